@@ -1,0 +1,36 @@
+# Each target does its own set-up. The first needs a few minutes for the install, the next none.
+SHELL := /bin/bash
+PYTHON ?= $(shell for p in python3.11 python3.12 python3; do $$p -c "" 2>/dev/null && echo $$p && break; done)
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: venv check test test-all bench demo clean
+
+venv: $(STAMP)
+
+$(STAMP): setup.cfg constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(v not in ((3, 11), (3, 12)) and f"Proteus needs Python 3.11 or 3.12, found {v[0]}.{v[1]} ($(PYTHON)). Name another: make PYTHON=python3.12 ...")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $(STAMP)
+
+check: venv
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pytest -q tests/unit/test_imports.py
+
+test: check
+	$(BIN)/pytest -q -m "not slow"
+
+test-all: check
+	$(BIN)/pytest -q
+
+bench: venv
+	@set -e; for b in benchmarks/bench_*.py; do echo "== $$b"; $(BIN)/python $$b --quick; done
+
+demo: venv
+	@$(BIN)/proteus run configs/demo.yaml
+
+clean:
+	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache

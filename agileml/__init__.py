@@ -1,0 +1,1 @@
+"""AgileML: elastic parameter-server training over reliable and transient machines."""

@@ -1,0 +1,1 @@
+"""The pure core: state machines, placement, shards, optimizers. No Ray, sockets, files or clocks."""

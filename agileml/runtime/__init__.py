@@ -1,0 +1,1 @@
+"""Shells around the core: transport, Ray actors, local nodes."""

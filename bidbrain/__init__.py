@@ -1,0 +1,1 @@
+"""BidBrain: which machines to hold, judged by expected cost per unit of work."""

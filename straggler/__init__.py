@@ -1,0 +1,1 @@
+"""Keeping slow machines from holding up fast ones: FlexRR, LB-BSP, ElasticBSP."""
