@@ -1,0 +1,138 @@
+"""What a user writes: the tables of a model, the items of a slice, and the updates of a unit of work.
+
+An application knows nothing of machines. The engine cuts every clock into units (a unit is a fixed share of the
+items of one slice at one clock), deals the units to whatever workers there are, and adds up what they return: the
+sum over all units of a clock is that clock's update, whoever computed them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+
+class Update(Enum):
+    """How the shard uses the summed updates of a clock."""
+
+    GRADIENT = "gradient"  # the optimizer of the job takes one step along them
+    STEP = "step"  # added to the parameters as they are
+
+
+@dataclass(frozen=True)
+class Table:
+    """A matrix of parameters of shape (rows, columns).
+
+    `sparse`: read and updated by row; otherwise every unit reads the whole table and updates all of it.
+    """
+
+    name: str
+    rows: int
+    columns: int
+    dtype: str = "float32"
+    sparse: bool = False
+    update: Update = Update.GRADIENT
+
+    def __post_init__(self) -> None:
+        if self.rows < 1 or self.columns < 1:
+            raise ValueError(
+                f"table {self.name!r} has shape ({self.rows}, {self.columns}), expected >= (1, 1)"
+            )
+        if self.dtype not in ("float32", "float64"):
+            raise ValueError(f"table {self.name!r} has dtype {self.dtype!r}, expected float32 or float64")
+
+
+@dataclass(frozen=True)
+class Unit:
+    """The smallest thing that is counted: part `part` of `parts` of what `slice` does in `clock` (0-based)."""
+
+    clock: int
+    slice: int
+    part: int = 0
+    parts: int = 1
+
+    def range_of(self, items: int, clocks_per_pass: int) -> tuple[int, int]:
+        """(start, stop) of this unit among the `items` items of its slice, when a pass takes so many clocks.
+
+        Over a pass every item is in exactly one unit; sizes differ by at most one.
+        """
+        pieces = clocks_per_pass * self.parts
+        piece = (self.clock % clocks_per_pass) * self.parts + self.part
+        return piece * items // pieces, (piece + 1) * items // pieces
+
+
+@dataclass(frozen=True)
+class Updates:
+    """What a unit did. `tables` maps a table's name to an array in the table's dtype.
+
+    A dense table's array has the table's shape. A sparse table's array has one row for each row that `reads`
+    named, in that order. Tables that are not named are not updated. `loss` is a sum over `examples` examples.
+    """
+
+    tables: Mapping[str, Array]
+    loss: float = 0.0
+    examples: int = 0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What an application is told of the job: its sections of the config and how work is cut."""
+
+    data: Mapping[str, Any] = field(default_factory=dict)
+    model: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    slices: int = 1
+    clocks_per_pass: int = 1
+
+    def rng(self, *key: int) -> np.random.Generator:
+        """Random numbers that depend on the job's seed and `key` alone, not on who draws them."""
+        return np.random.Generator(np.random.Philox(np.random.SeedSequence((self.seed, *key))))
+
+
+class InputError(ValueError):
+    """Bad input of the user: one sentence that says what was found, where, and what is expected."""
+
+
+class Application(ABC):
+    """A model and its data. One instance lives in every worker; none keeps state between units."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+    @abstractmethod
+    def tables(self) -> Sequence[Table]:
+        """The parameters. Raises InputError when the data cannot be read or does not fit."""
+
+    def initial(self, table: Table) -> Array:
+        """Values of a table before clock 0, shape (rows, columns). Zeros unless overridden."""
+        return np.zeros((table.rows, table.columns), table.dtype)
+
+    @abstractmethod
+    def load(self, slice_index: int) -> Any:
+        """The items of one of `settings.slices` slices, in any form; `reads` and `process` get it back."""
+
+    def reads(self, unit: Unit, items: Any) -> Mapping[str, Array]:
+        """For each sparse table the rows that the unit reads: ascending, distinct, int32 or int64."""
+        return {}
+
+    @abstractmethod
+    def process(self, unit: Unit, items: Any, parameters: Mapping[str, Array]) -> Updates:
+        """The updates of a unit.
+
+        `parameters` has every table: a dense one whole, of a sparse one the rows that `reads` named, in that
+        order. They are read-only. What is returned must depend on the arguments and the settings alone.
+        """
+
+    def evaluate(self, parameters: Mapping[str, Array]) -> dict[str, float]:
+        """Metrics of the final parameters (whole tables), for example the error on a test split."""
+        return {}
+
+    def describe(self) -> dict[str, Any]:
+        """What the summary should say of data and split, for example sizes and the seed of the split."""
+        return {}

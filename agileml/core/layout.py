@@ -1,0 +1,136 @@
+"""How tables lie over partitions, and the pieces of updates that go to each.
+
+Every table is cut once into N contiguous shares, one a partition. A sparse table is cut between rows. A dense one is
+cut on multiples of 16 elements (64 bytes of float32): sums over such blocks have the same bits however the vector
+unit walks them, and no two partitions share a cache line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from agileml.application import Array, Table
+
+ALIGNMENT = 16
+
+
+@dataclass(frozen=True)
+class Dense:
+    """An update of a whole block, shape (elements,)."""
+
+    values: Array
+
+
+@dataclass(frozen=True)
+class Sparse:
+    """An update of some rows of a block: `rows` int32, ascending, relative to the block; `values` (rows, columns)."""
+
+    rows: Array
+    values: Array
+
+
+Block = Dense | Sparse
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each part of each table lies.
+
+    A partition holds one block per table, in the order of `tables`: of a dense table a vector of elements,
+    of a sparse table a matrix of whole rows. Blocks may be empty.
+    """
+
+    tables: tuple[Table, ...]
+    partitions: int
+
+    def cuts(self, table: int) -> list[int]:
+        """N + 1 ascending positions: elements of a dense table, rows of a sparse one."""
+        return self._cuts[table]
+
+    @cached_property
+    def _cuts(self) -> list[list[int]]:
+        return [self._cut(table) for table in self.tables]
+
+    def _cut(self, table: Table) -> list[int]:
+        n = self.partitions
+        if table.sparse:
+            return [p * table.rows // n for p in range(n + 1)]
+        elements = table.rows * table.columns
+        groups = -(-elements // ALIGNMENT)
+        return [min(elements, p * groups // n * ALIGNMENT) for p in range(n)] + [elements]
+
+    def range_of(self, table: int, partition: int) -> tuple[int, int]:
+        """(start, stop) of a partition's block in elements (dense) or rows (sparse)."""
+        cuts = self.cuts(table)
+        return cuts[partition], cuts[partition + 1]
+
+    def blocks(self, values: Mapping[str, Array], partition: int) -> tuple[Array, ...]:
+        """The partition's share of whole tables: views where the arrays are contiguous."""
+        found = []
+        for index, table in enumerate(self.tables):
+            start, stop = self.range_of(index, partition)
+            whole = np.ascontiguousarray(values[table.name], table.dtype)
+            assert whole.shape == (table.rows, table.columns), (table, whole.shape)
+            found.append(whole[start:stop] if table.sparse else whole.reshape(-1)[start:stop])
+        return tuple(found)
+
+    def whole(self, parts: Sequence[Sequence[Array]]) -> dict[str, Array]:
+        """Whole tables from the blocks of all partitions."""
+        tables = {}
+        for index, table in enumerate(self.tables):
+            joined = np.concatenate([part[index] for part in parts])
+            tables[table.name] = joined.reshape(table.rows, table.columns)
+        return tables
+
+    def rows_by_partition(self, rows: Mapping[str, Array]) -> list[tuple[Array | None, ...]]:
+        """Split global row numbers of sparse tables: for each partition and table its local rows, None = all."""
+        split: list[tuple[np.ndarray[Any, Any], list[int]] | None] = []
+        for index, table in enumerate(self.tables):
+            if not table.sparse:
+                split.append(None)
+                continue
+            wanted = np.asarray(rows[table.name], np.int64)
+            split.append((wanted, np.searchsorted(wanted, self.cuts(index)).tolist()))
+        return [
+            tuple(
+                None
+                if item is None
+                else (item[0][item[1][p] : item[1][p + 1]] - self.cuts(index)[p]).astype(np.int32)
+                for index, item in enumerate(split)
+            )
+            for p in range(self.partitions)
+        ]
+
+    def split_updates(
+        self, updates: Mapping[str, Array], rows: Mapping[str, Array]
+    ) -> list[tuple[Block | None, ...]]:
+        """Cut the updates of a unit: for each partition one block per table, None where there is nothing."""
+        columns: list[list[Block | None]] = []
+        for index, table in enumerate(self.tables):
+            values = updates.get(table.name)
+            cuts = self.cuts(index)
+            if values is None:
+                columns.append([None] * self.partitions)
+            elif table.sparse:
+                wanted = np.asarray(rows[table.name], np.int64)
+                assert values.shape == (len(wanted), table.columns), (table.name, values.shape, len(wanted))
+                at = np.searchsorted(wanted, cuts).tolist()
+                values = np.ascontiguousarray(values, table.dtype)
+                columns.append(
+                    [
+                        Sparse((wanted[a:b] - cut).astype(np.int32), values[a:b]) if b > a else None
+                        for a, b, cut in zip(at, at[1:], cuts, strict=False)
+                    ]
+                )
+            else:
+                assert values.size == table.rows * table.columns, (table.name, values.shape)
+                flat = np.ascontiguousarray(values, table.dtype).reshape(-1)
+                columns.append(
+                    [Dense(flat[a:b]) if b > a else None for a, b in zip(cuts, cuts[1:], strict=False)]
+                )
+        return [tuple(column[p] for column in columns) for p in range(self.partitions)]
