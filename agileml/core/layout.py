@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -130,7 +131,5 @@ class Layout:
             else:
                 assert values.size == table.rows * table.columns, (table.name, values.shape)
                 flat = np.ascontiguousarray(values, table.dtype).reshape(-1)
-                columns.append(
-                    [Dense(flat[a:b]) if b > a else None for a, b in zip(cuts, cuts[1:], strict=False)]
-                )
+                columns.append([Dense(flat[a:b]) if b > a else None for a, b in pairwise(cuts)])
         return [tuple(column[p] for column in columns) for p in range(self.partitions)]
