@@ -1,0 +1,717 @@
+"""The simulator's hot path, compiled: one job against recorded prices, event by event.
+
+The plain twin is `simulator` with the policy objects of `policy`: it is the definition, this is the same, step by
+step (a test compares the tapes). Arrays only; equations and bills are the plain functions, compiled here.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from bidbrain.billing import hourly_2016, per_second
+from bidbrain.eviction import Floats
+from bidbrain.footprint import (
+    allocation_work,
+    cost_per_work,
+    expected_charge,
+    renewal_index,
+    scaling_efficiency,
+    useful_time,
+    useful_until,
+)
+from bidbrain.history import NEVER_S, Ints
+from bidbrain.money import HOUR_S, machine_seconds_micro_usd
+from bidbrain.survival import RECENT_S, price_state
+
+SLOTS = 48
+TICK_S = 120
+PROTEUS_LEAD_S = 60
+
+STANDARD, PROTEUS, RENEWAL, ORACLE = 0, 1, 2, 3
+HOURLY, PER_SECOND = 0, 1
+GRANT, CHARGE, REFUND, EVICT, TERMINATE, REQUEST, REFUSED, LEAVE, KEEP, END = range(10)
+TAPE_COLUMNS = 8  # time, kind, allocation, market, vCPUs, price or bid, amount, hour
+
+
+class MarketArrays(NamedTuple):
+    """Price steps of all markets end to end; market m has rows first[m] .. first[m + 1] - 1."""
+
+    times: Ints
+    prices: Ints
+    first: Ints
+    on_demand: Ints  # micro-dollars per machine hour
+    vcpus: Ints  # per machine
+    deltas: Ints  # micro-dollars
+    history_end_s: int
+
+
+class JobNumbers(NamedTuple):
+    """One job and the engine that runs it, as numbers."""
+
+    work: float  # vCPU seconds
+    job_vcpus: int
+    cap_vcpus: int
+    slot_vcpus: int
+    phi: float
+    reference: int  # micro-dollars per hour of the reference machine: the unit of relative prices
+    reliable_hourly: int  # micro-dollars per hour of all reliable machines
+    boot_first_s: int
+    boot_next_s: int
+    lambda_s: int
+    sigma_s: int
+    grant_delay_s: int
+    overhead: float
+    checkpoint_s: int  # 0: nothing is lost at an eviction
+    rules: int
+    first_delta: int  # index of the least delta that may be bid
+    requests: int  # at most so many per decision
+
+
+class Tables(NamedTuple):
+    """beta, median_s by (market, delta, minutes); the others by (market, state, delta)."""
+
+    beta: Floats
+    median_s: Floats
+    thresholds: Ints
+    evicted: Floats
+    held_s: Floats
+    useful_s: Floats
+
+
+class Slots(NamedTuple):
+    """Allocations by slot; phase 0 free, 1 requested, 2 held, 3 held and leaving at its hour's end."""
+
+    phase: Ints
+    number: Ints
+    market: Ints
+    vcpus: Ints
+    bid: Ints
+    grant_s: Ints
+    hour_s: Ints  # start of its hour
+    hour: Ints  # number of its hour
+    price: Ints  # of its hour
+    evict_s: Ints
+    decide_s: Ints  # when to decide on its next hour
+
+
+FREE, REQUESTED, HELD, LEAVING = 0, 1, 2, 3
+# What a job comes to.
+COST, END_S, FREE_VCPU_S, HELD_VCPU_S, EVICTIONS, FINISHED, RELIABLE_COST, TAPE_ROWS = range(8)
+RESULTS = 8
+
+
+@njit(cache=True)
+def _put(
+    tape: Ints, rows: int, t: int, kind: int, slots: Slots, i: int, price: int, amount: int, hour: int
+) -> int:
+    if tape.shape[0] > 0:
+        row = tape[rows]
+        row[0], row[1], row[2], row[3] = t, kind, slots.number[i], slots.market[i]
+        row[4], row[5], row[6], row[7] = slots.vcpus[i], price, amount, hour
+        return rows + 1
+    return rows
+
+
+@njit(cache=True)
+def _eviction_s(markets: MarketArrays, m: int, index: int, bid: int) -> int:
+    for j in range(index + 1, markets.first[m + 1]):
+        if markets.prices[j] > bid:
+            return markets.times[j]
+    return NEVER_S
+
+
+@njit(cache=True)
+def _recent_high(markets: MarketArrays, m: int, index: int, t: int) -> int:
+    high = markets.prices[index]
+    j = index
+    while j > markets.first[m] and markets.times[j] > t - RECENT_S:
+        j -= 1
+        high = max(high, markets.prices[j])
+    return high
+
+
+@njit(cache=True)
+def _held_delta(deltas: Ints, margin: int) -> int:
+    d = 0
+    while d + 1 < len(deltas) and deltas[d + 1] <= margin:
+        d += 1
+    return d
+
+
+@njit(cache=True)
+def simulate_job(
+    kind: int, start_s: int, job: JobNumbers, markets: MarketArrays, tables: Tables, tape: Ints, out: Ints
+) -> None:
+    """Run one job of policy `kind` from `start_s`; fill `out` (COST ...), and `tape` if it has rows."""
+    n = len(markets.first) - 1
+    at = np.empty(n, np.int64)  # index of the step that holds now; below first[m]: no price yet
+    for m in range(n):
+        low, high = markets.first[m], markets.first[m + 1]
+        at[m] = low + np.searchsorted(markets.times[low:high], start_s, side="right") - 1
+    slots = Slots(
+        np.zeros(SLOTS, np.int64),
+        np.zeros(SLOTS, np.int64),
+        np.zeros(SLOTS, np.int64),
+        np.zeros(SLOTS, np.int64),
+        np.zeros(SLOTS, np.int64),
+        np.zeros(SLOTS, np.int64),
+        np.zeros(SLOTS, np.int64),
+        np.zeros(SLOTS, np.int64),
+        np.zeros(SLOTS, np.int64),
+        np.zeros(SLOTS, np.int64),
+        np.zeros(SLOTS, np.int64),
+    )
+    terms = np.empty((SLOTS + 1, 4))
+    counters = np.zeros(8, np.int64)  # 0 numbers given, 1 tape rows, 2 slots ever used, 3 refills due
+    out[:] = 0
+    t = start_s
+    done = 0.0
+    running_s = 0
+    pause_until = start_s
+    tick_s = start_s
+    granted = 0
+    if kind == STANDARD:
+        lead = 0
+    elif kind == PROTEUS:
+        lead = PROTEUS_LEAD_S
+    else:
+        lead = job.boot_first_s + job.grant_delay_s
+    finished = False
+    while True:
+        # 1. What is due now: evictions, ends of hours, grants.
+        changed = t == start_s
+        used = counters[2]
+        evicted_now = False
+        for i in range(used):
+            if slots.phase[i] < HELD:
+                continue
+            spent = t - slots.hour_s[i]
+            m = slots.market[i]
+            if slots.evict_s[i] == t:
+                changed = True
+                evicted_now = True
+                _close(job, markets, slots, i, t, spent, True, False, tape, counters, out)
+            elif spent == HOUR_S:
+                if slots.phase[i] == LEAVING:
+                    changed = True
+                    _close(job, markets, slots, i, t, spent, False, False, tape, counters, out)
+                else:
+                    _next_hour(job, markets, slots, i, t, tape, counters, out)
+                    slots.hour_s[i] = t
+                    slots.hour[i] += 1
+                    slots.decide_s[i] = t + HOUR_S - lead if kind != STANDARD else NEVER_S
+                    # The price of the new hour.
+                    k = at[m]
+                    slots.price[i] = markets.prices[k]
+                    _charge(job, markets, slots, i, t, tape, counters, out)
+        if evicted_now:
+            pause_until = max(pause_until, t + job.lambda_s)
+            if job.checkpoint_s > 0:
+                running_s -= running_s % job.checkpoint_s
+                done = running_s * (job.job_vcpus * (1.0 - job.overhead))
+        for i in range(used):
+            if slots.phase[i] == REQUESTED and slots.grant_s[i] == t:
+                changed = True
+                _grant(kind, job, markets, slots, i, t, at, lead, granted, tape, counters, out)
+                if slots.phase[i] == HELD:
+                    granted += 1
+                    pause_until = max(pause_until, t + job.sigma_s)
+        # 2. Decide.
+        due = changed or (t == tick_s)
+        used = counters[2]
+        for i in range(used):
+            if slots.phase[i] == HELD and slots.decide_s[i] == t:
+                due = True
+        if t == tick_s:
+            tick_s += TICK_S
+        if due:
+            before = counters[0]
+            if kind == STANDARD:
+                _decide_standard(job, markets, slots, t, at, tape, counters)
+            elif kind == PROTEUS:
+                _decide_proteus(job, markets, tables, slots, t, at, tape, counters, terms)
+            else:
+                _decide_renewal(kind, job, markets, tables, slots, t, at, tape, counters)
+            if counters[0] > before and job.grant_delay_s == 0:
+                for i in range(counters[2]):
+                    if slots.phase[i] == REQUESTED and slots.grant_s[i] == t:
+                        _grant(kind, job, markets, slots, i, t, at, lead, granted, tape, counters, out)
+                        if slots.phase[i] == HELD:
+                            granted += 1
+                            pause_until = max(pause_until, t + job.sigma_s)
+        # 3. The next instant at which something is due.
+        used = counters[2]
+        then = markets.history_end_s
+        room = job.cap_vcpus
+        for i in range(used):
+            phase = slots.phase[i]
+            if phase == FREE:
+                continue
+            if phase == REQUESTED:
+                then = min(then, slots.grant_s[i])
+            else:
+                then = min(then, slots.evict_s[i], slots.hour_s[i] + HOUR_S)
+                if slots.decide_s[i] > t and phase == HELD:
+                    then = min(then, slots.decide_s[i])
+            if phase != LEAVING or kind == PROTEUS:
+                room -= slots.vcpus[i]
+        if kind == STANDARD:
+            if room == job.cap_vcpus:
+                # Wait for the next change of any price.
+                for m in range(n):
+                    if at[m] + 1 < markets.first[m + 1]:
+                        then = min(then, markets.times[at[m] + 1])
+                tick_s = then
+            else:
+                tick_s = NEVER_S
+        elif room > 0:
+            while tick_s <= t:
+                tick_s += TICK_S
+            then = min(then, tick_s)
+        # 4. Work until then, in stretches of one rate.
+        a = t
+        while a < then:
+            b = then
+            vcpus = 0
+            if a < pause_until:
+                b = min(b, pause_until)
+            for i in range(used):
+                if slots.phase[i] >= HELD:
+                    ready = slots.grant_s[i] + (job.boot_first_s if slots.number[i] == 0 else job.boot_next_s)
+                    if ready <= a:
+                        vcpus += slots.vcpus[i]
+                    elif ready < b:
+                        b = ready
+            if a < pause_until:
+                vcpus = 0
+            if vcpus > 0:
+                rate = vcpus * scaling_efficiency(vcpus, job.job_vcpus, job.phi) * (1.0 - job.overhead)
+                needed = np.ceil((job.work - done) / rate)
+                if needed <= b - a:
+                    b = a + np.int64(needed)
+                    finished = True
+                done += rate * (b - a)
+                running_s += b - a
+            a = b
+            if finished:
+                break
+        # Ticks that nothing waits for stay on their grid.
+        if kind != STANDARD and room <= 0 and tick_s < a:
+            tick_s += (a - tick_s + TICK_S - 1) // TICK_S * TICK_S
+        t = a
+        for m in range(n):
+            while at[m] + 1 < markets.first[m + 1] and markets.times[at[m] + 1] <= t:
+                at[m] += 1
+        if finished or t >= markets.history_end_s:
+            break
+    # The end: open hours are charged for what was used.
+    for i in range(counters[2]):
+        if slots.phase[i] >= HELD:
+            _close(job, markets, slots, i, t, t - slots.hour_s[i], False, True, tape, counters, out)
+    reliable = machine_seconds_micro_usd(job.reliable_hourly, 1, 1, t - start_s)
+    out[COST] += reliable
+    out[RELIABLE_COST] = reliable
+    out[END_S] = t
+    out[FINISHED] = 1 if finished else 0
+    out[TAPE_ROWS] = counters[1]
+
+
+@njit(cache=True)
+def _charge(
+    job: JobNumbers, markets: MarketArrays, slots: Slots, i: int, t: int, tape: Ints, counters: Ints, out: Ints
+) -> None:
+    """The charge that stands at an hour's start."""
+    if job.rules == HOURLY:
+        amount = hourly_2016.charge_at_start(slots.price[i], slots.vcpus[i], markets.vcpus[slots.market[i]])
+        out[COST] += amount
+        counters[1] = _put(tape, counters[1], t, CHARGE, slots, i, slots.price[i], amount, slots.hour[i])
+
+
+@njit(cache=True)
+def _next_hour(
+    job: JobNumbers, markets: MarketArrays, slots: Slots, i: int, t: int, tape: Ints, counters: Ints, out: Ints
+) -> None:
+    """Settle a finished hour of an allocation that goes on."""
+    out[HELD_VCPU_S] += slots.vcpus[i] * HOUR_S
+    if job.rules == PER_SECOND:
+        nu = markets.vcpus[slots.market[i]]
+        amount = per_second.charge_at_close(slots.price[i], slots.vcpus[i], nu, HOUR_S, slots.hour[i])
+        out[COST] += amount
+        counters[1] = _put(tape, counters[1], t, CHARGE, slots, i, slots.price[i], amount, slots.hour[i])
+
+
+@njit(cache=True)
+def _close(
+    job: JobNumbers,
+    markets: MarketArrays,
+    slots: Slots,
+    i: int,
+    t: int,
+    used_s: int,
+    evicted: bool,
+    job_end: bool,
+    tape: Ints,
+    counters: Ints,
+    out: Ints,
+) -> None:
+    """End an allocation `used_s` into its hour and settle that hour."""
+    price, vcpus, nu, hour = slots.price[i], slots.vcpus[i], markets.vcpus[slots.market[i]], slots.hour[i]
+    out[HELD_VCPU_S] += vcpus * used_s
+    if evicted:
+        out[EVICTIONS] += 1
+        counters[1] = _put(tape, counters[1], t, EVICT, slots, i, 0, 0, hour)
+    else:
+        counters[1] = _put(tape, counters[1], t, END if job_end else TERMINATE, slots, i, 0, 0, hour)
+    if job.rules == HOURLY:
+        refund = 0
+        if evicted:
+            refund = hourly_2016.refund_at_eviction(price, vcpus, nu, used_s)
+            if used_s < HOUR_S:
+                out[FREE_VCPU_S] += vcpus * used_s
+        elif job_end:
+            refund = hourly_2016.refund_at_job_end(price, vcpus, nu, used_s)
+        if refund > 0:
+            out[COST] -= refund
+            counters[1] = _put(tape, counters[1], t, REFUND, slots, i, price, -refund, hour)
+    else:
+        if evicted:
+            amount = per_second.charge_at_eviction(price, vcpus, nu, used_s, hour)
+            if hour == 0 and used_s < HOUR_S:
+                out[FREE_VCPU_S] += vcpus * used_s
+        else:
+            amount = per_second.charge_at_close(price, vcpus, nu, used_s, hour)
+        out[COST] += amount
+        counters[1] = _put(tape, counters[1], t, CHARGE, slots, i, price, amount, hour)
+    slots.phase[i] = FREE
+
+
+@njit(cache=True)
+def _grant(
+    kind: int,
+    job: JobNumbers,
+    markets: MarketArrays,
+    slots: Slots,
+    i: int,
+    t: int,
+    at: Ints,
+    lead: int,
+    granted: int,
+    tape: Ints,
+    counters: Ints,
+    out: Ints,
+) -> None:
+    """A request comes due: granted if the price is at or below its bid now, else gone."""
+    m = slots.market[i]
+    price = markets.prices[at[m]]
+    if price > slots.bid[i]:
+        counters[1] = _put(tape, counters[1], t, REFUSED, slots, i, price, 0, 0)
+        slots.phase[i] = FREE
+        return
+    slots.phase[i] = HELD
+    slots.hour_s[i] = t
+    slots.hour[i] = 0
+    slots.price[i] = price
+    slots.evict_s[i] = _eviction_s(markets, m, at[m], slots.bid[i])
+    slots.decide_s[i] = t + HOUR_S - lead if kind != STANDARD else NEVER_S
+    counters[1] = _put(tape, counters[1], t, GRANT, slots, i, price, 0, 0)
+    _charge(job, markets, slots, i, t, tape, counters, out)
+
+
+@njit(cache=True)
+def _request(
+    job: JobNumbers, slots: Slots, m: int, vcpus: int, bid: int, t: int, tape: Ints, counters: Ints
+) -> None:
+    i = 0
+    while slots.phase[i] != FREE:
+        i += 1
+    counters[2] = max(counters[2], i + 1)
+    slots.phase[i] = REQUESTED
+    slots.number[i] = counters[0]
+    counters[0] += 1
+    slots.market[i] = m
+    slots.vcpus[i] = vcpus
+    slots.bid[i] = bid
+    slots.grant_s[i] = t + job.grant_delay_s
+    slots.decide_s[i] = NEVER_S
+    counters[1] = _put(tape, counters[1], t, REQUEST, slots, i, bid, 0, 0)
+
+
+@njit(cache=True)
+def _decide_standard(
+    job: JobNumbers, markets: MarketArrays, slots: Slots, t: int, at: Ints, tape: Ints, counters: Ints
+) -> None:
+    """All vCPUs in the market of least price per vCPU, bid = on-demand; wait if none is at or below on-demand."""
+    for i in range(counters[2]):
+        if slots.phase[i] != FREE:
+            return
+    best = -1
+    for m in range(len(markets.first) - 1):
+        if at[m] < markets.first[m] or markets.prices[at[m]] > markets.on_demand[m]:
+            continue
+        # price / vCPUs, compared without division
+        if best < 0 or (
+            markets.prices[at[m]] * markets.vcpus[best] < markets.prices[at[best]] * markets.vcpus[m]
+        ):
+            best = m
+    if best >= 0:
+        _request(job, slots, best, job.job_vcpus, markets.on_demand[best], t, tape, counters)
+
+
+@njit(cache=True)
+def _decide_proteus(
+    job: JobNumbers,
+    markets: MarketArrays,
+    tables: Tables,
+    slots: Slots,
+    t: int,
+    at: Ints,
+    tape: Ints,
+    counters: Ints,
+    terms: Floats,
+) -> None:
+    """Renew or let go what ends, then one request if it lowers the cost per work (equations 4.1 - 4.4)."""
+    used = counters[2]
+    for i in range(used):
+        if slots.phase[i] == HELD and slots.decide_s[i] == t:
+            keep = _held_cost(job, markets, tables, slots, used, t, at, i, True, terms)
+            drop = _held_cost(job, markets, tables, slots, used, t, at, i, False, terms)
+            if drop < keep:
+                slots.phase[i] = LEAVING
+                counters[1] = _put(tape, counters[1], t, LEAVE, slots, i, 0, 0, slots.hour[i])
+            else:
+                counters[1] = _put(tape, counters[1], t, KEEP, slots, i, 0, 0, slots.hour[i])
+    room = job.cap_vcpus
+    for i in range(used):
+        if slots.phase[i] != FREE:
+            room -= slots.vcpus[i]
+    size = min(room, job.slot_vcpus)
+    if size <= 0:
+        return
+    best = _held_cost(job, markets, tables, slots, used, t, at, -1, True, terms)
+    held, cost, free, vcpus = int(terms[0, 0]), terms[0, 1], terms[0, 2], terms[0, 3]
+    efficiency = scaling_efficiency(vcpus + size, job.job_vcpus, job.phi)
+    lambda_h = job.lambda_s / HOUR_S
+    sigma_h = job.sigma_s / HOUR_S
+    boot_h = (job.boot_first_s + job.grant_delay_s) / HOUR_S
+    minutes = HOUR_S // 60
+    best_m, best_d = -1, 0
+    for m in range(len(markets.first) - 1):
+        if at[m] < markets.first[m] or markets.prices[at[m]] > markets.on_demand[m]:
+            continue
+        price = markets.prices[at[m]] / job.reference
+        nu = markets.vcpus[m]
+        machines = size / nu
+        for d in range(job.first_delta, len(markets.deltas)):
+            beta = tables.beta[m, d, minutes]
+            all_free = free * (1.0 - beta)
+            work = 0.0
+            for h in range(1, held + 1):
+                useful = useful_time(terms[h, 0], all_free, lambda_h, sigma_h)
+                work += allocation_work(terms[h, 1], useful, terms[h, 2])
+            omega = useful_until(beta, 1.0, tables.median_s[m, d, minutes] / HOUR_S) - boot_h
+            work += allocation_work(machines, useful_time(omega, all_free, lambda_h, sigma_h), nu)
+            value = cost_per_work(cost + expected_charge(beta, price, machines, 1.0), efficiency * work)
+            if value < best:
+                best, best_m, best_d = value, m, d
+    if best_m >= 0:
+        bid = markets.prices[at[best_m]] + markets.deltas[best_d]
+        _request(job, slots, best_m, size, bid, t, tape, counters)
+
+
+@njit(cache=True)
+def _held_cost(
+    job: JobNumbers,
+    markets: MarketArrays,
+    tables: Tables,
+    slots: Slots,
+    used: int,
+    t: int,
+    at: Ints,
+    ending: int,
+    renew: bool,
+    terms: Floats,
+) -> float:
+    """E of what is held or requested, with `ending` renewed or dropped.
+
+    Fills terms[0] with (allocations, cost, prod (1 - beta), vCPUs) and terms[1 ...] with (omega, machines, nu) of each.
+    """
+    cost = job.reliable_hourly / job.reference
+    free = 1.0
+    vcpus = 0
+    held = 0
+    for i in range(used):
+        if slots.phase[i] == FREE or (i == ending and not renew):
+            continue
+        m = slots.market[i]
+        now = markets.prices[at[m]]
+        fresh = i == ending or slots.phase[i] == REQUESTED
+        left_s = HOUR_S if fresh else slots.hour_s[i] + HOUR_S - t
+        price = now if fresh else slots.price[i]
+        d = _held_delta(markets.deltas, slots.bid[i] - now)
+        beta = tables.beta[m, d, left_s // 60]
+        machines = slots.vcpus[i] / markets.vcpus[m]
+        cost += expected_charge(beta, price / job.reference, machines, left_s / HOUR_S)
+        free *= 1.0 - beta
+        vcpus += slots.vcpus[i]
+        omega = useful_until(beta, left_s / HOUR_S, tables.median_s[m, d, left_s // 60] / HOUR_S)
+        if i != ending:
+            omega -= max(0, slots.grant_s[i] + job.boot_first_s - t) / HOUR_S
+        held += 1
+        terms[held, 0], terms[held, 1], terms[held, 2] = omega, machines, markets.vcpus[m]
+    terms[0, 0], terms[0, 1], terms[0, 2], terms[0, 3] = held, cost, free, vcpus
+    work = 0.0
+    lambda_h = job.lambda_s / HOUR_S
+    sigma_h = job.sigma_s / HOUR_S if ending >= 0 and not renew else 0.0
+    for h in range(1, held + 1):
+        work += allocation_work(terms[h, 1], useful_time(terms[h, 0], free, lambda_h, sigma_h), terms[h, 2])
+    return cost_per_work(cost, scaling_efficiency(vcpus, job.job_vcpus, job.phi) * work)
+
+
+@njit(cache=True)
+def _best_fresh(
+    kind: int, job: JobNumbers, markets: MarketArrays, tables: Tables, t: int, at: Ints
+) -> tuple[float, int, int]:
+    """The least renewal index over markets and deltas for a fresh slot: (index, market, bid)."""
+    best, best_m, best_bid = np.inf, -1, 0
+    share = job.reliable_hourly / job.reference * job.slot_vcpus / job.cap_vcpus
+    lambda_share = job.lambda_s / HOUR_S * job.cap_vcpus / job.slot_vcpus
+    for m in range(len(markets.first) - 1):
+        if at[m] < markets.first[m] or markets.prices[at[m]] > markets.on_demand[m]:
+            continue
+        price = markets.prices[at[m]]
+        hour_cost = price / job.reference * (job.slot_vcpus / markets.vcpus[m])
+        if kind == ORACLE:
+            # Every instant of eviction within the hour that some bid can bring about, and surviving it.
+            high = price
+            j = at[m] + 1
+            while True:
+                over = j >= markets.first[m + 1] or markets.times[j] - t >= HOUR_S
+                if over or markets.prices[j] > high:
+                    held = HOUR_S if over else markets.times[j] - t
+                    value = renewal_index(
+                        1.0 if over else 0.0,
+                        hour_cost,
+                        share,
+                        held / HOUR_S,
+                        max(0, held - job.boot_first_s) / HOUR_S,
+                        lambda_share,
+                    )
+                    if value < best:
+                        best, best_m, best_bid = value, m, high
+                    if over:
+                        break
+                    high = markets.prices[j]
+                j += 1
+            continue
+        state = price_state(
+            price, _recent_high(markets, m, at[m], t), tables.thresholds[m, 0], tables.thresholds[m, 1]
+        )
+        for d in range(job.first_delta, len(markets.deltas)):
+            value = renewal_index(
+                1.0 - tables.evicted[m, state, d],
+                hour_cost,
+                share,
+                tables.held_s[m, state, d] / HOUR_S,
+                tables.useful_s[m, state, d] / HOUR_S,
+                lambda_share,
+            )
+            if value < best:
+                best, best_m, best_bid = value, m, price + markets.deltas[d]
+    return best, best_m, best_bid
+
+
+@njit(cache=True)
+def _kept_index(
+    kind: int, job: JobNumbers, markets: MarketArrays, tables: Tables, slots: Slots, i: int, t: int, at: Ints
+) -> float:
+    """The renewal index of the allocation's next hour, as it stands."""
+    m = slots.market[i]
+    price = markets.prices[at[m]]
+    share = job.reliable_hourly / job.reference * slots.vcpus[i] / job.cap_vcpus
+    lambda_share = job.lambda_s / HOUR_S * job.cap_vcpus / slots.vcpus[i]
+    hour_cost = price / job.reference * (slots.vcpus[i] / markets.vcpus[m])
+    if kind == ORACLE:
+        begins = slots.hour_s[i] + HOUR_S
+        held = min(slots.evict_s[i] - begins, HOUR_S)
+        if held <= 0:
+            return np.inf
+        survive = 1.0 if held == HOUR_S else 0.0
+        return renewal_index(survive, hour_cost, share, held / HOUR_S, held / HOUR_S, lambda_share)
+    state = price_state(
+        price, _recent_high(markets, m, at[m], t), tables.thresholds[m, 0], tables.thresholds[m, 1]
+    )
+    d = _held_delta(markets.deltas, slots.bid[i] - price)
+    held_h = tables.held_s[m, state, d] / HOUR_S
+    return renewal_index(1.0 - tables.evicted[m, state, d], hour_cost, share, held_h, held_h, lambda_share)
+
+
+@njit(cache=True)
+def _decide_renewal(
+    kind: int,
+    job: JobNumbers,
+    markets: MarketArrays,
+    tables: Tables,
+    slots: Slots,
+    t: int,
+    at: Ints,
+    tape: Ints,
+    counters: Ints,
+) -> None:
+    """At an hour's end the better of staying and a fresh bid; then fill the room, one slot per request."""
+    used = counters[2]
+    room = job.cap_vcpus
+    for i in range(used):
+        if slots.phase[i] == REQUESTED or slots.phase[i] == HELD:
+            room -= slots.vcpus[i]
+    fresh, market, bid = np.inf, -1, 0
+    known = False
+    for i in range(used):
+        if slots.phase[i] == HELD and slots.decide_s[i] == t:
+            if not known:
+                fresh, market, bid = _best_fresh(kind, job, markets, tables, t, at)
+                known = True
+            if fresh < _kept_index(kind, job, markets, tables, slots, i, t, at):
+                slots.phase[i] = LEAVING
+                room += slots.vcpus[i]
+                counters[1] = _put(tape, counters[1], t, LEAVE, slots, i, 0, 0, slots.hour[i])
+            else:
+                counters[1] = _put(tape, counters[1], t, KEEP, slots, i, 0, 0, slots.hour[i])
+    if room <= 0:
+        return
+    if not known:
+        fresh, market, bid = _best_fresh(kind, job, markets, tables, t, at)
+    if market < 0:
+        return
+    for _ in range(job.requests):
+        size = min(room, job.slot_vcpus)
+        if size <= 0:
+            break
+        _request(job, slots, market, size, bid, t, tape, counters)
+        room -= size
+
+
+@njit(cache=True)
+def simulate_jobs(
+    kind: int,
+    starts: Ints,
+    table_of: Ints,
+    job: JobNumbers,
+    markets: MarketArrays,
+    tables: Tables,
+    thresholds: Ints,
+    evicted: Floats,
+    held_s: Floats,
+    useful_s: Floats,
+    out: Ints,
+) -> None:
+    """Many jobs without tapes; start j uses the survival tables number table_of[j]."""
+    tape = np.zeros((0, TAPE_COLUMNS), np.int64)
+    for j in range(len(starts)):
+        day = table_of[j]
+        day_tables = Tables(
+            tables.beta, tables.median_s, thresholds[day], evicted[day], held_s[day], useful_s[day]
+        )
+        simulate_job(kind, starts[j], job, markets, day_tables, tape, out[j])
