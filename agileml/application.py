@@ -126,8 +126,23 @@ class Application(ABC):
         """The updates of a unit.
 
         `parameters` has every table: a dense one whole, of a sparse one the rows that `reads` named, in that
-        order. They are read-only. What is returned must depend on the arguments and the settings alone.
+        order. They are read-only and only valid during the call. What is returned must be new arrays, and must
+        depend on the arguments and the settings alone.
         """
+
+    def process_many(
+        self,
+        units: Sequence[Unit],
+        items: Sequence[Any],
+        rows: Mapping[str, Array],
+        parameters: Mapping[str, Array],
+    ) -> Updates | None:
+        """The summed updates of several units at once, or None (the default): one by one with `process`.
+
+        Only asked for when the job is not deterministic. `items[i]` belongs to `units[i]`; `rows` has for each
+        sparse table the union of what the units read, and `parameters` and the updates have these rows.
+        """
+        return None
 
     def evaluate(self, parameters: Mapping[str, Array]) -> dict[str, float]:
         """Metrics of the final parameters (whole tables), for example the error on a test split."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numba
 import numpy as np
@@ -65,19 +64,30 @@ def _merge_blocks(left: Block | None, right: Block | None, into_left: bool) -> B
     return Sparse(rows[:n], values[:n])
 
 
-def merge(left: Contribution, right: Contribution, *, into_left: bool = False) -> Contribution:
-    """left + right. With `into_left` the arrays of `left` may be overwritten."""
-    return Contribution(
-        tuple(_merge_blocks(a, b, into_left) for a, b in zip(left.blocks, right.blocks, strict=True)),
-        left.loss + right.loss,
-        left.examples + right.examples,
-    )
-
-
 @dataclass
 class _Node:
     total: Contribution
-    owned: bool  # its arrays are nobody else's: they may be overwritten
+    owned: tuple[bool, ...]  # per block: its array is nobody else's, so it may be overwritten
+
+
+def _shared(contribution: Contribution) -> _Node:
+    return _Node(contribution, (False,) * len(contribution.blocks))
+
+
+def _added(left: _Node, right: _Node) -> _Node:
+    """left + right, into the arrays of `left` that are its own."""
+    blocks = []
+    owned = []
+    for a, b, own_a, own_b in zip(
+        left.total.blocks, right.total.blocks, left.owned, right.owned, strict=True
+    ):
+        blocks.append(_merge_blocks(a, b, own_a))
+        # A block of one side alone is passed on, and still belongs to whom it belonged.
+        owned.append(own_b if a is None else own_a if b is None else True)
+    total = Contribution(
+        tuple(blocks), left.total.loss + right.total.loss, left.total.examples + right.total.examples
+    )
+    return _Node(total, tuple(owned))
 
 
 @dataclass
@@ -100,7 +110,7 @@ class Fold:
         assert bundle and not bundle & self.counted, (show(bundle), show(self.counted))
         self.counted |= bundle
         self.bundles.append(bundle)
-        node = _Node(contribution, owned=False)
+        node = _shared(contribution)
         if not self.deterministic:
             key = (0, 0)
             before = self._nodes.get(key)
@@ -126,7 +136,7 @@ class Fold:
         """Everything that is pending, to be moved to another server."""
         # From here on the arrays have two holders.
         for node in self._nodes.values():
-            node.owned = False
+            node.owned = (False,) * len(node.owned)
         keys = sorted(self._nodes)
         return FoldCopy(
             tuple(sorted(self.bundles)), tuple(keys), tuple(self._nodes[key].total for key in keys)
@@ -139,9 +149,7 @@ class Fold:
         fold.bundles = list(copy.bundles)
         for bundle in copy.bundles:
             fold.counted |= bundle
-        fold._nodes = {
-            key: _Node(total, owned=False) for key, total in zip(copy.keys, copy.totals, strict=True)
-        }
+        fold._nodes = {key: _shared(total) for key, total in zip(copy.keys, copy.totals, strict=True)}
         return fold
 
 
@@ -154,18 +162,26 @@ class FoldCopy:
     totals: tuple[Contribution, ...]
 
 
-def _added(left: _Node, right: _Node) -> _Node:
-    return _Node(merge(left.total, right.total, into_left=left.owned), owned=True)
+def tree_sum(leaves: Iterable[Contribution]) -> Contribution:
+    """Sum the contributions of the units of one aligned subtree, given in their order, along the same tree.
 
-
-def tree_sum(leaves: Iterable[tuple[int, Any]], merge_two: Any) -> Any:
-    """Sum (unit, value) leaves of one aligned subtree, ascending and complete, along the same tree."""
-    stack: list[tuple[int, Any]] = []
-    for _unit, value in leaves:
-        size = 1
+    Holds at most one partial sum per level. The contributions stay as they are.
+    """
+    stack: list[tuple[int, _Node]] = []
+    for leaf in leaves:
+        size, node = 1, _shared(leaf)
         while stack and stack[-1][0] == size:
-            value = merge_two(stack.pop()[1], value)
+            node = _added(stack.pop()[1], node)
             size *= 2
-        stack.append((size, value))
+        stack.append((size, node))
     assert len(stack) == 1, [size for size, _ in stack]
-    return stack[0][1]
+    return stack[0][1].total
+
+
+def running_sum(leaves: Iterable[Contribution]) -> Contribution:
+    """Sum contributions one after the other: for sums whose order nobody needs to repeat."""
+    total: _Node | None = None
+    for leaf in leaves:
+        total = _shared(leaf) if total is None else _added(total, _shared(leaf))
+    assert total is not None
+    return total.total
