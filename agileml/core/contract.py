@@ -1,0 +1,103 @@
+"""What user code gives to the engine, checked at the border: one sentence that names the method and what to change."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from agileml.application import Application, Array, Table, Updates
+
+
+class ContractError(ValueError):
+    """User code returned something that the engine cannot use."""
+
+
+def checked_tables(application: Application) -> tuple[Table, ...]:
+    """The application's tables. Raises ContractError when there is none or a name comes twice."""
+    tables = tuple(application.tables())
+    names = [table.name for table in tables]
+    if not tables:
+        raise ContractError("tables() returned no table, expected at least one")
+    if len(set(names)) < len(names):
+        raise ContractError(f"tables() returned the names {', '.join(names)}, expected each name once")
+    return tables
+
+
+def initial_values(application: Application, tables: Sequence[Table]) -> dict[str, Array]:
+    """All tables before clock 0, as arrays of their own. Raises ContractError."""
+    values = {}
+    for table in tables:
+        what = f"initial() of table {table.name!r}"
+        array = _checked_array(what, table, application.initial(table), (table.rows, table.columns))
+        if not np.isfinite(array).all():
+            raise ContractError(f"{what} returned values that are not finite")
+        values[table.name] = array.copy()
+    return values
+
+
+def checked_reads(tables: Sequence[Table], rows: Mapping[str, Array]) -> Mapping[str, Array]:
+    """The rows that a unit reads, as they are. Raises ContractError."""
+    sparse = {table.name: table for table in tables if table.sparse}
+    for name in rows:
+        if name not in sparse:
+            raise ContractError(f"reads() named {name!r}, expected only sparse tables ({_names(sparse)})")
+    for name, table in sparse.items():
+        if name not in rows:
+            raise ContractError(
+                f"reads() named no rows of the sparse table {name!r}, expected an array, empty for none"
+            )
+        found = rows[name]
+        what = f"reads() of table {name!r} returned"
+        if not isinstance(found, np.ndarray) or found.dtype not in (np.int32, np.int64) or found.ndim != 1:
+            raise ContractError(f"{what} {_describe(found)}, expected a vector of int32 or int64")
+        if found.size and not (found[1:] > found[:-1]).all():
+            raise ContractError(f"{what} rows that are not ascending and distinct (np.unique makes them so)")
+        if found.size and (found[0] < 0 or found[-1] >= table.rows):
+            raise ContractError(
+                f"{what} rows {found[0]} to {found[-1]}, expected rows from 0 to {table.rows - 1}"
+            )
+    return rows
+
+
+def checked_updates(
+    method: str, tables: Sequence[Table], rows: Mapping[str, Array], updates: Any
+) -> tuple[dict[str, Array], float, int]:
+    """(arrays by table, loss, examples) of what `process` or `process_many` returned. Raises ContractError."""
+    if not isinstance(updates, Updates):
+        raise ContractError(f"{method}() returned {_describe(updates)}, expected agileml.Updates")
+    known = {table.name: table for table in tables}
+    arrays = {}
+    for name, found in updates.tables.items():
+        if name not in known:
+            raise ContractError(f"{method}() updated {name!r}, expected one of {_names(known)}")
+        table = known[name]
+        shape = (len(rows[name]) if table.sparse else table.rows, table.columns)
+        arrays[name] = _checked_array(f"{method}() of table {name!r}", table, found, shape)
+    loss, examples = float(updates.loss), int(updates.examples)
+    if not math.isfinite(loss):
+        raise ContractError(
+            f"{method}() returned a loss of {loss}: the training diverged (a lower learning rate may help) "
+            "or an item is not finite"
+        )
+    return arrays, loss, examples
+
+
+def _checked_array(what: str, table: Table, found: Any, shape: tuple[int, int]) -> Array:
+    if not isinstance(found, np.ndarray) or found.shape != shape or found.dtype != table.dtype:
+        raise ContractError(
+            f"{what} returned {_describe(found)}, expected an array of shape {shape} and dtype {table.dtype}"
+        )
+    return np.ascontiguousarray(found)
+
+
+def _describe(found: Any) -> str:
+    if isinstance(found, np.ndarray):
+        return f"an array of shape {found.shape} and dtype {found.dtype}"
+    return "nothing" if found is None else f"a value of type {type(found).__name__}"
+
+
+def _names(tables: Mapping[str, Table]) -> str:
+    return ", ".join(tables) or "there are none"
