@@ -1,0 +1,75 @@
+"""What a stage keeps in memory (thesis 5.3.3 "Memory Overhead"; the released optimizer's limit per worker).
+
+A replica holds one version of its weights and one set of activations for each minibatch in flight at it,
+besides gradients and the optimizer's state:
+
+    bytes = d (weights + activations) + gradients + optimizer state,
+    d = ceil(workers in this and later stages / replicas of this stage)
+
+A stage that recomputes keeps its input per minibatch in flight instead of all its activations, runs its
+forward a second time in the backward, and needs the activations of that one minibatch while it does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Recompute(Enum):
+    """Which stages run their forward twice to save memory."""
+
+    NEVER = "never"
+    WHERE_NEEDED = "auto"
+    ALWAYS = "always"
+
+
+@dataclass(frozen=True)
+class MemoryRules:
+    """limit_bytes: of each device (None = no limit). optimizer_factor: bytes of optimizer state per byte of
+    weights (SGD 0, momentum 1, Adam 2)."""
+
+    limit_bytes: float | None = None
+    optimizer_factor: float = 1.0
+    recompute: Recompute = Recompute.NEVER
+
+
+def in_flight(workers_behind: int, replicas: int) -> int:
+    """d: minibatches in flight at one replica of a stage; `workers_behind` are those in later stages."""
+    return 1 + -(-workers_behind // replicas)
+
+
+def stage_bytes(d: int, parameter_bytes: float, activation_bytes: float, optimizer_factor: float) -> float:
+    """Bytes on one replica that keeps its activations."""
+    return d * (parameter_bytes + activation_bytes) + (1.0 + optimizer_factor) * parameter_bytes
+
+
+def recomputing_stage_bytes(
+    d: int, parameter_bytes: float, activation_bytes: float, input_bytes: float, optimizer_factor: float
+) -> float:
+    """Bytes on one replica that keeps its input and computes its activations again."""
+    return (
+        d * (parameter_bytes + input_bytes) + activation_bytes + (1.0 + optimizer_factor) * parameter_bytes
+    )
+
+
+def leaf_choice(
+    rules: MemoryRules,
+    d: int,
+    compute_s: float,
+    forward_s: float,
+    parameter_bytes: float,
+    activation_bytes: float,
+    input_bytes: float,
+) -> tuple[float, float, bool]:
+    """(seconds, bytes, recomputes) of a stage on one device; infinite seconds where it does not fit."""
+    keep = stage_bytes(d, parameter_bytes, activation_bytes, rules.optimizer_factor)
+    limit = float("inf") if rules.limit_bytes is None else rules.limit_bytes
+    if rules.recompute is not Recompute.ALWAYS and keep <= limit:
+        return compute_s, keep, False
+    if rules.recompute is Recompute.NEVER:
+        return float("inf"), keep, False
+    again = recomputing_stage_bytes(
+        d, parameter_bytes, activation_bytes, input_bytes, rules.optimizer_factor
+    )
+    return (compute_s + forward_s if again <= limit else float("inf")), again, True
