@@ -114,9 +114,7 @@ def _place(
             )
             moved = float(sets.cut_bytes[segment.first])
             seconds = float(wrapped(problem.model, link_s, _without_exchange(problem.model, wrapping)))
-            work.terms.append(
-                Term(Source.ACTIVATIONS, first_stage - 1, first_stage, level, moved, seconds)
-            )
+            work.terms.append(Term(Source.ACTIVATIONS, first_stage - 1, first_stage, level, moved, seconds))
         inside: Wrapping = ((m, exchange_s), *wrapping)
         if segment.inner is not None:
             _place(work, segment.inner, level - 1, taken, inside)

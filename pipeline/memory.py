@@ -48,9 +48,7 @@ def recomputing_stage_bytes(
     d: int, parameter_bytes: float, activation_bytes: float, input_bytes: float, optimizer_factor: float
 ) -> float:
     """Bytes on one replica that keeps its input and computes its activations again."""
-    return (
-        d * (parameter_bytes + input_bytes) + activation_bytes + (1.0 + optimizer_factor) * parameter_bytes
-    )
+    return d * (parameter_bytes + input_bytes) + activation_bytes + (1.0 + optimizer_factor) * parameter_bytes
 
 
 def leaf_choice(
@@ -69,7 +67,5 @@ def leaf_choice(
         return compute_s, keep, False
     if rules.recompute is Recompute.NEVER:
         return float("inf"), keep, False
-    again = recomputing_stage_bytes(
-        d, parameter_bytes, activation_bytes, input_bytes, rules.optimizer_factor
-    )
+    again = recomputing_stage_bytes(d, parameter_bytes, activation_bytes, input_bytes, rules.optimizer_factor)
     return (compute_s + forward_s if again <= limit else float("inf")), again, True

@@ -91,7 +91,8 @@ def top_plans(profile: Profile, topology: Topology, k: int, options: Options | N
     """The k best different plans, best first (fewer if there are fewer). Raises as `partition`."""
     if k < 1:
         raise PartitionError(f"at least one plan must be asked for, found {k}")
-    return _Solver(profile, topology, options or Options()).plans(topology.levels[-1][0], k)
+    solver = _Solver(profile, topology, options or Options(), only_best=k == 1)
+    return solver.plans(topology.levels[-1][0], k)
 
 
 def plans_for_machines(
@@ -103,21 +104,27 @@ def plans_for_machines(
         raise PartitionError(f"machines must be counts of 1 or more, found {list(machines)}")
     options = options or Options()
     if options.device_speed is not None:
-        raise PartitionError("plans for several counts of machines need equal devices: leave out device_speed")
-    solver = _Solver(profile, topology.with_outer_count(max(machines)), options)
+        raise PartitionError(
+            "plans for several counts of machines need equal devices: leave out device_speed"
+        )
+    solver = _Solver(profile, topology.with_outer_count(max(machines)), options, only_best=False)
     return {count: solver.plans(count, 1)[0] for count in machines}
 
 
 class _Solver:
     """The tables for one profile, topology and options, and the plans that come from them."""
 
-    def __init__(self, profile: Profile, topology: Topology, options: Options) -> None:
+    def __init__(self, profile: Profile, topology: Topology, options: Options, *, only_best: bool) -> None:
+        self.only_best = only_best
+        self.unlimited_seconds = 0.0
         self.profile, self.topology, self.options = profile, topology, options
         self.notes: list[str] = []
         self.exact = True
         self._check()
         self.speeds = tuple(options.device_speed or (1.0,) * topology.devices)
-        self.memory = MemoryRules(options.memory_bytes, options.optimizer_factor, _recompute(options.recompute))
+        self.memory = MemoryRules(
+            options.memory_bytes, options.optimizer_factor, _recompute(options.recompute)
+        )
         self.tables = self._tables()
 
     def plans(self, machines: int, k: int) -> list[Plan]:
@@ -171,7 +178,9 @@ class _Solver:
     def _check(self) -> None:
         options, devices = self.options, self.topology.devices
         if options.cost_model not in MODELS:
-            raise PartitionError(f"cost model must be one of {', '.join(MODELS)}, found {options.cost_model!r}")
+            raise PartitionError(
+                f"cost model must be one of {', '.join(MODELS)}, found {options.cost_model!r}"
+            )
         if options.memory_bytes is not None and not options.memory_bytes > 0:
             raise PartitionError(f"memory must be a positive number of bytes, found {options.memory_bytes}")
         if not options.optimizer_factor >= 0:
@@ -217,12 +226,14 @@ class _Solver:
                 self.notes.append(
                     f"The model has more than {MAX_STATES} closed sets: cut only at prefixes of its order."
                 )
-        speeds = self._grouped_speeds()
+        speeds = self._used_speeds = self._grouped_speeds()
         problem = self._problem(sets, self.memory, speeds)
-        if problem.limited:
-            # The best plan without a limit is the best with it when it fits; then the small tables will do.
+        if problem.limited and sets.is_all:
+            # No plan is faster than the best one without the limit; if that fits, there is no more to do.
             free = Tables(replace(problem, memory=replace(self.memory, limit_bytes=None)))
-            if self._fits(free):
+            best = next(best_first(free, free.choices(len(self.topology.levels), 0).all, 64))
+            self.unlimited_seconds = best[0]
+            if self.only_best and self._fits(free, best[1]):
                 return free
         if not problem.fast and _work(problem) > MAX_WORK:
             return self._coarse(speeds)
@@ -231,15 +242,10 @@ class _Solver:
     def _is_chain(self) -> bool:
         return closed_sets(self.profile, len(self.profile.layers) + 1).is_chain
 
-    def _fits(self, tables: Tables) -> bool:
+    def _fits(self, tables: Tables, segments: tuple[Segment, ...]) -> bool:
         limit = self.memory.limit_bytes
         assert limit is not None
-        if self.memory.recompute is Recompute.WHERE_NEEDED or self.topology.levels[-1][0] > 64:
-            return False
-        segments = next(best_first(tables, tables.choices(len(self.topology.levels), 0).all, 64), None)
-        if segments is None:
-            return False
-        stages, _ = assemble(tables.problem, segments[1], self.speeds)
+        stages, _ = assemble(tables.problem, segments, self.speeds)
         return all(stage.memory_bytes <= limit for stage in stages)
 
     def _grouped_speeds(self) -> tuple[float, ...]:
@@ -278,17 +284,21 @@ class _Solver:
     def _lower_bound(self, topology: Topology) -> float:
         """No plan is faster: the devices share the work evenly at best, and every layer is in some stage."""
         speeds = sorted(self.speeds[: topology.devices], reverse=True)
-        even = self.profile.single_seconds / sum(speeds)
+        bound = self.profile.single_seconds / sum(speeds)
         if self.options.straight:
-            return max(even, max(layer.compute_s for layer in self.profile.layers) / speeds[0])
-        return even
+            bound = max(bound, max(layer.compute_s for layer in self.profile.layers) / speeds[0])
+        if topology == self.topology and self.speeds == tuple(self._used_speeds):
+            bound = max(bound, self.unlimited_seconds)
+        return bound
 
     def _why_nothing_fits(self, topology: Topology) -> str:
         limit = self.memory.limit_bytes
         assert limit is not None, "without a memory limit one stage on one device is a plan"
         worst, need = 0, 0.0
         for i, layer in enumerate(self.profile.layers):
-            function = stage_bytes(1, layer.parameter_bytes, layer.activation_bytes, self.memory.optimizer_factor)
+            function = stage_bytes(
+                1, layer.parameter_bytes, layer.activation_bytes, self.memory.optimizer_factor
+            )
             if self.memory.recompute is Recompute.ALWAYS:
                 function = recomputing_stage_bytes(
                     1, layer.parameter_bytes, layer.activation_bytes, 0.0, self.memory.optimizer_factor

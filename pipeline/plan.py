@@ -82,7 +82,9 @@ class Term:
             stages = f"stages {self.first_stage} to {self.last_stage}"
         if self.source is Source.COMPUTE:
             return f"computing in {stages}"
-        return f"adding up the gradients of {stages} ({self.amount / 1e6:.1f} MB over level-{self.level} links)"
+        return (
+            f"adding up the gradients of {stages} ({self.amount / 1e6:.1f} MB over level-{self.level} links)"
+        )
 
 
 @dataclass(frozen=True)

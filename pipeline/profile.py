@@ -250,7 +250,9 @@ def _number(value: object, where: str) -> float:
 
 
 def _names(raw_layers: Iterable[object]) -> dict[str, int]:
-    return {str(item["id"]): i for i, item in enumerate(raw_layers) if isinstance(item, Mapping) and "id" in item}
+    return {
+        str(item["id"]): i for i, item in enumerate(raw_layers) if isinstance(item, Mapping) and "id" in item
+    }
 
 
 def _edge(item: object, names: Mapping[str, int], count: int) -> tuple[int, int]:

@@ -190,9 +190,7 @@ def _last_segments(
                     item.u - m * (used + 1) if problem.limited else 0,
                     item.b + m * (used + 1) if problem.limited else 0,
                 )
-                before_s = wrapped(
-                    model, row[rest, starts, before[0], before[1], before[2]], item.wrapping
-                )
+                before_s = wrapped(model, row[rest, starts, before[0], before[1], before[2]], item.wrapping)
                 components = np.full(starts.size, m + int(choices.sizes[rest]))
                 for fewer in choices.smaller(rest):
                     alone_s = wrapped(
@@ -216,9 +214,7 @@ def _last_segments(
                     settles = max(settles, float(last_s[at]))
                 waiting = None
                 if rest is not None:
-                    waiting = _Open(
-                        item.level, item.kind, item.i, k, rest, *before, item.wrapping
-                    )
+                    waiting = _Open(item.level, item.kind, item.i, k, rest, *before, item.wrapping)
                 total = float(before_s[at] + link_s[at] + last_s[at])
                 choice = _Choice(k, part, waiting, opened)
                 found.append((float(local_s[at]), int(components[at]), total, settles, choice))

@@ -92,7 +92,9 @@ class Tables:
     def __post_init__(self) -> None:
         levels = len(self.problem.parts.topology.levels)
         self._whole.append(self._leaves())
-        self._solo.append(self._whole[0][:, :, :, 0, 0, :] if not self.problem.fast else np.empty((1, 1, 1, 1)))
+        self._solo.append(
+            self._whole[0][:, :, :, 0, 0, :] if not self.problem.fast else np.empty((1, 1, 1, 1))
+        )
         for level in range(1, levels):
             self._whole.append(self._solve(level))
             self._solo.append(self._alone(level))
@@ -206,9 +208,7 @@ class Tables:
         if problem.fast:
             table = np.full((states, states), np.inf)
         else:
-            table = np.full(
-                (kinds, states, states, self.stages, self.used(level), self.behind), np.inf
-            )
+            table = np.full((kinds, states, states, self.stages, self.used(level), self.behind), np.inf)
 
         def fill(job: tuple[int, int]) -> None:
             kind, i = job

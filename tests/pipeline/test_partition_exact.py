@@ -1,0 +1,99 @@
+"""The partitioner against every plan there is."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from pipeline.partition import PartitionError, partition
+from pipeline.profile import Layer, Profile
+from pipeline.topology import Topology
+from tests.pipeline.brute_force import Limits, best_seconds
+
+TOPOLOGIES = ((2,), (3,), (4,), (2, 2), (3, 2), (2, 3), (1, 3), (5,), (6,))
+
+
+def random_profile(rng: np.random.Generator, layers: int, *, branches: bool) -> Profile:
+    """Whole numbers of quarters, so that sums are exact in any order."""
+
+    def draw(high: int) -> float:
+        return float(rng.integers(0, high)) / 4
+
+    edges = {(i, i + 1) for i in range(layers - 1)}
+    if branches:
+        edges = {(a, b) for a in range(layers) for b in range(a + 1, layers) if rng.random() < 0.35}
+        edges |= {(int(rng.integers(0, b)), b) for b in range(1, layers) if rng.random() < 0.8}
+    free = rng.random(layers) < (0.25 if branches else 0.0)
+    free[rng.integers(layers)] = False
+    made = tuple(
+        Layer(f"l{i}", 0, 0, 0, 0)
+        if free[i]
+        else Layer(
+            f"l{i}",
+            draw(20) + 0.25,
+            draw(40),
+            draw(30) * (rng.random() < 0.8),
+            draw(40) * (rng.random() < 0.7),
+        )
+        for i in range(layers)
+    )
+    return Profile("random", made, tuple(sorted(edges)), input_bytes=draw(30))
+
+
+def random_topology(rng: np.random.Generator, counts: tuple[int, ...]) -> Topology:
+    return Topology(tuple((count, float(rng.choice([0.5, 1, 2, 4, 16]))) for count in counts))
+
+
+def check(seed: int) -> str:
+    """One random case; returns what kind it was."""
+    rng = np.random.default_rng(seed)
+    counts = TOPOLOGIES[rng.integers(len(TOPOLOGIES))]
+    kind = ["free", "memory", "stages", "straight", "recompute", "prefixes"][rng.integers(6)]
+    tied = kind in ("memory", "stages", "recompute")
+    layers = int(rng.integers(1, 6 if tied else 8))
+    if tied and math.prod(counts) > 4:
+        layers = min(layers, 4)
+    profile = random_profile(rng, layers, branches=kind != "prefixes" and bool(rng.random() < 0.6))
+    topology = random_topology(rng, counts)
+    model = ("thesis", "released")[rng.integers(2)]
+    limits = Limits(
+        memory_bytes=float(rng.integers(10, 160)) if kind in ("memory", "recompute") else None,
+        optimizer_factor=float(rng.integers(0, 3)) / 2,
+        recompute=[True, "auto"][rng.integers(2)] if kind == "recompute" else False,
+        straight=kind == "straight",
+        max_stages=int(rng.integers(1, layers + 1)) if kind == "stages" else None,
+        prefixes_only=kind == "prefixes",
+    )
+    expected = best_seconds(profile, topology, model, limits)
+    try:
+        plan = partition(
+            profile,
+            topology,
+            cost_model=model,
+            memory_bytes=limits.memory_bytes,
+            optimizer_factor=limits.optimizer_factor,
+            recompute=limits.recompute,
+            straight=limits.straight,
+            max_stages=limits.max_stages,
+            prefixes_only=limits.prefixes_only,
+        )
+        found = plan.seconds_per_minibatch
+        assert sorted(i for stage in plan.stages for i in stage.layers) == list(range(layers))
+    except PartitionError:
+        found = math.inf
+    assert found == pytest.approx(expected, rel=1e-12), f"seed {seed}: {kind} {model} {counts} {profile}"
+    return kind
+
+
+def test_equals_brute_force() -> None:
+    kinds = [check(seed) for seed in range(150)]
+    assert len(set(kinds)) == 6
+
+
+@pytest.mark.slow
+def test_equals_brute_force_in_2000_cases(capsys: pytest.CaptureFixture[str]) -> None:
+    kinds = [check(seed) for seed in range(1_000, 3_000)]
+    with capsys.disabled():
+        print(f"\npartition: {len(kinds)} of 2000 random cases equal brute force")
