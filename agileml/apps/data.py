@@ -1,0 +1,76 @@
+"""What all data sets share: files that can be opened, splits and shares that depend on the job's seed alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from enum import IntEnum
+from pathlib import Path
+
+import numpy as np
+
+from agileml.application import Array, InputError, Settings
+from agileml.config_text import ConfigError, nearest, show
+from agileml.schema import Section, validate
+
+
+class Draw(IntEnum):
+    """What random numbers are for: each use has a stream of its own (the first key of `Settings.rng`)."""
+
+    SPLIT = 1
+    SHUFFLE = 2
+    INITIAL = 3
+    MADE = 4
+
+
+def data_section(settings: Settings, kinds: Mapping[str, type[Section]], default: str) -> Section:
+    """The `data` section of a job, as the schema that its `kind` names. Raises ConfigError."""
+    kind = settings.data.get("kind", default)
+    if not isinstance(kind, str) or kind not in kinds:
+        raise ConfigError(f"found {show(kind)}, {nearest(str(kind), kinds)}", key=("data", "kind"))
+    return validate(kinds[kind], {"kind": kind, **settings.data}, ("data",))
+
+
+def data_file(path: str) -> Path:
+    """The file that `data.path` names, relative to the working folder. Raises InputError unless it can be read."""
+    file = Path(path)
+    where = f"{path} does not exist" if file.is_absolute() else f"{path} does not exist in {Path.cwd()}"
+    if not file.exists():
+        raise InputError(f"data.path: {where}")
+    if not file.is_file():
+        raise InputError(f"data.path: {path} is a folder, expected a file")
+    if not os.access(file, os.R_OK):
+        raise InputError(f"data.path: {path} may not be read by this user")
+    if file.stat().st_size == 0:
+        raise InputError(f"data.path: {path} is empty (0 bytes)")
+    return file
+
+
+def random_split(count: int, test_fraction: float, settings: Settings) -> tuple[Array, Array]:
+    """(train, test) numbers of `count` items, both shuffled; the seed of the job fixes them."""
+    order = settings.rng(Draw.SPLIT).permutation(count)
+    test = round(test_fraction * count)
+    return order[test:], order[:test]
+
+
+def stratified_split(labels: Array, test_fraction: float, settings: Settings) -> tuple[Array, Array]:
+    """(train, test) item numbers, ascending: of each label the same fraction, at least one left to train on."""
+    rng = settings.rng(Draw.SPLIT)
+    in_test = np.zeros(len(labels), bool)
+    for label in np.unique(labels):
+        members = rng.permutation(np.flatnonzero(labels == label))
+        in_test[members[: min(round(test_fraction * len(members)), len(members) - 1)]] = True
+    return np.flatnonzero(~in_test), np.flatnonzero(in_test)
+
+
+def check_enough(items: int, what: str, settings: Settings) -> None:
+    """Raise InputError unless every slice can have an item."""
+    if items < settings.slices:
+        raise InputError(
+            f"data: {what} has {items} training items, expected at least one for each of the {settings.slices} slices"
+        )
+
+
+def share_of(count: int, index: int, settings: Settings) -> slice:
+    """Which of `count` shuffled items slice `index` has; sizes differ by at most one."""
+    return slice(index * count // settings.slices, (index + 1) * count // settings.slices)
