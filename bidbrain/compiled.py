@@ -32,8 +32,8 @@ PROTEUS_LEAD_S = 60
 
 STANDARD, PROTEUS, RENEWAL, ORACLE = 0, 1, 2, 3
 HOURLY, PER_SECOND = 0, 1
-GRANT, CHARGE, REFUND, EVICT, TERMINATE, REQUEST, REFUSED, LEAVE, KEEP, END = range(10)
-TAPE_COLUMNS = 8  # time, kind, allocation, market, vCPUs, price or bid, amount, hour
+GRANT, CHARGE, REFUND, EVICT, TERMINATE, REQUEST, REFUSED, LEAVE, KEEP, END, WORK = range(11)
+TAPE_COLUMNS = 8  # time, kind, allocation, market, vCPUs, price or bid, amount (bid of a grant, work), hour
 
 
 class MarketArrays(NamedTuple):
@@ -58,6 +58,9 @@ class JobNumbers(NamedTuple):
     phi: float
     reference: int  # micro-dollars per hour of the reference machine: the unit of relative prices
     reliable_hourly: int  # micro-dollars per hour of all reliable machines
+    reliable_price: int  # micro-dollars per hour of one of them
+    reliable_vcpus: int
+    reliable_nu: int
     boot_first_s: int
     boot_next_s: int
     lambda_s: int
@@ -108,11 +111,29 @@ def _put(
     tape: Ints, rows: int, t: int, kind: int, slots: Slots, i: int, price: int, amount: int, hour: int
 ) -> int:
     if tape.shape[0] > 0:
+        if rows >= tape.shape[0]:
+            return rows + 1  # full: counted, and told at the end
         row = tape[rows]
         row[0], row[1], row[2], row[3] = t, kind, slots.number[i], slots.market[i]
         row[4], row[5], row[6], row[7] = slots.vcpus[i], price, amount, hour
         return rows + 1
     return rows
+
+
+@njit(cache=True)
+def _compact(slots: Slots, counters: Ints) -> None:
+    """Drop what has ended; the rest stays in order of acquisition."""
+    keep = 0
+    for i in range(counters[2]):
+        if slots.phase[i] == FREE:
+            continue
+        if keep < i:
+            for column in slots:
+                column[keep] = column[i]
+        keep += 1
+    for i in range(keep, counters[2]):
+        slots.phase[i] = FREE
+    counters[2] = keep
 
 
 @njit(cache=True)
@@ -144,8 +165,11 @@ def _held_delta(deltas: Ints, margin: int) -> int:
 @njit(cache=True)
 def simulate_job(
     kind: int, start_s: int, job: JobNumbers, markets: MarketArrays, tables: Tables, tape: Ints, out: Ints
-) -> None:
-    """Run one job of policy `kind` from `start_s`; fill `out` (COST ...), and `tape` if it has rows."""
+) -> bool:
+    """Run one job of policy `kind` from `start_s`; fill `out` (COST ...), and `tape` if it has rows.
+
+    True if the tape was too short.
+    """
     n = len(markets.first) - 1
     at = np.empty(n, np.int64)  # index of the step that holds now; below first[m]: no price yet
     for m in range(n):
@@ -165,7 +189,7 @@ def simulate_job(
         np.zeros(SLOTS, np.int64),
     )
     terms = np.empty((SLOTS + 1, 4))
-    counters = np.zeros(8, np.int64)  # 0 numbers given, 1 tape rows, 2 slots ever used, 3 refills due
+    counters = np.zeros(3, np.int64)  # numbers given, tape rows, slots in use
     out[:] = 0
     t = start_s
     done = 0.0
@@ -207,12 +231,15 @@ def simulate_job(
                     k = at[m]
                     slots.price[i] = markets.prices[k]
                     _charge(job, markets, slots, i, t, tape, counters, out)
+        if changed:
+            _compact(slots, counters)
         if evicted_now:
             pause_until = max(pause_until, t + job.lambda_s)
             if job.checkpoint_s > 0:
                 running_s -= running_s % job.checkpoint_s
                 done = running_s * (job.job_vcpus * (1.0 - job.overhead))
-        for i in range(used):
+            counters[1] = _put(tape, counters[1], t, WORK, slots, 0, 0, int(done), 0)
+        for i in range(counters[2]):
             if slots.phase[i] == REQUESTED and slots.grant_s[i] == t:
                 changed = True
                 _grant(kind, job, markets, slots, i, t, at, lead, granted, tape, counters, out)
@@ -220,6 +247,8 @@ def simulate_job(
                     granted += 1
                     pause_until = max(pause_until, t + job.sigma_s)
         # 2. Decide.
+        if changed:
+            _compact(slots, counters)
         due = changed or (t == tick_s)
         used = counters[2]
         for i in range(used):
@@ -248,8 +277,6 @@ def simulate_job(
         room = job.cap_vcpus
         for i in range(used):
             phase = slots.phase[i]
-            if phase == FREE:
-                continue
             if phase == REQUESTED:
                 then = min(then, slots.grant_s[i])
             else:
@@ -311,12 +338,16 @@ def simulate_job(
     for i in range(counters[2]):
         if slots.phase[i] >= HELD:
             _close(job, markets, slots, i, t, t - slots.hour_s[i], False, True, tape, counters, out)
-    reliable = machine_seconds_micro_usd(job.reliable_hourly, 1, 1, t - start_s)
+    counters[1] = _put(tape, counters[1], t, WORK, slots, 0, 0, int(done), 0)
+    reliable = machine_seconds_micro_usd(
+        job.reliable_price, job.reliable_vcpus, job.reliable_nu, t - start_s
+    )
     out[COST] += reliable
     out[RELIABLE_COST] = reliable
     out[END_S] = t
     out[FINISHED] = 1 if finished else 0
     out[TAPE_ROWS] = counters[1]
+    return 0 < tape.shape[0] < counters[1]
 
 
 @njit(cache=True)
@@ -383,8 +414,9 @@ def _close(
                 out[FREE_VCPU_S] += vcpus * used_s
         else:
             amount = per_second.charge_at_close(price, vcpus, nu, used_s, hour)
-        out[COST] += amount
-        counters[1] = _put(tape, counters[1], t, CHARGE, slots, i, price, amount, hour)
+        if amount > 0:
+            out[COST] += amount
+            counters[1] = _put(tape, counters[1], t, CHARGE, slots, i, price, amount, hour)
     slots.phase[i] = FREE
 
 
@@ -416,7 +448,7 @@ def _grant(
     slots.price[i] = price
     slots.evict_s[i] = _eviction_s(markets, m, at[m], slots.bid[i])
     slots.decide_s[i] = t + HOUR_S - lead if kind != STANDARD else NEVER_S
-    counters[1] = _put(tape, counters[1], t, GRANT, slots, i, price, 0, 0)
+    counters[1] = _put(tape, counters[1], t, GRANT, slots, i, price, slots.bid[i], 0)
     _charge(job, markets, slots, i, t, tape, counters, out)
 
 
@@ -424,10 +456,8 @@ def _grant(
 def _request(
     job: JobNumbers, slots: Slots, m: int, vcpus: int, bid: int, t: int, tape: Ints, counters: Ints
 ) -> None:
-    i = 0
-    while slots.phase[i] != FREE:
-        i += 1
-    counters[2] = max(counters[2], i + 1)
+    i = counters[2]
+    counters[2] += 1
     slots.phase[i] = REQUESTED
     slots.number[i] = counters[0]
     counters[0] += 1
@@ -444,9 +474,8 @@ def _decide_standard(
     job: JobNumbers, markets: MarketArrays, slots: Slots, t: int, at: Ints, tape: Ints, counters: Ints
 ) -> None:
     """All vCPUs in the market of least price per vCPU, bid = on-demand; wait if none is at or below on-demand."""
-    for i in range(counters[2]):
-        if slots.phase[i] != FREE:
-            return
+    if counters[2] > 0:
+        return
     best = -1
     for m in range(len(markets.first) - 1):
         if at[m] < markets.first[m] or markets.prices[at[m]] > markets.on_demand[m]:
@@ -485,8 +514,7 @@ def _decide_proteus(
                 counters[1] = _put(tape, counters[1], t, KEEP, slots, i, 0, 0, slots.hour[i])
     room = job.cap_vcpus
     for i in range(used):
-        if slots.phase[i] != FREE:
-            room -= slots.vcpus[i]
+        room -= slots.vcpus[i]
     size = min(room, job.slot_vcpus)
     if size <= 0:
         return
@@ -543,7 +571,7 @@ def _held_cost(
     vcpus = 0
     held = 0
     for i in range(used):
-        if slots.phase[i] == FREE or (i == ending and not renew):
+        if i == ending and not renew:
             continue
         m = slots.market[i]
         now = markets.prices[at[m]]
@@ -584,27 +612,25 @@ def _best_fresh(
         price = markets.prices[at[m]]
         hour_cost = price / job.reference * (job.slot_vcpus / markets.vcpus[m])
         if kind == ORACLE:
-            # Every instant of eviction within the hour that some bid can bring about, and surviving it.
-            high = price
             j = at[m] + 1
-            while True:
-                over = j >= markets.first[m + 1] or markets.times[j] - t >= HOUR_S
-                if over or markets.prices[j] > high:
-                    held = HOUR_S if over else markets.times[j] - t
-                    value = renewal_index(
-                        1.0 if over else 0.0,
-                        hour_cost,
-                        share,
-                        held / HOUR_S,
-                        max(0, held - job.boot_first_s) / HOUR_S,
-                        lambda_share,
-                    )
-                    if value < best:
-                        best, best_m, best_bid = value, m, high
-                    if over:
-                        break
-                    high = markets.prices[j]
-                j += 1
+            for d in range(job.first_delta, len(markets.deltas)):
+                bid = price + markets.deltas[d]
+                while j < markets.first[m + 1] and markets.times[j] - t < HOUR_S and markets.prices[j] <= bid:
+                    j += 1
+                over = j == markets.first[m + 1] or markets.times[j] - t >= HOUR_S
+                held = HOUR_S if over else markets.times[j] - t
+                value = renewal_index(
+                    1.0 if over else 0.0,
+                    hour_cost,
+                    share,
+                    held / HOUR_S,
+                    max(0, held - job.boot_first_s) / HOUR_S,
+                    lambda_share,
+                )
+                if value < best:
+                    best, best_m, best_bid = value, m, bid
+                if over:
+                    break  # a higher bid changes nothing
             continue
         state = price_state(
             price, _recent_high(markets, m, at[m], t), tables.thresholds[m, 0], tables.thresholds[m, 1]
@@ -691,27 +717,3 @@ def _decide_renewal(
             break
         _request(job, slots, market, size, bid, t, tape, counters)
         room -= size
-
-
-@njit(cache=True)
-def simulate_jobs(
-    kind: int,
-    starts: Ints,
-    table_of: Ints,
-    job: JobNumbers,
-    markets: MarketArrays,
-    tables: Tables,
-    thresholds: Ints,
-    evicted: Floats,
-    held_s: Floats,
-    useful_s: Floats,
-    out: Ints,
-) -> None:
-    """Many jobs without tapes; start j uses the survival tables number table_of[j]."""
-    tape = np.zeros((0, TAPE_COLUMNS), np.int64)
-    for j in range(len(starts)):
-        day = table_of[j]
-        day_tables = Tables(
-            tables.beta, tables.median_s, thresholds[day], evicted[day], held_s[day], useful_s[day]
-        )
-        simulate_job(kind, starts[j], job, markets, day_tables, tape, out[j])

@@ -1,0 +1,1 @@
+"""Policies: each decides which machines to hold; `registry` names them."""

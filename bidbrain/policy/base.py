@@ -1,0 +1,158 @@
+"""The policy protocol: `decide(now, view) -> actions with a reason`, the same live and simulated.
+
+A policy is made for one job (`Policy(setting, start_s)`), is asked at its start, after every event (grant, refusal,
+eviction, an end of an allocation) and at the instant it asked to be woken; it keeps no clock and no books.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import Protocol
+
+from bidbrain.eviction import PriceNow
+from bidbrain.history import Market
+from bidbrain.money import HOUR_S
+from bidbrain.setting import Job
+
+
+class Phase(StrEnum):
+    """Where an allocation stands."""
+
+    REQUESTED = "requested"
+    HELD = "held"
+    LEAVING = "leaving"  # held, ends with its hour
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A market now: price, highest price of the last two hours, on-demand price (micro-dollars per machine hour).
+
+    nu: work per time of one machine (its vCPUs, or what the running job measured).
+    """
+
+    market: Market
+    price: int
+    recent_high: int
+    on_demand: int
+    vcpus: int
+    nu: float
+
+    @property
+    def now(self) -> PriceNow:
+        return PriceNow(self.price, self.recent_high)
+
+
+@dataclass(frozen=True)
+class Holding:
+    """One allocation. Times in s; hour_start_s and hour_price are those of its running hour."""
+
+    number: int
+    market: Market
+    vcpus: int
+    bid: int
+    phase: Phase
+    grant_s: int
+    hour_start_s: int
+    hour_price: int
+
+    @property
+    def hour_end_s(self) -> int:
+        return self.hour_start_s + HOUR_S
+
+
+@dataclass(frozen=True)
+class View:
+    """What is known now: offers with a price, holdings by number, the job (its figures may be measured ones)."""
+
+    offers: Sequence[Offer]
+    holdings: Sequence[Holding]
+    job: Job
+
+    @cached_property
+    def by_market(self) -> dict[Market, Offer]:
+        return {offer.market: offer for offer in self.offers}
+
+    def room(self, leaving_counts: bool) -> int:
+        """vCPUs below the cap; with or without those that leave at the end of their hour."""
+        held = (h.vcpus for h in self.holdings if leaving_counts or h.phase is not Phase.LEAVING)
+        return self.job.cap_vcpus - sum(held)
+
+
+@dataclass(frozen=True)
+class Request:
+    """Ask for `vcpus` (machines = vcpus / the type's vCPUs) at a bid; granted if the price is at or below it then."""
+
+    market: Market
+    vcpus: int
+    bid: int
+
+
+@dataclass(frozen=True)
+class RequestOnDemand:
+    """Buy on-demand machines of a type."""
+
+    instance_type: str
+    vcpus: int
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Go on into the next hour."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class LetGo:
+    """End with the running hour."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Release:
+    """Give back at once."""
+
+    number: int
+
+
+Action = Request | RequestOnDemand | Keep | LetGo | Release
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Actions in order, one sentence why, and when to be asked again if nothing happens before.
+
+    wake_s None: not by the clock; wake_on_price: at the next change of any offered price.
+    """
+
+    actions: tuple[Action, ...]
+    reason: str
+    wake_s: int | None = None
+    wake_on_price: bool = False
+
+
+class Policy(Protocol):
+    """Decides for one job. Made by `Class(setting, start_s)`."""
+
+    def decide(self, now_s: int, view: View) -> Decision: ...
+
+
+def next_tick_s(start_s: int, now_s: int, tick_s: int) -> int:
+    """The first instant after `now_s` on the grid start, start + tick, ..."""
+    return start_s + ((now_s - start_s) // tick_s + 1) * tick_s
+
+
+def hour_end_wakes(view: View, now_s: int, lead_s: int, requested: bool) -> list[int]:
+    """When the next decisions on held hours are due: `lead_s` before each end; also that of a request made now."""
+    times = [h.hour_end_s - lead_s for h in view.holdings if h.phase is Phase.HELD]
+    if requested:
+        times.append(now_s + HOUR_S - lead_s)
+    return [time if time > now_s else time + HOUR_S for time in times]
+
+
+def show_price(price: int) -> str:
+    return f"{price / 1e6:.4f} $/h"

@@ -1,0 +1,138 @@
+"""Schemes by name: a policy, the engine that its jobs run on, and whether reliable machines are held.
+
+Where a compiled twin exists its number is here; a user's own policy plugs in as `package.module:Class`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from bidbrain import compiled
+from bidbrain.eviction import mean_time_to_eviction_s
+from bidbrain.policy.base import Policy
+from bidbrain.policy.proteus import SLOT_SHARE as PROTEUS_SHARE
+from bidbrain.policy.proteus import Proteus
+from bidbrain.policy.renewal import REQUESTS, OneHourOracle, Renewal
+from bidbrain.policy.renewal import SLOT_SHARE as RENEWAL_SHARE
+from bidbrain.policy.standard import OnDemand, Standard
+from bidbrain.setting import Engine, Setting
+
+
+class Training(StrEnum):
+    """How the job lives through changes of machines."""
+
+    AGILEML = "agileml"
+    CHECKPOINTS = "checkpoints"
+    YOUNG = "young"  # checkpoints at Young's interval
+    STEADY = "steady"  # machines that stay
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """The compiled twin of a policy: its number, the share of the cap of a request, requests per decision."""
+
+    kind: int
+    slot_share: int
+    requests: int
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """A named way to run a job. yardstick: it knows the future, nobody can run it."""
+
+    name: str
+    make: Callable[[Setting, int], Policy]
+    training: Training
+    reliable: bool
+    elastic: bool  # may grow beyond the job's own vCPUs
+    compiled: Compiled | None = None
+    yardstick: bool = False
+
+    def setting(self, setting: Setting) -> Setting:
+        """`setting` with the engine (and cap) of this scheme."""
+        job = setting.job
+        boot_s = job.engine.boot_s
+        match self.training:
+            case Training.AGILEML:
+                engine = job.engine
+            case Training.CHECKPOINTS:
+                engine = Engine.checkpointing(boot_s)
+            case Training.YOUNG:
+                engine = young(setting)
+            case Training.STEADY:
+                engine = Engine(boot_s)
+        return setting.with_job(replace(job, engine=engine, cap=job.cap if self.elastic else 1.0))
+
+
+def young(setting: Setting) -> Engine:
+    """Checkpoints at Young's interval sqrt(2 x seconds per checkpoint x MTTF).
+
+    A checkpoint takes what 17% of 12 minutes are; MTTF at a bid of the on-demand price, over the training window.
+    """
+    usual = Engine.checkpointing(setting.job.engine.boot_s)
+    write_s = usual.overhead * usual.checkpoint_s
+    times = [
+        mean_time_to_eviction_s(setting.history, each.market, each.on_demand, setting.train)
+        for each in setting.listings
+    ]
+    finite = [time for time in times if math.isfinite(time)]
+    if not finite:
+        return usual
+    interval_s = max(math.ceil(write_s), round(math.sqrt(2 * write_s * sum(finite) / len(finite))))
+    return replace(usual, overhead=write_s / (interval_s + write_s), checkpoint_s=interval_s)
+
+
+STANDARD = Compiled(compiled.STANDARD, 1, 1)
+SCHEMES: dict[str, Scheme] = {
+    scheme.name: scheme
+    for scheme in (
+        Scheme("on_demand", OnDemand, Training.STEADY, reliable=False, elastic=False),
+        Scheme("standard_checkpoint", Standard, Training.CHECKPOINTS, False, False, STANDARD),
+        Scheme("standard_young", Standard, Training.YOUNG, False, False, STANDARD),
+        Scheme("standard_agileml", Standard, Training.AGILEML, True, False, STANDARD),
+        Scheme(
+            *("proteus", Proteus, Training.AGILEML, True, True),
+            Compiled(compiled.PROTEUS, PROTEUS_SHARE, 1),
+        ),
+        Scheme(
+            *("renewal", Renewal, Training.AGILEML, True, True),
+            Compiled(compiled.RENEWAL, RENEWAL_SHARE, REQUESTS),
+        ),
+        Scheme(
+            *("one_hour_oracle", OneHourOracle, Training.AGILEML, True, True),
+            Compiled(compiled.ORACLE, RENEWAL_SHARE, REQUESTS),
+            yardstick=True,
+        ),
+    )
+}
+OTHER_SCHEMES = ("paid_hours_bound",)  # no policy: a linear program (`bounds`)
+
+
+class UnknownScheme(ValueError):
+    """A scheme that is neither ours nor a class that can be loaded, in one sentence."""
+
+
+def find_scheme(name: str) -> Scheme:
+    """A scheme of ours, or a user's policy class `package.module:Class` run on AgileML with reliable machines."""
+    if name in SCHEMES:
+        return SCHEMES[name]
+    module_name, found, class_name = name.partition(":")
+    if not found:
+        known = ", ".join((*SCHEMES, *OTHER_SCHEMES))
+        raise UnknownScheme(
+            f"there is no scheme {name!r}; there are {known}, or your own as package.module:Class"
+        )
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise UnknownScheme(f"the policy {name!r} cannot be loaded: {error}") from None
+    policy = getattr(module, class_name, None)
+    if not isinstance(policy, type) or not callable(getattr(policy, "decide", None)):
+        raise UnknownScheme(
+            f"the policy {name!r} does not exist: {module_name} has no class {class_name} with a method decide"
+        )
+    return Scheme(name, policy, Training.AGILEML, reliable=True, elastic=True)

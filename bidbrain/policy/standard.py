@@ -1,0 +1,43 @@
+"""The simple schemes: all on-demand, and the standard bid (thesis, section 4.5.2)."""
+
+from __future__ import annotations
+
+from bidbrain.policy.base import Decision, Offer, Request, RequestOnDemand, View, show_price
+from bidbrain.setting import Setting
+
+
+class OnDemand:
+    """The whole job on on-demand machines of the reference type; the measure of everything else."""
+
+    def __init__(self, setting: Setting, start_s: int) -> None:
+        self._type = setting.reliable.instance_type
+
+    def decide(self, now_s: int, view: View) -> Decision:
+        if view.holdings:
+            return Decision((), "all machines are held")
+        return Decision((RequestOnDemand(self._type, view.job.vcpus),), "on-demand machines for the whole job")
+
+
+class Standard:
+    """All vCPUs in the market of least price per vCPU, bid = its on-demand price; on eviction choose again at once.
+
+    If no market is at or below its on-demand price: wait for the next change of a price.
+    """
+
+    def __init__(self, setting: Setting, start_s: int) -> None:
+        pass
+
+    def decide(self, now_s: int, view: View) -> Decision:
+        if view.holdings:
+            return Decision((), "all machines are held")
+        best: Offer | None = None
+        for offer in view.offers:
+            cheaper = best is None or offer.price * best.vcpus < best.price * offer.vcpus
+            if offer.price <= offer.on_demand and cheaper:
+                best = offer
+        if best is None:
+            return Decision((), "no market is at or below its on-demand price", wake_on_price=True)
+        return Decision(
+            (Request(best.market, view.job.vcpus, best.on_demand),),
+            f"{best.market} has the least price per vCPU ({show_price(best.price)}); bid on-demand",
+        )
