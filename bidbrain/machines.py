@@ -1,0 +1,84 @@
+"""Machine types: vCPUs, memory, GPUs and dated on-demand prices (machines.csv beside this file)."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from bidbrain.instants import parse_instant, show_day
+from bidbrain.money import micro_usd
+
+
+@dataclass(frozen=True)
+class MachineType:
+    """One row: the on-demand price (micro-dollars/h, us-east-1, Linux) from an instant on, and the hardware."""
+
+    name: str
+    from_s: int
+    on_demand: int
+    vcpus: int
+    memory_gib: float
+    gpus: int
+    source: str
+
+
+class UnknownType(ValueError):
+    """A machine type without a price or a count of vCPUs, in one sentence."""
+
+
+@cache
+def table() -> tuple[MachineType, ...]:
+    """All rows of the package's table, as they stand there."""
+    text = files("bidbrain").joinpath("machines.csv").read_text("utf-8")
+    return tuple(
+        MachineType(
+            row["instance_type"],
+            parse_instant(row["from"]),
+            micro_usd(row["usd_per_h"]),
+            int(row["vcpus"]),
+            float(row["memory_gib"]),
+            int(row["gpus"]),
+            row["source"],
+        )
+        for row in csv.DictReader(text.splitlines())
+    )
+
+
+def find_type(name: str, at_s: int) -> MachineType:
+    """The row of a type that holds at an instant (its first row if that is later); raises UnknownType."""
+    rows = [row for row in table() if row.name == name]
+    if not rows:
+        close = difflib.get_close_matches(name, sorted({row.name for row in table()}), 4)
+        hint = f"; close to it: {', '.join(close)}" if close else ""
+        raise UnknownType(
+            f"no on-demand price is known for the machine type {name!r}"
+            f" (say --on-demand {name}=USD and --vcpus {name}=N){hint}"
+        )
+    past = [row for row in rows if row.from_s <= at_s]
+    return max(past, key=lambda row: row.from_s) if past else min(rows, key=lambda row: row.from_s)
+
+
+def types_at(
+    names: list[str], at_s: int, on_demand: Mapping[str, int], vcpus: Mapping[str, int]
+) -> dict[str, tuple[int, int]]:
+    """{type: (on-demand micro-dollars/h, vCPUs)} at an instant, with the user's own figures before the table's."""
+    found: dict[str, tuple[int, int]] = {}
+    for name in names:
+        if name in on_demand and name in vcpus:
+            found[name] = (on_demand[name], vcpus[name])
+        elif name in on_demand and not any(row.name == name for row in table()):
+            raise UnknownType(f"how many vCPUs {name!r} has is not known (say --vcpus {name}=N)")
+        else:
+            row = find_type(name, at_s)
+            found[name] = (on_demand.get(name, row.on_demand), vcpus.get(name, row.vcpus))
+    return found
+
+
+def price_note(name: str, at_s: int) -> str:
+    """Where a price comes from, for people: `0.69 $/h since 2015-03-01 (EC2 on-demand price list ...)`."""
+    row = find_type(name, at_s)
+    return f"{row.on_demand / 1e6:g} $/h since {show_day(row.from_s)} ({row.source})"
