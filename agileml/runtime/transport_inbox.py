@@ -1,0 +1,125 @@
+"""Receiving: frames into messages, the parts of large arrays into one buffer each while they arrive."""
+
+# mypy: disable-error-code="attr-defined"
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import zmq
+
+from agileml.runtime import transport_wire as wire
+from agileml.runtime.transport_events import Event, Received
+from agileml.runtime.transport_tally import Tally
+
+MAX_DRAIN_BYTES = 64 << 20  # read in one go, so that the caller hears of other things in between
+
+
+@dataclasses.dataclass(slots=True)
+class _Assembly:
+    """A message whose head has come and some of its parts."""
+
+    head: wire.Head
+    arrays: list[np.ndarray]
+    chunks: list[np.ndarray]  # where each part goes
+    next: int = 0
+
+
+class Inbox:
+    """Reads one PULL socket. incarnation: of this process; messages for another are counted and dropped."""
+
+    def __init__(self, incarnation: int, tally: Tally) -> None:
+        self._incarnation = incarnation
+        self._tally = tally
+        self._assemblies: dict[int, _Assembly] = {}  # by link
+
+    def drain(self, pull: Any, events: list[Event], most: int) -> None:
+        """Read what has come, append whole messages to events, up to `most` of them and MAX_DRAIN_BYTES."""
+        read_bytes = 0
+        while len(events) < most and read_bytes < MAX_DRAIN_BYTES:
+            try:
+                first = pull.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            read_bytes += len(first)
+            try:
+                envelope = wire.read(first)
+                if envelope.recipient != self._incarnation:
+                    self._tally.misaddressed += 1
+                elif isinstance(envelope, wire.Part):
+                    read_bytes += self._take_part(envelope, pull, events)
+                else:
+                    read_bytes += self._take_head(envelope, pull, events)
+            except wire.WireError:
+                self._tally.malformed += 1
+            while pull.getsockopt(zmq.RCVMORE):  # of a message that was not taken
+                read_bytes += len(pull.recv(zmq.NOBLOCK, copy=False))
+
+    def forget(self, name: str) -> None:
+        """Drop what is half there from a sender."""
+        for link in [link for link, assembly in self._assemblies.items() if assembly.head.sender == name]:
+            self._tear(link)
+
+    def _take_head(self, head: wire.Head, pull: Any, events: list[Event]) -> int:
+        if self._assemblies:
+            # A sender has one connection at a time, and on it one message at a time.
+            self.forget(head.sender)
+        if not head.sizes:
+            self._deliver(head, (), events)
+            return 0
+        read_bytes = 0
+        arrays: list[np.ndarray] = []
+        chunks: list[np.ndarray] = []
+        for place, size, inline in zip(head.places, head.sizes, head.inline, strict=True):
+            if inline is not None:
+                arrays.append(inline)
+            elif place is wire.Place.FRAME:
+                arrays.append(_whole_frame(pull, size))
+                read_bytes += size
+            else:
+                array = np.empty(size, np.uint8)
+                arrays.append(array)
+                step = head.frame_bytes
+                chunks += [array[start : start + step] for start in range(0, size, step)]
+        if pull.getsockopt(zmq.RCVMORE):
+            raise wire.WireError("a head with more frames than its envelope says")
+        if chunks:
+            self._assemblies[head.link] = _Assembly(head, arrays, chunks)
+        else:
+            self._deliver(head, tuple(arrays), events)
+        return read_bytes
+
+    def _take_part(self, part: wire.Part, pull: Any, events: list[Event]) -> int:
+        assembly = self._assemblies.get(part.link)
+        if assembly is None or assembly.head.number != part.number:
+            return 0  # of a message that was counted as torn, or whose head was lost with its connection
+        if part.index != assembly.next or not pull.getsockopt(zmq.RCVMORE):
+            self._tear(part.link)
+            return 0
+        chunk = assembly.chunks[part.index]
+        if pull.recv_into(chunk, flags=zmq.NOBLOCK) != chunk.nbytes:
+            self._tear(part.link)
+            raise wire.WireError("a part of another length than its place")
+        assembly.next += 1
+        if assembly.next == len(assembly.chunks):
+            del self._assemblies[part.link]
+            self._deliver(assembly.head, tuple(assembly.arrays), events)
+        return chunk.nbytes
+
+    def _tear(self, link: int) -> None:
+        del self._assemblies[link]
+        self._tally.torn += 1
+
+    def _deliver(self, head: wire.Head, arrays: tuple[np.ndarray, ...], events: list[Event]) -> None:
+        self._tally.received(head.sender, len(head.header) + sum(head.sizes))
+        events.append(Received(head.sender, head.header, arrays))
+
+
+def _whole_frame(pull: Any, size: int) -> np.ndarray:
+    """Receive one frame as an array that lies where libzmq put it."""
+    if not pull.getsockopt(zmq.RCVMORE):
+        raise wire.WireError("a head with fewer frames than its envelope says")
+    frame = pull.recv(zmq.NOBLOCK, copy=False)
+    if len(frame) != size:
+        raise wire.WireError(f"a frame of {len(frame)} bytes, its envelope says {size}")
+    return np.frombuffer(frame.buffer, np.uint8)
