@@ -67,7 +67,7 @@ def checked_updates(
 ) -> tuple[dict[str, Array], float, int]:
     """(arrays by table, loss, examples) of what `process` or `process_many` returned. Raises ContractError."""
     if not isinstance(updates, Updates):
-        raise ContractError(f"{method}() returned {_describe(updates)}, expected agileml.Updates")
+        raise ContractError(f"{method}() returned {_describe(updates)}, expected agileml.application.Updates")
     known = {table.name: table for table in tables}
     arrays = {}
     for name, found in updates.tables.items():

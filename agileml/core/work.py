@@ -134,8 +134,9 @@ class Work:
         return self._split(total)
 
     def _reads_of(self, unit: Unit) -> Rows:
+        items = self._items[unit.slice]
         with _blamed(_place(unit)):
-            found = self.application.reads(unit, self._items[unit.slice])
+            found = self.application.reads(unit, items)
             return checked_reads(self.layout.tables, found)
 
     def _union(self, rows: Sequence[Rows]) -> Rows:
@@ -157,8 +158,9 @@ class Work:
     def _compute_unit(self, inputs: Inputs, number: int) -> Contribution:
         unit = self.unit(inputs.reads.clock, number)
         rows = inputs.reads.by_unit[number]
+        items, parameters = self._items[unit.slice], self._parameters(inputs, rows)
         with _blamed(_place(unit)):
-            updates = self.application.process(unit, self._items[unit.slice], self._parameters(inputs, rows))
+            updates = self.application.process(unit, items, parameters)
             return self._contribution(rows, checked_updates("process", self.layout.tables, rows, updates))
 
     def _compute_many(self, inputs: Inputs, bundle: Units) -> Contribution | None:
@@ -168,10 +170,10 @@ class Work:
         rows = inputs.reads.rows
         if len(numbers) < len(inputs.reads.by_unit):
             rows = self._union([inputs.reads.by_unit[number] for number in numbers])
+        items = [self._items[unit.slice] for unit in units]
+        parameters = self._parameters(inputs, rows)
         with _blamed(f"clock {clock}, units {show(bundle)}"):
-            updates = self.application.process_many(
-                units, [self._items[unit.slice] for unit in units], rows, self._parameters(inputs, rows)
-            )
+            updates = self.application.process_many(units, items, rows, parameters)
             if updates is None:
                 return None
             return self._contribution(

@@ -1,0 +1,83 @@
+"""The reliable copies: of every backed-up partition the committed cut and the one that is arriving."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from agileml.core.messages import CONTROLLER, Cut, Part, PartAck, ShardState, Stored
+from agileml.core.server import SendTo
+from agileml.core.view import INITIAL, CutId, View
+
+
+@dataclass
+class Backup:
+    """Holds cuts. A part counts as committed only when the controller says that the whole cut is."""
+
+    send: SendTo
+    committed: CutId = INITIAL
+    _cuts: dict[int, Cut] = field(default_factory=dict)  # partition -> its part of the committed cut
+    _arriving: dict[int, tuple[CutId, Cut]] = field(default_factory=dict)
+    _staged: dict[tuple[int, int], Cut] = field(default_factory=dict)  # (epoch, partition), for a change
+
+    def part(self, owner: str, message: Part) -> None:
+        """Keep a part of the open cut."""
+        self.commit(message.committed)
+        name = CutId(message.cut.clock, message.epoch)
+        if name.clock > self.committed.clock:
+            self._arriving[message.partition] = (name, message.cut)
+            self.send(CONTROLLER, Stored(message.epoch, message.partition, name.clock))
+        self.send(owner, PartAck(message.epoch, message.partition, name.clock))
+
+    def commit(self, committed: CutId) -> None:
+        """The cut `committed` is durable: its parts replace the ones before."""
+        if committed <= self.committed:
+            return
+        self.committed = committed
+        for partition, (name, cut) in list(self._arriving.items()):
+            if name == committed:
+                self._cuts[partition] = cut
+            if name.clock <= committed.clock:
+                del self._arriving[partition]
+
+    def held(self) -> tuple[tuple[int, ShardState], ...]:
+        """The partitions whose part of the committed cut is here, and its coverage."""
+        return tuple(
+            (p, ShardState(cut.clock, cut.counted))
+            for p, cut in sorted(self._cuts.items())
+            if cut.clock == self.committed.clock
+        )
+
+    def cut(self, partition: int) -> Cut | None:
+        """The partition's part of the committed cut, if it is here."""
+        cut = self._cuts.get(partition)
+        return cut if cut and cut.clock == self.committed.clock else None
+
+    def prepare(self, committed: CutId) -> None:
+        """A change begins: nothing of the open cut or of an unfinished change counts any more."""
+        self.commit(committed)
+        self._staged.clear()
+
+    def stage(self, epoch: int, partition: int, cut: Cut) -> None:
+        """Get ready to be the backup of a partition in `epoch`."""
+        self._staged[epoch, partition] = cut
+
+    def is_staged(self, epoch: int, partition: int) -> bool:
+        """True when `stage` was called for it."""
+        return (epoch, partition) in self._staged
+
+    def adopt(self, view: View, me: str) -> None:
+        """The view is durable: keep the partitions it gives to this node, and parts that came in its epoch."""
+        mine = {p for p, node in enumerate(view.backup) if node == me}
+        for (epoch, partition), cut in self._staged.items():
+            if epoch == view.epoch:
+                self._cuts[partition] = cut
+        self._staged.clear()
+        self._cuts = {p: cut for p, cut in self._cuts.items() if p in mine}
+        self._arriving = {
+            p: (name, cut) for p, (name, cut) in self._arriving.items() if name.epoch == view.epoch
+        }
+
+    def resend(self) -> None:
+        """Tell the controller again of parts that it has not committed."""
+        for partition, (name, _) in self._arriving.items():
+            self.send(CONTROLLER, Stored(name.epoch, partition, name.clock))

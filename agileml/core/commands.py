@@ -1,0 +1,128 @@
+"""What the pure parts ask of their shells, and what the shells tell them besides messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from agileml.application import Array
+from agileml.core.fold import Contribution
+from agileml.core.messages import Message
+from straggler.coverage import Units
+
+# -- asked of a node's shell --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Send:
+    """Send a message; it may be lost."""
+
+    to: str
+    message: Message
+
+
+@dataclass(frozen=True)
+class Begin:
+    """Load what is missing for these bundles of a clock, find out which rows they read: answer `Begun`."""
+
+    timeline: int
+    clock: int
+    bundles: tuple[Units, ...]
+
+
+@dataclass(frozen=True)
+class Compute:
+    """Compute these bundles from the pulled blocks of every partition: answer `Computed` for each."""
+
+    timeline: int
+    clock: int
+    bundles: tuple[Units, ...]
+    parts: tuple[tuple[Array, ...], ...]
+
+
+@dataclass(frozen=True)
+class LoadSlices:
+    """Have exactly these slices loaded: answer `Loaded`."""
+
+    slices: Units
+
+
+@dataclass(frozen=True)
+class Leave:
+    """This node holds nothing any more: end."""
+
+
+# -- told by a node's shell ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Begun:
+    """Ready to compute. rows[p][table]: local rows to pull of each partition, None = the whole block."""
+
+    begin: Begin
+    rows: tuple[tuple[Array | None, ...], ...]
+
+
+@dataclass(frozen=True)
+class Computed:
+    """A bundle's contributions, one per partition."""
+
+    timeline: int
+    clock: int
+    bundle: Units
+    contributions: tuple[Contribution, ...]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """These slices are loaded."""
+
+    slices: Units
+
+
+NodeCommand = Send | Begin | Compute | LoadSlices | Leave
+NodeEvent = Begun | Computed | Loaded
+
+# -- asked of the controller's shell ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Persist:
+    """Write a record, create-if-absent: answer `Persisted`, or `Superseded` when its number is taken."""
+
+    number: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Note:
+    """For the event log and the screen."""
+
+    kind: str
+    fields: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The result is durable: cut `clock` whole at backup[p] for every partition p."""
+
+    clock: int
+    backup: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Released:
+    """This machine may be given back."""
+
+    node: str
+
+
+@dataclass(frozen=True)
+class Halt:
+    """This controller was replaced, or cannot go on: the sentence says why."""
+
+    replaced: bool
+    reason: str
+
+
+ControllerCommand = Send | Persist | Note | Finished | Released | Halt

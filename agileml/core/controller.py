@@ -1,0 +1,599 @@
+"""The elasticity controller: events in, commands out. It holds nothing that cannot be asked again but one record.
+
+up -> admitted -> ready -> MEMBER -> notice -> (change) -> released
+                              |                              ^
+                              +-> dead ----------------------+
+
+A change, for whatever reason (join, notice, failure, other stage, restart of the controller):
+
+CLAIM --durable--> PREPARE --all live nodes promised--> INSTALL --all installed--> COMMIT --durable--> announce
+  ^                   |                                    |                          |
+  +-------------------+---- a death or a notice: the next epoch starts over -----------+ (then the next change)
+
+Stage 1: ParamServs on reliable machines, workers on all.
+Stage 2: ActivePSs on transient machines, BackupPSs on reliable ones, workers on all.
+Stage 3: as 2, but no workers on reliable machines.
+Stages 1 -> 2: actives get the shards, reliable machines keep their committed cut as backups. 2 -> 1: actives
+hand over what they have, the open clock included. 2 <-> 3: only work moves. All are the same change with another
+placement (thesis 4.2; PROTOCOL: CHANGE).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any
+
+from agileml.core.change import Change, LostError, plan_change
+from agileml.core.commands import ControllerCommand, Finished, Halt, Note, Persist, Released, Send
+from agileml.core.cutting import CutRule, OpenCut
+from agileml.core.events import (
+    Admit,
+    ControllerEvent,
+    NodeDown,
+    NodeSeen,
+    NodeUp,
+    Notice,
+    NoticeCancelled,
+    Persisted,
+    Received,
+    Superseded,
+    Tick,
+    Tier,
+)
+from agileml.core.job import Job
+from agileml.core.membership import Member, Membership
+from agileml.core.messages import (
+    Announce,
+    Heard,
+    Installed,
+    Limit,
+    Load,
+    Message,
+    Missed,
+    NameCut,
+    Prepare,
+    Promise,
+    Release,
+    Role,
+    Status,
+    Stored,
+)
+from agileml.core.placement import StageRule, place
+from agileml.core.plan import PlannedEvent, PlanRunner
+from agileml.core.record import Record
+from agileml.core.view import NOBODY, CutId, View
+
+
+@dataclass(frozen=True)
+class ControllerSettings:
+    """`expected`: machines that must be there before the first view."""
+
+    rule: StageRule = field(default_factory=StageRule)
+    cuts: CutRule = field(default_factory=CutRule)
+    timeout_s: float = 1.0
+    retry_s: float = 0.5
+    join_wait_s: float = 1.0
+    expected: int = 1
+    seed: int = 0
+
+
+class _Phase(Enum):
+    CLAIM = "claim"
+    PREPARE = "prepare"
+    INSTALL = "install"
+    COMMIT = "commit"
+
+
+@dataclass
+class _Running:
+    epoch: int
+    trigger: str
+    started_s: float
+    phase: _Phase = _Phase.CLAIM
+    promises: dict[str, Promise] = field(default_factory=dict)
+    change: Change | None = None
+    installed: set[tuple[int, Role]] = field(default_factory=set)
+
+
+class Controller:
+    """One controller process. `record` is the newest durable record there was (None: the run is new)."""
+
+    def __init__(
+        self,
+        name: str,
+        job: Job,
+        settings: ControllerSettings,
+        plan: Sequence[PlannedEvent] = (),
+        record: Record | None = None,
+    ) -> None:
+        self.name = name
+        self.job = job
+        self.settings = settings
+        self.record = record or Record(0, name)
+        self.members = Membership(settings.timeout_s)
+        self.plan = PlanRunner(plan, settings.seed, self.record.plan_fired)
+        self._out: list[ControllerCommand] = []
+        self._now_s = 0.0
+        self._writing: Record | None = None
+        self._running: _Running | None = None
+        self._halted = False
+        self._restarted = self.record.view is not None
+        self._listen_until_s: float | None = None
+        self._versions: dict[int, int] = {}
+        self._cut = OpenCut(job.layout.partitions)
+        self._heard: int | None = None if self._restarted else 0
+        self._clock_s: float | None = None
+        self._last_progress_s: float | None = None
+        self._resend_due_s = 0.0
+        self._takeover = self.record.number > 0
+
+    # -- what others may ask --------------------------------------------------------------------------------
+
+    @property
+    def view(self) -> View | None:
+        """The durable view."""
+        return self.record.view
+
+    @property
+    def completed(self) -> int:
+        """Clocks that every partition has applied, as far as is known."""
+        if self.view is None:
+            return 0
+        known = [self._versions.get(p, self.view.base) for p in range(self.job.layout.partitions)]
+        return min(known)
+
+    @property
+    def limit(self) -> int:
+        """Clocks >= the limit may not start yet."""
+        return self.plan.limit(self.job.clocks)
+
+    @property
+    def is_quiet(self) -> bool:
+        """True when no change is under way and every member works under the durable view."""
+        view = self.view
+        return (
+            view is not None
+            and self._running is None
+            and self._writing is None
+            and all(self.members.epoch(node) == view.epoch for node in view.members)
+        )
+
+    # -- the entrance ---------------------------------------------------------------------------------------
+
+    def handle(self, event: ControllerEvent, now_s: float) -> list[ControllerCommand]:
+        """Something happened; what is to be done about it."""
+        self._now_s = now_s
+        if self._halted:
+            return []
+        match event:
+            case NodeUp():
+                admitted = event.admitted or (self.view is not None and event.node in self.view.members)
+                self.members.up(event.node, event.tier, event.allocation, admitted, now_s)
+            case NodeSeen():
+                self.members.heard(event.node, now_s)
+            case NodeDown():
+                self._down(event.node, event.reason)
+            case Admit():
+                self._admit(event.node)
+            case Notice():
+                self._notice(event)
+            case NoticeCancelled():
+                if (member := self.members.nodes.get(event.node)) and not member.is_released:
+                    member.deadline_s = None
+            case Received():
+                self._received(event.sender, event.message)
+            case Persisted():
+                self._persisted(event.number)
+            case Superseded():
+                self._halt(replaced=True, reason=f"another controller wrote record {event.number}")
+            case Tick():
+                self._tick()
+        self._advance()
+        out, self._out = self._out, []
+        return out
+
+    def _send(self, to: str, message: Message) -> None:
+        self._out.append(Send(to, message))
+
+    def _note(self, kind: str, **fields: Any) -> None:
+        self._out.append(Note(kind, fields))
+
+    def _halt(self, *, replaced: bool, reason: str) -> None:
+        self._halted = True
+        self._out.append(Halt(replaced, reason))
+
+    # -- machines -------------------------------------------------------------------------------------------
+
+    def _down(self, node: str, reason: str) -> None:
+        member = self.members.nodes.get(node)
+        if member is None or member.is_gone:
+            return
+        member.is_gone = True
+        if not member.is_released:
+            self._note("lost", machines=[node], reason=reason)
+
+    def _admit(self, node: str) -> None:
+        member = self.members.nodes.get(node)
+        if member is not None and not member.admitted:
+            member.admitted = True
+
+    def _notice(self, event: Notice) -> None:
+        member = self.members.nodes.get(event.node)
+        if member is None or not member.is_alive or member.deadline_s is not None:
+            return
+        member.deadline_s = event.deadline_s
+        self._note("notice", machines=[event.node], warning_s=event.deadline_s - self._now_s)
+
+    def _tick(self) -> None:
+        for member in self.members.check(self._now_s):
+            reason = f"silent for {self.settings.timeout_s:g} s"
+            self._note("lost", machines=[member.name], reason=reason)
+        if self._now_s >= self._resend_due_s:
+            self._resend_due_s = self._now_s + self.settings.retry_s
+            self._resend()
+
+    # -- messages -------------------------------------------------------------------------------------------
+
+    def _received(self, sender: str, message: Message) -> None:
+        member = self.members.heard(sender, self._now_s)
+        if member is None:
+            return
+        match message:
+            case Status():
+                self._status(member, message)
+            case Promise():
+                self._promise(sender, message)
+            case Installed():
+                self._installed(message)
+            case Stored() if self._is_current(message.epoch):
+                self._cut.stored(message.partition, message.clock)
+            case Missed() if self._is_current(message.epoch) and message.clock == self._cut.next:
+                self._name_cut(self._cut.missed(message.version, self._interval(), self.job.clocks))
+            case _:
+                pass  # of another epoch
+
+    def _is_current(self, epoch: int) -> bool:
+        return self.view is not None and self._running is None and epoch == self.view.epoch
+
+    def _status(self, member: Member, status: Status) -> None:
+        member.status = status
+        if member.ready_since_s is None and self._is_loaded(member):
+            member.ready_since_s = self._now_s
+        if self.view is not None and self._running is None and status.epoch == self.view.epoch:
+            for partition, version in status.versions:
+                self._versions[partition] = max(version, self._versions.get(partition, 0))
+        self._progress(member.name, status)
+        if self._running is None and self.view is not None and status.epoch < self.view.epoch:
+            self._announce_to(member.name)
+
+    def _is_loaded(self, member: Member) -> bool:
+        """A machine is ready when it has the slices it would get if it joined now."""
+        assert member.status is not None
+        wanted = self._slices_for(member)
+        if wanted & ~member.status.loaded:
+            self._send(member.name, Load(wanted))
+            return False
+        return True
+
+    def _slices_for(self, member: Member) -> int:
+        """What a machine would work on, as a set of slices, if everyone who is expected were a member."""
+        machines = self.members.expected()
+        if member.name not in machines.reliable + machines.transient:
+            tier = "reliable" if member.tier is Tier.RELIABLE else "transient"
+            machines = replace(machines, **{tier: (*getattr(machines, tier), member.name)})
+        if not machines.reliable:
+            return 0
+        nobody = (NOBODY,) * self.job.slices
+        one = (NOBODY,)
+        worker = place(machines, self.settings.rule, one, one, nobody, nobody).worker
+        return sum(1 << index for index, node in enumerate(worker) if node == member.name)
+
+    def _progress(self, sender: str, status: Status) -> None:
+        for entry in status.progress:
+            if self._heard is None:
+                self._heard = entry.clock
+            if entry.clock != self._heard:
+                continue
+            seconds = None if self._last_progress_s is None else max(0.0, entry.at_s - self._last_progress_s)
+            if seconds is not None:
+                self._clock_s = seconds if self._clock_s is None else 0.8 * self._clock_s + 0.2 * seconds
+            self._last_progress_s = entry.at_s
+            self._heard += 1
+            self._note(
+                "clock",
+                clock=self._heard,
+                loss=entry.loss,
+                examples=entry.examples,
+                seconds=seconds,
+                at_s=entry.at_s,
+            )
+        if status.progress and self._heard is not None:
+            self._send(sender, Heard(self._heard))
+
+    # -- changes --------------------------------------------------------------------------------------------
+
+    def _advance(self) -> None:
+        """Do whatever can be done now. At most one durable write is under way at a time."""
+        if self._halted or self._writing is not None or self.record.finished:
+            return
+        if self._takeover:
+            # The first write of a new controller is what makes the older one stop.
+            self._takeover = False
+            self._persist(replace(self.record, controller=self.name))
+            return
+        if self._restarted:
+            if self._listen_until_s is None:
+                self._listen_until_s = self._now_s + self.settings.timeout_s
+            if self._now_s < self._listen_until_s:
+                return
+        if self._running is not None:
+            self._drive()
+            return
+        self._fire_plan()
+        self._release_leavers()
+        if (trigger := self._trigger()) is not None:
+            self._claim(trigger)
+        elif self._cut.is_whole:
+            assert self.view is not None
+            assert self._cut.next is not None
+            self._persist(replace(self.record, committed=CutId(self._cut.next, self.view.epoch)))
+        elif self._is_done():
+            self._persist(replace(self.record, finished=True))
+        elif (
+            self.view is not None and self._cut.next is None and self.record.committed.clock < self.job.clocks
+        ):
+            version = max(self._versions.values(), default=self.view.base)
+            self._name_cut(self._cut.name(version, self._interval(), self.job.clocks))
+
+    def _is_done(self) -> bool:
+        return self.record.committed.clock == self.job.clocks and self.plan.is_over
+
+    def _trigger(self) -> str | None:
+        """Why the arrangement must change, if it must."""
+        view = self.view
+        machines = self.members.machines(frozenset(view.members) if view else frozenset())
+        if view is None:
+            expected = self.members.expected()
+            up = len(self.members.alive()) >= self.settings.expected
+            return "start" if up and machines == expected and machines.reliable else None
+        if self._restarted:
+            return "restart of the controller"
+        dead = [node for node in view.members if not self.members.is_alive(node)]
+        if dead:
+            return f"failure of {', '.join(dead)}"
+        leaving = [node for node in view.members if not self.members.may_hold(self.members.nodes[node])]
+        stays = set(view.members) - set(leaving)
+        if leaving and any(self.members.nodes[node].tier is Tier.RELIABLE for node in stays):
+            return f"notice for {', '.join(leaving)}"
+        joining = [node for node in machines.reliable + machines.transient if node not in view.members]
+        if joining and self._may_join(joining):
+            return f"join of {', '.join(joining)}"
+        reliable = sum(self.members.nodes[node].tier is Tier.RELIABLE for node in stays)
+        stage, why = (
+            self.settings.rule.stage(reliable, len(stays) - reliable) if reliable else (view.stage, "")
+        )
+        return f"stage {stage}: {why}" if stage != view.stage else None
+
+    def _may_join(self, joining: Sequence[str]) -> bool:
+        """Machines that come together join together, unless one of them is late."""
+        assert self.view is not None
+        expected = self.members.expected()
+        known = {*self.view.members, *joining}
+        if all(node in known for node in expected.reliable + expected.transient):
+            return True
+        since = [self.members.nodes[node].ready_since_s or 0.0 for node in joining]
+        return self._now_s - min(since) >= self.settings.join_wait_s
+
+    def _claim(self, trigger: str) -> None:
+        epoch = self.record.claimed + 1
+        self._running = _Running(epoch, trigger, self._now_s)
+        self._persist(replace(self.record, claimed=epoch))
+
+    def _drive(self) -> None:
+        running = self._running
+        assert running is not None
+        alive = self.members.alive()
+        if running.phase is _Phase.PREPARE and all(m.name in running.promises for m in alive):
+            self._plan_and_install(running)
+        if running.phase is _Phase.INSTALL and not self._halted:
+            assert running.change is not None
+            if not self._still_good(running.change):
+                self._claim(running.trigger)
+            elif all((f.partition, f.role) in running.installed for _, f in running.change.fetches):
+                running.phase = _Phase.COMMIT
+                self._persist(replace(self.record, view=running.change.view))
+
+    def _plan_and_install(self, running: _Running) -> None:
+        view = self.view
+        machines = self.members.machines(frozenset(view.members) if view else frozenset())
+        if not machines.reliable and view is not None:
+            # A reliable machine that is told to go stays until there is another.
+            staying = [m for m in self.members.alive() if m.tier is Tier.RELIABLE and m.name in view.members]
+            machines = replace(machines, reliable=tuple(m.name for m in staying))
+        alive = {member.name for member in self.members.alive()}
+        promises = {node: promise for node, promise in running.promises.items() if node in alive}
+        try:
+            running.change = plan_change(
+                self.job,
+                self.settings.rule,
+                running.epoch,
+                view,
+                self.record.committed,
+                promises,
+                machines,
+            )
+        except LostError as error:
+            self._halt(replaced=False, reason=str(error))
+            return
+        running.phase = _Phase.INSTALL
+        for node, fetch in running.change.fetches:
+            self._send(node, fetch)
+
+    def _still_good(self, change: Change) -> bool:
+        """False when a machine that the change counts on died or got a notice since."""
+        sources = {fetch.source.node for _, fetch in change.fetches} - {NOBODY}
+        nodes = self.members.nodes
+        stays = all(self.members.is_alive(n) for n in {*change.view.members, *sources})
+        reliable = [n for n in change.view.members if nodes[n].tier is Tier.RELIABLE]
+        return stays and all(
+            nodes[n].deadline_s is None for n in change.view.members if n not in reliable or len(reliable) > 1
+        )
+
+    def _promise(self, sender: str, message: Promise) -> None:
+        running = self._running
+        if running and running.phase is _Phase.PREPARE and message.epoch == running.epoch:
+            running.promises[sender] = message
+
+    def _installed(self, message: Installed) -> None:
+        running = self._running
+        if running and running.phase is _Phase.INSTALL and message.epoch == running.epoch:
+            running.installed.add((message.partition, message.role))
+
+    # -- durable writes -------------------------------------------------------------------------------------
+
+    def _persist(self, record: Record) -> None:
+        self._writing = replace(record, number=self.record.number + 1, plan_fired=self.plan.fired)
+        self._out.append(Persist(self._writing.number, self._writing.to_text()))
+
+    def _persisted(self, number: int) -> None:
+        if self._writing is None or number != self._writing.number:
+            return
+        before, self.record, self._writing = self.record, self._writing, None
+        if self.record.finished:
+            assert self.view is not None
+            self._out.append(Finished(self.record.committed.clock, self.view.backup))
+        elif self.record.view is not before.view:
+            self._committed_view(before)
+        elif self.record.claimed != before.claimed:
+            running = self._running
+            assert running is not None
+            running.phase = _Phase.PREPARE
+            for member in self.members.alive():
+                self._prepare(member.name)
+        elif self.record.committed != before.committed:
+            self._note("cut", clock=self.record.committed.clock)
+            self._cut.next = None
+            self._send_cut()
+
+    def _committed_view(self, before: Record) -> None:
+        running, view = self._running, self.view
+        assert running is not None
+        assert running.change is not None
+        assert view is not None
+        known = max(self._versions.values(), default=0)
+        self._running = None
+        self._restarted = False
+        self._versions = {}
+        self._cut = OpenCut(self.job.layout.partitions)
+        redone = 0
+        if running.change.rolled_back:
+            redone = max(0, max(known, self._heard or 0) - view.base)
+            if self._heard is not None:
+                self._heard = min(self._heard, view.base)
+        old = set(before.view.members) if before.view else set()
+        if joined := [node for node in view.members if node not in old]:
+            self._note("join", machines=joined)
+        tiers = [self.members.nodes[node].tier for node in view.members]
+        self._note(
+            "view",
+            epoch=view.epoch,
+            stage=view.stage,
+            reliable=tiers.count(Tier.RELIABLE),
+            transient=tiers.count(Tier.TRANSIENT),
+            owners=sorted(set(view.owner)),
+            workers=view.workers(),
+            base=view.base,
+            redone=redone,
+            rolled_back=running.change.rolled_back,
+            reason=f"{running.trigger}: {running.change.reason}",
+        )
+        self._note(
+            "change", epoch=view.epoch, trigger=running.trigger, seconds=self._now_s - running.started_s
+        )
+        for member in self.members.alive():
+            self._announce_to(member.name)
+
+    def _release_leavers(self) -> None:
+        """A machine that is told to go and holds nothing under the durable view may go."""
+        view = self.view
+        if view is None:
+            return
+        for member in self.members.alive():
+            if member.deadline_s is not None and member.name not in view.members:
+                member.is_released = True
+                self._send(member.name, Release(view.epoch))
+                self._out.append(Released(member.name))
+                self._note("released", machines=[member.name])
+
+    # -- telling, and telling again -------------------------------------------------------------------------
+
+    def _prepare(self, node: str) -> None:
+        assert self._running is not None
+        tag = self.view.epoch if self.view else 0
+        self._send(node, Prepare(self._running.epoch, tag, self.record.committed))
+
+    def _announce_to(self, node: str) -> None:
+        assert self.view is not None
+        self._send(node, Announce(self.view, self.limit))
+
+    def _interval(self) -> int:
+        return self.settings.cuts.interval(self._clock_s)
+
+    def _name_cut(self, clock: int) -> None:
+        assert clock == self._cut.next
+        self._send_cut()
+
+    def _send_cut(self) -> None:
+        assert self.view is not None
+        for node in self.view.members:
+            self._send(node, NameCut(self.view.epoch, self.record.committed, self._cut.next))
+
+    def _resend(self) -> None:
+        """Everything that has not been answered."""
+        running, view = self._running, self.view
+        for member in self.members.alive():
+            if member.ready_since_s is None and member.status is not None:
+                self._is_loaded(member)
+        if running is not None:
+            if running.phase is _Phase.PREPARE:
+                for member in self.members.alive():
+                    if member.name not in running.promises:
+                        self._prepare(member.name)
+            elif running.phase is _Phase.INSTALL and running.change is not None:
+                for node, fetch in running.change.fetches:
+                    if (fetch.partition, fetch.role) not in running.installed:
+                        self._send(node, fetch)
+            return
+        if view is None:
+            return
+        for member in self.members.alive():
+            if member.epoch < view.epoch:
+                self._announce_to(member.name)
+            else:
+                self._send(member.name, Limit(view.epoch, self.limit))
+        if self.record.committed.clock < self.job.clocks or self._cut.next is not None:
+            self._send_cut()
+
+    # -- the plan -------------------------------------------------------------------------------------------
+
+    def _fire_plan(self) -> None:
+        view = self.view
+        if view is None:
+            return
+        gone = [m.name for m in self.members.nodes.values() if m.is_gone]
+        if (done := self.plan.settle(view.members, gone, is_quiet=self.is_quiet)) is not None:
+            self._note("plan", index=self.plan.fired - 1, event=str(done), status="finished")
+        before = self.limit
+        transient = [n for n in view.members if self.members.nodes[n].tier is Tier.TRANSIENT]
+        fired = self.plan.fire(self.completed, self.members.waiting(), transient, self._now_s)
+        if fired is None:
+            return
+        event, actions = fired
+        self._note("plan", index=self.plan.fired - 1, event=str(event), status="fired")
+        for action in actions:
+            self._admit(action.node) if isinstance(action, Admit) else self._notice(action)
+        if self.limit != before:
+            for node in view.members:
+                self._send(node, Limit(view.epoch, self.limit))

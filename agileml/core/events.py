@@ -1,0 +1,94 @@
+"""What the controller is told. One type for each thing, whatever its source."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from agileml.core.messages import Message
+
+
+class Tier(StrEnum):
+    """What a machine promises: to stay, or nothing."""
+
+    RELIABLE = "reliable"
+    TRANSIENT = "transient"
+
+
+@dataclass(frozen=True)
+class NodeUp:
+    """A machine's process runs. `admitted`: it may become a member as soon as it is ready."""
+
+    node: str
+    tier: Tier
+    allocation: str
+    admitted: bool
+
+
+@dataclass(frozen=True)
+class NodeDown:
+    """A machine's process is gone for good: its connection closed, or its host said so."""
+
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class NodeSeen:
+    """A machine is there, though it may be too busy to send its status."""
+
+    node: str
+
+
+@dataclass(frozen=True)
+class Admit:
+    """This machine may become a member."""
+
+    node: str
+
+
+@dataclass(frozen=True)
+class Notice:
+    """This machine will be taken away at `deadline_s`. A second copy is a no-op."""
+
+    node: str
+    deadline_s: float
+
+
+@dataclass(frozen=True)
+class NoticeCancelled:
+    """It will not be taken away after all."""
+
+    node: str
+
+
+@dataclass(frozen=True)
+class Received:
+    """A node sent a message."""
+
+    sender: str
+    message: Message
+
+
+@dataclass(frozen=True)
+class Persisted:
+    """The record with this number is durable."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Superseded:
+    """Another controller wrote the record with this number first."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Nothing but time has passed."""
+
+
+ControllerEvent = (
+    NodeUp | NodeDown | NodeSeen | Admit | Notice | NoticeCancelled | Received | Persisted | Superseded | Tick
+)

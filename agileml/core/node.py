@@ -1,0 +1,266 @@
+"""One machine of the engine: server, worker and backup behind one epoch fence.
+
+`handle` takes a message, `happened` what the shell reports, `tick` the time; all return commands. A message
+of an epoch older than the promised one is dropped, whatever its role; what a node sends to itself is handled
+at once, by reference.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from agileml.core.backup import Backup
+from agileml.core.commands import (
+    Begun,
+    Computed,
+    Leave,
+    Loaded,
+    LoadSlices,
+    NodeCommand,
+    NodeEvent,
+    Send,
+)
+from agileml.core.job import Job
+from agileml.core.messages import (
+    CONTROLLER,
+    Ack,
+    Announce,
+    Behind,
+    Copy,
+    Fetch,
+    Get,
+    Heard,
+    Installed,
+    Kind,
+    Limit,
+    Load,
+    Message,
+    NameCut,
+    Params,
+    Part,
+    PartAck,
+    Prepare,
+    Promise,
+    Pull,
+    Push,
+    Release,
+    Role,
+    ShardCopy,
+    Status,
+)
+from agileml.core.server import Initial, Server
+from agileml.core.view import View
+from agileml.core.worker import Worker
+
+
+@dataclass(frozen=True)
+class Timers:
+    """How often a node says how it is, and after how long it repeats what was not answered."""
+
+    status_s: float = 0.1
+    retry_s: float = 2.0
+
+
+class Node:
+    """The state of one machine. `initial` gives the initial blocks of a partition."""
+
+    def __init__(self, name: str, job: Job, timers: Timers, initial: Initial) -> None:
+        self.name = name
+        self.job = job
+        self.timers = timers
+        self.promised = 0
+        self.tag = 0  # the durable view's epoch, as the last promise said
+        self.view: View | None = None
+        self.loaded = 0
+        self._out: list[NodeCommand] = []
+        self._local: deque[Message] = deque()
+        self.server = Server(job, self._send, initial)
+        self.worker = Worker(name, job, self._send, self._out_append)
+        self.backup = Backup(self._send)
+        self._fetching: dict[tuple[int, Role], Fetch] = {}
+        self._status_due_s = 0.0
+        self._retry_due_s = 0.0
+        self._reported_limit = -1
+
+    # -- the three entrances --------------------------------------------------------------------------------
+
+    def handle(self, sender: str, message: Message, now_s: float) -> list[NodeCommand]:
+        """A message came."""
+        self._dispatch(sender, message, now_s)
+        return self._flush(now_s)
+
+    def happened(self, event: NodeEvent, now_s: float) -> list[NodeCommand]:
+        """The shell did what it was asked."""
+        match event:
+            case Begun():
+                self.worker.begun(event)
+            case Computed():
+                self.worker.computed(event)
+            case Loaded():
+                self.loaded = event.slices
+                self._status_due_s = now_s
+        return self._flush(now_s)
+
+    def tick(self, now_s: float) -> list[NodeCommand]:
+        """Time passed: say how we are, repeat what was not answered."""
+        if now_s >= self._retry_due_s:
+            self._retry_due_s = now_s + self.timers.retry_s
+            self.server.resend()
+            self.backup.resend()
+            if not self.is_frozen:
+                self.worker.resend()
+            for fetch in self._fetching.values():
+                self._ask_for(fetch)
+        return self._flush(now_s)
+
+    # -- inside ---------------------------------------------------------------------------------------------
+
+    @property
+    def is_frozen(self) -> bool:
+        """True between a promise and its view."""
+        return self.view is None or self.promised != self.view.epoch
+
+    def _out_append(self, command: NodeCommand) -> None:
+        self._out.append(command)
+
+    def _send(self, to: str, message: Message) -> None:
+        if to == self.name:
+            self._local.append(message)
+        else:
+            self._out.append(Send(to, message))
+
+    def _flush(self, now_s: float) -> list[NodeCommand]:
+        while self._local:
+            self._dispatch(self.name, self._local.popleft(), now_s)
+        limit = self.server.limit
+        if self._reported_limit < limit and self.server.at_limit(self.promised):
+            # Everything that may run has run: whoever moves the limit is waiting for this.
+            self._reported_limit = limit
+            self._status_due_s = now_s
+        if now_s >= self._status_due_s:
+            self._status_due_s = now_s + self.timers.status_s
+            self._out.append(Send(CONTROLLER, self.status()))
+        out = list(self._out)
+        self._out.clear()
+        return out
+
+    def status(self) -> Status:
+        """The heartbeat."""
+        epoch = self.view.epoch if self.view else 0
+        return Status(
+            epoch, self.server.versions(self.promised), self.loaded, self.server.progress(self.promised)
+        )
+
+    def _dispatch(self, sender: str, message: Message, now_s: float) -> None:
+        match message:
+            # Between peers: only in the promised epoch.
+            case Pull() if message.epoch == self.promised:
+                self.server.pull(sender, message)
+            case Push() if message.epoch == self.promised:
+                self.server.push(sender, message, now_s)
+            case Part() if message.epoch == self.promised:
+                self.backup.part(sender, message)
+            case PartAck() if message.epoch == self.promised:
+                self.server.part_acked(message)
+            case Get() if message.epoch == self.promised:
+                self._give(sender, message)
+            case Copy() if message.epoch == self.promised:
+                self._got(message)
+            # To the worker: only in the epoch it works in.
+            case Params() if not self.is_frozen and message.epoch == self.promised:
+                self.worker.params(message)
+            case Behind() if not self.is_frozen and message.epoch == self.promised:
+                self.worker.behind(message)
+            case Ack() if not self.is_frozen and message.epoch == self.promised:
+                self.worker.ack(message)
+            # From the controller.
+            case Prepare() if message.epoch >= self.promised:
+                self._prepare(message)
+            case Fetch() if message.epoch == self.promised:
+                self._fetch(message)
+            case Announce() if message.view.epoch >= self.promised:
+                self._announce(message, now_s)
+            case Limit() if message.epoch == self.promised and not self.is_frozen:
+                self.server.raise_limit(message.limit)
+            case NameCut() if message.epoch == self.promised:
+                self.backup.commit(message.committed)
+                self.server.name_cut(message)
+            case Load():
+                if message.slices & ~self.loaded:
+                    self._out.append(LoadSlices(message.slices | self.loaded))
+            case Heard():
+                self.server.heard(message.clock)
+            case Release():
+                if message.epoch >= self.promised:
+                    self._out.append(Leave())
+            case _:
+                pass  # of another epoch: fenced off
+
+    def _prepare(self, message: Prepare) -> None:
+        if message.epoch > self.promised:
+            self.promised, self.tag = message.epoch, message.tag
+            self._fetching.clear()
+            self.server.prepare(message)
+            self.backup.prepare(message.committed)
+        promise = Promise(
+            self.promised, self.server.frozen(self.tag), self.server.own_cuts(self.tag), self.backup.held()
+        )
+        self._send(CONTROLLER, promise)
+
+    def _fetch(self, message: Fetch) -> None:
+        here = (
+            self.server.fetch(message, self.name, self.tag)
+            if message.role is Role.OWNER
+            else self._fetch_backup(message)
+        )
+        if not here and (message.partition, message.role) not in self._fetching:
+            self._fetching[message.partition, message.role] = message
+            self._ask_for(message)
+
+    def _fetch_backup(self, message: Fetch) -> bool:
+        if not self.backup.is_staged(message.epoch, message.partition):
+            cut = self.backup.cut(message.partition) or self.server.own_cut(message.partition, self.tag)
+            if cut is None:
+                return False
+            self.backup.stage(message.epoch, message.partition, cut)
+        self._send(CONTROLLER, Installed(message.epoch, message.partition, Role.BACKUP))
+        return True
+
+    def _ask_for(self, fetch: Fetch) -> None:
+        self._send(fetch.source.node, Get(fetch.epoch, fetch.partition, fetch.role, fetch.source))
+
+    def _give(self, sender: str, message: Get) -> None:
+        if message.source.kind is Kind.BACKUP:
+            cut = self.backup.cut(message.partition)
+            copy = ShardCopy(cut, None, ()) if cut else None
+        else:
+            copy = self.server.copy_for(message, self.tag)
+        if copy is not None:
+            self._send(sender, Copy(message.epoch, message.partition, message.role, copy))
+
+    def _got(self, message: Copy) -> None:
+        fetch = self._fetching.pop((message.partition, message.role), None)
+        if fetch is None:
+            return
+        if message.role is Role.OWNER:
+            self.server.install(message.epoch, message.partition, fetch.source.kind, message.copy)
+        else:
+            self.backup.stage(message.epoch, message.partition, message.copy.cut)
+            self._send(CONTROLLER, Installed(message.epoch, message.partition, Role.BACKUP))
+
+    def _announce(self, message: Announce, now_s: float) -> None:
+        view = message.view
+        if self.view is not None and self.view.epoch == view.epoch:
+            self.server.raise_limit(message.limit)
+            return
+        self.promised = self.tag = view.epoch
+        self.view = view
+        self._fetching.clear()
+        self._reported_limit = -1
+        self.server.limit = message.limit
+        self.backup.commit(view.committed)
+        self.server.adopt(view, self.name)
+        self.backup.adopt(view, self.name)
+        self.worker.adopt(view)
+        self._status_due_s = now_s

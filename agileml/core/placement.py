@@ -1,0 +1,154 @@
+"""Who serves, backs up and computes what, with the fewest moves. Every decision says why.
+
+Partitions are never cut again, only re-assigned (thesis 4.2). Loads differ by at most one. A node that stays keeps
+what it has up to its new load; what it must give up is taken from the end of its list, so that slices stay in runs
+(a run of slices is few subtrees, and few arrays to send).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class StageRule:
+    """When to go from stage 1 to 2 and from 2 to 3: transient machines per reliable one (thesis 4.2)."""
+
+    thresholds: tuple[float, float] = (1.0, 15.0)
+    forced: int | None = None
+    active_fraction: float = 0.5
+
+    def stage(self, reliable: int, transient: int) -> tuple[int, str]:
+        """The stage for so many machines, and the reason."""
+        assert reliable > 0
+        machines = f"{transient} transient to {reliable} reliable"
+        if transient == 0:
+            return 1, "no transient machine to serve or work"
+        if self.forced is not None:
+            return self.forced, f"stage {self.forced} is set ({machines})"
+        first, second = self.thresholds
+        ratio = transient / reliable
+        if ratio <= first:
+            return 1, f"{machines} is at most {first:g}:1"
+        if ratio <= second:
+            return 2, f"{machines} is over {first:g}:1 and at most {second:g}:1"
+        return 3, f"{machines} is over {second:g}:1"
+
+    def servers(self, transient: int) -> int:
+        """How many transient machines run an ActivePS in stages 2 and 3."""
+        return max(1, math.ceil(transient * self.active_fraction))
+
+
+def spread(current: Sequence[str], nodes: Sequence[str]) -> tuple[str, ...]:
+    """Assign each thing to one of `nodes`; `current[i]` has thing i now (it may be none of `nodes`).
+
+    Loads differ by at most one, and no assignment with that property moves fewer things. Of equal nodes the
+    earlier in `nodes` gets more.
+    """
+    assert nodes
+    order = {node: index for index, node in enumerate(nodes)}
+    held: dict[str, list[int]] = {node: [] for node in nodes}
+    loose: list[int] = []
+    for thing, node in enumerate(current):
+        held[node].append(thing) if node in held else loose.append(thing)
+    small, larger = divmod(len(current), len(nodes))
+    # The nodes that have the most keep the larger loads: that is what moves least.
+    by_held = sorted(nodes, key=lambda node: (-len(held[node]), order[node]))
+    load = {node: small + (index < larger) for index, node in enumerate(by_held)}
+    for node in nodes:
+        loose += held[node][load[node] :]
+        del held[node][load[node] :]
+    loose.sort()
+    assigned = list(current)
+    at = 0
+    for node in nodes:
+        room = load[node] - len(held[node])
+        for thing in loose[at : at + room]:
+            assigned[thing] = node
+        at += room
+    return tuple(assigned)
+
+
+def deal_slices(
+    current: Sequence[str], previous: Sequence[str], workers: Sequence[str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(worker, previous owner) of each slice: balanced, fewest moves, orphans to who still has their items.
+
+    A slice whose worker is gone goes to its previous owner if that one works and has room (thesis 4.2, figure 4.4);
+    a slice that moves off a worker that stays makes that worker its previous owner.
+    """
+    members = set(workers)
+    wished = tuple(
+        now if now in members else (before if before in members else now)
+        for now, before in zip(current, previous, strict=True)
+    )
+    dealt = spread(wished, workers)
+    remembered = tuple(
+        (now if now in members else (before if before in members and before != to else ""))
+        if to != now
+        else (before if before in members else "")
+        for now, before, to in zip(current, previous, dealt, strict=True)
+    )
+    return dealt, remembered
+
+
+@dataclass(frozen=True)
+class Machines:
+    """Who may hold things after a change, each in the order in which they came (the longest-running first)."""
+
+    reliable: tuple[str, ...]
+    transient: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """An arrangement: by partition owner and backup, by slice worker and previous owner."""
+
+    stage: int
+    owner: tuple[str, ...]
+    backup: tuple[str, ...]
+    worker: tuple[str, ...]
+    previous: tuple[str, ...]
+    reason: str
+
+
+def place(
+    machines: Machines,
+    rule: StageRule,
+    owner: Sequence[str],
+    backup: Sequence[str],
+    worker: Sequence[str],
+    previous: Sequence[str],
+) -> Placement:
+    """The arrangement for these machines that is nearest to the present one.
+
+    Stage 1: reliable machines own, and back up what they own. Stages 2 and 3: the longest-running transient
+    machines that do so already, then others, own; reliable machines back up. Stage 3: only transient ones work.
+    """
+    stage, reason = rule.stage(len(machines.reliable), len(machines.transient))
+    new_backup = spread(backup, machines.reliable)
+    if stage == 1:
+        new_owner = new_backup
+    else:
+        count = min(rule.servers(len(machines.transient)), len(owner))
+        serving = set(owner)
+        ranked = sorted(machines.transient, key=lambda node: node not in serving)  # stable: by age
+        new_owner = spread(owner, ranked[:count])
+    workers = machines.transient if stage == 3 else machines.reliable + machines.transient
+    new_worker, new_previous = deal_slices(worker, previous, workers)
+    return Placement(stage, new_owner, new_backup, new_worker, new_previous, reason)
+
+
+def moves(before: Sequence[str], after: Sequence[str]) -> int:
+    """How many things change hands."""
+    return sum(a != b for a, b in zip(before, after, strict=True))
+
+
+def count_by(nodes: Sequence[str]) -> Mapping[str, int]:
+    """How many things each node has."""
+    counts: dict[str, int] = {}
+    for node in nodes:
+        counts[node] = counts.get(node, 0) + 1
+    return counts

@@ -1,0 +1,259 @@
+"""The shards that a node serves: reads, pushes, moves and cuts. PROTOCOL: SERVER side of CLOCK, CHANGE, CUT.
+
+A copy of a shard is kept under a tag, the epoch it belongs to. The one tagged with the promised epoch is served; the
+one tagged with the durable view's epoch is what a change starts from. Both may be the same object: it is frozen
+between the two, because after a promise nothing of the older epoch is obeyed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from agileml.application import Array
+from agileml.core.job import Job
+from agileml.core.messages import (
+    CONTROLLER,
+    Ack,
+    Behind,
+    Cut,
+    Fetch,
+    Get,
+    Installed,
+    Kind,
+    Message,
+    Missed,
+    NameCut,
+    Params,
+    Part,
+    PartAck,
+    Prepare,
+    Progress,
+    Pull,
+    Push,
+    Role,
+    ShardCopy,
+    ShardState,
+)
+from agileml.core.shard import Shard, initial_cut
+from agileml.core.view import INITIAL, CutId, View
+from straggler.consistency import Read
+
+SendTo = Callable[[str, Message], None]
+Initial = Callable[[int], tuple[Array, ...]]
+
+
+class Server:
+    """Serves partitions in one epoch at a time. The caller fences: it hands over messages of that epoch only."""
+
+    def __init__(self, job: Job, send: SendTo, initial: Initial) -> None:
+        self.job = job
+        self.initial = initial
+        self.limit = 0  # clocks >= limit may not start (partition 0 alone watches it)
+        self._send = send
+        self._view: View | None = None
+        self._copies: dict[int, dict[int, Shard]] = {}
+        self._waiting: dict[int, dict[str, Pull]] = {}
+        self._unacked: dict[int, Part] = {}
+        self._committed = INITIAL
+        self._next: CutId | None = None
+
+    # -- what a status says ---------------------------------------------------------------------------------
+
+    def versions(self, epoch: int) -> tuple[tuple[int, int], ...]:
+        """(partition, version) of what is served in `epoch`."""
+        return tuple((p, copies[epoch].version) for p, copies in self._copies.items() if epoch in copies)
+
+    def progress(self, epoch: int) -> tuple[Progress, ...]:
+        """Clocks applied at partition 0 that the controller may not know of, if it is here."""
+        shard = self._served(0, epoch)
+        return tuple(shard.progress[:256]) if shard else ()
+
+    def heard(self, clock: int) -> None:
+        """The controller knows the progress of clocks < `clock`."""
+        for shard in self._copies.get(0, {}).values():
+            shard.forget_progress(clock)
+
+    def at_limit(self, epoch: int) -> bool:
+        """True when a shard has applied every clock that may start."""
+        return any(version >= self.limit for _, version in self.versions(epoch))
+
+    def _served(self, partition: int, epoch: int) -> Shard | None:
+        return self._copies.get(partition, {}).get(epoch)
+
+    # -- workers --------------------------------------------------------------------------------------------
+
+    def pull(self, worker: str, message: Pull) -> None:
+        """Answer at once, or when the version is there."""
+        shard = self._served(message.partition, message.epoch)
+        if shard is None:
+            return
+        waiting = self._waiting.setdefault(message.partition, {})
+        waiting.pop(worker, None)
+        if message.partition == 0 and message.clock >= self.limit:
+            waiting[worker] = message
+            return
+        answer = shard.read(message.clock, message.rows)
+        if answer is Read.WAIT:
+            waiting[worker] = message
+        elif isinstance(answer, Read):
+            self._send(worker, Behind(message.epoch, message.partition, message.clock))
+        else:
+            version, blocks = answer
+            self._send(worker, Params(message.epoch, message.partition, message.clock, version, blocks))
+
+    def push(self, worker: str, message: Push, now_s: float) -> None:
+        """Count it or know it already; acknowledge either way."""
+        shard = self._served(message.partition, message.epoch)
+        if shard is None:
+            return
+        before = shard.version
+        shard.push(message.clock, message.bundle, message.contribution, now_s)
+        self._send(worker, Ack(message.epoch, message.partition, message.clock, message.bundle))
+        if shard.version != before:
+            self._answer_waiting(message.partition)
+            self._stream(message.partition, shard)
+
+    def _answer_waiting(self, partition: int) -> None:
+        for worker, pull in list(self._waiting.get(partition, {}).items()):
+            self.pull(worker, pull)
+
+    def raise_limit(self, limit: int) -> None:
+        """Clocks < `limit` may start."""
+        if limit > self.limit:
+            self.limit = limit
+            self._answer_waiting(0)
+
+    # -- cuts -----------------------------------------------------------------------------------------------
+
+    def name_cut(self, message: NameCut) -> None:
+        """Learn what is committed and which cut comes next."""
+        self._commit(message.committed)
+        self._next = None if message.next is None else CutId(message.next, message.epoch)
+        for partition, copies in self._copies.items():
+            shard = copies.get(message.epoch)
+            if shard is None:
+                continue
+            shard.forget_cuts(self._committed, self._next)
+            shard.cut_at = None
+            if self._next is None or self._next in shard.own_cuts:
+                continue
+            if shard.version < self._next.clock:
+                shard.cut_at = self._next
+            elif shard.version == self._next.clock:
+                shard.take_cut(self._next)
+                self._stream(partition, shard)
+            else:
+                self._send(CONTROLLER, Missed(message.epoch, partition, self._next.clock, shard.version))
+
+    def _commit(self, committed: CutId) -> None:
+        self._committed = max(self._committed, committed)
+        for partition, part in list(self._unacked.items()):
+            if part.cut.clock <= self._committed.clock:
+                del self._unacked[partition]
+
+    def _stream(self, partition: int, shard: Shard) -> None:
+        """Send the open cut's part to the backup once it is taken and the backup is known."""
+        if self._next is None or self._view is None or self._view.epoch != self._next.epoch:
+            return
+        cut = shard.own_cuts.get(self._next)
+        if cut is None:
+            return
+        known = self._unacked.get(partition)
+        if known and known.epoch == self._next.epoch and known.cut.clock == cut.clock:
+            return
+        self._unacked[partition] = Part(self._next.epoch, partition, self._committed, cut)
+        self._send(self._view.backup[partition], self._unacked[partition])
+
+    def part_acked(self, message: PartAck) -> None:
+        """The backup has it."""
+        part = self._unacked.get(message.partition)
+        if part and part.epoch == message.epoch and part.cut.clock == message.clock:
+            del self._unacked[message.partition]
+
+    def resend(self) -> None:
+        """Parts that no backup has acknowledged."""
+        if self._view:
+            for partition, part in self._unacked.items():
+                self._send(self._view.backup[partition], part)
+
+    # -- changes --------------------------------------------------------------------------------------------
+
+    def prepare(self, message: Prepare) -> None:
+        """Freeze: keep only copies of the durable view, and of the cuts only the committed one."""
+        self._commit(message.committed)
+        self._next = None
+        self._waiting.clear()
+        self._unacked.clear()
+        self._copies = {
+            p: {message.tag: copies[message.tag]}
+            for p, copies in self._copies.items()
+            if message.tag in copies
+        }
+        for copies in self._copies.values():
+            for shard in copies.values():
+                shard.cut_at = None
+                shard.forget_cuts(self._committed)
+
+    def frozen(self, tag: int) -> tuple[tuple[int, ShardState], ...]:
+        """The shards of the durable view that are here."""
+        return tuple(
+            (p, copies[tag].describe()) for p, copies in sorted(self._copies.items()) if tag in copies
+        )
+
+    def own_cuts(self, tag: int) -> tuple[tuple[int, ShardState], ...]:
+        """The partitions whose committed cut an own copy has."""
+        return tuple(
+            (p, ShardState(cut.clock, cut.counted))
+            for p, copies in sorted(self._copies.items())
+            if tag in copies and (cut := copies[tag].own_cuts.get(self._committed))
+        )
+
+    def own_cut(self, partition: int, tag: int) -> Cut | None:
+        """The own copy of the committed cut."""
+        shard = self._served(partition, tag)
+        return shard.own_cuts.get(self._committed) if shard else None
+
+    def copy_for(self, message: Get, tag: int) -> ShardCopy | None:
+        """What a new owner asked for, if it is here."""
+        if message.source.kind is Kind.SHARD:
+            shard = self._served(message.partition, tag)
+            return shard.copy() if shard else None
+        cut = self.own_cut(message.partition, tag)
+        return ShardCopy(cut, None, ()) if cut else None
+
+    def install(self, epoch: int, partition: int, source: Kind, copy: ShardCopy) -> None:
+        """Stage a copy under a new epoch."""
+        shard = Shard.restored(self.job, copy)
+        if source is not Kind.SHARD:
+            shard.own_cuts[self._committed] = copy.cut
+        self._copies.setdefault(partition, {})[epoch] = shard
+        self._send(CONTROLLER, Installed(epoch, partition, Role.OWNER))
+
+    def fetch(self, message: Fetch, me: str, tag: int) -> bool:
+        """Install from what is here already; False when it must be asked for elsewhere."""
+        copies = self._copies.setdefault(message.partition, {})
+        source = message.source
+        if message.epoch in copies:
+            self._send(CONTROLLER, Installed(message.epoch, message.partition, Role.OWNER))
+        elif source.kind is Kind.INITIAL:
+            cut = initial_cut(self.job, self.initial(message.partition))
+            self.install(message.epoch, message.partition, source.kind, ShardCopy(cut, None, ()))
+        elif source.kind is Kind.SHARD and source.node == me:
+            copies[message.epoch] = copies[tag]  # not moved: the same shard under its new tag
+            self._send(CONTROLLER, Installed(message.epoch, message.partition, Role.OWNER))
+        elif source.kind is Kind.OWN_CUT and source.node == me:
+            cut_here = self.own_cut(message.partition, tag)
+            assert cut_here is not None, (message, self._committed)
+            self.install(message.epoch, message.partition, source.kind, ShardCopy(cut_here, None, ()))
+        else:
+            return False
+        return True
+
+    def adopt(self, view: View, me: str) -> None:
+        """The view is durable: serve what it gives to this node, drop the rest."""
+        self._view = view
+        self._waiting.clear()
+        self._unacked.clear()
+        self._copies = {p: {view.epoch: self._copies[p][view.epoch]} for p in view.partitions_of(me)}
+        for partition, copies in self._copies.items():
+            self._stream(partition, copies[view.epoch])  # a cut named before this view was known here

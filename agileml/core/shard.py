@@ -1,0 +1,224 @@
+"""One partition as its owner holds it: a version, what is pending, the version before, and cuts.
+
+The version is v when exactly the clocks < v have been applied. A clock is applied when every unit of it has been
+counted once, along the tree of `fold`. Arrays of dense tables are never changed once somebody may hold them: a new
+version gets new arrays. Rows of sparse tables change in place, so whatever leaves the shard is a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from agileml.application import Array
+from agileml.core.apply import Applied, apply_total, initial_state, read_rows
+from agileml.core.fold import Contribution, Fold
+from agileml.core.job import Job
+from agileml.core.layout import Sparse
+from agileml.core.messages import Cut, Previous, Progress, ShardCopy, ShardState
+from agileml.core.view import CutId
+from straggler.consistency import Read
+from straggler.coverage import Units, Verdict, judge, union
+
+
+class Shard:
+    """The authoritative copy of a partition, or one on its way to become it.
+
+    `own_cuts` are whole copies at the committed cut and at the open one. `cut_at` names the next one to take.
+    """
+
+    def __init__(self, job: Job, cut: Cut) -> None:
+        self.job = job
+        self.version = cut.clock
+        self.blocks = self._own(cut.blocks)
+        self.state = tuple(list(self._own(slot)) for slot in _by_table(cut.state, len(self.blocks)))
+        self.previous: Previous | None = None
+        self.pending: dict[int, Fold] = {}
+        self.counted: dict[int, list[Units]] = {
+            clock: list(b) for clock, b in cut.counted
+        }  # applied on arrival
+        self.progress: list[Progress] = list(cut.progress)
+        self.own_cuts: dict[CutId, Cut] = {}
+        self.cut_at: CutId | None = None
+        self._losses: dict[int, tuple[float, int]] = {}  # of clocks that are applied on arrival
+
+    # -- reading --------------------------------------------------------------------------------------------
+
+    def read(self, clock: int, rows: Sequence[Array | None]) -> Read | tuple[int, tuple[Array, ...]]:
+        """The (version, blocks) to start `clock` from, or why there is none: WAIT or BEHIND."""
+        answer = self.job.consistency.read(clock, self.version, has_previous=self.previous is not None)
+        if answer is Read.CURRENT:
+            return self.version, self._select(self.blocks, rows, None)
+        if answer is Read.PREVIOUS:
+            assert self.previous is not None
+            blocks = tuple(
+                now if before is None else before
+                for now, before in zip(self.blocks, self.previous.blocks, strict=True)
+            )
+            return self.version - 1, self._select(blocks, rows, self.previous)
+        return answer
+
+    def _select(
+        self, blocks: Sequence[Array], rows: Sequence[Array | None], previous: Previous | None
+    ) -> tuple[Array, ...]:
+        found = []
+        for index, table in enumerate(self.job.layout.tables):
+            if not table.sparse:
+                found.append(blocks[index])
+                continue
+            block = blocks[index]
+            wanted = rows[index]
+            changed = previous.rows[index] if previous else None
+            undo = None
+            if previous and changed is not None:
+                old = previous.blocks[index]
+                assert old is not None
+                undo, block = Sparse(changed, old), self.blocks[index]
+            if wanted is None:
+                wanted = np.arange(block.shape[0], dtype=np.int32)
+            found.append(read_rows(block, wanted, undo))
+        return tuple(found)
+
+    # -- counting -------------------------------------------------------------------------------------------
+
+    def push(self, clock: int, bundle: Units, contribution: Contribution, now_s: float) -> Verdict:
+        """Count a bundle; apply every clock that is complete. A bundle that is there already is dropped."""
+        if clock < self.version:
+            return Verdict.DUPLICATE
+        slack = self.job.consistency.slack
+        assert slack is None or clock <= self.version + slack, (clock, self.version, slack)
+        if self.job.consistency.applies_on_arrival:
+            return self._push_on_arrival(clock, bundle, contribution, now_s)
+        fold = self.pending.get(clock)
+        verdict = judge(fold.counted if fold else 0, bundle)
+        if verdict is Verdict.COUNT:
+            if fold is None:
+                fold = self.pending[clock] = Fold(self.job.deterministic)
+            if clock == self.version:
+                # Whoever pushes clock v has read v everywhere, so clock v - 1 is done everywhere.
+                self.previous = None
+            fold.add(bundle, contribution)
+            while (done := self.pending.get(self.version)) and done.counted == self.job.all_units:
+                del self.pending[self.version]
+                self._apply(done.total(), now_s)
+        return verdict
+
+    def _push_on_arrival(
+        self, clock: int, bundle: Units, contribution: Contribution, now_s: float
+    ) -> Verdict:
+        verdict = judge(union(self.counted.get(clock, ())), bundle)
+        if verdict is Verdict.COUNT:
+            self._step(contribution, clock)
+            self.counted.setdefault(clock, []).append(bundle)
+            loss, examples = self._losses.get(clock, (0.0, 0))
+            self._losses[clock] = (loss + contribution.loss, examples + contribution.examples)
+            while union(self.counted.get(self.version, ())) == self.job.all_units:
+                del self.counted[self.version]
+                self._advance(*self._losses.pop(self.version, (0.0, 0)), now_s)
+        return verdict
+
+    def _apply(self, total: Contribution, now_s: float) -> None:
+        before = self.blocks
+        applied = self._step(total, self.version)
+        if self.job.consistency.keeps_previous:
+            self.previous = Previous(
+                tuple(
+                    (undo.values if undo else None) if table.sparse else (old if old is not new else None)
+                    for table, undo, old, new in zip(
+                        self.job.layout.tables, applied.undo, before, self.blocks, strict=True
+                    )
+                ),
+                tuple(undo.rows if undo else None for undo in applied.undo),
+            )
+        self._advance(total.loss, total.examples, now_s)
+
+    def _step(self, total: Contribution, clock: int) -> Applied:
+        job = self.job
+        applied = apply_total(
+            total, job.layout.tables, self.blocks, self.state, clock, job.optimizer, in_place=False
+        )
+        self.blocks, self.state = applied.blocks, applied.state
+        return applied
+
+    def _advance(self, loss: float, examples: int, now_s: float) -> None:
+        self.progress.append(Progress(self.version, loss, examples, now_s))
+        self.version += 1
+        if self.cut_at and self.version == self.cut_at.clock:
+            self.take_cut(self.cut_at)
+
+    # -- cuts and moves -------------------------------------------------------------------------------------
+
+    def take_cut(self, name: CutId) -> None:
+        """Keep a whole copy at this version as an own cut."""
+        assert name.clock == self.version, (name, self.version)
+        self.own_cuts[name] = self._cut()
+        self.cut_at = None
+
+    def _cut(self) -> Cut:
+        slots = self.job.optimizer.slots
+        empty = np.empty(0, np.float32)
+        state = tuple(
+            self._own(tuple(arrays[slot] if arrays else empty for arrays in self.state))
+            for slot in range(slots)
+        )
+        counted = tuple((clock, tuple(sorted(self.counted[clock]))) for clock in sorted(self.counted))
+        return Cut(self.version, self._own(self.blocks), state, counted, tuple(self.progress))
+
+    def _own(self, blocks: Sequence[Array]) -> tuple[Array, ...]:
+        """Blocks that no later step changes: copies of sparse tables, the arrays themselves of dense ones."""
+        return tuple(
+            block.copy() if table.sparse else block
+            for table, block in zip(self.job.layout.tables, blocks, strict=True)
+        )
+
+    def forget_cuts(self, *keep: CutId | None) -> None:
+        """Drop all own cuts but those named."""
+        self.own_cuts = {name: cut for name, cut in self.own_cuts.items() if name in keep}
+
+    def forget_progress(self, before: int) -> None:
+        """Drop the progress of clocks < `before`: the controller knows it."""
+        if self.progress and self.progress[0].clock < before:
+            self.progress = [entry for entry in self.progress if entry.clock >= before]
+
+    def copy(self) -> ShardCopy:
+        """Everything another server needs to go on from here."""
+        pending = tuple((clock, self.pending[clock].copied()) for clock in sorted(self.pending))
+        return ShardCopy(self._cut(), self.previous, pending)
+
+    @classmethod
+    def restored(cls, job: Job, copy: ShardCopy) -> Shard:
+        """The shard that `copy` was taken of."""
+        shard = cls(job, copy.cut)
+        shard.previous = copy.previous
+        shard.pending = {
+            clock: Fold.restored(fold, deterministic=job.deterministic) for clock, fold in copy.pending
+        }
+        return shard
+
+    def describe(self) -> ShardState:
+        """The version and the bundles that are pending per clock."""
+        if self.job.consistency.applies_on_arrival:
+            waiting = self.counted
+        else:
+            waiting = {clock: fold.bundles for clock, fold in self.pending.items()}
+        return ShardState(
+            self.version, tuple((clock, tuple(sorted(waiting[clock]))) for clock in sorted(waiting))
+        )
+
+
+def initial_cut(job: Job, blocks: Sequence[Array]) -> Cut:
+    """The cut at clock 0 from a partition's initial values."""
+    by_table = initial_state(job.layout.tables, blocks, job.optimizer)
+    empty = np.empty(0, np.float32)
+    state = tuple(
+        tuple(arrays[slot] if arrays else empty for arrays in by_table) for slot in range(job.optimizer.slots)
+    )
+    return Cut(0, tuple(blocks), state)
+
+
+def _by_table(state: Sequence[Sequence[Array]], tables: int) -> list[list[Array]]:
+    """Optimizer state by table instead of by slot; none for tables that have none."""
+    return [
+        [slot[table] for slot in state if slot[table].ndim > 1 or slot[table].size] for table in range(tables)
+    ]

@@ -1,0 +1,102 @@
+"""The view: who owns and backs up which partition, who works on what, and from which clock. Small and durable."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from straggler.coverage import Units, parse, show
+
+NOBODY = ""
+
+
+@dataclass(frozen=True, order=True)
+class CutId:
+    """A cut: its clock, and the epoch in which it was taken. An aborted cut of another epoch is another cut."""
+
+    clock: int
+    epoch: int
+
+
+INITIAL = CutId(0, 0)  # the application's initial values
+
+
+@dataclass(frozen=True)
+class View:
+    """One epoch's arrangement. Everything that is written durably, and everything that nodes need to know.
+
+    owner[p] and backup[p] are node names; `share` deals the units of every clock that `open` does not list;
+    open[t] deals exactly what some partition still lacks of clock t; `previous` says for each slice who had it
+    before, and still has its items (NOBODY where there is none). `base` is where workers go on, `timeline` the
+    epoch of the last rollback, `committed` the newest cut that is whole at the backups.
+    """
+
+    epoch: int
+    stage: int
+    members: tuple[str, ...]
+    owner: tuple[str, ...]
+    backup: tuple[str, ...]
+    share: tuple[tuple[str, Units], ...]
+    previous: tuple[str, ...]
+    base: int
+    open: tuple[tuple[int, tuple[tuple[str, Units], ...]], ...]
+    timeline: int
+    committed: CutId
+
+    @cached_property
+    def share_of(self) -> Mapping[str, Units]:
+        """worker -> its units of every clock that is not listed in `open`."""
+        return dict(self.share)
+
+    @cached_property
+    def open_at(self) -> Mapping[int, tuple[tuple[str, Units], ...]]:
+        """clock -> (worker, bundle) pairs."""
+        return dict(self.open)
+
+    def workers(self) -> list[str]:
+        """Nodes that compute."""
+        return [node for node, _ in self.share]
+
+    def partitions_of(self, node: str) -> list[int]:
+        """Partitions that a node owns."""
+        return [p for p, owner in enumerate(self.owner) if owner == node]
+
+    def to_text(self) -> str:
+        """One JSON object; `from_text` reads it back."""
+        plain = {
+            "epoch": self.epoch,
+            "stage": self.stage,
+            "members": self.members,
+            "owner": self.owner,
+            "backup": self.backup,
+            "share": {node: show(units) for node, units in self.share},
+            "previous": self.previous,
+            "base": self.base,
+            "open": [[clock, [[node, show(bundle)] for node, bundle in dealt]] for clock, dealt in self.open],
+            "timeline": self.timeline,
+            "committed": [self.committed.clock, self.committed.epoch],
+        }
+        return json.dumps(plain)
+
+    @classmethod
+    def from_text(cls, text: str) -> View:
+        """Read what `to_text` wrote."""
+        plain = json.loads(text)
+        return cls(
+            epoch=plain["epoch"],
+            stage=plain["stage"],
+            members=tuple(plain["members"]),
+            owner=tuple(plain["owner"]),
+            backup=tuple(plain["backup"]),
+            share=tuple((node, parse(units)) for node, units in plain["share"].items()),
+            previous=tuple(plain["previous"]),
+            base=plain["base"],
+            open=tuple(
+                (clock, tuple((node, parse(bundle)) for node, bundle in dealt))
+                for clock, dealt in plain["open"]
+            ),
+            timeline=plain["timeline"],
+            committed=CutId(*plain["committed"]),
+        )
