@@ -116,7 +116,7 @@ class _Solver:
 
     def __init__(self, profile: Profile, topology: Topology, options: Options, *, only_best: bool) -> None:
         self.only_best = only_best
-        self.unlimited_seconds = 0.0
+        self.known_bound = 0.0
         self.profile, self.topology, self.options = profile, topology, options
         self.notes: list[str] = []
         self.exact = True
@@ -226,13 +226,15 @@ class _Solver:
                 self.notes.append(
                     f"The model has more than {MAX_STATES} closed sets: cut only at prefixes of its order."
                 )
-        speeds = self._used_speeds = self._grouped_speeds()
+        speeds = self._grouped_speeds()
         problem = self._problem(sets, self.memory, speeds)
-        if problem.limited and sets.is_all:
+        if speeds != self.speeds:
+            self.known_bound = self._bound_from_faster_devices(sets)
+        elif problem.limited and sets.is_all:
             # No plan is faster than the best one without the limit; if that fits, there is no more to do.
             free = Tables(replace(problem, memory=replace(self.memory, limit_bytes=None)))
             best = next(best_first(free, free.choices(len(self.topology.levels), 0).all, 64))
-            self.unlimited_seconds = best[0]
+            self.known_bound = best[0]
             if self.only_best and self._fits(free, best[1]):
                 return free
         if not problem.fast and _work(problem) > MAX_WORK:
@@ -250,19 +252,23 @@ class _Solver:
 
     def _grouped_speeds(self) -> tuple[float, ...]:
         """The speeds, rounded down to fewer different ones where there are too many combinations."""
-        speeds = self.speeds
-        groups = len(set(speeds))
-        while count_choices(self.topology, speeds) > MAX_CHOICE_PAIRS and groups > 1:
-            groups -= 1
-            edges = np.quantile(np.array(self.speeds), np.arange(groups) / groups)
-            speeds = tuple(float(edges[edges <= speed].max()) for speed in self.speeds)
+        down, _ = _grouped(self.speeds, self.topology)
+        if down != self.speeds:
             self.exact = False
-        if not self.exact and speeds != self.speeds:
             self.notes.append(
-                f"{len(set(self.speeds))} different device speeds were treated as {len(set(speeds))}, each "
-                "rounded down."
+                f"{len(set(self.speeds))} different device speeds were treated as {len(set(down))}, each "
+                "rounded down; the bound is from rounding up."
             )
-        return speeds
+        return down
+
+    def _bound_from_faster_devices(self, sets: ClosedSets) -> float:
+        """The best seconds with the grouped speeds rounded up instead: no plan on the real ones is faster."""
+        _, up = _grouped(self.speeds, self.topology)
+        faster = self._problem(sets, replace(self.memory, limit_bytes=None), up)
+        if not sets.is_all or (not faster.fast and _work(faster) > MAX_WORK):
+            return 0.0
+        best = next(best_first(Tables(faster), faster.parts.choices[-1][0].all, 64))
+        return best[0]
 
     def _coarse(self, speeds: Sequence[float]) -> Tables:
         """Prefixes at ever fewer places, until the tables are small enough."""
@@ -287,8 +293,8 @@ class _Solver:
         bound = self.profile.single_seconds / sum(speeds)
         if self.options.straight:
             bound = max(bound, max(layer.compute_s for layer in self.profile.layers) / speeds[0])
-        if topology == self.topology and self.speeds == tuple(self._used_speeds):
-            bound = max(bound, self.unlimited_seconds)
+        if topology.levels[-1] == self.topology.levels[-1]:
+            bound = max(bound, self.known_bound)
         return bound
 
     def _why_nothing_fits(self, topology: Topology) -> str:
@@ -332,6 +338,20 @@ def _recompute(value: bool | str) -> Recompute:
     if isinstance(value, bool):
         return Recompute.ALWAYS if value else Recompute.NEVER
     raise PartitionError(f'recompute must be true, false or "auto", found {value!r}')
+
+
+def _grouped(speeds: tuple[float, ...], topology: Topology) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Speeds rounded down, and up, to so few different ones that the choices can be listed."""
+    down = up = speeds
+    groups = len(set(speeds))
+    while count_choices(topology, down) > MAX_CHOICE_PAIRS and groups > 1:
+        groups -= 1
+        lowest = np.unique(np.quantile(np.array(speeds), np.arange(groups) / groups, method="lower"))
+        group = np.searchsorted(lowest, speeds, side="right") - 1
+        highest = [max(s for s, g in zip(speeds, group, strict=True) if g == n) for n in range(len(lowest))]
+        down = tuple(float(lowest[g]) for g in group)
+        up = tuple(float(highest[g]) for g in group)
+    return down, up
 
 
 def _work(problem: Problem) -> float:

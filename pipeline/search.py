@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.kernels import (
-    THESIS,
     Floats,
     cut_seconds,
     exchange_seconds,
@@ -72,11 +71,8 @@ _Node = tuple[tuple[_Open, ...], tuple[_Choice, ...], float]
 def wrapped(model: int, seconds: Floats | float, wrapping: Wrapping) -> Floats:
     """Seconds of a range as they count in the whole plan, through the replications around it."""
     for m, exchange_s in wrapping:
-        if model == THESIS:
-            seconds = np.maximum(seconds, exchange_s) / m
-        else:
-            seconds = (seconds + exchange_s) / m
-    return seconds
+        seconds = stage_seconds.py_func(model, seconds, m, exchange_s)
+    return np.asarray(seconds)
 
 
 def best_first(tables: Tables, c: int, keep: int | None) -> Iterator[tuple[float, tuple[Segment, ...]]]:

@@ -144,9 +144,10 @@ class Tables:
         problem, sets = self.problem, self.problem.sets
         states = len(sets)
         if problem.fast:
-            seconds = sets.compute_s + (
-                sets.forward_s if problem.memory.recompute is Recompute.ALWAYS else 0.0
-            )
+            seconds = sets.compute_s.copy()
+            if problem.memory.recompute is Recompute.ALWAYS:
+                seconds += sets.forward_s
+            seconds /= problem.parts.speeds[0]
             return np.where(sets.within.T, seconds[:, None] - seconds[None, :], np.inf)
         out = np.full((len(problem.parts.speeds), states, states, self.stages, 1, self.behind), np.inf)
         for kind, speed in enumerate(problem.parts.speeds):

@@ -109,7 +109,7 @@ def _chains(sets: list[Mask], i: Mask, j: Mask, parts: int) -> Iterator[tuple[Ma
             yield (i, *rest)
 
 
-def _best_free(profile, topology, model, limits, sets, level, i, j, m, known) -> float:  # noqa: ANN001, PLR0913
+def _best_free(profile, topology, model, limits, sets, level, i, j, m, known) -> float:
     if level == 0:
         again = 1 if limits.recompute is True else 0
         mask = j & ~i
@@ -131,7 +131,7 @@ def _best_free(profile, topology, model, limits, sets, level, i, j, m, known) ->
     return best
 
 
-def _pipelines(topology, sets, level, i, j, m, straight) -> Iterator[tuple[Segment, ...]]:  # noqa: ANN001
+def _pipelines(topology, sets, level, i, j, m, straight) -> Iterator[tuple[Segment, ...]]:
     count = topology.levels[level - 2][0] if level > 1 else 1
     for share in _shares(m, straight):
         for chain in _chains(sets, i, j, len(share)):
@@ -149,7 +149,7 @@ def _flat(pipeline: tuple[Segment, ...], copies: int) -> list[tuple[Mask, Mask, 
     return stages
 
 
-def _limited_cost(profile, topology, model, limits, level, pipeline) -> float:  # noqa: ANN001
+def _limited_cost(profile, topology, model, limits, level, pipeline) -> float:
     stages = _flat(pipeline, 1)
     if limits.max_stages is not None and len(stages) > limits.max_stages:
         return math.inf
@@ -160,7 +160,7 @@ def _limited_cost(profile, topology, model, limits, level, pipeline) -> float:  
     return _tree_cost(profile, topology, model, level, pipeline, seconds)
 
 
-def _tree_cost(profile, topology, model, level, pipeline, seconds) -> float:  # noqa: ANN001
+def _tree_cost(profile, topology, model, level, pipeline, seconds) -> float:
     parts = [
         (
             first,
