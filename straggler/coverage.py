@@ -8,6 +8,7 @@ a bundle that is there already is acknowledged and dropped.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from enum import Enum
 
@@ -98,8 +99,9 @@ def parse(text: str) -> Units:
     if text == "-":
         return units
     for item in text.split(","):
-        first, _, last = item.partition("-")
-        if not first.isdecimal() or (last and not last.isdecimal()):
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", item, re.ASCII)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if last < first:
             raise ValueError(f"{item!r} is no range of units, expected for example 0-3 or 8")
-        units |= span(int(first), int(last or first) + 1)
+        units |= span(first, last + 1)
     return units
