@@ -1,0 +1,44 @@
+"""Means over jobs with 95% intervals by bootstrap over days: jobs that start on one day see one market.
+
+Jobs with overlapping windows are not independent; whole days are drawn with replacement, all of a day's jobs with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from bidbrain.instants import DAY_S
+
+RESAMPLES = 2000
+Values = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Mean and a 95% interval; NaN without any value, the mean alone (low = high) with one day."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def day_weights(starts: npt.NDArray[np.int64], seed: int) -> npt.NDArray[np.int64]:
+    """How often each job counts in each resample: (RESAMPLES, jobs); the same for every scheme on these starts."""
+    _, day_of = np.unique(starts // DAY_S, return_inverse=True)
+    days = int(day_of.max()) + 1 if len(starts) else 0
+    rng = np.random.default_rng([seed, 0xB007])
+    drawn = rng.multinomial(days, np.full(days, 1 / days), size=RESAMPLES) if days else np.zeros((1, 0), int)
+    return drawn.astype(np.int64)[:, day_of]
+
+
+def bootstrap_mean(values: Values, starts: npt.NDArray[np.int64], seed: int) -> Estimate:
+    """Mean of `values` (one per start) with its interval."""
+    if len(values) == 0:
+        return Estimate(float("nan"), float("nan"), float("nan"))
+    weights = day_weights(starts, seed)
+    means = (weights @ values) / weights.sum(axis=1)
+    low, high = np.percentile(means, [2.5, 97.5])
+    return Estimate(float(values.mean()), float(low), float(high))
