@@ -23,7 +23,9 @@ class Backup:
         """Keep a part of the open cut."""
         self.commit(message.committed)
         name = CutId(message.cut.clock, message.epoch)
-        if name.clock > self.committed.clock:
+        known = self._arriving.get(message.partition)
+        is_late = known is not None and (known[0].epoch, known[0].clock) > (name.epoch, name.clock)
+        if name.clock > self.committed.clock and not is_late:
             self._arriving[message.partition] = (name, message.cut)
             self.send(CONTROLLER, Stored(message.epoch, message.partition, name.clock))
         self.send(owner, PartAck(message.epoch, message.partition, name.clock))
@@ -52,9 +54,22 @@ class Backup:
         cut = self._cuts.get(partition)
         return cut if cut and cut.clock == self.committed.clock else None
 
-    def prepare(self, committed: CutId) -> None:
-        """A change begins: nothing of the open cut or of an unfinished change counts any more."""
+    def arrived(self, partition: int) -> Cut | None:
+        """The partition's part of the open cut, if it is here."""
+        arriving = self._arriving.get(partition)
+        return arriving[1] if arriving else None
+
+    def prepare(self, committed: CutId, tag: int) -> None:
+        """A change begins. What was staged for the durable view counts, though it was never announced here."""
         self.commit(committed)
+        self._unstage(tag)
+
+    def _unstage(self, epoch: int) -> None:
+        """Take over what was staged for `epoch`, unless a newer committed cut came meanwhile; drop the rest."""
+        for (staged_for, partition), cut in self._staged.items():
+            known = self._cuts.get(partition)
+            if staged_for == epoch and (known is None or known.clock < cut.clock):
+                self._cuts[partition] = cut
         self._staged.clear()
 
     def stage(self, epoch: int, partition: int, cut: Cut) -> None:
@@ -68,10 +83,7 @@ class Backup:
     def adopt(self, view: View, me: str) -> None:
         """The view is durable: keep the partitions it gives to this node, and parts that came in its epoch."""
         mine = {p for p, node in enumerate(view.backup) if node == me}
-        for (epoch, partition), cut in self._staged.items():
-            if epoch == view.epoch:
-                self._cuts[partition] = cut
-        self._staged.clear()
+        self._unstage(view.epoch)
         self._cuts = {p: cut for p, cut in self._cuts.items() if p in mine}
         self._arriving = {
             p: (name, cut) for p, (name, cut) in self._arriving.items() if name.epoch == view.epoch

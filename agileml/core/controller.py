@@ -344,7 +344,7 @@ class Controller:
         elif (
             self.view is not None and self._cut.next is None and self.record.committed.clock < self.job.clocks
         ):
-            version = max(self._versions.values(), default=self.view.base)
+            version = max([self.view.base, self.record.committed.clock, *self._versions.values()])
             self._name_cut(self._cut.name(version, self._interval(), self.job.clocks))
 
     def _is_done(self) -> bool:
@@ -356,7 +356,7 @@ class Controller:
         machines = self.members.machines(frozenset(view.members) if view else frozenset())
         if view is None:
             expected = self.members.expected()
-            up = len(self.members.alive()) >= self.settings.expected
+            up = len(self.members.nodes) >= self.settings.expected
             return "start" if up and machines == expected and machines.reliable else None
         if self._restarted:
             return "restart of the controller"
@@ -576,6 +576,9 @@ class Controller:
         if self.record.committed.clock < self.job.clocks or self._cut.next is not None:
             self._send_cut()
 
+    def _is_transient(self, node: str) -> bool:
+        return self.members.nodes[node].tier is Tier.TRANSIENT
+
     # -- the plan -------------------------------------------------------------------------------------------
 
     def _fire_plan(self) -> None:
@@ -586,7 +589,7 @@ class Controller:
         if (done := self.plan.settle(view.members, gone, is_quiet=self.is_quiet)) is not None:
             self._note("plan", index=self.plan.fired - 1, event=str(done), status="finished")
         before = self.limit
-        transient = [n for n in view.members if self.members.nodes[n].tier is Tier.TRANSIENT]
+        transient = [n for n in view.members if self.members.is_alive(n) and self._is_transient(n)]
         fired = self.plan.fire(self.completed, self.members.waiting(), transient, self._now_s)
         if fired is None:
             return

@@ -202,7 +202,7 @@ class Node:
             self.promised, self.tag = message.epoch, message.tag
             self._fetching.clear()
             self.server.prepare(message)
-            self.backup.prepare(message.committed)
+            self.backup.prepare(message.committed, message.tag)
         promise = Promise(
             self.promised, self.server.frozen(self.tag), self.server.own_cuts(self.tag), self.backup.held()
         )

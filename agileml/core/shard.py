@@ -32,7 +32,7 @@ class Shard:
         self.job = job
         self.version = cut.clock
         self.blocks = self._own(cut.blocks)
-        self.state = tuple(list(self._own(slot)) for slot in _by_table(cut.state, len(self.blocks)))
+        self.state = tuple(_by_table([self._own(slot) for slot in cut.state], len(self.blocks)))
         self.previous: Previous | None = None
         self.pending: dict[int, Fold] = {}
         self.counted: dict[int, list[Units]] = {
@@ -217,7 +217,7 @@ def initial_cut(job: Job, blocks: Sequence[Array]) -> Cut:
     return Cut(0, tuple(blocks), state)
 
 
-def _by_table(state: Sequence[Sequence[Array]], tables: int) -> list[list[Array]]:
+def _by_table(state: Sequence[tuple[Array, ...]], tables: int) -> list[list[Array]]:
     """Optimizer state by table instead of by slot; none for tables that have none."""
     return [
         [slot[table] for slot in state if slot[table].ndim > 1 or slot[table].size] for table in range(tables)

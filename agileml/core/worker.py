@@ -70,7 +70,7 @@ class Worker:
         self._begin, self._rows, self._parts = None, None, {}
         last_open = max(self._view.open_at, default=-1)
         while not (bundles := self.bundles(self.clock)):
-            if self.clock >= last_open:
+            if self.clock > last_open:
                 return  # no worker under this view, or none any more
             self.clock += 1
         if self.clock >= self.job.clocks:

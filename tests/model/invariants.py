@@ -1,0 +1,55 @@
+"""What must hold of every view and record that becomes durable."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agileml.core.job import Job
+from agileml.core.record import Record
+from agileml.core.view import View
+from straggler.coverage import show
+
+if TYPE_CHECKING:
+    from tests.model.simulator import Simulation
+
+
+def check_view(job: Job, view: View) -> None:
+    """Exactly one owner and backup for each partition, exactly one worker for each unit of each clock."""
+    assert len(view.owner) == len(view.backup) == job.layout.partitions
+    assert {*view.owner, *view.backup} <= set(view.members), view
+    covered = 0
+    for node, units in view.share:
+        assert node in view.members, view
+        assert units, view
+        assert not units & covered, f"{node} shares {show(units & covered)} with another worker"
+        covered |= units
+    assert covered == job.all_units, f"nobody works on {show(job.all_units & ~covered)}"
+    for clock, dealt in view.open:
+        assert view.base <= clock < job.clocks, view
+        seen = 0
+        for node, bundle in dealt:
+            assert node in view.members, view
+            assert bundle, view
+            assert not bundle & seen, f"clock {clock}: {show(bundle & seen)} is dealt twice"
+            seen |= bundle
+    assert view.committed.clock <= view.base, view
+
+
+def check_commit(simulation: Simulation, record: Record) -> None:
+    """The committed cut never goes back, is never ahead of a version, and is whole at the backups."""
+    committed = record.committed
+    assert (committed.clock, committed.epoch) >= simulation.committed, (committed, simulation.committed)
+    if (committed.clock, committed.epoch) == simulation.committed:
+        return
+    simulation.committed = (committed.clock, committed.epoch)
+    view = record.view
+    assert view is not None
+    for partition, node in enumerate(view.backup):
+        backup = simulation.nodes[node].node.backup
+        cut = backup.arrived(partition) or backup.cut(partition)
+        assert cut is not None, (partition, node, committed)
+        assert cut.clock == committed.clock, (partition, node, committed, cut.clock)
+        owner = simulation.nodes[view.owner[partition]]
+        if not owner.is_dead:
+            for p, version in owner.node.server.versions(view.epoch):
+                assert p != partition or version >= committed.clock

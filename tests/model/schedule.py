@@ -1,0 +1,161 @@
+"""Random schedules of faults, as data. A seed gives one schedule, always the same."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from agileml.core.plan import PlannedEvent, PlannedJoin, PlannedNotice
+
+# Messages in the middle of a change at which an aimed fault strikes.
+AIMS = (
+    "Prepare",
+    "Promise",
+    "Fetch",
+    "Get",
+    "Copy",
+    "Installed",
+    "Announce",
+    "Persist",
+    "NameCut",
+    "Part",
+    "Stored",
+)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`kind` happens at `at_s`, or (aimed) when the `count`-th message of type `aim` after `at_s` is sent."""
+
+    kind: str
+    at_s: float
+    number: int = 1
+    seconds: float = 0.0
+    aim: str = ""
+    count: int = 1
+
+
+@dataclass(frozen=True)
+class Network:
+    """What the network does to messages."""
+
+    drop: float
+    double: float
+    delay_s: float
+    late: float  # share of messages that come very late
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """One run: the job's cut, the machines at the start, the network, the faults and the plan."""
+
+    seed: int
+    mode: str
+    algorithm: str
+    slices: int
+    parts: int
+    partitions: int
+    clocks: int
+    reliable: int
+    transient: int
+    thresholds: tuple[float, float]
+    forced: int | None
+    active_fraction: float
+    network: Network
+    gentle: bool
+    faults: tuple[Fault, ...]
+    plan: tuple[PlannedEvent, ...] = field(default=())
+
+
+def make_schedule(seed: int, mode: str, faults: int | None = None) -> Schedule:
+    """The schedule of a seed. About a sixth are gentle: joins and long notices only, on a good network."""
+    rng = random.Random(f"{seed}/{mode}")
+    gentle = faults is None and rng.random() < 0.17
+    planned = gentle and rng.random() < 0.6
+    clocks = rng.randint(5, 12)
+    network = (
+        Network(0.0, 0.0, 0.01, 0.0)
+        if gentle
+        else Network(
+            rng.choice([0, 0.02, 0.1]),
+            rng.choice([0, 0.05, 0.2]),
+            rng.choice([0.005, 0.03]),
+            rng.choice([0, 0.01]),
+        )
+    )
+    reliable, transient = rng.randint(1, 2), rng.randint(0, 4)
+    plan: tuple[PlannedEvent, ...] = ()
+    if planned:
+        plan, transient = _make_plan(rng, clocks, transient)
+    count = faults if faults is not None else rng.randint(1, 8)
+    return Schedule(
+        seed=seed,
+        mode=mode,
+        algorithm=rng.choice(["sgd", "momentum", "adam"]),
+        slices=rng.choice([8, 8, 16]),
+        parts=rng.choice([1, 1, 2]),
+        partitions=rng.randint(1, 4),
+        clocks=clocks,
+        reliable=reliable,
+        transient=transient,
+        thresholds=rng.choice([(1.0, 15.0), (1.0, 3.0), (0.5, 1.5)]),
+        forced=rng.choice([None, None, None, 1, 2, 3]),
+        active_fraction=rng.choice([0.5, 1.0]),
+        network=network,
+        gentle=gentle,
+        faults=()
+        if planned
+        else tuple(sorted((_fault(rng, gentle) for _ in range(count)), key=lambda f: f.at_s)),
+        plan=plan,
+    )
+
+
+def _make_plan(rng: random.Random, clocks: int, transient: int) -> tuple[tuple[PlannedEvent, ...], int]:
+    plan: list[PlannedEvent] = []
+    now = transient
+    for at in sorted(rng.sample(range(1, clocks), min(clocks - 1, rng.randint(1, 4)))):
+        if now and rng.random() < 0.5:
+            leaving = rng.choice([None, rng.randint(1, now)])
+            plan.append(PlannedNotice(at, leaving, 60.0))
+            now -= now if leaving is None else leaving
+        else:
+            joining = rng.randint(1, 3)
+            plan.append(PlannedJoin(at, joining))
+            now += joining
+    return tuple(plan), transient
+
+
+def _fault(rng: random.Random, gentle: bool) -> Fault:
+    at_s = rng.uniform(0.2, 8.0)
+    kind = (
+        rng.choice(["join", "join", "notice", "notice_all"])
+        if gentle
+        else rng.choice(
+            ["join"] * 5
+            + [
+                "notice",
+                "notice",
+                "notice_all",
+                "short_notice",
+                "cancelled_notice",
+                "kill",
+                "kill",
+                "kill_many",
+            ]
+            + ["freeze", "freeze", "kill_controller", "freeze_controller", "double_controller"]
+        )
+    )
+    number = rng.randint(1, 3)
+    seconds = {
+        "notice": rng.choice([5.0, 60.0]) if not gentle else 60.0,
+        "notice_all": rng.choice([5.0, 60.0]) if not gentle else 60.0,
+        "short_notice": rng.uniform(0.0, 0.3),
+        "cancelled_notice": rng.uniform(0.0, 1.0),
+        "freeze": rng.choice([0.3, 1.5, 4.0]),
+        "freeze_controller": rng.choice([0.3, 1.5, 4.0]),
+        "kill_controller": rng.uniform(0.1, 1.0),
+        "double_controller": 0.0,
+    }.get(kind, 0.0)
+    if not gentle and kind != "join" and rng.random() < 0.4:
+        return Fault(kind, at_s, number, seconds, aim=rng.choice(AIMS), count=rng.randint(1, 6))
+    return Fault(kind, at_s, number, seconds)

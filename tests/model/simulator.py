@@ -1,0 +1,455 @@
+"""The engine's own classes in one process, over a network that loses, doubles, delays and reorders messages."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from agileml.application import Array
+from agileml.core.commands import (
+    Begin,
+    Begun,
+    Compute,
+    Computed,
+    Finished,
+    Halt,
+    Leave,
+    Loaded,
+    LoadSlices,
+    Note,
+    Persist,
+    Released,
+    Send,
+)
+from agileml.core.contract import initial_values
+from agileml.core.controller import Controller, ControllerSettings
+from agileml.core.cutting import CutRule
+from agileml.core.events import (
+    ControllerEvent,
+    NodeDown,
+    NodeUp,
+    Notice,
+    NoticeCancelled,
+    Persisted,
+    Received,
+    Superseded,
+    Tick,
+    Tier,
+)
+from agileml.core.job import Job
+from agileml.core.messages import CONTROLLER, Ack, Message, Params
+from agileml.core.node import Node, Timers
+from agileml.core.placement import StageRule
+from agileml.core.plan import PlannedJoin
+from agileml.core.record import Record
+from agileml.core.work import Reads, Work
+from agileml.sequential import run_sequential
+from straggler.coverage import members
+from tests.model.invariants import check_commit, check_view
+from tests.model.schedule import Fault, Schedule
+from tests.model.toy import Toy, toy_job
+
+TICK_S = 0.2
+LAST_S = 400.0  # simulated: a run that is not done by then hangs
+
+
+@cache
+def reference(algorithm: str, slices: int, parts: int, clocks: int) -> dict[str, Array]:
+    """The sequential result: neither partitions nor machines change a bit of it."""
+    toy, job = toy_job("bsp", algorithm, slices, parts, 1, clocks)
+    return run_sequential(toy, optimizer=job.optimizer, clocks=clocks, parts=parts)
+
+
+@dataclass
+class Process:
+    """Something that runs on a machine: it can be dead, or frozen until some time."""
+
+    name: str
+    is_dead: bool = False
+    frozen_until_s: float = 0.0
+    late: list[Callable[[], None]] = field(default_factory=list)  # what arrived while it was frozen
+
+
+@dataclass
+class SimulatedNode(Process):
+    node: Node = field(default=None)  # type: ignore[assignment]
+    work: Work = field(default=None)  # type: ignore[assignment]
+    tier: Tier = Tier.TRANSIENT
+    admitted: bool = True
+    reads: dict[tuple[int, ...], Reads] = field(default_factory=dict)
+    deadline_s: float | None = None
+
+
+@dataclass
+class SimulatedController(Process):
+    controller: Controller = field(default=None)  # type: ignore[assignment]
+
+
+class ModelError(AssertionError):
+    """An invariant does not hold, or the run hangs."""
+
+
+class Simulation:
+    """One schedule. `run` drives it to its end and checks everything."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        s = schedule
+        self.toy, self.job = toy_job(s.mode, s.algorithm, s.slices, s.parts, s.partitions, s.clocks)
+        self.initial = initial_values(self.toy, self.job.layout.tables)
+        self.rng = random.Random(f"{s.seed}/{s.mode}/run")
+        self.now_s = 0.0
+        self.store: dict[int, str] = {}
+        self.nodes: dict[str, SimulatedNode] = {}
+        self.controllers: list[SimulatedController] = []
+        self.finished: Finished | None = None
+        self.notes: list[Note] = []
+        self.fired: Counter[str] = Counter()
+        self.messages = 0
+        self.acceptors: dict[tuple[int, int], str] = {}
+        self.committed = (0, 0)
+        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._sequence = 0
+        self._aimed = [fault for fault in s.faults if fault.aim]
+        self._aim_counts: Counter[int] = Counter()
+
+    # -- time -----------------------------------------------------------------------------------------------
+
+    def at(self, at_s: float, action: Callable[[], None]) -> None:
+        self._sequence += 1
+        heapq.heappush(self._heap, (at_s, self._sequence, action))
+
+    def after(self, seconds: float, action: Callable[[], None]) -> None:
+        self.at(self.now_s + seconds, action)
+
+    def on(self, process: Process, action: Callable[[], None]) -> None:
+        """Do something inside a process: nothing if it is dead, later if it is frozen."""
+        if process.is_dead:
+            return
+        if self.now_s < process.frozen_until_s:
+            process.late.append(action)
+        else:
+            action()
+
+    def run(self) -> Simulation:
+        s = self.schedule
+        expected = s.reliable + s.transient + sum(e.count for e in s.plan if isinstance(e, PlannedJoin))
+        self.expected = expected
+        self.start_controller()
+        for _ in range(s.reliable):
+            self.start_node(Tier.RELIABLE)
+        for _ in range(s.transient):
+            self.start_node(Tier.TRANSIENT)
+        for event in s.plan:
+            if isinstance(event, PlannedJoin):
+                for _ in range(event.count):
+                    self.start_node(event.tier, admitted=False)
+        for fault in s.faults:
+            if not fault.aim:
+                self.at(fault.at_s, lambda fault=fault: self.strike(fault))
+        while self.finished is None:
+            if not self._heap or self.now_s > LAST_S:
+                raise ModelError(f"hangs at {self.now_s:.1f} s: {self.describe()}")
+            self.now_s, _, action = heapq.heappop(self._heap)
+            action()
+        self.check_end()
+        return self
+
+    def describe(self) -> str:
+        lines = []
+        for c in self.controllers:
+            ctl = c.controller
+            lines.append(
+                f"{c.name} dead={c.is_dead} frozen={c.frozen_until_s:.1f} completed={ctl.completed} limit={ctl.limit}"
+                f" record={ctl.record.to_text()} running={ctl._running} cut={ctl._cut.next} writing={ctl._writing}"
+            )
+        for n in self.nodes.values():
+            lines.append(
+                f"{n.name} {n.tier} dead={n.is_dead} promised={n.node.promised} tag={n.node.tag} "
+                f"clock={n.node.worker.clock} versions={n.node.server.versions(n.node.promised)} "
+                f"computing={n.node.worker._computing} begin={n.node.worker._begin}"
+            )
+        return "\n".join(lines)
+
+    # -- processes ------------------------------------------------------------------------------------------
+
+    def start_node(self, tier: Tier, *, admitted: bool = True) -> None:
+        name = f"n{len(self.nodes)}"
+        initial = lambda p: self.job.layout.blocks(self.initial, p)  # noqa: E731
+        node = Node(name, self.job, Timers(status_s=0.2, retry_s=1.0), initial)
+        work = Work(self.toy, self.job.layout, self.job.parts, deterministic=self.job.deterministic)
+        simulated = SimulatedNode(name, node=node, work=work, tier=tier, admitted=admitted)
+        self.nodes[name] = simulated
+        for controller in self.controllers:
+            self.tell(controller, NodeUp(name, tier, "", admitted))
+        self.after(self.rng.uniform(0, TICK_S), lambda: self.tick_node(simulated))
+
+    def tick_node(self, simulated: SimulatedNode) -> None:
+        if not simulated.is_dead and self.finished is None:
+            self.on(simulated, lambda: self.do_node(simulated, simulated.node.tick(self.now_s)))
+            self.after(TICK_S, lambda: self.tick_node(simulated))
+
+    def start_controller(self) -> None:
+        record = Record.from_text(self.store[max(self.store)]) if self.store else None
+        s = self.schedule
+        settings = ControllerSettings(
+            rule=StageRule(s.thresholds, s.forced, s.active_fraction),
+            cuts=CutRule(every_s=0.5, max_clocks=3),
+            timeout_s=1.0,
+            retry_s=0.5,
+            join_wait_s=0.5,
+            expected=0 if self.controllers else self.expected,  # some may have died since the first one
+            seed=s.seed,
+        )
+        controller = Controller(f"c{len(self.controllers)}", self.job, settings, s.plan, record)
+        simulated = SimulatedController(controller.name, controller=controller)
+        self.controllers.append(simulated)
+        for node in self.nodes.values():
+            if not node.is_dead:
+                self.tell(simulated, NodeUp(node.name, node.tier, "", node.admitted))
+                if node.deadline_s is not None:
+                    self.tell(simulated, Notice(node.name, node.deadline_s))
+        self.tick_controller(simulated)
+
+    def tick_controller(self, simulated: SimulatedController) -> None:
+        if not simulated.is_dead and self.finished is None:
+            self.tell(simulated, Tick())
+            self.after(TICK_S, lambda: self.tick_controller(simulated))
+
+    def tell(self, simulated: SimulatedController, event: ControllerEvent) -> None:
+        self.on(
+            simulated, lambda: self.do_controller(simulated, simulated.controller.handle(event, self.now_s))
+        )
+
+    def freeze(self, process: Process, seconds: float) -> None:
+        process.frozen_until_s = max(process.frozen_until_s, self.now_s + seconds)
+        self.at(process.frozen_until_s, lambda: self.wake(process))
+
+    def wake(self, process: Process) -> None:
+        if self.now_s >= process.frozen_until_s:
+            late, process.late = process.late, []
+            for action in late:
+                self.on(process, action)
+
+    # -- commands -------------------------------------------------------------------------------------------
+
+    def do_node(self, simulated: SimulatedNode, commands: list[Any]) -> None:
+        for command in commands:
+            match command:
+                case Send():
+                    self.send(simulated.name, command.to, command.message)
+                case Begin():
+                    self.begin(simulated, command)
+                case Compute():
+                    self.compute(simulated, command)
+                case LoadSlices():
+                    simulated.work.load(members(command.slices))
+                    self.happen(simulated, self.rng.uniform(0.1, 0.6), Loaded(command.slices))
+                case Leave():
+                    simulated.is_dead = True
+                case _:
+                    raise AssertionError(command)
+
+    def happen(self, simulated: SimulatedNode, seconds: float, event: Any) -> None:
+        def deliver() -> None:
+            self.do_node(simulated, simulated.node.happened(event, self.now_s))
+
+        self.after(seconds, lambda: self.on(simulated, deliver))
+
+    def begin(self, simulated: SimulatedNode, command: Begin) -> None:
+        slices = {u // self.job.parts for bundle in command.bundles for u in members(bundle)}
+        simulated.work.load(slices)
+        reads = simulated.work.reads(command.clock, command.bundles)
+        simulated.reads[(command.timeline, command.clock, *command.bundles)] = reads
+        self.happen(simulated, 0.001, Begun(command, reads.by_partition))
+
+    def compute(self, simulated: SimulatedNode, command: Compute) -> None:
+        reads = simulated.reads.pop((command.timeline, command.clock, *command.bundles))
+        inputs = simulated.work.assemble(reads, command.parts)
+        seconds = 0.0
+        for bundle in command.bundles:
+            contributions = tuple(simulated.work.compute(inputs, bundle))
+            seconds += self.rng.uniform(0.02, 0.15)
+            self.happen(simulated, seconds, Computed(command.timeline, command.clock, bundle, contributions))
+
+    def do_controller(self, simulated: SimulatedController, commands: list[Any]) -> None:
+        for command in commands:
+            match command:
+                case Send():
+                    self.send(simulated.name, command.to, command.message)
+                case Persist():
+                    self.after(self.rng.uniform(0.001, 0.05), lambda c=command: self.persist(simulated, c))
+                    self.aim("Persist")
+                case Note():
+                    self.notes.append(command)
+                case Released():
+                    self.after(self.rng.uniform(0.1, 1.0), lambda c=command: self.kill(c.node))
+                case Finished():
+                    self.finished = command
+                case Halt():
+                    if not command.replaced:
+                        raise ModelError(f"halt: {command.reason}\n{self.describe()}")
+                    simulated.is_dead = True
+                case _:
+                    raise AssertionError(command)
+
+    def persist(self, simulated: SimulatedController, command: Persist) -> None:
+        """The store: create if absent. The answer reaches the writer only if it still lives."""
+        if simulated.is_dead:
+            return
+        if command.number in self.store:
+            self.tell(simulated, Superseded(command.number))
+            return
+        record = Record.from_text(command.text)
+        before = Record.from_text(self.store[max(self.store)]) if self.store else None
+        if record.view is not None and (before is None or before.view != record.view):
+            check_view(self.job, record.view)
+        check_commit(self, record)
+        self.store[command.number] = command.text
+        self.tell(simulated, Persisted(command.number))
+
+    # -- the network ----------------------------------------------------------------------------------------
+
+    def send(self, sender: str, to: str, message: Message) -> None:
+        self.messages += 1
+        if isinstance(message, Ack):
+            acceptor = self.acceptors.setdefault((message.epoch, message.partition), sender)
+            assert acceptor == sender, (
+                f"two servers for partition {message.partition} in epoch {message.epoch}"
+            )
+        if isinstance(message, Params) and self.job.consistency.slack is not None:
+            slack = self.job.consistency.slack
+            assert message.version >= message.clock - slack, message
+            assert slack or message.version == message.clock, message
+        network = self.schedule.network
+        copies = (self.rng.random() >= network.drop) + (self.rng.random() < network.double)
+        for _ in range(copies):
+            delay_s = self.rng.expovariate(1 / network.delay_s)
+            if network.late and self.rng.random() < network.late:
+                delay_s += self.rng.uniform(0.2, 2.5)
+            self.after(delay_s, lambda: self.deliver(sender, to, message))
+        if self._aimed:
+            self.aim(type(message).__name__)
+
+    def deliver(self, sender: str, to: str, message: Message) -> None:
+        if to == CONTROLLER:
+            for controller in self.controllers:
+                self.tell(controller, Received(sender, message))
+        elif (node := self.nodes.get(to)) is not None:
+            self.on(node, lambda: self.do_node(node, node.node.handle(sender, message, self.now_s)))
+
+    # -- faults ---------------------------------------------------------------------------------------------
+
+    def aim(self, name: str) -> None:
+        for index, fault in enumerate(self._aimed):
+            if fault.aim == name and self.now_s >= fault.at_s:
+                self._aim_counts[index] += 1
+                if self._aim_counts[index] == fault.count:
+                    self.after(0.0, lambda fault=fault: self.strike(fault))
+
+    def alive(self, tier: Tier) -> list[SimulatedNode]:
+        return [n for n in self.nodes.values() if not n.is_dead and n.tier is tier]
+
+    def pick(self, count: int) -> list[SimulatedNode]:
+        transient = [n for n in self.alive(Tier.TRANSIENT) if n.admitted]
+        return self.rng.sample(transient, min(count, len(transient)))
+
+    def strike(self, fault: Fault) -> None:
+        if self.finished is not None:
+            return
+        self.fired[fault.kind] += 1
+        match fault.kind:
+            case "join":
+                for _ in range(fault.number):
+                    tier = Tier.RELIABLE if self.rng.random() < 0.1 else Tier.TRANSIENT
+                    if len(self.alive(Tier.TRANSIENT)) + len(self.alive(Tier.RELIABLE)) < self.job.slices:
+                        self.start_node(tier)
+            case "notice" | "short_notice" | "cancelled_notice":
+                for node in self.pick(fault.number):
+                    self.notice(node, fault)
+            case "notice_all":
+                for node in self.pick(len(self.nodes)):
+                    self.notice(node, fault)
+            case "kill":
+                for node in self.pick(1):
+                    self.kill(node.name)
+            case "kill_many":
+                for node in self.pick(1 + self.rng.randrange(4)):
+                    self.kill(node.name)
+            case "freeze":
+                for node in self.pick(1):
+                    self.freeze(node, fault.seconds)
+            case "freeze_controller":
+                self.freeze(self.controllers[-1], fault.seconds)
+            case "kill_controller":
+                self.controllers[-1].is_dead = True
+                self.after(fault.seconds, self.start_controller)
+            case "double_controller":
+                self.start_controller()
+            case _:
+                raise AssertionError(fault)
+
+    def notice(self, node: SimulatedNode, fault: Fault) -> None:
+        if node.deadline_s is not None:
+            return
+        if fault.kind == "cancelled_notice":
+            for controller in self.controllers:
+                self.tell(controller, Notice(node.name, self.now_s + 60.0))
+            self.after(fault.seconds, lambda: self.cancel(node))
+            return
+        node.deadline_s = self.now_s + fault.seconds
+        self.at(node.deadline_s, lambda: self.kill(node.name))
+        for _ in range(1 + (self.rng.random() < 0.3)):
+            for controller in self.controllers:
+                self.tell(controller, Notice(node.name, node.deadline_s))
+
+    def cancel(self, node: SimulatedNode) -> None:
+        for controller in self.controllers:
+            self.tell(controller, NoticeCancelled(node.name))
+
+    def kill(self, name: str) -> None:
+        node = self.nodes[name]
+        if node.is_dead:
+            return
+        node.is_dead = True
+        if self.rng.random() < 0.5:
+            for controller in self.controllers:
+                self.tell(controller, NodeDown(name, "connection closed"))
+
+    # -- the end --------------------------------------------------------------------------------------------
+
+    def result(self) -> dict[str, Array]:
+        assert self.finished is not None
+        parts = []
+        for partition, backup in enumerate(self.finished.backup):
+            held = self.nodes[backup].node.backup
+            cut = held.arrived(partition) or held.cut(partition)  # it may not have heard of the commit yet
+            assert cut is not None, (partition, backup)
+            assert cut.clock == self.finished.clock == self.job.clocks
+            parts.append(cut.blocks)
+        return self.job.layout.whole(parts)
+
+    def check_end(self) -> None:
+        s = self.schedule
+        found = self.result()
+        wanted = reference(s.algorithm, s.slices, s.parts, s.clocks)
+        np.testing.assert_array_equal(
+            found["count"], wanted["count"], err_msg="a unit is missing or counted twice"
+        )
+        if s.mode == "bsp":
+            for name in wanted:
+                assert found[name].tobytes() == wanted[name].tobytes(), f"table {name} has other bits"
+        if s.mode in ("bsp", "sum"):
+            np.testing.assert_allclose(found["dense"], wanted["dense"], rtol=2e-2, atol=2e-3)
+        views = [note.fields for note in self.notes if note.kind == "view"]
+        if s.gentle:
+            assert not any(view["rolled_back"] for view in views), views
+        planned = [n.fields["status"] for n in self.notes if n.kind == "plan"]
+        assert planned.count("fired") == planned.count("finished") == len(s.plan), planned

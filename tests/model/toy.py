@@ -1,0 +1,80 @@
+"""A small model whose every bit depends on what was read, and which counts its own units."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from agileml.application import Application, Array, Settings, Table, Unit, Updates, Update
+from agileml.core.job import Job
+from agileml.core.layout import Layout
+from agileml.core.optimizer import optimizer
+from straggler.consistency import consistency
+
+
+class Toy(Application):
+    """`count[u]` sums 1 and (clock + 1)^2 over the clocks in which unit u was counted; the rest is arithmetic."""
+
+    def __init__(self, settings: Settings, parts: int) -> None:
+        super().__init__(settings)
+        self.parts = parts
+
+    def tables(self) -> Sequence[Table]:
+        units = self.settings.slices * self.parts
+        return (
+            Table("count", units, 2, "float64", sparse=True, update=Update.STEP),
+            Table("dense", 5, 11),
+            Table("sparse", 13, 3, sparse=True),
+        )
+
+    def initial(self, table: Table) -> Array:
+        if table.name == "count":
+            return np.zeros((table.rows, table.columns), table.dtype)
+        return self.settings.rng(table.rows).normal(size=(table.rows, table.columns)).astype(table.dtype)
+
+    def load(self, slice_index: int) -> float:
+        return float(self.settings.rng(7, slice_index).normal())
+
+    def reads(self, unit: Unit, items: float) -> Mapping[str, Array]:
+        number = unit.slice * unit.parts + unit.part
+        first = (number * 5 + unit.clock) % 13
+        rows = np.unique(np.array([first, (first + 3) % 13, (first * 7) % 13]))
+        return {"count": np.array([number]), "sparse": rows}
+
+    def process(self, unit: Unit, items: float, parameters: Mapping[str, Array]) -> Updates:
+        seen = parameters["sparse"]
+        dense = parameters["dense"]
+        push = np.float32(items + 0.01 * unit.clock)
+        return Updates(
+            {
+                "count": np.array([[1.0, (unit.clock + 1.0) ** 2]]),
+                "dense": dense * np.float32(0.1) + seen.sum(dtype=np.float32) * push,
+                "sparse": seen * push + dense[0, :3],
+            },
+            loss=float(dense[0, 0]) ** 2,
+            examples=1,
+        )
+
+
+def toy_job(
+    mode: str, algorithm: str, slices: int, parts: int, partitions: int, clocks: int
+) -> tuple[Toy, Job]:
+    """A job in mode `bsp` (deterministic), `sum` (BSP, one sum per worker), `ssp` (slack 2) or `asp`."""
+    toy = Toy(Settings(seed=3, slices=slices, clocks_per_pass=2), parts)
+    kind = {"sum": "bsp"}.get(mode, mode)
+    algorithms = {
+        "sgd": {"learning_rate": 0.05},
+        "momentum": {"learning_rate": 0.02, "momentum": 0.9},
+        "adam": {"learning_rate": 0.05},
+    }
+    job = Job(
+        layout=Layout(tuple(toy.tables()), partitions),
+        optimizer=optimizer(algorithm, **algorithms[algorithm]),
+        consistency=consistency(kind, 2 if kind == "ssp" else 0),
+        slices=slices,
+        parts=parts,
+        clocks=clocks,
+        deterministic=mode == "bsp",
+    )
+    return toy, job
