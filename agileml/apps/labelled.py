@@ -206,14 +206,17 @@ def read_npz(path: str) -> tuple[Pair, Pair | None]:
 def _arrays(file: Path, path: str) -> dict[str, Array]:
     expected = "expected an .npz file of numpy arrays"
     try:
-        with np.load(file, allow_pickle=False) as found:
-            if isinstance(found, np.ndarray):
-                raise InputError(f"data.path: {path} is a single array (.npy), {expected}")
+        opened = np.load(file, allow_pickle=False)
+        if isinstance(opened, np.ndarray):
+            raise InputError(f"data.path: {path} is a single array (.npy), {expected}")
+        with opened as found:
             wanted = {name for pair in (*TRAIN_NAMES, *TEST_NAMES) for name in pair}
             # Others are only named, not read.
             return {name: found[name] if name in wanted else np.empty(0) for name in found.files}
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
         raise InputError(f"data.path: {path} is damaged ({error}), {expected}") from None
+    except InputError:
+        raise
     except ValueError as error:
         if "pickle" in str(error).lower() or "object" in str(error).lower():
             raise InputError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,16 +111,18 @@ def read_ratings(path: str) -> Ratings:
     file = data_file(path)
     found = _format_of(file, path)
     try:
-        table = np.loadtxt(
-            file,
-            np.float64,
-            comments=None,
-            delimiter=found.delimiter,
-            skiprows=found.header_lines,
-            usecols=found.columns,
-            ndmin=2,
-            encoding="utf-8",
-        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # "no data" is told below
+            table = np.loadtxt(
+                file,
+                np.float64,
+                comments=None,
+                delimiter=found.delimiter,
+                skiprows=found.header_lines,
+                usecols=found.columns,
+                ndmin=2,
+                encoding="utf-8",
+            )
     except ValueError:  # also what is no UTF-8
         raise InputError(_first_bad_line(file, path, found)) from None
     if not len(table):
@@ -161,7 +164,7 @@ def _is_rating(fields: Sequence[str]) -> bool:
         user, item, rating = map(float, fields)
     except ValueError:
         return False
-    return user == math.floor(user) and item == math.floor(item) and math.isfinite(rating)
+    return all(map(math.isfinite, (user, item, rating))) and user.is_integer() and item.is_integer()
 
 
 def _first_bad_line(file: Path, path: str, found: _Format) -> str:
