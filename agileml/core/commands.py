@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 from agileml.application import Array
@@ -117,12 +118,21 @@ class Released:
     node: str
 
 
+class HaltKind(Enum):
+    """Why a controller stops."""
+
+    REPLACED = "replaced"  # another controller acts now
+    LOST = "lost"  # something that the run needs is nowhere any more
+    USER_CODE = "user code"  # the application or its data failed
+
+
 @dataclass(frozen=True)
 class Halt:
-    """This controller was replaced, or cannot go on: the sentence says why."""
+    """This controller stops: the sentence says why. `trace` is that of the user's code."""
 
-    replaced: bool
+    kind: HaltKind
     reason: str
+    trace: str = ""
 
 
 ControllerCommand = Send | Persist | Note | Finished | Released | Halt

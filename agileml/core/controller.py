@@ -26,12 +26,13 @@ from enum import Enum
 from typing import Any
 
 from agileml.core.change import Change, LostError, plan_change
-from agileml.core.commands import ControllerCommand, Finished, Halt, Note, Persist, Released, Send
+from agileml.core.commands import ControllerCommand, Finished, Halt, HaltKind, Note, Persist, Released, Send
 from agileml.core.cutting import CutRule, OpenCut
 from agileml.core.events import (
     Admit,
     ControllerEvent,
     NodeDown,
+    NodeLost,
     NodeSeen,
     NodeUp,
     Notice,
@@ -46,6 +47,7 @@ from agileml.core.job import Job
 from agileml.core.membership import Member, Membership
 from agileml.core.messages import (
     Announce,
+    Failure,
     Heard,
     Installed,
     Limit,
@@ -175,6 +177,8 @@ class Controller:
                 self.members.heard(event.node, now_s)
             case NodeDown():
                 self._down(event.node, event.reason)
+            case NodeLost():
+                self._lost(event.node, event.reason)
             case Admit():
                 self._admit(event.node)
             case Notice():
@@ -187,7 +191,7 @@ class Controller:
             case Persisted():
                 self._persisted(event.number)
             case Superseded():
-                self._halt(replaced=True, reason=f"another controller wrote record {event.number}")
+                self._halt(HaltKind.REPLACED, f"another controller wrote record {event.number}")
             case Tick():
                 self._tick()
         self._advance()
@@ -200,9 +204,9 @@ class Controller:
     def _note(self, kind: str, **fields: Any) -> None:
         self._out.append(Note(kind, fields))
 
-    def _halt(self, *, replaced: bool, reason: str) -> None:
+    def _halt(self, kind: HaltKind, reason: str, trace: str = "") -> None:
         self._halted = True
-        self._out.append(Halt(replaced, reason))
+        self._out.append(Halt(kind, reason, trace))
 
     # -- machines -------------------------------------------------------------------------------------------
 
@@ -212,6 +216,12 @@ class Controller:
             return
         member.is_gone = True
         if not member.is_released:
+            self._note("lost", machines=[node], reason=reason)
+
+    def _lost(self, node: str, reason: str) -> None:
+        member = self.members.nodes.get(node)
+        if member is not None and member.is_alive:
+            member.is_silent = True
             self._note("lost", machines=[node], reason=reason)
 
     def _admit(self, node: str) -> None:
@@ -251,6 +261,10 @@ class Controller:
                 self._cut.stored(message.partition, message.clock)
             case Missed() if self._is_current(message.epoch) and message.clock == self._cut.next:
                 self._name_cut(self._cut.missed(message.version, self._interval(), self.job.clocks))
+            case Failure():
+                problem = f"machine {sender}: {message.problem}"
+                self._note("error", machine=sender, problem=message.problem, trace=message.trace)
+                self._halt(HaltKind.USER_CODE, problem, message.trace)
             case _:
                 pass  # of another epoch
 
@@ -348,7 +362,7 @@ class Controller:
             self._name_cut(self._cut.name(version, self._interval(), self.job.clocks))
 
     def _is_done(self) -> bool:
-        return self.record.committed.clock == self.job.clocks and self.plan.is_over
+        return self.record.committed.clock == self.job.clocks and self.plan.is_over and self.is_quiet
 
     def _trigger(self) -> str | None:
         """Why the arrangement must change, if it must."""
@@ -425,7 +439,7 @@ class Controller:
                 machines,
             )
         except LostError as error:
-            self._halt(replaced=False, reason=str(error))
+            self._halt(HaltKind.LOST, str(error))
             return
         running.phase = _Phase.INSTALL
         for node, fetch in running.change.fetches:

@@ -34,6 +34,14 @@ class NodeDown:
 
 
 @dataclass(frozen=True)
+class NodeLost:
+    """A machine does not answer. It may be dead or frozen, or cut off: should it speak again, it is back."""
+
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class NodeSeen:
     """A machine is there, though it may be too busy to send its status."""
 

@@ -297,6 +297,14 @@ class Status:
 
 
 @dataclass(frozen=True)
+class Failure:
+    """Node to controller: the user's code or data failed here; the run cannot go on. `trace` may be empty."""
+
+    problem: str
+    trace: str
+
+
+@dataclass(frozen=True)
 class Heard:
     """Controller to a node: progress of clocks < `clock` is known."""
 
@@ -331,6 +339,7 @@ Message = (
     | Limit
     | Load
     | Status
+    | Failure
     | Heard
     | Release
 )

@@ -20,6 +20,7 @@ from agileml.core.commands import (
     Computed,
     Finished,
     Halt,
+    HaltKind,
     Leave,
     Loaded,
     LoadSlices,
@@ -43,7 +44,6 @@ from agileml.core.events import (
     Tick,
     Tier,
 )
-from agileml.core.job import Job
 from agileml.core.messages import CONTROLLER, Ack, Message, Params
 from agileml.core.node import Node, Timers
 from agileml.core.placement import StageRule
@@ -54,7 +54,7 @@ from agileml.sequential import run_sequential
 from straggler.coverage import members
 from tests.model.invariants import check_commit, check_view
 from tests.model.schedule import Fault, Schedule
-from tests.model.toy import Toy, toy_job
+from tests.model.toy import toy_job
 
 TICK_S = 0.2
 LAST_S = 400.0  # simulated: a run that is not done by then hangs
@@ -294,7 +294,7 @@ class Simulation:
                 case Finished():
                     self.finished = command
                 case Halt():
-                    if not command.replaced:
+                    if command.kind is not HaltKind.REPLACED:
                         raise ModelError(f"halt: {command.reason}\n{self.describe()}")
                     simulated.is_dead = True
                 case _:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from agileml.application import Application, Array, Settings, Table, Unit, Updates, Update
+from agileml.application import Application, Array, Settings, Table, Unit, Update, Updates
 from agileml.core.job import Job
 from agileml.core.layout import Layout
 from agileml.core.optimizer import optimizer

@@ -1,0 +1,98 @@
+"""What every process of a run is told when it starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agileml.application import Application, Settings
+from agileml.apps import build
+from agileml.config import JobConfig
+from agileml.core.contract import checked_tables
+from agileml.core.controller import ControllerSettings
+from agileml.core.cutting import CutRule
+from agileml.core.events import Tier
+from agileml.core.job import Job
+from agileml.core.layout import Layout
+from agileml.core.node import Timers
+from agileml.core.optimizer import optimizer
+from agileml.core.placement import StageRule
+from agileml.core.plan import PlannedEvent, PlannedJoin, PlannedNotice
+from agileml.plan_config import Join, Notice
+from straggler.consistency import consistency
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """A job and the name of its run. `application`: an instance of the user's, None for the config's own."""
+
+    run: str
+    config: JobConfig
+    application: Application | None = None
+
+    def settings(self) -> Settings:
+        """What an application is told."""
+        config = self.config
+        return Settings(
+            data=config.data,
+            model=config.model,
+            seed=config.seed,
+            slices=config.slices,
+            clocks_per_pass=config.clocks_per_pass,
+        )
+
+    def build(self) -> Application:
+        """The application of this process. Raises InputError."""
+        return self.application or build(self.config.application, self.settings())
+
+    def job(self, application: Application) -> Job:
+        """The rules of the run."""
+        config = self.config
+        return Job(
+            layout=Layout(checked_tables(application), config.partitions),
+            optimizer=optimizer(**config.optimizer.model_dump()),
+            consistency=consistency(config.consistency.kind, config.consistency.slack),
+            slices=config.slices,
+            parts=config.units_per_slice,
+            clocks=config.clocks,
+            deterministic=config.deterministic,
+        )
+
+    def timers(self) -> Timers:
+        """How often a node reports and repeats."""
+        return Timers(
+            status_s=self.config.heartbeat.interval_s, retry_s=max(2.0, self.config.heartbeat.timeout_s)
+        )
+
+    def plan(self) -> tuple[PlannedEvent, ...]:
+        """The config's plan as the controller runs it."""
+        found: list[PlannedEvent] = []
+        for event in self.config.plan:
+            if isinstance(event, Join):
+                found.append(PlannedJoin(event.at_clock, event.join, Tier(event.tier)))
+            elif isinstance(event, Notice):
+                count = None if event.notice == "all" else event.notice
+                found.append(PlannedNotice(event.at_clock, count, event.warning_s))
+        return tuple(found)
+
+    def waiting_machines(self) -> dict[Tier, int]:
+        """Machines that the plan will join, which are started before clock 1."""
+        found = dict.fromkeys(Tier, 0)
+        for event in self.plan():
+            if isinstance(event, PlannedJoin):
+                found[event.tier] += event.count
+        return found
+
+    def controller_settings(self, expected: int) -> ControllerSettings:
+        """The controller's share of the config."""
+        config = self.config
+        return ControllerSettings(
+            rule=StageRule(
+                config.stage_thresholds,
+                None if config.stage == "auto" else config.stage,
+                config.active_fraction,
+            ),
+            cuts=CutRule(config.cuts.every_s, config.cuts.max_clocks),
+            timeout_s=config.heartbeat.timeout_s,
+            expected=expected,
+            seed=config.seed,
+        )

@@ -1,0 +1,75 @@
+"""Where the controller's records are kept: create-if-absent is the only write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+
+class Store(Protocol):
+    """Numbered records. A number can be written once."""
+
+    def create(self, number: int, text: str) -> bool:
+        """Write a record durably; False when that number is taken."""
+
+    def newest(self) -> str | None:
+        """The text of the highest number, None when there is none."""
+
+
+class FileStore:
+    """Records as files of a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def create(self, number: int, text: str) -> bool:
+        # A link is made whole or not at all, so a reader never sees half a record.
+        temporary = self._folder / f".{number}.tmp"
+        temporary.write_text(text)
+        try:
+            (self._folder / f"{number:012}.json").hardlink_to(temporary)
+        except FileExistsError:
+            return False
+        finally:
+            temporary.unlink()
+        return True
+
+    def newest(self) -> str | None:
+        found = sorted(self._folder.glob("*.json"))
+        return found[-1].read_text() if found else None
+
+
+class GcsStore:
+    """Records in the key-value store of a Ray cluster's head (it lives as long as the head does)."""
+
+    def __init__(self, run: str) -> None:
+        self._run = run
+        self._number = 0
+
+    def _key(self, number: int) -> bytes:
+        return f"proteus/{self._run}/{number}".encode()
+
+    def create(self, number: int, text: str) -> bool:
+        from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_put
+
+        taken = _internal_kv_put(self._key(number), text.encode(), overwrite=False)
+        if not taken:
+            _internal_kv_del(self._key(number - 8))  # only the newest are ever read
+        return not taken
+
+    def newest(self) -> str | None:
+        from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_list
+
+        prefix = f"proteus/{self._run}/".encode()
+        numbers = [int(key.rsplit(b"/", 1)[1]) for key in _internal_kv_list(prefix)]
+        if not numbers:
+            return None
+        value = _internal_kv_get(self._key(max(numbers)))
+        return value.decode() if value else None
+
+    def clear(self) -> None:
+        """Forget everything of the run."""
+        from ray.experimental.internal_kv import _internal_kv_del
+
+        _internal_kv_del(f"proteus/{self._run}/".encode(), del_by_prefix=True)
