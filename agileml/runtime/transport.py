@@ -103,6 +103,7 @@ class Transport:
         self._closed = False
         self._context = zmq.Context(io_threads)
         self._context.set(zmq.MAX_SOCKETS, MAX_PEERS + 64)
+        self._context.setsockopt(zmq.IPV6, ":" in node_ip)  # of the sockets made from here on
         try:
             self._address = self._open(node_ip)
         except zmq.ZMQError as error:
