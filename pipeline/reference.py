@@ -76,19 +76,22 @@ class _Run:
         self.update(stage, b)
 
     def update(self, stage: int, b: int) -> None:
-        """Make the next version once all gradients that go into it are there."""
+        """Make the next version once all gradients that go into it, and the version before it, are there."""
         members = update_members(self.schedule, stage, b, self.traced.group)
-        if any((stage, member) not in self.gradients for member in members):
+        before = self.store[stage].get(members[0] - 1)
+        if before is None or any((stage, member) not in self.gradients for member in members):
             return
         sums = self.gradients.pop((stage, members[0]))
         for member in members[1:]:
             sums = tuple(x + y for x, y in zip(sums, self.gradients.pop((stage, member)), strict=True))
         # GPipe adds up its group's gradients; replicas and double buffers average them.
         count = 1 if self.schedule.policy is Policy.GPIPE else len(members)
-        before = self.store[stage][members[0] - 1]
         self.store[stage][members[-1]] = tuple(
             w - self.learning_rate * (g / count) for w, g in zip(before, sums, strict=True)
         )
+        if members[-1] < self.schedule.minibatches:
+            # A faster replica may have finished the next round already.
+            self.update(stage, members[-1] + 1)
 
 
 def train(

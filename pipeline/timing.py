@@ -30,7 +30,8 @@ class Contention(Enum):
 class Exchange(Enum):
     """When replicas add up their gradients.
 
-    BACKGROUND: while they go on computing; a replica's backward waits for the exchange of its round before.
+    BACKGROUND: while they go on computing, with two buffers for gradients: the backward of a round waits for
+    the exchange of the round before the last.
     BARRIER: inside the backward of each round; all replicas wait for the slowest.
     """
 
@@ -220,6 +221,7 @@ class _Simulation:
     arrived: set[tuple[int, Action]] = field(default_factory=set)
     channel_free_s: dict[tuple[object, ...], float] = field(default_factory=dict)
     exchange_end_s: dict[tuple[int, int], float] = field(default_factory=dict)
+    exchange_free_s: dict[int, float] = field(default_factory=dict)
     counted: dict[tuple[int, int], int] = field(default_factory=dict)
     events: list[tuple[float, int, int, str, Action]] = field(default_factory=list)
     sequence: int = 0
@@ -298,6 +300,10 @@ class _Simulation:
         if first == 1:
             return True
         before, _ = self._turn(stage, first - 1)
+        if not gpipe and self.network.exchange is Exchange.BACKGROUND:
+            if before == 1:
+                return True
+            before, _ = self._turn(stage, before - 1)
         return self.exchange_end_s.get((stage, before), math.inf) <= now
 
     def _end(self, worker: int, action: Action, now: float) -> None:
@@ -326,9 +332,10 @@ class _Simulation:
         barrier = self.network.exchange is Exchange.BARRIER and self.schedule.policy is not Policy.GPIPE
         if self.counted[key] == len(members):
             cost = self.stages[stage]
-            end = now + self.network.exchange_seconds(cost.devices, cost.parameter_bytes)
-            self.exchange_end_s[key] = end
-            self.exchanges.append((stage, now, end))
+            start = max(now, self.exchange_free_s.get(stage, 0.0))
+            end = start + self.network.exchange_seconds(cost.devices, cost.parameter_bytes)
+            self.exchange_end_s[key] = self.exchange_free_s[stage] = end
+            self.exchanges.append((stage, start, end))
             if barrier:
                 for b in members:
                     self._push(end, self.schedule.worker(stage, b), "free", action)
