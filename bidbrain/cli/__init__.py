@@ -4,6 +4,13 @@ from __future__ import annotations
 
 import typer
 
+from bidbrain.cli.bill import bill
+from bidbrain.cli.prices import prices
+from bidbrain.cli.simulate import simulate
+
 
 def mount(app: typer.Typer) -> None:
     """Add the commands of this package to the `proteus` command."""
+    app.command()(simulate)
+    app.command()(bill)
+    app.add_typer(prices, name="prices")

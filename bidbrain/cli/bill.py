@@ -1,0 +1,53 @@
+"""`proteus bill`: a ledger re-billed from the price history alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+MOST_SHOWN = 20
+
+
+def bill(
+    ledger: Path = typer.Argument(..., help="A ledger (JSON lines) of `proteus simulate --ledger` or of a run."),
+    history: list[Path] = typer.Option(..., help="Price history: a file or a folder; may be repeated."),
+) -> None:
+    """Compute a ledger's bill again from the price history alone, line by line.
+
+    Exit code 1 if any line differs.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from bidbrain.cli.common import load_history, user_errors
+    from bidbrain.ledger import read_ledgers
+    from bidbrain.money import show_usd
+    from bidbrain.rebill import rebill
+
+    recorded = load_history(history)
+    console = Console()
+    table = Table(title=f"{ledger}: the ledger against {', '.join(recorded.sources)}", title_justify="left")
+    for name in ("scheme", "jobs", "lines", "ledger $", "history $", "jobs that differ"):
+        table.add_column(name, justify="left" if name == "scheme" else "right")
+    sums: dict[str, list[int]] = {}
+    shown: list[str] = []
+    with user_errors():
+        for job in read_ledgers(ledger):
+            audit = rebill(job, recorded)
+            row = sums.setdefault(audit.scheme, [0, 0, 0, 0, 0])
+            for i, value in enumerate(
+                (1, audit.lines, audit.ledger_micro_usd, audit.history_micro_usd, bool(audit.differences))
+            ):
+                row[i] += value
+            shown += [f"{audit.job}: {difference}" for difference in audit.differences]
+    for scheme, (jobs, lines, booked, asked, bad) in sums.items():
+        table.add_row(scheme, str(jobs), str(lines), show_usd(booked), show_usd(asked), str(bad))
+    console.print(table)
+    for sentence in shown[:MOST_SHOWN]:
+        console.print(sentence, highlight=False, soft_wrap=True)
+    if len(shown) > MOST_SHOWN:
+        console.print(f"... and {len(shown) - MOST_SHOWN} more")
+    if shown:
+        raise typer.Exit(1)
+    console.print("Every line agrees.")

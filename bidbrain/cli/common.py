@@ -1,0 +1,75 @@
+"""What the commands share: errors as one sentence, lists and KEY=VALUE pairs as people write them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from bidbrain.history import History
+
+
+@contextmanager
+def user_errors() -> Iterator[None]:
+    """What a user got wrong leaves as one sentence with exit code 2."""
+    from bidbrain.config import ConfigError
+    from bidbrain.ledger import LedgerError
+    from bidbrain.machines import UnknownType
+    from bidbrain.policy.registry import UnknownScheme
+    from bidbrain.readers import HistoryError
+    from bidbrain.simulator import PolicyError
+
+    try:
+        yield
+    except (ConfigError, HistoryError, LedgerError, UnknownType, UnknownScheme, PolicyError) as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def split(values: list[str] | None) -> list[str]:
+    """Values of an option that may be repeated or joined by commas."""
+    return [part.strip() for value in values or [] for part in value.split(",") if part.strip()]
+
+
+def pairs(values: list[str] | None, option: str) -> dict[str, float]:
+    """TYPE=NUMBER, repeated or joined by commas."""
+    found: dict[str, float] = {}
+    for item in split(values):
+        name, equals, text = item.partition("=")
+        try:
+            found[name] = float(text)
+        except ValueError:
+            equals = ""
+        if not equals or not name:
+            raise typer.BadParameter(f"{option} {item!r}: TYPE=NUMBER is expected")
+    return found
+
+
+def numbers(values: list[str] | None, option: str) -> list[float]:
+    """Numbers, repeated or joined by commas."""
+    try:
+        return [float(part) for part in split(values)]
+    except ValueError:
+        raise typer.BadParameter(f"{option}: numbers are expected, found {', '.join(split(values))}") from None
+
+
+def make_folder(path: Path) -> Path:
+    """A folder to write into."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise typer.BadParameter(f"{path}: cannot be made a folder ({error.strerror})") from None
+    return path
+
+
+def load_history(paths: list[Path]) -> History:
+    """Files and folders as one history."""
+    from bidbrain.readers import read_history
+
+    if not paths:
+        raise typer.BadParameter("no price history is named (--history PATH)")
+    with user_errors():
+        return read_history(paths)

@@ -1,0 +1,77 @@
+"""The plots and the page of `proteus simulate --history`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+
+from bidbrain.config import SimulateConfig
+from bidbrain.experiment import Result, Row
+from bidbrain.instants import Interval
+from bidbrain.plan import Plan
+from bidbrain.report.markets import plot_job, plot_prices
+from bidbrain.report.page import write_page
+from bidbrain.report.plots import plot_cost_against_runtime, plot_cost_and_runtime, plot_machine_hours
+
+DRAWN_JOBS = ("proteus", "renewal")
+
+
+def draw(
+    plan: Plan, results: Sequence[Result], rows: Sequence[Row], settings: SimulateConfig, folder: Path
+) -> Path:
+    """Write the PNGs and report.html into `folder`; returns the page."""
+    setting = plan.experiment.setting
+    sections = [
+        ("Cost and runtime", [plot_cost_and_runtime(rows, folder / "cost_and_runtime.png")]),
+        (
+            "Machine hours by kind",
+            [plot_machine_hours(results, setting.reliable.vcpus_per_machine, folder / "machine_hours.png")],
+        ),
+        ("Cost against runtime", [plot_cost_against_runtime(results, folder / "cost_against_runtime.png")]),
+        ("One job in time", _jobs(plan, results, folder)),
+        ("The prices behind it", [_prices(plan, folder)]),
+    ]
+    return write_page(
+        folder / "report.html",
+        "What training would have cost on the spot market",
+        f"{len(setting.listings)} markets, trained on {setting.train}, jobs start in {_span(plan)}",
+        plan.notes,
+        rows,
+        [(heading, images) for heading, images in sections if images],
+        yaml.safe_dump(settings.model_dump(mode="json", exclude={"processes", "out"}), sort_keys=False),
+    )
+
+
+def _span(plan: Plan) -> Interval:
+    pieces = plan.experiment.evaluate
+    return Interval(pieces[0].start_s, pieces[-1].end_s)
+
+
+def _jobs(plan: Plan, results: Sequence[Result], folder: Path) -> list[Path]:
+    """The longest job of the middle cost, for the schemes worth a look (else the last that holds machines)."""
+    experiment = plan.experiment
+    longest = max(result.job_hours for result in results)
+    usable = [
+        r
+        for r in results
+        if r.job_hours == longest and r.finished and not r.yardstick and r.scheme != "on_demand"
+    ]
+    chosen = [r for r in usable if r.scheme in DRAWN_JOBS or ":" in r.scheme] or usable[-1:]
+    images = []
+    for result in chosen:
+        middle = sorted(result.finished, key=lambda o: (o.micro_usd, o.start_s))[len(result.finished) // 2]
+        _, ledger = experiment.ledger(result.scheme, longest, middle.start_s, result.scheme)
+        name = "".join(c if c.isalnum() else "_" for c in result.scheme)
+        images.append(plot_job(ledger, experiment.setting.history, folder / f"job_{name}.png"))
+    return images
+
+
+def _prices(plan: Plan, folder: Path) -> Path:
+    setting = plan.experiment.setting
+    evaluate = _span(plan)
+    window = Interval(min(setting.train.start_s, evaluate.start_s), max(setting.train.end_s, evaluate.end_s))
+    on_demand = {listing.market.instance_type: listing.on_demand for listing in setting.listings}
+    shade = (("train", setting.train), ("evaluate", evaluate))
+    return plot_prices(setting.history, on_demand, window, folder / "prices.png", shade)

@@ -1,0 +1,173 @@
+"""The body of `proteus simulate --history`: run, show, write, draw."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from bidbrain.cli.common import make_folder
+from bidbrain.config import ConfigError, SimulateConfig, load_config
+from bidbrain.experiment import Experiment, Result, Row, compare, summarise
+from bidbrain.ledger import Ledger, write_ledgers
+from bidbrain.plan import make_plan
+from bidbrain.policy.registry import OTHER_SCHEMES, find_scheme
+from bidbrain.readers import read_history
+from bidbrain.report.tables import rich_tables, write_tables
+from bidbrain.workers import Pool
+
+SWEEPABLE = (
+    *("min_delta", "grant_delay_s", "boot_s", "lambda_s", "sigma_s", "phi"),
+    *("cap", "job_hours", "reliable", "slot_vcpus", "spot_share", "deadline"),
+)
+
+
+def progress_bar(console: Console) -> Progress:
+    """Jobs done, on stderr, gone when it is over."""
+    return Progress(
+        TextColumn("[progress.description]{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+
+
+def parse_sweep(text: str) -> tuple[str, list[float]]:
+    """KEY=V,V,V; raises ConfigError."""
+    key, equals, values = text.partition("=")
+    key = key.strip().removeprefix("--").replace("-", "_")
+    if key not in SWEEPABLE:
+        raise ConfigError(f"sweep: {key!r} cannot be swept (there are {', '.join(SWEEPABLE)})")
+    try:
+        numbers = [float(value) for value in values.split(",")]
+    except ValueError:
+        numbers = []
+    if not equals or not numbers:
+        raise ConfigError(f"sweep: {text!r} (expected KEY=V,V,V with numbers)")
+    return key, numbers
+
+
+def with_value(settings: SimulateConfig, key: str, value: float) -> SimulateConfig:
+    """The configuration of one point of a sweep; checked like any other."""
+    field = SimulateConfig.model_fields[key].annotation
+    whole = field in (int, int | None)
+    if whole and value != int(value):
+        raise ConfigError(f"sweep: {key} takes whole numbers, found {value:g}")
+    new: Any = [value] if key == "job_hours" else int(value) if whole else value
+    return load_config(None, settings.model_dump() | {key: new})
+
+
+def processes_of(settings: SimulateConfig) -> int:
+    return settings.processes or os.cpu_count() or 1
+
+
+def run(settings: SimulateConfig, sweep: str | None) -> None:
+    """Everything of one `proteus simulate` on prices; raises the user errors of the parts."""
+    assert settings.out is not None
+    console = Console()
+    history = read_history(settings.history)
+    if sweep is not None:
+        key, values = parse_sweep(sweep)
+        plans = [make_plan(with_value(settings, key, value), history) for value in values]
+        _run_sweep(settings, key, values, [plan.experiment for plan in plans], console)
+        return
+    plan = make_plan(settings, history)
+    for note in plan.notes:
+        console.print(f"note: {note}", soft_wrap=True, highlight=False)
+    results = _simulate(plan.experiment, settings, console)
+    rows = [summarise(result, settings.seed) for result in results]
+    folder = make_folder(settings.out)
+    write_tables(folder, rows, compare(results, settings.seed))
+    console.print(_title(plan.experiment), soft_wrap=True, highlight=False)
+    for table in rich_tables(rows, "all on-demand = 1"):
+        console.print(table)
+    _say_unfinished(rows, console)
+    if settings.ledger:
+        count = write_ledgers(folder / "ledger.jsonl", _ledgers(plan.experiment, results, settings.ledger))
+        console.print(f"{folder / 'ledger.jsonl'}: {count} jobs")
+    from bidbrain.cli.draw_prices import draw
+
+    page = draw(plan, results, rows, settings, folder)
+    console.print(f"{page}")
+
+
+def _simulate(experiment: Experiment, settings: SimulateConfig, console: Console) -> list[Result]:
+    tasks = experiment.tasks()
+    total = sum(len(task.starts) for task in tasks)
+    # Compiled jobs take 0.1 ms: processes pay only for the others.
+    slow = any(_is_slow(name) for name in experiment.schemes)
+    with Pool(processes_of(settings) if slow else 1) as pool, progress_bar(console) as bar:
+        job = bar.add_task("simulating", total=total)
+        return experiment.run(pool, lambda count: bar.advance(job, count))
+
+
+def _is_slow(scheme: str) -> bool:
+    return scheme in OTHER_SCHEMES or (scheme != "on_demand" and find_scheme(scheme).compiled is None)
+
+
+def _title(experiment: Experiment) -> str:
+    setting = experiment.setting
+    types = ", ".join(sorted({listing.market.instance_type for listing in setting.listings}))
+    markets = len(setting.listings)
+    return f"{types} in {markets} market{'s' * (markets > 1)}, {setting.rules}, {setting.job.vcpus} vCPUs"
+
+
+def _say_unfinished(rows: Sequence[Row], console: Console) -> None:
+    for row in rows:
+        if row.unfinished:
+            console.print(
+                f"note: {row.scheme}, {row.job_hours:g} h: {row.unfinished} of {row.jobs} jobs could not end before"
+                " the history does; means are over the others",
+                soft_wrap=True,
+                highlight=False,
+            )
+
+
+def _ledgers(experiment: Experiment, results: Sequence[Result], count: int) -> Iterator[Ledger]:
+    """The first `count` jobs of every scheme that holds machines."""
+    for result in results:
+        if result.scheme.startswith("paid_hours"):
+            continue
+        for number, outcome in enumerate(result.outcomes[:count]):
+            name = f"{result.scheme}-{result.job_hours:g}h-{number:04d}"
+            yield experiment.ledger(result.scheme, result.job_hours, outcome.start_s, name)[1]
+
+
+def _run_sweep(
+    settings: SimulateConfig,
+    key: str,
+    values: Sequence[float],
+    experiments: Sequence[Experiment],
+    console: Console,
+) -> None:
+    from bidbrain.report.plots import plot_sweep
+
+    tables = []
+    for value, experiment in zip(values, experiments, strict=True):
+        results = _simulate(experiment, settings, console)
+        rows = [summarise(result, settings.seed) for result in results]
+        tables.append(rows)
+        for table in rich_tables(rows, f"{key} = {value:g}"):
+            console.print(table)
+    write_sweep(settings.out, key, values, tables)
+    assert settings.out is not None
+    console.print(f"{plot_sweep(key, values, tables, settings.out / f'sweep_{key}.png')}")
+
+
+def write_sweep(folder: Path | None, key: str, values: Sequence[float], tables: Sequence[Sequence[Row]]) -> None:
+    """sweep_KEY.json: the rows of every value."""
+    import json
+
+    from bidbrain.experiment import as_json
+    from bidbrain.report.tables import write_text
+
+    assert folder is not None
+    make_folder(folder)
+    grid = [{key: value, "table": as_json(rows)} for value, rows in zip(values, tables, strict=True)]
+    write_text(folder / f"sweep_{key}.json", json.dumps(grid, indent=1) + "\n")

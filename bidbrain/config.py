@@ -1,0 +1,124 @@
+"""The schema of `proteus simulate`: options of the command line and keys of configs/simulate_*.yaml are the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+DEFAULT_SCHEMES = ["on_demand", "standard_checkpoint", "standard_agileml", "proteus", "renewal"]
+POOL_SCHEMES = ["on_demand", "static_checkpoint", "elastic", "spot_2026"]
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be run, in one sentence."""
+
+
+class SimulateConfig(BaseModel):
+    """What to simulate. Money in dollars, times in hours or seconds as their names say, intervals FROM/TO."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    history: list[Path] = []
+    types: list[str] = []
+    zones: list[str] = []
+    product: str = "Linux/UNIX"
+    on_demand: dict[str, float] = {}
+    vcpus: dict[str, int] = {}
+    train: str | None = None
+    evaluate: str | None = None
+    allow_overlap: bool = False
+    job_hours: list[float] = [20.0]
+    job_vcpus: int = Field(512, gt=0)
+    cap: float = Field(1.5, ge=1.0)
+    starts: int = Field(1000, gt=0)
+    schemes: list[str] = []
+    seed: int = Field(0, ge=0)
+    rules: Literal["hourly_2016", "per_second"] | None = None
+    reliable: int = Field(3, ge=0)
+    reliable_type: str | None = None
+    boot_s: int = Field(120, ge=0, lt=3600)
+    lambda_s: int = Field(60, ge=0)
+    sigma_s: int = Field(0, ge=0)
+    phi: float = Field(1.0, ge=0.0, le=1.0)
+    min_delta: float = Field(0.0, ge=0.0)
+    grant_delay_s: int = Field(0, ge=0, lt=3600)
+    slot_vcpus: int | None = Field(None, gt=0)
+    availability: list[Path] = []
+    spot_share: float = Field(0.3, gt=0.0)
+    deadline: float | None = Field(None, ge=1.0)
+    nodes: int = Field(16, gt=0)
+    out: Path | None = None
+    ledger: int = Field(0, ge=0)
+    processes: int | None = Field(None, gt=0)
+
+    @field_validator("job_hours")
+    @classmethod
+    def _hours(cls, hours: list[float]) -> list[float]:
+        if not hours or any(not 0 < each <= 10_000 for each in hours):
+            raise ValueError("job lengths are hours above 0, at least one")
+        if len(set(hours)) != len(hours):
+            raise ValueError("a job length is named twice")
+        return hours
+
+    @field_validator("schemes", "types", "zones")
+    @classmethod
+    def _once(cls, names: list[str]) -> list[str]:
+        if len(set(names)) != len(names):
+            raise ValueError("a name stands there twice")
+        return names
+
+    @field_validator("on_demand", "vcpus")
+    @classmethod
+    def _positive(cls, figures: dict[str, float]) -> dict[str, float]:
+        for name, figure in figures.items():
+            if not figure > 0:
+                raise ValueError(f"{name} is {figure}, a figure above 0 is expected")
+        return figures
+
+
+def load_config(path: Path | None, overrides: dict[str, Any]) -> SimulateConfig:
+    """A YAML file (or none) with options of the command line over it; raises ConfigError with one sentence."""
+    values: dict[str, Any] = {}
+    if path is not None:
+        values = _read_yaml(path)
+    values |= overrides
+    try:
+        return SimulateConfig.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        source = f"{path}: " if path is not None and first["loc"][0] not in overrides else ""
+        if first["type"] == "extra_forbidden":
+            known = ", ".join(SimulateConfig.model_fields)
+            raise ConfigError(f"{source}unknown key {where!r} (known are {known})") from None
+        message = first["msg"].removeprefix("Value error, ")
+        raise ConfigError(f"{source}{where}: {message} (found {first['input']!r})") from None
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(path.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        detail = " ".join(str(error).split())
+        raise ConfigError(f"{path}: no YAML ({detail})") from None
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: keys with values are expected at the top")
+    folder = path.parent
+    for key in ("history", "availability"):
+        if isinstance(values.get(key), str):
+            values[key] = [values[key]]
+        if isinstance(values.get(key), list):
+            # Paths in a config are relative to the folder that the command runs in, or else to the config's.
+            values[key] = [
+                each if Path(str(each)).exists() else str(_beside(folder, str(each))) for each in values[key]
+            ]
+    return values
+
+
+def _beside(folder: Path, name: str) -> Path:
+    return folder / name if (folder / name).exists() else Path(name)

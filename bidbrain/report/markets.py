@@ -1,0 +1,164 @@
+"""Plots of prices, and of one job drawn in time from its ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import matplotlib.dates as dates
+import numpy as np
+from matplotlib.axes import Axes
+
+from bidbrain.history import History, Market, Steps
+from bidbrain.instants import Interval, show_day, show_instant
+from bidbrain.ledger import ENDINGS, Entry, Kind, Ledger
+from bidbrain.report.style import MARKET_COLOURS, label, new_figure, save
+from bidbrain.setting import ON_DEMAND_ZONE
+
+
+def _when(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def _stairs(steps: Steps, window: Interval) -> tuple[list[datetime], list[float]]:
+    """The steps inside a window, from its beginning to its end."""
+    first, last = max(0, steps.index_at(window.start_s)), steps.index_at(window.end_s)
+    times = np.maximum(steps.times[first : last + 1], window.start_s).tolist()
+    prices = (steps.prices[first : last + 1] / 1e6).tolist()
+    if not times:
+        return [], []
+    return [_when(t) for t in [*times, window.end_s]], [*prices, prices[-1]]
+
+
+def _date_axis(axis: Axes) -> None:
+    locator = dates.AutoDateLocator(minticks=3, maxticks=7)
+    axis.xaxis.set_major_locator(locator)
+    axis.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))
+
+
+def plot_prices(
+    history: History, on_demand: Mapping[str, int], window: Interval, path: Path, shade: Sequence[tuple[str, Interval]] = ()
+) -> Path:
+    """Price over time against on-demand, a panel per market; holes hatched, `shade`d windows named above.
+
+    on_demand: {type: micro-dollars/h}; types without one are drawn without the line.
+    """
+    markets = history.markets
+    columns = 1 if len(markets) == 1 else 2 if len(markets) <= 8 else 3
+    rows = -(-len(markets) // columns)
+    figure, axes = new_figure(5.2 * columns, 1.0 + 2.0 * rows, rows, columns)
+    for axis in axes[len(markets) :]:
+        axis.set_visible(False)
+    for axis, market in zip(axes, markets, strict=False):
+        steps = history.steps[market]
+        times, prices = _stairs(steps, window)
+        axis.step(times, prices, where="post", color="#2f6fb3", linewidth=0.7)
+        price = on_demand.get(market.instance_type)
+        if price is not None:
+            axis.axhline(price / 1e6, color="#c8432b", linewidth=1, linestyle="--", label="on-demand")
+        if prices and max(prices) > 8 * np.median(prices):
+            axis.set_yscale("log")
+        for hole in history.holes:
+            if hole.overlap(window).seconds:
+                axis.axvspan(_when(hole.start_s), _when(hole.end_s), color="#9ca3af", alpha=0.35, hatch="///")
+        for number, (name, span) in enumerate(shade):
+            part = span.overlap(window)
+            axis.axvspan(
+                _when(part.start_s), _when(part.end_s), color=("#fde68a", "#bfdbfe")[number % 2], alpha=0.3, lw=0
+            )
+            if axis is axes[0]:
+                axis.annotate(
+                    name, (_when(part.start_s), 1), (3, -3), xycoords=("data", "axes fraction"),
+                    textcoords="offset points", va="top", fontsize=8, color="#6b7280",
+                )  # fmt: skip
+        axis.set_xlim(_when(window.start_s), _when(window.end_s))
+        axis.set_title(f"{market}  ($/h)", fontsize=9.5, loc="left")
+        _date_axis(axis)
+    if axes[0].get_legend_handles_labels()[0]:
+        axes[0].legend(frameon=False, fontsize=8, loc="upper right")
+    return save(figure, path)
+
+
+def plot_job(ledger: Ledger, history: History, path: Path) -> Path:
+    """One job in time: vCPUs by market with the evictions, the prices it saw, the work done."""
+    entries = ledger.entries
+    start_s, end_s = ledger.header.start_s, max(entry.at_s for entry in entries)
+    spans = _spans(entries, end_s)
+    markets = sorted({market for market, *_ in spans}, key=lambda m: (m.zone != ON_DEMAND_ZONE, m))
+    spot = [market for market in markets if market.zone != ON_DEMAND_ZONE]
+    colours = {market: MARKET_COLOURS[i % len(MARKET_COLOURS)] for i, market in enumerate(spot)}
+    figure, (machines, prices, work) = new_figure(10.5, 8, 3, 1)
+    times, heights = _stacked(spans, markets, start_s, end_s)
+    base = np.zeros(len(times))
+    for market, height in zip(markets, heights, strict=True):
+        colour = colours.get(market, "#6b7280")
+        machines.fill_between(
+            [_when(t) for t in times], base, base + height, step="post", color=colour, alpha=0.85, lw=0, label=str(market)
+        )
+        base = base + height
+    evictions = [entry.at_s for entry in entries if entry.kind is Kind.EVICTION]
+    top = float(base.max()) * 1.06 if len(base) else 1.0
+    machines.plot(
+        [_when(t) for t in evictions], [top] * len(evictions), "v", color="#c8432b", ms=6,
+        label=f"eviction ({len(evictions)})", clip_on=False,
+    )  # fmt: skip
+    machines.set_ylim(0, top * 1.02)
+    machines.set_title(
+        f"{label(ledger.header.scheme)}, {ledger.header.job_hours:g} h of work from {show_instant(start_s)}: vCPUs held",
+        fontsize=11, loc="left",
+    )  # fmt: skip
+    machines.legend(frameon=False, fontsize=8.5, loc="center left", bbox_to_anchor=(1, 0.5))
+    window = Interval(start_s, end_s)
+    for market in spot:
+        at, dollars = _stairs(history.steps[market], window)
+        vcpus = ledger.header.types[market.instance_type][1]
+        prices.step(at, [100 * d / vcpus for d in dollars], where="post", color=colours[market], lw=1)
+    for grant in entries:
+        if grant.kind is Kind.GRANT and grant.market in colours and grant.price is not None:
+            vcpus = ledger.header.types[grant.market.instance_type][1]
+            prices.plot(
+                [_when(grant.at_s)], [grant.price / 1e4 / vcpus], "o", ms=4, color=colours[grant.market], mec="white", mew=0.6
+            )
+    prices.set_title("spot price, cents per vCPU hour (dots: grants)", fontsize=11, loc="left")
+    done = [(start_s, 0), *((e.at_s, e.done_vcpu_s or 0) for e in entries if e.kind is Kind.WORK)]
+    total = max(amount for _, amount in done) or 1
+    work.plot([_when(t) for t, _ in done], [100 * amount / total for _, amount in done], color="#374151", lw=1.5)
+    for t in evictions:
+        work.axvline(_when(t), color="#c8432b", lw=0.6, alpha=0.5)
+    work.set_ylim(0, 102)
+    work.set_title("work done, %", fontsize=11, loc="left")
+    for axis in (machines, prices, work):
+        axis.set_xlim(_when(start_s), _when(end_s))
+        _date_axis(axis)
+    return save(figure, path)
+
+
+def _spans(entries: Sequence[Entry], end_s: int) -> list[tuple[Market, int, int, int]]:
+    """(market, vCPUs, from, to) of every allocation."""
+    ends = {entry.allocation: entry.at_s for entry in entries if entry.kind in ENDINGS}
+    return [
+        (grant.market, grant.vcpus, grant.at_s, ends.get(grant.allocation, end_s))
+        for grant in entries
+        if grant.kind is Kind.GRANT and grant.market is not None and grant.vcpus is not None
+    ]
+
+
+def _stacked(
+    spans: Sequence[tuple[Market, int, int, int]], markets: Sequence[Market], start_s: int, end_s: int
+) -> tuple[list[int], list[np.typing.NDArray[np.float64]]]:
+    """Instants at which anything changes, and the vCPUs of each market from each of them on."""
+    times = sorted({start_s, end_s, *(s for _, _, s, _ in spans), *(e for *_, e in spans)})
+    at = np.array(times)
+    heights = []
+    for market in markets:
+        height = np.zeros(len(times))
+        for own, vcpus, begin, end in spans:
+            if own == market:
+                height += np.where((at >= begin) & (at < end), vcpus, 0)
+        heights.append(height)
+    return times, heights
+
+
+def window_name(window: Interval) -> str:
+    return f"{show_day(window.start_s)} to {show_day(window.end_s)}"

@@ -1,0 +1,64 @@
+"""One look for all plots: colours by scheme and by kind of machine hour, light axes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+SCHEME_COLOURS = {
+    "on_demand": "#6b7280",
+    "standard_checkpoint": "#2f6fb3",
+    "standard_young": "#7ba7d7",
+    "standard_agileml": "#3c9a5f",
+    "proteus": "#c8432b",
+    "renewal": "#e08a1e",
+    "one_hour_oracle": "#a78bba",
+    "paid_hours_bound": "#cbbdd6",
+    "paid_hours_schedule": "#b8a7c6",
+    "static_checkpoint": "#2f6fb3",
+    "elastic": "#3c9a5f",
+    "spot_2026": "#c8432b",
+}
+OTHERS = ("#14808a", "#9c5b9f", "#7d6b29", "#b03a74", "#4b5ea8")
+KIND_COLOURS = {"on-demand": "#6b7280", "spot, paid": "#2f6fb3", "spot, free": "#8fcf9f"}
+MARKET_COLOURS = plt.get_cmap("tab10").colors  # type: ignore[attr-defined]
+
+
+def scheme_colour(name: str) -> str:
+    """The colour of a scheme, the same in every plot."""
+    return SCHEME_COLOURS.get(name) or OTHERS[sum(map(ord, name)) % len(OTHERS)]
+
+
+def label(scheme: str) -> str:
+    """A scheme's name for people."""
+    return scheme.rpartition(":")[2].replace("_", " ")
+
+
+def new_figure(width: float, height: float, rows: int = 1, columns: int = 1) -> tuple[Figure, list[Axes]]:
+    """A figure with light axes; the axes as a flat list."""
+    figure, axes = plt.subplots(rows, columns, figsize=(width, height), squeeze=False, layout="constrained")
+    flat = [axis for row in axes for axis in row]
+    for axis in flat:
+        soften(axis)
+    return figure, flat
+
+
+def soften(axis: Axes) -> None:
+    """No frame above and at the right, a faint grid behind."""
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(True, axis="y", color="#e5e7eb", linewidth=0.8)
+    axis.set_axisbelow(True)
+    axis.tick_params(labelsize=9)
+
+
+def save(figure: Figure, path: Path) -> Path:
+    """Write a PNG (no date in it: equal plots are equal files) and close the figure."""
+    figure.savefig(path, dpi=130, metadata={"Software": None})
+    plt.close(figure)
+    return path

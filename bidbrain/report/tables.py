@@ -1,0 +1,63 @@
+"""The table on screen and in files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from bidbrain.experiment import Pair, Row, as_json
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file that appears only when it is whole."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text, "utf-8")
+    partial.replace(path)
+
+
+def write_tables(folder: Path, rows: Sequence[Row], pairs: Sequence[Pair]) -> None:
+    """table.json, pairs.json, table.csv."""
+    write_text(folder / "table.json", json.dumps(as_json(rows), indent=1) + "\n")
+    write_text(folder / "pairs.json", json.dumps(as_json(pairs), indent=1) + "\n")
+    out = io.StringIO()
+    plain = as_json(rows)
+    writer = csv.DictWriter(out, list(plain[0]) if plain else ["scheme"], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(plain)
+    write_text(folder / "table.csv", out.getvalue())
+
+
+def show(value: float, digits: int = 3) -> str:
+    return "-" if math.isnan(value) else f"{value:.{digits}f}"
+
+
+def rich_tables(rows: Sequence[Row], title: str) -> list[Table]:
+    """For people: one table per job length, one line per scheme; fits 80 columns."""
+    tables = []
+    for hours in dict.fromkeys(row.job_hours for row in rows):
+        table = Table(
+            title=f"{title}, jobs of {hours:g} h", title_justify="left", box=SIMPLE_HEAD, pad_edge=False
+        )
+        for name in ("scheme", "cost", "95% interval", "runtime", "free", "evictions", "unfinished"):
+            table.add_column(name, justify="left" if name == "scheme" else "right", no_wrap=True)
+        for row in rows:
+            if row.job_hours != hours:
+                continue
+            table.add_row(
+                row.scheme.rpartition(":")[2] + (" *" if row.yardstick else ""),
+                show(row.cost, 4),
+                f"{show(row.cost_low, 4)}-{show(row.cost_high, 4)}",
+                show(row.runtime),
+                "-" if math.isnan(row.free_fraction) else f"{row.free_fraction:.1%}",
+                show(row.evictions_per_job, 1),
+                f"{row.unfinished} of {row.jobs}" if row.unfinished else "0",
+            )
+        tables.append(table)
+    return tables
