@@ -151,6 +151,12 @@ class Controller:
         """Clocks >= the limit may not start yet."""
         return self.plan.limit(self.job.clocks)
 
+    def count_members(self) -> tuple[int, int]:
+        """(reliable, transient) members of the durable view."""
+        members = self.view.members if self.view else ()
+        transient = sum(node in self.members.nodes and self._is_transient(node) for node in members)
+        return len(members) - transient, transient
+
     @property
     def is_quiet(self) -> bool:
         """True when no change is under way and every member works under the durable view."""

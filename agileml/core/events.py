@@ -98,5 +98,5 @@ class Tick:
 
 
 ControllerEvent = (
-    NodeUp | NodeDown | NodeSeen | Admit | Notice | NoticeCancelled | Received | Persisted | Superseded | Tick
+    NodeUp | NodeDown | NodeLost | NodeSeen | Admit | Notice | NoticeCancelled | Received | Persisted | Superseded | Tick
 )

@@ -1,0 +1,74 @@
+"""The computing thread of a machine: loads items and runs the user's code, so that the server thread never waits."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from contextlib import nullcontext
+
+from agileml.application import InputError
+from agileml.core.commands import Begin, Begun, Compute, Computed, Loaded, LoadSlices, NodeEvent
+from agileml.core.messages import Failure
+from agileml.core.threads import single_threaded
+from agileml.core.work import Reads, UnitError, Work
+from straggler.coverage import Units, members
+
+Job = Begin | Compute | LoadSlices
+
+
+class Computing:
+    """Takes what a node asks of its shell, in order, and reports what was done through `report`.
+
+    `report` is called in the computing thread. User code that fails is reported as a Failure, and nothing after it.
+    """
+
+    def __init__(self, work: Work, report: Callable[[NodeEvent | Failure], None]) -> None:
+        self._work = work
+        self._report = report
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._reads: tuple[tuple[int, tuple[Units, ...]], Reads] | None = None
+        self._thread = threading.Thread(target=self._run, name="compute", daemon=True)
+        self._thread.start()
+
+    def ask(self, job: Job) -> None:
+        """Do this after what was asked before."""
+        self._jobs.put(job)
+
+    def stop(self) -> None:
+        """End the thread once it is idle; a unit that is being computed is not waited for."""
+        self._jobs.put(None)
+
+    def _run(self) -> None:
+        with single_threaded() if self._work.deterministic else nullcontext():
+            while (job := self._jobs.get()) is not None:
+                try:
+                    self._do(job)
+                except UnitError as error:
+                    self._report(Failure(f"{error.place}: {error.problem}", error.trace))
+                    return
+                except (InputError, MemoryError) as error:
+                    self._report(Failure(str(error) or "out of memory", ""))
+                    return
+
+    def _do(self, job: Job) -> None:
+        match job:
+            case LoadSlices():
+                self._work.load(members(job.slices))
+                self._report(Loaded(sum(1 << index for index in self._work.loaded)))
+            case Begin():
+                self._report(Begun(job, self._read(job.clock, job.bundles).by_partition))
+            case Compute():
+                inputs = self._work.assemble(self._read(job.clock, job.bundles), job.parts)
+                for bundle in job.bundles:
+                    contributions = tuple(self._work.compute(inputs, bundle))
+                    self._report(Computed(job.timeline, job.clock, bundle, contributions))
+
+    def _read(self, clock: int, bundles: tuple[Units, ...]) -> Reads:
+        """What the bundles read; the last answer is kept, since the pull that follows is for the same."""
+        key = (clock, bundles)
+        if self._reads is None or self._reads[0] != key:
+            parts = self._work.parts
+            self._work.load(sorted({unit // parts for bundle in bundles for unit in members(bundle)}))
+            self._reads = (key, self._work.reads(clock, bundles))
+        return self._reads[1]

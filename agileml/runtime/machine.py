@@ -1,0 +1,149 @@
+"""One machine's process: the pure node between a transport and a computing thread."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+import traceback
+
+from agileml.application import Application, Array
+from agileml.core.commands import Leave, NodeCommand, NodeEvent, Send
+from agileml.core.contract import initial_values
+from agileml.core.messages import CONTROLLER, Failure, Message
+from agileml.core.node import Node
+from agileml.core.work import Work
+from agileml.runtime.compute import Computing
+from agileml.runtime.keys import KeyPair
+from agileml.runtime.spec import RunSpec
+from agileml.runtime.transport_events import Address, PeerConnected, Received
+from agileml.runtime.wiring import KINDS, Peers, Usage, kind_of, open_transport, run_codec
+
+TICK_S = 0.02
+USAGE_S = 0.5
+
+
+class Machine:
+    """Serves, backs up and computes as the controller says, until it is told to leave or stopped."""
+
+    def __init__(
+        self, name: str, spec: RunSpec, application: Application, node_ip: str, keys: KeyPair, head: Address
+    ) -> None:
+        self.name = name
+        self.application = application
+        self.job = spec.job(application)
+        self.node = Node(name, self.job, spec.timers(), self._initial_blocks)
+        self._codec = run_codec()
+        timeout_s = spec.config.heartbeat.timeout_s
+        self._transport = open_transport(name, spec.run, node_ip, keys, timeout_s)
+        self.address = self._transport.address
+        self._transport.connect(head)
+        work = Work(application, self.job.layout, self.job.parts, deterministic=self.job.deterministic)
+        self._inbox: queue.SimpleQueue[NodeEvent | Failure] = queue.SimpleQueue()
+        self._computing = Computing(work, self._report)
+        self._initial: dict[str, Array] | None = None
+        self._sent = [0] * len(KINDS)
+        self._usage_due_s = 0.0
+        self._stopping = threading.Event()
+        self._failed = False
+        self._thread = threading.Thread(target=self._run, name="server", daemon=True)
+
+    def start(self) -> None:
+        """Begin to serve."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End both threads and close the transport. A second call does nothing."""
+        self._stopping.set()
+        self._transport.wake()
+        self._computing.stop()
+        if self._thread.is_alive():
+            self._thread.join(timeout=2.0)
+
+    @property
+    def is_running(self) -> bool:
+        """False once it left or was stopped."""
+        return self._thread.is_alive()
+
+    def final_blocks(self, partition: int) -> tuple[Array, ...] | None:
+        """This machine's copy of a partition after the last clock, if it is a backup and has it."""
+        backup = self.node.backup
+        for cut in (backup.arrived(partition), backup.cut(partition)):
+            if cut is not None and cut.clock == self.job.clocks:
+                return cut.blocks
+        return None
+
+    def bytes_sent(self) -> dict[str, int]:
+        """Bytes sent to other machines, by kind of traffic."""
+        return dict(zip(KINDS, self._sent, strict=True))
+
+    # -- the server thread ----------------------------------------------------------------------------------
+
+    def _report(self, event: NodeEvent | Failure) -> None:
+        self._inbox.put(event)
+        self._transport.wake()
+
+    def _initial_blocks(self, partition: int) -> tuple[Array, ...]:
+        if self._initial is None:
+            self._initial = initial_values(self.application, self.job.layout.tables)
+        return self.job.layout.blocks(self._initial, partition)
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                self._turn()
+        except (
+            Exception
+        ) as error:  # a bug of ours: the run must hear of it instead of waiting for this machine
+            self._send(CONTROLLER, Failure(f"{type(error).__name__}: {error}", traceback.format_exc()))
+            self._transport.receive(0.2)
+        finally:
+            self._transport.close()
+
+    def _turn(self) -> None:
+        for event in self._transport.receive(TICK_S):
+            if isinstance(event, Received):
+                self._received(event)
+            elif isinstance(event, PeerConnected) and event.name == CONTROLLER:
+                self._usage_due_s = 0.0
+        while True:
+            try:
+                done = self._inbox.get_nowait()
+            except queue.Empty:
+                break
+            if isinstance(done, Failure):
+                self._failed = True
+                self._send(CONTROLLER, done)
+            else:
+                self._do(self.node.happened(done, time.time()))
+        if not self._failed:
+            self._do(self.node.tick(time.time()))
+        if (now_s := time.monotonic()) >= self._usage_due_s:
+            self._usage_due_s = now_s + USAGE_S
+            self._send(CONTROLLER, Usage(tuple(self._sent)))
+
+    def _received(self, event: Received) -> None:
+        message = self._codec.decode(event.header, event.arrays)
+        if isinstance(message, Peers):
+            self._meet(message)
+        else:
+            self._do(self.node.handle(event.sender, message, time.time()))
+
+    def _meet(self, peers: Peers) -> None:
+        for address in peers.addresses:
+            if address.name != self.name:
+                self._transport.connect(address)
+
+    def _do(self, commands: list[NodeCommand]) -> None:
+        for command in commands:
+            if isinstance(command, Send):
+                self._send(command.to, command.message)
+            elif isinstance(command, Leave):
+                self._stopping.set()
+            else:
+                self._computing.ask(command)
+
+    def _send(self, to: str, message: Message | Usage) -> None:
+        header, arrays = self._codec.encode(message)
+        if self._transport.send(to, header, arrays):
+            self._sent[kind_of(message)] += len(header) + sum(array.nbytes for array in arrays)
