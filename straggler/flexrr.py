@@ -111,11 +111,11 @@ class FlexRrWorker:
         self._started_ns = 0
         self._last_timestamp = -1
         self._task: _Task | None = None
-        self._offers: list[_Offer] = []
+        self._offers: dict[int, _Offer] = {}  # of this clock, by timestamp
         self._reports: dict[int, ProgressReport] = {}
         self._queue: list[tuple[int, DoThis]] = []
         self._redo: list[Bundle] = []
-        self._taken: dict[tuple[int, DoThis], bool] = {}  # begun here -> completed
+        self._taken: dict[int, dict[int, bool]] = {}  # helpee -> timestamp, begun here -> completed
         self._cancelled: dict[int, int] = {}  # helpee -> latest cancel timestamp
         self._heard_clock: dict[int, int] = {}  # helpee -> latest clock it offered work of
         self._out: list[Command] = []
@@ -172,7 +172,7 @@ class FlexRrWorker:
         self.done, self.stop = 0, event.units
         self._own_pushed, self._clock_done, self._reported = False, False, False
         self._started_ns = now_ns
-        self._offers = []
+        self._offers = {}
         self._go_on(now_ns)
 
     def _on_progress(self, event: Progress, now_ns: int) -> None:
@@ -195,7 +195,7 @@ class FlexRrWorker:
             self._finish_own(now_ns)
         elif task.kind is _Kind.HELP:
             assert task.assignment is not None
-            self._taken[task.helpee, task.assignment] = True
+            self._taken[task.helpee][task.assignment.timestamp] = True
             self._out += [Push(task.bundle), Send(task.helpee, HelpCompleted(task.assignment))]
         elif task.kind is _Kind.REDO:
             self._out.append(Push(task.bundle))
@@ -218,7 +218,7 @@ class FlexRrWorker:
         self._average_ns = (
             weight * took + (1 - weight) * self._average_ns if self._average_ns else float(took)
         )
-        for offer in self._offers:
+        for offer in self._offers.values():
             if offer.fate is _Fate.OFFERED:
                 offer.fate = _Fate.CANCELLING
                 self._ask(offer, now_ns)
@@ -232,10 +232,10 @@ class FlexRrWorker:
             self._task = task
             self._out.append(Compute(task.bundle))
             if task.assignment is not None:
-                self._taken[task.helpee, task.assignment] = False
+                self._taken.setdefault(task.helpee, {})[task.assignment.timestamp] = False
                 self._out.append(Send(task.helpee, BegunHelping(task.assignment)))
             return
-        if not self._clock_done and all(offer.fate is _Fate.SETTLED for offer in self._offers):
+        if not self._clock_done and all(offer.fate is _Fate.SETTLED for offer in self._offers.values()):
             self._clock_done = True
             self._out.append(ClockDone(self.clock))
         elif not self._clock_done:
@@ -245,7 +245,7 @@ class FlexRrWorker:
     def _next_task(self) -> _Task | None:
         if self._redo:
             return _Task(_Kind.REDO, self._redo.pop(0))
-        back = next((o for o in self._offers if o.fate in (_Fate.CANCELLING, _Fate.MINE)), None)
+        back = next((o for o in self._offers.values() if o.fate in (_Fate.CANCELLING, _Fate.MINE)), None)
         own_left = not self._own_pushed
         for at, (helpee, assignment) in enumerate(self._queue):
             if assignment.bundle.clock < self.clock or not (own_left or back):
@@ -262,7 +262,7 @@ class FlexRrWorker:
         known = self._reports.get(sender)
         if known is None or report.timer_ns > known.timer_ns:
             self._reports[sender] = report
-        waiting = any(o.helper == sender and o.fate is _Fate.OFFERED for o in self._offers)
+        waiting = any(o.helper == sender and o.fate is _Fate.OFFERED for o in self._offers.values())
         if not waiting:
             self._offer(sender, self.parameters.initial, now_ns)
 
@@ -299,7 +299,7 @@ class FlexRrWorker:
         if start >= self.stop:
             return
         assignment = DoThis(Bundle(self.clock, self.worker, start, self.stop), self._timestamp(now_ns))
-        self._offers.append(_Offer(assignment, helper, _Fate.OFFERED))
+        self._offers[assignment.timestamp] = _Offer(assignment, helper, _Fate.OFFERED)
         self.stop = start
         self._out.append(Send(helper, assignment))
         if self._task is not None and self._task.kind is _Kind.OWN:
@@ -350,7 +350,7 @@ class FlexRrWorker:
     def _on_tick(self, _: Tick, now_ns: int) -> None:
         """Ask again about every range that is not settled: the question or the answer may be lost."""
         if self._task is None and not self._clock_done:
-            for offer in self._offers:
+            for offer in self._offers.values():
                 if offer.fate in (_Fate.BEGUN, _Fate.CANCELLING, _Fate.HELD):
                     self._ask(offer, now_ns)
             self._out.append(WakeAt(now_ns + self.parameters.resend_ns))
@@ -359,22 +359,22 @@ class FlexRrWorker:
 
     def _on_do_this(self, message: tuple[int, DoThis], now_ns: int) -> None:
         helpee, assignment = message
-        seen = (helpee, assignment) in self._taken or (helpee, assignment) in self._queue
-        void = (
-            assignment.timestamp <= self._cancelled.get(helpee, -1)
-            or assignment.bundle.clock < self._heard_clock.get(helpee, -1)  # a late double
-        )
-        if seen or void or assignment.bundle.clock > self.clock or helpee not in self.helpees:
+        clock = assignment.bundle.clock
+        heard = self._heard_clock.get(helpee, -1)
+        if (
+            helpee not in self.helpees
+            or clock > self.clock
+            or clock < heard  # a late double: of that clock nothing is open
+            or assignment.timestamp <= self._cancelled.get(helpee, -1)
+            or assignment.timestamp in self._taken.get(helpee, ())
+            or (helpee, assignment) in self._queue
+        ):
             return
-        self._heard_clock[helpee] = assignment.bundle.clock
-        # It is at this clock, so nothing of its earlier ones is open: nobody will ask about those again.
-        self._taken = {
-            (who, what): completed
-            for (who, what), completed in self._taken.items()
-            if who != helpee or what.bundle.clock >= assignment.bundle.clock
-        }
+        if clock > heard:
+            self._heard_clock[helpee] = clock
+            self._taken.pop(helpee, None)  # nobody will ask about an earlier clock again
         self._queue.append((helpee, assignment))
-        if assignment.bundle.clock < self.clock and self._task is not None and self._task.kind is _Kind.OWN:
+        if clock < self.clock and self._task is not None and self._task.kind is _Kind.OWN:
             self._task = None  # own work waits
         self._go_on(now_ns)
 
@@ -386,7 +386,7 @@ class FlexRrWorker:
             for who, what in self._queue
             if who != helpee or what.timestamp > self._cancelled[helpee]
         ]
-        completed = self._taken.get((helpee, cancel.assignment))
+        completed = self._taken.get(helpee, {}).get(cancel.assignment.timestamp)
         if completed:
             self._out.append(Send(helpee, HelpCompleted(cancel.assignment)))
         else:
@@ -402,11 +402,11 @@ class FlexRrWorker:
         self.helpers = tuple(w for w in self.helpers if w != gone)
         self.helpees = tuple(w for w in self.helpees if w != gone)
         self._queue = [(who, what) for who, what in self._queue if who != gone]
-        self._taken = {key: done for key, done in self._taken.items() if key[0] != gone}
+        self._taken.pop(gone, None)
         if self._task is not None and self._task.kind is _Kind.HELP and self._task.helpee == gone:
             self._out.append(Discard(self._task.bundle))
             self._task = None
-        for offer in self._offers:
+        for offer in self._offers.values():
             if offer.helper == gone and offer.fate is not _Fate.SETTLED:
                 self._take_back(offer)
         self._go_on(now_ns)
@@ -418,7 +418,7 @@ class FlexRrWorker:
         self._go_on(now_ns)
 
     def _find(self, assignment: DoThis) -> _Offer | None:
-        return next((offer for offer in self._offers if offer.assignment == assignment), None)
+        return self._offers.get(assignment.timestamp)
 
     def _timestamp(self, now_ns: int) -> int:
         """Unique and growing, whatever the clock does."""

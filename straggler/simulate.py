@@ -11,7 +11,7 @@ import heapq
 import math
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from straggler.coverage import Verdict, judge, ranges, span
@@ -125,7 +125,7 @@ class _Runner:
         self.bundle: Bundle | None = None
         self.stop = 0  # units of the bundle to compute
         self.done = 0  # of them, as of the last check
-        self.target = 0  # units at which to wake up
+        self.target = -1  # units at which to wake up; -1: not planned
         self.generation = 0  # of the planned wake-up; older ones are void
         self.begun_ns = 0
         self.work = 0.0  # of the profile, when the present computing began
@@ -243,10 +243,11 @@ class Simulation:
 
     def _deliver(self, to: int, sender: int, message: Message) -> None:
         if to in self.alive:
-            self.runners[to].mailbox.append((sender, message))
-            if self.runners[to].bundle is None:
+            runner = self.runners[to]
+            runner.mailbox.append((sender, message))
+            if runner.bundle is None:
                 self._read_mail(to)
-            else:
+            elif len(runner.mailbox) == 1:  # else the next check is planned already
                 self._plan_wake(to)
 
     def _read_mail(self, worker: int) -> None:
@@ -290,13 +291,13 @@ class Simulation:
             self.outcome.waiting_s += (self.now - runner.idle_since_ns) / SECOND_NS
             runner.idle_since_ns = None
         runner.bundle, runner.stop, runner.done = bundle, bundle.stop - bundle.start, 0
+        runner.target = -1
         runner.begun_ns, runner.work = self.now, runner.profile.work_by(self.now / SECOND_NS)
         runner.read_ns.setdefault(bundle, self.now)
 
     def _plan_wake(self, worker: int) -> None:
         """The next time at which this worker has something to decide: a task's end, a report, a message."""
         runner = self.runners[worker]
-        runner.generation += 1
         if runner.bundle is None:
             return
         target = runner.stop
@@ -306,14 +307,16 @@ class Simulation:
         if runner.mailbox:
             spent = runner.units_by(self.now)
             target = min(target, (spent // self.check_units + 1) * self.check_units)
-        runner.target = target
-        self._at(runner.time_of(target, self.now), self._wake, worker, runner.generation)
+        if target != runner.target:
+            runner.target = target
+            runner.generation += 1
+            self._at(runner.time_of(target, self.now), self._wake, worker, runner.generation)
 
     def _wake(self, worker: int, generation: int) -> None:
         runner = self.runners[worker]
         if worker not in self.alive or generation != runner.generation or runner.bundle is None:
             return
-        runner.done = runner.target
+        runner.done, runner.target = runner.target, -1
         if runner.done < runner.stop:
             self._handle(worker, Progress(runner.done))
         else:
@@ -352,8 +355,8 @@ class Simulation:
         if dealt is None:
             self._check_barrier()
             return
-        for owner, units in dealt.items():
-            if (round_, owner) not in self.dealt:
+        if (round_, worker) not in self.dealt:
+            for owner, units in dealt.items():
                 self.dealt[round_, owner], self.counted[round_, owner] = units, 0
                 self.open_units[round_] = self.open_units.get(round_, 0) + units
                 self.outcome.units += units
@@ -379,10 +382,9 @@ class Simulation:
         read_ns = runner.read_ns.pop(bundle, runner.round_ns)
         if bundle.owner == worker and bundle.start == 0:
             read_ns = runner.round_ns
-        self._at(self.now + self._delay_ns(), self._count, Counted(bundle, worker, read_ns, 0))
+        self._at(self.now + self._delay_ns(), self._count, bundle, worker, read_ns)
 
-    def _count(self, pushed: Counted) -> None:
-        bundle = pushed.bundle
+    def _count(self, bundle: Bundle, worker: int, read_ns: int) -> None:
         key = (bundle.clock, bundle.owner)
         units = span(bundle.start, bundle.stop)
         redone = bundle.owner in self.gone
@@ -394,8 +396,8 @@ class Simulation:
             return
         self.counted[key] |= units
         self.last_ns = self.now
-        self.outcome.log.append(replace(pushed, arrived_ns=self.now))
-        if pushed.worker != bundle.owner:
+        self.outcome.log.append(Counted(bundle, worker, read_ns, self.now))
+        if worker != bundle.owner:
             if redone:
                 self.outcome.redone_units += bundle.stop - bundle.start
             else:
@@ -405,9 +407,9 @@ class Simulation:
             while self.open_units.get(self.version) == 0:
                 self.version += 1
                 self.outcome.completed_ns.append(self.now)
-            for worker in sorted(self.alive):
-                if self.runners[worker].wants:
-                    self._at(self.now + self._delay_ns(), self._offer_round, worker)
+            for waiting in sorted(self.alive):
+                if self.runners[waiting].wants:
+                    self._at(self.now + self._delay_ns(), self._offer_round, waiting)
 
     # -- members
 
