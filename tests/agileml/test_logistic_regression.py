@@ -43,6 +43,23 @@ def test_large_scores_do_not_overflow_and_no_items_give_nothing() -> None:
     assert np.array_equal(gradient, np.zeros((2, 3)))
 
 
+def test_the_bits_do_not_depend_on_where_the_arrays_lie() -> None:
+    # Machines load different slices, so equal items lie at different addresses: vector code must not care.
+    rng = np.random.default_rng(4)
+    for items, features, classes in ((1, 65, 10), (3, 17, 2), (23, 65, 10), (157, 201, 7)):
+        x = rng.normal(size=(items, features)).astype(np.float32)
+        y = rng.integers(0, classes, items)
+        weights = rng.normal(size=(classes, features)).astype(np.float32)
+        found = set()
+        for shift in range(16):
+            moved = [np.empty(array.size + 16, np.float32)[shift:][: array.size] for array in (x, weights)]
+            for target, array in zip(moved, (x, weights), strict=True):
+                target[:] = array.reshape(-1)
+            loss, gradient = loss_and_gradient(moved[1].reshape(weights.shape), moved[0].reshape(x.shape), y)
+            found.add((loss, gradient.tobytes()))
+        assert len(found) == 1
+
+
 @settings(deadline=None, derandomize=True, max_examples=30)
 @given(st.integers(1, 5), st.sampled_from([1, 2, 4]), st.sampled_from([1, 2]), st.floats(0, 3))
 def test_the_clocks_of_a_pass_add_up_to_the_gradient_of_the_objective(
