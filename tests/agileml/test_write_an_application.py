@@ -1,4 +1,4 @@
-"""The code of docs/write-an-application.md does what the page says."""
+"""The code of docs/write-an-application.md does what the page says, and docs/applications.md has every key."""
 
 import re
 import sys
@@ -11,13 +11,16 @@ import yaml
 
 from agileml.application import Application, InputError, Settings
 from agileml.apps import application_class, build
-from agileml.apps.logistic_regression import LogisticRegression
-from agileml.apps.matrix_factorization import MatrixFactorization
+from agileml.apps import logistic_regression as mlr
+from agileml.apps import matrix_factorization as mf
+from agileml.apps.labelled import Blobs, Digits, NpzFile
+from agileml.apps.ratings import MadeRatings, RatingsFile
 from agileml.config import from_values
 from agileml.core.optimizer import optimizer
 from agileml.sequential import run_sequential
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs/write-an-application.md").read_text()
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGE = (DOCS / "write-an-application.md").read_text()
 
 
 def code(language: str) -> list[str]:
@@ -79,8 +82,8 @@ def test_the_page_shows_the_error_that_comes(folder: Path) -> None:
 
 
 def test_names() -> None:
-    assert application_class("mf") is MatrixFactorization
-    assert application_class("mlr") is LogisticRegression
+    assert application_class("mf") is mf.MatrixFactorization
+    assert application_class("mlr") is mlr.LogisticRegression
 
 
 WRONG = {
@@ -107,3 +110,16 @@ def test_wrong_names_are_one_sentence(folder: Path, name: str) -> None:
         build(name, Settings())
     assert str(found.value).startswith("application: ")
     assert "\n" not in str(found.value)
+
+
+def test_the_page_of_the_bundled_applications_shows_every_key_and_its_default() -> None:
+    page = (DOCS / "applications.md").read_text()
+    blocks = [yaml.safe_load(block) for block in re.findall(r"^```yaml\n(.*?)^```$", page, re.M | re.S)]
+    shown = {block["data"]["kind"]: block["data"] for block in blocks}
+    for section in (RatingsFile, MadeRatings, Digits, NpzFile, Blobs):
+        defaults = {name: field.default for name, field in section.model_fields.items()}
+        found = shown[defaults["kind"]]
+        assert found == {name: found["path"] if name == "path" else value for name, value in defaults.items()}
+    for block, model in ((blocks[0], mf.Model), (blocks[2], mlr.Model)):
+        assert block["model"] == model().model_dump()
+        assert from_values(block).application == block["application"]
