@@ -22,10 +22,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from typing import Any
 
-from agileml.core.change import Change, LostError, plan_change
+from agileml.core.change import LostError, plan_change
+from agileml.core.change_run import ChangeRun, Phase
 from agileml.core.commands import ControllerCommand, Finished, Halt, HaltKind, Note, Persist, Released, Send
 from agileml.core.cutting import CutRule, OpenCut
 from agileml.core.events import (
@@ -58,14 +58,15 @@ from agileml.core.messages import (
     Prepare,
     Promise,
     Release,
-    Role,
     Status,
     Stored,
 )
-from agileml.core.placement import StageRule, place
+from agileml.core.placement import StageRule
 from agileml.core.plan import PlannedEvent, PlanRunner
+from agileml.core.progress_log import ProgressLog
 from agileml.core.record import Record
-from agileml.core.view import NOBODY, CutId, View
+from agileml.core.triggers import slices_for, why_change, why_start
+from agileml.core.view import CutId, View
 
 
 @dataclass(frozen=True)
@@ -79,24 +80,6 @@ class ControllerSettings:
     join_wait_s: float = 1.0
     expected: int = 1
     seed: int = 0
-
-
-class _Phase(Enum):
-    CLAIM = "claim"
-    PREPARE = "prepare"
-    INSTALL = "install"
-    COMMIT = "commit"
-
-
-@dataclass
-class _Running:
-    epoch: int
-    trigger: str
-    started_s: float
-    phase: _Phase = _Phase.CLAIM
-    promises: dict[str, Promise] = field(default_factory=dict)
-    change: Change | None = None
-    installed: set[tuple[int, Role]] = field(default_factory=set)
 
 
 class Controller:
@@ -119,15 +102,13 @@ class Controller:
         self._out: list[ControllerCommand] = []
         self._now_s = 0.0
         self._writing: Record | None = None
-        self._running: _Running | None = None
+        self._running: ChangeRun | None = None
         self._halted = False
         self._restarted = self.record.view is not None
         self._listen_until_s: float | None = None
         self._versions: dict[int, int] = {}
         self._cut = OpenCut(job.layout.partitions)
-        self._heard: int | None = None if self._restarted else 0
-        self._clock_s: float | None = None
-        self._last_progress_s: float | None = None
+        self._log = ProgressLog(None if self._restarted else 0)
         self._resend_due_s = 0.0
         self._takeover = self.record.number > 0
 
@@ -259,14 +240,15 @@ class Controller:
         match message:
             case Status():
                 self._status(member, message)
-            case Promise():
-                self._promise(sender, message)
-            case Installed():
-                self._installed(message)
+            case Promise() if self._running:
+                self._running.promise(sender, message)
+            case Installed() if self._running:
+                self._running.installed(message)
             case Stored() if self._is_current(message.epoch):
                 self._cut.stored(message.partition, message.clock)
             case Missed() if self._is_current(message.epoch) and message.clock == self._cut.next:
-                self._name_cut(self._cut.missed(message.version, self._interval(), self.job.clocks))
+                self._cut.missed(message.version, self._interval(), self.job.clocks)
+                self._send_cut()
             case Failure():
                 problem = f"machine {sender}: {message.problem}"
                 self._note("error", machine=sender, problem=message.problem, trace=message.trace)
@@ -284,53 +266,20 @@ class Controller:
         if self.view is not None and self._running is None and status.epoch == self.view.epoch:
             for partition, version in status.versions:
                 self._versions[partition] = max(version, self._versions.get(partition, 0))
-        self._progress(member.name, status)
+        self._out.extend(self._log.add(status.progress))
+        if status.progress and self._log.heard is not None:
+            self._send(member.name, Heard(self._log.heard))
         if self._running is None and self.view is not None and status.epoch < self.view.epoch:
             self._announce_to(member.name)
 
     def _is_loaded(self, member: Member) -> bool:
         """A machine is ready when it has the slices it would get if it joined now."""
         assert member.status is not None
-        wanted = self._slices_for(member)
+        wanted = slices_for(member, self.members, self.settings.rule, self.job.slices)
         if wanted & ~member.status.loaded:
             self._send(member.name, Load(wanted))
             return False
         return True
-
-    def _slices_for(self, member: Member) -> int:
-        """What a machine would work on, as a set of slices, if everyone who is expected were a member."""
-        machines = self.members.expected()
-        if member.name not in machines.reliable + machines.transient:
-            tier = "reliable" if member.tier is Tier.RELIABLE else "transient"
-            machines = replace(machines, **{tier: (*getattr(machines, tier), member.name)})
-        if not machines.reliable:
-            return 0
-        nobody = (NOBODY,) * self.job.slices
-        one = (NOBODY,)
-        worker = place(machines, self.settings.rule, one, one, nobody, nobody).worker
-        return sum(1 << index for index, node in enumerate(worker) if node == member.name)
-
-    def _progress(self, sender: str, status: Status) -> None:
-        for entry in status.progress:
-            if self._heard is None:
-                self._heard = entry.clock
-            if entry.clock != self._heard:
-                continue
-            seconds = None if self._last_progress_s is None else max(0.0, entry.at_s - self._last_progress_s)
-            if seconds is not None:
-                self._clock_s = seconds if self._clock_s is None else 0.8 * self._clock_s + 0.2 * seconds
-            self._last_progress_s = entry.at_s
-            self._heard += 1
-            self._note(
-                "clock",
-                clock=self._heard,
-                loss=entry.loss,
-                examples=entry.examples,
-                seconds=seconds,
-                at_s=entry.at_s,
-            )
-        if status.progress and self._heard is not None:
-            self._send(sender, Heard(self._heard))
 
     # -- changes --------------------------------------------------------------------------------------------
 
@@ -349,7 +298,7 @@ class Controller:
             if self._now_s < self._listen_until_s:
                 return
         if self._running is not None:
-            self._drive()
+            self._drive(self._running)
             return
         self._fire_plan()
         self._release_leavers()
@@ -365,67 +314,39 @@ class Controller:
             self.view is not None and self._cut.next is None and self.record.committed.clock < self.job.clocks
         ):
             version = max([self.view.base, self.record.committed.clock, *self._versions.values()])
-            self._name_cut(self._cut.name(version, self._interval(), self.job.clocks))
+            self._cut.name(version, self._interval(), self.job.clocks)
+            self._send_cut()
 
     def _is_done(self) -> bool:
         return self.record.committed.clock == self.job.clocks and self.plan.is_over and self.is_quiet
 
     def _trigger(self) -> str | None:
         """Why the arrangement must change, if it must."""
-        view = self.view
-        machines = self.members.machines(frozenset(view.members) if view else frozenset())
-        if view is None:
-            expected = self.members.expected()
-            up = len(self.members.nodes) >= self.settings.expected
-            return "start" if up and machines == expected and machines.reliable else None
+        settings = self.settings
+        if self.view is None:
+            return why_start(self.members, settings.expected)
         if self._restarted:
             return "restart of the controller"
-        dead = [node for node in view.members if not self.members.is_alive(node)]
-        if dead:
-            return f"failure of {', '.join(dead)}"
-        leaving = [node for node in view.members if not self.members.may_hold(self.members.nodes[node])]
-        stays = set(view.members) - set(leaving)
-        if leaving and any(self.members.nodes[node].tier is Tier.RELIABLE for node in stays):
-            return f"notice for {', '.join(leaving)}"
-        joining = [node for node in machines.reliable + machines.transient if node not in view.members]
-        if joining and self._may_join(joining):
-            return f"join of {', '.join(joining)}"
-        reliable = sum(self.members.nodes[node].tier is Tier.RELIABLE for node in stays)
-        stage, why = (
-            self.settings.rule.stage(reliable, len(stays) - reliable) if reliable else (view.stage, "")
-        )
-        return f"stage {stage}: {why}" if stage != view.stage else None
-
-    def _may_join(self, joining: Sequence[str]) -> bool:
-        """Machines that come together join together, unless one of them is late."""
-        assert self.view is not None
-        expected = self.members.expected()
-        known = {*self.view.members, *joining}
-        if all(node in known for node in expected.reliable + expected.transient):
-            return True
-        since = [self.members.nodes[node].ready_since_s or 0.0 for node in joining]
-        return self._now_s - min(since) >= self.settings.join_wait_s
+        return why_change(self.view, self.members, settings.rule, self._now_s, settings.join_wait_s)
 
     def _claim(self, trigger: str) -> None:
         epoch = self.record.claimed + 1
-        self._running = _Running(epoch, trigger, self._now_s)
+        self._running = ChangeRun(epoch, trigger, self._now_s)
         self._persist(replace(self.record, claimed=epoch))
 
-    def _drive(self) -> None:
-        running = self._running
-        assert running is not None
-        alive = self.members.alive()
-        if running.phase is _Phase.PREPARE and all(m.name in running.promises for m in alive):
+    def _drive(self, running: ChangeRun) -> None:
+        alive = [member.name for member in self.members.alive()]
+        if running.phase is Phase.PREPARE and not running.unpromised(alive):
             self._plan_and_install(running)
-        if running.phase is _Phase.INSTALL and not self._halted:
+        if running.phase is Phase.INSTALL and not self._halted:
             assert running.change is not None
-            if not self._still_good(running.change):
+            if not running.is_good(self.members):
                 self._claim(running.trigger)
-            elif all((f.partition, f.role) in running.installed for _, f in running.change.fetches):
-                running.phase = _Phase.COMMIT
+            elif not any(running.outstanding()):
+                running.phase = Phase.COMMIT
                 self._persist(replace(self.record, view=running.change.view))
 
-    def _plan_and_install(self, running: _Running) -> None:
+    def _plan_and_install(self, running: ChangeRun) -> None:
         view = self.view
         machines = self.members.machines(frozenset(view.members) if view else frozenset())
         if not machines.reliable and view is not None:
@@ -447,29 +368,9 @@ class Controller:
         except LostError as error:
             self._halt(HaltKind.LOST, str(error))
             return
-        running.phase = _Phase.INSTALL
+        running.phase = Phase.INSTALL
         for node, fetch in running.change.fetches:
             self._send(node, fetch)
-
-    def _still_good(self, change: Change) -> bool:
-        """False when a machine that the change counts on died or got a notice since."""
-        sources = {fetch.source.node for _, fetch in change.fetches} - {NOBODY}
-        nodes = self.members.nodes
-        stays = all(self.members.is_alive(n) for n in {*change.view.members, *sources})
-        reliable = [n for n in change.view.members if nodes[n].tier is Tier.RELIABLE]
-        return stays and all(
-            nodes[n].deadline_s is None for n in change.view.members if n not in reliable or len(reliable) > 1
-        )
-
-    def _promise(self, sender: str, message: Promise) -> None:
-        running = self._running
-        if running and running.phase is _Phase.PREPARE and message.epoch == running.epoch:
-            running.promises[sender] = message
-
-    def _installed(self, message: Installed) -> None:
-        running = self._running
-        if running and running.phase is _Phase.INSTALL and message.epoch == running.epoch:
-            running.installed.add((message.partition, message.role))
 
     # -- durable writes -------------------------------------------------------------------------------------
 
@@ -489,7 +390,7 @@ class Controller:
         elif self.record.claimed != before.claimed:
             running = self._running
             assert running is not None
-            running.phase = _Phase.PREPARE
+            running.phase = Phase.PREPARE
             for member in self.members.alive():
                 self._prepare(member.name)
         elif self.record.committed != before.committed:
@@ -507,11 +408,7 @@ class Controller:
         self._restarted = False
         self._versions = {}
         self._cut = OpenCut(self.job.layout.partitions)
-        redone = 0
-        if running.change.rolled_back:
-            redone = max(0, max(known, self._heard or 0) - view.base)
-            if self._heard is not None:
-                self._heard = min(self._heard, view.base)
+        redone = self._log.roll_back(known, view.base) if running.change.rolled_back else 0
         old = set(before.view.members) if before.view else set()
         if joined := [node for node in view.members if node not in old]:
             self._note("join", machines=joined)
@@ -559,11 +456,7 @@ class Controller:
         self._send(node, Announce(self.view, self.limit))
 
     def _interval(self) -> int:
-        return self.settings.cuts.interval(self._clock_s)
-
-    def _name_cut(self, clock: int) -> None:
-        assert clock == self._cut.next
-        self._send_cut()
+        return self.settings.cuts.interval(self._log.clock_s)
 
     def _send_cut(self) -> None:
         assert self.view is not None
@@ -577,14 +470,12 @@ class Controller:
             if member.ready_since_s is None and member.status is not None:
                 self._is_loaded(member)
         if running is not None:
-            if running.phase is _Phase.PREPARE:
-                for member in self.members.alive():
-                    if member.name not in running.promises:
-                        self._prepare(member.name)
-            elif running.phase is _Phase.INSTALL and running.change is not None:
-                for node, fetch in running.change.fetches:
-                    if (fetch.partition, fetch.role) not in running.installed:
-                        self._send(node, fetch)
+            if running.phase is Phase.PREPARE:
+                for node in running.unpromised(member.name for member in self.members.alive()):
+                    self._prepare(node)
+            elif running.phase is Phase.INSTALL:
+                for node, fetch in running.outstanding():
+                    self._send(node, fetch)
             return
         if view is None:
             return

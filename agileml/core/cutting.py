@@ -31,16 +31,15 @@ class OpenCut:
         self._extra = 1
         self.next: int | None = None
 
-    def name(self, version: int, interval: int, last: int) -> int:
+    def name(self, version: int, interval: int, last: int) -> None:
         """Choose the next clock: `interval` clocks after what has been reached, at most `last`."""
         self._stored.clear()
         self.next = min(last, version + interval)
-        return self.next
 
-    def missed(self, version: int, interval: int, last: int) -> int:
+    def missed(self, version: int, interval: int, last: int) -> None:
         """A shard was past the named clock: name a later one, farther ahead each time."""
         self._extra *= 2
-        return self.name(version, max(interval, self._extra), last)
+        self.name(version, max(interval, self._extra), last)
 
     def stored(self, partition: int, clock: int) -> None:
         """A part has arrived at its backup."""

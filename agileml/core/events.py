@@ -98,5 +98,15 @@ class Tick:
 
 
 ControllerEvent = (
-    NodeUp | NodeDown | NodeLost | NodeSeen | Admit | Notice | NoticeCancelled | Received | Persisted | Superseded | Tick
+    NodeUp
+    | NodeDown
+    | NodeLost
+    | NodeSeen
+    | Admit
+    | Notice
+    | NoticeCancelled
+    | Received
+    | Persisted
+    | Superseded
+    | Tick
 )

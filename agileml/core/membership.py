@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from agileml.core.events import Tier
@@ -91,11 +92,19 @@ class Membership:
 
     def machines(self, also: frozenset[str]) -> Machines:
         """Who may hold things after a change: ready machines and those in `also` (the members)."""
-        chosen = [
+        return self._by_tier(
             member
             for member in self.nodes.values()
             if self.may_hold(member) and (member.ready_since_s is not None or member.name in also)
-        ]
+        )
+
+    def with_machine(self, extra: Member) -> Machines:
+        """As `expected`, with `extra` even if it is not admitted yet."""
+        return self._by_tier(m for m in self.nodes.values() if self.may_hold(m) or m is extra)
+
+    @staticmethod
+    def _by_tier(members: Iterable[Member]) -> Machines:
+        chosen = list(members)
         return Machines(
             tuple(m.name for m in chosen if m.tier is Tier.RELIABLE),
             tuple(m.name for m in chosen if m.tier is Tier.TRANSIENT),
