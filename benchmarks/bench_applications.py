@@ -134,7 +134,8 @@ def bench_mlr(quick: bool) -> None:
             theirs = peer.score(split.scaled(split.test_items), split.test_labels)
             ours = found["test_accuracy"]
             what = f"MLR test accuracy, {name}, seed {seed}, {clocks} clocks"
-            row(what, f"{ours:.4f}", f"{theirs:.4f}", ours / theirs, ">= 0.95, at most 0.006 below")
+            limit = "at most 0.006 below" + (", >= 0.95" if name == "digits" else "")
+            row(what, f"{ours:.4f}", f"{theirs:.4f}", ours / theirs, limit)
 
     app = LogisticRegression(
         Settings(
