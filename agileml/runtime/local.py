@@ -1,0 +1,351 @@
+"""A Ray cluster on this machine, with as many nodes as the job has machines.
+
+Each node is a real one: its own raylet, labelled with tier and allocation, that can be removed or killed as a whole.
+Nothing of it is shared with other clusters here: its files, its token and the file with its address lie in one folder
+of its own (mode 0700), its ports are free ones. And nothing of it stays: not after `shutdown`, not after Ctrl-C or
+SIGTERM, and what a SIGKILL of this process leaves behind goes at once (raylets die with their parent) or, at the
+latest, when the next cluster starts.
+
+Machines are added from the main thread, one after the other: 1-2 s each, of which Ray sleeps most.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import math
+import os
+import secrets
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+import psutil
+
+from agileml.plan_config import Tier
+from agileml.runtime.cluster import ALLOCATION_LABEL, TIER_LABEL, NodeInfo, connect, use_tokens
+
+# A raylet that died is found dead after about 0.5 s, one that is frozen after 3.5 s. The engine's own heartbeats are
+# faster; these must not be so fast that a busy machine looks dead.
+HEALTH_CHECK = {
+    "health_check_initial_delay_ms": 0,
+    "health_check_period_ms": 200,
+    "health_check_timeout_ms": 1000,
+    "health_check_failure_threshold": 3,
+}
+OBJECT_STORE_BYTES = 80 << 20  # arrays go over our own data plane; Ray's store holds next to nothing
+PREFIX = "proteus-"
+OWNER = "owner"
+AUTH_VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+
+
+class LocalCluster:
+    """A context manager: a head node that this process is connected to, and machines added and taken away.
+
+    with LocalCluster() as cluster:
+        machines = cluster.add_machines(Tier.TRANSIENT, 2)
+        cluster.kill(machines[0].node_id)
+    """
+
+    def __init__(self, *, runtime_env: Mapping[str, Any] | None = None, namespace: str = "proteus") -> None:
+        """`runtime_env` and `namespace` are those of the Ray job (see `ray.init`)."""
+        self._runtime_env, self._namespace = runtime_env, namespace
+        self._nodes: dict[str, Any] = {}
+        self._machines: dict[str, NodeInfo] = {}
+        self._allocations = 0
+        self._folder: Path | None = None
+        self._environment_before: dict[str, str | None] = {}
+        self._sigterm_before: Any = None
+
+    @property
+    def address(self) -> str:
+        """host:port of the GCS."""
+        return str(self._cluster.gcs_address)
+
+    @property
+    def head_node_id(self) -> str:
+        """Ray's id of the head node."""
+        return str(self._cluster.head_node.node_id)
+
+    @property
+    def token_path(self) -> Path:
+        """The file (mode 0600) with the token that every process of this cluster must show."""
+        assert self._folder is not None, "the cluster is not started"
+        return self._folder / "token"
+
+    def __enter__(self) -> Self:
+        sweep()
+        self._folder = _new_folder()
+        atexit.register(self.shutdown)
+        self._catch_sigterm()
+        try:
+            self._start_head()
+        except BaseException:
+            self.shutdown()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.shutdown()
+
+    def add_machines(
+        self, tier: Tier | str, count: int, *, cpus: float = 1, gpus: float = 0, allocation: str | None = None
+    ) -> list[NodeInfo]:
+        """Start `count` nodes with so many logical CPUs and GPUs each, as one allocation (a new name if None)."""
+        tier = Tier(tier)
+        self._allocations += 1
+        allocation = allocation or f"{tier}-{self._allocations}"
+        added = []
+        for _ in range(count):
+            labels = {TIER_LABEL: str(tier), ALLOCATION_LABEL: allocation}
+            node = self._add_node(num_cpus=math.ceil(cpus), num_gpus=math.ceil(gpus), labels=labels)
+            machine = NodeInfo(node.node_id, node.node_ip_address, tier, allocation)
+            self._nodes[machine.node_id], self._machines[machine.node_id] = node, machine
+            added.append(machine)
+        return added
+
+    def machines(self) -> list[NodeInfo]:
+        """The machines that were added and neither removed nor killed, in that order."""
+        return list(self._machines.values())
+
+    def remove(self, node_id: str) -> None:
+        """Stop one machine as its owner would: the raylet says good-bye. Raises KeyError: no such machine."""
+        node = self._nodes.pop(node_id)
+        del self._machines[node_id]
+        left = _tree(_raylet(node))
+        self._cluster.remove_node(node, allow_graceful=True)
+        _kill(left)
+
+    def kill(self, node_id: str) -> None:
+        """Kill one machine as a whole: its raylet and all processes on it. Raises KeyError: no such machine.
+
+        An actor outlives its killed raylet by more than a minute, so the processes are collected first.
+        """
+        node = self._nodes.pop(node_id)
+        del self._machines[node_id]
+        self._cluster.worker_nodes.discard(node)
+        _kill(_tree(_raylet(node)))
+        _raylet_process(node).wait()
+
+    def processes(self) -> list[psutil.Process]:
+        """Every live process of this cluster, this one not included."""
+        return _processes_of(self._folder) if self._folder else []
+
+    def shutdown(self) -> None:
+        """Disconnect, end every process and remove every file of the cluster; a second time does nothing."""
+        folder, self._folder = self._folder, None
+        if folder is None:
+            return
+        atexit.unregister(self.shutdown)
+        with _undisturbed():
+            import ray
+
+            ray.shutdown()
+            own = [child for child in psutil.Process().children() if _is_of(child, folder)]
+            _kill([process for child in own for process in _tree(child)])
+            _kill(
+                _processes_of(folder)
+            )  # workers of raylets that died on their own have another parent by now
+            self._nodes.clear()
+            self._machines.clear()
+            shutil.rmtree(folder, ignore_errors=True)
+            self._restore_environment()
+
+    def _start_head(self) -> None:
+        folder = self._folder
+        assert folder is not None
+        self._set_environment(
+            {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": None, "RAY_AUTH_TOKEN_PATH": str(self.token_path)}
+        )
+        from ray.cluster_utils import Cluster
+
+        use_tokens()
+        self._cluster = Cluster()
+        self._add_node(num_cpus=0, include_dashboard=False, _system_config=HEALTH_CHECK)
+        with self._rays_own_folder():
+            connect(self._cluster.address, runtime_env=self._runtime_env, namespace=self._namespace)
+        self._catch_sigterm()
+
+    def _add_node(self, **arguments: Any) -> Any:
+        with self._rays_own_folder(), _quiet_ray():
+            node = self._cluster.add_node(
+                object_store_memory=OBJECT_STORE_BYTES, dashboard_agent_listen_port=0, **arguments
+            )
+        self._catch_sigterm()  # each node puts a handler of its own there, which drains for up to 30 s
+        return node
+
+    @contextlib.contextmanager
+    def _rays_own_folder(self) -> Iterator[None]:
+        """Sessions, sockets and the file with the current address go to our folder, not to /tmp/ray."""
+        before = {name: os.environ.get(name) for name in ("RAY_TMPDIR", "RAY_USAGE_STATS_ENABLED")}
+        os.environ["RAY_TMPDIR"] = str(self._folder)
+        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+        try:
+            yield
+        finally:
+            _put_environment(before)
+
+    def _set_environment(self, changes: Mapping[str, str | None]) -> None:
+        self._environment_before = {name: os.environ.get(name) for name in changes}
+        _put_environment(changes)
+
+    def _restore_environment(self) -> None:
+        _put_environment(self._environment_before)
+        if self._sigterm_before is not None:
+            signal.signal(signal.SIGTERM, self._sigterm_before)
+            self._sigterm_before = None
+        if os.environ.get("RAY_AUTH_MODE") != "token":
+            from ray._raylet import Config  # type: ignore[attr-defined]
+
+            Config.initialize("")
+
+    def _catch_sigterm(self) -> None:
+        """SIGTERM ends this process the way an exception does, so that `shutdown` runs."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        before = signal.getsignal(signal.SIGTERM)
+        if self._sigterm_before is None:
+            self._sigterm_before = before if before is not None else signal.SIG_DFL
+        signal.signal(signal.SIGTERM, _leave)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+def _put_environment(values: Mapping[str, str | None]) -> None:
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def _new_folder() -> Path:
+    """A folder of mode 0700, with a name short enough for the socket paths below it (107 bytes), and a token in it."""
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir="/tmp"))
+    (folder / "ray").mkdir()
+    me = psutil.Process()
+    (folder / OWNER).write_text(f"{me.pid} {me.create_time()}")
+    token = os.open(folder / "token", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        os.write(token, secrets.token_hex(32).encode())
+    finally:
+        os.close(token)
+    return folder
+
+
+def sweep() -> list[Path]:
+    """Remove what clusters of killed processes left behind: their processes and folders; returns the folders."""
+    removed = []
+    for folder in Path("/tmp").glob(f"{PREFIX}*"):
+        try:
+            if folder.stat().st_uid != os.getuid():
+                continue
+            pid, created = (folder / OWNER).read_text().split()
+            alive = psutil.pid_exists(int(pid)) and psutil.Process(int(pid)).create_time() == float(created)
+        except (OSError, ValueError, psutil.NoSuchProcess):
+            continue  # no folder of ours, or one that is just being made or removed
+        if not alive:
+            _kill(_processes_of(folder))
+            shutil.rmtree(folder, ignore_errors=True)
+            removed.append(folder)
+    return removed
+
+
+def _processes_of(folder: Path) -> list[psutil.Process]:
+    return [process for process in psutil.process_iter() if _is_of(process, folder)]
+
+
+def _is_of(process: psutil.Process, folder: Path) -> bool:
+    """Ray's own processes name the session's folder in their arguments; its workers, which overwrite those, write
+    their output there."""
+    if process.pid == os.getpid():
+        return False
+    with contextlib.suppress(psutil.Error, OSError):
+        if any(f"{folder}/" in argument for argument in process.cmdline()):
+            return True
+    for number in (1, 2):
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/{process.pid}/fd/{number}").startswith(f"{folder}/"):
+                return True
+    return False
+
+
+def _raylet_process(node: Any) -> Any:
+    from ray._private import ray_constants
+
+    return node.all_processes[ray_constants.PROCESS_TYPE_RAYLET][0].process
+
+
+def _raylet(node: Any) -> psutil.Process | None:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(_raylet_process(node).pid)
+    return None
+
+
+def _tree(root: psutil.Process | None) -> list[psutil.Process]:
+    """`root` and everything below it, root first."""
+    if root is None:
+        return []
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return [root, *root.children(recursive=True)]
+    return []
+
+
+def _kill(processes: list[psutil.Process], patience_s: float = 10.0) -> None:
+    """SIGKILL all of them; returns when they are dead (at most `patience_s`: one may hang in the kernel)."""
+    for process in processes:  # frozen first: a raylet must not start another while we go through the list
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.suspend()
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    deadline_s = time.monotonic() + patience_s
+    while any(map(_lives, processes)) and time.monotonic() < deadline_s:
+        time.sleep(0.005)
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.wait(0)  # our own children leave no zombies
+
+
+def _lives(process: psutil.Process) -> bool:
+    """Dead is also a process that is only waiting for its parent to ask for its exit status."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Cleaning up is short; a second Ctrl-C must not leave half of it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
+def _quiet_ray() -> Iterator[None]:
+    """Ray greets every node on its logger."""
+    import logging
+
+    logger = logging.getLogger("ray")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

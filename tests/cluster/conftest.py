@@ -1,0 +1,22 @@
+"""One local cluster for all tests of this folder: a cluster up and down takes seconds."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from agileml.runtime.local import LocalCluster
+
+
+@pytest.fixture(scope="session")
+def local_cluster() -> Iterator[LocalCluster]:
+    """A head without machines."""
+    with LocalCluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(local_cluster: LocalCluster) -> Iterator[LocalCluster]:
+    """The session's cluster; machines that a test leaves are taken away after it."""
+    yield local_cluster
+    for machine in local_cluster.machines():
+        local_cluster.remove(machine.node_id)

@@ -1,0 +1,206 @@
+"""Real Ray nodes on this machine: added, drained, removed, killed; and nothing left of a cluster."""
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import ray
+
+from agileml.plan_config import Tier
+from agileml.runtime import cluster as ray_cluster
+from agileml.runtime.cluster import ClusterError, reach
+from agileml.runtime.local import LocalCluster
+
+pytestmark = pytest.mark.cluster
+
+
+def until(condition: Callable[[], Any], timeout_s: float = 30) -> float:
+    """Seconds until `condition()` holds; fails after `timeout_s`."""
+    start_s = time.monotonic()
+    while not condition():
+        assert time.monotonic() - start_s < timeout_s, "this never came true"
+        time.sleep(0.01)
+    return time.monotonic() - start_s
+
+
+def test_machines_carry_tier_and_allocation_and_the_head_is_none(cluster: LocalCluster) -> None:
+    added = cluster.add_machines(Tier.RELIABLE, 1) + cluster.add_machines("transient", 1, allocation="spot-7")
+    assert [(m.tier, m.allocation) for m in added] == [
+        ("reliable", added[0].allocation),
+        ("transient", "spot-7"),
+    ]
+    assert cluster.machines() == added
+    assert ray_cluster.machines() == sorted(added, key=lambda machine: machine.node_id)
+    assert cluster.head_node_id not in {machine.node_id for machine in added}
+    assert ray.get_runtime_context().get_node_id() == cluster.head_node_id
+
+
+def test_a_drained_node_is_seen_with_its_deadline_and_a_removed_one_is_gone(cluster: LocalCluster) -> None:
+    first, second = cluster.add_machines(Tier.TRANSIENT, 2)
+    assert ray_cluster.draining() == {}
+    deadline_s = time.time() + 300
+    ray_cluster.drain(cluster.address, first.node_id, deadline_s, "spot interruption")
+    until(lambda: first.node_id in ray_cluster.draining())
+    seen = ray_cluster.draining()
+    assert list(seen) == [first.node_id]
+    assert seen[first.node_id] == pytest.approx(deadline_s, abs=0.002)
+    cluster.remove(first.node_id)
+    until(lambda: ray_cluster.machines() == [second])
+    assert ray_cluster.draining() == {}
+
+
+@ray.remote(num_cpus=1)
+class Sleeper:
+    """An actor with a child of its own, as a data loader would have."""
+
+    def start(self) -> list[int]:
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        return [os.getpid(), child.pid]
+
+
+def test_a_machine_is_killed_as_a_whole(cluster: LocalCluster) -> None:
+    victim, other = cluster.add_machines(Tier.TRANSIENT, 2)
+    at = [
+        Sleeper.options(label_selector={"ray.io/node-id": machine.node_id}).remote()
+        for machine in (victim, other)
+    ]
+    of_victim, of_other = ray.get([actor.start.remote() for actor in at])
+    start_s = time.monotonic()
+    cluster.kill(victim.node_id)
+    took_s = time.monotonic() - start_s
+    assert not any(map(alive, of_victim))
+    assert all(map(alive, of_other))
+    assert cluster.machines() == [other]
+    print(
+        f"killed in {took_s:.3f} s, seen by Ray {until(lambda: ray_cluster.machines() == [other]):.2f} s later"
+    )
+    with pytest.raises(ray.exceptions.RayActorError):
+        ray.get(at[0].start.remote(), timeout=20)
+
+
+def alive(pid: int) -> bool:
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+def test_the_token_is_private_and_needed(cluster: LocalCluster, tmp_path: Path, monkeypatch: Any) -> None:
+    token = cluster.token_path.read_text()
+    assert stat.S_IMODE(cluster.token_path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(cluster.token_path.parent.stat().st_mode) == 0o700
+    assert not any(token in " ".join(process.cmdline()) for process in cluster.processes())
+    assert reach(cluster.address) == cluster.address
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "none"))
+    with pytest.raises(ClusterError, match=r"needs a token and none was found; set RAY_AUTH_TOKEN_PATH"):
+        reach(cluster.address)
+    (tmp_path / "wrong").write_text("0" * 64)
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "wrong"))
+    with pytest.raises(ClusterError, match=r"refuses the token of .*/wrong"):
+        reach(cluster.address)
+
+
+def test_an_address_that_is_no_cluster_is_one_sentence_within_3_s(cluster: LocalCluster) -> None:
+    with socket.socket() as closed, socket.socket() as silent:
+        closed.bind(("127.0.0.1", 0))
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        nobody, mute = (f"127.0.0.1:{s.getsockname()[1]}" for s in (closed, silent))
+        for address, sentence in [
+            (
+                nobody,
+                f"address: nobody listens at {nobody} \\(Connection refused\\), expected a Ray head node",
+            ),
+            (mute, f"address: what listens at {mute} is no Ray head node"),
+            (f"http://{nobody}", f"address: no dashboard answers at http://{nobody}"),
+            (f"http://{mute}", f"address: no dashboard answers at http://{mute}"),
+            (
+                "no-such-host.invalid:6379",
+                "address: no-such-host.invalid:6379 names a host that is not known",
+            ),
+            ("somewhere", "address: found 'somewhere', expected host:port, http://host:port or auto"),
+        ]:
+            start_s = time.monotonic()
+            with pytest.raises(ClusterError, match=sentence):
+                reach(address)
+            assert time.monotonic() - start_s < 3.2
+
+
+DRIVER = """
+    import os, sys, time
+    from agileml.runtime.local import LocalCluster
+    how = sys.argv[1]
+    try:
+        with LocalCluster() as cluster:
+            import ray
+            cluster.add_machines("transient", 1)
+            ray.get(ray.remote(num_cpus=1)(os.getpid).remote())
+            print(cluster.token_path.parent, cluster.address, flush=True)
+            if how == "exception":
+                raise ValueError("of the user")
+            while True:
+                time.sleep(0.1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+"""
+
+
+def start_driver(how: str) -> tuple[subprocess.Popen[str], Path, str]:
+    code = textwrap.dedent(DRIVER)
+    driver = subprocess.Popen([sys.executable, "-c", code, how], stdout=subprocess.PIPE, text=True)
+    assert driver.stdout is not None
+    folder, address = driver.stdout.readline().split()
+    return driver, Path(folder), address
+
+
+def of_folder(folder: Path) -> list[str]:
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        outputs = [f"/proc/{process.pid}/fd/{number}" for number in (1, 2)]
+        with_output = any(os.path.realpath(path).startswith(f"{folder}/") for path in outputs)
+        if with_output or any(f"{folder}/" in a for a in process.info["cmdline"] or []):
+            found.append(" ".join(process.info["cmdline"])[:80])
+    return found
+
+
+def test_two_clusters_at_once_and_each_ends_without_a_trace(cluster: LocalCluster) -> None:
+    """A second cluster beside the session's: ends by SIGINT, SIGTERM, an exception; the first one never notices."""
+    [machine] = cluster.add_machines(Tier.TRANSIENT, 1)
+    before = set(os.listdir("/dev/shm"))
+    for how, code in [("SIGINT", 130), ("SIGTERM", 143), ("exception", 1)]:
+        driver, folder, address = start_driver(how)
+        assert address != cluster.address
+        start_s = time.monotonic()
+        if how != "exception":
+            assert of_folder(folder)
+            driver.send_signal(getattr(signal, how))
+        assert driver.wait(timeout=20) == code
+        took_s = time.monotonic() - start_s
+        print(f"{how}: gone after {took_s:.2f} s")
+        assert took_s < 3
+        assert of_folder(folder) == []
+        assert not folder.exists()
+    assert ray_cluster.machines() == [machine]
+    assert ray.get(ray.remote(num_cpus=1)(os.getpid).remote()) > 0
+    assert set(os.listdir("/dev/shm")) <= before
+
+
+def test_what_a_killed_process_leaves_is_removed_by_the_next_cluster(tmp_path: Path) -> None:
+    driver, folder, _ = start_driver("SIGKILL")
+    driver.kill()
+    driver.wait()
+    script = (
+        "import json; from agileml.runtime.local import sweep; print(json.dumps([str(f) for f in sweep()]))"
+    )
+    swept = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert json.loads(swept.stdout) == [str(folder)]
+    assert of_folder(folder) == []
+    assert not folder.exists()
