@@ -1,9 +1,17 @@
-"""Predicting how fast a worker will be in its next iteration (Chen et al., 3.2.1), all behind one interface."""
+"""Predicting how fast a worker will be in its next iteration (Chen et al., 3.2.1), all behind one interface.
+
+Memoryless and EMA know only past speeds, ARIMA(2,2,1) their autocorrelation; NARX (in `narx`) sees what CPU and
+memory the worker has as well.
+"""
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from dataclasses import dataclass
 from typing import Protocol
+
+import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,13 +26,20 @@ FREE = Resources(1.0, 1.0)
 
 
 class SpeedPredictor(Protocol):
-    """One worker's predictor. Speeds are samples (or units) per second, positive."""
+    """One worker's predictor. Speeds are samples (or units) per second, positive; before the first, 1."""
 
     def observe(self, speed: float, resources: Resources = FREE) -> None:
         """The iteration that just ended: its speed and the resources it had."""
 
     def predict(self, resources: Resources = FREE) -> float:
         """The speed of the iteration about to start, given what it will have."""
+
+
+def check_speed(speed: float) -> float:
+    """The speed; ValueError for one that is not positive and finite."""
+    if not 0 < speed < math.inf:
+        raise ValueError(f"speed is {speed}; expected a positive finite number")
+    return speed
 
 
 class Memoryless:
@@ -34,7 +49,83 @@ class Memoryless:
         self._speed = 1.0
 
     def observe(self, speed: float, resources: Resources = FREE) -> None:
-        self._speed = speed
+        """See `SpeedPredictor`."""
+        self._speed = check_speed(speed)
 
     def predict(self, resources: Resources = FREE) -> float:
+        """See `SpeedPredictor`."""
         return self._speed
+
+
+class Ema:
+    """Exponential moving average; `weight` is the latest iteration's."""
+
+    def __init__(self, weight: float = 0.2) -> None:
+        if not 0 < weight <= 1:
+            raise ValueError(f"weight is {weight}; expected a number above 0 and at most 1")
+        self._weight = weight
+        self._average: float | None = None
+
+    def observe(self, speed: float, resources: Resources = FREE) -> None:
+        """See `SpeedPredictor`."""
+        check_speed(speed)
+        before = speed if self._average is None else self._average
+        self._average = before + self._weight * (speed - before)
+
+    def predict(self, resources: Resources = FREE) -> float:
+        """See `SpeedPredictor`."""
+        return 1.0 if self._average is None else self._average
+
+
+class Arima:
+    """ARIMA(2,2,1): two autoregressive terms and one moving average on the second differences of the speed.
+
+    Fitted by Hannan and Rissanen's method every `refit` iterations on the last `window`; in between one-step
+    forecasts. Memoryless until `window` / 4 iterations are there.
+    """
+
+    def __init__(self, window: int = 200, refit: int = 50) -> None:
+        self._speeds: deque[float] = deque(maxlen=window)
+        self._refit = refit
+        self._since_fit = 0
+        self._ar = (0.0, 0.0)
+        self._ma = 0.0
+        self._error = 0.0
+        self._fitted = False
+
+    def observe(self, speed: float, resources: Resources = FREE) -> None:
+        """See `SpeedPredictor`."""
+        check_speed(speed)
+        if len(self._speeds) >= 4:
+            self._error = speed - self._forecast()
+        self._speeds.append(speed)
+        self._since_fit += 1
+        enough = len(self._speeds) >= (self._speeds.maxlen or 0) // 4
+        if enough and (not self._fitted or self._since_fit >= self._refit):
+            self._fit()
+
+    def predict(self, resources: Resources = FREE) -> float:
+        """See `SpeedPredictor`; kept within a factor of four of the last speed."""
+        if not self._speeds:
+            return 1.0
+        last = self._speeds[-1]
+        return min(max(self._forecast(), last / 4), last * 4) if self._fitted else last
+
+    def _forecast(self) -> float:
+        """v + (v - v') + the forecast second difference."""
+        v1, v2, v3, v4 = (self._speeds[-k] for k in (1, 2, 3, 4))
+        latest, earlier = v1 - 2 * v2 + v3, v2 - 2 * v3 + v4
+        change = self._ar[0] * latest + self._ar[1] * earlier + self._ma * self._error
+        return 2 * v1 - v2 + change
+
+    def _fit(self) -> None:
+        from statsmodels.tsa.arima.estimators.hannan_rissanen import hannan_rissanen
+
+        self._since_fit = 0
+        self._fitted = True
+        twice = np.diff(np.asarray(self._speeds), 2)
+        if float(np.abs(twice).max()) < 1e-12 * float(np.abs(self._speeds[-1])):
+            return  # a straight line: nothing to fit
+        found, _ = hannan_rissanen(twice, ar_order=2, ma_order=1, demean=False)
+        self._ar = (float(found.ar_params[0]), float(found.ar_params[1]))
+        self._ma = float(np.clip(found.ma_params[0], -0.99, 0.99))  # invertible
