@@ -8,14 +8,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
+import threadpoolctl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agileml.application import Application, Array, Settings
 from agileml.apps import build
 from agileml.core.optimizer import optimizer
+from agileml.core.threads import single_threaded
 from agileml.sequential import run_sequential
 from straggler.coverage import Units, span
 
@@ -101,6 +104,17 @@ def test_every_clock_is_told_once_in_order() -> None:
     )
     assert [clock for clock, _ in seen] == list(range(8))
     assert sum(examples for _, examples in seen[:4]) == sum(examples for _, examples in seen[4:]) == 240
+
+
+def test_threads_are_pinned_meanwhile_and_given_back() -> None:
+    def threads() -> list[int]:
+        return [numba.get_num_threads(), *(pool["num_threads"] for pool in threadpoolctl.threadpool_info())]
+
+    before = threads()
+    with pytest.raises(KeyError), single_threaded():
+        assert set(threads()) == {1}
+        raise KeyError
+    assert threads() == before
 
 
 def test_the_bits_do_not_depend_on_the_number_of_blas_threads() -> None:
