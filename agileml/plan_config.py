@@ -12,7 +12,6 @@ A new kind is a subclass of `Event` with a field of its own name, listed in `KIN
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
@@ -21,13 +20,6 @@ from pydantic import BeforeValidator, Field
 
 from agileml.config_text import ConfigError, nearest, show
 from agileml.schema import Section, validate
-
-
-class Tier(enum.StrEnum):
-    """What a machine promises: to stay, or nothing."""
-
-    RELIABLE = "reliable"
-    TRANSIENT = "transient"
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from agileml.core.change import Change
-from agileml.core.events import Tier
 from agileml.core.membership import Membership
 from agileml.core.messages import Fetch, Installed, Promise, Role
+from agileml.core.tier import Tier
 from agileml.core.view import NOBODY
 
 

@@ -41,7 +41,6 @@ from agileml.core.events import (
     Received,
     Superseded,
     Tick,
-    Tier,
 )
 from agileml.core.job import Job
 from agileml.core.membership import Member, Membership
@@ -65,6 +64,7 @@ from agileml.core.placement import StageRule
 from agileml.core.plan import PlannedEvent, PlanRunner
 from agileml.core.progress_log import ProgressLog
 from agileml.core.record import Record
+from agileml.core.tier import Tier
 from agileml.core.triggers import slices_for, why_change, why_start
 from agileml.core.view import CutId, View
 

@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 from agileml.core.messages import Message
-
-
-class Tier(StrEnum):
-    """What a machine promises: to stay, or nothing."""
-
-    RELIABLE = "reliable"
-    TRANSIENT = "transient"
+from agileml.core.tier import Tier
 
 
 @dataclass(frozen=True)

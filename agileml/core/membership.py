@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from agileml.core.events import Tier
 from agileml.core.messages import Status
 from agileml.core.placement import Machines
+from agileml.core.tier import Tier
 
 
 @dataclass

@@ -10,7 +10,8 @@ import random
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from agileml.core.events import Admit, Notice, Tier
+from agileml.core.events import Admit, Notice
+from agileml.core.tier import Tier
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agileml.core.events import Tier
 from agileml.core.membership import Member, Membership
 from agileml.core.placement import StageRule, place
+from agileml.core.tier import Tier
 from agileml.core.view import NOBODY, View
 from straggler.coverage import Units
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import psutil
 
-from agileml.plan_config import Tier
+from agileml.core.tier import Tier
 
 REACH_TIMEOUT_S = 3.0
 DEFAULT_GCS_PORT = 6379

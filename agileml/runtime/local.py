@@ -28,7 +28,7 @@ from typing import Any, Self
 
 import psutil
 
-from agileml.plan_config import Tier
+from agileml.core.tier import Tier
 from agileml.runtime.cluster import ALLOCATION_LABEL, TIER_LABEL, NodeInfo, connect, use_tokens
 
 # A raylet that died is found dead after about 0.5 s, one that is frozen after 3.5 s. The engine's own heartbeats are

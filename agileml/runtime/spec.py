@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from agileml.application import Application, Settings
 from agileml.apps import build
@@ -10,30 +11,37 @@ from agileml.config import JobConfig
 from agileml.core.contract import checked_tables
 from agileml.core.controller import ControllerSettings
 from agileml.core.cutting import CutRule
-from agileml.core.events import Tier
 from agileml.core.job import Job
 from agileml.core.layout import Layout
 from agileml.core.node import Timers
 from agileml.core.optimizer import optimizer
 from agileml.core.placement import StageRule
 from agileml.core.plan import PlannedEvent, PlannedJoin, PlannedNotice
+from agileml.core.tier import Tier
 from agileml.plan_config import Join, Notice
 from straggler.consistency import consistency
 
 
 @dataclass(frozen=True)
 class RunSpec:
-    """A job and the name of its run. `application`: an instance of the user's, None for the config's own."""
+    """A job and the name of its run. `application`: an instance of the user's, None for the config's own.
+
+    `folder`: where relative paths of the config lead from, which need not be where a process runs.
+    """
 
     run: str
     config: JobConfig
     application: Application | None = None
+    folder: str | None = None
 
     def settings(self) -> Settings:
         """What an application is told."""
         config = self.config
+        data = dict(config.data)
+        if self.folder is not None and isinstance(path := data.get("path"), str):
+            data["path"] = str(Path(self.folder, path))
         return Settings(
-            data=config.data,
+            data=data,
             model=config.model,
             seed=config.seed,
             slices=config.slices,

@@ -42,13 +42,13 @@ from agileml.core.events import (
     Received,
     Superseded,
     Tick,
-    Tier,
 )
 from agileml.core.messages import CONTROLLER, Ack, Message, Params
 from agileml.core.node import Node, Timers
 from agileml.core.placement import StageRule
 from agileml.core.plan import PlannedJoin
 from agileml.core.record import Record
+from agileml.core.tier import Tier
 from agileml.core.work import Reads, Work
 from agileml.sequential import run_sequential
 from straggler.coverage import members

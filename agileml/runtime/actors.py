@@ -1,0 +1,115 @@
+"""Ray actors around the plain classes: where Ray ends and the engine begins. No logic here."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from agileml.application import Array
+from agileml.config import JobConfig
+from agileml.core.events import ControllerEvent, NodeUp
+from agileml.runtime.head import Head, HeadState
+from agileml.runtime.keys import KeyPair
+from agileml.runtime.machine import Machine
+from agileml.runtime.spec import RunSpec
+from agileml.runtime.store import GcsStore
+from agileml.runtime.transport_events import Address
+from agileml.runtime.wiring import socket_folder
+
+
+class MachineActor:
+    """One machine of a run: one actor per Ray node."""
+
+    def __init__(self, name: str, spec: RunSpec, keys: KeyPair, head: Address) -> None:
+        faulthandler.enable()
+        node_ip = ray.util.get_node_ip_address()
+        self._machine = Machine(name, spec, spec.build(), node_ip, keys, head)
+        self._machine.start()
+
+    def address(self) -> Address:
+        """Where it listens."""
+        return self._machine.address
+
+    def final_blocks(self, partition: int) -> tuple[Array, ...] | None:
+        """Its copy of a partition after the last clock."""
+        return self._machine.final_blocks(partition)
+
+    def stop(self) -> None:
+        """End it."""
+        self._machine.stop()
+
+
+class HeadActor:
+    """The controller of a run, on the head node."""
+
+    def __init__(self, spec: RunSpec, expected: int, keys: KeyPair) -> None:
+        self._run = spec.run
+        self._head = Head(spec, expected, ray.util.get_node_ip_address(), keys, GcsStore(spec.run))
+        self._head.start()
+
+    def address(self) -> Address:
+        """Where it listens."""
+        return self._head.address
+
+    def register(self, address: Address, up: NodeUp) -> None:
+        """A machine runs."""
+        self._head.register(address, up)
+
+    def tell(self, event: ControllerEvent) -> None:
+        """Something happened."""
+        self._head.tell(event)
+
+    def state(self) -> HeadState:
+        """What happened since the last time, and how things stand."""
+        return self._head.state()
+
+    def stop(self) -> None:
+        """End it, and forget the run's records."""
+        self._head.stop()
+        GcsStore(self._run).clear()
+        with contextlib.suppress(OSError):
+            socket_folder(self._run).rmdir()
+
+
+def environment(config: JobConfig) -> dict[str, Any]:
+    """The runtime environment of an actor's process.
+
+    Freed arrays stay with the process: a fresh page costs more than the addition that fills it. Deterministic
+    runs pin the threads of BLAS, so that sums do not depend on the machine's cores.
+    """
+    variables = {"MALLOC_TRIM_THRESHOLD_": "-1", "MALLOC_MMAP_MAX_": "0", "MALLOC_TOP_PAD_": str(1 << 26)}
+    if config.deterministic:
+        variables |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    return {"env_vars": variables}
+
+
+def start_machine(
+    name: str, ray_node: str, spec: RunSpec, keys: KeyPair, head: Address, runtime_env: dict[str, Any]
+) -> Any:
+    """Start the actor of a machine on its Ray node; it reserves what the config says."""
+    machines = spec.config.machines
+    options = {
+        "num_cpus": machines.cpus,
+        "num_gpus": machines.gpus,
+        "max_concurrency": 4,
+        "scheduling_strategy": NodeAffinitySchedulingStrategy(ray_node, soft=False),
+        "runtime_env": runtime_env,
+    }
+    return ray.remote(MachineActor).options(**options).remote(name, spec, keys, head)
+
+
+def start_head(
+    ray_node: str, spec: RunSpec, expected: int, keys: KeyPair, runtime_env: dict[str, Any]
+) -> Any:
+    """Start the controller's actor on the head node; it reserves nothing."""
+    options = {
+        "num_cpus": 0,
+        "max_concurrency": 8,
+        "scheduling_strategy": NodeAffinitySchedulingStrategy(ray_node, soft=False),
+        "runtime_env": runtime_env,
+    }
+    return ray.remote(HeadActor).options(**options).remote(spec, expected, keys)

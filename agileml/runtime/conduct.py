@@ -1,0 +1,95 @@
+"""The loop of a run in its driver: machines to the controller, its notes to the log and the screen, until the end."""
+
+from __future__ import annotations
+
+import time
+
+from agileml.config import JobConfig
+from agileml.core.commands import Finished, HaltKind
+from agileml.errors import RunError
+from agileml.progress import Progress, Snapshot
+from agileml.run_folder import RunFolder
+from agileml.runtime.cast import Cast
+from agileml.runtime.fleet import Appeared, Fleet
+from agileml.runtime.head import Dated, HeadState
+
+POLL_S = 0.05
+BYTES_S = 1.0
+
+
+class Conductor:
+    """Drives one run; returns where the result is."""
+
+    def __init__(
+        self, config: JobConfig, fleet: Fleet, cast: Cast, folder: RunFolder, progress: Progress
+    ) -> None:
+        self._config = config
+        self._fleet = fleet
+        self._cast = cast
+        self._folder = folder
+        self._progress = progress
+        self._wall_start_s = time.time() - folder.events.now_s
+        self._deadlines: dict[str, float] = {}
+        self._loss: float | None = None
+        self._appeared = 0
+        self._bytes_due_s = 0.0
+
+    def run(self) -> Finished:
+        """Until the result is durable. Raises RunError."""
+        while True:
+            for event in self._fleet.poll():
+                self._appeared += isinstance(event, Appeared)
+                self._cast.happened(event)
+            self._cast.introduce()
+            state = self._cast.state()
+            for dated in state.notes:
+                self._log(dated)
+            for machine in state.released:
+                self._deadlines.pop(machine, None)
+                self._fleet.release(self._cast.node_of(machine))
+            self._take_away()
+            self._show(state)
+            if state.halted is not None and state.halted.kind is not HaltKind.REPLACED:
+                raise RunError(state.halted.reason, state.halted.trace)
+            if state.finished is not None:
+                self._log_bytes(state)
+                return state.finished
+            if state.clock or self._appeared == self._fleet.expected:
+                time.sleep(POLL_S)
+
+    def _log(self, dated: Dated) -> None:
+        fields = dict(dated.note.fields)
+        at_s = fields.pop("at_s", dated.at_s) - self._wall_start_s
+        if dated.note.kind == "clock":
+            fields["loss"] = self._loss = fields["loss"] / max(1, fields["examples"])
+        elif dated.note.kind == "notice":
+            for machine in fields["machines"]:
+                self._deadlines[machine] = dated.at_s + fields["warning_s"]
+        self._folder.events.write(dated.note.kind, t_s=at_s, **fields)
+
+    def _take_away(self) -> None:
+        """A machine whose notice has run out goes, whether it could be spared or not."""
+        now_s = time.time()
+        for machine in [machine for machine, due_s in self._deadlines.items() if due_s <= now_s]:
+            del self._deadlines[machine]
+            self._fleet.take_away(self._cast.node_of(machine))
+
+    def _show(self, state: HeadState) -> None:
+        note = "" if state.stage else f"{self._appeared} of {self._fleet.expected} machines"
+        self._progress.show(
+            Snapshot(
+                state.clock,
+                self._config.clocks,
+                self._loss,
+                state.stage,
+                state.reliable,
+                state.transient,
+                note,
+            )
+        )
+        if time.monotonic() >= self._bytes_due_s:
+            self._bytes_due_s = time.monotonic() + BYTES_S
+            self._log_bytes(state)
+
+    def _log_bytes(self, state: HeadState) -> None:
+        self._folder.events.write("bytes", by_kind=state.bytes_sent)

@@ -1,0 +1,229 @@
+"""Where a run's machines come from: nodes that we start on this machine, or nodes of a cluster that exists."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from agileml.config import JobConfig
+from agileml.core.tier import Tier
+from agileml.runtime import cluster as existing
+from agileml.runtime.cluster import NodeInfo
+from agileml.runtime.local import LocalCluster
+from agileml.runtime.spec import RunSpec
+
+
+@dataclass(frozen=True)
+class Appeared:
+    """A node is there. `admitted`: it may work at once; the others wait for the plan."""
+
+    node: NodeInfo
+    admitted: bool
+
+
+@dataclass(frozen=True)
+class Vanished:
+    """A node is gone."""
+
+    node_id: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Draining:
+    """A node will be taken away; `deadline_s` is Unix time."""
+
+    node_id: str
+    deadline_s: float
+
+
+FleetEvent = Appeared | Vanished | Draining
+
+
+class Fleet(Protocol):
+    """A source of machines. A context manager; `poll` may block for as long as a node takes to start."""
+
+    @property
+    def head_node_id(self) -> str:
+        """The Ray node that keeps the controller."""
+
+    @property
+    def expected(self) -> int:
+        """Machines that must be there before the run starts."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def runtime_env(self) -> dict[str, Any]:
+        """What else the environment of our processes needs, so that they find our code and the user's."""
+
+    def poll(self) -> list[FleetEvent]:
+        """What happened since the last time."""
+
+    def release(self, node_id: str) -> None:
+        """This machine is not needed any more."""
+
+    def take_away(self, node_id: str) -> None:
+        """The deadline of this machine's notice has come."""
+
+
+class LocalFleet:
+    """Real Ray nodes on this machine: those of the config, and those that its plan will join."""
+
+    def __init__(self, spec: RunSpec) -> None:
+        self._config = spec.config
+        waiting = spec.waiting_machines()
+        start = spec.config.machines
+        self._orders: deque[tuple[Tier, bool]] = deque(
+            [(Tier.RELIABLE, True)] * start.reliable
+            + [(Tier.TRANSIENT, True)] * start.transient
+            + [(tier, False) for tier, count in waiting.items() for _ in range(count)]
+        )
+        self.expected = len(self._orders)
+        self._cluster = LocalCluster()
+        self._gone: set[str] = set()
+
+    @property
+    def head_node_id(self) -> str:
+        return self._cluster.head_node_id
+
+    def __enter__(self) -> Self:
+        self._cluster.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._cluster.shutdown()
+
+    def runtime_env(self) -> dict[str, Any]:
+        # The same interpreter and file system: only the user's folder may be missing from the path.
+        path = os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])
+        return {"env_vars": {"PYTHONPATH": path.rstrip(os.pathsep)}}
+
+    def poll(self) -> list[FleetEvent]:
+        if not self._orders:
+            return []
+        tier, admitted = self._orders.popleft()
+        machines = self._config.machines
+        added = self._cluster.add_machines(tier, 1, cpus=machines.cpus, gpus=machines.gpus)
+        return [Appeared(node, admitted) for node in added]
+
+    def release(self, node_id: str) -> None:
+        if node_id not in self._gone:
+            self._gone.add(node_id)
+            self._cluster.kill(node_id)  # it holds nothing: no need to wait for a good-bye
+
+    def take_away(self, node_id: str) -> None:
+        self.release(node_id)
+
+
+class ExistingFleet:
+    """Labelled nodes of a Ray cluster that others run: they come and go, we only watch."""
+
+    POLL_S = 0.5
+
+    def __init__(self, spec: RunSpec, gcs_address: str) -> None:
+        self._spec = spec
+        self._address = gcs_address
+        waiting = spec.waiting_machines()
+        start = spec.config.machines
+        self._wanted = {Tier.RELIABLE: start.reliable, Tier.TRANSIENT: start.transient}
+        self._for_plan = sum(waiting.values())
+        self.expected = start.reliable + start.transient + self._for_plan
+        self._known: dict[str, NodeInfo] = {}
+        self._admitted = dict.fromkeys(Tier, 0)
+        self._draining: set[str] = set()
+        self._due_s = 0.0
+
+    @property
+    def head_node_id(self) -> str:
+        import ray
+
+        for node in ray.nodes():
+            if node["Alive"] and "node:__internal_head__" in node["Resources"]:
+                return str(node["NodeID"])
+        raise existing.ClusterError(f"address: the cluster at {self._address} has no live head node")
+
+    def __enter__(self) -> Self:
+        import ray
+
+        existing.use_tokens()
+        ray.init(address=self._address, namespace="proteus", log_to_driver=False, logging_level="ERROR")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        import ray
+
+        ray.shutdown()
+
+    def runtime_env(self) -> dict[str, Any]:
+        return {"py_modules": our_modules(self._spec.config)}
+
+    def poll(self) -> list[FleetEvent]:
+        if time.monotonic() < self._due_s:
+            return []
+        self._due_s = time.monotonic() + self.POLL_S
+        return list(self._changes(existing.machines(), existing.draining()))
+
+    def _changes(self, present: Sequence[NodeInfo], draining: dict[str, float | None]) -> list[FleetEvent]:
+        events: list[FleetEvent] = []
+        for node in present:
+            if node.node_id in self._known or node.node_id in draining:
+                continue
+            if len(self._known) >= self._spec.config.machines.max:
+                break
+            self._known[node.node_id] = node
+            tier = Tier(str(node.tier))
+            # With a plan, machines beyond those of the start wait for their clock.
+            admitted = not self._for_plan or self._admitted[tier] < self._wanted[tier]
+            self._admitted[tier] += admitted
+            events.append(Appeared(node, admitted))
+        alive = {node.node_id for node in present}
+        for node_id in [node_id for node_id in self._known if node_id not in alive]:
+            del self._known[node_id]
+            events.append(Vanished(node_id, "Ray lost the node"))
+        for node_id, deadline_s in draining.items():
+            if node_id in self._known and node_id not in self._draining:
+                self._draining.add(node_id)
+                events.append(Draining(node_id, deadline_s if deadline_s is not None else time.time()))
+        return events
+
+    def release(self, node_id: str) -> None:
+        """Its owner ends it; a raylet that drains exits by itself once our actor is gone."""
+
+    def take_away(self, node_id: str) -> None:
+        """Its owner does."""
+
+
+def our_modules(config: JobConfig) -> list[str]:
+    """The folders of code that processes on other machines need: ours, and the user's application."""
+    names = ["agileml", "straggler"]
+    if ":" in config.application:
+        names.append(config.application.partition(":")[0].split(".")[0])
+    found = []
+    for name in names:
+        file = importlib.import_module(name).__file__
+        assert file is not None, name
+        path = Path(file)
+        found.append(str(path.parent if path.name == "__init__.py" else path))
+    return found
+
+
+def fleet_for(spec: RunSpec) -> Fleet:
+    """The fleet that the config asks for. Raises ClusterError when an address does not answer, within 3 s."""
+    if spec.config.address is None:
+        return LocalFleet(spec)
+    return ExistingFleet(spec, existing.reach(spec.config.address))

@@ -1,0 +1,173 @@
+"""One run from config to result: machines, controller, progress, run folder."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agileml.application import Application, Array
+from agileml.config import JobConfig, dump, from_values, load
+from agileml.core.job import Job
+from agileml.errors import RunError
+from agileml.progress import Progress, Snapshot
+from agileml.report import build_report, summarize
+from agileml.run_folder import RunFolder, check_out, read_events
+from agileml.runtime.spec import RunSpec
+from agileml.sequential import run_sequential
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run leaves: the tables by name, metrics, the summary, and the folder with everything."""
+
+    parameters: Mapping[str, Array]
+    metrics: Mapping[str, float]
+    summary: Mapping[str, Any]
+    folder: Path
+
+
+def run(
+    config: JobConfig | Mapping[str, Any] | str | Path,
+    application: Application | None = None,
+    *,
+    sequential: bool = False,
+    name: str | None = None,
+    **overrides: Any,
+) -> Result:
+    """Train as a config says, on local Ray nodes or in the cluster that `address` names.
+
+    config: a JobConfig, a mapping as a file would hold it, or the path of a file. overrides replace its top keys.
+    application: an instance of the user's own; None builds the one that the config names.
+    sequential: in this process, without Ray; the reference of a deterministic job.
+
+    Raises ConfigError, InputError, FolderError, ClusterError (bad input), RunError, StorageError.
+    """
+    found = _resolved(config, overrides)
+    if name is None:
+        name = Path(config).stem if isinstance(config, str | Path) else "run"
+    return _Session(found, application, name).run(sequential=sequential)
+
+
+def _resolved(config: JobConfig | Mapping[str, Any] | str | Path, overrides: Mapping[str, Any]) -> JobConfig:
+    if isinstance(config, str | Path):
+        config = load(config)
+    values = config.model_dump(mode="json") if isinstance(config, JobConfig) else dict(config)
+    return from_values({**values, **overrides})
+
+
+def run_job(config: JobConfig, *, name: str, sequential: bool) -> int:
+    """What `proteus run` does: train, say where the report is. Returns the exit code."""
+    try:
+        result = run(config, name=name, sequential=sequential)
+    except RunError as error:
+        if error.trace:
+            print(error.trace.rstrip(), file=sys.stderr)
+        print(f"proteus: {error}", file=sys.stderr)
+        return 1
+    metrics = ", ".join(f"{key} {value:.4g}" for key, value in result.metrics.items())
+    print(f"done: {result.summary['clocks']} clocks, {result.summary['clocks_redone']} redone; {metrics}")
+    print(f"params_sha256 {result.summary['params_sha256']}")
+    print(f"report {result.folder / 'report.html'}")
+    return 0
+
+
+class _Session:
+    """One run. Everything is checked before the folder is made."""
+
+    def __init__(self, config: JobConfig, application: Application | None, name: str) -> None:
+        from agileml.runtime.cast import new_run_name
+
+        self.config, self.name = config, name
+        self.spec = RunSpec(new_run_name(), config, application, os.getcwd())
+        self.application = self.spec.build()
+        self.job: Job = self.spec.job(self.application)
+        check_out(config.out)
+
+    def run(self, *, sequential: bool) -> Result:
+        if sequential:
+            return self._finish_in(self._sequential)
+        from agileml.runtime.fleet import fleet_for
+
+        fleet = fleet_for(self.spec)  # an address is tried before anything is made
+        return self._finish_in(lambda folder, progress: self._elastic(fleet, folder, progress))
+
+    def _finish_in(self, train: Any) -> Result:
+        folder = RunFolder.create(self.config.out, self.name)
+        try:
+            folder.write_config(dump(self.config))
+            folder.events.write("run_started", config_name=self.name, versions=versions())
+            started_s = time.monotonic()
+            with Progress(self.config.clocks) as progress:
+                tables = train(folder, progress)
+            folder.events.write("finished", seconds=time.monotonic() - started_s)
+            return self._write(folder, tables)
+        finally:
+            folder.events.close()
+
+    def _write(self, folder: RunFolder, tables: dict[str, Array]) -> Result:
+        digest = folder.write_model(tables)
+        metrics = {key: float(value) for key, value in self.application.evaluate(tables).items()}
+        events = read_events(folder.events.path)
+        summary = summarize(
+            events,
+            self.config,
+            params_sha256=digest,
+            metrics=metrics,
+            split=self.application.describe(),
+            versions=versions(),
+        )
+        folder.write_summary(summary)
+        folder.write_report(build_report(dump(self.config), events, summary))
+        return Result(tables, metrics, summary, folder.path)
+
+    def _sequential(self, folder: RunFolder, progress: Progress) -> dict[str, Array]:
+        last_s = time.monotonic()
+
+        def on_clock(clock: int, loss: float, examples: int) -> None:
+            nonlocal last_s
+            now_s = time.monotonic()
+            mean = loss / max(1, examples)
+            folder.events.write(
+                "clock", clock=clock + 1, loss=mean, examples=examples, seconds=now_s - last_s
+            )
+            last_s = now_s
+            progress.show(Snapshot(clock + 1, self.config.clocks, mean, 0, 1, 0, "sequential"))
+
+        return run_sequential(
+            self.application,
+            optimizer=self.job.optimizer,
+            clocks=self.config.clocks,
+            parts=self.config.units_per_slice,
+            deterministic=self.config.deterministic,
+            on_clock=on_clock,
+        )
+
+    def _elastic(self, fleet: Any, folder: RunFolder, progress: Progress) -> dict[str, Array]:
+        from agileml.runtime.cast import Cast
+        from agileml.runtime.conduct import Conductor
+
+        with fleet:
+            cast = Cast(self.spec, fleet.expected, fleet.head_node_id, fleet.runtime_env())
+            try:
+                conductor = Conductor(self.config, fleet, cast, folder, progress)
+                finished = conductor.run()
+                return self.job.layout.whole(cast.result(finished))
+            finally:
+                cast.stop()
+
+
+def versions() -> dict[str, str]:
+    """Versions that the result may depend on."""
+    import platform
+    from importlib.metadata import version
+
+    found = {name: version(name) for name in ("ray", "numpy", "numba", "pyzmq", "scikit-learn", "torch")}
+    return {"python": platform.python_version(), **found}
+
+
+__all__: Sequence[str] = ["Result", "RunError", "run", "run_job"]
