@@ -1,8 +1,190 @@
+"""`proteus prices`: look at a price history, make one, fetch one, export its eviction tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import typer
-prices = typer.Typer(no_args_is_help=True)
+
+if TYPE_CHECKING:
+    from bidbrain.history import History
+    from bidbrain.instants import Interval
+
+prices = typer.Typer(no_args_is_help=True, help="Price histories: show, generate, fetch, evictions.")
+
+HISTORY = typer.Argument(..., help="Price history: files or folders.")
+TYPES = typer.Option(None, help="Machine types, by commas (default: all).")
+ZONES = typer.Option(None, help="Zones (us-east-1a, or a), by commas (default: all).")
+ON_DEMAND = typer.Option(None, metavar="TYPE=USD", help="On-demand price per hour.")
+WINDOW = typer.Option(None, metavar="FROM/TO", help="Part of the history (ISO 8601, UTC).")
+
+
+def _select(history: list[Path], types: list[str] | None, zones: list[str] | None) -> History:
+    from bidbrain.cli.common import load_history, split, user_errors
+    from bidbrain.plan import choose_markets
+
+    recorded = load_history(history)
+    with user_errors():
+        return recorded.select(choose_markets(recorded, split(types), split(zones), ""))
+
+
+def _window(text: str | None, history: History, option: str) -> Interval:
+    from bidbrain.instants import Interval
+
+    if text is None:
+        return history.window
+    try:
+        window = Interval.parse(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{option}: {error}") from None
+    inside = window.overlap(history.window)
+    if not inside.seconds:
+        raise typer.BadParameter(f"{option} {window} lies outside of the history (it covers {history.window})")
+    return inside
+
+
 @prices.command()
-def show() -> None:
-    pass
+def show(
+    history: list[Path] = HISTORY,
+    types: list[str] | None = TYPES,
+    zones: list[str] | None = ZONES,
+    on_demand: list[str] | None = ON_DEMAND,
+    window: str | None = WINDOW,
+    out: Path | None = typer.Option(None, help="Write the plot here (PNG)."),
+) -> None:
+    """A table (and with --out a plot) per market: prices against on-demand, share of time below it, changes a day."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    from bidbrain.cli.common import pairs
+    from bidbrain.instants import show_instant
+    from bidbrain.machines import UnknownType, types_at
+    from bidbrain.market_summary import summarise_market
+    from bidbrain.money import micro_usd
+
+    chosen = _select(history, types, zones)
+    span = _window(window, chosen, "--window")
+    own = {name: micro_usd(price) for name, price in pairs(on_demand, "--on-demand").items()}
+    known: dict[str, int] = {}
+    for name in sorted({market.instance_type for market in chosen.markets}):
+        try:
+            known[name] = own[name] if name in own else types_at([name], span.start_s, {}, {})[name][0]
+        except UnknownType:
+            continue
+    console = Console()
+    table = Table(
+        title=f"{len(chosen.markets)} markets, {show_instant(span.start_s)} to {show_instant(span.end_s)} ($/h)",
+        title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0),
+    )  # fmt: skip
+    for name in ("market", "on-demand", "mean", "median", "least", "most", "below", "changes/day"):
+        table.add_column(name, justify="left" if name == "market" else "right", no_wrap=True)
+    for market in chosen.markets:
+        price = known.get(market.instance_type)
+        row = summarise_market(chosen, market, span, price)
+        table.add_row(
+            str(market),
+            "-" if price is None else f"{price / 1e6:g}",
+            *(f"{figure / 1e6:.4f}" for figure in (row.mean, row.median, row.least, row.most)),
+            "-" if row.share_below is None else f"{row.share_below:.1%}",
+            f"{row.changes_per_day:.1f}",
+        )
+    console.print(table)
+    missing = sorted({market.instance_type for market in chosen.markets} - set(known))
+    if missing:
+        console.print(f"note: no on-demand price is known for {', '.join(missing)} (--on-demand TYPE=USD)")
+    for hole in chosen.holes:
+        console.print(f"note: a hole of {hole.seconds / 3600:.0f} h without any row: {hole}", highlight=False)
+    if out is not None:
+        from bidbrain.report.markets import plot_prices
+
+        console.print(str(plot_prices(chosen, known, span, out)), highlight=False)
+
+
 @prices.command()
-def show2() -> None:
-    pass
+def generate(
+    out: Path = typer.Argument(..., help="The file to write (.csv, .csv.gz or .csv.zst)."),
+    types: list[str] = typer.Option(["c4.xlarge"], help="Machine types, by commas."),
+    zones: list[str] = typer.Option(["us-east-1a,us-east-1b,us-east-1c"], help="Zones, by commas."),
+    window: str = typer.Option("2016-03-01/2016-05-01", metavar="FROM/TO", help="Its time (ISO 8601, UTC)."),
+    character: str = typer.Option("calm", help="calm, turbulent or smooth."),
+    seed: int = typer.Option(0, min=0, help="Equal seeds make equal markets."),
+    on_demand: list[str] | None = ON_DEMAND,
+) -> None:
+    """Make a seeded market of a given character, for people without recordings. It is no evidence about a real one."""
+    from bidbrain.archive import rows_of, write_rows
+    from bidbrain.cli.common import pairs, split, user_errors
+    from bidbrain.generate import Character
+    from bidbrain.generate import generate as make
+    from bidbrain.instants import Interval
+    from bidbrain.machines import types_at
+    from bidbrain.money import micro_usd
+
+    if character not in list(Character):
+        raise typer.BadParameter(f"character {character!r}: there are {', '.join(Character)}")
+    if not out.name.endswith((".csv", ".csv.gz", ".csv.zst")):
+        raise typer.BadParameter(f"{out}: the name of a made history ends in .csv, .csv.gz or .csv.zst")
+    try:
+        span = Interval.parse(window)
+    except ValueError as error:
+        raise typer.BadParameter(f"--window: {error}") from None
+    own = {name: micro_usd(price) for name, price in pairs(on_demand, "--on-demand").items()}
+    with user_errors():
+        listed = types_at([t for t in split(types) if t not in own], span.start_s, {}, {})
+    costs = {name: price for name, (price, _) in listed.items()} | own
+    markets = [(kind, zone, costs[kind]) for kind in split(types) for zone in split(zones)]
+    count = write_rows(out, rows_of(make(markets, span, Character(character), seed)))
+    print(f"{out}: {count} price changes of {len(markets)} made {character} markets (not recorded; seed {seed})")
+
+
+@prices.command()
+def fetch(
+    archive: Path = typer.Argument(..., help="CSV archive to add to (.csv, .csv.gz or .csv.zst)."),
+    region: str = typer.Option("us-east-1", help="AWS region."),
+    types: list[str] | None = TYPES,
+    days: float = typer.Option(90.0, min=0.01, max=90.0, help="How far back; AWS keeps 90 days."),
+    product: str = typer.Option("Linux/UNIX", help="Product description."),
+    endpoint_url: str | None = typer.Option(None, help="Another EC2 endpoint.", hidden=True),
+) -> None:
+    """Fetch spot price history from AWS and add it to an archive, without doubles."""
+    import time
+
+    import boto3
+    from botocore.exceptions import BotoCoreError
+
+    from bidbrain.archive import append_rows
+    from bidbrain.cli.common import split, user_errors
+    from bidbrain.fetch import FetchError, fetch_rows
+    from bidbrain.instants import DAY_S, Interval
+
+    if not archive.name.endswith((".csv", ".csv.gz", ".csv.zst")):
+        raise typer.BadParameter(f"{archive}: the name of an archive ends in .csv, .csv.gz or .csv.zst")
+    now_s = int(time.time())
+    window = Interval(now_s - int(days * DAY_S), now_s)
+    try:
+        client = boto3.client("ec2", region_name=region, endpoint_url=endpoint_url)
+        with user_errors():
+            new, total = append_rows(archive, fetch_rows(client, window, split(types), [product]))
+    except (FetchError, BotoCoreError, ValueError) as error:
+        raise typer.BadParameter(" ".join(str(error).split())) from None
+    print(f"{archive}: {new} new rows, {total} in all")
+
+
+@prices.command()
+def evictions(
+    history: list[Path] = HISTORY,
+    out: Path = typer.Option(..., help="CSV to write."),
+    types: list[str] | None = TYPES,
+    zones: list[str] | None = ZONES,
+    window: str | None = WINDOW,
+) -> None:
+    """Export beta and time to eviction per market and bid delta, exact over all start instants of a window."""
+    from bidbrain.eviction import EvictionTable
+    from bidbrain.market_summary import write_evictions
+
+    chosen = _select(history, types, zones)
+    span = _window(window, chosen, "--window")
+    table = EvictionTable.train(chosen, chosen.markets, span)
+    count = write_evictions(table, out)
+    print(f"{out}: {count} rows, {len(table.markets)} markets x {len(table.deltas)} deltas, {span}")

@@ -9,11 +9,12 @@ from pathlib import Path
 import matplotlib.dates as dates
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.patches import Patch
 
 from bidbrain.history import History, Market, Steps
 from bidbrain.instants import Interval, show_day, show_instant
 from bidbrain.ledger import ENDINGS, Entry, Kind, Ledger
-from bidbrain.report.style import MARKET_COLOURS, label, new_figure, save
+from bidbrain.report.style import MARKET_COLOURS, label, new_figure, plain_ticks, save
 from bidbrain.setting import ON_DEMAND_ZONE
 
 
@@ -59,29 +60,32 @@ def plot_prices(
             axis.axhline(price / 1e6, color="#c8432b", linewidth=1, linestyle="--", label="on-demand")
         if prices and max(prices) > 8 * np.median(prices):
             axis.set_yscale("log")
+            plain_ticks(axis)
         for hole in history.holes:
             if hole.overlap(window).seconds:
                 axis.axvspan(_when(hole.start_s), _when(hole.end_s), color="#9ca3af", alpha=0.35, hatch="///")
-        for number, (name, span) in enumerate(shade):
+        for number, (_, span) in enumerate(shade):
             part = span.overlap(window)
             axis.axvspan(
                 _when(part.start_s), _when(part.end_s), color=("#fde68a", "#bfdbfe")[number % 2], alpha=0.3, lw=0
             )
-            if axis is axes[0]:
-                axis.annotate(
-                    name, (_when(part.start_s), 1), (3, -3), xycoords=("data", "axes fraction"),
-                    textcoords="offset points", va="top", fontsize=8, color="#6b7280",
-                )  # fmt: skip
         axis.set_xlim(_when(window.start_s), _when(window.end_s))
         axis.set_title(f"{market}  ($/h)", fontsize=9.5, loc="left")
         _date_axis(axis)
-    if axes[0].get_legend_handles_labels()[0]:
-        axes[0].legend(frameon=False, fontsize=8, loc="upper right")
+    handles, names = axes[0].get_legend_handles_labels()
+    for number, (name, _) in enumerate(shade):
+        handles.append(Patch(color=("#fde68a", "#bfdbfe")[number % 2], alpha=0.5))
+        names.append(name)
+    if handles:
+        figure.legend(handles, names, loc="outside upper right", ncols=len(names), frameon=False, fontsize=9)
     return save(figure, path)
 
 
 def plot_job(ledger: Ledger, history: History, path: Path) -> Path:
-    """One job in time: vCPUs by market with the evictions, the prices it saw, the work done."""
+    """One job in time: vCPUs by market with the evictions, the prices it saw, the work done.
+
+    Peaks of the first panel are machines that boot inside the last minutes of those they replace.
+    """
     entries = ledger.entries
     start_s, end_s = ledger.header.start_s, max(entry.at_s for entry in entries)
     spans = _spans(entries, end_s)

@@ -9,7 +9,7 @@ import numpy as np
 
 from bidbrain.experiment import Result, Row
 from bidbrain.money import HOUR_S
-from bidbrain.report.style import KIND_COLOURS, label, new_figure, save, scheme_colour
+from bidbrain.report.style import KIND_COLOURS, label, new_figure, plain_ticks, save, scheme_colour
 
 
 def plot_cost_and_runtime(rows: Sequence[Row], path: Path) -> Path:
@@ -107,8 +107,9 @@ def plot_cost_against_runtime(results: Sequence[Result], path: Path) -> Path:
                 label=label(result.scheme) + (" *" if result.yardstick else ""), zorder=3,
             )  # fmt: skip
         axis.set_xlabel("runtime (all on-demand = 1)")
-        axis.set_ylabel("cost (all on-demand = 1)")
-        axis.set_ylim(bottom=0)
+        axis.set_ylabel("cost (all on-demand = 1), log scale")
+        axis.set_yscale("log")
+        plain_ticks(axis)
         axis.grid(True, color="#e5e7eb", linewidth=0.8)
         axis.set_title(f"cost against runtime, jobs of {length:g} h", fontsize=11, loc="left")
     axes[-1].legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))

@@ -10,6 +10,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 SCHEME_COLOURS = {
     "on_demand": "#6b7280",
@@ -55,6 +56,13 @@ def soften(axis: Axes) -> None:
     axis.grid(True, axis="y", color="#e5e7eb", linewidth=0.8)
     axis.set_axisbelow(True)
     axis.tick_params(labelsize=9)
+
+
+def plain_ticks(axis: Axes) -> None:
+    """A logarithmic y axis with numbers as people write them: 0.05, 0.1, 0.2, 0.5, 1."""
+    axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.yaxis.set_minor_formatter(NullFormatter())
 
 
 def save(figure: Figure, path: Path) -> Path:

@@ -43,9 +43,9 @@ def rich_tables(rows: Sequence[Row], title: str) -> list[Table]:
     tables = []
     for hours in dict.fromkeys(row.job_hours for row in rows):
         table = Table(
-            title=f"{title}, jobs of {hours:g} h", title_justify="left", box=SIMPLE_HEAD, pad_edge=False
+            title=f"{title}, jobs of {hours:g} h", title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
         )
-        for name in ("scheme", "cost", "95% interval", "runtime", "free", "evictions", "unfinished"):
+        for name in ("scheme", "cost", "95% interval", "runtime", "free", "evicted", "unfinished"):
             table.add_column(name, justify="left" if name == "scheme" else "right", no_wrap=True)
         for row in rows:
             if row.job_hours != hours:
@@ -53,7 +53,7 @@ def rich_tables(rows: Sequence[Row], title: str) -> list[Table]:
             table.add_row(
                 row.scheme.rpartition(":")[2] + (" *" if row.yardstick else ""),
                 show(row.cost, 4),
-                f"{show(row.cost_low, 4)}-{show(row.cost_high, 4)}",
+                f"{show(row.cost_low)}-{show(row.cost_high)}",
                 show(row.runtime),
                 "-" if math.isnan(row.free_fraction) else f"{row.free_fraction:.1%}",
                 show(row.evictions_per_job, 1),
