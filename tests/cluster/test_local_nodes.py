@@ -17,7 +17,7 @@ import psutil
 import pytest
 import ray
 
-from agileml.plan_config import Tier
+from agileml.core.tier import Tier
 from agileml.runtime import cluster as ray_cluster
 from agileml.runtime.cluster import ClusterError, reach
 from agileml.runtime.local import LocalCluster
@@ -32,6 +32,15 @@ def until(condition: Callable[[], Any], timeout_s: float = 30) -> float:
         assert time.monotonic() - start_s < timeout_s, "this never came true"
         time.sleep(0.01)
     return time.monotonic() - start_s
+
+
+@ray.remote(num_cpus=1)
+class Sleeper:
+    """An actor with a child of its own, as a data loader would have."""
+
+    def start(self) -> list[int]:
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        return [os.getpid(), child.pid]
 
 
 def test_machines_carry_tier_and_allocation_and_the_head_is_none(cluster: LocalCluster) -> None:
@@ -49,6 +58,8 @@ def test_machines_carry_tier_and_allocation_and_the_head_is_none(cluster: LocalC
 def test_a_drained_node_is_seen_with_its_deadline_and_a_removed_one_is_gone(cluster: LocalCluster) -> None:
     first, second = cluster.add_machines(Tier.TRANSIENT, 2)
     assert ray_cluster.draining() == {}
+    actor = Sleeper.options(label_selector={"ray.io/node-id": first.node_id}).remote()
+    ray.get(actor.start.remote())  # without work a drained raylet exits at once
     deadline_s = time.time() + 300
     ray_cluster.drain(cluster.address, first.node_id, deadline_s, "spot interruption")
     until(lambda: first.node_id in ray_cluster.draining())
@@ -58,15 +69,6 @@ def test_a_drained_node_is_seen_with_its_deadline_and_a_removed_one_is_gone(clus
     cluster.remove(first.node_id)
     until(lambda: ray_cluster.machines() == [second])
     assert ray_cluster.draining() == {}
-
-
-@ray.remote(num_cpus=1)
-class Sleeper:
-    """An actor with a child of its own, as a data loader would have."""
-
-    def start(self) -> list[int]:
-        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-        return [os.getpid(), child.pid]
 
 
 def test_a_machine_is_killed_as_a_whole(cluster: LocalCluster) -> None:
@@ -142,7 +144,7 @@ DRIVER = """
         with LocalCluster() as cluster:
             import ray
             cluster.add_machines("transient", 1)
-            ray.get(ray.remote(num_cpus=1)(os.getpid).remote())
+            ray.get(ray.remote(num_cpus=1)(lambda: os.getpid()).remote())
             print(cluster.token_path.parent, cluster.address, flush=True)
             if how == "exception":
                 raise ValueError("of the user")
@@ -189,7 +191,7 @@ def test_two_clusters_at_once_and_each_ends_without_a_trace(cluster: LocalCluste
         assert of_folder(folder) == []
         assert not folder.exists()
     assert ray_cluster.machines() == [machine]
-    assert ray.get(ray.remote(num_cpus=1)(os.getpid).remote()) > 0
+    assert ray.get(ray.remote(num_cpus=1)(lambda: os.getpid()).remote()) > 0
     assert set(os.listdir("/dev/shm")) <= before
 
 

@@ -1,0 +1,156 @@
+"""What a run shows while it goes on: one live line block on a terminal, plain lines every few seconds elsewhere."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+RATE_WINDOW_S = 10.0  # clocks/s and the time left are of the last so many seconds
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Where a run is: `clock` of `clocks` are complete. `stage` 0: not started; `loss` None: not known yet."""
+
+    clock: int
+    clocks: int
+    loss: float | None
+    stage: int
+    reliable: int
+    transient: int
+    note: str = ""
+
+
+class Rate:
+    """Clocks per second over the last `RATE_WINDOW_S` seconds; a rollback starts it anew."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def add(self, now_s: float, clock: int) -> None:
+        """Take up that `clock` clocks are complete at `now_s`."""
+        if self._seen and clock < self._seen[-1][1]:
+            self._seen.clear()
+        self._seen.append((now_s, clock))
+        while len(self._seen) > 2 and self._seen[1][0] <= now_s - RATE_WINDOW_S:
+            self._seen.popleft()
+
+    @property
+    def clocks_per_s(self) -> float | None:
+        """None while nothing has moved."""
+        if not self._seen:
+            return None
+        (first_s, first), (last_s, last) = self._seen[0], self._seen[-1]
+        return (last - first) / (last_s - first_s) if last > first and last_s > first_s else None
+
+
+def duration(seconds: float) -> str:
+    """`seconds` as a person says it: 8 s, 3:05, 2:03:05."""
+    whole = math.ceil(seconds)
+    hours, minutes = whole // 3600, whole % 3600 // 60
+    if hours:
+        return f"{hours}:{minutes:02}:{whole % 60:02}"
+    return f"{minutes}:{whole % 60:02}" if minutes else f"{whole} s"
+
+
+def line(snapshot: Snapshot, clocks_per_s: float | None) -> str:
+    """The snapshot as one plain line."""
+    parts = [f"clock {snapshot.clock}/{snapshot.clocks}"]
+    if snapshot.loss is not None:
+        parts.append(f"loss {snapshot.loss:.4g}")
+    if snapshot.stage:
+        parts.append(f"stage {snapshot.stage}")
+    if snapshot.reliable or snapshot.transient:
+        parts.append(f"machines {snapshot.reliable} reliable + {snapshot.transient} transient")
+    if clocks_per_s:
+        left_s = (snapshot.clocks - snapshot.clock) / clocks_per_s
+        parts += [f"{clocks_per_s:.3g} clocks/s", f"{duration(left_s)} left"]
+    return ", ".join(parts) + (f" ({snapshot.note})" if snapshot.note else "")
+
+
+class Progress:
+    """A context manager; `show` may be called as often as one likes."""
+
+    def __init__(
+        self,
+        clocks: int,
+        *,
+        console: Console | None = None,
+        every_s: float = 5.0,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`every_s`: seconds between plain lines; a change of stage, machines or note is said at once."""
+        self._console = console or Console(stderr=True)
+        self._clocks, self._every_s, self._clock_s = clocks, every_s, clock_s
+        self._rate = Rate()
+        self._live: Live | None = None
+        self._said: Snapshot | None = None
+        self._said_s = -math.inf
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._live = Live(console=self._console, refresh_per_second=8, transient=False)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Show where the run is."""
+        now_s = self._clock_s()
+        self._rate.add(now_s, snapshot.clock)
+        if self._live is not None:
+            self._live.update(panel(snapshot, self._rate.clocks_per_s))
+        elif self._is_news(snapshot) or now_s - self._said_s >= self._every_s:
+            self._said, self._said_s = snapshot, now_s
+            self._console.print(line(snapshot, self._rate.clocks_per_s), highlight=False, soft_wrap=True)
+
+    def _is_news(self, snapshot: Snapshot) -> bool:
+        said = self._said
+        return said is None or (
+            said.stage,
+            said.reliable,
+            said.transient,
+            said.note,
+            said.clock == said.clocks,
+        ) != (
+            snapshot.stage,
+            snapshot.reliable,
+            snapshot.transient,
+            snapshot.note,
+            snapshot.clock == snapshot.clocks,
+        )
+
+
+def panel(snapshot: Snapshot, clocks_per_s: float | None) -> Table:
+    """The snapshot as a bar with the figures below it."""
+    table = Table.grid(padding=(0, 2))
+    bar = ProgressBar(total=snapshot.clocks, completed=snapshot.clock, width=40)
+    table.add_row(bar, Text(f"clock {snapshot.clock}/{snapshot.clocks}", style="bold"))
+    loss = "-" if snapshot.loss is None else f"{snapshot.loss:.5g}"
+    stage = f"stage {snapshot.stage}" if snapshot.stage else "starting"
+    machines = Text.assemble(
+        (f"{'■' * snapshot.reliable}", "blue"), (f"{'■' * snapshot.transient}", "orange3"),
+        f" {snapshot.reliable} reliable, {snapshot.transient} transient",
+    )  # fmt: skip
+    speed = "" if not clocks_per_s else f"{clocks_per_s:.3g} clocks/s"
+    left = "" if not clocks_per_s else f"{duration((snapshot.clocks - snapshot.clock) / clocks_per_s)} left"
+    table.add_row(machines, Text(f"{stage}  loss {loss}  {speed}  {left}".rstrip()))
+    if snapshot.note:
+        table.add_row(Text(snapshot.note, style="dim"), "")
+    return table
