@@ -10,6 +10,7 @@ import sys
 import typer
 from typer.exceptions import TyperException
 
+import agileml.sizing_cli
 import bidbrain.cli
 import pipeline.cli
 import straggler.cli
@@ -29,6 +30,7 @@ def proteus() -> None:
 bidbrain.cli.mount(app)
 straggler.cli.mount(app)
 pipeline.cli.mount(app)
+agileml.sizing_cli.mount(app)
 
 
 def main(arguments: list[str] | None = None) -> None:
