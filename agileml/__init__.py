@@ -1,1 +1,38 @@
-"""AgileML: elastic parameter-server training over reliable and transient machines."""
+"""AgileML: elastic parameter-server training over reliable and transient machines.
+
+import agileml
+result = agileml.run("configs/mlr.yaml", clocks=100)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agileml.application import Application, InputError, Settings, Table, Unit, Update, Updates
+    from agileml.errors import RunError
+    from agileml.session import Result, run
+
+__all__ = [
+    "Application",
+    "InputError",
+    "Result",
+    "RunError",
+    "Settings",
+    "Table",
+    "Unit",
+    "Update",
+    "Updates",
+    "run",
+]
+
+_HOMES = {"Result": "agileml.session", "run": "agileml.session", "RunError": "agileml.errors"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for only then: the pure modules must not bring Ray along."""
+    if name not in __all__:
+        raise AttributeError(f"module 'agileml' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES.get(name, "agileml.application")), name)
