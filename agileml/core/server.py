@@ -74,8 +74,9 @@ class Server:
             shard.forget_progress(clock)
 
     def at_limit(self, epoch: int) -> bool:
-        """True when a shard has applied every clock that may start."""
-        return any(version >= self.limit for _, version in self.versions(epoch))
+        """True when the shards here have applied every clock that may start."""
+        versions = self.versions(epoch)
+        return bool(versions) and all(version >= self.limit for _, version in versions)
 
     def _served(self, partition: int, epoch: int) -> Shard | None:
         return self._copies.get(partition, {}).get(epoch)
