@@ -24,7 +24,7 @@ def rows_of(history: History) -> list[Row]:
 
 
 def write_rows(path: Path, rows: Iterable[Row]) -> int:
-    """Write rows as CSV (gzipped for .gz, compressed for .zst); the file appears only when it is whole. Returns their number."""
+    """Write rows as CSV (compressed for .gz and .zst); the file appears only when it is whole. Returns their number."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)

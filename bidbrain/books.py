@@ -24,7 +24,7 @@ ENDING_KIND = {
 
 @dataclass
 class Allocation:
-    """Machines of one type bought together. hour: its running instance hour; on_demand: billed by the second, never evicted."""
+    """Machines of one type bought together. hour: the running one; on_demand: billed by the second, never evicted."""
 
     number: int
     market: Market
@@ -62,7 +62,14 @@ class Books:
         return next(a for a in self.open if a.number == number)
 
     def request(
-        self, now_s: int, market: Market, vcpus: int, vcpus_per_machine: int, bid: int, grant_s: int, reason: str
+        self,
+        now_s: int,
+        market: Market,
+        vcpus: int,
+        vcpus_per_machine: int,
+        bid: int,
+        grant_s: int,
+        reason: str,
     ) -> Allocation:
         """A request that will be granted or refused at `grant_s`."""
         hour = InstanceHour(0, 0, vcpus, vcpus_per_machine)
@@ -88,7 +95,13 @@ class Books:
         self.open.remove(allocation)
 
     def buy_on_demand(
-        self, now_s: int, market: Market, vcpus: int, vcpus_per_machine: int, price: int, reliable: bool = False
+        self,
+        now_s: int,
+        market: Market,
+        vcpus: int,
+        vcpus_per_machine: int,
+        price: int,
+        reliable: bool = False,
     ) -> Allocation:
         """On-demand machines, granted at once."""
         number = RELIABLE_NUMBER if reliable else self._numbers

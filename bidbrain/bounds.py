@@ -103,7 +103,9 @@ def _solve(prices: Floats, setting: Setting, length_s: int) -> float:
     solution = linprog(
         cost,
         A_ub=vstack([chain, capacity, coo_matrix(work[None, :])]).tocsr(),
-        b_ub=np.concatenate([np.zeros(size), np.full(cells, setting.job.cap_vcpus), [-setting.job.work_vcpu_s]]),
+        b_ub=np.concatenate(
+            [np.zeros(size), np.full(cells, setting.job.cap_vcpus), [-setting.job.work_vcpu_s]]
+        ),
         bounds=np.stack([np.zeros(2 * size), np.where(np.tile(allowed.ravel(), 2), np.inf, 0.0)], axis=1),
         method="highs",
     )

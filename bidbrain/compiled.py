@@ -31,7 +31,7 @@ TICK_S = 120
 PROTEUS_LEAD_S = 60
 
 STANDARD, PROTEUS, RENEWAL, ORACLE = 0, 1, 2, 3
-HOURLY, PER_SECOND = 0, 1
+HOURLY, PER_SECOND, PER_SECOND_PAID = 0, 1, 2
 GRANT, CHARGE, REFUND, EVICT, TERMINATE, REQUEST, REFUSED, LEAVE, KEEP, END, WORK = range(11)
 TAPE_COLUMNS = 8  # time, kind, allocation, market, vCPUs, price or bid, amount (bid of a grant, work), hour
 
@@ -318,7 +318,7 @@ def simulate_job(
                 rate = vcpus * scaling_efficiency(vcpus, job.job_vcpus, job.phi) * (1.0 - job.overhead)
                 needed = np.ceil((job.work - done) / rate)
                 if needed <= b - a:
-                    b = a + np.int64(needed)
+                    b = a + int(needed)
                     finished = True
                 done += rate * (b - a)
                 running_s += b - a
@@ -339,9 +339,7 @@ def simulate_job(
         if slots.phase[i] >= HELD:
             _close(job, markets, slots, i, t, t - slots.hour_s[i], False, True, tape, counters, out)
     counters[1] = _put(tape, counters[1], t, WORK, slots, 0, 0, int(done), 0)
-    reliable = machine_seconds_micro_usd(
-        job.reliable_price, job.reliable_vcpus, job.reliable_nu, t - start_s
-    )
+    reliable = machine_seconds_micro_usd(job.reliable_price, job.reliable_vcpus, job.reliable_nu, t - start_s)
     out[COST] += reliable
     out[RELIABLE_COST] = reliable
     out[END_S] = t
@@ -352,7 +350,14 @@ def simulate_job(
 
 @njit(cache=True)
 def _charge(
-    job: JobNumbers, markets: MarketArrays, slots: Slots, i: int, t: int, tape: Ints, counters: Ints, out: Ints
+    job: JobNumbers,
+    markets: MarketArrays,
+    slots: Slots,
+    i: int,
+    t: int,
+    tape: Ints,
+    counters: Ints,
+    out: Ints,
 ) -> None:
     """The charge that stands at an hour's start."""
     if job.rules == HOURLY:
@@ -363,11 +368,18 @@ def _charge(
 
 @njit(cache=True)
 def _next_hour(
-    job: JobNumbers, markets: MarketArrays, slots: Slots, i: int, t: int, tape: Ints, counters: Ints, out: Ints
+    job: JobNumbers,
+    markets: MarketArrays,
+    slots: Slots,
+    i: int,
+    t: int,
+    tape: Ints,
+    counters: Ints,
+    out: Ints,
 ) -> None:
     """Settle a finished hour of an allocation that goes on."""
     out[HELD_VCPU_S] += slots.vcpus[i] * HOUR_S
-    if job.rules == PER_SECOND:
+    if job.rules != HOURLY:
         nu = markets.vcpus[slots.market[i]]
         amount = per_second.charge_at_close(slots.price[i], slots.vcpus[i], nu, HOUR_S, slots.hour[i])
         out[COST] += amount
@@ -408,7 +420,7 @@ def _close(
             out[COST] -= refund
             counters[1] = _put(tape, counters[1], t, REFUND, slots, i, price, -refund, hour)
     else:
-        if evicted:
+        if evicted and job.rules == PER_SECOND:
             amount = per_second.charge_at_eviction(price, vcpus, nu, used_s, hour)
             if hour == 0 and used_s < HOUR_S:
                 out[FREE_VCPU_S] += vcpus * used_s

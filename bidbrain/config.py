@@ -36,7 +36,7 @@ class SimulateConfig(BaseModel):
     starts: int = Field(1000, gt=0)
     schemes: list[str] = []
     seed: int = Field(0, ge=0)
-    rules: Literal["hourly_2016", "per_second"] | None = None
+    rules: Literal["hourly_2016", "per_second", "per_second_paid"] | None = None
     reliable: int = Field(3, ge=0)
     reliable_type: str | None = None
     boot_s: int = Field(120, ge=0, lt=3600)

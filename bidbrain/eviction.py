@@ -118,7 +118,7 @@ def _count_leads(
     last_s = end_s - horizon_s
     runs = np.zeros((len(deltas), horizon_s + 1), np.int64)
     total = 0
-    first = max(0, np.searchsorted(times, start_s, side="right") - 1)
+    first = max(0, int(np.searchsorted(times, start_s, side="right")) - 1)
     for i in range(first, n):
         if times[i] > last_s:
             break

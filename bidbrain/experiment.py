@@ -24,7 +24,7 @@ from bidbrain.workers import Pool
 
 START_MARGIN = 3  # starts leave 3 x the job's hours before the window's end
 BOUND_STARTS = 25
-CHUNK = 50
+CHUNK = 20
 
 
 @dataclass(frozen=True)
@@ -86,22 +86,44 @@ class Pair:
     runtime_high: float
 
 
-def draw_starts(pieces: Sequence[Interval], job_hours: float, count: int, seed: int) -> list[int]:
-    """`count` whole seconds, uniform over the window's usable pieces less 3 x the job's hours at its end.
+@dataclass(frozen=True)
+class Starts:
+    """How starts are drawn: `margin_s` before the window's end stay free; on a grid of `grid_s`.
 
-    Raises ValueError if that leaves nothing.
+    spread: one start in each of `count` equal stretches instead of all anywhere (less noise in a short recording).
     """
-    margin_s = math.ceil(START_MARGIN * job_hours * HOUR_S)
-    last_s = pieces[-1].end_s - margin_s if pieces else 0
-    usable = [Interval(p.start_s, min(p.end_s, last_s)) for p in pieces if p.start_s < last_s]
-    if not usable:
-        raise ValueError(
-            f"the evaluation window is shorter than {START_MARGIN} x {job_hours:g} h: no job can start in it"
-        )
-    ends = np.cumsum([piece.seconds for piece in usable])
-    drawn = np.random.default_rng(seed).integers(0, int(ends[-1]), count)
-    which = np.searchsorted(ends, drawn, side="right")
-    return [usable[i].end_s - int(ends[i] - at) for i, at in zip(which.tolist(), drawn.tolist(), strict=True)]
+
+    count: int
+    seed: int
+    grid_s: int = 1
+    spread: bool = False
+
+    def draw(self, pieces: Sequence[Interval], margin_s: int) -> list[int]:
+        """Uniform over the usable pieces less the margin at the end; raises ValueError if that leaves nothing."""
+        last_s = pieces[-1].end_s - margin_s if pieces else 0
+        usable = [Interval(p.start_s, min(p.end_s, last_s)) for p in pieces if p.start_s < last_s]
+        if not usable:
+            raise ValueError(
+                "no job can start in the evaluation window: it is shorter than the margin at its end"
+            )
+        ends = np.cumsum([piece.seconds for piece in usable])
+        rng = np.random.default_rng(self.seed)
+        if self.spread:
+            drawn = ((np.arange(self.count) + rng.random(self.count)) / self.count * int(ends[-1])).astype(
+                np.int64
+            )
+        else:
+            drawn = rng.integers(0, int(ends[-1]), self.count)
+        drawn = drawn // self.grid_s * self.grid_s
+        which = np.searchsorted(ends, drawn, side="right")
+        return [
+            usable[i].end_s - int(ends[i] - at) for i, at in zip(which.tolist(), drawn.tolist(), strict=True)
+        ]
+
+
+def price_margin_s(job_hours: float) -> int:
+    """Starts on price histories leave three times the job's hours."""
+    return math.ceil(START_MARGIN * job_hours * HOUR_S)
 
 
 @dataclass(frozen=True)
@@ -121,14 +143,18 @@ class Experiment:
     schemes: tuple[str, ...]
     job_hours: tuple[float, ...]
     evaluate: tuple[Interval, ...]
-    starts: int
-    seed: int
+    starts: Starts
+    margin_s: Callable[[float], int] = price_margin_s
+
+    @property
+    def seed(self) -> int:
+        return self.starts.seed
 
     def job_setting(self, job_hours: float) -> Setting:
         return self.setting.with_job(replace(self.setting.job, hours=job_hours))
 
     def starts_of(self, job_hours: float) -> list[int]:
-        return draw_starts(self.evaluate, job_hours, self.starts, self.seed)
+        return self.starts.draw(self.evaluate, self.margin_s(job_hours))
 
     def tasks(self) -> list[Task]:
         """Chunks in the order of the table; compiled schemes are one chunk per length."""

@@ -30,7 +30,11 @@ KINDS = {
     compiled.END: Kind.JOB_END,
     compiled.WORK: Kind.WORK,
 }
-RULE_NUMBERS = {"hourly_2016": compiled.HOURLY, "per_second": compiled.PER_SECOND}
+RULE_NUMBERS = {
+    "hourly_2016": compiled.HOURLY,
+    "per_second": compiled.PER_SECOND,
+    "per_second_paid": compiled.PER_SECOND_PAID,
+}
 MONEY = (compiled.CHARGE, compiled.REFUND)
 NO_PRICE = (compiled.EVICT, compiled.TERMINATE, compiled.LEAVE, compiled.KEEP, compiled.END)
 NO_HOUR = (compiled.GRANT, compiled.REQUEST, compiled.REFUSED)
@@ -105,9 +109,7 @@ class FastSimulator:
         tables = self._tables(start_s)
         # A job of n hours has at most a few dozen lines an hour; the tape is made longer until it fits.
         while True:
-            full = compiled.simulate_job(
-                self._kind, start_s, self._job, self._markets, tables, tape, out
-            )
+            full = compiled.simulate_job(self._kind, start_s, self._job, self._markets, tables, tape, out)
             if not full:
                 break
             tape = np.zeros((2 * len(tape), compiled.TAPE_COLUMNS), np.int64)

@@ -127,7 +127,9 @@ class History:
 
     def select(self, markets: Iterable[Market]) -> History:
         """The same recording with only these markets; holes and end stay those of the recording."""
-        return History({market: self.steps[market] for market in markets}, self.end_s, self.holes, self.sources)
+        return History(
+            {market: self.steps[market] for market in markets}, self.end_s, self.holes, self.sources
+        )
 
     def usable(self, window: Interval) -> tuple[Interval, ...]:
         """`window` without the holes, cut to the recording."""

@@ -34,6 +34,13 @@ class Kind(StrEnum):
     WORK = "work"
 
 
+class Cause(StrEnum):
+    """What takes machines back: a price above the bid (2016), or capacity (today)."""
+
+    PRICE = "price"
+    CAPACITY = "capacity"
+
+
 ENDINGS = (Kind.EVICTION, Kind.TERMINATION, Kind.JOB_END)
 MONEY = (Kind.CHARGE, Kind.REFUND)
 
@@ -70,6 +77,7 @@ class Header:
     types: dict[str, tuple[int, int]]
     on_demand: dict[str, int]  # micro-dollars per machine hour of what is bought on demand
     cap_vcpus: int = 0
+    evictions: Cause = Cause.PRICE
 
 
 @dataclass(frozen=True)
@@ -100,6 +108,7 @@ def _header_line(header: Header) -> dict[str, Any]:
         "types": {name: list(pair) for name, pair in sorted(header.types.items())},
         "on_demand": dict(sorted(header.on_demand.items())),
         "cap_vcpus": header.cap_vcpus,
+        "evictions": header.evictions.value,
     }
 
 
@@ -171,6 +180,7 @@ def _parse_header(line: dict[str, Any]) -> Header:
         {str(name): (int(pair[0]), int(pair[1])) for name, pair in line["types"].items()},
         {str(name): int(price) for name, price in line["on_demand"].items()},
         int(line.get("cap_vcpus", 0)),
+        Cause(line.get("evictions", "price")),
     )
 
 

@@ -26,7 +26,7 @@ class MachineType:
     source: str
 
 
-class UnknownType(ValueError):
+class UnknownTypeError(ValueError):
     """A machine type without a price or a count of vCPUs, in one sentence."""
 
 
@@ -49,12 +49,12 @@ def table() -> tuple[MachineType, ...]:
 
 
 def find_type(name: str, at_s: int) -> MachineType:
-    """The row of a type that holds at an instant (its first row if that is later); raises UnknownType."""
+    """The row of a type that holds at an instant (its first row if that is later); raises UnknownTypeError."""
     rows = [row for row in table() if row.name == name]
     if not rows:
         close = difflib.get_close_matches(name, sorted({row.name for row in table()}), 4)
         hint = f"; close to it: {', '.join(close)}" if close else ""
-        raise UnknownType(
+        raise UnknownTypeError(
             f"no on-demand price is known for the machine type {name!r}"
             f" (say --on-demand {name}=USD and --vcpus {name}=N){hint}"
         )
@@ -71,7 +71,7 @@ def types_at(
         if name in on_demand and name in vcpus:
             found[name] = (on_demand[name], vcpus[name])
         elif name in on_demand and not any(row.name == name for row in table()):
-            raise UnknownType(f"how many vCPUs {name!r} has is not known (say --vcpus {name}=N)")
+            raise UnknownTypeError(f"how many vCPUs {name!r} has is not known (say --vcpus {name}=N)")
         else:
             row = find_type(name, at_s)
             found[name] = (on_demand.get(name, row.on_demand), vcpus.get(name, row.vcpus))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bidbrain.config import DEFAULT_SCHEMES, ConfigError, SimulateConfig
-from bidbrain.experiment import Experiment, draw_starts
+from bidbrain.experiment import Experiment, Starts, price_margin_s
 from bidbrain.history import History, Market
 from bidbrain.instants import DAY_S, Interval
 from bidbrain.machines import types_at
@@ -45,7 +45,9 @@ def make_plan(config: SimulateConfig, history: History) -> Plan:
         raise ConfigError("no market is left: none has a price before the evaluation window begins")
     if len(known) < len(markets):
         late = ", ".join(str(m) for m in markets if m not in known)
-        notes.append(f"markets whose recording begins inside the evaluation window are used from then on: {late}")
+        notes.append(
+            f"markets whose recording begins inside the evaluation window are used from then on: {late}"
+        )
     for hole in history.holes:
         notes.append(f"the recording has a hole {hole} ({hole.seconds / 3600:.0f} h): no job starts in it")
     setting = make_setting(config, history, markets, train, evaluate)
@@ -54,12 +56,14 @@ def make_plan(config: SimulateConfig, history: History) -> Plan:
     for name in schemes:
         if name not in OTHER_SCHEMES:
             find_scheme(name)
+    experiment = Experiment(
+        setting, schemes, tuple(config.job_hours), pieces, Starts(config.starts, config.seed)
+    )
     for hours in config.job_hours:
         try:
-            draw_starts(pieces, hours, 1, 0)
+            experiment.starts_of(hours)
         except ValueError as error:
-            raise ConfigError(str(error)) from None
-    experiment = Experiment(setting, schemes, tuple(config.job_hours), pieces, config.starts, config.seed)
+            raise ConfigError(f"jobs of {hours:g} h: {error} ({price_margin_s(hours) / 3600:g} h)") from None
     return Plan(experiment, tuple(notes))
 
 
@@ -76,9 +80,11 @@ def make_setting(
     each = vcpus if config.reliable_type else REFERENCE_VCPUS
     base_name = reference_type(types)
     engine = Engine(config.boot_s, config.lambda_s, config.sigma_s)
-    job = Job(config.job_vcpus, config.job_hours[0], config.cap, config.phi, engine)
+    job = Job(config.job_vcpus, config.job_hours[0], config.cap, config.phi, config.deadline, engine)
     bidding = Bidding(
-        min_delta=micro_usd(config.min_delta), grant_delay_s=config.grant_delay_s, slot_vcpus=config.slot_vcpus
+        min_delta=micro_usd(config.min_delta),
+        grant_delay_s=config.grant_delay_s,
+        slot_vcpus=config.slot_vcpus,
     )
     try:
         bidding.first_delta  # noqa: B018 - says so if no delta is left
@@ -86,7 +92,7 @@ def make_setting(
         raise ConfigError(str(error)) from None
     if config.slot_vcpus is not None and config.slot_vcpus * MOST_SLOTS < job.cap_vcpus:
         raise ConfigError(
-            f"slot_vcpus {config.slot_vcpus} is too small: the cap of {job.cap_vcpus} vCPUs is at most {MOST_SLOTS} slots"
+            f"slot_vcpus {config.slot_vcpus} is too small: a cap of {job.cap_vcpus} vCPUs is at most {MOST_SLOTS} slots"
         )
     return Setting(
         job,
@@ -154,7 +160,9 @@ def _window(name: str, text: str | None, history: History, notes: list[str]) -> 
     inside = window.overlap(history.window)
     outside_s = max(history.start_s - window.start_s, window.end_s - history.end_s)
     if not inside.seconds or outside_s > DAY_S:
-        raise ConfigError(f"{name} {window} lies outside of the history by more than a day (it covers {history.window})")
+        raise ConfigError(
+            f"{name} {window} lies outside of the history by more than a day (it covers {history.window})"
+        )
     if outside_s > 0:
         notes.append(f"{name} is cut to the history: {inside}")
     usable_s = sum(piece.seconds for piece in history.usable(inside))

@@ -166,9 +166,7 @@ def _seconds(stamp: str, where: str) -> int:
     try:
         moment = datetime.fromisoformat(stamp)
     except ValueError:
-        raise HistoryError(
-            f"{where}: {stamp!r} is no timestamp (expected 2016-02-25T10:38:07Z)"
-        ) from None
+        raise HistoryError(f"{where}: {stamp!r} is no timestamp (expected 2016-02-25T10:38:07Z)") from None
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() // 1)
 
 

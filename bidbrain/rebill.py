@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from bidbrain.billing import RULES, Ending, Life, bill
 from bidbrain.history import NEVER_S, History, Market
 from bidbrain.instants import show_instant
-from bidbrain.ledger import ENDINGS, MONEY, Entry, Header, Kind, Ledger
+from bidbrain.ledger import ENDINGS, MONEY, Cause, Entry, Header, Kind, Ledger
 from bidbrain.money import machine_seconds_micro_usd, show_usd
 from bidbrain.setting import ON_DEMAND_ZONE
 
@@ -45,7 +45,12 @@ def rebill(ledger: Ledger, history: History) -> Audit:
     if header.rules not in RULES:
         known = ", ".join(RULES)
         return Audit(
-            header.job, header.scheme, ledger.micro_usd, 0, 0, (f"unknown rules {header.rules!r} (there are {known})",)
+            header.job,
+            header.scheme,
+            ledger.micro_usd,
+            0,
+            0,
+            (f"unknown rules {header.rules!r} (there are {known})",),
         )
     ends = {entry.allocation: entry for entry in ledger.entries if entry.kind in ENDINGS}
     last_s = max((entry.at_s for entry in ledger.entries), default=header.start_s)
@@ -106,7 +111,9 @@ def _allocation_lines(
             raise ValueError(f"{grant.market} has no price at {show_instant(at_s)}")
         return price
 
-    _check_market(grant, end, end_s, steps.eviction_s(grant.at_s, grant.bid or 0), price_at(grant.at_s), differences)
+    if header.evictions is Cause.PRICE:
+        gone_s = steps.eviction_s(grant.at_s, grant.bid or 0)
+        _check_market(grant, end, end_s, gone_s, price_at(grant.at_s), differences)
     ending = None if end is None else ENDING_OF[end.kind]
     life = Life(grant.at_s, grant.vcpus, vcpus_per_machine, None if end is None else end_s, ending)
     return [

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 
+from bidbrain.availability import Trace
 from bidbrain.eviction import DELTAS_MICRO_USD, EvictionTable
 from bidbrain.history import History, Market
 from bidbrain.instants import DAY_S, Interval
@@ -48,12 +49,16 @@ class Engine:
 
 @dataclass(frozen=True)
 class Job:
-    """Work of `vcpus` for `hours`, on at most cap_vcpus; beyond `vcpus` a further one counts phi."""
+    """Work of `vcpus` for `hours`, on at most cap_vcpus; beyond `vcpus` a further one counts phi.
+
+    deadline: a multiple of `hours`, for policies that keep one.
+    """
 
     vcpus: int = 512
     hours: float = 20.0
     cap: float = 1.5
     phi: float = 1.0
+    deadline: float | None = None
     engine: Engine = field(default_factory=Engine)
 
     @property
@@ -118,7 +123,8 @@ class Bidding:
 
 @dataclass(frozen=True)
 class Setting:
-    """Everything a policy is made from. Policies may read `history` up to the present only; yardsticks read on."""
+    """Everything a policy is made from. Policies may read `history` and `pools` up to the present only;
+    yardsticks read on."""
 
     job: Job
     listings: tuple[Listing, ...]
@@ -128,6 +134,7 @@ class Setting:
     reference: int  # on-demand micro-dollars per hour of 4 vCPUs: the unit of relative prices
     bidding: Bidding = field(default_factory=Bidding)
     rules: str = "hourly_2016"
+    pools: tuple[Trace, ...] = ()
 
     @property
     def markets(self) -> tuple[Market, ...]:
@@ -163,7 +170,8 @@ class Setting:
     def with_job(self, job: Job) -> Setting:
         """The same markets for another job; what was trained does not depend on it unless the boot changes."""
         other = replace(self, job=job)
-        other.__dict__["evictions"] = self.evictions
+        if "evictions" in self.__dict__:
+            other.__dict__["evictions"] = self.evictions
         if job.engine.boot_s == self.job.engine.boot_s:
             other.__dict__["_survival_by_day"] = self._survival_by_day
         return other

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 
 from bidbrain.billing import RULES, Ending
 from bidbrain.books import Allocation, Books
+from bidbrain.exchange import exchange_of
 from bidbrain.footprint import scaling_efficiency
 from bidbrain.history import NEVER_S, Market
-from bidbrain.ledger import Entry, Header, Ledger
+from bidbrain.ledger import Cause, Entry, Header, Ledger
 from bidbrain.money import HOUR_S
 from bidbrain.policy.base import (
     Decision,
     Keep,
     LetGo,
-    Offer,
     Phase,
     Policy,
     Release,
@@ -29,7 +29,6 @@ from bidbrain.policy.base import (
     View,
 )
 from bidbrain.setting import Job, Setting
-from bidbrain.survival import RECENT_S
 
 
 @dataclass(frozen=True)
@@ -62,11 +61,14 @@ class Progress:
     def __init__(self, job: Job, start_s: int) -> None:
         self._job = job
         self._engine = job.engine
+        self._first_grant_s: int | None = None
         self._running_s = 0
         self._pause_until_s = start_s
         self.done_vcpu_s = 0.0
 
     def granted(self, now_s: int) -> None:
+        if self._first_grant_s is None:
+            self._first_grant_s = now_s
         self._pause_until_s = max(self._pause_until_s, now_s + self._engine.sigma_s)
 
     def evicted(self, now_s: int) -> None:
@@ -80,7 +82,8 @@ class Progress:
         """When a machine begins to be useful; on-demand ones at once."""
         if allocation.on_demand:
             return allocation.grant_s
-        boot_s = self._engine.boot_s if allocation.number == 0 else self._engine.boot_again_s
+        first = allocation.grant_s == self._first_grant_s
+        boot_s = self._engine.boot_s if first else self._engine.boot_again_s
         return allocation.grant_s + boot_s
 
     def advance(self, now_s: int, then_s: int, workers: list[Allocation]) -> int | None:
@@ -99,9 +102,7 @@ class Progress:
                 else:
                     until = min(until, ready_s)
             if vcpus and at >= self._pause_until_s:
-                rate = (
-                    vcpus * scaling_efficiency(vcpus, job.vcpus, job.phi) * (1.0 - self._engine.overhead)
-                )
+                rate = vcpus * scaling_efficiency(vcpus, job.vcpus, job.phi) * (1.0 - self._engine.overhead)
                 needed_s = math.ceil((job.work_vcpu_s - self.done_vcpu_s) / rate)
                 seconds = min(needed_s, until - at)
                 self.done_vcpu_s += rate * seconds
@@ -121,7 +122,7 @@ class Simulation:
         self._start_s = start_s
         self._books = Books(RULES[setting.rules])
         self._progress = Progress(setting.job, start_s)
-        self._evictions_s: dict[int, int] = {}
+        self._exchange = exchange_of(setting)
         self._with_reliable = with_reliable
 
     def run(self) -> tuple[Outcome, tuple[Entry, ...]]:
@@ -138,8 +139,8 @@ class Simulation:
                 decision = self._policy.decide(now_s, self._view(now_s))
                 self._carry_out(now_s, decision)
                 wake_s = self._wake_s(now_s, decision)
-            then_s = min(end_s, self._next_event_s(), NEVER_S if wake_s is None else wake_s)
-            workers = [a for a in self._spot() if a.phase is not Phase.REQUESTED]
+            then_s = min(end_s, self._next_event_s(now_s), NEVER_S if wake_s is None else wake_s)
+            workers = self._held()
             workers += [a for a in books.open if a.on_demand and a.number >= 0]
             done_s = self._progress.advance(now_s, then_s, workers)
             finished = done_s is not None
@@ -151,70 +152,63 @@ class Simulation:
     def _spot(self) -> list[Allocation]:
         return [a for a in self._books.open if not a.on_demand]
 
-    def _price(self, market: Market, now_s: int) -> int:
-        price = self._setting.history.steps[market].price_at(now_s)
-        assert price is not None, f"{market} has no price yet"
-        return price
+    def _held(self) -> list[Allocation]:
+        return [a for a in self._spot() if a.phase is not Phase.REQUESTED]
 
     def _happen(self, now_s: int) -> bool:
         """Evictions, ends of hours and requests that come due now; whether a policy should hear of it."""
-        books, evicted, heard = self._books, False, now_s == self._start_s
-        for allocation in self._spot():
-            if allocation.phase is Phase.REQUESTED:
-                continue
-            if self._evictions_s[allocation.number] == now_s:
+        books, heard = self._books, now_s == self._start_s
+        gone = self._exchange.taken_back(self._held(), now_s)
+        for allocation in self._held():
+            if allocation in gone:
                 books.end(now_s, allocation, Ending.EVICTED)
-                evicted = heard = True
             elif now_s == allocation.hour_start_s + HOUR_S:
                 if allocation.phase is Phase.LEAVING:
                     books.end(now_s, allocation, Ending.TERMINATED)
                     heard = True
                 else:
-                    books.next_hour(now_s, allocation, self._price(allocation.market, now_s))
-        if evicted:
+                    books.next_hour(now_s, allocation, self._exchange.price(allocation.market, now_s))
+        if gone:
             self._progress.evicted(now_s)
             books.work(now_s, self._progress.done_vcpu_s)
-        return self._come_due(now_s) or heard
+        return self._come_due(now_s) or heard or bool(gone)
 
     def _come_due(self, now_s: int) -> bool:
         """Grant or refuse the requests that are due."""
         due = [a for a in self._spot() if a.phase is Phase.REQUESTED and a.grant_s == now_s]
         for allocation in due:
-            price = self._price(allocation.market, now_s)
-            if price > allocation.bid:
+            price = self._exchange.price(allocation.market, now_s)
+            if self._exchange.grants(allocation, self._held(), now_s):
+                self._books.grant(now_s, allocation, price)
+                self._progress.granted(now_s)
+            else:
                 self._books.refuse(now_s, allocation, price)
-                continue
-            self._books.grant(now_s, allocation, price)
-            self._progress.granted(now_s)
-            steps = self._setting.history.steps[allocation.market]
-            self._evictions_s[allocation.number] = steps.eviction_s(now_s, allocation.bid)
         return bool(due)
 
     def _view(self, now_s: int) -> View:
-        offers = []
-        for listing in self._setting.listings:
-            steps = self._setting.history.steps[listing.market]
-            price, high = steps.price_at(now_s), steps.highest(now_s - RECENT_S, now_s)
-            if price is not None and high is not None:
-                offers.append(
-                    Offer(
-                        *(listing.market, price, high, listing.on_demand, listing.vcpus),
-                        float(listing.vcpus),
-                    )
-                )
-        own = [a.holding() for a in self._books.open if a.number >= 0]
-        return View(tuple(offers), tuple(own), self._setting.job)
+        own = tuple(a.holding() for a in self._books.open if a.number >= 0)
+        left = self._setting.job.work_vcpu_s - self._progress.done_vcpu_s
+        return View(self._exchange.offers(now_s), own, self._setting.job, left)
 
     def _carry_out(self, now_s: int, decision: Decision) -> None:
         books, setting = self._books, self._setting
+        full: set[Market] = set()  # markets that have just refused
         for action in decision.actions:
             match action:
                 case Request(market, vcpus, bid):
+                    if decision.fill is not None and (
+                        market in full or self._spot_vcpus() + vcpus > decision.fill
+                    ):
+                        continue
                     if market not in setting.by_market or vcpus <= 0:
                         raise PolicyError(f"the policy requests {vcpus} vCPUs of {market}")
                     nu = setting.by_market[market].vcpus
                     grant_s = now_s + setting.bidding.grant_delay_s
-                    books.request(now_s, market, vcpus, nu, bid, grant_s, decision.reason)
+                    request = books.request(now_s, market, vcpus, nu, bid, grant_s, decision.reason)
+                    if decision.fill is not None and grant_s == now_s:
+                        self._come_due(now_s)
+                        if request not in books.open:
+                            full.add(market)
                 case RequestOnDemand(_, vcpus):
                     r = setting.reliable
                     books.buy_on_demand(now_s, r.market, vcpus, r.vcpus_per_machine, r.on_demand)
@@ -228,22 +222,23 @@ class Simulation:
         if setting.bidding.grant_delay_s == 0:
             self._come_due(now_s)
 
+    def _spot_vcpus(self) -> int:
+        return sum(allocation.vcpus for allocation in self._spot())
+
     def _wake_s(self, now_s: int, decision: Decision) -> int | None:
         if decision.wake_s is not None and decision.wake_s <= now_s:
             raise PolicyError(f"the policy asks to be woken at {decision.wake_s}, which is not after {now_s}")
-        if not decision.wake_on_price:
+        if not decision.wake_on_market:
             return decision.wake_s
-        changes = (self._setting.history.steps[m].next_change_s(now_s) for m in self._setting.markets)
-        return min(NEVER_S if decision.wake_s is None else decision.wake_s, *changes)
+        change_s = self._exchange.next_change_s(now_s)
+        return change_s if decision.wake_s is None else min(change_s, decision.wake_s)
 
-    def _next_event_s(self) -> int:
+    def _next_event_s(self, now_s: int) -> int:
         """The next eviction, end of an hour or request that comes due."""
-        times = [NEVER_S]
-        for allocation in self._spot():
-            if allocation.phase is Phase.REQUESTED:
-                times.append(allocation.grant_s)
-            else:
-                times += [self._evictions_s[allocation.number], allocation.hour_start_s + HOUR_S]
+        held = self._held()
+        times = [self._exchange.next_eviction_s(held, now_s)]
+        times += [a.hour_start_s + HOUR_S for a in held]
+        times += [a.grant_s for a in self._spot() if a.phase is Phase.REQUESTED]
         return min(times)
 
     def _close(self, now_s: int, finished: bool) -> tuple[Outcome, tuple[Entry, ...]]:
@@ -267,15 +262,14 @@ class Simulation:
 
 def header(setting: Setting, scheme: str, start_s: int, name: str) -> Header:
     """The ledger header of a job."""
-    types = {
-        listing.market.instance_type: (listing.on_demand, listing.vcpus) for listing in setting.listings
-    }
+    types = {listing.market.instance_type: (listing.on_demand, listing.vcpus) for listing in setting.listings}
     r = setting.reliable
     types.setdefault(r.instance_type, (r.on_demand, r.vcpus_per_machine))
     return Header(
         *(name, scheme, start_s, setting.job.hours, setting.rules, types),
         {r.instance_type: r.on_demand},
         setting.job.cap_vcpus,
+        Cause.CAPACITY if setting.pools else Cause.PRICE,
     )
 
 

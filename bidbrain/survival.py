@@ -116,7 +116,7 @@ def _count_states(
     """Add the starts of [start_s, end_s - 1 h] to counts[state] and sums[(evicted, held, useful), state, delta]."""
     n = len(times)
     last_s = end_s - HOUR_S
-    first = max(0, np.searchsorted(times, start_s, side="right") - 1)
+    first = max(0, int(np.searchsorted(times, start_s, side="right")) - 1)
     for i in range(first, n):
         if times[i] > last_s:
             break

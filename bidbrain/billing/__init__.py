@@ -97,7 +97,22 @@ class PerSecond:
         return ending is Ending.EVICTED and used_s < HOUR_S and hour.number == 0
 
 
-RULES: dict[str, Rules] = {rules.name: rules for rules in (Hourly2016(), PerSecond())}
+class PerSecondPaid(PerSecond):
+    """`per_second_paid`: by the second, and evicted seconds are paid too, in the first hour as in any other.
+
+    Other providers' rule; and the careful one where recorded losses may not all have been the provider's.
+    """
+
+    name = "per_second_paid"
+
+    def closes(self, hour: InstanceHour, used_s: int, ending: Ending) -> int:
+        return per_second.charge_at_close(hour.price, hour.vcpus, hour.vcpus_per_machine, used_s, hour.number)
+
+    def is_free(self, hour: InstanceHour, used_s: int, ending: Ending) -> bool:
+        return False
+
+
+RULES: dict[str, Rules] = {rules.name: rules for rules in (Hourly2016(), PerSecond(), PerSecondPaid())}
 
 
 @dataclass(frozen=True)

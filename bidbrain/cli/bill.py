@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import typer
@@ -10,7 +11,9 @@ MOST_SHOWN = 20
 
 
 def bill(
-    ledger: Path = typer.Argument(..., help="A ledger (JSON lines) of `proteus simulate --ledger` or of a run."),
+    ledger: Path = typer.Argument(
+        ..., help="A ledger (JSON lines) of `proteus simulate --ledger` or of a run."
+    ),
     history: list[Path] = typer.Option(..., help="Price history: a file or a folder; may be repeated."),
 ) -> None:
     """Compute a ledger's bill again from the price history alone, line by line.
@@ -26,7 +29,7 @@ def bill(
     from bidbrain.rebill import rebill
 
     recorded = load_history(history)
-    console = Console()
+    console = Console() if sys.stdout.isatty() else Console(width=110)
     table = Table(title=f"{ledger}: the ledger against {', '.join(recorded.sources)}", title_justify="left")
     for name in ("scheme", "jobs", "lines", "ledger $", "history $", "jobs that differ"):
         table.add_column(name, justify="left" if name == "scheme" else "right")

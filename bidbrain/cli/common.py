@@ -18,14 +18,21 @@ def user_errors() -> Iterator[None]:
     """What a user got wrong leaves as one sentence with exit code 2."""
     from bidbrain.config import ConfigError
     from bidbrain.ledger import LedgerError
-    from bidbrain.machines import UnknownType
-    from bidbrain.policy.registry import UnknownScheme
+    from bidbrain.machines import UnknownTypeError
+    from bidbrain.policy.registry import UnknownSchemeError
     from bidbrain.readers import HistoryError
     from bidbrain.simulator import PolicyError
 
     try:
         yield
-    except (ConfigError, HistoryError, LedgerError, UnknownType, UnknownScheme, PolicyError) as error:
+    except (
+        ConfigError,
+        HistoryError,
+        LedgerError,
+        UnknownTypeError,
+        UnknownSchemeError,
+        PolicyError,
+    ) as error:
         raise typer.BadParameter(str(error)) from None
 
 
@@ -53,7 +60,9 @@ def numbers(values: list[str] | None, option: str) -> list[float]:
     try:
         return [float(part) for part in split(values)]
     except ValueError:
-        raise typer.BadParameter(f"{option}: numbers are expected, found {', '.join(split(values))}") from None
+        raise typer.BadParameter(
+            f"{option}: numbers are expected, found {', '.join(split(values))}"
+        ) from None
 
 
 def make_folder(path: Path) -> Path:

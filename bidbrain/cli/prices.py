@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,7 +41,9 @@ def _window(text: str | None, history: History, option: str) -> Interval:
         raise typer.BadParameter(f"{option}: {error}") from None
     inside = window.overlap(history.window)
     if not inside.seconds:
-        raise typer.BadParameter(f"{option} {window} lies outside of the history (it covers {history.window})")
+        raise typer.BadParameter(
+            f"{option} {window} lies outside of the history (it covers {history.window})"
+        )
     return inside
 
 
@@ -60,7 +63,7 @@ def show(
 
     from bidbrain.cli.common import pairs
     from bidbrain.instants import show_instant
-    from bidbrain.machines import UnknownType, types_at
+    from bidbrain.machines import UnknownTypeError, types_at
     from bidbrain.market_summary import summarise_market
     from bidbrain.money import micro_usd
 
@@ -71,9 +74,9 @@ def show(
     for name in sorted({market.instance_type for market in chosen.markets}):
         try:
             known[name] = own[name] if name in own else types_at([name], span.start_s, {}, {})[name][0]
-        except UnknownType:
+        except UnknownTypeError:
             continue
-    console = Console()
+    console = Console() if sys.stdout.isatty() else Console(width=110)
     table = Table(
         title=f"{len(chosen.markets)} markets, {show_instant(span.start_s)} to {show_instant(span.end_s)} ($/h)",
         title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0),
@@ -135,7 +138,9 @@ def generate(
     costs = {name: price for name, (price, _) in listed.items()} | own
     markets = [(kind, zone, costs[kind]) for kind in split(types) for zone in split(zones)]
     count = write_rows(out, rows_of(make(markets, span, Character(character), seed)))
-    print(f"{out}: {count} price changes of {len(markets)} made {character} markets (not recorded; seed {seed})")
+    print(
+        f"{out}: {count} price changes of {len(markets)} made {character} markets (not recorded; seed {seed})"
+    )
 
 
 @prices.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,18 @@ SWEEPABLE = (
 )
 
 
-def progress_bar(console: Console) -> Progress:
+def make_console() -> Console:
+    """The screen; files and pipes get the width that tables need."""
+    return Console() if sys.stdout.isatty() else Console(width=110)
+
+
+def say(notes: Sequence[str], console: Console) -> None:
+    """One line per note."""
+    for note in notes:
+        console.print(f"note: {note}", soft_wrap=True, highlight=False)
+
+
+def progress_bar() -> Progress:
     """Jobs done, on stderr, gone when it is over."""
     return Progress(
         TextColumn("[progress.description]{task.description}"),
@@ -70,26 +82,25 @@ def processes_of(settings: SimulateConfig) -> int:
 def run(settings: SimulateConfig, sweep: str | None) -> None:
     """Everything of one `proteus simulate` on prices; raises the user errors of the parts."""
     assert settings.out is not None
-    console = Console()
+    console = make_console()
     history = read_history(settings.history)
     if sweep is not None:
         key, values = parse_sweep(sweep)
         plans = [make_plan(with_value(settings, key, value), history) for value in values]
-        _run_sweep(settings, key, values, [plan.experiment for plan in plans], console)
+        run_sweep(settings, key, values, [plan.experiment for plan in plans], console)
         return
     plan = make_plan(settings, history)
-    for note in plan.notes:
-        console.print(f"note: {note}", soft_wrap=True, highlight=False)
-    results = _simulate(plan.experiment, settings, console)
+    say(plan.notes, console)
+    results = simulate_all(plan.experiment, settings)
     rows = [summarise(result, settings.seed) for result in results]
     folder = make_folder(settings.out)
     write_tables(folder, rows, compare(results, settings.seed))
     console.print(_title(plan.experiment), soft_wrap=True, highlight=False)
     for table in rich_tables(rows, "all on-demand = 1"):
         console.print(table)
-    _say_unfinished(rows, console)
+    say_unfinished(rows, console)
     if settings.ledger:
-        count = write_ledgers(folder / "ledger.jsonl", _ledgers(plan.experiment, results, settings.ledger))
+        count = write_ledgers(folder / "ledger.jsonl", ledgers_of(plan.experiment, results, settings.ledger))
         console.print(f"{folder / 'ledger.jsonl'}: {count} jobs")
     from bidbrain.cli.draw_prices import draw
 
@@ -97,12 +108,12 @@ def run(settings: SimulateConfig, sweep: str | None) -> None:
     console.print(f"{page}")
 
 
-def _simulate(experiment: Experiment, settings: SimulateConfig, console: Console) -> list[Result]:
+def simulate_all(experiment: Experiment, settings: SimulateConfig) -> list[Result]:
     tasks = experiment.tasks()
     total = sum(len(task.starts) for task in tasks)
     # Compiled jobs take 0.1 ms: processes pay only for the others.
     slow = any(_is_slow(name) for name in experiment.schemes)
-    with Pool(processes_of(settings) if slow else 1) as pool, progress_bar(console) as bar:
+    with Pool(processes_of(settings) if slow else 1) as pool, progress_bar() as bar:
         job = bar.add_task("simulating", total=total)
         return experiment.run(pool, lambda count: bar.advance(job, count))
 
@@ -118,7 +129,7 @@ def _title(experiment: Experiment) -> str:
     return f"{types} in {markets} market{'s' * (markets > 1)}, {setting.rules}, {setting.job.vcpus} vCPUs"
 
 
-def _say_unfinished(rows: Sequence[Row], console: Console) -> None:
+def say_unfinished(rows: Sequence[Row], console: Console) -> None:
     for row in rows:
         if row.unfinished:
             console.print(
@@ -129,7 +140,7 @@ def _say_unfinished(rows: Sequence[Row], console: Console) -> None:
             )
 
 
-def _ledgers(experiment: Experiment, results: Sequence[Result], count: int) -> Iterator[Ledger]:
+def ledgers_of(experiment: Experiment, results: Sequence[Result], count: int) -> Iterator[Ledger]:
     """The first `count` jobs of every scheme that holds machines."""
     for result in results:
         if result.scheme.startswith("paid_hours"):
@@ -139,7 +150,7 @@ def _ledgers(experiment: Experiment, results: Sequence[Result], count: int) -> I
             yield experiment.ledger(result.scheme, result.job_hours, outcome.start_s, name)[1]
 
 
-def _run_sweep(
+def run_sweep(
     settings: SimulateConfig,
     key: str,
     values: Sequence[float],
@@ -150,7 +161,7 @@ def _run_sweep(
 
     tables = []
     for value, experiment in zip(values, experiments, strict=True):
-        results = _simulate(experiment, settings, console)
+        results = simulate_all(experiment, settings)
         rows = [summarise(result, settings.seed) for result in results]
         tables.append(rows)
         for table in rich_tables(rows, f"{key} = {value:g}"):
@@ -160,7 +171,9 @@ def _run_sweep(
     console.print(f"{plot_sweep(key, values, tables, settings.out / f'sweep_{key}.png')}")
 
 
-def write_sweep(folder: Path | None, key: str, values: Sequence[float], tables: Sequence[Sequence[Row]]) -> None:
+def write_sweep(
+    folder: Path | None, key: str, values: Sequence[float], tables: Sequence[Sequence[Row]]
+) -> None:
     """sweep_KEY.json: the rows of every value."""
     import json
 

@@ -13,23 +13,31 @@ if TYPE_CHECKING:
 
 def simulate(
     config: Path | None = typer.Argument(None, help="configs/simulate_*.yaml; options override its keys."),
-    history: list[Path] | None = typer.Option(None, help="Price history: a file or a folder; may be repeated."),
-    types: list[str] | None = typer.Option(None, help="Machine types, by commas (default: all of the history)."),
+    history: list[Path] | None = typer.Option(
+        None, help="Price history: a file or a folder; may be repeated."
+    ),
+    types: list[str] | None = typer.Option(
+        None, help="Machine types, by commas (default: all of the history)."
+    ),
     zones: list[str] | None = typer.Option(None, help="Zones (us-east-1a, or a), by commas (default: all)."),
     product: str | None = typer.Option(None, help="Product, a prefix."),
     on_demand: list[str] | None = typer.Option(None, metavar="TYPE=USD", help="On-demand price per hour."),
     vcpus: list[str] | None = typer.Option(None, metavar="TYPE=N", help="vCPUs of a machine type."),
-    train: str | None = typer.Option(None, metavar="FROM/TO", help="What eviction tables may see (ISO 8601, UTC)."),
+    train: str | None = typer.Option(
+        None, metavar="FROM/TO", help="What eviction tables may see (ISO 8601, UTC)."
+    ),
     evaluate: str | None = typer.Option(None, metavar="FROM/TO", help="Where jobs start (ISO 8601, UTC)."),
     allow_overlap: bool | None = typer.Option(None, "--allow-overlap", help="Let both windows overlap."),
     job_hours: list[str] | None = typer.Option(None, metavar="H,H", help="Lengths of the job on-demand."),
     job_vcpus: int | None = typer.Option(None, help="vCPUs of the on-demand job."),
     cap: float | None = typer.Option(None, help="Most vCPUs held, as a multiple of the job's."),
     starts: int | None = typer.Option(None, help="Jobs per scheme and length."),
-    schemes: list[str] | None = typer.Option(None, help="Schemes by commas; your own as package.module:Class."),
+    schemes: list[str] | None = typer.Option(
+        None, help="Schemes by commas; your own as package.module:Class."
+    ),
     seed: int | None = typer.Option(None, help="Seed of the starts and of the intervals."),
     out: Path | None = typer.Option(None, help="Folder for tables, plots and report.html."),
-    rules: str | None = typer.Option(None, help="hourly_2016 or per_second."),
+    rules: str | None = typer.Option(None, help="hourly_2016, per_second or per_second_paid."),
     reliable: int | None = typer.Option(None, help="Reliable on-demand machines (of 4 vCPUs)."),
     reliable_type: str | None = typer.Option(None, help="Their type (whole machines of it)."),
     min_delta: float | None = typer.Option(None, help="Least bid above the market, $/h."),
@@ -39,12 +47,22 @@ def simulate(
     sigma_s: int | None = typer.Option(None, help="Seconds that a grant stops the whole job."),
     phi: float | None = typer.Option(None, help="What a vCPU beyond the job's own counts, 0 .. 1."),
     slot_vcpus: int | None = typer.Option(None, help="vCPUs of a request."),
-    availability: list[Path] | None = typer.Option(None, help="Availability traces (today's market): one per pool."),
-    spot_share: float | None = typer.Option(None, help="Spot price of a pool's node, as a share of on-demand."),
-    deadline: float | None = typer.Option(None, help="Deadline of spot_2026, as a multiple of the job's hours."),
+    availability: list[Path] | None = typer.Option(
+        None, help="Availability traces (today's market): one per pool."
+    ),
+    spot_share: float | None = typer.Option(
+        None, help="Spot price of a pool's node, as a share of on-demand."
+    ),
+    deadline: float | None = typer.Option(
+        None, help="Deadline of spot_2026, as a multiple of the job's hours."
+    ),
     nodes: int | None = typer.Option(None, help="Nodes of the job on availability traces."),
-    ledger: int | None = typer.Option(None, metavar="JOBS", help="Write ledger.jsonl with so many jobs per scheme."),
-    sweep: str | None = typer.Option(None, metavar="KEY=V,V", help="Run a grid over one setting and plot it."),
+    ledger: int | None = typer.Option(
+        None, metavar="JOBS", help="Write ledger.jsonl with so many jobs per scheme."
+    ),
+    sweep: str | None = typer.Option(
+        None, metavar="KEY=V,V", help="Run a grid over one setting and plot it."
+    ),
     processes: int | None = typer.Option(None, help="Processes (default: one per core)."),
 ) -> None:
     """Simulate what training jobs would have cost on recorded spot markets."""
@@ -57,7 +75,7 @@ def simulate(
         "zones": common.split(zones) or None,
         "product": product,
         "on_demand": common.pairs(on_demand, "--on-demand") or None,
-        "vcpus": {k: v for k, v in common.pairs(vcpus, "--vcpus").items()} or None,
+        "vcpus": common.pairs(vcpus, "--vcpus") or None,
         "train": train,
         "evaluate": evaluate,
         "allow_overlap": allow_overlap,

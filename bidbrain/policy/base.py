@@ -65,11 +65,13 @@ class Holding:
 
 @dataclass(frozen=True)
 class View:
-    """What is known now: offers with a price, holdings by number, the job (its figures may be measured ones)."""
+    """What is known now: offers with a price, holdings by number, the job (its figures may be
+    measured ones) and the work that is left."""
 
     offers: Sequence[Offer]
     holdings: Sequence[Holding]
     job: Job
+    work_left_vcpu_s: float = 0.0
 
     @cached_property
     def by_market(self) -> dict[Market, Offer]:
@@ -126,13 +128,15 @@ Action = Request | RequestOnDemand | Keep | LetGo | Release
 class Decision:
     """Actions in order, one sentence why, and when to be asked again if nothing happens before.
 
-    wake_s None: not by the clock; wake_on_price: at the next change of any offered price.
+    wake_s None: not by the clock; wake_on_market: at the next change of any price or capacity. fill: requests are tried
+    in order until so many vCPUs of spot are held, the rest is dropped (None: all are tried).
     """
 
     actions: tuple[Action, ...]
     reason: str
     wake_s: int | None = None
-    wake_on_price: bool = False
+    wake_on_market: bool = False
+    fill: int | None = None
 
 
 class Policy(Protocol):

@@ -19,6 +19,7 @@ from bidbrain.policy.proteus import Proteus
 from bidbrain.policy.renewal import REQUESTS, OneHourOracle, Renewal
 from bidbrain.policy.renewal import SLOT_SHARE as RENEWAL_SHARE
 from bidbrain.policy.standard import OnDemand, Standard
+from bidbrain.policy.today import Elastic, Spot2026, StaticCheckpoint
 from bidbrain.setting import Engine, Setting
 
 
@@ -28,6 +29,7 @@ class Training(StrEnum):
     AGILEML = "agileml"
     CHECKPOINTS = "checkpoints"
     YOUNG = "young"  # checkpoints at Young's interval
+    STATIC = "static"  # checkpoints every 30 minutes at 3%, on machines that are all there or not
     STEADY = "steady"  # machines that stay
 
 
@@ -63,6 +65,8 @@ class Scheme:
                 engine = Engine.checkpointing(boot_s)
             case Training.YOUNG:
                 engine = young(setting)
+            case Training.STATIC:
+                engine = Engine.checkpointing(boot_s, overhead=0.03, checkpoint_s=1800, restart_s=300)
             case Training.STEADY:
                 engine = Engine(boot_s)
         return setting.with_job(replace(job, engine=engine, cap=job.cap if self.elastic else 1.0))
@@ -86,6 +90,14 @@ def young(setting: Setting) -> Engine:
     return replace(usual, overhead=write_s / (interval_s + write_s), checkpoint_s=interval_s)
 
 
+POOLS = {
+    scheme.name: scheme
+    for scheme in (
+        Scheme("static_checkpoint", StaticCheckpoint, Training.STATIC, reliable=False, elastic=False),
+        Scheme("elastic", Elastic, Training.AGILEML, reliable=False, elastic=False),
+        Scheme("spot_2026", Spot2026, Training.AGILEML, reliable=False, elastic=False),
+    )
+}
 STANDARD = Compiled(compiled.STANDARD, 1, 1)
 SCHEMES: dict[str, Scheme] = {
     scheme.name: scheme
@@ -112,27 +124,27 @@ SCHEMES: dict[str, Scheme] = {
 OTHER_SCHEMES = ("paid_hours_bound",)  # no policy: a linear program (`bounds`)
 
 
-class UnknownScheme(ValueError):
+class UnknownSchemeError(ValueError):
     """A scheme that is neither ours nor a class that can be loaded, in one sentence."""
 
 
 def find_scheme(name: str) -> Scheme:
     """A scheme of ours, or a user's policy class `package.module:Class` run on AgileML with reliable machines."""
-    if name in SCHEMES:
-        return SCHEMES[name]
+    if name in SCHEMES or name in POOLS:
+        return SCHEMES.get(name) or POOLS[name]
     module_name, found, class_name = name.partition(":")
     if not found:
-        known = ", ".join((*SCHEMES, *OTHER_SCHEMES))
-        raise UnknownScheme(
+        known = ", ".join((*SCHEMES, *OTHER_SCHEMES, *POOLS))
+        raise UnknownSchemeError(
             f"there is no scheme {name!r}; there are {known}, or your own as package.module:Class"
         )
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
-        raise UnknownScheme(f"the policy {name!r} cannot be loaded: {error}") from None
+        raise UnknownSchemeError(f"the policy {name!r} cannot be loaded: {error}") from None
     policy = getattr(module, class_name, None)
     if not isinstance(policy, type) or not callable(getattr(policy, "decide", None)):
-        raise UnknownScheme(
+        raise UnknownSchemeError(
             f"the policy {name!r} does not exist: {module_name} has no class {class_name} with a method decide"
         )
     return Scheme(name, policy, Training.AGILEML, reliable=True, elastic=True)

@@ -86,8 +86,8 @@ class Renewal:
         if found is None:
             return best, None, "no market is at or below its on-demand price"
         price = view.by_market[found.market].price
-        delta = (found.bid - price) / 1e6
-        return best, found, f"{found.market} at {show_price(price)}, bid +{delta:g}: index {best:.4g}"
+        margin = (found.bid - price) / 1e6
+        return best, found, f"{found.market} at {show_price(price)}, bid +{margin:g}: index {best:.4g}"
 
     def _index(
         self, view: View, offer: Offer, vcpus: int, survive: float, held_s: float, useful_s: float
@@ -133,6 +133,4 @@ class OneHourOracle(Renewal):
         if held_s <= 0:
             return float("inf")
         offer = view.by_market[holding.market]
-        return self._index(
-            view, offer, holding.vcpus, 1.0 if held_s == HOUR_S else 0.0, held_s, held_s
-        )
+        return self._index(view, offer, holding.vcpus, 1.0 if held_s == HOUR_S else 0.0, held_s, held_s)

@@ -15,7 +15,9 @@ class OnDemand:
     def decide(self, now_s: int, view: View) -> Decision:
         if view.holdings:
             return Decision((), "all machines are held")
-        return Decision((RequestOnDemand(self._type, view.job.vcpus),), "on-demand machines for the whole job")
+        return Decision(
+            (RequestOnDemand(self._type, view.job.vcpus),), "on-demand machines for the whole job"
+        )
 
 
 class Standard:
@@ -36,7 +38,7 @@ class Standard:
             if offer.price <= offer.on_demand and cheaper:
                 best = offer
         if best is None:
-            return Decision((), "no market is at or below its on-demand price", wake_on_price=True)
+            return Decision((), "no market is at or below its on-demand price", wake_on_market=True)
         return Decision(
             (Request(best.market, view.job.vcpus, best.on_demand),),
             f"{best.market} has the least price per vCPU ({show_price(best.price)}); bid on-demand",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 import matplotlib.dates as dates
@@ -12,17 +11,18 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from bidbrain.history import History, Market, Steps
-from bidbrain.instants import Interval, show_day, show_instant
+from bidbrain.instants import DAY_S, Interval, show_day, show_instant
 from bidbrain.ledger import ENDINGS, Entry, Kind, Ledger
 from bidbrain.report.style import MARKET_COLOURS, label, new_figure, plain_ticks, save
 from bidbrain.setting import ON_DEMAND_ZONE
 
 
-def _when(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, UTC)
+def _when(seconds: float) -> float:
+    """Days since 1970, as matplotlib counts dates."""
+    return seconds / DAY_S
 
 
-def _stairs(steps: Steps, window: Interval) -> tuple[list[datetime], list[float]]:
+def _stairs(steps: Steps, window: Interval) -> tuple[list[float], list[float]]:
     """The steps inside a window, from its beginning to its end."""
     first, last = max(0, steps.index_at(window.start_s)), steps.index_at(window.end_s)
     times = np.maximum(steps.times[first : last + 1], window.start_s).tolist()
@@ -39,7 +39,11 @@ def _date_axis(axis: Axes) -> None:
 
 
 def plot_prices(
-    history: History, on_demand: Mapping[str, int], window: Interval, path: Path, shade: Sequence[tuple[str, Interval]] = ()
+    history: History,
+    on_demand: Mapping[str, int],
+    window: Interval,
+    path: Path,
+    shade: Sequence[tuple[str, Interval]] = (),
 ) -> Path:
     """Price over time against on-demand, a panel per market; holes hatched, `shade`d windows named above.
 
@@ -67,7 +71,11 @@ def plot_prices(
         for number, (_, span) in enumerate(shade):
             part = span.overlap(window)
             axis.axvspan(
-                _when(part.start_s), _when(part.end_s), color=("#fde68a", "#bfdbfe")[number % 2], alpha=0.3, lw=0
+                _when(part.start_s),
+                _when(part.end_s),
+                color=("#fde68a", "#bfdbfe")[number % 2],
+                alpha=0.3,
+                lw=0,
             )
         axis.set_xlim(_when(window.start_s), _when(window.end_s))
         axis.set_title(f"{market}  ($/h)", fontsize=9.5, loc="left")
@@ -98,7 +106,14 @@ def plot_job(ledger: Ledger, history: History, path: Path) -> Path:
     for market, height in zip(markets, heights, strict=True):
         colour = colours.get(market, "#6b7280")
         machines.fill_between(
-            [_when(t) for t in times], base, base + height, step="post", color=colour, alpha=0.85, lw=0, label=str(market)
+            [_when(t) for t in times],
+            base,
+            base + height,
+            step="post",
+            color=colour,
+            alpha=0.85,
+            lw=0,
+            label=str(market),
         )
         base = base + height
     evictions = [entry.at_s for entry in entries if entry.kind is Kind.EVICTION]
@@ -109,7 +124,7 @@ def plot_job(ledger: Ledger, history: History, path: Path) -> Path:
     )  # fmt: skip
     machines.set_ylim(0, top * 1.02)
     machines.set_title(
-        f"{label(ledger.header.scheme)}, {ledger.header.job_hours:g} h of work from {show_instant(start_s)}: vCPUs held",
+        f"{label(ledger.header.scheme)}, {ledger.header.job_hours:g} h of work from {show_instant(start_s)}: vCPUs",
         fontsize=11, loc="left",
     )  # fmt: skip
     machines.legend(frameon=False, fontsize=8.5, loc="center left", bbox_to_anchor=(1, 0.5))
@@ -122,12 +137,20 @@ def plot_job(ledger: Ledger, history: History, path: Path) -> Path:
         if grant.kind is Kind.GRANT and grant.market in colours and grant.price is not None:
             vcpus = ledger.header.types[grant.market.instance_type][1]
             prices.plot(
-                [_when(grant.at_s)], [grant.price / 1e4 / vcpus], "o", ms=4, color=colours[grant.market], mec="white", mew=0.6
+                [_when(grant.at_s)],
+                [grant.price / 1e4 / vcpus],
+                "o",
+                ms=4,
+                color=colours[grant.market],
+                mec="white",
+                mew=0.6,
             )
     prices.set_title("spot price, cents per vCPU hour (dots: grants)", fontsize=11, loc="left")
     done = [(start_s, 0), *((e.at_s, e.done_vcpu_s or 0) for e in entries if e.kind is Kind.WORK)]
     total = max(amount for _, amount in done) or 1
-    work.plot([_when(t) for t, _ in done], [100 * amount / total for _, amount in done], color="#374151", lw=1.5)
+    work.plot(
+        [_when(t) for t, _ in done], [100 * amount / total for _, amount in done], color="#374151", lw=1.5
+    )
     for t in evictions:
         work.axvline(_when(t), color="#c8432b", lw=0.6, alpha=0.5)
     work.set_ylim(0, 102)

@@ -13,7 +13,17 @@ import jinja2
 from bidbrain.experiment import Row
 from bidbrain.report.tables import show, write_text
 
-HEADER = ("scheme", "job h", "cost", "95% interval", "runtime", "free", "evictions per job", "jobs", "unfinished")
+HEADER = (
+    "scheme",
+    "job h",
+    "cost",
+    "95% interval",
+    "runtime",
+    "free",
+    "evictions per job",
+    "jobs",
+    "unfinished",
+)
 HOW_TO_READ = (
     "Every scheme runs the same jobs, from the same random starts, against the recorded market; the bill follows the"
     " market's rules line by line. Cost and runtime are means over finished jobs, relative to the same job on on-demand"

@@ -23,9 +23,13 @@ def plot_cost_and_runtime(rows: Sequence[Row], path: Path) -> Path:
         colours = [scheme_colour(row.scheme) for row in own]
         cost, runtime = axes[2 * i], axes[2 * i + 1]
         means = np.array([row.cost for row in own])
-        spread = np.array([[row.cost - row.cost_low for row in own], [row.cost_high - row.cost for row in own]])
+        spread = np.array(
+            [[row.cost - row.cost_low for row in own], [row.cost_high - row.cost for row in own]]
+        )
         cost.barh(places, means, color=colours, height=0.68)
-        cost.errorbar(means, places, xerr=np.maximum(spread, 0), fmt="none", ecolor="#111827", elinewidth=1, capsize=2)
+        cost.errorbar(
+            means, places, xerr=np.maximum(spread, 0), fmt="none", ecolor="#111827", elinewidth=1, capsize=2
+        )
         runtime.barh(places, [row.runtime for row in own], color=colours, height=0.68)
         for axis, values, ends in (
             (cost, [row.cost for row in own], [row.cost_high for row in own]),
@@ -56,7 +60,11 @@ def plot_machine_hours(results: Sequence[Result], vcpus_per_machine: int, path: 
     hours = sorted({result.job_hours for result in results})
     figure, axes = new_figure(10, 1.5 + 0.42 * len(results), len(hours), 1)
     for axis, length in zip(axes, hours, strict=True):
-        own = [r for r in results if r.job_hours == length and r.finished and not r.scheme.startswith("paid_hours")]
+        own = [
+            r
+            for r in results
+            if r.job_hours == length and r.finished and not r.scheme.startswith("paid_hours")
+        ]
         own = own[::-1]
         left = np.zeros(len(own))
         unit = vcpus_per_machine * HOUR_S
@@ -76,7 +84,9 @@ def plot_machine_hours(results: Sequence[Result], vcpus_per_machine: int, path: 
         axis.grid(False, axis="y")
         axis.margins(x=0.1)
         axis.set_title(
-            f"machine hours per job of {length:g} h (machines of {vcpus_per_machine} vCPUs)", fontsize=11, loc="left"
+            f"machine hours per job of {length:g} h (machines of {vcpus_per_machine} vCPUs)",
+            fontsize=11,
+            loc="left",
         )
     axes[0].legend(frameon=False, ncols=3, fontsize=9, loc="lower right", bbox_to_anchor=(1, 1.0))
     return save(figure, path)
@@ -133,7 +143,9 @@ def plot_sweep(key: str, values: Sequence[float], tables: Sequence[Sequence[Row]
         name = label(scheme) + (f", {hours:g} h" if many and hours is not None else "")
         colour, style = scheme_colour(scheme), ("-", "--", ":", "-.")[number // max(1, len(keys)) % 4]
         cost.plot(at, [row.cost for _, row in own], marker="o", ms=4, color=colour, ls=style, label=name)
-        cost.fill_between(at, [r.cost_low for _, r in own], [r.cost_high for _, r in own], color=colour, alpha=0.12)
+        cost.fill_between(
+            at, [r.cost_low for _, r in own], [r.cost_high for _, r in own], color=colour, alpha=0.12
+        )
         runtime.plot(at, [row.runtime for _, row in own], marker="o", ms=4, color=colour, ls=style)
     for axis, title in ((cost, "cost (all on-demand = 1)"), (runtime, "runtime (all on-demand = 1)")):
         axis.set_xlabel(key.replace("_", " "))

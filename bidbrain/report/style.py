@@ -28,7 +28,7 @@ SCHEME_COLOURS = {
 }
 OTHERS = ("#14808a", "#9c5b9f", "#7d6b29", "#b03a74", "#4b5ea8")
 KIND_COLOURS = {"on-demand": "#6b7280", "spot, paid": "#2f6fb3", "spot, free": "#8fcf9f"}
-MARKET_COLOURS = plt.get_cmap("tab10").colors  # type: ignore[attr-defined]
+MARKET_COLOURS = plt.get_cmap("tab10").colors
 
 
 def scheme_colour(name: str) -> str:

@@ -43,7 +43,11 @@ def rich_tables(rows: Sequence[Row], title: str) -> list[Table]:
     tables = []
     for hours in dict.fromkeys(row.job_hours for row in rows):
         table = Table(
-            title=f"{title}, jobs of {hours:g} h", title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
+            title=f"{title}, jobs of {hours:g} h",
+            title_justify="left",
+            box=SIMPLE_HEAD,
+            pad_edge=False,
+            padding=(0, 1, 0, 0),
         )
         for name in ("scheme", "cost", "95% interval", "runtime", "free", "evicted", "unfinished"):
             table.add_column(name, justify="left" if name == "scheme" else "right", no_wrap=True)

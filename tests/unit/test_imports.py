@@ -13,7 +13,7 @@ IO_LIBRARIES = ("ray", "boto3", "torch", "zmq", "matplotlib")
 
 # Modules and folders that may do I/O; every other module is pure.
 SHELLS = {
-    "bidbrain": {"cli", "report", "live"},
+    "bidbrain": {"cli", "report", "live", "fetch"},
     "straggler": {"cli", "report"},
     "pipeline": {"cli", "report", "profiler", "stage", "runtime"},
     "agileml/core": set(),
