@@ -66,12 +66,12 @@ class Begun:
 
 @dataclass(frozen=True)
 class Computed:
-    """A bundle's contributions, one per partition."""
+    """A bundle's contributions to some partitions; they come in any order, each partition's once."""
 
     timeline: int
     clock: int
     bundle: Units
-    contributions: tuple[Contribution, ...]
+    contributions: tuple[tuple[int, Contribution], ...]
 
 
 @dataclass(frozen=True)

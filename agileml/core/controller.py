@@ -366,11 +366,20 @@ class Controller:
                 machines,
             )
         except LostError as error:
-            self._halt(HaltKind.LOST, str(error))
+            self._wait_or_halt(running, str(error))
             return
         running.phase = Phase.INSTALL
         for node, fetch in running.change.fetches:
             self._send(node, fetch)
+
+    def _wait_or_halt(self, running: ChangeRun, reason: str) -> None:
+        """Something is nowhere among the machines that answer. One that is only silent may still bring it back."""
+        silent = [m.name for m in self.members.nodes.values() if m.is_silent and not m.is_gone]
+        if not silent:
+            self._halt(HaltKind.LOST, reason)
+        elif not running.is_waiting:
+            running.is_waiting = True
+            self._note("waiting", machines=silent, reason=reason)
 
     # -- durable writes -------------------------------------------------------------------------------------
 

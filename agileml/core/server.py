@@ -52,7 +52,7 @@ class Server:
         self._send = send
         self._view: View | None = None
         self._copies: dict[int, dict[int, Shard]] = {}
-        self._waiting: dict[int, dict[str, Pull]] = {}
+        self._waiting: dict[int, dict[tuple[str, int], Pull]] = {}  # by partition, then (worker, clock)
         self._unacked: dict[int, Part] = {}
         self._committed = INITIAL
         self._next: CutId | None = None
@@ -89,13 +89,14 @@ class Server:
         if shard is None:
             return
         waiting = self._waiting.setdefault(message.partition, {})
-        waiting.pop(worker, None)
+        key = (worker, message.clock)
+        waiting.pop(key, None)
         if message.partition == 0 and message.clock >= self.limit:
-            waiting[worker] = message
+            waiting[key] = message
             return
         answer = shard.read(message.clock, message.rows)
         if answer is Read.WAIT:
-            waiting[worker] = message
+            waiting[key] = message
         elif isinstance(answer, Read):
             self._send(worker, Behind(message.epoch, message.partition, message.clock))
         else:
@@ -115,7 +116,7 @@ class Server:
             self._stream(message.partition, shard)
 
     def _answer_waiting(self, partition: int) -> None:
-        for worker, pull in list(self._waiting.get(partition, {}).items()):
+        for (worker, _), pull in list(self._waiting.get(partition, {}).items()):
             self.pull(worker, pull)
 
     def raise_limit(self, limit: int) -> None:

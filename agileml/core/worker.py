@@ -3,6 +3,9 @@
 A clock: find out what the bundles read, pull it from every partition, compute, push to every partition, go on when
 all have acknowledged. A contribution is kept until then, so that a change of members in between needs no second
 computation; it is dropped when a rollback starts another timeline.
+
+Once a clock is computed the next one's parameters are asked for at once: a server answers when it has them, and an
+answer with a later version says as much as an acknowledgement.
 """
 
 from __future__ import annotations
@@ -21,8 +24,19 @@ from straggler.coverage import Units, aligned_subtrees
 
 @dataclass
 class _Kept:
-    contributions: tuple[Contribution, ...]
+    """What was computed of a bundle so far, by partition, and which partitions have counted it."""
+
+    contributions: dict[int, Contribution] = field(default_factory=dict)
     acked: set[int] = field(default_factory=set)
+
+
+@dataclass
+class _Reading:
+    """A clock whose parameters are on their way."""
+
+    begin: Begin
+    rows: tuple[tuple[Array | None, ...], ...] | None = None
+    parts: dict[int, tuple[Array, ...]] = field(default_factory=dict)
 
 
 class Worker:
@@ -34,14 +48,13 @@ class Worker:
         self.me = me
         self.job = job
         self.clock = 0
+        self._partitions = job.layout.partitions
         self._send = send
         self._ask = ask
         self._view: View | None = None
         self._kept: dict[tuple[int, Units], _Kept] = {}
         self._computing: set[tuple[int, Units]] = set()  # of this timeline, at the shell
-        self._begin: Begin | None = None
-        self._rows: tuple[tuple[Array | None, ...], ...] | None = None
-        self._parts: dict[int, tuple[Array, ...]] = {}
+        self._reading: dict[int, _Reading] = {}  # by clock: this one, and the next one ahead
 
     def adopt(self, view: View) -> None:
         """Go on under a new view, from its base clock."""
@@ -50,6 +63,7 @@ class Worker:
             self._computing.clear()
         self._view = view
         self.clock = view.base
+        self._reading.clear()
         self._kept = {key: kept for key, kept in self._kept.items() if key[0] >= view.base}
         self._start()
 
@@ -67,80 +81,116 @@ class Worker:
     def _start(self) -> None:
         """Begin the next clock that has something for this worker."""
         assert self._view is not None
-        self._begin, self._rows, self._parts = None, None, {}
         last_open = max(self._view.open_at, default=-1)
         while not (bundles := self.bundles(self.clock)):
             if self.clock > last_open:
-                return  # no worker under this view, or none any more
+                return  # no worker under this view
             self.clock += 1
         if self.clock >= self.job.clocks:
             return
         for bundle in bundles:
             if (kept := self._kept.get((self.clock, bundle))) is not None:
                 self._push(bundle, kept)
+        if not self._begin(self.clock):
+            self._look_ahead()
+            self._go_on()
+
+    def _begin(self, clock: int) -> bool:
+        """Ask for what the bundles of a clock read, unless they are computed, at work or asked for already."""
+        assert self._view is not None
         missing = tuple(
             bundle
-            for bundle in bundles
-            if (self.clock, bundle) not in self._kept and (self.clock, bundle) not in self._computing
+            for bundle in self.bundles(clock)
+            if (clock, bundle) not in self._kept and (clock, bundle) not in self._computing
         )
-        if missing:
-            self._begin = Begin(self._view.timeline, self.clock, missing)
-            self._ask(self._begin)
-        else:
-            self._go_on()
+        if missing and clock not in self._reading:
+            begin = Begin(self._view.timeline, clock, missing)
+            self._reading[clock] = _Reading(begin)
+            self._ask(begin)
+        return bool(missing)
 
     def begun(self, event: Begun) -> None:
         """What the bundles read is known: pull it."""
-        if event.begin == self._begin:
-            self._rows = event.rows
-            self._pull()
+        reading = self._reading.get(event.begin.clock)
+        if reading is not None and reading.begin == event.begin:
+            reading.rows = event.rows
+            self._pull(reading)
 
-    def _pull(self) -> None:
+    def _pull(self, reading: _Reading) -> None:
         assert self._view is not None
-        if self._rows is None:
+        if reading.rows is None:
             return
-        for partition, rows in enumerate(self._rows):
-            if partition not in self._parts:
+        for partition, rows in enumerate(reading.rows):
+            if partition not in reading.parts:
                 owner = self._view.owner[partition]
-                self._send(owner, Pull(self._view.epoch, partition, self.clock, rows))
+                self._send(owner, Pull(self._view.epoch, partition, reading.begin.clock, rows))
 
     def params(self, message: Params) -> None:
         """One partition's blocks; with the last one the computing starts."""
-        if message.clock != self.clock or self._rows is None or message.partition in self._parts:
+        reading = self._reading.get(message.clock)
+        if reading is None or reading.rows is None or message.partition in reading.parts:
             return
-        self._parts[message.partition] = message.blocks
-        if len(self._parts) < self.job.layout.partitions:
+        reading.parts[message.partition] = message.blocks
+        if message.version > self.clock and message.clock > self.clock:
+            for bundle in self.bundles(self.clock):
+                if (kept := self._kept.get((self.clock, bundle))) is not None:
+                    kept.acked.add(message.partition)
+            self._go_on()
+        self._compute()
+
+    def _compute(self) -> None:
+        """Compute this clock if all it reads is here."""
+        reading = self._reading.get(self.clock)
+        if reading is None or len(reading.parts) < self._partitions:
             return
-        begin = self._begin
-        assert begin is not None
-        parts = tuple(self._parts[p] for p in range(self.job.layout.partitions))
-        self._begin, self._rows, self._parts = None, None, {}
+        del self._reading[self.clock]
+        begin = reading.begin
         self._computing |= {(begin.clock, bundle) for bundle in begin.bundles}
+        parts = tuple(reading.parts[p] for p in range(self._partitions))
         self._ask(Compute(begin.timeline, begin.clock, begin.bundles, parts))
 
     def behind(self, message: Behind) -> None:
         """That clock is done everywhere without this worker: go to the next."""
         if message.clock == self.clock:
             self._leave_clock()
+        elif message.clock > self.clock:
+            self._reading.pop(message.clock, None)  # it will be asked for again when its time comes
 
     def computed(self, event: Computed) -> None:
-        """Push a contribution if it is still wanted."""
+        """Push what was computed if it is still wanted."""
         if self._view is None or event.timeline != self._view.timeline:
             return
         key = (event.clock, event.bundle)
-        self._computing.discard(key)
         if event.clock < self.clock or event.bundle not in self.bundles(event.clock):
+            self._computing.discard(key)
             return
-        kept = self._kept[key] = _Kept(event.contributions)
-        if event.clock == self.clock:
-            self._push(event.bundle, kept)
+        kept = self._kept.setdefault(key, _Kept())
+        for partition, contribution in event.contributions:
+            kept.contributions[partition] = contribution
+            if event.clock == self.clock:
+                self._push_one(event.bundle, partition, contribution)
+        if len(kept.contributions) == self._partitions:
+            self._computing.discard(key)
+            self._look_ahead()
+
+    def _look_ahead(self) -> None:
+        """When all of this clock is computed, ask for the next one's parameters."""
+        for bundle in self.bundles(self.clock):
+            kept = self._kept.get((self.clock, bundle))
+            if kept is None or len(kept.contributions) < self._partitions:
+                return
+        if self.clock + 1 < self.job.clocks:
+            self._begin(self.clock + 1)
 
     def _push(self, bundle: Units, kept: _Kept) -> None:
-        assert self._view is not None
-        for partition, contribution in enumerate(kept.contributions):
+        for partition, contribution in kept.contributions.items():
             if partition not in kept.acked:
-                owner = self._view.owner[partition]
-                self._send(owner, Push(self._view.epoch, partition, self.clock, bundle, contribution))
+                self._push_one(bundle, partition, contribution)
+
+    def _push_one(self, bundle: Units, partition: int, contribution: Contribution) -> None:
+        assert self._view is not None
+        owner = self._view.owner[partition]
+        self._send(owner, Push(self._view.epoch, partition, self.clock, bundle, contribution))
 
     def ack(self, message: Ack) -> None:
         """A partition has counted a bundle."""
@@ -152,23 +202,27 @@ class Worker:
 
     def _go_on(self) -> None:
         """To the next clock once every partition has every bundle of this one."""
-        everywhere = self.job.layout.partitions
-        for bundle in self.bundles(self.clock):
+        bundles = self.bundles(self.clock)
+        for bundle in bundles:
             kept = self._kept.get((self.clock, bundle))
-            if kept is None or len(kept.acked) < everywhere:
+            if kept is None or len(kept.acked) < self._partitions:
                 return
-        self._leave_clock()
+        if bundles:
+            self._leave_clock()
 
     def _leave_clock(self) -> None:
+        self._reading.pop(self.clock, None)
         self._kept = {key: kept for key, kept in self._kept.items() if key[0] > self.clock}
         self.clock += 1
         self._start()
+        self._compute()
 
     def resend(self) -> None:
-        """Everything of this clock that has not been answered."""
+        """Everything that has not been answered."""
         if self._view is None:
             return
-        self._pull()
+        for reading in self._reading.values():
+            self._pull(reading)
         for bundle in self.bundles(self.clock):
             if (kept := self._kept.get((self.clock, bundle))) is not None:
                 self._push(bundle, kept)

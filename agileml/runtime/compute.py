@@ -61,7 +61,7 @@ class Computing:
             case Compute():
                 inputs = self._work.assemble(self._read(job.clock, job.bundles), job.parts)
                 for bundle in job.bundles:
-                    contributions = tuple(self._work.compute(inputs, bundle))
+                    contributions = tuple(enumerate(self._work.compute(inputs, bundle)))
                     self._report(Computed(job.timeline, job.clock, bundle, contributions))
 
     def _read(self, clock: int, bundles: tuple[Units, ...]) -> Reads:
