@@ -25,9 +25,9 @@ class Background:
             initializer=_step_back,
         )
 
-    def submit(self, starts: Floats, inputs: Floats, targets: Floats) -> Future[Net]:
+    def submit(self, starts: Floats, inputs: Floats, changes: Floats, hold: float) -> Future[Net]:
         """See `narx.Trainer`."""
-        return self._pool.submit(train, starts.copy(), inputs, targets)
+        return self._pool.submit(train, starts.copy(), inputs, changes, hold)
 
     def close(self) -> None:
         """Drop what is not being trained yet and end the processes."""

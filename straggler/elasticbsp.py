@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from straggler.lbbsp import cpu_batch_sizes
+
 Times = npt.NDArray[np.int64]
 Objective = Literal["wait", "rate"]
 
@@ -109,7 +111,7 @@ class Superstep:
 class ElasticBsp:
     """The policy: how many units (iterations) each worker has in the next superstep.
 
-    Invariant: every worker has between 1 and `lookahead` units, so that nobody is ever more than
+    Invariant: every worker has between 1 (0 when nothing is left) and `lookahead` units, so that nobody is ever more than
     `lookahead - 1` iterations ahead of another inside a superstep, and they meet at its end: the bound that
     the proof of SSP needs (section II).
     """
@@ -136,21 +138,32 @@ class ElasticBsp:
         """The worker left; it is measured anew if it returns."""
         self._interval_ns.pop(worker, None)
 
-    def plan(self, start_ns: int, workers: tuple[int, ...]) -> Superstep:
-        """The superstep that begins at `start_ns`; one unit each while anybody is not measured yet."""
+    def plan(self, start_ns: int, workers: tuple[int, ...], most: int | None = None) -> Superstep:
+        """The superstep that begins at `start_ns`; one unit each while anybody is not measured yet.
+
+        `most`: units that are left in all; the last superstep deals them so that all end early.
+        """
         if not workers:
             raise ValueError("workers is empty; expected at least one")
         unknown = [worker for worker in workers if worker not in self._interval_ns]
         if unknown:
+            left = len(workers) if most is None else min(most, len(workers))
+            units = (1,) * left + (0,) * (len(workers) - left)
             slowest = max(self._interval_ns.values(), default=0)
-            return Superstep(
-                workers, (1,) * len(workers), start_ns + slowest, f"workers {unknown} are not measured yet"
-            )
+            return Superstep(workers, units, start_ns + slowest, f"workers {unknown} are not measured yet")
         intervals = np.array([self._interval_ns[worker] for worker in workers], dtype=np.int64)
         ends = predicted_end_times(start_ns, intervals, self.lookahead)
         barrier = zipline(ends, self.objective, start_ns, self.staleness)
         units = tuple(int(index) + 1 for index in barrier.indices)
         assert all(1 <= count <= self.lookahead for count in units)
+        if most is not None and sum(units) > most:
+            sizes = cpu_batch_sizes(1 / intervals, most, minimum=0)
+            return Superstep(
+                workers,
+                tuple(int(size) for size in sizes),
+                start_ns + int((sizes * intervals).max()),
+                f"the last {most} units",
+            )
         return Superstep(
             workers,
             units,

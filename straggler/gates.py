@@ -152,11 +152,10 @@ class Supersteps:
         return not self._running and not any(self._to_start.values()) and self.left_over > 0
 
     def open_barrier(self, now_ns: int) -> None:
-        plan = self.policy.plan(now_ns, tuple(sorted(self._to_start)))
+        plan = self.policy.plan(now_ns, tuple(sorted(self._to_start)), self.left_over)
         self.supersteps += 1
-        for worker, units in zip(plan.workers, plan.units, strict=True):
-            self._to_start[worker] = min(units, self.left_over)
-            self.left_over -= self._to_start[worker]
+        self._to_start = dict(zip(plan.workers, plan.units, strict=True))
+        self.left_over -= sum(plan.units)
 
     def deal(self, worker: int, round_: int, version: int, now_ns: int) -> dict[int, int] | None:
         self._running.discard(worker)

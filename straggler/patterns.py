@@ -173,9 +173,14 @@ class PowerLaw(_EvenShares):
 
 @dataclass(frozen=True)
 class Uneven:
-    """Half of the machines hold `loaded` of the items (75%); everyone is equally fast."""
+    """Half of the machines hold `loaded` of the items (75%); everyone is equally fast.
+
+    Which half the thesis does not say: every other machine, or with `block` the first half, where most loaded
+    workers have only loaded helpers.
+    """
 
     loaded: float = 0.75
+    block: bool = False
 
     def __post_init__(self) -> None:
         _check("loaded", self.loaded, 0, 1)
@@ -184,8 +189,8 @@ class Uneven:
         return NoStragglers().profiles(cluster, seed)
 
     def shares(self, cluster: Cluster) -> list[float]:
-        half = cluster.machines // 2
-        heavy = [machine_of(worker, cluster.machines) < half for worker in range(cluster.workers)]
+        machines = [machine_of(worker, cluster.machines) for worker in range(cluster.workers)]
+        heavy = [m < cluster.machines // 2 if self.block else m % 2 == 1 for m in machines]
         if not 0 < sum(heavy) < cluster.workers:
             raise ValueError(f"{cluster.machines} machines have no half; expected at least 2")
         many, few = sum(heavy), cluster.workers - sum(heavy)
@@ -195,7 +200,7 @@ class Uneven:
         ]
 
     def __str__(self) -> str:
-        return f"uneven:{self.loaded * 100:g}"
+        return f"uneven:{self.loaded * 100:g}" + (",block" if self.block else "")
 
 
 @dataclass(frozen=True)
@@ -306,7 +311,7 @@ _EXAMPLES = {
     "slow-worker": "slow-worker:200 (per cent)",
     "disrupted-machine": "disrupted-machine:200 (per cent)",
     "power-law": "power-law:7 (alpha)",
-    "uneven": "uneven:75 (per cent on half of the machines)",
+    "uneven": "uneven:75[,block] (per cent on half of the machines: every other, or the first half)",
     "heterogeneous": "heterogeneous:0.5[,1000[,0.01]] (slowest, mean iterations to a change, noise)",
     "trace": "trace:times.csv",
 }
@@ -320,13 +325,15 @@ def parse_pattern(text: str) -> Pattern:
     if name == "trace":
         return read_trace(argument)
     try:
+        block = name == "uneven" and argument.endswith(",block")
+        argument = argument.removesuffix(",block") if block else argument
         numbers = [float(number) for number in argument.split(",")] if argument else []
         if name == "none" and not numbers:
             return NoStragglers()
         if name == "heterogeneous" and 1 <= len(numbers) <= 3:
             return Heterogeneous(*numbers)
         if name == "uneven" and len(numbers) <= 1:
-            return Uneven(*(number / 100 for number in numbers))
+            return Uneven(numbers[0] / 100 if numbers else 0.75, block)
         if len(numbers) == 1 and name == "slow-worker":
             return SlowWorker(numbers[0] / 100)
         if len(numbers) == 1 and name == "disrupted-machine":

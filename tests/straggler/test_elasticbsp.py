@@ -176,5 +176,7 @@ def test_policy_keeps_the_bound_and_says_why(intervals: list[int], lookahead: in
     assert all(1 <= units <= lookahead for units in planned.units)
     ends = [10**12 + units * interval for units, interval in zip(planned.units, intervals, strict=True)]
     assert max(ends) == planned.barrier_ns
+    last = policy.plan(0, workers, most=len(intervals))
+    assert sum(last.units) == min(len(intervals), sum(planned.units))
     policy.forget(0)
     assert policy.plan(0, workers).units == (1,) * len(intervals)

@@ -210,7 +210,9 @@ def test_a_bad_trace_is_named(tmp_path, text: str, sentence: str) -> None:
         parse_pattern(f"trace:{file}")
 
 
-@pytest.mark.parametrize("text", [*PATTERNS, "heterogeneous:0.5,100,0.1", "slow-worker:12.5"])
+@pytest.mark.parametrize(
+    "text", [*PATTERNS, "uneven:60,block", "heterogeneous:0.5,100,0.1", "slow-worker:12.5"]
+)
 def test_patterns_print_and_parse(text: str) -> None:
     assert str(parse_pattern(text)) == text
 
