@@ -8,17 +8,21 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agileml.application import Application, Array
 from agileml.config import JobConfig, dump, from_values, load
 from agileml.core.job import Job
+from agileml.core.work import UnitError
 from agileml.errors import RunError
 from agileml.progress import Progress, Snapshot
 from agileml.report import build_report, summarize
 from agileml.run_folder import RunFolder, check_out, read_events
 from agileml.runtime.spec import RunSpec
 from agileml.sequential import run_sequential
+
+if TYPE_CHECKING:
+    from agileml.runtime.fleet import Fleet
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,7 @@ def run(
     *,
     sequential: bool = False,
     name: str | None = None,
+    fleet: Fleet | None = None,
     **overrides: Any,
 ) -> Result:
     """Train as a config says, on local Ray nodes or in the cluster that `address` names.
@@ -44,13 +49,14 @@ def run(
     config: a JobConfig, a mapping as a file would hold it, or the path of a file. overrides replace its top keys.
     application: an instance of the user's own; None builds the one that the config names.
     sequential: in this process, without Ray; the reference of a deterministic job.
+    fleet: where machines come from; None: local Ray nodes, or the cluster at `address`.
 
     Raises ConfigError, InputError, FolderError, ClusterError (bad input), RunError, StorageError.
     """
     found = _resolved(config, overrides)
     if name is None:
         name = Path(config).stem if isinstance(config, str | Path) else "run"
-    return _Session(found, application, name).run(sequential=sequential)
+    return _Session(found, application, name).run(fleet, sequential=sequential)
 
 
 def _resolved(config: JobConfig | Mapping[str, Any] | str | Path, overrides: Mapping[str, Any]) -> JobConfig:
@@ -88,13 +94,15 @@ class _Session:
         self.job: Job = self.spec.job(self.application)
         check_out(config.out)
 
-    def run(self, *, sequential: bool) -> Result:
+    def run(self, fleet: Fleet | None, *, sequential: bool) -> Result:
         if sequential:
             return self._finish_in(self._sequential)
-        from agileml.runtime.fleet import fleet_for
+        if fleet is None:
+            from agileml.runtime.fleet import fleet_for
 
-        fleet = fleet_for(self.spec)  # an address is tried before anything is made
-        return self._finish_in(lambda folder, progress: self._elastic(fleet, folder, progress))
+            fleet = fleet_for(self.spec)  # an address is tried before anything is made
+        chosen = fleet
+        return self._finish_in(lambda folder, progress: self._elastic(chosen, folder, progress))
 
     def _finish_in(self, train: Any) -> Result:
         folder = RunFolder.create(self.config.out, self.name)
@@ -138,16 +146,19 @@ class _Session:
             last_s = now_s
             progress.show(Snapshot(clock + 1, self.config.clocks, mean, 0, 1, 0, "sequential"))
 
-        return run_sequential(
-            self.application,
-            optimizer=self.job.optimizer,
-            clocks=self.config.clocks,
-            parts=self.config.units_per_slice,
-            deterministic=self.config.deterministic,
-            on_clock=on_clock,
-        )
+        try:
+            return run_sequential(
+                self.application,
+                optimizer=self.job.optimizer,
+                clocks=self.config.clocks,
+                parts=self.config.units_per_slice,
+                deterministic=self.config.deterministic,
+                on_clock=on_clock,
+            )
+        except UnitError as error:
+            raise RunError(f"{error.place}: {error.problem}", error.trace) from error
 
-    def _elastic(self, fleet: Any, folder: RunFolder, progress: Progress) -> dict[str, Array]:
+    def _elastic(self, fleet: Fleet, folder: RunFolder, progress: Progress) -> dict[str, Array]:
         from agileml.runtime.cast import Cast
         from agileml.runtime.conduct import Conductor
 

@@ -1,0 +1,62 @@
+"""Machines of a cluster that several runs share, one after the other: nodes stay when a run releases them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from agileml.config import from_values
+from agileml.core.tier import Tier
+from agileml.runtime.fleet import Appeared, FleetEvent, LocalFleet
+from agileml.runtime.local import LocalCluster
+from agileml.runtime.spec import RunSpec
+
+
+class SharedFleet:
+    """The machines of a config (and of its plan), taken from nodes that are there or added once."""
+
+    def __init__(self, cluster: LocalCluster, values: Mapping[str, Any]) -> None:
+        spec = RunSpec("shared", from_values(values))
+        waiting = spec.waiting_machines()
+        start = spec.config.machines
+        self._cluster = cluster
+        self._orders = [
+            *[(Tier.RELIABLE, True)] * start.reliable,
+            *[(Tier.TRANSIENT, True)] * start.transient,
+            *[(tier, False) for tier, count in waiting.items() for _ in range(count)],
+        ]
+        self.expected = len(self._orders)
+        self._environment = LocalFleet(spec).runtime_env()
+
+    @property
+    def head_node_id(self) -> str:
+        return self._cluster.head_node_id
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def runtime_env(self) -> dict[str, Any]:
+        return {"env_vars": dict(self._environment["env_vars"])}
+
+    def poll(self) -> list[FleetEvent]:
+        free = {
+            tier: [machine for machine in self._cluster.machines() if machine.tier == tier] for tier in Tier
+        }
+        events: list[FleetEvent] = []
+        for tier, admitted in self._orders:
+            node = free[tier].pop(0) if free[tier] else self._cluster.add_machines(tier, 1)[0]
+            events.append(Appeared(node, admitted))
+        self._orders = []
+        return events
+
+    def release(self, node_id: str) -> None:
+        pass
+
+    def take_away(self, node_id: str) -> None:
+        pass

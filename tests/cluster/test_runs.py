@@ -1,0 +1,81 @@
+"""Whole runs on real Ray nodes: the same bits for every set of machines, and nothing done twice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import agileml
+from agileml.runtime.local import LocalCluster
+from agileml.session import Result
+from tests.cluster.shared_fleet import SharedFleet
+
+pytestmark = pytest.mark.cluster
+
+MF = {
+    "application": "mf",
+    "data": {"kind": "made"},
+    "model": {"mode": "gradients"},
+    "optimizer": {"kind": "momentum", "learning_rate": 0.001},
+    "clocks_per_pass": 16,
+}
+MLR = {
+    "application": "mlr",
+    "data": {"kind": "digits"},
+    "optimizer": {"kind": "adam", "learning_rate": 0.05},
+    "clocks_per_pass": 4,
+}
+PLAN = [
+    {"at_clock": 6, "join": 2},
+    {"at_clock": 12, "notice": 2, "warning_s": 60},
+    {"at_clock": 18, "notice": "all", "warning_s": 30},
+]
+ONE = {"machines": {"reliable": 1, "transient": 0, "max": 8}}
+THREE = {"machines": {"reliable": 1, "transient": 2, "max": 8}}
+SHAPES: dict[str, dict[str, Any]] = {
+    "one machine": ONE,
+    "three machines": THREE,
+    "joins and notices": {**THREE, "plan": PLAN},
+    "stage 1": {**THREE, "stage": 1},
+    "stage 2": {**THREE, "stage": 2},
+    "stage 3": {**THREE, "stage": 3},
+}
+
+
+def job(base: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    return {"clocks": 24, "slices": 8, "stage_thresholds": [1, 3], **base, **more}
+
+
+def train(cluster: LocalCluster, values: dict[str, Any], out: Path) -> Result:
+    fleet = SharedFleet(cluster, values)
+    return agileml.run(values, name=out.name, fleet=fleet, out=str(out))
+
+
+@pytest.fixture(scope="module")
+def shared(local_cluster: LocalCluster) -> LocalCluster:
+    """The session's cluster: its nodes stay from run to run."""
+    return local_cluster
+
+
+@pytest.mark.parametrize("base", [MF, MLR], ids=["mf momentum", "mlr adam"])
+def test_one_digest_for_every_set_of_machines(
+    shared: LocalCluster, base: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    wanted = agileml.run(job(base, **ONE), sequential=True, out=str(tmp_path / "sequential")).summary
+    for name, shape in SHAPES.items():
+        summary = train(shared, job(base, **shape), tmp_path / name.replace(" ", "-")).summary
+        assert summary["params_sha256"] == wanted["params_sha256"], name
+        assert summary["clocks_redone"] == 0, name
+        if "plan" in shape:
+            check_planned(summary)
+
+
+def check_planned(summary: Mapping[str, Any]) -> None:
+    """Everything that was planned happened, in all three stages, and nobody waited long."""
+    assert summary["stages"] == [2, 3, 2, 1]
+    assert summary["plan"]["planned"] == summary["plan"]["fired"] == summary["plan"]["finished"] == len(PLAN)
+    assert summary["longest_gap_s"] <= 0.5 + 2 * summary["seconds"] / summary["clocks"], summary
