@@ -1,0 +1,49 @@
+"""Settings and histories that tests make for themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bidbrain.history import History, Market, Steps
+from bidbrain.instants import Interval
+from bidbrain.setting import Bidding, Job, Listing, Reliable, Setting
+
+ON_DEMAND = {"c4.xlarge": 209_000, "c4.2xlarge": 419_000}
+VCPUS = {"c4.xlarge": 4, "c4.2xlarge": 8}
+TRAIN = Interval.parse("2016-03-01/2016-03-20")
+EVALUATE = Interval.parse("2016-03-20/2016-04-05")
+HOUR = 3600
+
+
+def make_setting(
+    history: History,
+    job: Job | None = None,
+    bidding: Bidding | None = None,
+    rules: str = "hourly_2016",
+    train: Interval = TRAIN,
+    scale: int = 1,
+) -> Setting:
+    """All markets of `history`, on-demand prices of 2016 times `scale`, 3 reliable c4.xlarge."""
+    listings = tuple(
+        Listing(m, scale * ON_DEMAND[m.instance_type], VCPUS[m.instance_type]) for m in history.markets
+    )
+    reliable = Reliable("c4.xlarge", 12, scale * ON_DEMAND["c4.xlarge"], 4)
+    return Setting(
+        job or Job(hours=4.0),
+        listings,
+        history,
+        train,
+        reliable,
+        scale * ON_DEMAND["c4.xlarge"],
+        bidding or Bidding(),
+        rules,
+    )
+
+
+def history_of(rows: dict[str, Sequence[tuple[int, int]]], end_s: int) -> History:
+    """{type@zone: ((time, micro-dollars), ...)}."""
+    steps = {
+        Market.parse(name): Steps.from_rows([t for t, _ in own], [p for _, p in own])
+        for name, own in rows.items()
+    }
+    return History(steps, end_s)
