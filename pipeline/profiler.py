@@ -153,7 +153,9 @@ def _plain_step(model: nn.Module, inputs: Sequence[Any], loss: Loss, device: tor
     start = clock.stamp()
     value = loss(model(*inputs))
     if value.grad_fn is None:
-        raise ProfileError("the loss does not depend on anything that needs a gradient: no backward to profile")
+        raise ProfileError(
+            "the loss does not depend on anything that needs a gradient: no backward to profile"
+        )
     value.backward()
     end = clock.stamp()
     clock.finish()

@@ -58,7 +58,7 @@ class Topology:
         return level
 
     def __str__(self) -> str:
-        return ",".join(f"{count}x{bytes_per_s:g}" for count, bytes_per_s in self.levels)
+        return ",".join(f"{count}x{_short(bytes_per_s)}" for count, bytes_per_s in self.levels)
 
 
 def parse_topology(text: str) -> Topology:
@@ -75,3 +75,29 @@ def parse_topology(text: str) -> Topology:
                 f"topology {text!r}: {part.strip()!r} is not COUNTxBYTES_PER_SECOND, as in 4x12e9,4x1.25e9"
             ) from None
     return Topology(tuple(levels))
+
+
+def parse_bytes(text: str, name: str) -> float:
+    """`16GB`, `512MB`, `16GiB` or a plain number of bytes. Raises TopologyError, which says `name`."""
+    units = {
+        "KB": 1e3,
+        "MB": 1e6,
+        "GB": 1e9,
+        "TB": 1e12,
+        "KIB": 2**10,
+        "MIB": 2**20,
+        "GIB": 2**30,
+        "TIB": 2**40,
+    }
+    digits = text.strip().rstrip("BKMGTibkmgt").rstrip()
+    unit = text.strip()[len(digits) :].strip().upper()
+    try:
+        return float(digits) * ({"": 1.0, "B": 1.0} | units)[unit]
+    except (ValueError, KeyError):
+        raise TopologyError(f"{name} takes a size such as 16GB, found {text!r}") from None
+
+
+def _short(bytes_per_s: float) -> str:
+    """12e9 rather than 12000000000.0, where that is the same number."""
+    text = f"{bytes_per_s / 1e9:g}e9"
+    return text if float(text) == bytes_per_s else repr(bytes_per_s)

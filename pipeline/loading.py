@@ -1,0 +1,62 @@
+"""Find the function that makes a model: by module name or by file."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+class LoadError(ValueError):
+    """A function that cannot be found; the message is one sentence."""
+
+
+def load_function(where: str) -> Callable[[], Any]:
+    """`package.file:function` or `path/file.py:function`. Raises LoadError."""
+    source, sep, name = where.rpartition(":")
+    if not sep or not name:
+        raise LoadError(f"expected package.file:function or path/file.py:function, found {where!r}")
+    module = _from_file(Path(source)) if source.endswith(".py") else _by_name(source)
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise LoadError(f"{source} has no function {name!r}")
+    return function
+
+
+def to_device(value: Any, device: str) -> Any:
+    """Move a module, or the tensors in nested tuples, lists and dicts. Raises LoadError."""
+    if hasattr(value, "to"):
+        try:
+            return value.to(device)
+        except (RuntimeError, AssertionError) as error:
+            raise LoadError(f"device {device!r} cannot be used: {str(error).splitlines()[0]}") from None
+    if isinstance(value, dict):
+        return {key: to_device(item, device) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return type(value)(to_device(item, device) for item in value)
+    return value
+
+
+def _from_file(path: Path) -> Any:
+    if not path.is_file():
+        raise LoadError(f"{path}: no such file")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _by_name(name: str) -> Any:
+    # As `python -m` does: what lies in the current folder can be named.
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise LoadError(f"module {name!r} cannot be imported: {error}") from None

@@ -1,0 +1,263 @@
+"""Pictures of schedules, plans and batchings. The format follows the file's ending (png, svg, pdf)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from pipeline.ibatch import Batching
+from pipeline.plan import Plan, Source
+from pipeline.schedule import Kind
+from pipeline.timing import Timeline
+
+FORWARD, BACKWARD, IDLE = "#4C78A8", "#72B07A", "#EDEDED"
+LINK = "#E0A33E"
+STAGE_COLOURS = ("#4C78A8", "#72B07A", "#E0A33E", "#B56576", "#8E7CC3", "#5AAFB5", "#9C755F", "#BAB0AC")
+
+
+class PictureError(ValueError):
+    """A picture that cannot be written; the message is one sentence."""
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure under its name only when it is complete. Raises PictureError."""
+    ending = path.suffix.removeprefix(".").lower()
+    if ending not in figure.canvas.get_supported_filetypes():
+        raise PictureError(
+            f"{path}: pictures end in .png, .svg or .pdf, found {path.suffix or 'no ending'!r}"
+        )
+    part = path.with_name(path.name + ".part")
+    try:
+        figure.savefig(part, format=ending, dpi=160, bbox_inches="tight")
+        os.replace(part, path)
+    except OSError as error:
+        raise PictureError(f"{path} cannot be written: {error.strerror}") from None
+    finally:
+        plt.close(figure)
+
+
+def draw_timeline(timeline: Timeline, path: Path, *, title: str = "", until_s: float | None = None) -> None:
+    """Each worker's forwards and backwards over time, as figures 5.2 to 5.4."""
+    workers = len(timeline.schedule.workers)
+    shown_s = min(timeline.makespan_s, until_s or timeline.makespan_s)
+    figure, axes = plt.subplots(figsize=(14, 1.3 + 0.42 * workers))
+    _gantt(axes, timeline, shown_s)
+    axes.set_title(title or _caption(timeline), loc="left", fontsize=11)
+    save(figure, path)
+
+
+def draw_plan(plan: Plan, timeline: Timeline, path: Path, *, optimizer_factor: float = 1.0) -> None:
+    """A plan on one page: what bounds its rate, the start of its schedule, and memory as it fills."""
+    workers = len(timeline.schedule.workers)
+    figure, (top, middle, bottom) = plt.subplots(
+        3, 1, figsize=(14, 7.5 + 0.28 * workers), height_ratios=[2.2, 1 + 0.25 * workers, 2.2]
+    )
+    _terms(top, plan)
+    pace_s = timeline.seconds_per_minibatch()
+    shown_s = min(timeline.makespan_s, timeline.finished_s()[0] + 12 * pace_s)
+    _gantt(middle, timeline, shown_s)
+    middle.set_title(
+        f"1F1B, simulated: {pace_s * 1e3:.2f} ms per minibatch in the long run "
+        f"(predicted {plan.seconds_per_minibatch * 1e3:.2f}), idle {timeline.bubble():.0%} with start and drain",
+        loc="left",
+        fontsize=11,
+    )
+    _memory(bottom, timeline, shown_s, optimizer_factor)
+    figure.suptitle(
+        f"{plan.model} on {plan.topology}: {plan.config}, {plan.workers} devices, {plan.speedup:.2f}x data parallelism",
+        x=0.01,
+        ha="left",
+        fontsize=13,
+    )
+    figure.tight_layout()
+    save(figure, path)
+
+
+def draw_makespans(
+    curves: dict[str, Sequence[float]], bandwidths: Sequence[float], path: Path, title: str
+) -> None:
+    """Makespans of several ways to batch, relative to the optimum, over the link's bytes per second."""
+    figure, axes = plt.subplots(figsize=(8, 4.5))
+    best = curves["ours"]
+    for (name, values), colour in zip(curves.items(), STAGE_COLOURS, strict=False):
+        axes.plot(
+            bandwidths,
+            [v / b for v, b in zip(values, best, strict=True)],
+            marker="o",
+            markersize=3,
+            label=name,
+            color=colour,
+            linewidth=2 if name == "ours" else 1.3,
+        )
+    axes.set_xscale("log")
+    axes.set_xlabel("link, bytes per second")
+    axes.set_ylabel("pull and forward, relative to the optimum")
+    axes.set_title(title, loc="left", fontsize=11)
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    save(figure, path)
+
+
+def draw_batching(
+    startup_s: float,
+    transfer_s: Sequence[float],
+    forward_s: Sequence[float],
+    found: dict[str, Batching],
+    path: Path,
+) -> None:
+    """Pulls and forwards of several batchings under each other, as the paper's figure 4."""
+    figure, axes = plt.subplots(figsize=(14, 1 + 1.1 * len(found)))
+    end_s = max(batching.makespan_s for batching in found.values())
+    for row, batching in enumerate(found.values()):
+        pull_s = done_s = 0.0
+        for start, end in zip([0, *batching.ends[:-1]], batching.ends, strict=True):
+            length = startup_s + sum(transfer_s[start:end])
+            axes.barh(row - 0.2, length, 0.36, pull_s, color=LINK, edgecolor="white", linewidth=0.6)
+            pull_s += length
+            work = sum(forward_s[start:end])
+            begin = max(pull_s, done_s)
+            axes.barh(row + 0.2, work, 0.36, begin, color=FORWARD, edgecolor="white", linewidth=0.6)
+            done_s = begin + work
+        axes.text(
+            batching.makespan_s + end_s * 0.005, row, f"{batching.makespan_s * 1e3:.1f} ms", va="center"
+        )
+    axes.set_yticks(range(len(found)), list(found))
+    axes.invert_yaxis()
+    axes.set_xlim(0, end_s * 1.08)
+    axes.set_xlabel("seconds")
+    axes.set_title("pulls (above) and forward (below)", loc="left", fontsize=11)
+    _plain(axes)
+    save(figure, path)
+
+
+def _caption(timeline: Timeline) -> str:
+    schedule = timeline.schedule
+    replicas = "-".join(map(str, schedule.replicas))
+    return (
+        f"{schedule.policy.value}, stages {replicas}, {schedule.in_flight[0]} in flight per input replica: "
+        f"idle {timeline.bubble():.0%}"
+    )
+
+
+def _plain(axes: Axes) -> None:
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def _gantt(axes: Axes, timeline: Timeline, shown_s: float) -> None:
+    schedule = timeline.schedule
+    workers = len(schedule.workers)
+    for worker in range(workers):
+        axes.barh(worker, shown_s, 0.86, 0, color=IDLE)
+    for span in timeline.spans:
+        if span.start_s >= shown_s:
+            continue
+        length = min(span.end_s, shown_s) - span.start_s
+        backward = span.action.kind is Kind.BACKWARD
+        axes.barh(
+            span.worker,
+            length,
+            0.86,
+            span.start_s,
+            color=BACKWARD if backward else FORWARD,
+            edgecolor="white",
+            linewidth=0.6,
+        )
+        # About 170 digits fit into the width of the picture.
+        text = str(span.action.minibatch)
+        if length > shown_s * len(text) / 170:
+            axes.text(
+                span.start_s + length / 2,
+                span.worker,
+                text,
+                ha="center",
+                va="center",
+                fontsize=7.5,
+                color="white",
+            )
+    labels = []
+    for worker in range(workers):
+        stage = schedule.stage_of(worker)
+        replica = worker - schedule.first_workers[stage] + 1
+        labels.append(f"stage {stage + 1}" + (f" · {replica}" if schedule.replicas[stage] > 1 else ""))
+    axes.set_yticks(range(workers), labels, fontsize=9)
+    axes.invert_yaxis()
+    axes.set_xlim(0, shown_s)
+    axes.set_xlabel("seconds")
+    handles = [plt.Rectangle((0, 0), 1, 1, color=c) for c in (FORWARD, BACKWARD, IDLE)]
+    axes.legend(
+        handles,
+        ["forward", "backward", "idle"],
+        loc="lower right",
+        bbox_to_anchor=(1, 1),
+        ncols=3,
+        frameon=False,
+        fontsize=9,
+    )
+    _plain(axes)
+
+
+def _terms(axes: Axes, plan: Plan) -> None:
+    colours = {Source.COMPUTE: FORWARD, Source.WEIGHTS: "#B56576", Source.ACTIVATIONS: LINK}
+    words = {
+        Source.COMPUTE: "computing",
+        Source.WEIGHTS: "adding up gradients",
+        Source.ACTIVATIONS: "activations",
+    }
+    # The slowest dozen, in the order of the pipeline.
+    chosen = sorted(sorted(plan.terms, key=lambda t: -t.seconds)[:14], key=plan.terms.index)
+    for x, term in enumerate(chosen):
+        axes.bar(x, term.seconds * 1e3, 0.75, color=colours[term.source])
+    labels = []
+    for term in chosen:
+        if term.source is Source.ACTIVATIONS:
+            label = f"{term.first_stage}→{term.last_stage}"
+        elif term.first_stage == term.last_stage:
+            label = str(term.first_stage)
+        else:
+            label = f"{term.first_stage}–{term.last_stage}"
+        labels.append(label + (f"\nlevel {term.level}" if term.level else ""))
+    axes.set_xticks(range(len(chosen)), labels, fontsize=9)
+    axes.axhline(plan.seconds_per_minibatch * 1e3, color="#444444", linewidth=1, linestyle="--")
+    axes.set_xlabel("stage, or cut between stages", fontsize=9)
+    axes.set_ylabel("ms per minibatch")
+    axes.set_title("What bounds the rate", loc="left", fontsize=11)
+    used = [s for s in Source if any(t.source is s for t in chosen)]
+    axes.legend(
+        [plt.Rectangle((0, 0), 1, 1, color=colours[s]) for s in used],
+        [words[s] for s in used],
+        loc="lower right",
+        bbox_to_anchor=(1, 1),
+        ncols=3,
+        frameon=False,
+        fontsize=9,
+    )
+    _plain(axes)
+
+
+def _memory(axes: Axes, timeline: Timeline, shown_s: float, optimizer_factor: float) -> None:
+    schedule = timeline.schedule
+    for stage in range(schedule.stages):
+        worker = schedule.first_workers[stage]
+        steps = [s for s in timeline.memory(worker, optimizer_factor) if s[0] <= shown_s]
+        times = [when for when, _ in steps] + [shown_s]
+        sizes = [size / 1e9 for _, size in steps] + [steps[-1][1] / 1e9]
+        name = f"stage {stage + 1}" + (" (first replica)" if schedule.replicas[stage] > 1 else "")
+        axes.step(times, sizes, where="post", label=name, color=STAGE_COLOURS[stage % len(STAGE_COLOURS)])
+    axes.set_xlim(0, shown_s)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("seconds")
+    axes.set_ylabel("memory, GB")
+    axes.set_title("Weights, versions, activations, gradients and optimizer state", loc="left", fontsize=11)
+    axes.legend(frameon=False, fontsize=8, ncols=4, loc="lower right", bbox_to_anchor=(1, 1))
+    axes.grid(alpha=0.25)
+    _plain(axes)
