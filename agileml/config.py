@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from agileml.checkpoint_location import location
 from agileml.config_text import ConfigError, Document, Key, apply_flags, dump_yaml, nearest, show
 from agileml.plan_config import Fleet, Plan, fleets
 from agileml.schema import Section, one_of, validate
@@ -153,6 +154,22 @@ class Heartbeat(Section):
         return self
 
 
+def _location(path: str) -> str:
+    try:
+        location(path)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    return path
+
+
+class Checkpoint(Section):
+    """Every `every_s` seconds the committed cut is written to `path`; the `keep` newest checkpoints stay."""
+
+    path: Annotated[str, AfterValidator(_location)]
+    every_s: Positive = 60.0
+    keep: PositiveInt = 2
+
+
 def _application(name: str) -> str:
     if name in APPLICATIONS or re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*", name):
         return name
@@ -192,6 +209,7 @@ class JobConfig(Section):
     partitions: PositiveInt
     cuts: Cuts = Cuts()
     heartbeat: Heartbeat = Heartbeat()
+    checkpoint: Checkpoint | None = None
     plan: Plan = ()
     out: str | None = None
     address: str | None = None

@@ -1,0 +1,43 @@
+"""Where checkpoints are kept, as a user writes it: a folder, or `s3://bucket/prefix`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class FolderLocation:
+    """A folder; `~` is the home folder."""
+
+    path: str
+
+
+@dataclass(frozen=True)
+class S3Location:
+    """Objects of a bucket whose keys begin with `prefix` and a slash; an empty prefix is the whole bucket."""
+
+    bucket: str
+    prefix: str
+
+
+def location(text: str) -> FolderLocation | S3Location:
+    """What `text` names. Raises ValueError: what was found and what is expected, without any credentials."""
+    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", text)
+    if not text.strip() or "\0" in text:
+        raise ValueError(f"found {text!r}, expected a folder or s3://bucket/prefix")
+    if scheme is None:
+        return FolderLocation(text)
+    if scheme[1] != "s3":
+        raise ValueError(f"found an address of {scheme[1]}, expected a folder or s3://bucket/prefix")
+    bucket, _, rest = text[len("s3://") :].partition("/")
+    if "@" in bucket or ":" in bucket:
+        raise ValueError(
+            "found an address with credentials or a port, expected s3://bucket/prefix: credentials and "
+            "endpoints come from AWS' own settings"
+        )
+    if not re.fullmatch(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", bucket):
+        raise ValueError(
+            f"found the bucket {bucket!r}, expected 3 to 63 of a-z, 0-9, dot and dash as in s3://bucket/prefix"
+        )
+    return S3Location(bucket, "/".join(part for part in rest.split("/") if part))
