@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import os
+import threading
+import time
 from typing import Any
 
 import ray
@@ -29,6 +32,7 @@ class MachineActor:
         node_ip = ray.util.get_node_ip_address()
         self._machine = Machine(name, spec, spec.build(), node_ip, keys, head)
         self._machine.start()
+        end_with_parent()
 
     def address(self) -> Address:
         """Where it listens."""
@@ -73,6 +77,18 @@ class HeadActor:
         GcsStore(self._run).clear()
         with contextlib.suppress(OSError):
             socket_folder(self._run).rmdir()
+
+
+def end_with_parent(poll_s: float = 0.2) -> None:
+    """End this process when its raylet dies: a worker otherwise outlives its machine by more than a minute."""
+    raylet = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == raylet:
+            time.sleep(poll_s)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="raylet-watch", daemon=True).start()
 
 
 def environment(config: JobConfig) -> dict[str, Any]:

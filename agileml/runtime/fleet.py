@@ -158,7 +158,6 @@ class ExistingFleet:
     def __enter__(self) -> Self:
         import ray
 
-        existing.use_tokens()
         ray.init(address=self._address, namespace="proteus", log_to_driver=False, logging_level="ERROR")
         return self
 
