@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from agileml.core.job import Job
+from agileml.core.messages import Cut
 from agileml.core.record import Record
 from agileml.core.view import View
-from straggler.coverage import show
+from straggler.coverage import members, show
 
 if TYPE_CHECKING:
     from tests.model.simulator import Simulation
@@ -49,7 +52,22 @@ def check_commit(simulation: Simulation, record: Record) -> None:
         cut = backup.arrived(partition) or backup.cut(partition)
         assert cut is not None, (partition, node, committed)
         assert cut.clock == committed.clock, (partition, node, committed, cut.clock)
+        check_counts(simulation.job, partition, cut)
         owner = simulation.nodes[view.owner[partition]]
         if not owner.is_dead:
             for p, version in owner.node.server.versions(view.epoch):
                 assert p != partition or version >= committed.clock
+
+
+def check_counts(job: Job, partition: int, cut: Cut) -> None:
+    """Exactly the clocks < `cut.clock`, and of later ones what the cut says, have been counted once by each unit."""
+    start, stop = job.layout.range_of(0, partition)
+    seen = np.array([[1.0, (clock + 1.0) ** 2] for clock in range(cut.clock)]).reshape(-1, 2).sum(axis=0)
+    expected = np.tile(seen, (stop - start, 1))
+    for clock, bundles in cut.counted:
+        for bundle in bundles:
+            for unit in members(bundle):
+                if start <= unit < stop:
+                    expected[unit - start] += [1.0, (clock + 1.0) ** 2]
+    found = cut.blocks[0]
+    assert (found == expected).all(), f"partition {partition}, cut {cut.clock}: counted {found}, not {expected}"

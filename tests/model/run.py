@@ -46,6 +46,7 @@ def main() -> None:
             fired += simulation.fired
             messages += simulation.messages
             simulated_s += simulation.now_s
+            seen["lost"] += simulation.is_lost
             for note in simulation.notes:
                 if note.kind == "view":
                     seen[f"stage {note.fields['stage']}"] += 1

@@ -72,7 +72,8 @@ def make_schedule(seed: int, mode: str, faults: int | None = None) -> Schedule:
     rng = random.Random(f"{seed}/{mode}")
     gentle = faults is None and rng.random() < 0.17
     planned = gentle and rng.random() < 0.6
-    clocks = rng.randint(5, 12)
+    clocks = rng.randint(5, 12) if faults is None else rng.randint(20, 30)
+    span_s = 8.0 if faults is None else max(8.0, 0.4 * faults)
     network = (
         Network(0.0, 0.0, 0.01, 0.0)
         if gentle
@@ -105,7 +106,7 @@ def make_schedule(seed: int, mode: str, faults: int | None = None) -> Schedule:
         gentle=gentle,
         faults=()
         if planned
-        else tuple(sorted((_fault(rng, gentle) for _ in range(count)), key=lambda f: f.at_s)),
+        else tuple(sorted((_fault(rng, gentle, span_s) for _ in range(count)), key=lambda f: f.at_s)),
         plan=plan,
     )
 
@@ -125,36 +126,46 @@ def _make_plan(rng: random.Random, clocks: int, transient: int) -> tuple[tuple[P
     return tuple(plan), transient
 
 
-def _fault(rng: random.Random, gentle: bool) -> Fault:
-    at_s = rng.uniform(0.2, 8.0)
-    kind = (
-        rng.choice(["join", "join", "notice", "notice_all"])
-        if gentle
-        else rng.choice(
-            ["join"] * 5
-            + [
-                "notice",
-                "notice",
-                "notice_all",
-                "short_notice",
-                "cancelled_notice",
-                "kill",
-                "kill",
-                "kill_many",
-            ]
-            + ["freeze", "freeze", "kill_controller", "freeze_controller", "double_controller"]
-        )
-    )
+# How often each kind is drawn.
+GENTLE = {"join": 4, "notice": 2, "notice_all": 2, "notice_reliable": 1}
+ROUGH = {
+    "join": 5,
+    "notice": 2,
+    "notice_all": 1,
+    "notice_reliable": 1,
+    "short_notice": 1,
+    "cancelled_notice": 1,
+    "kill": 2,
+    "kill_owner": 1,
+    "kill_many": 1,
+    "kill_reliable": 1,
+    "freeze": 2,
+    "freeze_reliable": 1,
+    "cut": 1,
+    "slow": 1,
+    "kill_controller": 1,
+    "freeze_controller": 1,
+    "double_controller": 1,
+}
+
+
+def _fault(rng: random.Random, gentle: bool, span_s: float) -> Fault:
+    at_s = rng.uniform(0.2, span_s)
+    weights = GENTLE if gentle else ROUGH
+    kind = rng.choices(list(weights), list(weights.values()))[0]
     number = rng.randint(1, 3)
     seconds = {
         "notice": rng.choice([5.0, 60.0]) if not gentle else 60.0,
         "notice_all": rng.choice([5.0, 60.0]) if not gentle else 60.0,
+        "notice_reliable": 60.0,
         "short_notice": rng.uniform(0.0, 0.3),
         "cancelled_notice": rng.uniform(0.0, 1.0),
         "freeze": rng.choice([0.3, 1.5, 4.0]),
+        "freeze_reliable": rng.choice([0.3, 1.5, 4.0]),
+        "cut": rng.choice([0.3, 1.5, 4.0]),
+        "slow": rng.choice([1.0, 4.0]),
         "freeze_controller": rng.choice([0.3, 1.5, 4.0]),
         "kill_controller": rng.uniform(0.1, 1.0),
-        "double_controller": 0.0,
     }.get(kind, 0.0)
     if not gentle and kind != "join" and rng.random() < 0.4:
         return Fault(kind, at_s, number, seconds, aim=rng.choice(AIMS), count=rng.randint(1, 6))

@@ -75,6 +75,8 @@ class Process:
     is_dead: bool = False
     frozen_until_s: float = 0.0
     late: list[Callable[[], None]] = field(default_factory=list)  # what arrived while it was frozen
+    cut_until_s: float = 0.0  # no message gets through, either way
+    slow_until_s: float = 0.0  # computes ten times slower
 
 
 @dataclass
@@ -110,6 +112,7 @@ class Simulation:
         self.nodes: dict[str, SimulatedNode] = {}
         self.controllers: list[SimulatedController] = []
         self.finished: Finished | None = None
+        self.is_lost = False  # the run's end because something that it needs is nowhere any more
         self.notes: list[Note] = []
         self.fired: Counter[str] = Counter()
         self.messages = 0
@@ -154,13 +157,18 @@ class Simulation:
         for fault in s.faults:
             if not fault.aim:
                 self.at(fault.at_s, lambda fault=fault: self.strike(fault))
-        while self.finished is None:
+        while not self.is_over:
             if not self._heap or self.now_s > LAST_S:
                 raise ModelError(f"hangs at {self.now_s:.1f} s: {self.describe()}")
             self.now_s, _, action = heapq.heappop(self._heap)
             action()
-        self.check_end()
+        if not self.is_lost:
+            self.check_end()
         return self
+
+    @property
+    def is_over(self) -> bool:
+        return self.finished is not None or self.is_lost
 
     def describe(self) -> str:
         lines = []
@@ -174,7 +182,7 @@ class Simulation:
             lines.append(
                 f"{n.name} {n.tier} dead={n.is_dead} promised={n.node.promised} tag={n.node.tag} "
                 f"clock={n.node.worker.clock} versions={n.node.server.versions(n.node.promised)} "
-                f"computing={n.node.worker._computing} begin={n.node.worker._begin}"
+                f"computing={n.node.worker._computing} reading={n.node.worker._reading}"
             )
         return "\n".join(lines)
 
@@ -192,12 +200,12 @@ class Simulation:
         self.after(self.rng.uniform(0, TICK_S), lambda: self.tick_node(simulated))
 
     def tick_node(self, simulated: SimulatedNode) -> None:
-        if not simulated.is_dead and self.finished is None:
+        if not simulated.is_dead and not self.is_over:
             self.on(simulated, lambda: self.do_node(simulated, simulated.node.tick(self.now_s)))
             self.after(TICK_S, lambda: self.tick_node(simulated))
 
     def start_controller(self) -> None:
-        record = Record.from_text(self.store[max(self.store)]) if self.store else None
+        record = self.newest_record()
         s = self.schedule
         settings = ControllerSettings(
             rule=StageRule(s.thresholds, s.forced, s.active_fraction),
@@ -219,7 +227,7 @@ class Simulation:
         self.tick_controller(simulated)
 
     def tick_controller(self, simulated: SimulatedController) -> None:
-        if not simulated.is_dead and self.finished is None:
+        if not simulated.is_dead and not self.is_over:
             self.tell(simulated, Tick())
             self.after(TICK_S, lambda: self.tick_controller(simulated))
 
@@ -275,9 +283,15 @@ class Simulation:
         inputs = simulated.work.assemble(reads, command.parts)
         seconds = 0.0
         for bundle in command.bundles:
-            contributions = tuple(simulated.work.compute(inputs, bundle))
-            seconds += self.rng.uniform(0.02, 0.15)
-            self.happen(simulated, seconds, Computed(command.timeline, command.clock, bundle, contributions))
+            contributions = list(enumerate(simulated.work.compute(inputs, bundle)))
+            self.rng.shuffle(contributions)
+            seconds += self.rng.uniform(0.02, 0.15) * (10 if self.now_s < simulated.slow_until_s else 1)
+            some = self.rng.randint(0, len(contributions))
+            for part in (contributions[:some], contributions[some:]):
+                if part:
+                    done = Computed(command.timeline, command.clock, bundle, tuple(part))
+                    seconds += self.rng.uniform(0.0, 0.03)
+                    self.happen(simulated, seconds, done)
 
     def do_controller(self, simulated: SimulatedController, commands: list[Any]) -> None:
         for command in commands:
@@ -294,7 +308,9 @@ class Simulation:
                 case Finished():
                     self.finished = command
                 case Halt():
-                    if command.kind is not HaltKind.REPLACED:
+                    if command.kind is HaltKind.LOST and self.really_lost():
+                        self.is_lost = True
+                    elif command.kind is not HaltKind.REPLACED:
                         raise ModelError(f"halt: {command.reason}\n{self.describe()}")
                     simulated.is_dead = True
                 case _:
@@ -308,12 +324,28 @@ class Simulation:
             self.tell(simulated, Superseded(command.number))
             return
         record = Record.from_text(command.text)
-        before = Record.from_text(self.store[max(self.store)]) if self.store else None
+        before = self.newest_record()
         if record.view is not None and (before is None or before.view != record.view):
             check_view(self.job, record.view)
         check_commit(self, record)
         self.store[command.number] = command.text
         self.tell(simulated, Persisted(command.number))
+
+    def newest_record(self) -> Record | None:
+        return Record.from_text(self.store[max(self.store)]) if self.store else None
+
+    def really_lost(self) -> bool:
+        """True when no reliable machine is left, or some partition's committed cut is with no machine that lives."""
+        record = self.newest_record()
+        alive = [n.node for n in self.nodes.values() if not n.is_dead]
+        if record is None or not self.alive(Tier.RELIABLE):
+            return True
+        holds = lambda node, p: (  # noqa: E731
+            node.backup.cut(p) or node.backup.arrived(p) or node.server.own_cut(p, node.tag)
+        )
+        return record.committed.clock > 0 and not all(
+            any(holds(node, p) for node in alive) for p in range(self.job.layout.partitions)
+        )
 
     # -- the network ----------------------------------------------------------------------------------------
 
@@ -339,6 +371,8 @@ class Simulation:
             self.aim(type(message).__name__)
 
     def deliver(self, sender: str, to: str, message: Message) -> None:
+        if any((n := self.nodes.get(end)) and self.now_s < n.cut_until_s for end in (sender, to)):
+            return
         if to == CONTROLLER:
             for controller in self.controllers:
                 self.tell(controller, Received(sender, message))
@@ -357,44 +391,83 @@ class Simulation:
     def alive(self, tier: Tier) -> list[SimulatedNode]:
         return [n for n in self.nodes.values() if not n.is_dead and n.tier is tier]
 
-    def pick(self, count: int) -> list[SimulatedNode]:
-        transient = [n for n in self.alive(Tier.TRANSIENT) if n.admitted]
-        return self.rng.sample(transient, min(count, len(transient)))
+    def pick(self, count: int, tier: Tier = Tier.TRANSIENT) -> list[SimulatedNode]:
+        machines = [n for n in self.alive(tier) if n.admitted]
+        return self.rng.sample(machines, min(count, len(machines)))
+
+    def spare_reliable(self) -> list[SimulatedNode]:
+        """A reliable machine that the run can do without: another one stays."""
+        staying = [n for n in self.alive(Tier.RELIABLE) if n.admitted and n.deadline_s is None]
+        return self.rng.sample(staying, 1) if len(staying) > 1 else []
+
+    def owners(self) -> list[SimulatedNode]:
+        """Transient machines that serve under the durable view."""
+        record = self.newest_record()
+        names = record.view.owner if record and record.view else ()
+        return [n for n in self.alive(Tier.TRANSIENT) if n.name in names]
 
     def strike(self, fault: Fault) -> None:
-        if self.finished is not None:
+        if self.is_over:
             return
-        self.fired[fault.kind] += 1
+        if self.act(fault):
+            self.fired[fault.kind] += 1
+
+    def act(self, fault: Fault) -> bool:
+        """Do it; False when there is nobody whom it could hit."""
         match fault.kind:
             case "join":
-                for _ in range(fault.number):
-                    tier = Tier.RELIABLE if self.rng.random() < 0.1 else Tier.TRANSIENT
-                    if len(self.alive(Tier.TRANSIENT)) + len(self.alive(Tier.RELIABLE)) < self.job.slices:
-                        self.start_node(tier)
-            case "notice" | "short_notice" | "cancelled_notice":
-                for node in self.pick(fault.number):
-                    self.notice(node, fault)
-            case "notice_all":
-                for node in self.pick(len(self.nodes)):
-                    self.notice(node, fault)
-            case "kill":
-                for node in self.pick(1):
-                    self.kill(node.name)
-            case "kill_many":
-                for node in self.pick(1 + self.rng.randrange(4)):
-                    self.kill(node.name)
-            case "freeze":
-                for node in self.pick(1):
-                    self.freeze(node, fault.seconds)
-            case "freeze_controller":
-                self.freeze(self.controllers[-1], fault.seconds)
+                room = self.job.slices - len(self.alive(Tier.TRANSIENT)) - len(self.alive(Tier.RELIABLE))
+                for _ in range(min(fault.number, room)):
+                    self.start_node(Tier.RELIABLE if self.rng.random() < 0.1 else Tier.TRANSIENT)
+                return room > 0
             case "kill_controller":
                 self.controllers[-1].is_dead = True
                 self.after(fault.seconds, self.start_controller)
+                return True
+            case "freeze_controller":
+                self.freeze(self.controllers[-1], fault.seconds)
+                return True
             case "double_controller":
                 self.start_controller()
+                return True
+        machines = self.victims(fault)
+        for node in machines:
+            match fault.kind:
+                case "notice" | "short_notice" | "cancelled_notice" | "notice_all" | "notice_reliable":
+                    self.notice(node, fault)
+                case "kill" | "kill_owner" | "kill_many" | "kill_reliable":
+                    self.kill(node.name)
+                case "freeze" | "freeze_reliable":
+                    self.freeze(node, fault.seconds)
+                case "cut":
+                    node.cut_until_s = self.now_s + fault.seconds
+                case "slow":
+                    node.slow_until_s = self.now_s + fault.seconds
+                case _:
+                    raise AssertionError(fault)
+        return bool(machines)
+
+    def victims(self, fault: Fault) -> list[SimulatedNode]:
+        match fault.kind:
+            case "notice" | "short_notice" | "cancelled_notice":
+                return self.pick(fault.number)
+            case "notice_all":
+                return self.pick(len(self.nodes))
+            case "notice_reliable":
+                return self.spare_reliable()
+            case "kill_reliable":
+                # In stage 1 it takes parameters with it, and only a checkpoint has them.
+                record = self.newest_record()
+                staged = record is not None and record.view is not None and record.view.stage > 1
+                return self.spare_reliable() if staged else []
+            case "kill_many":
+                return self.pick(1 + self.rng.randrange(4))
+            case "kill_owner":
+                return self.owners()[:1]
+            case "freeze_reliable":
+                return self.pick(1, Tier.RELIABLE)
             case _:
-                raise AssertionError(fault)
+                return self.pick(1)
 
     def notice(self, node: SimulatedNode, fault: Fault) -> None:
         if node.deadline_s is not None:
@@ -419,9 +492,13 @@ class Simulation:
         if node.is_dead:
             return
         node.is_dead = True
-        if self.rng.random() < 0.5:
-            for controller in self.controllers:
-                self.tell(controller, NodeDown(name, "connection closed"))
+        # Its connections close at once, or it is missed at first and the market says so later.
+        after_s = 0.0 if self.rng.random() < 0.5 else self.rng.uniform(3.0, 20.0)
+        self.after(after_s, lambda: self.report_down(name))
+
+    def report_down(self, name: str) -> None:
+        for controller in self.controllers:
+            self.tell(controller, NodeDown(name, "connection closed"))
 
     # -- the end --------------------------------------------------------------------------------------------
 

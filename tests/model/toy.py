@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 
 import numpy as np
 
@@ -11,6 +12,16 @@ from agileml.core.job import Job
 from agileml.core.layout import Layout
 from agileml.core.optimizer import optimizer
 from straggler.consistency import consistency
+
+
+@cache
+def _sparse_rows(first: int) -> Array:
+    return np.unique(np.array([first, (first + 3) % 13, (first * 7) % 13]))
+
+
+@cache
+def _items(settings_seed: int, slice_index: int) -> float:
+    return float(Settings(seed=settings_seed).rng(7, slice_index).normal())
 
 
 class Toy(Application):
@@ -34,13 +45,11 @@ class Toy(Application):
         return self.settings.rng(table.rows).normal(size=(table.rows, table.columns)).astype(table.dtype)
 
     def load(self, slice_index: int) -> float:
-        return float(self.settings.rng(7, slice_index).normal())
+        return _items(self.settings.seed, slice_index)
 
     def reads(self, unit: Unit, items: float) -> Mapping[str, Array]:
         number = unit.slice * unit.parts + unit.part
-        first = (number * 5 + unit.clock) % 13
-        rows = np.unique(np.array([first, (first + 3) % 13, (first * 7) % 13]))
-        return {"count": np.array([number]), "sparse": rows}
+        return {"count": np.array([number]), "sparse": _sparse_rows((number * 5 + unit.clock) % 13)}
 
     def process(self, unit: Unit, items: float, parameters: Mapping[str, Array]) -> Updates:
         seen = parameters["sparse"]
