@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.bidbrain.makers import ON_DEMAND, make_setting
 
 from bidbrain.generate import Character, generate
 from bidbrain.history import History
 from bidbrain.instants import Interval
 from bidbrain.setting import Setting
+from tests.bidbrain.makers import ON_DEMAND, make_setting
 
 RECORDINGS = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 WINDOW = Interval.parse("2016-03-01/2016-04-05")

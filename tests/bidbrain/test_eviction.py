@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.bidbrain.makers import history_of
 
 from bidbrain.availability import Trace, made_trace
 from bidbrain.eviction import EvictionTable, PriceNow, delta_index, mean_time_to_eviction_s
@@ -15,6 +14,7 @@ from bidbrain.hazard import LossRate, PoolHazard, TwoState, exponential_outlook
 from bidbrain.history import History, Market
 from bidbrain.instants import Interval
 from bidbrain.survival import SHRINK, SurvivalTable
+from tests.bidbrain.makers import history_of
 
 MARKET = Market("c4.xlarge", "us-east-1a")
 DELTAS = (1, 3, 10)
@@ -106,7 +106,9 @@ def test_nothing_after_the_window_is_looked_at(turbulent: History) -> None:
     window = Interval.parse("2016-03-05/2016-03-12")
     whole = EvictionTable.train(turbulent, turbulent.markets, window)
     cut = {
-        market: type(steps)(steps.times[steps.times <= window.end_s], steps.prices[steps.times <= window.end_s])
+        market: type(steps)(
+            steps.times[steps.times <= window.end_s], steps.prices[steps.times <= window.end_s]
+        )
         for market, steps in turbulent.steps.items()
     }
     seen = EvictionTable.train(History(cut, turbulent.end_s), turbulent.markets, window)
