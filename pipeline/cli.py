@@ -242,16 +242,16 @@ def _write_plan(out: Path, plan: Plan, profile: Profile, topology: Topology, opt
     import json
     from dataclasses import asdict
 
-    from pipeline.compare import compare, plan_schedule, simulate_long
+    from pipeline.compare import best_in_flight, compare, plan_schedule, simulate_long
     from pipeline.report import draw_plan
 
-    limited = options.memory_bytes is not None
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise typer.BadParameter(f"{out} cannot be made: {error.strerror}") from None
     _write_text(out / "plan.txt", plan.to_text())
-    _write_text(out / "schedule.txt", str(plan_schedule(plan, 6 * plan.workers, memory_limited=limited)))
+    in_flight = best_in_flight(plan, options)
+    _write_text(out / "schedule.txt", str(plan_schedule(plan, 6 * plan.workers, in_flight)))
     rows = [asdict(row) for row in compare(plan, profile, topology, options)]
     stages = [
         {"layers": list(s.layers), "devices": list(s.devices), "memory_bytes": s.memory_bytes}
@@ -262,6 +262,7 @@ def _write_plan(out: Path, plan: Plan, profile: Profile, topology: Topology, opt
         "topology": plan.topology,
         "cost_model": plan.cost_model,
         "config": plan.config,
+        "in_flight_per_input_replica": in_flight,
         "seconds_per_minibatch": plan.seconds_per_minibatch,
         "lower_bound_seconds": plan.lower_bound_seconds,
         "data_parallel_seconds": plan.data_parallel_seconds,
@@ -271,7 +272,7 @@ def _write_plan(out: Path, plan: Plan, profile: Profile, topology: Topology, opt
     _write_text(out / "plan.json", json.dumps(numbers, indent=1) + "\n")
     draw_plan(
         plan,
-        simulate_long(plan, memory_limited=limited),
+        simulate_long(plan, in_flight),
         out / "plan.png",
         optimizer_factor=options.optimizer_factor,
     )

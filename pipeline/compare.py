@@ -5,12 +5,21 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from pipeline.partition import Options, PartitionError, top_plans
+from pipeline.memory import stage_bytes
+from pipeline.partition import Options, PartitionError, data_parallel_plan, top_plans
 from pipeline.plan import Plan
 from pipeline.profile import Profile
-from pipeline.schedule import Schedule, full_rate_in_flight, gpipe, model_parallel, noam, one_f_one_b
+from pipeline.schedule import (
+    Schedule,
+    full_rate_in_flight,
+    gpipe,
+    model_parallel,
+    noam,
+    one_f_one_b,
+    stage_limits,
+)
 from pipeline.timing import Network, Timeline, simulate_plan
-from pipeline.topology import Topology
+from pipeline.topology import Topology, parse_topology
 
 
 @dataclass(frozen=True)
@@ -24,50 +33,72 @@ class Row:
     simulated_s: float
 
 
-def plan_schedule(plan: Plan, minibatches: int, *, memory_limited: bool = False) -> Schedule:
-    """1F1B for a plan, by its own stage times, with enough in flight for its inner replicated stages; only
-    with as many as its memory was planned for (NOAM) where that is limited."""
-    replicas = [stage.replicas for stage in plan.stages]
+def plan_schedule(plan: Plan, minibatches: int, in_flight: int, network: Network | None = None) -> Schedule:
+    """1F1B for a plan, by its own stage times and links."""
+    network = network or Network(parse_topology(plan.topology))
     return one_f_one_b(
-        replicas,
+        [stage.replicas for stage in plan.stages],
         minibatches,
-        in_flight=noam(replicas) if memory_limited else full_rate_in_flight(replicas),
+        in_flight=in_flight,
         forward_s=[stage.forward_s for stage in plan.stages],
         backward_s=[stage.backward_s for stage in plan.stages],
+        link_s=[
+            max(network.seconds(x, y, a.output_bytes) for x in a.devices for y in b.devices)
+            for a, b in zip(plan.stages, plan.stages[1:], strict=False)
+        ],
     )
 
 
-def simulate_long(plan: Plan, network: Network | None = None, *, memory_limited: bool = False) -> Timeline:
+def simulate_long(plan: Plan, in_flight: int, network: Network | None = None) -> Timeline:
     """The plan's own schedule, long enough to show its long-run pace."""
     replicas = [stage.replicas for stage in plan.stages]
-    minibatches = 12 * max(replicas) + 4 * plan.workers + 2 * math.lcm(*replicas)
-    return simulate_plan(plan, plan_schedule(plan, minibatches, memory_limited=memory_limited), network)
+    minibatches = 12 * max(replicas) + 4 * in_flight * replicas[0] + 2 * math.lcm(*replicas)
+    return simulate_plan(plan, plan_schedule(plan, minibatches, in_flight, network), network)
+
+
+def best_in_flight(plan: Plan, options: Options | None = None, network: Network | None = None) -> int:
+    """Minibatches in flight per input replica: the fewest that come within 1% of the best simulated pace.
+
+    NOAM counts workers only; inner replicated stages and slow links need more. Where memory is limited only
+    counts that fit are tried; the plan itself was made for NOAM.
+    """
+    options = options or Options()
+    replicas = [stage.replicas for stage in plan.stages]
+    least = noam(replicas)
+    if len(replicas) == 1:
+        return least
+    tried = sorted({least, full_rate_in_flight(replicas), *(math.ceil(least * f) for f in (1.25, 1.5, 2, 3))})
+    tried = [count for count in tried if count == least or _fits(plan, options, count)]
+    pace = {count: simulate_long(plan, count, network).seconds_per_minibatch() for count in tried}
+    return next(count for count in tried if pace[count] <= 1.01 * min(pace.values()))
+
+
+def _fits(plan: Plan, options: Options, in_flight: int) -> bool:
+    """Whether every stage has the memory for so many in flight per input replica."""
+    if options.memory_bytes is None:
+        return True
+    limits = stage_limits([stage.replicas for stage in plan.stages], in_flight)
+    for stage, held in zip(plan.stages, limits, strict=True):
+        if stage.recompute:
+            return False
+        need = stage_bytes(held, stage.parameter_bytes, stage.activation_bytes, options.optimizer_factor)
+        if need > options.memory_bytes:
+            return False
+    return True
 
 
 def compare(
     plan: Plan, profile: Profile, topology: Topology, options: Options, network: Network | None = None
 ) -> list[Row]:
     """The plan, data parallelism, model parallelism and GPipe on the plan's own stages."""
-    limited = options.memory_bytes is not None
-    own = simulate_long(plan, network, memory_limited=limited)
-    rows = [Row("pipeline (1F1B)", plan.config, plan.seconds_per_minibatch, own.seconds_per_minibatch())]
-    try:
-        whole = top_plans(profile, topology, 1, replace(options, max_stages=1, straight=False))[0]
-    except PartitionError:
-        whole = None
-    if whole is not None and whole.workers == topology.devices:
-        rows.append(
-            Row(
-                "data parallelism",
-                whole.config,
-                whole.seconds_per_minibatch,
-                simulate_long(whole, network).seconds_per_minibatch(),
-            )
-        )
-    else:
-        rows.append(
-            Row("data parallelism", "data parallel", plan.data_parallel_seconds, plan.data_parallel_seconds)
-        )
+    count = best_in_flight(plan, options, network)
+    own = simulate_long(plan, count, network)
+    name = f"1F1B, {count} in flight"
+    rows = [Row(name, plan.config, plan.seconds_per_minibatch, own.seconds_per_minibatch())]
+    whole = data_parallel_plan(profile, topology, options)
+    if whole is not None:
+        pace = simulate_long(whole, 2, network).seconds_per_minibatch()
+        rows.append(Row("data parallelism", whole.config, whole.seconds_per_minibatch, pace))
     replicas = [stage.replicas for stage in plan.stages]
     if len(replicas) > 1:
         depth = noam(replicas) * replicas[0]

@@ -95,6 +95,15 @@ def top_plans(profile: Profile, topology: Topology, k: int, options: Options | N
     return solver.plans(topology.levels[-1][0], k)
 
 
+def data_parallel_plan(profile: Profile, topology: Topology, options: Options | None = None) -> Plan | None:
+    """One stage on every device, by the same cost model; None if it does not fit. Raises as `partition`."""
+    options = replace(options or Options(), max_stages=None, prefixes_only=True, straight=False)
+    solver = _Solver(profile, topology, replace(options, memory_bytes=None), only_best=True)
+    plan = solver.alone()
+    limit = options.memory_bytes
+    return plan if limit is None or plan.stages[0].memory_bytes <= limit else None
+
+
 def plans_for_machines(
     profile: Profile, topology: Topology, machines: Sequence[int], options: Options | None = None
 ) -> dict[int, Plan]:
@@ -145,6 +154,19 @@ class _Solver:
         if not found:
             raise PartitionError(self._why_nothing_fits(topology))
         return list(found.values())
+
+    def alone(self) -> Plan:
+        """One stage on every device."""
+        problem = self.tables.problem
+        inner: tuple[Segment, ...] | None = None
+        for level, choices in enumerate(problem.parts.choices[1:], start=1):
+            kind = problem.parts.type_of[level][0]
+            # A mixture of component types runs one stage on all devices anyway.
+            whole = choices[kind].counts[-1]
+            mixed = sum(count > 0 for count in whole) > 1
+            inner = (Segment(0, len(problem.sets) - 1, whole, None if mixed else inner),)
+        assert inner is not None
+        return self._plan(inner, self.topology)
 
     def _plan(self, segments: tuple[Segment, ...], topology: Topology) -> Plan:
         problem = self.tables.problem

@@ -16,7 +16,7 @@ import bisect
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, StrEnum
 from functools import cached_property
 
 
@@ -24,7 +24,7 @@ class ScheduleError(ValueError):
     """A schedule that cannot be made or parsed; the message is one sentence."""
 
 
-class Kind(Enum):
+class Kind(StrEnum):
     """What an action computes."""
 
     FORWARD = "F"
@@ -39,7 +39,7 @@ class Policy(Enum):
     MODEL_PARALLEL = "model-parallel"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Action:
     """The forward or the backward of one minibatch at a worker's stage."""
 
@@ -153,6 +153,7 @@ def one_f_one_b(
     drains: Sequence[int] = (),
     forward_s: Sequence[float] | None = None,
     backward_s: Sequence[float] | None = None,
+    link_s: Sequence[float] | None = None,
     barrier: bool = False,
 ) -> Schedule:
     """1F1B, or 1F1B-RR where a stage has replicas.
@@ -160,7 +161,8 @@ def one_f_one_b(
     in_flight: minibatches that each input replica admits (default NOAM; `full_rate_in_flight` keeps inner
     replicated stages busy). drains: minibatches after which the pipeline empties, besides the last.
     forward_s, backward_s: seconds per stage of one minibatch on one replica, from which the order of start-up
-    follows; by default stages are balanced and a backward takes two forwards. barrier: make lists that also
+    follows; by default stages are balanced and a backward takes two forwards. link_s: seconds from each stage
+    to the next, and back, [stages - 1]; by default none. barrier: make lists that also
     run to the end where replicas wait for each other inside a backward, to add up their gradients (as DDP
     does); some lists that are sound without would stop there. Raises ScheduleError.
     """
@@ -173,10 +175,15 @@ def one_f_one_b(
     for seconds in (forward, backward):
         if len(seconds) != len(replicas):
             raise ScheduleError(f"found times for {len(seconds)} stages, there are {len(replicas)}")
+    links = [0.0] * (len(replicas) - 1) if link_s is None else list(link_s)
+    if len(links) != len(replicas) - 1:
+        raise ScheduleError(
+            f"found times for {len(links)} links, there are {len(replicas) - 1} between stages"
+        )
     workers: list[list[Action]] = [[] for _ in range(sum(replicas))]
     first = 1
     for last in ends:
-        walk = _Walk(tuple(replicas), limits, first, last, forward, backward, barrier)
+        walk = _Walk(tuple(replicas), limits, first, last, forward, backward, links, barrier)
         for worker, actions in enumerate(walk.run()):
             workers[worker] += actions
         first = last + 1
@@ -288,11 +295,12 @@ class _Walk:
         last: int,
         forward_s: Sequence[float],
         backward_s: Sequence[float],
+        link_s: Sequence[float],
         barrier: bool,
     ) -> None:
         self.replicas, self.limits, self.first, self.last = replicas, limits, first, last
         self.seconds = {Kind.FORWARD: forward_s, Kind.BACKWARD: backward_s}
-        self.barrier = barrier
+        self.link_s, self.barrier = link_s, barrier
         self.stage_of = [stage for stage, count in enumerate(replicas) for _ in range(count)]
         workers = range(len(self.stage_of))
         self.mine: list[list[int]] = [[] for _ in workers]
@@ -304,7 +312,8 @@ class _Walk:
         self.ready = {Kind.FORWARD: {(0, b) for b in range(first, last + 1)}, Kind.BACKWARD: set()}
         self.busy = [False for _ in workers]
         self.arrived: dict[tuple[int, int], int] = {}
-        self.events: list[tuple[float, int, Action]] = []
+        # (when, worker, action, whether it is the action's end at the worker; else its result arrives there).
+        self.events: list[tuple[float, int, Action, bool]] = []
 
     def run(self) -> list[list[Action]]:
         """The lists of all workers."""
@@ -315,8 +324,8 @@ class _Walk:
             touched: set[int] = set()
             # All that ends at one moment ends before anyone chooses: the order of equal times plays no part.
             while self.events and self.events[0][0] == now:
-                _, worker, action = heapq.heappop(self.events)
-                touched |= self._end(worker, action)
+                _, worker, action, ends = heapq.heappop(self.events)
+                touched |= self._end(worker, action, now) if ends else self._arrive(worker, action)
             for worker in sorted(touched):
                 if not self.busy[worker]:
                     self._begin(worker, now)
@@ -344,9 +353,14 @@ class _Walk:
         self.busy[worker] = True
         self.done[action.kind][worker] += 1
         seconds = self.seconds[action.kind][self.stage_of[worker]]
-        heapq.heappush(self.events, (now + seconds, worker, action))
+        heapq.heappush(self.events, (now + seconds, worker, action, True))
 
-    def _end(self, worker: int, action: Action) -> set[int]:
+    def _arrive(self, worker: int, action: Action) -> set[int]:
+        """What an action needs is there."""
+        self.ready[action.kind].add((self.stage_of[worker], action.minibatch))
+        return {worker}
+
+    def _end(self, worker: int, action: Action, now: float) -> set[int]:
         """Hand an action's result on; returns the workers that may go on now."""
         stage, b = self.stage_of[worker], action.minibatch
         touched = self._freed(worker, stage, action)
@@ -359,8 +373,12 @@ class _Walk:
         else:
             target, kind = stage, Kind.BACKWARD
         if target >= 0:
-            self.ready[kind].add((target, b))
-            touched.add(self._worker(target, b))
+            arrival = (self._worker(target, b), Action(kind, b))
+            delay_s = 0.0 if target == stage else self.link_s[min(stage, target)]
+            if delay_s > 0:
+                heapq.heappush(self.events, (now + delay_s, *arrival, False))
+            else:
+                touched |= self._arrive(*arrival)
         return touched
 
     def _freed(self, worker: int, stage: int, action: Action) -> set[int]:

@@ -99,5 +99,6 @@ def parse_bytes(text: str, name: str) -> float:
 
 def _short(bytes_per_s: float) -> str:
     """12e9 rather than 12000000000.0, where that is the same number."""
-    text = f"{bytes_per_s / 1e9:g}e9"
-    return text if float(text) == bytes_per_s else repr(bytes_per_s)
+    if 1e9 <= bytes_per_s < 1e15 and float(text := f"{bytes_per_s / 1e9:g}e9") == bytes_per_s:
+        return text
+    return repr(bytes_per_s)
