@@ -111,9 +111,9 @@ class Superstep:
 class ElasticBsp:
     """The policy: how many units (iterations) each worker has in the next superstep.
 
-    Invariant: every worker has between 1 (0 when nothing is left) and `lookahead` units, so that nobody is ever more than
-    `lookahead - 1` iterations ahead of another inside a superstep, and they meet at its end: the bound that
-    the proof of SSP needs (section II).
+    Invariant: every worker has between 1 (0 when nothing is left) and `lookahead` units, so that inside a
+    superstep nobody is ever `lookahead` iterations ahead of another, and they meet at its end: the bound
+    that the proof of SSP needs (section II).
     """
 
     def __init__(
