@@ -105,6 +105,10 @@ class Application(ABC):
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
 
+    def with_settings(self, settings: Settings) -> Application:
+        """The same application for a job, when the user made the instance: itself, unless it needs the settings."""
+        return self
+
     @abstractmethod
     def tables(self) -> Sequence[Table]:
         """The parameters. Raises InputError when the data cannot be read or does not fit."""

@@ -24,7 +24,7 @@ from agileml.schema import Section, one_of, validate
 
 __all__ = ["ConfigError", "JobConfig", "dump", "from_values", "load"]
 
-APPLICATIONS = ("mf", "mlr")
+APPLICATIONS = ("mf", "mlr", "torch")
 
 PositiveInt = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0)]

@@ -8,7 +8,7 @@ import sys
 
 from agileml.application import Application, InputError, Settings
 
-NAMES = ("mf", "mlr")
+NAMES = ("mf", "mlr", "torch")
 
 
 def build(name: str, settings: Settings) -> Application:
@@ -29,6 +29,10 @@ def application_class(name: str) -> type[Application]:
         from agileml.apps.logistic_regression import LogisticRegression
 
         return LogisticRegression
+    if name == "torch":
+        from agileml.apps.torch_module import TorchModule
+
+        return TorchModule
     module_name, colon, class_name = name.partition(":")
     if not colon or not module_name or not class_name:
         raise InputError(f"application: found {name!r}, expected {', '.join(NAMES)} or package.module:Class")

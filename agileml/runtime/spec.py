@@ -50,7 +50,9 @@ class RunSpec:
 
     def build(self) -> Application:
         """The application of this process. Raises InputError."""
-        return self.application or build(self.config.application, self.settings())
+        if self.application is not None:
+            return self.application.with_settings(self.settings())
+        return build(self.config.application, self.settings())
 
     def job(self, application: Application) -> Job:
         """The rules of the run."""

@@ -1,0 +1,233 @@
+"""A module's parameters as one flat array: where each lies, pointing them there, and the way back to a state dict.
+
+Parameters lie in the order of `named_parameters()`, each from a multiple of 16 elements (64 bytes of float32): so no
+two share a cache line, and a sum over one does not depend on where it lies. Gaps are zero and stay zero. A tied
+parameter is there once. Buffers that `state_dict()` has lie the same way in two more tables: numbers with fractions in
+`buffers`, whole numbers and flags in `counters` (float64 holds them exactly up to 2^53).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from agileml.application import Array, InputError, Table, Update
+from agileml.core.layout import ALIGNMENT
+
+PARAMETERS, BUFFERS, COUNTERS = "parameters", "buffers", "counters"
+DTYPES = {torch.float32: "float32", torch.float64: "float64"}
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One tensor: elements [start, stop) of the flat array, zeros up to `end` where the next one starts."""
+
+    name: str
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+    @property
+    def stop(self) -> int:
+        """Where its own elements end."""
+        return self.start + prod(self.shape)
+
+    def of(self, flat: Tensor) -> Tensor:
+        """Its view of a flat tensor."""
+        return flat[self.start : self.stop].view(self.shape)
+
+
+def lay_out(shapes: Iterable[tuple[str, Sequence[int]]]) -> tuple[Piece, ...]:
+    """Tensors one after the other, each from a multiple of ALIGNMENT elements."""
+    pieces: list[Piece] = []
+    start = 0
+    for name, shape in shapes:
+        end = start + -(-prod(shape) // ALIGNMENT) * ALIGNMENT
+        pieces.append(Piece(name, tuple(shape), start, end))
+        start = end
+    return tuple(pieces)
+
+
+class FlatModule:
+    """A module and where its tensors lie. Raises InputError for a module that cannot be laid out."""
+
+    def __init__(self, module: nn.Module, source: str) -> None:
+        self.module = module
+        self.parameters = _trainable(module, source)
+        self.dtype = self.parameters[0][1].dtype
+        self.pieces = lay_out((name, parameter.shape) for name, parameter in self.parameters)
+        saved = set(module.state_dict(keep_vars=True))
+        persistent = [(name, buffer) for name, buffer in module.named_buffers() if name in saved]
+        self.constants = [(name, buffer) for name, buffer in module.named_buffers() if name not in saved]
+        self.buffers = lay_out((n, b.shape) for n, b in persistent if b.dtype.is_floating_point)
+        self.counters = lay_out((n, b.shape) for n, b in persistent if not b.dtype.is_floating_point)
+        for name, buffer in persistent:
+            if buffer.is_complex():
+                raise InputError(
+                    f"{source}: buffer {name!r} has dtype {_dtype(buffer)}, expected real numbers"
+                )
+
+    @property
+    def elements(self) -> int:
+        """Elements of the parameters' table, gaps included."""
+        return self.pieces[-1].end
+
+    def tables(self) -> list[Table]:
+        """The tables, each of one row; those of buffers only where there are some."""
+        dtype = DTYPES[self.dtype]
+        found = [Table(PARAMETERS, 1, self.elements, dtype)]
+        if self.buffers and self.buffers[-1].end:
+            found.append(Table(BUFFERS, 1, self.buffers[-1].end, dtype, update=Update.STEP))
+        if self.counters and self.counters[-1].end:
+            found.append(Table(COUNTERS, 1, self.counters[-1].end, "float64", update=Update.STEP))
+        return found
+
+    def values(self, table: Table) -> Array:
+        """What the module's tensors hold now, as a new table."""
+        flat = torch.zeros(table.columns, dtype=torch.from_numpy(np.empty(0, table.dtype)).dtype)
+        with torch.no_grad():
+            for piece, tensor in self._tensors(table.name):
+                piece.of(flat).copy_(tensor)
+        return flat.numpy().reshape(1, -1)
+
+    def _tensors(self, table: str) -> list[tuple[Piece, Tensor]]:
+        if table == PARAMETERS:
+            return [(piece, tensor) for piece, (_, tensor) in zip(self.pieces, self.parameters, strict=True)]
+        pieces = self.buffers if table == BUFFERS else self.counters
+        return [(piece, self.module.get_buffer(piece.name)) for piece in pieces]
+
+    def point(self, flat: Tensor) -> None:
+        """Let the parameters be views of a flat tensor: nothing is copied."""
+        for piece, (_, parameter) in zip(self.pieces, self.parameters, strict=True):
+            parameter.data = piece.of(flat)
+
+    def set_buffers(self, tables: Mapping[str, Array]) -> None:
+        """Copy what `buffers` and `counters` hold into the module's buffers."""
+        with torch.no_grad():
+            for name in (BUFFERS, COUNTERS):
+                if name in tables:
+                    flat = torch.from_numpy(np.array(tables[name]).reshape(-1))
+                    for piece, buffer in self._tensors(name):
+                        buffer.copy_(piece.of(flat) if name == BUFFERS else piece.of(flat).round())
+
+    def buffer_changes(self, before: Mapping[str, Array], share: float) -> dict[str, Array]:
+        """(the module's buffers - before) x share, for each table of buffers."""
+        changes = {}
+        for table in self.tables()[1:]:
+            now = self.values(table)
+            now -= before[table.name] if table.name == BUFFERS else np.rint(before[table.name])
+            now *= share
+            changes[table.name] = now
+        return changes
+
+
+def _trainable(module: nn.Module, source: str) -> list[tuple[str, nn.Parameter]]:
+    if not isinstance(module, nn.Module):
+        raise InputError(f"{source}: made a {type(module).__name__}, expected a torch.nn.Module")
+    for name, parameter in module.named_parameters():
+        if isinstance(parameter, nn.parameter.UninitializedTensorMixin):
+            raise InputError(
+                f"{source}: parameter {name!r} has no shape yet, expected a module without lazy layers "
+                "(or one that has seen an input)"
+            )
+    found = [(name, p) for name, p in module.named_parameters() if p.requires_grad and p.numel()]
+    if not found:
+        raise InputError(
+            f"{source}: the module has no parameter that needs a gradient, expected at least one"
+        )
+    first_name, first = found[0]
+    for name, parameter in found:
+        if parameter.dtype not in DTYPES:
+            raise InputError(
+                f"{source}: parameter {name!r} has dtype {_dtype(parameter)}, expected float32 or float64"
+            )
+        if parameter.dtype != first.dtype:
+            raise InputError(
+                f"{source}: parameter {first_name!r} has dtype {_dtype(first)} and {name!r} {_dtype(parameter)}, "
+                "expected one dtype (module.float() makes them float32)"
+            )
+    extents = sorted((*_extent(parameter), name) for name, parameter in found)
+    for (_, stop, left), (start, _, right) in pairwise(extents):
+        if start < stop:
+            raise InputError(
+                f"{source}: parameters {left!r} and {right!r} lie in the same memory but are two objects, "
+                "expected the same Parameter object for tied weights"
+            )
+    return found
+
+
+def _extent(tensor: Tensor) -> tuple[int, int]:
+    """The bytes that a tensor spans."""
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
+
+
+def _dtype(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+class _Borrowed:
+    """An array's memory without its read-only flag; keeps the array alive."""
+
+    def __init__(self, array: Array) -> None:
+        self._array = array
+        self.__array_interface__ = {
+            **array.__array_interface__,
+            "data": (array.__array_interface__["data"][0], False),
+        }
+
+
+def borrowed(array: Array) -> Tensor:
+    """A flat tensor over the memory of a read-only array. torch has no read-only tensors: do not write to it."""
+    return torch.from_numpy(np.asarray(_Borrowed(array.reshape(-1))))
+
+
+def torch_state(result: str | Path | Mapping[str, Any], module: nn.Module) -> dict[str, Tensor]:
+    """A state dict for `module` from what a run left: the path of its model.safetensors, or its tables.
+
+    `module.load_state_dict(torch_state("runs/.../model.safetensors", module))` in a plain torch program. What training
+    does not change (parameters that need no gradient) is the module's own. Raises InputError when it does not fit.
+    """
+    tables, source = (result, "tables") if isinstance(result, Mapping) else (_read(Path(result)), str(result))
+    flat = FlatModule(module, "module")
+    by_tensor: dict[int, Tensor] = {}
+    for table in flat.tables():
+        if table.name not in tables:
+            raise InputError(
+                f"{source}: there is no table {table.name!r}, expected one for this module (of "
+                f"{table.columns} elements); found {', '.join(tables) or 'none'}"
+            )
+        values = np.asarray(tables[table.name])
+        if values.size != table.columns:
+            raise InputError(
+                f"{source}: table {table.name!r} has {values.size} elements, expected {table.columns} for this module"
+            )
+        found = torch.from_numpy(np.array(values).reshape(-1))
+        for piece, tensor in flat._tensors(table.name):
+            value = piece.of(found)
+            value = value if tensor.dtype.is_floating_point else value.round()
+            by_tensor[id(tensor)] = value.to(tensor.dtype).clone()
+    # state_dict() names a tied tensor once per place, and all of these names are the same object.
+    own = module.state_dict(keep_vars=True)
+    return {name: by_tensor.get(id(tensor), tensor.detach()) for name, tensor in own.items()}
+
+
+def _read(path: Path) -> dict[str, Array]:
+    try:
+        with safe_open(path, "numpy") as opened:
+            return {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  not a mapping
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist, expected the model.safetensors of a run") from None
+    except (SafetensorError, OSError) as error:
+        raise InputError(
+            f"{path} cannot be read ({error}), expected the model.safetensors of a run"
+        ) from None

@@ -1,0 +1,74 @@
+"""What a config names: functions of the user's files, and torch's losses."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from torch.nn import functional
+
+from agileml.application import InputError
+from agileml.config_text import nearest
+
+LOSSES: dict[str, Callable[..., Any]] = {
+    "cross_entropy": functional.cross_entropy,
+    "nll": functional.nll_loss,
+    "mse": functional.mse_loss,
+    "l1": functional.l1_loss,
+    "smooth_l1": functional.smooth_l1_loss,
+    "bce_with_logits": functional.binary_cross_entropy_with_logits,
+}
+
+
+def function_named(name: str, key: str) -> Callable[..., Any]:
+    """What `package.file:function` stands for, as found from the working folder. `key` is where it was written.
+
+    Raises InputError.
+    """
+    module_name, colon, attribute = name.partition(":")
+    if not colon or not module_name or not attribute:
+        raise InputError(f"{key}: found {name!r}, expected package.file:function")
+    folder = os.getcwd()
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        missing = error.name or module_name
+        if module_name == missing or module_name.startswith(f"{missing}."):
+            raise InputError(
+                f"{key}: {name}: there is no module {missing!r} in {folder} or among the installed packages"
+            ) from None
+        raise InputError(f"{key}: {name}: importing {module_name} failed: {error}") from error
+    except Exception as error:
+        raise InputError(
+            f"{key}: {name}: importing {module_name} failed: {type(error).__name__}: {error}"
+        ) from error
+    found = getattr(module, attribute, None)
+    if not callable(found):
+        what = "has no" if found is None else "has something that is no function as"
+        raise InputError(f"{key}: {name}: module {module_name} {what} {attribute!r}")
+    return found
+
+
+def loss_named(name: str) -> Callable[..., Any]:
+    """One of LOSSES, or `package.file:function`. Raises InputError."""
+    if name in LOSSES:
+        return LOSSES[name]
+    if ":" in name:
+        return function_named(name, "model.loss")
+    raise InputError(f"model.loss: found {name!r}, {nearest(name, LOSSES)}, or package.file:function")
+
+
+def called(function: Callable[..., Any], key: str, *arguments: Any, **named: Any) -> Any:
+    """What the user's function returns. Raises InputError with what it raised."""
+    try:
+        return function(*arguments, **named)
+    except InputError:
+        raise
+    except Exception as error:
+        name = getattr(function, "__qualname__", type(function).__name__)
+        raise InputError(f"{key}: {name}() failed: {type(error).__name__}: {error}") from error

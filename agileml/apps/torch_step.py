@@ -1,0 +1,162 @@
+"""Forward and backward of one minibatch, with the gradient written into one flat array as backward goes on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from agileml.application import Array, InputError
+from agileml.apps.torch_flat import PARAMETERS, FlatModule, Piece, borrowed
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+Ready = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What the module is called with, what the loss compares its output to, and how many items that is."""
+
+    inputs: tuple[Tensor, ...]
+    target: Tensor
+    items: int
+
+
+class Stepper:
+    """Gradients of a module on the CPU.
+
+    The parameters are views of the array that a clock reads and are never copied. A parameter's gradient is copied
+    into its place in the flat array as soon as backward has it, and dropped: one pass over it while it is warm, as
+    DistributedDataParallel copies into its buckets.
+    """
+
+    device = torch.device("cpu")
+
+    def __init__(self, flat: FlatModule, loss: Loss) -> None:
+        self.flat = flat
+        self.module = flat.module
+        self._loss = loss
+        self._address = 0
+        self._parameters: Tensor | None = None
+        self._gradient: Tensor | None = None
+        self._ready: Callable[[int, int], None] | None = None
+        self._written: set[str] = set()
+        for piece, (_, parameter) in zip(flat.pieces, flat.parameters, strict=True):
+            parameter.register_post_accumulate_grad_hook(self._hook(piece))
+
+    def use(self, tables: Mapping[str, Array]) -> None:
+        """Take parameters and buffers from the tables of a clock."""
+        array = tables[PARAMETERS]
+        if array.ctypes.data != self._address:
+            self._parameters = borrowed(array)  # held, so that an equal address means the same memory
+            self._address = array.ctypes.data
+            self.flat.point(self._parameters)
+        self.flat.set_buffers(tables)
+
+    def output(self, batch: Batch) -> tuple[Tensor, float]:
+        """(output, mean loss) without a gradient."""
+        with torch.no_grad():
+            output = self.module(*batch.inputs)
+            return output, float(self._loss(output, batch.target))
+
+    def gradient(
+        self, batch: Batch, clock_items: int, ready: Callable[[Array], Ready] | None = None
+    ) -> tuple[Array | None, float]:
+        """(the gradient of sum of losses / clock_items, the sum of losses) as a new flat array.
+
+        The loss is the mean over the batch. No gradient (None) where it is not finite.
+        `ready(array)` is asked for what to call with (start, stop) whenever a range is final.
+        """
+        versions = [parameter._version for _, parameter in self.flat.parameters]
+        constants = [buffer._version for _, buffer in self.flat.constants]
+        self.module.train()
+        loss = self._loss(self.module(*batch.inputs), batch.target)
+        self._check(loss, versions, constants)
+        total = float(loss.detach()) * batch.items
+        if not math.isfinite(total):
+            return None, total
+        self._gradient = torch.empty(self.flat.elements, dtype=self.flat.dtype)
+        array: Array = self._gradient.numpy()
+        self._ready = None if ready is None else ready(array)
+        self._written.clear()
+        try:
+            (loss * (batch.items / clock_items)).backward()
+            for piece in self.flat.pieces:
+                if piece.name not in self._written:  # unused: its gradient is zero
+                    self._gradient[piece.start : piece.end] = 0
+                    self._say(piece)
+        finally:
+            self._gradient = self._ready = None
+            for _, parameter in self.flat.parameters:
+                parameter.grad = None
+        return array, total
+
+    def _hook(self, piece: Piece) -> Callable[[nn.Parameter], None]:
+        def final(parameter: nn.Parameter) -> None:
+            gradient, flat = parameter.grad, self._gradient
+            assert gradient is not None and flat is not None, piece
+            parameter.grad = None
+            self._write(piece, gradient.to_dense() if gradient.is_sparse else gradient, flat)
+
+        return final
+
+    def _write(self, piece: Piece, gradient: Tensor, flat: Tensor) -> None:
+        if piece.name in self._written:  # reentrant checkpointing walks through a shared layer twice
+            if self._ready is not None:
+                raise RuntimeError(
+                    f"parameter {piece.name!r} got two gradients in one backward, expected one "
+                    "(torch.utils.checkpoint needs use_reentrant=False)"
+                )
+            piece.of(flat).add_(gradient)
+            return
+        self._written.add(piece.name)
+        piece.of(flat).copy_(gradient)
+        if piece.end > piece.stop:
+            flat[piece.stop : piece.end] = 0
+        self._say(piece)
+
+    def _say(self, piece: Piece) -> None:
+        if self._ready is not None and piece.end > piece.start:
+            self._ready(piece.start, piece.end)
+
+    def _check(self, loss: Tensor, versions: Sequence[int], constants: Sequence[int]) -> None:
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            found = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+            raise InputError(
+                f"model.loss: the loss returned {found}, expected one number, the mean over the items"
+            )
+        if not loss.requires_grad:
+            raise InputError(
+                "model.loss: the loss does not depend on a parameter that needs a gradient, expected one that does"
+            )
+        for (name, parameter), version in zip(self.flat.parameters, versions, strict=True):
+            if parameter._version != version:
+                raise InputError(
+                    f"model.module: forward changed parameter {name!r} in place, expected only the optimizer to"
+                )
+        for (name, buffer), version in zip(self.flat.constants, constants, strict=True):
+            if buffer._version != version:
+                raise InputError(
+                    f"model.module: forward changed the buffer {name!r} that is not in the state dict, "
+                    "expected register_buffer(..., persistent=True) for what changes"
+                )
+
+
+@contextmanager
+def seeded(seed: int, threads: int, device: torch.device) -> Iterator[None]:
+    """torch's own random numbers from `seed` on and so many threads meanwhile; both as before afterwards."""
+    devices = [device] if device.type == "cuda" else []
+    before = torch.get_num_threads()
+    if before != threads:
+        torch.set_num_threads(threads)
+    try:
+        with torch.random.fork_rng(devices):
+            torch.manual_seed(seed)
+            yield
+    finally:
+        if before != threads:
+            torch.set_num_threads(before)
