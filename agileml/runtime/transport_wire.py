@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-FRAME_BYTES = 4 << 20
+FRAME_BYTES = 2 << 20
 INLINE_BYTES = 32 << 10  # an array up to this size lies in the head
 INLINE_TOTAL_BYTES = 1 << 20
 MAX_HEADER_BYTES = 16 << 20
