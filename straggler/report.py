@@ -163,7 +163,7 @@ def patterns_figure(config: StragglerConfig, summaries: Sequence[Summary]) -> Fi
     shares.bar([0], [0], color="#bbbbbb", label="waiting (below)")
     time.set_ylabel("s per iteration (numbers: times Ideal)")
     time.set_title(_title(config), loc="left", fontsize=10)
-    columns = min(6, len(schemes) + 1) if len(patterns) * len(schemes) > 15 else 3
+    columns = max(2, int(figure.get_figwidth() / 1.75))
     figure.legend(ncols=columns, fontsize=8, frameon=False, loc="outside lower left")
     time.margins(y=0.08)
     shares.set_ylabel("% of time, of units")
@@ -204,13 +204,14 @@ def variants_figure(config: StragglerConfig, summaries: Sequence[Summary]) -> Fi
             lw=0,
         )
     time.axhline(1, color="#111111", lw=1.2, ls=(0, (4, 2)))
-    time.annotate("Ideal", (len(variants) - 1, 1), (0, 3), textcoords="offset points", ha="right", fontsize=8)
+    time.annotate("Ideal", (0, 1), (0, -10), textcoords="offset points", ha="center", fontsize=8)
     time.set_xticks(range(len(variants)), variants)
     time.set_xlabel(config.variants_of)
     time.set_ylabel("time per iteration / Ideal")
     time.set_title(_title(config), loc="left", fontsize=10)
     time.legend(fontsize=8, frameon=False, loc="upper right", ncols=2)
     time.margins(y=0.2)
+    time.set_ylim(bottom=0.93)
     _plain(time)
     return figure
 
@@ -260,6 +261,11 @@ def _pattern_name(pattern: str) -> str:
             return f"disrupted machine {argument}%"
         case "power-law":
             return f"power law α={argument}"
+        case "heterogeneous":
+            slowest, redraw, noise = (*argument.split(","), "1000", "0.01")[:3]
+            return f"speeds {slowest} to 1\nredrawn every {float(redraw):,.0f}" + (
+                f"\nnoise {noise}" if noise != "0.01" else ""
+            )
         case "uneven":
             return f"uneven {argument}%"
         case "trace":

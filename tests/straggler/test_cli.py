@@ -1,0 +1,122 @@
+"""`proteus stragglers`: table, files, figure; bad input as one sentence with exit code 2 and nothing left behind."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from agileml.cli import main
+from straggler.config import StragglerConfig, read_config
+
+CONFIGS = sorted((Path(__file__).resolve().parents[2] / "configs").glob("stragglers_*.yaml"))
+SMALL = ["--workers", "8", "--iterations", "3", "--units", "40", "--seeds", "2"]
+
+
+def run(arguments: list[str]) -> int:
+    with pytest.raises(SystemExit) as exit_:
+        main(["stragglers", *arguments])
+    return int(exit_.value.code or 0)
+
+
+def test_table_numbers_and_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "result"
+    schemes = "bsp ssp:2 asp bsp-rr flexrr lb-bsp:ema elasticbsp:5"
+    patterns = ["--pattern", "slow-worker:200", "--pattern", "power-law:7"]
+    assert run([*SMALL, *patterns, "--schemes", schemes, "--out", str(out)]) == 0
+    printed = capsys.readouterr().out
+    assert "over ideal" in printed
+    assert "elasticbsp:5,rate" in printed
+    assert sorted(path.name for path in out.iterdir()) == [
+        "config.yaml",
+        "figure.png",
+        "runs.csv",
+        "summary.json",
+    ]
+    with (out / "runs.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 2 * 7 * 2
+    summaries = json.loads((out / "summary.json").read_text())
+    assert len(summaries) == 2 * 7
+    for summary in summaries:
+        found = [
+            float(row["per_iteration_s"])
+            for row in rows
+            if (row["pattern"], row["scheme"]) == (summary["pattern"], summary["scheme"])
+        ]
+        assert summary["per_iteration_s"] == pytest.approx(sum(found) / 2)
+        assert (summary["least_s"], summary["most_s"]) == (min(found), max(found))
+        assert summary["over_ideal"] >= 1
+    again = tmp_path / "again"
+    assert run([str(out / "config.yaml"), "--out", str(again)]) == 0
+    assert (again / "runs.csv").read_text() == (out / "runs.csv").read_text()
+
+
+def test_variants_change_the_parameters(tmp_path: Path) -> None:
+    config = tmp_path / "c.yaml"
+    config.write_text(
+        "workers: 8\nmachines: 4\niterations: 4\nunits: 100\nseeds: 1\npatterns: [slow-worker:400]\n"
+        "schemes: [flexrr]\nflexrr: {threshold: 0.3}\nvariants: {none: {group_size: 0}, four: {group_size: 4}}\n"
+    )
+    variants = read_config(config).variants
+    assert {label: (v.group_size, v.threshold) for label, v in variants.items()} == {
+        "none": (0, 0.3),
+        "four": (4, 0.3),
+    }
+    assert run([str(config), "--out", str(tmp_path / "out")]) == 0
+    none, four = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert none["moved_share"] == 0 < four["moved_share"]
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_config_is_valid(path: Path) -> None:
+    assert isinstance(read_config(path), StragglerConfig)
+
+
+def test_machines_take_their_workers_along(tmp_path: Path) -> None:
+    config = tmp_path / "c.yaml"
+    config.write_text("workers: 10\nmachines: 4\ndepartures: [{machine: 1, at_s: 2}]\n")
+    assert [d.worker for d in read_config(config).experiment().departures] == [1, 5, 9]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text", "sentence"),
+    [
+        (["--pattern", "sleepy"], "", "pattern 'sleepy' is unknown; expected one of none, slow-worker"),
+        (["--schemes", "bsp fast"], "", "scheme 'fast' is unknown; expected one of bsp"),
+        (["--schemes", ""], "", "options: schemes"),
+        (["--workers", "0"], "", "options: workers is 0"),
+        (["--workers", "4", "--machines", "8"], "", "4 workers on 8 machines"),
+        (["--workers", "4", "--machines", "2"], "", "group_size is 4, but worker 0 of 4 on 2 machines"),
+        (["--pattern", "trace:nowhere.csv"], "", "trace nowhere.csv cannot be read"),
+        ([], "wrokers: 3", "c.yaml: wrokers is no key; expected one of check_s, departures"),
+        ([], "flexrr: {initail: 0.1}", "c.yaml: flexrr.initail is no key; expected one of average_weight"),
+        ([], "flexrr: {initial: much}", "c.yaml: flexrr.initial is 'much'"),
+        ([], "workers: [1", "c.yaml is not YAML"),
+        ([], "- 1", "c.yaml holds list"),
+        ([], "network: {loss: 1}", "c.yaml: network.loss is 1"),
+        ([], "departures: [{at_s: 1}]", "c.yaml: departures.0 name either a worker or a machine"),
+        ([], "departures: [{worker: 64, at_s: 1}]", "expected a worker below 64"),
+        ([], "iteration_s: .nan", "c.yaml: iteration_s is nan"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    arguments: list[str], text: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = []
+    if text:
+        (tmp_path / "c.yaml").write_text(text)
+        config = [str(tmp_path / "c.yaml")]
+    assert run([*config, *arguments, "--out", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_output_folder_that_is_used_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "file").write_text("kept")
+    assert run([*SMALL, "--out", str(tmp_path / "old")]) == 2
+    assert "holds something already" in capsys.readouterr().err
+    assert (tmp_path / "old" / "file").read_text() == "kept"
