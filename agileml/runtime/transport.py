@@ -134,14 +134,18 @@ class Transport:
         endpoint = address.ipc if local else address.tcp
         if not endpoint.startswith("ipc://" if local else "tcp://"):
             raise TransportError(f"peer {address.name!r} has no usable endpoint: {endpoint!r}")
+        if endpoint in self._names:  # a new process took over a dead one's port
+            gone = self._names[endpoint]
+            self.disconnect(gone)
+            self._pending.append(PeerLost(gone, LossReason.DISCONNECTED))
         try:
-            self._links[address.name] = Link(
-                self._name, address.incarnation,
-                lambda: self._push_socket(endpoint, local), self._frame_bytes, self._queue_bytes,
-            )  # fmt: skip
             self._pulse(local).connect(endpoint)
         except zmq.ZMQError as error:
             raise TransportError(f"peer {address.name!r} cannot be reached at {endpoint}: {error}") from error
+        self._links[address.name] = Link(
+            self._name, address.incarnation, lambda: self._push_socket(endpoint, local), self._frame_bytes,
+            self._queue_bytes,
+        )  # fmt: skip
         self._names[endpoint] = address.name
         self._peers[address.name] = address
         self._connect_until[address.name] = time.monotonic() + self._heartbeat.unreachable_s

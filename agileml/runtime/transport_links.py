@@ -18,7 +18,7 @@ ZERO_COPY_BYTES = 256 << 10  # below, copying costs less than telling Python tha
 
 
 class Link:
-    """The sending end of a connection to one peer. After `reset` the next `send` starts a fresh connection.
+    """The sending end of a connection to one peer. After `reset` it takes `open` to send again.
 
     open_socket: gives a PUSH socket that is connecting to the peer.
     """

@@ -107,8 +107,8 @@ class Pulse:
 
     def connect(self, endpoint: str) -> None:
         """Start asking."""
-        self._alive[endpoint] = False
         self._socket.connect(endpoint)
+        self._alive[endpoint] = False
 
     def disconnect(self, endpoint: str) -> None:
         """Stop asking."""

@@ -178,6 +178,17 @@ def test_a_peer_that_is_not_there_is_reported_once_and_found_when_it_comes(folde
             context.destroy(0)
 
 
+def test_a_process_that_took_over_a_port_replaces_the_one_before(folder: Path) -> None:
+    with open_transport("a", folder) as a, open_transport("new", folder) as new:
+        a.connect(dataclasses.replace(new.address, name="old", incarnation=1))
+        gather(a, of_kind(PeerConnected), new)
+        a.connect(new.address)
+        events = gather(a, of_kind(PeerConnected), new)
+        assert events == [PeerLost("old", LossReason.DISCONNECTED), PeerConnected("new")]
+        assert not a.send("old", b"") and a.send("new", b"hello")
+        assert received(gather(new, of_kind(Received), a))[0].header == b"hello"
+
+
 def test_a_message_for_the_process_before_is_dropped(folder: Path) -> None:
     with open_transport("a", folder) as a, open_transport("b", folder) as b:
         a.connect(dataclasses.replace(b.address, incarnation=1))
@@ -275,5 +286,9 @@ def test_bad_arguments_are_one_sentence(folder: Path) -> None:
         open_transport("", folder)
     with pytest.raises(ValueError, match="interval_s <= timeout_s"):
         Heartbeat(interval_s=2, timeout_s=1)
-    with open_transport("a", folder) as a, pytest.raises(TransportError, match="no usable endpoint"):
-        a.connect(dataclasses.replace(a.address, name="b", ipc=""))
+    with open_transport("a", folder) as a:
+        with pytest.raises(TransportError, match="no usable endpoint"):
+            a.connect(dataclasses.replace(a.address, name="b", ipc=""))
+        with pytest.raises(TransportError, match="peer 'b' cannot be reached at tcp://nowhere"):
+            a.connect(dataclasses.replace(a.address, name="b", node_ip=ELSEWHERE, tcp="tcp://nowhere"))
+        assert not a.send("b", b"") and a.counters.dropped_unknown == 1
