@@ -38,8 +38,12 @@ def plan_change(
     committed: CutId,
     promises: Mapping[str, Promise],
     machines: Machines,
+    finishing: Sequence[str] = (),
 ) -> Change:
-    """The change to the nearest arrangement on these machines. Raises `LostError`."""
+    """The change to the nearest arrangement on these machines. Raises `LostError`.
+
+    `finishing` are machines that will go, but have the time to end what they compute for clocks that are begun.
+    """
     if not machines.reliable:
         raise LostError("no reliable machine is left")
     placement = _place(job, rule, view, machines)
@@ -65,16 +69,20 @@ def plan_change(
             because = "nothing lost"
     base = min(state.version for state in states.values())
     share = _share(job, placement)
+    members = machines.reliable + machines.transient
+    before = None if rolled_back else view
+    dealt = _open(job, before, states, base, share, (*members, *finishing))
+    at_work = {node for _, bundles in dealt for node, _ in bundles}
     new_view = View(
         epoch=epoch,
         stage=placement.stage,
-        members=members,
+        members=(*members, *(node for node in finishing if node in at_work)),
         owner=placement.owner,
         backup=placement.backup,
         share=share,
         previous=placement.previous,
         base=base,
-        open=_open(job, None if rolled_back else view, states, base, share, members),
+        open=dealt,
         timeline=timeline,
         committed=committed,
     )

@@ -63,6 +63,7 @@ class ChangeRun:
         counted_on = self.change.view.members
         if not all(members.is_alive(node) for node in {*counted_on, *sources}):
             return False
-        leaving = [node for node in counted_on if members.nodes[node].deadline_s is not None]
+        holders = self.change.view.holders
+        leaving = [n for n in counted_on if n in holders and members.nodes[n].deadline_s is not None]
         reliable = [node for node in counted_on if members.nodes[node].tier is Tier.RELIABLE]
         return not leaving or leaving == reliable  # reliable machines stay until there is another

@@ -71,13 +71,17 @@ from agileml.core.view import CutId, View
 
 @dataclass(frozen=True)
 class ControllerSettings:
-    """`expected`: machines that must be there before the first view."""
+    """`expected`: machines that must be there before the first view.
+
+    `worth_finishing_s`: in clocks longer than this a leaver ends its part of the open clock, if its notice allows.
+    """
 
     rule: StageRule = field(default_factory=StageRule)
     cuts: CutRule = field(default_factory=CutRule)
     timeout_s: float = 1.0
     retry_s: float = 0.5
     join_wait_s: float = 1.0
+    worth_finishing_s: float = 0.2
     expected: int = 1
     seed: int = 0
 
@@ -246,7 +250,7 @@ class Controller:
                 self._running.installed(message)
             case Stored() if self._is_current(message.epoch):
                 self._cut.stored(message.partition, message.clock)
-            case Missed() if self._is_current(message.epoch) and message.clock == self._cut.next:
+            case Missed() if self._is_current(message.epoch) and self._cut.is_open_at(message.clock):
                 self._cut.missed(message.version, self._interval(), self.job.clocks)
                 self._send_cut()
             case Failure():
@@ -327,7 +331,9 @@ class Controller:
             return why_start(self.members, settings.expected)
         if self._restarted:
             return "restart of the controller"
-        return why_change(self.view, self.members, settings.rule, self._now_s, settings.join_wait_s)
+        return why_change(
+            self.view, self.members, settings.rule, self._now_s, settings.join_wait_s, self.completed
+        )
 
     def _claim(self, trigger: str) -> None:
         epoch = self.record.claimed + 1
@@ -364,6 +370,7 @@ class Controller:
                 self.record.committed,
                 promises,
                 machines,
+                self._finishing(),
             )
         except LostError as error:
             self._wait_or_halt(running, str(error))
@@ -371,6 +378,19 @@ class Controller:
         running.phase = Phase.INSTALL
         for node, fetch in running.change.fetches:
             self._send(node, fetch)
+
+    def _finishing(self) -> list[str]:
+        """Members that must go but have time for the clock that they compute, where that pays for another change."""
+        clock_s = self._log.clock_s
+        if self.view is None or clock_s is None or clock_s < self.settings.worth_finishing_s:
+            return []
+        return [
+            node
+            for node in self.view.members
+            if self.members.is_alive(node)
+            and (deadline_s := self.members.nodes[node].deadline_s) is not None
+            and deadline_s - self._now_s > 2 * clock_s
+        ]
 
     def _wait_or_halt(self, running: ChangeRun, reason: str) -> None:
         """Something is nowhere among the machines that answer. One that is only silent may still bring it back."""

@@ -46,6 +46,10 @@ class OpenCut:
         if clock == self.next:
             self._stored.add(partition)
 
+    def is_open_at(self, clock: int) -> bool:
+        """True when the named cut is that one and parts are missing: a whole one is on its way to be committed."""
+        return clock == self.next and not self.is_whole
+
     @property
     def is_whole(self) -> bool:
         """True when every part has arrived."""

@@ -130,14 +130,16 @@ class Server:
     def name_cut(self, message: NameCut) -> None:
         """Learn what is committed and which cut comes next."""
         self._commit(message.committed)
-        self._next = None if message.next is None else CutId(message.next, message.epoch)
+        if message.next is None or (self._next is not None and message.next < self._next.clock):
+            return  # nothing new, or overtaken on the way by a later one
+        self._next = CutId(message.next, message.epoch)
         for partition, copies in self._copies.items():
             shard = copies.get(message.epoch)
             if shard is None:
                 continue
             shard.forget_cuts(self._committed, self._next)
             shard.cut_at = None
-            if self._next is None or self._next in shard.own_cuts:
+            if self._next in shard.own_cuts:
                 continue
             if shard.version < self._next.clock:
                 shard.cut_at = self._next

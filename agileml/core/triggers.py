@@ -19,14 +19,18 @@ def why_start(members: Membership, expected: int) -> str | None:
 
 
 def why_change(
-    view: View, members: Membership, rule: StageRule, now_s: float, join_wait_s: float
+    view: View, members: Membership, rule: StageRule, now_s: float, join_wait_s: float, completed: int
 ) -> str | None:
-    """The reason for another view, the most urgent first: failure, notice, join, stage."""
+    """The reason for another view, the most urgent first: failure, notice, join, stage.
+
+    `completed` clocks are done: a machine that only ends its part of an open clock stays until then.
+    """
     dead = [node for node in view.members if not members.is_alive(node)]
     if dead:
         return f"failure of {', '.join(dead)}"
-    leaving = [node for node in view.members if not members.may_hold(members.nodes[node])]
-    stays = [node for node in view.members if node not in leaving]
+    going = [node for node in view.members if not members.may_hold(members.nodes[node])]
+    stays = [node for node in view.members if node not in going]
+    leaving = [node for node in going if node in view.holders or view.last_open(node) < completed]
     reliable = sum(members.nodes[node].tier is Tier.RELIABLE for node in stays)
     if leaving and reliable:  # the last reliable machine stays until there is another
         return f"notice for {', '.join(leaving)}"

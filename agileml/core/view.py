@@ -59,6 +59,15 @@ class View:
         """Nodes that compute."""
         return [node for node, _ in self.share]
 
+    @cached_property
+    def holders(self) -> frozenset[str]:
+        """Nodes that own, back up or work on something beyond the open clocks."""
+        return frozenset({*self.owner, *self.backup, *self.share_of})
+
+    def last_open(self, node: str) -> int:
+        """The last clock for which a node was dealt an open bundle; -1 if there is none."""
+        return max((clock for clock, dealt in self.open if any(n == node for n, _ in dealt)), default=-1)
+
     def partitions_of(self, node: str) -> list[int]:
         """Partitions that a node owns."""
         return [p for p, owner in enumerate(self.owner) if owner == node]
