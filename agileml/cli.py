@@ -10,6 +10,7 @@ import sys
 import typer
 from typer.exceptions import TyperException
 
+import agileml.checkpoint_cli
 import agileml.sizing_cli
 import bidbrain.cli
 import pipeline.cli
@@ -31,6 +32,7 @@ bidbrain.cli.mount(app)
 straggler.cli.mount(app)
 pipeline.cli.mount(app)
 agileml.sizing_cli.mount(app)
+agileml.checkpoint_cli.mount(app)
 
 
 def main(arguments: list[str] | None = None) -> None:
