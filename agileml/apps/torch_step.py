@@ -151,12 +151,11 @@ def seeded(seed: int, threads: int, device: torch.device) -> Iterator[None]:
     """torch's own random numbers from `seed` on and so many threads meanwhile; both as before afterwards."""
     devices = [device] if device.type == "cuda" else []
     before = torch.get_num_threads()
-    if before != threads:
-        torch.set_num_threads(threads)
+    # Always: it also tells torch's own MKL, which limits of OpenMP from elsewhere do not reach.
+    torch.set_num_threads(threads)
     try:
         with torch.random.fork_rng(devices):
             torch.manual_seed(seed)
             yield
     finally:
-        if before != threads:
-            torch.set_num_threads(before)
+        torch.set_num_threads(before)
