@@ -54,8 +54,6 @@ def show(
         for one in found:
             if one.problem:
                 print(one.problem)
-        if taken is not None:
-            print(f"a resume takes clock {taken.clock}")
     if taken is None:
         print("proteus: none of them is whole, so there is nothing to resume from", file=sys.stderr)
         raise typer.Exit(1)
@@ -106,13 +104,12 @@ def _row(one: Found) -> dict[str, Any]:
 
 
 def _print_table(found: list[Found], taken: object) -> None:
-    from rich import box
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE)
-    for head in ("clock", "epoch", "written (UTC)", "bytes", "partitions", "condition", ""):
-        number = head in ("clock", "epoch", "bytes", "partitions")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for head in ("clock", "epoch", "written (UTC)", "bytes", "parts", "condition"):
+        number = head in ("clock", "epoch", "bytes", "parts")
         table.add_column(head, no_wrap=True, justify="right" if number else "left")
     for one in found:
         row = _row(one)
@@ -122,7 +119,6 @@ def _print_table(found: list[Found], taken: object) -> None:
             (row["written"] or "-").removesuffix("+00:00"),
             f"{row['bytes']:,}",
             str(row["partitions"] or "-"),
-            row["condition"],
-            "<- resume" if one.name == taken else "",
+            row["condition"] + (", a resume takes it" if one.name == taken else ""),
         )
     Console().print(table)
