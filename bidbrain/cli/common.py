@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def user_errors() -> Iterator[None]:
-    """What a user got wrong leaves as one sentence with exit code 2."""
+    """What a user got wrong leaves as one sentence with exit code 2, Ctrl-C as one line with 130."""
     from bidbrain.config import ConfigError
     from bidbrain.ledger import LedgerError
     from bidbrain.machines import UnknownTypeError
@@ -34,6 +35,9 @@ def user_errors() -> Iterator[None]:
         PolicyError,
     ) as error:
         raise typer.BadParameter(str(error)) from None
+    except KeyboardInterrupt:
+        print("proteus: interrupted", file=sys.stderr)
+        raise typer.Exit(130) from None
 
 
 def split(values: list[str] | None) -> list[str]:

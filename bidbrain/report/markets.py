@@ -52,7 +52,7 @@ def plot_prices(
     markets = history.markets
     columns = 1 if len(markets) == 1 else 2 if len(markets) <= 8 else 3
     rows = -(-len(markets) // columns)
-    figure, axes = new_figure(5.2 * columns, 1.0 + 2.0 * rows, rows, columns)
+    figure, axes = new_figure(max(9.0, 5.2 * columns), 1.0 + 2.0 * rows, rows, columns)
     for axis in axes[len(markets) :]:
         axis.set_visible(False)
     for axis, market in zip(axes, markets, strict=False):
