@@ -90,7 +90,7 @@ class RunFolder:
 
     def write_config(self, text: str) -> None:
         """The resolved config. Raises StorageError."""
-        self._write_text(CONFIG, text)
+        self.write_text(self.path / CONFIG, text)
 
     def write_model(self, tables: Mapping[str, np.ndarray]) -> str:
         """The parameters as safetensors; returns their `params_sha256`. Raises StorageError."""
@@ -102,14 +102,16 @@ class RunFolder:
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """summary.json. Raises StorageError."""
-        self._write_text(SUMMARY, json.dumps(plain(summary), indent=2, allow_nan=False) + "\n")
+        self.write_text(self.path / SUMMARY, json.dumps(plain(summary), indent=2, allow_nan=False) + "\n")
 
     def write_report(self, html: str) -> None:
         """report.html. Raises StorageError."""
-        self._write_text(REPORT, html)
+        self.write_text(self.path / REPORT, html)
 
-    def _write_text(self, name: str, text: str) -> None:
-        with _replacing(self.path / name) as temporary:
+    @staticmethod
+    def write_text(path: Path, text: str) -> None:
+        """Replace one file, whole or not at all. Raises StorageError."""
+        with _replacing(path) as temporary:
             temporary.write_text(text, encoding="utf-8")
 
 
