@@ -73,7 +73,8 @@ def draw_plan(plan: Plan, timeline: Timeline, path: Path, *, optimizer_factor: f
     )
     _memory(bottom, timeline, shown_s, optimizer_factor)
     figure.suptitle(
-        f"{plan.model} on {plan.topology}: {plan.config}, {plan.workers} devices, {plan.speedup:.2f}x data parallelism",
+        f"{plan.model} on {plan.topology}: {plan.config}, {plan.workers} devices, "
+        f"{plan.speedup:.2f}x data parallelism by the {plan.cost_model} cost model",
         x=0.01,
         ha="left",
         fontsize=13,
@@ -252,7 +253,9 @@ def _memory(axes: Axes, timeline: Timeline, shown_s: float, optimizer_factor: fl
         times = [when for when, _ in steps] + [shown_s]
         sizes = [size / 1e9 for _, size in steps] + [steps[-1][1] / 1e9]
         name = f"stage {stage + 1}" + (" (first replica)" if schedule.replicas[stage] > 1 else "")
-        axes.step(times, sizes, where="post", label=name, color=STAGE_COLOURS[stage % len(STAGE_COLOURS)])
+        cycle, colour = divmod(stage, len(STAGE_COLOURS))
+        style = ("-", "--", ":")[cycle % 3]
+        axes.step(times, sizes, where="post", label=name, color=STAGE_COLOURS[colour], linestyle=style)
     axes.set_xlim(0, shown_s)
     axes.set_ylim(bottom=0)
     axes.set_xlabel("seconds")

@@ -1,0 +1,136 @@
+"""The commands, from the outside."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from agileml.cli import main
+from pipeline.plan import parse_plan
+from pipeline.profile import chain, read, write
+from pipeline.schedule import parse_schedule
+from pipeline.topology_file import read_topology
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+MODEL = """
+import torch
+def make():
+    return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2)), (torch.randn(4, 8),)
+def nothing():
+    return 3
+"""
+
+
+def run(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as caught:
+        main([str(a) for a in arguments])
+    return int(caught.value.code or 0)
+
+
+@pytest.fixture
+def profile(tmp_path: Path) -> Path:
+    path = tmp_path / "p.json"
+    write(chain([8.0, 8.0, 8.0, 1.0, 1.0], [9.0, 4.0, 1.0, 1.0, 1.0], [0.1, 0.1, 0.1, 40.0, 20.0]), path)
+    return path
+
+
+def test_plan_writes_text_numbers_and_a_picture(profile: Path, tmp_path: Path, capsys) -> None:
+    out = tmp_path / "plan"
+    assert run("plan", profile, "--topology", "4x10", "--top", 2, "--machines", "3,5", "--out", out) == 0
+    printed = capsys.readouterr().out
+    for word in ("3-1", "Slowest", "data parallelism", "GPipe", "model parallelism", "5 machines:"):
+        assert word in printed
+    plan = parse_plan((out / "plan.txt").read_text())
+    assert plan.config == "3-1"
+    assert parse_schedule((out / "schedule.txt").read_text()).replicas == (3, 1)
+    assert json.loads((out / "plan.json").read_text())["config"] == "3-1"
+    assert (out / "plan.png").read_bytes().startswith(b"\x89PNG")
+    assert not list(out.glob("*.part"))
+
+
+def test_schedule_prints_checks_and_draws(tmp_path: Path, capsys) -> None:
+    picture = tmp_path / "s.svg"
+    assert run("schedule", "--replicas", "1-1-1-1", "--minibatches", 8, "--out", picture) == 0
+    printed = capsys.readouterr().out
+    golden = Path(__file__).resolve().parents[1] / "golden" / "pipeline_figure_5_4_1f1b.txt"
+    assert printed.startswith(golden.read_text())
+    assert "idle 27.3%" in printed
+    assert "<svg" in picture.read_text()
+    assert (
+        run("schedule", "--replicas", "2-1", "--versions", "vertical-sync", "--out", tmp_path / "s.txt") == 0
+    )
+    assert "@" in (tmp_path / "s.txt").read_text()
+    assert run("schedule", "--replicas", "1-1", "--policy", "gpipe", "--group", 2) == 0
+    assert run("schedule", "--replicas", "1-1", "--policy", "model-parallel") == 0
+
+
+def test_profile_measures_and_writes(tmp_path: Path, capsys) -> None:
+    (tmp_path / "small_model.py").write_text(MODEL)
+    out = tmp_path / "out.json"
+    where = f"{tmp_path / 'small_model.py'}:make"
+    assert run("profile", where, "--out", out, "--repeats", 2, "--batch", 4) == 0
+    assert "The layers add up to" in capsys.readouterr().out
+    profile = read(out)
+    assert profile.batch == 4
+    assert profile.parameter_bytes == (8 * 16 + 16 + 16 * 2 + 2) * 4
+
+
+def test_size_answers_from_the_shipped_file(tmp_path: Path, capsys) -> None:
+    assert run("size", CONFIGS / "pipeline_sizing_alexnet.yaml", "--out", tmp_path / "a.json") == 0
+    assert "4 GPUs give 3.14x" in capsys.readouterr().out
+    answers = json.loads((tmp_path / "a.json").read_text())
+    assert answers["gpus"]["answer"] == 4
+    assert answers["minibatch"]["answer"] in (32, 64, 128, 256, 512)
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("pipeline_*.yaml")), ids=lambda path: path.name)
+def test_every_shipped_file_loads(path: Path) -> None:
+    if "sizing" in path.name:
+        from agileml.sizing_cli import load
+
+        assert load(path).name
+    else:
+        assert read_topology(path).topology.devices >= 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("plan", "nowhere.json", "--topology", "4x1"), "no such file"),
+        (("plan", "P", "--topology", "4"), "COUNTxBYTES_PER_SECOND"),
+        (("plan", "P", "--topology", "nowhere.yaml"), "cannot be read"),
+        (("plan", "P", "--topology", "4x10", "--memory", "much"), "--memory takes a size"),
+        (("plan", "P", "--topology", "4x10", "--memory", "20"), "alone needs"),
+        (("plan", "P", "--topology", "4x10", "--max-stages", "9"), "more than the 5 layers"),
+        (("plan", "P", "--topology", "4x10", "--batch", "0"), "batch must be 1 or more"),
+        (("plan", "P", "--topology", "4x10", "--recompute", "x"), "never, auto or always"),
+        (("plan", "P", "--topology", "4x10", "--machines", "a"), "whole numbers"),
+        (("plan", "P", "--topology", "4x10", "--out", "/nowhere/else/x"), "does not exist"),
+        (("schedule", "--replicas", "1-x"), "whole numbers"),
+        (("schedule", "--replicas", "1-1", "--policy", "x"), "gpipe or model-parallel"),
+        (("schedule", "--replicas", "1-1", "--versions", "x"), "vertical-sync"),
+        (("schedule", "--replicas", "1-1", "--forward", "1"), "2 positive numbers"),
+        (("schedule", "--replicas", "1-1", "--out", "x.gif2"), "pictures end in"),
+        (("profile", "nowhere.module:f"), "cannot be imported"),
+        (("profile", "F:nope"), "no function"),
+        (("profile", "F:nothing"), "must return"),
+        (("profile", "F:make", "--device", "cuda:77"), "cannot be used"),
+        (("size", "nowhere.yaml"), "cannot be read"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    arguments, words: str, profile: Path, tmp_path: Path, capsys
+) -> None:
+    made = tmp_path / "small_model.py"
+    made.write_text(MODEL)
+    replaced = [
+        str(profile) if a == "P" else a.replace("F:", f"{made}:") if a.startswith("F:") else a
+        for a in arguments
+    ]
+    assert run(*replaced) == 2
+    error = capsys.readouterr().err.strip()
+    assert words in error
+    assert "\n" not in error
+    assert "Traceback" not in error
