@@ -1,0 +1,271 @@
+"""A step of data-parallel training: the engine against torch's DistributedDataParallel over gloo.
+
+Two processes on this machine, one thread of computing each, the same modules, optimizer (momentum) and minibatch: 64
+items a process, so 128 a clock. Everything is measured in turn, for several rounds; a time is the median of the rounds'
+medians, a ratio the median of the rounds' ratios.
+`python benchmarks/bench_ddp.py [--quick] [--models mlp,cnn] [--partitions 2] [--rounds 5]`.
+
+The limit: the model's own step in one process on its own share (no exchange at all), while the other does the same.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import platform
+import secrets
+import socket
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+# Before the children start: freed arrays stay with the process, for the engine and for the peer alike.
+os.environ |= {
+    "MALLOC_TRIM_THRESHOLD_": "-1",
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TOP_PAD_": str(1 << 26),
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+}
+
+import ddp_peer
+import torch
+from ddp_peer import Options, Task, items, resident_mb
+
+from agileml.apps.torch_module import TorchModule
+from agileml.config import from_values
+from agileml.core.events import NodeUp
+from agileml.core.tier import Tier
+from agileml.runtime.head import Head
+from agileml.runtime.keys import KeyPair
+from agileml.runtime.machine import Machine
+from agileml.runtime.spec import RunSpec
+from agileml.runtime.store import FileStore
+
+WORLD = 2
+BATCH = 64
+LIMIT_S = 300.0
+WARM_UP = 3  # steps that are not counted: DistributedDataParallel makes its buckets anew after the first
+TASKS = {
+    "mlp": Task("MLP, 25.0 M parameters", "mlp", {"sizes": (2500,) * 5}, (2500,), 2500, BATCH, 512),
+    "cnn": Task("CNN, 0.2 M parameters", "cnn", {}, (1, 28, 28), 10, BATCH, 4096),
+}
+
+
+def data_of(task: Task) -> Any:
+    """The items of both processes; the engine deals them out."""
+    both = [items(task, rank) for rank in range(WORLD)]
+    return tuple(torch.cat(column) for column in zip(*both, strict=True)), None
+
+
+def application(task: Task) -> TorchModule:
+    return TorchModule(build=task.build, dataset=partial(data_of, task))
+
+
+@dataclass(frozen=True)
+class Engine:
+    """How the engine runs. `slices` None: not deterministic, one sum per worker and clock."""
+
+    slices: int | None
+    partitions: int
+
+    def __str__(self) -> str:
+        return "not deterministic" if self.slices is None else f"deterministic, {self.slices} slices"
+
+    def config(self, clocks: int) -> dict[str, Any]:
+        return {
+            "application": "torch",
+            "model": {"batch_size": WORLD * BATCH},
+            "optimizer": {"kind": "momentum", "learning_rate": 0.001, "momentum": 0.9},
+            "clocks": clocks,
+            "slices": self.slices or WORLD,
+            "deterministic": self.slices is not None,
+            "machines": {"reliable": WORLD, "transient": 0, "max": WORLD},
+            "stage": 1,
+            "partitions": self.partitions,
+            "cuts": {"every_s": 1e6, "max_clocks": 1 << 30},
+            "heartbeat": {"interval_s": 0.5, "timeout_s": 30.0},
+        }
+
+
+def serve_machine(pipe: Connection, rank: int) -> None:
+    """One machine after the other, as the parent says, until None comes."""
+    torch.set_num_threads(1)
+    torch.nn.Linear(8, 8)(torch.zeros(8, 8)).sum().backward()
+    idle = resident_mb()["rss"]
+    while (asked := pipe.recv()) is not None:
+        spec, keys, head = asked
+        machine = Machine(f"m{rank}", spec, spec.build(), "127.0.0.1", keys, head)
+        machine.start()
+        pipe.send(machine.address)
+        pipe.recv()
+        machine.stop()
+        pipe.send(resident_mb()["peak"] - idle)
+
+
+class Pair:
+    """Two children that are told the same."""
+
+    def __init__(self, target: Callable[..., None], *arguments: Any) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipes = []
+        self.children = []
+        for rank in range(WORLD):
+            ours, theirs = context.Pipe()
+            child = context.Process(target=target, args=(theirs, rank, *arguments), daemon=True)
+            child.start()
+            theirs.close()
+            self.pipes.append(ours)
+            self.children.append(child)
+
+    def tell(self, what: Any) -> None:
+        for pipe in self.pipes:
+            pipe.send(what)
+
+    def answers(self) -> list[Any]:
+        return [pipe.recv() for pipe in self.pipes]
+
+    def end(self) -> None:
+        self.tell(None)
+        for child in self.children:
+            child.join(10)
+
+
+def free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
+
+
+Sample = tuple[float, float]  # median seconds of a step, peak memory of a process above an idle one in MB
+
+
+def run_ddp(pair: Pair, task: Task, options: Options | None, steps: int) -> Sample:
+    pair.tell((task, options, steps))
+    answers = pair.answers()
+    return (
+        statistics.median(s for seconds, _ in answers for s in seconds[WARM_UP:]),
+        max(memory for _, memory in answers),
+    )
+
+
+def run_engine(pair: Pair, task: Task, engine: Engine, steps: int) -> Sample:
+    spec = RunSpec(secrets.token_hex(4), from_values(engine.config(steps)), application(task))
+    keys = KeyPair.generate()
+    with tempfile.TemporaryDirectory() as folder:
+        head = Head(spec, WORLD, "127.0.0.1", keys, FileStore(Path(folder) / "records"))
+        head.start()
+        try:
+            pair.tell((spec, keys, head.address))
+            for rank, address in enumerate(pair.answers()):
+                head.register(address, NodeUp(f"m{rank}", Tier.RELIABLE, "", True))
+            ends = ends_of_clocks(head)
+        finally:
+            pair.tell("stop")
+            memory = max(pair.answers())
+            head.stop()
+    seconds = [after - before for before, after in pairwise(ends)]
+    return statistics.median(seconds[WARM_UP - 1 :]), memory
+
+
+def ends_of_clocks(head: Head) -> list[float]:
+    """When each clock was applied, in wall time, once all are."""
+    ends = {}
+    until_s = time.monotonic() + LIMIT_S
+    while True:
+        state = head.state()
+        for dated in state.notes:
+            if dated.note.kind == "clock":
+                ends[dated.note.fields["clock"]] = dated.note.fields.get("at_s", dated.at_s)
+        if state.halted is not None:
+            sys.exit(f"the engine stopped: {state.halted.reason}\n{state.halted.trace}")
+        if state.finished is not None:
+            return [ends[clock] for clock in sorted(ends)]
+        if time.monotonic() > until_s:
+            sys.exit(f"the engine stood still at clock {state.clock}")
+        time.sleep(0.01)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument(
+        "--quick", action="store_true", help="fewer rounds, steps and variants: under a minute"
+    )
+    parser.add_argument("--models", default=",".join(TASKS))
+    parser.add_argument("--partitions", type=int, default=WORLD)
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument(
+        "--slices", default=None, help="deterministic variants, such as 2,4,8; 0: only the other"
+    )
+    parser.add_argument("--json", action="store_true", help="the figures as JSON as well")
+    arguments = parser.parse_args()
+    rounds = arguments.rounds or (2 if arguments.quick else 5)
+    slices = [
+        int(n) for n in (arguments.slices or ("2" if arguments.quick else "2,4,8")).split(",") if int(n)
+    ]
+    buckets = (25, 100) if arguments.quick else (5, 25, 50, 100)
+    print(
+        f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, "
+        f"torch {torch.__version__}, python {platform.python_version()}; "
+        f"{WORLD} processes, batch {BATCH} each, momentum; {rounds} rounds",
+        flush=True,
+    )
+    peers = Pair(ddp_peer.serve, WORLD, free_port())
+    machines = Pair(serve_machine)
+    figures = {}
+    try:
+        for name in arguments.models.split(","):
+            task = TASKS[name]
+            steps = (
+                WARM_UP + {"mlp": 6 if arguments.quick else 12, "cnn": 40 if arguments.quick else 150}[name]
+            )
+            variants: dict[str, Callable[[], Sample]] = {
+                "no exchange (limit)": partial(run_ddp, peers, task, None, steps)
+            }
+            for options in (Options(), *map(Options, buckets)):
+                variants[f"DDP {options}"] = partial(run_ddp, peers, task, options, steps)
+            for count in (None, *slices):
+                engine = Engine(count, arguments.partitions)
+                variants[f"engine, {engine}"] = partial(run_engine, machines, task, engine, steps)
+            found: dict[str, list[Sample]] = {label: [] for label in variants}
+            for _ in range(rounds):
+                for label, measure in variants.items():
+                    found[label].append(measure())
+            figures[name] = report(task, found)
+    finally:
+        machines.end()
+        peers.end()
+    if arguments.json:
+        print(json.dumps(figures))
+
+
+def report(task: Task, found: dict[str, list[Sample]]) -> dict[str, float]:
+    """Print the table of a model; ratios are medians of the rounds' ratios."""
+    seconds = {label: [s for s, _ in samples] for label, samples in found.items()}
+    tuned = [label for label in seconds if "bucket_cap" in label]
+    best = min(tuned, key=lambda label: statistics.median(seconds[label]))
+
+    def ratio(label: str, to: str) -> float:
+        return statistics.median(a / b for a, b in zip(seconds[label], seconds[to], strict=True))
+
+    print(f"\n{task.name}\n  {'':56}{'ms':>9}{'/ DDP':>8}{'/ best':>8}{'/ limit':>9}")
+    for label in seconds:
+        columns = [ratio(label, to) for to in ("DDP defaults", best, "no exchange (limit)")]
+        print(
+            f"  {label:56}{statistics.median(seconds[label]) * 1e3:9.1f}"
+            f"{columns[0]:8.2f}{columns[1]:8.2f}{columns[2]:9.2f}"
+        )
+    return {label: statistics.median(values) for label, values in seconds.items()}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""The peer of bench_ddp: one process of a DistributedDataParallel group over gloo, told by its parent what to train."""
+
+import os
+import time
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from agileml.apps.torch_models import cnn, mlp
+
+
+@dataclass(frozen=True)
+class Task:
+    """A model, its input shape, and what one process does in a step."""
+
+    name: str
+    kind: str
+    arguments: dict[str, Any]
+    shape: tuple[int, ...]
+    classes: int
+    batch: int  # items of a step and process
+    examples: int
+
+    def build(self) -> nn.Module:
+        return {"cnn": cnn, "mlp": mlp}[self.kind](**self.arguments)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How DistributedDataParallel is called. `bucket_mb` None: its defaults for everything."""
+
+    bucket_mb: int | None = None
+
+    def __str__(self) -> str:
+        if self.bucket_mb is None:
+            return "defaults"
+        return f"bucket_cap_mb={self.bucket_mb}, static_graph, gradient_as_bucket_view"
+
+    def keywords(self) -> dict[str, Any]:
+        if self.bucket_mb is None:
+            return {}
+        return {"bucket_cap_mb": self.bucket_mb, "static_graph": True, "gradient_as_bucket_view": True}
+
+
+def items(task: Task, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Made items of a process: what is trained on does not matter, only its size."""
+    generator = torch.Generator().manual_seed(rank)
+    x = torch.randn(task.examples, *task.shape, generator=generator)
+    return x, torch.randint(task.classes, (task.examples,), generator=generator)
+
+
+def resident_mb() -> dict[str, float]:
+    """Resident memory of this process now (rss) and at its highest (peak), in MB."""
+    with open("/proc/self/status") as status:
+        fields = dict(line.split(":", 1) for line in status)
+    return {key: int(fields[name].split()[0]) / 1e3 for key, name in (("rss", "VmRSS"), ("peak", "VmHWM"))}
+
+
+def steps_of(task: Task, options: Options | None, steps: int, rank: int) -> list[float]:
+    """Seconds of each step. `options` None: the model alone, no exchange."""
+    torch.manual_seed(0)
+    module: nn.Module = task.build()
+    if options is not None:
+        module = DistributedDataParallel(module, **options.keywords())
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.001, momentum=0.9)
+    x, y = items(task, rank)
+    starts = task.examples // task.batch
+    seconds = []
+    for step in range(steps):
+        begin_s = time.perf_counter()
+        at = slice(step % starts * task.batch, (step % starts + 1) * task.batch)
+        loss = nn.functional.cross_entropy(module(x[at]), y[at])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        float(loss.detach())
+        seconds.append(time.perf_counter() - begin_s)
+    return seconds
+
+
+def serve(pipe: Connection, rank: int, world: int, port: int) -> None:
+    """Answer (task, options, steps) with (seconds of each step, memory) until None comes."""
+    torch.set_num_threads(1)
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    dist.init_process_group("gloo", rank=rank, world_size=world)
+    nn.Linear(8, 8)(torch.zeros(8, 8)).sum().backward()
+    idle = resident_mb()["rss"]
+    while (asked := pipe.recv()) is not None:
+        task, options, steps = asked
+        dist.barrier()
+        seconds = steps_of(task, options, steps, rank)
+        pipe.send((seconds, resident_mb()["peak"] - idle))
+    dist.destroy_process_group()
