@@ -11,6 +11,7 @@ import typer
 from typer.exceptions import TyperException
 
 import agileml.checkpoint_cli
+import agileml.run_cli
 import agileml.sizing_cli
 import bidbrain.cli
 import pipeline.cli
@@ -28,6 +29,7 @@ def proteus() -> None:
     """Train models on machines that can be taken away at any moment."""
 
 
+agileml.run_cli.mount(app)
 bidbrain.cli.mount(app)
 straggler.cli.mount(app)
 pipeline.cli.mount(app)
@@ -35,13 +37,20 @@ agileml.sizing_cli.mount(app)
 agileml.checkpoint_cli.mount(app)
 
 
+def _sentence(error: TyperException) -> str:
+    if isinstance(error, typer.BadParameter) and error.param is None:
+        message = error.message  # says itself what it is about
+    else:
+        message = error.format_message() if hasattr(error, "format_message") else str(error)
+    return " ".join(message.split())
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; bad input is one sentence on stderr and exit code 2."""
     try:
         status = app(args=arguments, standalone_mode=False)
     except TyperException as error:
-        message = error.format_message() if hasattr(error, "format_message") else str(error)
-        print(f"proteus: {' '.join(message.split())}", file=sys.stderr)
+        print(f"proteus: {_sentence(error)}", file=sys.stderr)
         sys.exit(getattr(error, "exit_code", 2))
     except (KeyboardInterrupt, typer.Abort):
         print("proteus: interrupted", file=sys.stderr)

@@ -174,7 +174,7 @@ def _application(name: str) -> str:
     if name in APPLICATIONS or re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*", name):
         return name
     near = nearest(name, APPLICATIONS)
-    hint = f"{near} Or package.module:Class" if near.startswith("did") else f"{near} or package.module:Class"
+    hint = f"{near} or package.module:Class"
     raise ConfigError(f"found {show(name)}, {hint}")
 
 

@@ -1,0 +1,114 @@
+"""`proteus run`, `proteus report`, `proteus doctor`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from agileml.config import JobConfig
+    from agileml.config_text import ConfigError
+
+
+def mount(app: typer.Typer) -> None:
+    """Add the commands to `app`."""
+    app.command()(run)
+    app.command()(report)
+    app.command()(doctor)
+
+
+def run(
+    config: Annotated[
+        Path, typer.Argument(help="YAML file that describes the job, such as configs/demo.yaml.")
+    ],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY.PATH=VALUE", help="Override one key of the config; may be repeated."
+        ),
+    ] = None,
+    out: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Folder for the results. [default: a new one in runs/]")
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(help="Join the Ray cluster at host:port, at its dashboard's http address, or auto."),
+    ] = None,
+    sequential: Annotated[
+        bool, typer.Option("--sequential", help="One process without Ray: the reference of the same job.")
+    ] = False,
+    stage: Annotated[str | None, typer.Option(metavar="auto|1|2|3", help="Force a stage.")] = None,
+) -> None:
+    """Train a model on machines that come and go."""
+    from agileml.application import InputError
+    from agileml.config import load, locate
+    from agileml.config_text import ConfigError
+    from agileml.run_folder import FolderError, StorageError
+
+    flags = tuple(settings or ())
+    try:
+        job = _with_options(load(config, flags), out=out, address=address, stage=stage)
+        from agileml.runtime.cluster import ClusterError
+        from agileml.session import run_job
+    except ConfigError as error:
+        raise typer.BadParameter(str(error)) from None
+    try:
+        code = run_job(job, name=config.stem, sequential=sequential)
+    except (ConfigError, InputError) as error:
+        # It names a key; the file and line (or the flag) that it came from are known here.
+        raise typer.BadParameter(str(locate(_as_config_error(error), config, flags))) from None
+    except (FolderError, ClusterError) as error:
+        raise typer.BadParameter(str(error)) from None
+    except StorageError as error:
+        typer.echo(f"proteus: {error}", err=True)
+        code = 1
+    raise typer.Exit(code)
+
+
+def _with_options(job: JobConfig, *, out: str | None, address: str | None, stage: str | None) -> JobConfig:
+    if stage is not None and stage not in ("auto", "1", "2", "3"):
+        raise typer.BadParameter(f"--stage: found {stage!r}, expected auto, 1, 2 or 3")
+    options = {"out": out, "address": address, "stage": int(stage) if stage and stage.isdecimal() else stage}
+    return job.changed(**{name: value for name, value in options.items() if value is not None})
+
+
+def _as_config_error(error: Exception) -> ConfigError:
+    """An application says `data.path: ...`; a ConfigError says the same in parts."""
+    from agileml.config_text import ConfigError
+
+    if isinstance(error, ConfigError):
+        return error
+    named = re.match(r"([a-z_]\w*(?:\.\w+)*): (.*)", str(error), re.DOTALL)
+    if named is None:
+        return ConfigError(str(error))
+    return ConfigError(named[2], key=tuple(named[1].split(".")))
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(help="The folder of a run, such as runs/demo-20260101-120000.")],
+) -> None:
+    """Build report.html of a run anew from its config, events and summary."""
+    from agileml.report import ReportError, rebuild
+    from agileml.run_folder import StorageError
+
+    try:
+        print(rebuild(folder))
+    except ReportError as error:
+        raise typer.BadParameter(str(error)) from None
+    except StorageError as error:
+        typer.echo(f"proteus: {error}", err=True)
+        raise typer.Exit(1) from None
+
+
+def doctor(
+    address: Annotated[
+        str | None, typer.Option(help="Look at this Ray cluster instead of starting one.")
+    ] = None,
+) -> None:
+    """Say whether this machine can run Proteus, and what to do about each thing that is not right."""
+    from agileml.doctor import run_doctor
+
+    raise typer.Exit(run_doctor(address))
