@@ -3,7 +3,8 @@
     <store>/clock-<clock>-<epoch>/part-<partition>.safetensors    one for every partition
     <store>/clock-<clock>-<epoch>/manifest.json                   written when all of them are there
 
-A part is written by whoever holds it (`write_part`, from any thread and machine), the manifest by whoever hears that
+Newer is who has the later epoch, then the later clock; epochs never repeat in a store (`last_epoch`). A part is
+written by whoever holds it (`write_part`, from any thread and machine), the manifest by whoever hears that
 all are there (`write_manifest`). Without its manifest a checkpoint does not exist for a reader, so a writer that is
 killed at any moment leaves the checkpoints before it as they are. A cut's name is written once in a run: its epoch
 fences off what machines write that were declared dead.
@@ -47,6 +48,8 @@ __all__ = [
     "PartInfo",
     "StoreError",
     "check_identity",
+    "check_unused",
+    "last_epoch",
     "newest",
     "open_store",
     "prune",
@@ -94,17 +97,18 @@ class Found:
 def write_part(store: CheckpointStore, name: CutId, partition: int, cut: Cut) -> PartInfo:
     """Write one partition's part of the cut `name`; its arrays must stay as they are meanwhile.
 
-    A part that is there already, under a manifest and with these bytes, is left alone. When the manifest speaks of
-    other bytes, an earlier run left a checkpoint of this name that could not be used, and this run went on from an
-    older one: that manifest goes first. Raises StoreError.
+    A part that is there already, under a manifest and with these bytes, is left alone. Raises StoreError, and
+    CheckpointError when the manifest there speaks of other bytes: a finished checkpoint is never changed.
     """
     encoded = encode(name, partition, cut)
     file = f"{folder_of(name)}/{part_file(partition)}"
     if (there := _manifest_there(store, name)) is not None:
         part = PartInfo(partition, encoded.size_bytes, _digest(encoded))
         if part not in there.parts:
-            store.delete(f"{folder_of(name)}/{MANIFEST}")
-        elif _is_intact(store, there, part):
+            raise CheckpointError(
+                f"{store.where}/{file} was written by another run, expected epochs never used here"
+            )
+        if _is_intact(store, there, part):
             return part
     digest = hashlib.sha256()
 
@@ -118,8 +122,18 @@ def write_part(store: CheckpointStore, name: CutId, partition: int, cut: Cut) ->
 
 
 def write_manifest(store: CheckpointStore, manifest: Manifest) -> None:
-    """Make the checkpoint exist. Raises CheckpointError: a part is not there, or the store refuses."""
-    problem = _parts_problem(store, manifest, store.list(folder_of(manifest.name) + "/"))
+    """Make the checkpoint exist.
+
+    Raises CheckpointError: a part is not there, or a checkpoint of a later epoch is, so whoever writes this one
+    was replaced. Raises StoreError.
+    """
+    files = _checkpoints(store)
+    later = [
+        name for name, is_there in _outline(files).items() if is_there and name.epoch > manifest.name.epoch
+    ]
+    problem = _parts_problem(store, manifest, files.get(manifest.name, {}))
+    if later:
+        problem = f"{store.where}/{folder_of(max(later))} is of a later epoch than {folder_of(manifest.name)}"
     if problem:
         raise CheckpointError(f"no manifest was written: {problem}")
     text = manifest.to_text().encode()
@@ -140,7 +154,7 @@ def prune(store: CheckpointStore, keep: int) -> list[CutId]:
         return []
     doomed = [name for name in files if name < whole[0] and name not in whole[:keep]]
     for name in sorted(doomed):
-        for file in sorted(files[name], key=lambda file: not file.endswith(MANIFEST)):
+        for file in sorted(files[name], key=lambda file: (not file.endswith(MANIFEST), file)):
             store.delete(file)
 
     def is_stale(file: str) -> bool:
@@ -149,6 +163,19 @@ def prune(store: CheckpointStore, keep: int) -> list[CutId]:
 
     store.sweep(is_stale)
     return sorted(doomed)
+
+
+def check_unused(store: CheckpointStore) -> None:
+    """Before a new run. Raises CheckpointError when there are checkpoints, finished or not; StoreError."""
+    if files := _checkpoints(store):
+        raise CheckpointError(
+            f"{store.where} holds {folder_of(max(files))} of another run, expected an empty place, or a resume from it"
+        )
+
+
+def last_epoch(store: CheckpointStore) -> int:
+    """The highest epoch in any name that is there, 0 when there is none. A run that goes on starts above it."""
+    return max((name.epoch for name in _checkpoints(store)), default=0)
 
 
 # -- reading ------------------------------------------------------------------------------------------------
@@ -171,7 +198,7 @@ def newest(
                     report(problem)
                 return one.manifest
             skipped.append(one.problem)
-        if files.keys() <= _checkpoints(store).keys():  # else a writer pruned what was just listed
+        if _outline(files) == _outline(_checkpoints(store)):  # else a writer pruned what was just listed
             for problem in skipped:
                 report(problem)
             return None
@@ -233,6 +260,11 @@ def _checkpoints(store: CheckpointStore) -> dict[CutId, dict[str, int]]:
         if ours := _OURS.fullmatch(file):
             found.setdefault(CutId(int(ours[1]), int(ours[2])), {})[file] = size
     return found
+
+
+def _outline(files: Mapping[CutId, Mapping[str, int]]) -> dict[CutId, bool]:
+    """Which checkpoints are there, and which of them have a manifest."""
+    return {name: f"{folder_of(name)}/{MANIFEST}" in there for name, there in files.items()}
 
 
 def _inspected(

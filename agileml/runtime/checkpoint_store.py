@@ -124,7 +124,7 @@ class FolderStore:
             raise StoreError(f"{path} could not be removed: {error.strerror}") from error
 
     def sweep(self, is_stale: Callable[[str], bool]) -> None:
-        for name, _ in self._files():
+        for name, _ in list(self._files()):
             if (temporary := _TEMPORARY.fullmatch(name)) and is_stale(temporary[1] + temporary[2]):
                 self.delete(name)
 
@@ -134,14 +134,15 @@ class FolderStore:
         self.delete(name)
 
     def _files(self) -> Iterator[tuple[str, int]]:
-        """Names and sizes of the files in the folder and in its folders, one level deep."""
+        """Names and sizes of the regular files in the folder and in its folders, one level deep."""
         try:
-            folders = ["", *sorted(entry.name for entry in os.scandir(self.folder) if entry.is_dir())]
-            for folder in folders:
-                with suppress(FileNotFoundError):  # deleted meanwhile
-                    for entry in os.scandir(self.folder / folder):
-                        with suppress(FileNotFoundError):
-                            if entry.is_file():
+            with os.scandir(self.folder) as entries:
+                below = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+            for folder in ["", *below]:
+                with suppress(FileNotFoundError), os.scandir(self.folder / folder) as entries:
+                    for entry in entries:
+                        with suppress(FileNotFoundError):  # deleted meanwhile
+                            if entry.is_file(follow_symlinks=False):
                                 yield f"{folder}/{entry.name}".lstrip("/"), entry.stat().st_size
         except FileNotFoundError:
             return  # the folder is made by the first put

@@ -1,0 +1,76 @@
+"""Writes checkpoints until it is killed. Started by the tests; one process does the imports and forks the writers.
+
+Every line of stdin is a writer's job: {"store": address, "keep", "partitions", "elements"}, and if wanted "lines": the
+writer kills itself when it has run so many lines of the code under test, and "piece_bytes" of uploads. On stdout: `pid
+N`, `done CLOCK` for every finished checkpoint, `ended STATUS`.
+"""
+
+import json
+import os
+import signal
+import sys
+from types import FrameType
+from typing import Any
+
+import boto3  # noqa: F401  before the fork, which is then quick
+
+import agileml.runtime.checkpoint
+from agileml.checkpoint_location import S3Location, location
+from agileml.runtime.checkpoint import CheckpointStore, StoreError, open_store
+from agileml.runtime.checkpoint_s3 import S3Store
+from tests.agileml.checkpoint_rig import write_on
+
+CODE = agileml.runtime.checkpoint.__file__.removesuffix(".py")
+
+
+def die_after(lines: int) -> None:
+    """SIGKILL this process at a certain line of agileml/runtime/checkpoint*.py."""
+    left = lines
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal left
+        if not frame.f_code.co_filename.startswith(CODE):
+            return None
+        if event == "line":
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return trace
+
+    sys.settrace(trace)
+
+
+def the_store(job: dict[str, Any]) -> CheckpointStore:
+    where = location(job["store"])
+    if isinstance(where, S3Location):
+        return S3Store(where.bucket, where.prefix, piece_bytes=job["piece_bytes"])
+    return open_store(job["store"])
+
+
+def run(job: dict[str, Any]) -> None:
+    store = the_store(job)
+    if "lines" in job:
+        die_after(job["lines"])
+    while True:
+        try:
+            for clock in write_on(store, job["keep"], job["partitions"], job["elements"]):
+                os.write(1, f"done {clock}\n".encode())
+        except StoreError as error:  # a training run goes on without this one
+            os.write(2, f"{error}\n".encode())
+
+
+def main() -> None:
+    for line in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                run(json.loads(line))
+            finally:
+                os._exit(1)
+        os.write(1, f"pid {pid}\n".encode())
+        _, status = os.waitpid(pid, 0)
+        os.write(1, f"ended {status}\n".encode())
+
+
+if __name__ == "__main__":
+    main()
