@@ -49,7 +49,11 @@ def make_plan(config: SimulateConfig, history: History) -> Plan:
             f"markets whose recording begins inside the evaluation window are used from then on: {late}"
         )
     for hole in history.holes:
-        notes.append(f"the recording has a hole {hole} ({hole.seconds / 3600:.0f} h): no job starts in it")
+        length = f"the recording has a hole {hole} ({hole.seconds / 3600:.0f} h)"
+        if hole.overlap(evaluate).seconds:
+            notes.append(f"{length}: no job starts in it")
+        if hole.overlap(train).seconds:
+            notes.append(f"{length}: tables leave it out")
     setting = make_setting(config, history, markets, train, evaluate)
     pieces = history.usable(evaluate)
     schemes = tuple(config.schemes or DEFAULT_SCHEMES)

@@ -120,11 +120,12 @@ def plot_job(ledger: Ledger, history: History, path: Path) -> Path:
     top = float(base.max()) * 1.06 if len(base) else 1.0
     machines.plot(
         [_when(t) for t in evictions], [top] * len(evictions), "v", color="#c8432b", ms=6,
-        label=f"eviction ({len(evictions)})", clip_on=False,
+        label=f"eviction ({len(evictions)})",
     )  # fmt: skip
-    machines.set_ylim(0, top * 1.02)
+    machines.set_ylim(0, top * 1.06)
     machines.set_title(
-        f"{label(ledger.header.scheme)}, {ledger.header.job_hours:g} h of work from {show_instant(start_s)}: vCPUs",
+        f"{label(ledger.header.scheme)}, {ledger.header.job_hours:g} h of work from {show_instant(start_s)}: vCPUs"
+        + (" (peaks: replacements boot inside the old hour)" if base.max() > ledger.header.cap_vcpus + 12 else ""),
         fontsize=11, loc="left",
     )  # fmt: skip
     machines.legend(frameon=False, fontsize=8.5, loc="center left", bbox_to_anchor=(1, 0.5))
@@ -145,6 +146,8 @@ def plot_job(ledger: Ledger, history: History, path: Path) -> Path:
                 mec="white",
                 mew=0.6,
             )
+    prices.ticklabel_format(axis="y", useOffset=False)
+    prices.margins(y=0.15)
     prices.set_title("spot price, cents per vCPU hour (dots: grants)", fontsize=11, loc="left")
     done = [(start_s, 0), *((e.at_s, e.done_vcpu_s or 0) for e in entries if e.kind is Kind.WORK)]
     total = max(amount for _, amount in done) or 1

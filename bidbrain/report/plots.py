@@ -150,6 +150,6 @@ def plot_sweep(key: str, values: Sequence[float], tables: Sequence[Sequence[Row]
     for axis, title in ((cost, "cost (all on-demand = 1)"), (runtime, "runtime (all on-demand = 1)")):
         axis.set_xlabel(key.replace("_", " "))
         axis.set_title(title, fontsize=11, loc="left")
-        axis.set_ylim(bottom=0)
+        axis.margins(y=0.1)
     cost.legend(frameon=False, fontsize=9)
     return save(figure, path)

@@ -65,12 +65,17 @@ def plot_pool_job(ledgers: Sequence[Ledger], pools: Sequence[Trace], path: Path)
             label="available",
         )
         losses = sorted({e.at_s for e in ledger.entries if e.kind is Kind.EVICTION})
+        top = 1.1 * max(*spot + bought, *room)
         axis.plot(
-            [(t - start_s) / HOUR_S for t in losses], [0] * len(losses), "^", color="#c8432b", ms=5, label="evictions",
-            clip_on=False,
-        )  # fmt: skip
+            [(t - start_s) / HOUR_S for t in losses],
+            [top] * len(losses),
+            "v",
+            color="#c8432b",
+            ms=5,
+            label="evictions",
+        )
         axis.set_xlim(0, (end_s - start_s) / HOUR_S)
-        axis.set_ylim(bottom=0)
+        axis.set_ylim(0, 1.08 * top)
         axis.set_title(f"{label(ledger.header.scheme)}: nodes held", fontsize=10, loc="left")
     axes[0].legend(frameon=False, fontsize=8.5, loc="center left", bbox_to_anchor=(1, 0.5))
     axes[-1].set_xlabel("hours since the job's start")

@@ -41,8 +41,8 @@ def simulate(capsys, history: Path, out: Path, *more: object) -> tuple[int, str,
 def done(history: Path, tmp_path_factory) -> Path:
     """The folder of one run: two job lengths, a ledger of three jobs per scheme."""
     folder = tmp_path_factory.mktemp("done") / "out"
+    arguments = ["--out", folder, *WINDOWS, "--starts", 12, "--job-hours", "2,3", "--ledger", 3]
     with pytest.raises(SystemExit) as exit_:
-        arguments = ["--out", folder, *WINDOWS, "--starts", 12, "--job-hours", "2,3", "--ledger", 3]
         main([str(each) for each in ("simulate", "--history", history, *arguments)])
     assert not exit_.value.code
     return folder

@@ -1,0 +1,152 @@
+"""Speed of the bidding simulator: jobs per second of the compiled policies, eviction tables, the whole command.
+
+Reads the recordings in ../shared/data where they are (set A: d2.xlarge and d2.2xlarge, spring 2016), else a made
+market of the same size. The peers are our own plain twin (same decisions, same bill) and an earlier untuned one's
+printed figures.
+
+    python benchmarks/bench_bidbrain.py [--quick] [--cold]
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from bidbrain.archive import rows_of, write_rows
+from bidbrain.config import load_config
+from bidbrain.eviction import EvictionTable
+from bidbrain.experiment import Starts, price_margin_s
+from bidbrain.fast import FastSimulator
+from bidbrain.generate import Character, generate
+from bidbrain.history import History
+from bidbrain.instants import Interval
+from bidbrain.plan import make_setting
+from bidbrain.policy.registry import SCHEMES
+from bidbrain.readers import read_history
+from bidbrain.setting import Setting
+from bidbrain.simulator import simulate
+
+ROOT = Path(__file__).resolve().parents[1]
+RECORDING = ROOT.parent / "shared" / "data" / "spot" / "2016-02_2016-04_us-east-1.csv.gz"
+TARGETS = {"proteus": (2500, 2040), "renewal": (6000, 4910)}
+
+
+def best(work: Callable[[], object], rounds: int) -> float:
+    """Least wall-clock seconds of some rounds."""
+    times = []
+    for _ in range(rounds):
+        begun = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - begun)
+    return min(times)
+
+
+def load() -> tuple[History, Path, str]:
+    """(history, its file, what it is)."""
+    if RECORDING.exists():
+        return read_history([RECORDING]), RECORDING, "recording of spring 2016, set A"
+    markets = [
+        (kind, f"us-east-1{zone}", price)
+        for kind, price in (("d2.xlarge", 690_000), ("d2.2xlarge", 1_380_000))
+        for zone in "abc"
+    ]
+    made = generate(markets, Interval.parse("2016-02-25T10:00Z/2016-04-25T13:00Z"), Character.CALM, 0)
+    path = Path(tempfile.mkdtemp()) / "made.csv.gz"
+    write_rows(path, rows_of(made))
+    return made, path, "made market (the recording is not here)"
+
+
+def setting_a(history: History) -> tuple[Setting, Interval]:
+    config = load_config(ROOT / "configs" / "simulate_2016.yaml", {"job_hours": [20.0]})
+    markets = [m for m in history.markets if m.instance_type in config.types]
+    assert config.train is not None
+    assert config.evaluate is not None
+    train, evaluate = Interval.parse(config.train), Interval.parse(config.evaluate)
+    return make_setting(config, history.select(markets), markets, train, evaluate), evaluate
+
+
+def jobs_per_second(setting: Setting, evaluate: Interval, jobs: int, rounds: int) -> None:
+    print(f"\n20 h jobs per second, one core, best of {rounds} (tables trained before)")
+    print(f"{'scheme':20} {'compiled':>10} {'plain twin':>11} {'ratio':>7} {'target':>8} {'untuned':>8}")
+    starts = Starts(jobs, 0).draw((evaluate,), price_margin_s(20.0))
+    for name in ("standard_checkpoint", "proteus", "renewal", "one_hour_oracle"):
+        scheme = SCHEMES[name]
+        own = scheme.setting(setting)
+        fast = FastSimulator(own, scheme)
+        fast.run(starts)
+        rate = jobs / best(lambda fast=fast: fast.run(starts), rounds)
+        few = starts[: max(3, jobs // 100)]
+        plain = len(few) / best(
+            lambda own=own, scheme=scheme, few=few: [
+                simulate(own, scheme.name, scheme.make(own, s), s, scheme.reliable) for s in few
+            ],
+            2,
+        )
+        target, untuned = TARGETS.get(name, (0, 0))
+        verdict = "" if not target else "met" if rate >= target else "MISSED"
+        print(
+            f"{name:20} {rate:10,.0f} {plain:11,.0f} {rate / plain:6.0f}x"
+            f" {target or '':>8} {untuned or '':>8} {verdict}"
+        )
+
+
+def eviction_tables(history: History, rounds: int) -> None:
+    markets = history.markets
+    EvictionTable.train(history, markets, history.window)
+    seconds = best(lambda: EvictionTable.train(history, markets, history.window), rounds)
+    days = history.window.seconds / 86_400
+    print(
+        f"\nexact eviction tables, {days:.0f} days x {len(markets)} markets x 19 deltas: {1000 * seconds:.0f} ms (limit 500)"
+    )
+
+
+def whole_command(path: Path, starts: int, cold: bool) -> None:
+    """`proteus simulate` with three schemes, numba's cache warm, and cold on request."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [
+            *(sys.executable, "-m", "agileml.cli", "simulate", str(ROOT / "configs" / "simulate_2016.yaml")),
+            *("--history", str(path), "--job-hours", "20", "--starts", str(starts), "--out", folder),
+            *("--schemes", "standard_checkpoint,proteus,renewal"),
+        ]
+
+        def run(cache: str | None = None) -> None:
+            extra = {} if cache is None else {"NUMBA_CACHE_DIR": cache}
+            subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL, env=os.environ | extra)
+
+        run()
+        print(f"\nwhole command, {starts} starts x 3 schemes, plots and page included")
+        print(f"  cache warm: {best(run, 2):5.1f} s (limit 10)")
+        if cold:
+            with tempfile.TemporaryDirectory() as cache:
+                print(f"  cache cold: {best(lambda: run(cache), 1):5.1f} s (limit 30)")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="fewer jobs and rounds")
+    parser.add_argument("--cold", action="store_true", help="also the whole command without numba's cache")
+    options = parser.parse_args()
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("numba", "numpy"))
+    print(
+        f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, Python {platform.python_version()}, {versions}"
+    )
+    history, path, what = load()
+    print(what)
+    setting, evaluate = setting_a(history)
+    jobs_per_second(setting, evaluate, 200 if options.quick else 1000, 3 if options.quick else 5)
+    eviction_tables(history, 3 if options.quick else 5)
+    whole_command(path, 200 if options.quick else 1000, options.cold)
+
+
+if __name__ == "__main__":
+    main()
