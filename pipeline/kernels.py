@@ -148,12 +148,12 @@ def _inner_seconds(
     every copy of every stage holds the same layers.
     """
     if last - first == 1:
-        return inner[types[first], k, j, stages, used, behind]
+        return inner[types[first], j, k, stages, used, behind]
     slowest = 0.0
     if used + 1 < inner.shape[4]:
         return np.inf
     for index in range(first, last):
-        slowest = max(slowest, solo[types[index], k, j, behind])
+        slowest = max(slowest, solo[types[index], j, k, behind])
     return slowest
 
 
@@ -161,7 +161,7 @@ def _inner_seconds(
 def general_row(
     i: int,
     after: Ints,
-    within: npt.NDArray[np.bool_],
+    contains: npt.NDArray[np.bool_],
     inner: Floats,
     solo: Floats,
     weights: Floats,
@@ -184,8 +184,9 @@ def general_row(
     """out[c, j, n, u, b]: A^k(i, j) on sub-multiset c of the components, at most n + 1 stages and u + 1 devices,
     b devices at work in later stages (the last two only count with a memory limit; else their size is 1).
 
-    after: states that contain i, smallest first. inner[type, k, j, n, u, b]: A^{k-1} on one whole component.
-    solo[type, k, j, b]: the same as one stage on all of its devices. sizes[c], fewer (c less one component),
+    after: states that contain i, smallest first. contains[j, k]: k is inside j. inner[type, j, k, n, u, b]:
+    A^{level-1} of k -> j on one whole component; solo[type, j, k, b]: the same as one stage on all of its
+    devices (j before k: the innermost loop runs over k). sizes[c], fewer (c less one component),
     parts/rests (c = part + rest), types (the component types in c): flat lists, with where each c's begin.
     """
     configs, _, most_stages, most_used, most_behind = out.shape
@@ -228,7 +229,7 @@ def general_row(
                             most = min(inner_used, u // m) if memory else 1
                             behind = (b + m - 1) // m if memory else 0
                             for k in after:
-                                if not within[k, j]:
+                                if not contains[j, k]:
                                     continue
                                 link_s = cut_seconds(model, cut[k], cut[j], m, bytes_per_s)
                                 if link_s >= best:

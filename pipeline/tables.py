@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 
 from pipeline.closed_sets import ClosedSets
 from pipeline.components import Choices, Components
@@ -80,7 +81,7 @@ class Problem:
 class Tables:
     """Solves a problem; `row(level, type, i)` is A^level from state i, `whole(level)` A^level of whole components.
 
-    whole(level): [type, i, j, n, u, b], or for chains [j, i]. row: [c, j, n, u, b].
+    _whole[level]: [type, j, i, n, u, b], or for chains [j, i]. _solo[level]: [type, j, i, b]. row: [c, j, n, u, b].
     """
 
     problem: Problem
@@ -110,6 +111,11 @@ class Tables:
         most = self.problem.max_stages
         return 1 if most is None else max(2, most)
 
+    @cached_property
+    def contains(self) -> npt.NDArray[np.bool_]:
+        """[j, k]: state k is inside state j."""
+        return np.ascontiguousarray(self.problem.sets.within.T)
+
     def used(self, level: int) -> int:
         """Length of the axis u at a level."""
         return self.problem.parts.topology.component_devices(level) if self.problem.limited else 1
@@ -118,19 +124,14 @@ class Tables:
         """How a component of a level can be divided."""
         return self.problem.parts.choices[level][kind]
 
-    def inner(self, level: int, kind: int, i: int, j: int, n: int, u: int, b: int) -> float:
-        """A^{level} of the range i -> j on one whole component."""
-        table = self._whole[level]
-        return float(table[j, i] if self.problem.fast else table[kind, i, j, n, u, b])
-
     def inner_column(self, level: int, kind: int, j: int, n: int, u: int, b: int) -> Floats:
-        """As `inner`, for all i at once."""
+        """A^{level} of the ranges i -> j on one whole component, for all i."""
         table = self._whole[level]
-        return table[j] if self.problem.fast else table[kind, :, j, n, u, b]
+        return table[j] if self.problem.fast else table[kind, j, :, n, u, b]
 
     def solo_column(self, level: int, kinds: Iterable[int], j: int, b: int) -> Floats:
         """One stage on all devices of the slowest of these component types, for all i."""
-        return np.max(np.stack([self._solo[level][kind, :, j, b] for kind in kinds]), axis=0)
+        return np.max(np.stack([self._solo[level][kind, j, :, b] for kind in kinds]), axis=0)
 
     def row(self, level: int, kind: int, i: int) -> Floats:
         """A^level(i, j) on every part c of a component: [c, j, n, u, b]. Kept once computed."""
@@ -153,7 +154,7 @@ class Tables:
         for kind, speed in enumerate(problem.parts.speeds):
             for i, j in np.argwhere(sets.within):
                 for b in range(self.behind):
-                    out[kind, i, j, :, 0, b] = problem.leaf(i, j, 1 + b, speed)[0]
+                    out[kind, j, i, :, 0, b] = problem.leaf(i, j, 1 + b, speed)[0]
         return out
 
     def _row(self, level: int, kind: int, i: int) -> Floats:
@@ -179,7 +180,7 @@ class Tables:
         general_row(
             i,
             np.flatnonzero(sets.within[i]),
-            sets.within,
+            self.contains,
             self._whole[level - 1],
             self._solo[level - 1],
             sets.parameter_bytes,
@@ -217,7 +218,7 @@ class Tables:
             if problem.fast:
                 table[:, i] = row[:, 0, 0, 0]
             else:
-                table[kind, i] = row
+                table[kind, :, i] = row
 
         jobs = [(kind, i) for kind in range(kinds) for i in range(states - 1)]
         # The kernels release the interpreter's lock; the first call, alone, compiles or loads them.
@@ -233,7 +234,7 @@ class Tables:
         problem, sets = self.problem, self.problem.sets
         if problem.fast:
             return np.empty((1, 1, 1, 1))
-        weights = sets.parameter_bytes[None, :] - sets.parameter_bytes[:, None]
+        weights = sets.parameter_bytes[:, None] - sets.parameter_bytes[None, :]
         count = problem.parts.topology.levels[level - 1][0]
         behind = -(-np.arange(self.behind) // count)
         tables = []
