@@ -17,6 +17,8 @@ import bidbrain.cli
 import pipeline.cli
 import straggler.cli
 
+INTERRUPTED = 130
+
 app = typer.Typer(
     name="proteus",
     no_args_is_help=True,
@@ -53,8 +55,9 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"proteus: {_sentence(error)}", file=sys.stderr)
         sys.exit(getattr(error, "exit_code", 2))
     except (KeyboardInterrupt, typer.Abort):
+        status = INTERRUPTED
+    if status == INTERRUPTED:  # typer makes this of a KeyboardInterrupt inside a command
         print("proteus: interrupted", file=sys.stderr)
-        sys.exit(130)
     sys.exit(status if isinstance(status, int) else 0)
 
 
