@@ -64,22 +64,62 @@ def _stage(value: Any) -> Any:
 Settings = Annotated[dict[str, Any], BeforeValidator(_settings)]
 
 
-class Sgd(Section):
+class Steps(Section):
+    """The rate times `by` every `every` clocks, after a linear warm-up of `warmup` clocks."""
+
+    kind: Literal["steps"] = "steps"
+    every: PositiveInt
+    by: Annotated[float, Field(gt=0, le=1)] = 0.1
+    warmup: Annotated[int, Field(ge=0)] = 0
+
+
+class Cosine(Section):
+    """The rate down half a cosine to `final` times itself at clock `clocks`, after a linear warm-up."""
+
+    kind: Literal["cosine"] = "cosine"
+    clocks: PositiveInt
+    final: Annotated[float, Field(ge=0, le=1)] = 0.0
+    warmup: Annotated[int, Field(ge=0)] = 0
+
+
+class Linear(Cosine):
+    """The rate down a line to `final` times itself at clock `clocks`, after a linear warm-up."""
+
+    kind: Literal["linear"] = "linear"  # type: ignore[assignment]
+
+
+SCHEDULES: dict[str, type[Section]] = {"steps": Steps, "cosine": Cosine, "linear": Linear}
+_pick_schedule = one_of(SCHEDULES, "kind", default="cosine")
+
+
+class _Shaping(Section):
+    """What every optimizer takes: each element of a gradient is clipped, then weight_decay * w added."""
+
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    clip: Positive | None = None
+    schedule: Annotated[
+        Steps | Cosine | Linear | None,
+        BeforeValidator(lambda value: None if value is None else _pick_schedule(value)),
+    ] = None
+
+
+class Sgd(_Shaping):
     """w -= learning_rate * g."""
 
     kind: Literal["sgd"] = "sgd"
     learning_rate: Positive = 0.1
 
 
-class Momentum(Section):
-    """m = momentum * m + g; w -= learning_rate * m."""
+class Momentum(_Shaping):
+    """m = momentum * m + g; w -= learning_rate * m, or learning_rate * (g + momentum * m) with `nesterov`."""
 
     kind: Literal["momentum"] = "momentum"
     learning_rate: Positive = 0.1
     momentum: Rate = 0.9
+    nesterov: bool = False
 
 
-class Adam(Section):
+class Adam(_Shaping):
     """Adam with bias correction (Kingma and Ba 2015, algorithm 1)."""
 
     kind: Literal["adam"] = "adam"
@@ -89,8 +129,17 @@ class Adam(Section):
     epsilon: Positive = 1e-8
 
 
-OPTIMIZERS: dict[str, type[Section]] = {"sgd": Sgd, "momentum": Momentum, "adam": Adam}
-Optimizer = Annotated[Sgd | Momentum | Adam, BeforeValidator(one_of(OPTIMIZERS, "kind", default="sgd"))]
+class AdamW(Adam):
+    """Adam with w *= 1 - learning_rate * weight_decay beside it (Loshchilov and Hutter 2019)."""
+
+    kind: Literal["adamw"] = "adamw"  # type: ignore[assignment]
+    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+
+
+OPTIMIZERS: dict[str, type[Section]] = {"sgd": Sgd, "momentum": Momentum, "adam": Adam, "adamw": AdamW}
+Optimizer = Annotated[
+    Sgd | Momentum | Adam | AdamW, BeforeValidator(one_of(OPTIMIZERS, "kind", default="sgd"))
+]
 
 
 class Consistency(Section):

@@ -1,4 +1,4 @@
-"""Optimizers that run inside a shard: SGD, momentum, Adam.
+"""Optimizers that run inside a shard: SGD, momentum, Nesterov, Adam, AdamW.
 
 Each is one fused pass over a block, in the block's own precision. Input and output arrays may be the same (in
 place) or not (when the old values are still read by somebody). Rows of sparse tables that a clock does not touch keep
@@ -15,6 +15,7 @@ import numba
 import numpy as np
 
 from agileml.application import Array
+from agileml.core.learning_rate import Schedule, schedule
 
 
 class Optimizer(Protocol):
@@ -36,32 +37,66 @@ class Optimizer(Protocol):
         """Take the step of `clock` (0-based). All arrays are flat and of one dtype; new_* may alias the old."""
 
 
-@numba.njit(cache=True, nogil=True)
-def _sgd(rate, p, g, p_new):  # type: ignore[no-untyped-def]
-    for i in range(p.size):
-        p_new[i] = p[i] - rate * g[i]
+@numba.njit(cache=True, nogil=True, inline="always")
+def _shaped(g, p, decay, clip):  # type: ignore[no-untyped-def]
+    """The gradient clipped to [-clip, clip] (0: not), plus decay p. NaN stays NaN."""
+    if clip > 0:
+        g = clip if g > clip else (-clip if g < -clip else g)
+    return g + decay * p if decay > 0 else g
 
 
 @numba.njit(cache=True, nogil=True)
-def _momentum(rate, mu, p, g, m, p_new, m_new):  # type: ignore[no-untyped-def]
+def _sgd(rate, decay, clip, p, g, p_new):  # type: ignore[no-untyped-def]
     for i in range(p.size):
-        velocity = mu * m[i] + g[i]
+        p_new[i] = p[i] - rate * _shaped(g[i], p[i], decay, clip)
+
+
+@numba.njit(cache=True, nogil=True)
+def _momentum(rate, mu, decay, clip, p, g, m, p_new, m_new):  # type: ignore[no-untyped-def]
+    for i in range(p.size):
+        velocity = mu * m[i] + _shaped(g[i], p[i], decay, clip)
         m_new[i] = velocity
         p_new[i] = p[i] - rate * velocity
 
 
 @numba.njit(cache=True, nogil=True)
-def _adam(rate, beta1, beta2, rest1, rest2, epsilon, unbias2, p, g, m, v, p_new, m_new, v_new):  # type: ignore[no-untyped-def]
+def _nesterov(rate, mu, decay, clip, p, g, m, p_new, m_new):  # type: ignore[no-untyped-def]
     for i in range(p.size):
-        first = beta1 * m[i] + rest1 * g[i]
-        second = beta2 * v[i] + rest2 * (g[i] * g[i])
+        shaped = _shaped(g[i], p[i], decay, clip)
+        velocity = mu * m[i] + shaped
+        m_new[i] = velocity
+        p_new[i] = p[i] - rate * (shaped + mu * velocity)
+
+
+@numba.njit(cache=True, nogil=True)
+def _adam(  # type: ignore[no-untyped-def]
+    rate, beta1, beta2, rest1, rest2, epsilon, unbias2, keep, decay, clip, p, g, m, v, p_new, m_new, v_new
+):
+    for i in range(p.size):
+        shaped = _shaped(g[i], p[i], decay, clip)
+        first = beta1 * m[i] + rest1 * shaped
+        second = beta2 * v[i] + rest2 * (shaped * shaped)
         m_new[i] = first
         v_new[i] = second
-        p_new[i] = p[i] - rate * (first / (math.sqrt(second * unbias2) + epsilon))
+        p_new[i] = keep * p[i] - rate * (first / (math.sqrt(second * unbias2) + epsilon))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shaping:
+    """What every optimizer can do: follow a schedule of the learning rate by clock (None: constant), clip each element
+    of the gradient to [-clip, clip] (None: not), then add weight_decay w to it (AdamW decays otherwise)."""
+
+    weight_decay: float = 0.0
+    clip: float | None = None
+    schedule: Schedule | None = None
+
+    def rate_at(self, clock: int, learning_rate: float) -> float:
+        """The learning rate of a clock."""
+        return learning_rate if self.schedule is None else learning_rate * self.schedule.factor(clock)
 
 
 @dataclass(frozen=True)
-class Sgd:
+class Sgd(Shaping):
     """w <- w - rate g."""
 
     learning_rate: float
@@ -76,16 +111,22 @@ class Sgd:
         new_parameters: Array,
         new_state: list[Array],
     ) -> None:
-        _sgd(parameters.dtype.type(self.learning_rate), parameters, gradient, new_parameters)
+        number = parameters.dtype.type
+        rate = number(self.rate_at(clock, self.learning_rate))
+        _sgd(rate, number(self.weight_decay), number(self.clip or 0), parameters, gradient, new_parameters)
 
 
 @dataclass(frozen=True)
-class Momentum:
-    """m <- mu m + g; w <- w - rate m (heavy ball, as torch.optim.SGD with momentum)."""
+class Momentum(Shaping):
+    """m <- mu m + g; w <- w - rate m (heavy ball, as torch.optim.SGD with momentum).
+
+    Nesterov: w <- w - rate (g + mu m) with the new m, as torch.optim.SGD does it.
+    """
 
     learning_rate: float
     momentum: float = 0.9
     slots: int = 1
+    nesterov: bool = False
 
     def step(
         self,
@@ -97,9 +138,12 @@ class Momentum:
         new_state: list[Array],
     ) -> None:
         number = parameters.dtype.type
-        _momentum(
-            number(self.learning_rate),
+        kernel = _nesterov if self.nesterov else _momentum
+        kernel(
+            number(self.rate_at(clock, self.learning_rate)),
             number(self.momentum),
+            number(self.weight_decay),
+            number(self.clip or 0),
             parameters,
             gradient,
             state[0],
@@ -109,7 +153,7 @@ class Momentum:
 
 
 @dataclass(frozen=True)
-class Adam:
+class Adam(Shaping):
     """Adam with bias correction by the number of clocks (Kingma and Ba, 2015, algorithm 1)."""
 
     learning_rate: float = 0.001
@@ -129,14 +173,19 @@ class Adam:
     ) -> None:
         number = parameters.dtype.type
         steps = clock + 1
+        rate = self.rate_at(clock, self.learning_rate)
+        keep, decay = self.decays(rate)
         _adam(
-            number(self.learning_rate / (1.0 - self.beta1**steps)),
+            number(rate / (1.0 - self.beta1**steps)),
             number(self.beta1),
             number(self.beta2),
             number(1.0 - self.beta1),
             number(1.0 - self.beta2),
             number(self.epsilon),
             number(1.0 / (1.0 - self.beta2**steps)),
+            number(keep),
+            number(decay),
+            number(self.clip or 0),
             parameters,
             gradient,
             state[0],
@@ -146,13 +195,34 @@ class Adam:
             new_state[1],
         )
 
+    def decays(self, rate: float) -> tuple[float, float]:
+        """(what the parameters are multiplied by, what of them is added to the gradient)."""
+        return 1.0, self.weight_decay
+
+
+@dataclass(frozen=True)
+class AdamW(Adam):
+    """Adam whose weight decay does not pass through the moments: w <- (1 - rate weight_decay) w - ...
+
+    (Loshchilov and Hutter, 2019, algorithm 2, with the rate multiplied in as torch.optim.AdamW does.)
+    """
+
+    weight_decay: float = 0.01
+
+    def decays(self, rate: float) -> tuple[float, float]:
+        return 1.0 - rate * self.weight_decay, 0.0
+
+
+KINDS: dict[str, type[Any]] = {"sgd": Sgd, "momentum": Momentum, "adam": Adam, "adamw": AdamW}
+
 
 def optimizer(kind: str, **settings: Any) -> Optimizer:
-    """Build the optimizer a config names; `settings` are its fields."""
-    kinds: dict[str, type[Any]] = {"sgd": Sgd, "momentum": Momentum, "adam": Adam}
-    if kind not in kinds:
-        raise ValueError(f"optimizer {kind!r} is none of {', '.join(kinds)}")
-    built: Optimizer = kinds[kind](**settings)
+    """Build the optimizer a config names; `settings` are its fields, `schedule` also as a mapping."""
+    if kind not in KINDS:
+        raise ValueError(f"optimizer {kind!r} is none of {', '.join(KINDS)}")
+    if "schedule" in settings:
+        settings["schedule"] = schedule(settings["schedule"])
+    built: Optimizer = KINDS[kind](**settings)
     return built
 
 
