@@ -17,7 +17,7 @@ Counts = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Tree = npt.NDArray[np.int32]
 
-NOBODY = -1
+NEXT, LAST = 0, 1  # the two tournaments: who would end a unit first, who ended one last
 # A product of floats is a sum of two floats, exactly, as long as nothing under- or overflows.
 SMALLEST, LARGEST = 1e-100, 1e100
 
@@ -64,98 +64,110 @@ def compare(law: Floats, knee: Counts, i: int, k_i: int, j: int, k_j: int) -> in
     samples per unit, and `knee` in samples: time m max(k u, knee) + b + c.
     """
     if law.shape[1] == 1:
-        p_i, e_i = two_product(float(k_i), law[j, 0])
-        p_j, e_j = two_product(float(k_j), law[i, 0])
-        if p_i != p_j:
-            return 1 if p_i > p_j else -1
+        left, right = k_i * law[j, 0], k_j * law[i, 0]
+        if left != right:  # rounding may make different products equal, but never swaps them
+            return 1 if left > right else -1
+        _, e_i = two_product(float(k_i), law[j, 0])
+        _, e_j = two_product(float(k_j), law[i, 0])
         return 1 if e_i > e_j else (-1 if e_i < e_j else 0)
-    p_i, e_i = two_product(law[i, 0], max(k_i * law[i, 3], float(knee[i])))
-    p_j, e_j = two_product(law[j, 0], max(k_j * law[j, 3], float(knee[j])))
-    t_i = p_i + law[i, 1] + law[i, 2]
-    t_j = p_j + law[j, 1] + law[j, 2]
+    x_i, x_j = max(k_i * law[i, 3], float(knee[i])), max(k_j * law[j, 3], float(knee[j]))
+    t_i = law[i, 0] * x_i + law[i, 1] + law[i, 2]
+    t_j = law[j, 0] * x_j + law[j, 1] + law[j, 2]
     if abs(t_i - t_j) > 1e-15 * (t_i + t_j):  # three roundings each, all terms >= 0: sure of the sign
         return 1 if t_i > t_j else -1
+    p_i, e_i = two_product(law[i, 0], x_i)
+    p_j, e_j = two_product(law[j, 0], x_j)
     return sign_of_sum(np.array([p_i, e_i, law[i, 1], law[i, 2], -p_j, -e_j, -law[j, 1], -law[j, 2]]))
 
 
 @njit(cache=True)
-def _better(law: Floats, knee: Counts, counts: Counts, bound: Counts, ahead: int, i: int, j: int) -> int:
-    """Who wins: the earlier next event (ahead 1) or the later last event (ahead 0). NOBODY always loses."""
-    if i == NOBODY or (counts[i] == bound[i]):
-        return j if j != NOBODY and counts[j] != bound[j] else NOBODY
-    if j == NOBODY or (counts[j] == bound[j]):
+def about_s(law: Floats, knee: Counts, i: int, k: int) -> float:
+    """The time of i's k-th unit, to a few last bits."""
+    if law.shape[1] == 1:
+        return k / law[i, 0] if law[i, 0] > 0 else (np.inf if k > 0 else 0.0)
+    return law[i, 0] * max(k * law[i, 3], float(knee[i])) + law[i, 1] + law[i, 2]
+
+
+@njit(cache=True)
+def _wins(side: int, i: int, j: int, law: Floats, knee: Counts, counts: Counts, times: Floats) -> int:
+    """Whose event is earlier (side NEXT) or later (side LAST); by the floats where they are far enough apart."""
+    a, b = times[side, i], times[side, j]
+    low, high = min(a, b), max(a, b)
+    if high - low > 1e-14 * low:
+        return i if (a < b) == (side == NEXT) else j
+    if a == b and np.isinf(a):
         return i
+    ahead = 1 if side == NEXT else 0
     sign = compare(law, knee, i, counts[i] + ahead, j, counts[j] + ahead)
-    if ahead == 1:
-        return i if sign < 0 or (sign == 0 and i < j) else j
-    return i if sign > 0 or (sign == 0 and i > j) else j
-
-
-@njit(cache=True)
-def _climb(
-    tree: Tree, law: Floats, knee: Counts, counts: Counts, bound: Counts, ahead: int, worker: int
-) -> None:
-    """Play the matches above a worker's leaf again."""
-    node = (len(tree) // 2 + worker) // 2
-    while node >= 1:
-        tree[node] = _better(law, knee, counts, bound, ahead, tree[2 * node], tree[2 * node + 1])
-        node //= 2
-
-
-@njit(cache=True)
-def build(tree: Tree, law: Floats, knee: Counts, counts: Counts, bound: Counts, ahead: int) -> None:
-    """Play the whole tournament: leaves are the workers, tree[1] the winner."""
-    half = len(tree) // 2
-    for leaf in range(half):
-        tree[half + leaf] = leaf if leaf < len(counts) else NOBODY
-    for node in range(half - 1, 0, -1):
-        tree[node] = _better(law, knee, counts, bound, ahead, tree[2 * node], tree[2 * node + 1])
-    if half == 1:  # one worker: its leaf is no winner while it stands at its bound
-        tree[1] = _better(law, knee, counts, bound, ahead, 0, NOBODY)
-
-
-@njit(cache=True)
-def _change(
-    worker: int, by: int, counts: Counts, law: Floats, knee: Counts, low: Counts, high: Counts, trees: Tree
-) -> None:
-    counts[worker] += by
-    refresh(worker, counts, law, knee, low, high, trees)
+    if sign == 0:
+        sign = 1 if i > j else -1
+    return i if (sign < 0) == (side == NEXT) else j
 
 
 @njit(cache=True)
 def refresh(
-    worker: int, counts: Counts, law: Floats, knee: Counts, low: Counts, high: Counts, trees: Tree
+    i: int, counts: Counts, law: Floats, knee: Counts, low: Counts, high: Counts, trees: Tree, times: Floats
 ) -> None:
-    """After a worker's count or law changed."""
-    if len(counts) == 1:
-        build(trees[0], law, knee, counts, high, 1)
-        build(trees[1], law, knee, counts, low, 0)
-    else:
-        _climb(trees[0], law, knee, counts, high, 1, worker)
-        _climb(trees[1], law, knee, counts, low, 0, worker)
+    """After a worker's count or law changed: its two events, and the matches above its leaves."""
+    times[NEXT, i] = about_s(law, knee, i, counts[i] + 1) if counts[i] < high[i] else np.inf
+    times[LAST, i] = about_s(law, knee, i, counts[i]) if counts[i] > low[i] else -np.inf
+    for side in range(2):
+        tree = trees[side]
+        node = (len(tree) // 2 + i) // 2
+        while node >= 1:
+            tree[node] = _wins(side, tree[2 * node], tree[2 * node + 1], law, knee, counts, times)
+            node //= 2
+
+
+@njit(cache=True)
+def plant(
+    counts: Counts, law: Floats, knee: Counts, low: Counts, high: Counts, trees: Tree, times: Floats
+) -> None:
+    """Play both tournaments from the leaves up; place n of `times` stands for nobody."""
+    n = len(counts)
+    times[NEXT, n], times[LAST, n] = np.inf, -np.inf
+    for i in range(n):
+        times[NEXT, i] = about_s(law, knee, i, counts[i] + 1) if counts[i] < high[i] else np.inf
+        times[LAST, i] = about_s(law, knee, i, counts[i]) if counts[i] > low[i] else -np.inf
+    for side in range(2):
+        tree = trees[side]
+        half = len(tree) // 2
+        for leaf in range(half):
+            tree[half + leaf] = min(leaf, n)
+        for node in range(half - 1, 0, -1):
+            tree[node] = _wins(side, tree[2 * node], tree[2 * node + 1], law, knee, counts, times)
 
 
 @njit(cache=True)
 def settle(
-    counts: Counts, law: Floats, knee: Counts, low: Counts, high: Counts, total: int, trees: Tree
+    counts: Counts,
+    law: Floats,
+    knee: Counts,
+    low: Counts,
+    high: Counts,
+    total: int,
+    trees: Tree,
+    times: Floats,
 ) -> None:
     """Move from any counts within [low, high] to the `total` earliest events; sum(low) <= total <= sum(high)."""
     have = counts.sum()
-    while have < total:
-        _change(trees[0, 1], 1, counts, law, knee, low, high, trees)
-        have += 1
-    while have > total:
-        _change(trees[1, 1], -1, counts, law, knee, low, high, trees)
-        have -= 1
+    while have != total:
+        side, by = (NEXT, 1) if have < total else (LAST, -1)
+        worker = trees[side, 1]
+        counts[worker] += by
+        have += by
+        refresh(worker, counts, law, knee, low, high, trees, times)
     while True:
-        gains, loses = trees[0, 1], trees[1, 1]
-        if min(gains, loses) == NOBODY or gains == loses:
+        gains, loses = trees[NEXT, 1], trees[LAST, 1]
+        if gains == loses or times[NEXT, gains] == np.inf or times[LAST, loses] == -np.inf:
             return
         sign = compare(law, knee, gains, counts[gains] + 1, loses, counts[loses])
         if sign > 0 or (sign == 0 and gains > loses):
             return
-        _change(gains, 1, counts, law, knee, low, high, trees)
-        _change(loses, -1, counts, law, knee, low, high, trees)
+        counts[gains] += 1
+        refresh(gains, counts, law, knee, low, high, trees, times)
+        counts[loses] -= 1
+        refresh(loses, counts, law, knee, low, high, trees, times)
 
 
 @njit(cache=True)
@@ -187,21 +199,28 @@ def _latest_end_s(law: Floats, knee: Counts, high: Counts, total: int) -> float:
 
 @njit(cache=True)
 def start(counts: Counts, law: Floats, knee: Counts, low: Counts, high: Counts, total: int) -> None:
-    """Bisect for the time of the `total`-th event, and fill `counts` up to it; of ties, the lower workers."""
+    """Look for the time of the `total`-th event, and fill `counts` up to it; of ties, the lower workers.
+
+    By interpolation, every third step by halving: a few passes over the workers.
+    """
     n = len(counts)
     early, late = 0.0, _latest_end_s(law, knee, high, total)
-    for _ in range(64):
-        middle = 0.5 * (early + late)
+    before, after = low.sum(), high.sum()  # units done by `early` and `late`
+    for step in range(90):
+        share = 0.5 if step % 3 == 2 or after == before else (total - before) / (after - before)
+        middle = early + share * (late - early)
         if middle <= early or middle >= late:
-            break
+            middle = 0.5 * (early + late)
+            if middle <= early or middle >= late:
+                break
         have = 0
         for i in range(n):
             have += _units_by(law, knee, low, high, i, middle)
         if have <= total:
-            early = middle
+            early, before = middle, have
         else:
-            late = middle
-        if have == total:
+            late, after = middle, have
+        if 0 <= total - have <= n // 4096:
             break
     have = 0
     for i in range(n):
@@ -215,13 +234,7 @@ def start(counts: Counts, law: Floats, knee: Counts, low: Counts, high: Counts, 
         have += extra
 
 
-def empty_trees(n: int) -> Tree:
-    """Room for the two tournaments over n workers."""
-    return np.empty((2, 2 * (1 << max(0, (n - 1).bit_length()))), dtype=np.int32)
-
-
-@njit(cache=True)
-def plant(counts: Counts, law: Floats, knee: Counts, low: Counts, high: Counts, trees: Tree) -> None:
-    """Build both trees for the counts as they are."""
-    build(trees[0], law, knee, counts, high, 1)
-    build(trees[1], law, knee, counts, low, 0)
+def empty_trees(n: int) -> tuple[Tree, Floats]:
+    """Room for the two tournaments over n workers, and for the times of their events."""
+    leaves = 2 if n == 1 else 1 << (n - 1).bit_length()
+    return np.empty((2, 2 * leaves), dtype=np.int32), np.empty((2, n + 1))

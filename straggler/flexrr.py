@@ -118,6 +118,7 @@ class FlexRrWorker:
         self._taken: dict[int, dict[int, bool]] = {}  # helpee -> timestamp, begun here -> completed
         self._cancelled: dict[int, int] = {}  # helpee -> latest cancel timestamp
         self._heard_clock: dict[int, int] = {}  # helpee -> latest clock it offered work of
+        self._wake_ns = -1  # of the latest `WakeAt`
         self._out: list[Command] = []
         self._handlers: dict[type, Callable[[Any, int], None]] = {
             StartClock: self._on_start,
@@ -239,8 +240,13 @@ class FlexRrWorker:
             self._clock_done = True
             self._out.append(ClockDone(self.clock))
         elif not self._clock_done:
-            self._out.append(WakeAt(now_ns + self.parameters.resend_ns))
+            self._wake(now_ns)
         self._out.append(Stop())
+
+    def _wake(self, now_ns: int) -> None:
+        if self._wake_ns <= now_ns:
+            self._wake_ns = now_ns + self.parameters.resend_ns
+            self._out.append(WakeAt(self._wake_ns))
 
     def _next_task(self) -> _Task | None:
         if self._redo:
@@ -349,11 +355,15 @@ class FlexRrWorker:
 
     def _on_tick(self, _: Tick, now_ns: int) -> None:
         """Ask again about every range that is not settled: the question or the answer may be lost."""
-        if self._task is None and not self._clock_done:
-            for offer in self._offers.values():
-                if offer.fate in (_Fate.BEGUN, _Fate.CANCELLING, _Fate.HELD):
-                    self._ask(offer, now_ns)
-            self._out.append(WakeAt(now_ns + self.parameters.resend_ns))
+        if self._task is not None or self._clock_done:
+            return
+        if now_ns < self._wake_ns:  # too early: an older wait's, or a hasty timer
+            self._out.append(WakeAt(self._wake_ns))
+            return
+        for offer in self._offers.values():
+            if offer.fate in (_Fate.BEGUN, _Fate.CANCELLING, _Fate.HELD):
+                self._ask(offer, now_ns)
+        self._wake(now_ns)
 
     # -- helping (algorithm 2)
 

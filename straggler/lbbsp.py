@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from straggler.apportion import (
     LARGEST,
-    NOBODY,
+    LAST,
     SMALLEST,
     Counts,
     Floats,
@@ -101,15 +101,16 @@ class Allocation:
     low: Counts
     high: Counts
     trees: Tree
+    times: Floats
 
     def settle(self) -> None:
         """Move from any sizes within the bounds to the best ones."""
-        settle(self.sizes, self.law, self.knee, self.low, self.high, self.total, self.trees)
+        settle(self.sizes, self.law, self.knee, self.low, self.high, self.total, self.trees, self.times)
 
     def restart(self) -> None:
         """Solve from nothing."""
         start(self.sizes, self.law, self.knee, self.low, self.high, self.total)
-        plant(self.sizes, self.law, self.knee, self.low, self.high, self.trees)
+        plant(self.sizes, self.law, self.knee, self.low, self.high, self.trees, self.times)
         self.settle()
 
 
@@ -139,15 +140,15 @@ def resolve(state: Allocation, worker: int, speed: float) -> Counts:
     if new == 0 and others_stand:
         raise ValueError("speed is 0 and so is every other worker's; expected one that moves")
     before = int(state.sizes[worker])
-    last = int(state.trees[1, 1])  # about when everyone ends now
+    last = int(state.trees[LAST, 1])  # about when everyone ends now
     state.law[worker, 0] = new
-    if last not in (NOBODY, worker):
+    if last != worker and state.times[LAST, last] > 0:
         near = min(float(state.sizes[last]) / state.law[last, 0] * new, float(state.high[worker]))
         state.sizes[worker] = max(int(state.low[worker]), int(near))
     if abs(int(state.sizes[worker]) - before) > 64 + n // 16:
         state.restart()
     else:
-        refresh(worker, state.sizes, state.law, state.knee, state.low, state.high, state.trees)
+        refresh(worker, state.sizes, state.law, state.knee, state.low, state.high, state.trees, state.times)
         state.settle()
     return state.sizes
 
@@ -242,7 +243,7 @@ class LbBsp:
 
 def _solved(law: Floats, knee: Counts, low: Counts, high: Counts, total: int) -> Allocation:
     law = np.ascontiguousarray(law)
-    state = Allocation(low.copy(), total, law, knee, low, high, empty_trees(len(law)))
+    state = Allocation(low.copy(), total, law, knee, low, high, *empty_trees(len(law)))
     state.restart()
     return state
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 import math
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -115,7 +116,7 @@ class _Runner:
 
     __slots__ = (
         "begun_ns", "bundle", "done", "generation", "idle_since_ns", "machine", "mailbox", "profile",
-        "read_ns", "round_ns", "seen", "stop", "target", "unit_work", "wants", "work",
+        "read_ns", "round_ns", "seen", "stop", "target", "task", "unit_work", "wants", "work",
     )  # fmt: skip
 
     def __init__(self, machine: FlexRrWorker, profile: SpeedProfile, unit_work: float) -> None:
@@ -127,6 +128,7 @@ class _Runner:
         self.done = 0  # of them, as of the last check
         self.target = -1  # units at which to wake up; -1: not planned
         self.generation = 0  # of the planned wake-up; older ones are void
+        self.task = 0  # counts what was begun
         self.begun_ns = 0
         self.work = 0.0  # of the profile, when the present computing began
         self.mailbox: list[tuple[int, Message]] = []
@@ -184,6 +186,8 @@ class Simulation:
             for w in range(n)
         ]
         self.network = network or Network()
+        self.delay_ns, self.loss = self.network.delay_s * SECOND_NS, self.network.loss
+        self.sent: Counter[type] = Counter()
         self.departures = departures
         self.random = random.Random(seed)
         self.alive = set(range(n))
@@ -221,25 +225,27 @@ class Simulation:
                 out.waiting_s += max(0, end - runner.idle_since_ns) / SECOND_NS
             out.worker_s += min(end, self.left_ns.get(worker, end)) / SECOND_NS
         out.total_s = end / SECOND_NS
+        out.messages = {kind.__name__: count for kind, count in self.sent.items()}
         return out
 
     # -- time and messages
 
     def _at(self, time_ns: int, action: Callable[..., None], *arguments: Any) -> None:
         self.sequence += 1
-        heapq.heappush(self.heap, (max(time_ns, self.now), self.sequence, action, arguments))
+        heapq.heappush(self.heap, (time_ns, self.sequence, action, arguments))
 
-    def _delay_ns(self, reliable: bool = True) -> int:
-        delay = self.network.delay_s * (0.5 + self.random.random())
-        while reliable and self.network.loss and self.random.random() < self.network.loss:
-            delay += self.network.resend_s
-        return round(delay * SECOND_NS)
+    def _delay_ns(self) -> int:
+        """To or from the server: sent again until it arrives."""
+        delay = self.delay_ns * (0.5 + self.random.random())
+        while self.loss and self.random.random() < self.loss:
+            delay += self.network.resend_s * SECOND_NS
+        return round(delay)
 
     def _send(self, sender: int, to: int, message: Message) -> None:
-        kind = type(message).__name__
-        self.outcome.messages[kind] = self.outcome.messages.get(kind, 0) + 1
-        if not self.network.loss or self.random.random() >= self.network.loss:
-            self._at(self.now + self._delay_ns(reliable=False), self._deliver, to, sender, message)
+        self.sent[type(message)] += 1
+        if not self.loss or self.random.random() >= self.loss:
+            delay_ns = int(self.delay_ns * (0.5 + self.random.random()))
+            self._at(self.now + delay_ns, self._deliver, to, sender, message)
 
     def _deliver(self, to: int, sender: int, message: Message) -> None:
         if to in self.alive:
@@ -248,7 +254,7 @@ class Simulation:
             if runner.bundle is None:
                 self._read_mail(to)
             elif len(runner.mailbox) == 1:  # else the next check is planned already
-                self._plan_wake(to)
+                self._plan_check(to)
 
     def _read_mail(self, worker: int) -> None:
         runner = self.runners[worker]
@@ -263,9 +269,10 @@ class Simulation:
     def _handle(self, worker: int, event: Event) -> None:
         runner = self.runners[worker]
         for command in runner.machine.handle(event, self.now):
+            if type(command) is Send:  # by far the most frequent
+                self._send(worker, command.to, command.message)
+                continue
             match command:
-                case Send(to, message):
-                    self._send(worker, to, message)
                 case Compute(bundle):
                     self._begin(worker, bundle)
                 case Cut(stop):
@@ -292,6 +299,7 @@ class Simulation:
             runner.idle_since_ns = None
         runner.bundle, runner.stop, runner.done = bundle, bundle.stop - bundle.start, 0
         runner.target = -1
+        runner.task += 1
         runner.begun_ns, runner.work = self.now, runner.profile.work_by(self.now / SECOND_NS)
         runner.read_ns.setdefault(bundle, self.now)
 
@@ -304,13 +312,24 @@ class Simulation:
         report = runner.machine.next_report_at if runner.machine.computing_own else None
         if report is not None and report - runner.bundle.start > runner.done:
             target = min(target, report - runner.bundle.start)
-        if runner.mailbox:
-            spent = runner.units_by(self.now)
-            target = min(target, (spent // self.check_units + 1) * self.check_units)
         if target != runner.target:
             runner.target = target
             runner.generation += 1
             self._at(runner.time_of(target, self.now), self._wake, worker, runner.generation)
+
+    def _plan_check(self, worker: int) -> None:
+        """The next look at the mailbox: after a whole number of checks' units, unless something comes before."""
+        runner = self.runners[worker]
+        check = (runner.units_by(self.now) // self.check_units + 1) * self.check_units
+        if check < runner.target:
+            self._at(runner.time_of(check, self.now), self._check, worker, runner.task, check)
+
+    def _check(self, worker: int, task: int, units: int) -> None:
+        runner = self.runners[worker]
+        if worker in self.alive and task == runner.task and runner.mailbox and runner.bundle is not None:
+            runner.done = units
+            self._handle(worker, Progress(units))
+            self._read_mail(worker)
 
     def _wake(self, worker: int, generation: int) -> None:
         runner = self.runners[worker]

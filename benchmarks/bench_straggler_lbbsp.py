@@ -1,0 +1,103 @@
+"""LB-BSP's batch sizes: time and optimality beside the "existing mathematical toolboxes" that the paper points to.
+
+Peer: scipy's linear program (HiGHS) for equation 5, rounded by largest remainder. Limit: one pass over the speeds in
+numpy, which gives real numbers only.
+
+    python benchmarks/bench_straggler_lbbsp.py [--quick]
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+
+import numpy as np
+import scipy
+from scipy.optimize import linprog
+from scipy.sparse import diags, hstack
+
+from straggler.lbbsp import allocate_cpu, cpu_batch_sizes, gpu_batch_sizes, resolve
+
+
+def best_ms(run: Callable[..., object], *arguments: object, times: int = 5) -> float:
+    run(*arguments)  # compiled
+    best = float("inf")
+    for _ in range(times):
+        begun = time.perf_counter()
+        run(*arguments)
+        best = min(best, time.perf_counter() - begun)
+    return best * 1e3
+
+
+def rounded(real: np.ndarray, total: int) -> np.ndarray:
+    sizes = np.floor(real).astype(np.int64)
+    order = np.argsort(sizes - real)
+    sizes[order[: total - sizes.sum()]] += 1
+    return sizes
+
+
+def program(
+    slope: np.ndarray, fixed: np.ndarray, low: np.ndarray, high: np.ndarray, total: int
+) -> np.ndarray:
+    """minimise T: m x + b <= T, x_s <= x <= x_o, sum x = X."""
+    n = len(slope)
+    cost = np.zeros(n + 1)
+    cost[-1] = 1
+    times = hstack([diags(slope), -np.ones((n, 1))]).tocsr()
+    whole = np.append(np.ones(n), 0)[None, :]
+    bounds = [*zip(low, high, strict=True), (0, None)]
+    return linprog(cost, times, -fixed, whole, [total], bounds, method="highs").x[:-1]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true")
+    quick = parser.parse_args().quick
+    print(f"numpy {np.__version__}, scipy {scipy.__version__}; ms, best of 5")
+    print("longest: the longest worker's time with LP (CPU: proportional) and rounding, over ours")
+    print(f"{'n':>8}{'':>6}{'ours':>10}{'LP':>10}{'ratio':>9}{'one pass':>10}{'longest':>12}{'resolve':>10}")
+    for n in (32, 1000, 100_000):
+        cpu(n)
+        gpu(n, with_program=not quick or n <= 1000)
+
+
+def cpu(n: int) -> None:
+    rng = np.random.default_rng(n)
+    total, v = n * 128, rng.uniform(50, 150, n)
+    ours = best_ms(cpu_batch_sizes, v, total)
+    one = best_ms(lambda: total * v / v.sum())
+    longest = (rounded(total * v / v.sum(), total) / v).max() / (cpu_batch_sizes(v, total) / v).max()
+    state = allocate_cpu(v, total)
+    spent = []
+    for _ in range(60):
+        worker, speed = int(rng.integers(n)), float(rng.uniform(50, 150))
+        begun = time.perf_counter()
+        resolve(state, worker, speed)
+        spent.append(time.perf_counter() - begun)
+    again = 1e3 * float(np.median(spent))
+    print(f"{n:>8}{'CPU':>6}{ours:>10.3f}{'-':>10}{'-':>9}{one:>10.3f}{longest:>12.5f}{again:>10.3f}")
+
+
+def gpu(n: int, with_program: bool) -> None:
+    rng = np.random.default_rng(n)
+    total = n * 128
+    slope, intercept, comm = (
+        rng.uniform(0.0004, 0.002, n),
+        rng.uniform(0.01, 0.05, n),
+        rng.uniform(0, 0.02, n),
+    )
+    low, high = rng.integers(58, 104, n), rng.integers(384, 1185, n)
+    ours = best_ms(gpu_batch_sizes, slope, intercept, comm, low, high, total)
+    if not with_program:
+        print(f"{n:>8}{'GPU':>6}{ours:>10.3f}")
+        return
+    solve = best_ms(program, slope, intercept + comm, low, high, total, times=1)
+    sizes = rounded(program(slope, intercept + comm, low, high, total), total)
+    best = gpu_batch_sizes(slope, intercept, comm, low, high, total)
+    longest = (slope * sizes + intercept + comm).max() / (slope * best + intercept + comm).max()
+    print(f"{n:>8}{'GPU':>6}{ours:>10.3f}{solve:>10.1f}{ours / solve:>9.4f}{'-':>10}{longest:>12.5f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""Table 3 of Chen et al. on traces of ours: error of one-step predictions, and what it does to LB-BSP.
+
+Made traces (seeded): regime changes, bursts, drift, each with CPU and memory that explain the speed and without;
+and one recorded by `--record`: a pinned worker beside processes that come and go. SimpleRNN and LSTM are quoted.
+
+    python benchmarks/bench_straggler_predictors.py [--quick] [--record FILE [--seconds S]]
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import multiprocessing
+import os
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numba
+import numpy as np
+import psutil
+
+from straggler.narx import Narx
+from straggler.patterns import Cluster, parse_pattern
+from straggler.schemes import Experiment, parse_scheme, run_scheme
+from straggler.speed import Arima, Ema, Memoryless, SpeedPredictor
+from straggler.traces import SpeedTrace, bursts, drift, regimes, rmse
+
+RECORDED = Path(__file__).with_name("bench_straggler_recorded.csv")
+PREDICTORS: dict[str, Callable[[], SpeedPredictor]] = {
+    "memoryless": Memoryless,
+    "EMA 0.2": Ema,
+    "ARIMA(2,2,1)": Arima,
+    "NARX": Narx,
+    "NARX from 0": lambda: Narx(pretrained=None),
+}
+PRINTED = {
+    "memoryless": 11.85,
+    "EMA 0.2": 7.85,
+    "ARIMA(2,2,1)": 9.67,
+    "NARX": 4.78,
+}  # SimpleRNN 8.34, LSTM 9.19
+
+
+@numba.njit(cache=True)
+def work(units: int) -> float:
+    """A fixed amount of arithmetic."""
+    x = 0.5
+    for _ in range(units):
+        x = 3.7 * x * (1 - x)
+    return x
+
+
+def compete(seed: int, core: int) -> None:
+    """Another job: runs and sleeps by chance, on the worker's core."""
+    os.sched_setaffinity(0, {core})
+    rng = random.Random(seed)
+    while True:
+        end = time.monotonic() + rng.expovariate(1 / 1.5)
+        while time.monotonic() < end:
+            work(200_000)
+        time.sleep(rng.expovariate(1 / 2.0))
+
+
+def free_share(core: int) -> float:
+    """The share of its core that a process there would get: one over one plus those that run on it."""
+    running = 0
+    for process in psutil.process_iter(["status", "cpu_num"]):
+        if process.pid != os.getpid() and process.info["status"] == psutil.STATUS_RUNNING:
+            running += process.info["cpu_num"] == core
+    return 1 / (1 + running)
+
+
+def record(path: Path, seconds: float) -> None:
+    """Measure this machine: a CSV of seconds, cpu and memory per iteration, which is a pattern `trace:FILE`, too."""
+    core = min(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {core})
+    work(1000)
+    context = multiprocessing.get_context("spawn")
+    others = [context.Process(target=compete, args=(seed, core), daemon=True) for seed in range(2)]
+    for other in others:
+        other.start()
+    rows = []
+    try:
+        time.sleep(3)
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            cpu, memory = free_share(core), psutil.virtual_memory().available / psutil.virtual_memory().total
+            begun = time.perf_counter()
+            work(6_000_000)
+            rows.append((round(time.perf_counter() - begun, 6), round(cpu, 4), round(memory, 4)))
+    finally:
+        for other in others:
+            other.kill()
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file, lineterminator="\n").writerows([("seconds", "cpu", "memory"), *rows])
+    print(f"{len(rows)} iterations in {path}")
+
+
+def recorded(path: Path) -> SpeedTrace:
+    table = np.genfromtxt(path, delimiter=",", names=True)
+    return SpeedTrace(np.median(table["seconds"]) / table["seconds"] * 100, table["cpu"], table["memory"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--record", type=Path)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    arguments = parser.parse_args()
+    if arguments.record:
+        record(arguments.record, arguments.seconds)
+        return
+    seeds = range(2 if arguments.quick else 8)
+    rows: list[tuple[str, list[SpeedTrace], int]] = [
+        (
+            f"{made.__name__}, {'explained' if explained else 'not explained'}",
+            [made(s, explained=explained) for s in seeds],
+            600,
+        )
+        for explained in (True, False)
+        for made in (regimes, bursts, drift)
+    ]
+    if RECORDED.exists():
+        rows.append(("recorded", [recorded(RECORDED)], 600))
+    print("root mean square error, samples/s of about 100; iterations after the first 600")
+    print(f"{'trace':>28}" + "".join(f"{name:>14}" for name in PREDICTORS) + f"{'NARX / next':>14}")
+    for name, traces, skip in rows:
+        errors = {
+            who: float(np.mean([rmse(make(), t, skip) for t in traces])) for who, make in PREDICTORS.items()
+        }
+        second = min(error for who, error in errors.items() if not who.startswith("NARX"))
+        print(
+            f"{name:>28}"
+            + "".join(f"{e:>14.2f}" for e in errors.values())
+            + f"{errors['NARX'] / second:>14.2f}"
+        )
+    print(
+        f"{'printed (ResNet-32, B)':>28}" + "".join(f"{PRINTED.get(who, 0) or '-':>14}" for who in PREDICTORS)
+    )
+
+    print("\nLB-BSP, 32 workers, 128 samples each; waiting, per-update time over ASP")
+    schemes = ("bsp", "lb-bsp:memoryless", "lb-bsp:ema", "lb-bsp:arima", "lb-bsp:narx")
+    patterns = ["heterogeneous:0.3333"]
+    if not arguments.quick:
+        patterns = [
+            f"heterogeneous:{level},{redraw},{noise}"
+            for level, redraw, noise in [
+                ("1", 1000, 0.01), ("0.5", 1000, 0.01), ("0.3333", 1000, 0.01), ("0.3333", 100, 0.01),
+                ("0.3333", 20, 0.01), ("0.3333", 5, 0.01), ("0.3333", 1000, 0.03), ("0.3333", 1000, 0.1),
+                ("0.3333", 100, 0.1),
+            ]
+        ]  # fmt: skip
+    print(f"{'speeds, redraw, noise':>30}" + "".join(f"{name:>22}" for name in schemes))
+    experiment = Experiment(Cluster(32, 32), iterations=60 if arguments.quick else 1000, units=128)
+    for text in patterns:
+        pattern = parse_pattern(text)
+        asp, _ = run_scheme(parse_scheme("asp"), pattern, experiment, 0)
+        cells = []
+        for name in schemes:
+            row, _ = run_scheme(parse_scheme(name), pattern, experiment, 0)
+            cells.append(f"{row.waiting_share:>13.1%}{row.per_iteration_s / asp.per_iteration_s:>9.3f}")
+        print(f"{text.partition(':')[2]:>30}" + "".join(cells))
+
+
+if __name__ == "__main__":
+    main()
