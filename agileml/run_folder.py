@@ -98,6 +98,7 @@ class RunFolder:
         contiguous = {name: np.ascontiguousarray(table) for name, table in tables.items()}
         with _replacing(self.path / MODEL) as temporary:
             save_file(contiguous, temporary, metadata={"params_sha256": digest})
+            temporary.chmod(self.events.path.stat().st_mode)  # safetensors lets nobody else read it
         return digest
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
