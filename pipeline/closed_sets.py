@@ -103,25 +103,35 @@ def _enumerate(profile: Profile, max_states: int) -> list[int] | None:
     predecessors = _predecessor_masks(profile)
     start = _with_free(0, free, predecessors)
     costly = [i for i in profile.topological_order() if i not in set(free)]
+    after: list[set[int]] = [set() for _ in profile.layers]
+    for a, b in profile.edges:
+        after[a].add(b)
+    for layer in reversed(profile.topological_order()):
+        # What a free layer lets go on, its inputs let go on.
+        after[layer] = {c for b in after[layer] for c in (after[b] if b in set(free) else {b})}
     seen = {start}
-    queue = deque([start])
+    ready = tuple(layer for layer in costly if predecessors[layer] & ~start == 0)
+    queue = deque([(start, ready)])
     while queue:
-        mask = queue.popleft()
-        for layer in costly:
-            if mask >> layer & 1 or predecessors[layer] & ~mask:
-                continue
+        mask, ready = queue.popleft()
+        for layer in ready:
             bigger = _with_free(mask | 1 << layer, free, predecessors)
-            if bigger not in seen:
-                if len(seen) >= max_states:
-                    return None
-                seen.add(bigger)
-                queue.append(bigger)
+            if bigger in seen:
+                continue
+            if len(seen) >= max_states:
+                return None
+            seen.add(bigger)
+            fresh = [b for b in after[layer] if predecessors[b] & ~bigger == 0 and b not in ready]
+            queue.append((bigger, (*(b for b in ready if b != layer), *fresh)))
     return sorted(seen, key=lambda mask: (mask.bit_count(), mask))
 
 
 def _tabulate(profile: Profile, masks: list[int], *, is_all: bool) -> ClosedSets:
     count = len(profile.layers)
-    inside = np.array([[mask >> i & 1 for i in range(count)] for mask in masks], dtype=bool)
+    width = (count + 7) // 8
+    packed = np.frombuffer(b"".join(mask.to_bytes(width, "little") for mask in masks), dtype=np.uint8)
+    bits = np.unpackbits(packed.reshape(len(masks), width), axis=1, bitorder="little")
+    inside = bits[:, :count].astype(bool)
     crosses = np.zeros_like(inside)
     for a, b in profile.edges:
         crosses[:, a] |= inside[:, a] & ~inside[:, b]

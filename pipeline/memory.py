@@ -14,6 +14,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Number = TypeVar("Number", float, Floats)
 
 
 class Recompute(Enum):
@@ -39,16 +46,38 @@ def in_flight(workers_behind: int, replicas: int) -> int:
     return 1 + -(-workers_behind // replicas)
 
 
-def stage_bytes(d: int, parameter_bytes: float, activation_bytes: float, optimizer_factor: float) -> float:
+def stage_bytes(d: int, parameter_bytes: Number, activation_bytes: Number, optimizer_factor: float) -> Number:
     """Bytes on one replica that keeps its activations."""
     return d * (parameter_bytes + activation_bytes) + (1.0 + optimizer_factor) * parameter_bytes
 
 
 def recomputing_stage_bytes(
-    d: int, parameter_bytes: float, activation_bytes: float, input_bytes: float, optimizer_factor: float
-) -> float:
+    d: int, parameter_bytes: Number, activation_bytes: Number, input_bytes: Number, optimizer_factor: float
+) -> Number:
     """Bytes on one replica that keeps its input and computes its activations again."""
     return d * (parameter_bytes + input_bytes) + activation_bytes + (1.0 + optimizer_factor) * parameter_bytes
+
+
+def leaf_seconds(
+    rules: MemoryRules,
+    d: int,
+    compute_s: Floats,
+    forward_s: Floats,
+    parameter_bytes: Floats,
+    activation_bytes: Floats,
+    input_bytes: Floats,
+) -> Floats:
+    """The seconds of `leaf_choice` for many ranges at once."""
+    limit = np.inf if rules.limit_bytes is None else rules.limit_bytes
+    keep = stage_bytes(d, parameter_bytes, activation_bytes, rules.optimizer_factor)
+    plain = np.where(keep <= limit, compute_s, np.inf)
+    if rules.recompute is Recompute.NEVER:
+        return plain
+    need = recomputing_stage_bytes(d, parameter_bytes, activation_bytes, input_bytes, rules.optimizer_factor)
+    again = np.where(need <= limit, compute_s + forward_s, np.inf)
+    if rules.recompute is Recompute.ALWAYS:
+        return again
+    return np.where(np.isfinite(plain), plain, again)
 
 
 def leaf_choice(

@@ -22,7 +22,7 @@ from pipeline.kernels import (
     stage_seconds,
     uncut_exchange_seconds,
 )
-from pipeline.memory import MemoryRules, Recompute, leaf_choice
+from pipeline.memory import MemoryRules, Recompute, leaf_choice, leaf_seconds
 
 MODELS = {"thesis": THESIS, "released": RELEASED}
 
@@ -151,10 +151,24 @@ class Tables:
             seconds /= problem.parts.speeds[0]
             return np.where(sets.within.T, seconds[:, None] - seconds[None, :], np.inf)
         out = np.full((len(problem.parts.speeds), states, states, self.stages, 1, self.behind), np.inf)
+        inputs = sets.cut_bytes.copy()
+        inputs[0] = problem.input_bytes
+
+        def between(sums: Floats) -> Floats:
+            return sums[:, None] - sums[None, :]
+
         for kind, speed in enumerate(problem.parts.speeds):
-            for i, j in np.argwhere(sets.within):
-                for b in range(self.behind):
-                    out[kind, j, i, :, 0, b] = problem.leaf(i, j, 1 + b, speed)[0]
+            for b in range(self.behind):
+                seconds = leaf_seconds(
+                    problem.memory,
+                    1 + b,
+                    between(sets.compute_s) / speed,
+                    between(sets.forward_s) / speed,
+                    between(sets.parameter_bytes),
+                    between(sets.activation_bytes),
+                    np.broadcast_to(inputs[None, :], (states, states)),
+                )
+                out[kind, :, :, :, 0, b] = np.where(self.contains, seconds, np.inf)[:, :, None]
         return out
 
     def _row(self, level: int, kind: int, i: int) -> Floats:
