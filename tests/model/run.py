@@ -3,19 +3,83 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import time
 import traceback
 from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from tests.model.schedule import make_schedule
 from tests.model.simulator import Simulation
 
+LONGEST_S = 120  # of wall time: a loop in no time at all
 MODES = ("bsp", "sum", "ssp", "asp")
+
+
+@dataclass
+class Tally:
+    """What happened in many runs. `failed` has (seed, sentence) of those in which an invariant did not hold."""
+
+    mode: str
+    runs: int = 0
+    messages: int = 0
+    simulated_s: float = 0.0
+    seconds: float = 0.0  # of CPU
+    fired: Counter[str] = field(default_factory=Counter)
+    seen: Counter[str] = field(default_factory=Counter)
+    failed: list[tuple[int, str]] = field(default_factory=list)
+
+    def add(self, simulation: Simulation) -> None:
+        self.messages += simulation.messages
+        self.simulated_s += simulation.now_s
+        self.fired += simulation.fired
+        self.seen["lost"] += simulation.is_lost
+        for note in simulation.notes:
+            if note.kind == "view":
+                self.seen[f"stage {note.fields['stage']}"] += 1
+                self.seen["rollbacks"] += note.fields["rolled_back"]
+                self.seen["clocks redone"] += note.fields["redone"]
+
+    def __str__(self) -> str:
+        fired = ", ".join(f"{kind} {count}" for kind, count in sorted(self.fired.items()))
+        seen = ", ".join(f"{kind} {count}" for kind, count in sorted(self.seen.items()))
+        return (
+            f"{self.mode}: {self.runs} schedules, {self.runs / self.seconds:.1f} a CPU second, "
+            f"{self.messages} messages, {self.simulated_s:.0f} s simulated, {len(self.failed)} failed\n"
+            f"  fired: {fired}\n  seen: {seen}"
+        )
 
 
 def run_one(seed: int, mode: str, faults: int | None = None) -> Simulation:
     """Run one schedule to its end; raises when an invariant does not hold."""
     return Simulation(make_schedule(seed, mode, faults)).run()
+
+
+def _too_long(signum: int, frame: object) -> None:
+    raise TimeoutError(f"a schedule ran for more than {LONGEST_S} s")
+
+
+def run_many(
+    seeds: Iterable[int], mode: str, faults: int | None = None, *, stop_at_first: bool = False
+) -> Tally:
+    """Run the schedules of many seeds, until one fails if told so."""
+    tally = Tally(mode)
+    signal.signal(signal.SIGALRM, _too_long)
+    started_s = time.process_time()
+    for seed in seeds:
+        tally.runs += 1
+        signal.alarm(LONGEST_S)
+        try:
+            tally.add(run_one(seed, mode, faults))
+        except Exception as error:
+            tally.failed.append((seed, f"{type(error).__name__}: {str(error)[:300]}"))
+            if stop_at_first:
+                break
+        finally:
+            signal.alarm(0)
+    tally.seconds = time.process_time() - started_s
+    return tally
 
 
 def main() -> None:
@@ -24,39 +88,29 @@ def main() -> None:
     parser.add_argument("--seeds", default="0:100", help="first:stop")
     parser.add_argument("--mode", choices=(*MODES, "all"), default="all")
     parser.add_argument("--faults", type=int, help="so many faults in every schedule, none of them gentle")
+    parser.add_argument("--first", action="store_true", help="stop at the first seed that fails")
     arguments = parser.parse_args()
-    first, stop = (int(part) for part in arguments.seeds.split(":"))
-    seeds = range(first, stop) if arguments.seed is None else [arguments.seed]
     modes = MODES if arguments.mode == "all" else (arguments.mode,)
+    if arguments.seed is not None:
+        for mode in modes:
+            try:
+                simulation = run_one(arguments.seed, mode, arguments.faults)
+            except Exception:
+                traceback.print_exc()
+                raise SystemExit(f"{mode} seed {arguments.seed} failed") from None
+            for note in simulation.notes:
+                if note.kind != "clock":
+                    print(f"{mode} {note.kind}: {note.fields}")
+            print(f"{mode} seed {arguments.seed}: {simulation.messages} messages, {simulation.now_s:.1f} s")
+        return
+    first, stop = (int(part) for part in arguments.seeds.split(":"))
     failed = []
     for mode in modes:
-        fired: Counter[str] = Counter()
-        seen: Counter[str] = Counter()
-        messages, simulated_s, started_s = 0, 0.0, time.perf_counter()
-        for seed in seeds:
-            try:
-                simulation = run_one(seed, mode, arguments.faults)
-            except Exception as error:
-                failed.append((mode, seed))
-                if arguments.seed is not None:
-                    traceback.print_exc()
-                else:
-                    print(f"{mode} seed {seed}: {type(error).__name__}: {str(error)[:300]}")
-                continue
-            fired += simulation.fired
-            messages += simulation.messages
-            simulated_s += simulation.now_s
-            seen["lost"] += simulation.is_lost
-            for note in simulation.notes:
-                if note.kind == "view":
-                    seen[f"stage {note.fields['stage']}"] += 1
-                    seen["rollbacks"] += note.fields["rolled_back"]
-                    seen["clocks redone"] += note.fields["redone"]
-        seconds = time.perf_counter() - started_s
-        print(
-            f"{mode}: {len(seeds) / seconds:.1f} schedules/s, {messages} messages, {simulated_s:.0f} s simulated; "
-            f"fired {dict(sorted(fired.items()))}; {dict(sorted(seen.items()))}"
-        )
+        tally = run_many(range(first, stop), mode, arguments.faults, stop_at_first=arguments.first)
+        print(tally, flush=True)
+        for seed, problem in tally.failed:
+            print(f"  seed {seed}: {problem}", flush=True)
+        failed += [(mode, seed) for seed, _ in tally.failed]
     if failed:
         raise SystemExit(f"failed: {failed}")
 

@@ -61,6 +61,8 @@ class Schedule:
     thresholds: tuple[float, float]
     forced: int | None
     active_fraction: float
+    cut_every_s: float
+    cut_clocks: int
     network: Network
     gentle: bool
     faults: tuple[Fault, ...]
@@ -84,7 +86,7 @@ def make_schedule(seed: int, mode: str, faults: int | None = None) -> Schedule:
             rng.choice([0, 0.01]),
         )
     )
-    reliable, transient = rng.randint(1, 2), rng.randint(0, 4)
+    reliable, transient = rng.choice([1, 2, 2]), rng.choice([0, 1, 2, 3, 4, 5])
     plan: tuple[PlannedEvent, ...] = ()
     if planned:
         plan, transient = _make_plan(rng, clocks, transient)
@@ -102,6 +104,8 @@ def make_schedule(seed: int, mode: str, faults: int | None = None) -> Schedule:
         thresholds=rng.choice([(1.0, 15.0), (1.0, 3.0), (0.5, 1.5)]),
         forced=rng.choice([None, None, None, 1, 2, 3]),
         active_fraction=rng.choice([0.5, 1.0]),
+        cut_every_s=rng.choice([0.1, 0.5, 2.0]),
+        cut_clocks=rng.choice([3, 8]),
         network=network,
         gentle=gentle,
         faults=()
@@ -136,9 +140,9 @@ ROUGH = {
     "short_notice": 1,
     "cancelled_notice": 1,
     "kill": 2,
-    "kill_owner": 1,
+    "kill_owner": 3,
     "kill_many": 1,
-    "kill_reliable": 1,
+    "kill_reliable": 2,
     "freeze": 2,
     "freeze_reliable": 1,
     "cut": 1,

@@ -1,0 +1,426 @@
+"""Rules of the protocol, broken one at a time: each must be caught by the model.
+
+`python -m tests.model.mutants [NAME ...]` copies the source into a temporary folder, breaks one rule there and runs
+schedules in the mode where the rule matters until one fails. The table says which seed it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SEEDS = 5000
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """`old`, which occurs once in `file`, becomes `new`. `safe` says why no run can tell, where none can."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    mode: str
+    why: str
+    safe: str = ""
+
+
+NODE, SERVER, SHARD = "agileml/core/node.py", "agileml/core/server.py", "agileml/core/shard.py"
+WORKER, BACKUP = "agileml/core/worker.py", "agileml/core/backup.py"
+CHANGE, CONTROLLER = "agileml/core/change.py", "agileml/core/controller.py"
+MEMBERSHIP, CUTTING = "agileml/core/membership.py", "agileml/core/cutting.py"
+CONSISTENCY, COVERAGE = "straggler/consistency.py", "straggler/coverage.py"
+
+MUTANTS = (
+    # -- fences
+    Mutant(
+        "server obeys any epoch",
+        NODE,
+        "case Push() if message.epoch == self.promised:",
+        "case Push():",
+        "bsp",
+        "a frozen shard counts what its copy does not have",
+    ),
+    Mutant(
+        "owner not frozen by its promise",
+        NODE,
+        "case Push() if message.epoch == self.promised:",
+        "case Push() if message.epoch == (self.view.epoch if self.view else 0):",
+        "bsp",
+        "between promise and view it goes on counting",
+    ),
+    Mutant(
+        "worker obeys acks of any epoch",
+        NODE,
+        "case Ack() if not self.is_frozen and message.epoch == self.promised:",
+        "case Ack():",
+        "bsp",
+        "after a rollback an old acknowledgement stands for work that is gone",
+    ),
+    Mutant(
+        "worker obeys parameters of any epoch",
+        NODE,
+        "case Params() if not self.is_frozen and message.epoch == self.promised:",
+        "case Params():",
+        "bsp",
+        "a later version of another timeline stands for an acknowledgement",
+    ),
+    Mutant(
+        "backup obeys any epoch",
+        NODE,
+        "case Part() if message.epoch == self.promised:",
+        "case Part():",
+        "ssp",
+        "a part of another timeline gets into a cut",
+        safe="parts are named by clock and epoch, and a view drops those of other epochs: two more fences",
+    ),
+    Mutant(
+        "old views are obeyed",
+        NODE,
+        "case Announce() if message.view.epoch >= self.promised:",
+        "case Announce():",
+        "bsp",
+        "a late view takes a promise back",
+    ),
+    Mutant(
+        "old fetches are obeyed",
+        NODE,
+        "case Prepare() if message.epoch >= self.promised:",
+        "case Prepare():",
+        "bsp",
+        "a late PREPARE is answered as if it were new",
+        safe="_prepare itself changes nothing for an older epoch and answers with the newer promise",
+    ),
+    # -- clocks
+    Mutant(
+        "a clock counts as complete early",
+        SHARD,
+        "(done := self.pending.get(self.version)) and done.counted == self.job.all_units",
+        "(done := self.pending.get(self.version)) and done.counted.bit_count() >= self.job.units - 1",
+        "sum",
+        "a unit is missing",
+    ),
+    Mutant(
+        "no version before the newest",
+        CONSISTENCY,
+        "return Read.PREVIOUS if clock == version - 1 and has_previous else Read.BEHIND",
+        "return Read.BEHIND",
+        "bsp",
+        "redone work cannot read what its first run read",
+    ),
+    Mutant(
+        "redone work reads the newest version",
+        CONSISTENCY,
+        "return Read.PREVIOUS if clock == version - 1 and has_previous else Read.BEHIND",
+        "return Read.CURRENT",
+        "bsp",
+        "redone work reads a mixture of versions",
+    ),
+    Mutant(
+        "the version before does not move",
+        SHARD,
+        "return ShardCopy(self._cut(), self.previous, pending)",
+        "return ShardCopy(self._cut(), None, pending)",
+        "bsp",
+        "a new owner cannot serve redone work",
+    ),
+    Mutant(
+        "nobody is told that he is behind",
+        SERVER,
+        "self._send(worker, Behind(message.epoch, message.partition, message.clock))",
+        "pass",
+        "bsp",
+        "a worker waits for a clock that ended without it",
+        safe="without helpers a clock cannot end without a worker that it is dealt to; test_server has the rule",
+    ),
+    Mutant(
+        "sums in the order of arrival",
+        SHARD,
+        "self.pending[clock] = Fold(self.job.deterministic)",
+        "self.pending[clock] = Fold(False)",
+        "bsp",
+        "floats do not add associatively",
+    ),
+    Mutant(
+        "contributions survive a rollback",
+        WORKER,
+        "if self._view is None or view.timeline != self._view.timeline:",
+        "if self._view is None:",
+        "bsp",
+        "what was acknowledged in another timeline is never sent again",
+    ),
+    Mutant(
+        "SSP reads one clock too old",
+        CONSISTENCY,
+        "if clock - self.slack > version:",
+        "if clock - self.slack - 1 > version:",
+        "ssp",
+        "staleness is not bounded by the slack",
+    ),
+    Mutant(
+        "ASP counts twice",
+        SHARD,
+        "verdict = judge(union(self.counted.get(clock, ())), bundle)",
+        "verdict = Verdict.COUNT",
+        "asp",
+        "a message that comes twice is applied twice",
+    ),
+    Mutant(
+        "duplicates count",
+        COVERAGE,
+        "return Verdict.DUPLICATE",
+        "return Verdict.COUNT",
+        "sum",
+        "a message that comes twice counts twice",
+    ),
+    # -- changes
+    Mutant(
+        "staged copies are authoritative",
+        SERVER,
+        "p: {message.tag: copies[message.tag]}",
+        "p: {message.tag: copies[max(copies)]}",
+        "bsp",
+        "a copy of a view that was never written has counted what nobody else has",
+    ),
+    Mutant(
+        "tag of the last attempt",
+        CONTROLLER,
+        "tag = self.view.epoch if self.view else 0",
+        "tag = self._running.epoch - 1",
+        "bsp",
+        "copies of the durable view are dropped",
+    ),
+    Mutant(
+        "not everybody has promised",
+        CONTROLLER,
+        "if running.phase is Phase.PREPARE and not running.unpromised(alive):",
+        "if running.phase is Phase.PREPARE and len(running.unpromised(alive)) < 2:",
+        "bsp",
+        "an owner that goes on counting, or a rollback that was not needed",
+    ),
+    Mutant(
+        "view announced before it is durable",
+        CONTROLLER,
+        "self._persist(replace(self.record, view=running.change.view))",
+        "self._persist(replace(self.record, view=running.change.view)); "
+        "[self._send(m.name, Announce(running.change.view, self.limit)) for m in self.members.alive()]",
+        "bsp",
+        "nodes drop what the durable view says they hold",
+    ),
+    Mutant(
+        "no compare-and-set",
+        CONTROLLER,
+        'self._halt(HaltKind.REPLACED, f"another controller wrote record {event.number}")',
+        "self._persisted(event.number)",
+        "bsp",
+        "two controllers act at once",
+    ),
+    Mutant(
+        "base is the newest version",
+        CHANGE,
+        "base = min(state.version for state in states.values())",
+        "base = max(state.version for state in states.values())",
+        "bsp",
+        "a partition that is behind never gets what it lacks",
+    ),
+    Mutant(
+        "pending contributions do not move",
+        SHARD,
+        "pending = tuple((clock, self.pending[clock].copied()) for clock in sorted(self.pending))",
+        "pending = ()",
+        "bsp",
+        "acknowledged work is lost",
+    ),
+    Mutant(
+        "boundaries are not kept",
+        CHANGE,
+        "waiting_here = sorted({b for _, waiting in pending for b in waiting.get(clock, ())})",
+        "waiting_here = []",
+        "sum",
+        "bundles overlap in part",
+    ),
+    Mutant(
+        "pending work is dealt to nobody",
+        CHANGE,
+        "if bundle & lacking:",
+        "if bundle & lacking and bundle in had_by:",
+        "bsp",
+        "a dead worker's half-delivered bundle is never finished",
+    ),
+    Mutant(
+        "survivors are not rolled back",
+        CHANGE,
+        "states, sources = _from_cut(job, view, committed, holders)",
+        "states, sources = _from_cut(job, view, committed, holders); states |= frozen; "
+        "sources |= {p: Source(Kind.SHARD, view.owner[p]) for p in frozen}",
+        "bsp",
+        "partitions of two times in one model",
+    ),
+    Mutant(
+        "a rollback keeps the timeline",
+        CHANGE,
+        "            timeline = epoch\n",
+        "            timeline = view.timeline\n",
+        "bsp",
+        "workers keep contributions of what is undone",
+    ),
+    Mutant(
+        "machines under notice get work",
+        MEMBERSHIP,
+        "return member.is_alive and member.admitted and member.deadline_s is None",
+        "return member.is_alive and member.admitted",
+        "bsp",
+        "the notice is wasted: a rollback that was not needed",
+    ),
+    Mutant(
+        "machines under notice leave at once",
+        CONTROLLER,
+        "if member.deadline_s is not None and member.name not in view.members:",
+        "if member.deadline_s is not None:",
+        "bsp",
+        "what they hold goes with them",
+    ),
+    # -- cuts
+    Mutant(
+        "momentum is not in the cut",
+        SHARD,
+        "self._own(slot) for slot in cut.state",
+        "tuple(np.zeros_like(array) for array in slot) for slot in cut.state",
+        "bsp",
+        "the optimizer starts over after a rollback or a move",
+    ),
+    Mutant(
+        "cuts share rows that change",
+        SHARD,
+        "block.copy() if table.sparse else block",
+        "block",
+        "bsp",
+        "sparse tables change in place, and the cut with them",
+    ),
+    Mutant(
+        "a part commits as it arrives",
+        BACKUP,
+        "self._arriving[message.partition] = (name, message.cut)",
+        "self._arriving[message.partition] = (name, message.cut); self._cuts[message.partition] = message.cut",
+        "bsp",
+        "the committed cut is destroyed before the next one is whole",
+    ),
+    Mutant(
+        "a cut commits with a part missing",
+        CUTTING,
+        "len(self._stored) == self._partitions",
+        "len(self._stored) >= max(1, self._partitions - 1)",
+        "bsp",
+        "a rollback has nothing to go back to",
+    ),
+    Mutant(
+        "a late view drops parts of its own epoch",
+        BACKUP,
+        "if name.epoch == view.epoch",
+        "if name.epoch > view.epoch",
+        "bsp",
+        "a part that was acknowledged is gone, and the cut never whole",
+    ),
+    Mutant(
+        "a missed view loses the staged backup",
+        BACKUP,
+        "        self._unstage(tag)\n",
+        "        self._staged.clear()\n",
+        "bsp",
+        "the only copy of the committed cut is dropped",
+    ),
+    Mutant(
+        "ASP cuts without their coverage",
+        SHARD,
+        "counted = tuple((clock, tuple(sorted(self.counted[clock]))) for clock in sorted(self.counted))",
+        "counted = ()",
+        "asp",
+        "after a rollback or a move units are applied twice",
+    ),
+    Mutant(
+        "a late name drops the open cut",
+        CONTROLLER,
+        "return named and not self._cut.is_whole",
+        "return named",
+        "asp",
+        "a cut is named anew while it is being committed",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`seed` is the first that failed (None: none of them did)."""
+
+    mutant: Mutant
+    seed: int | None
+    how: str
+    seconds: float
+
+
+def try_mutant(mutant: Mutant, seeds: int = SEEDS) -> Verdict:
+    """Break one rule in a copy of the source and run schedules until one fails."""
+    started_s = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
+        copy_broken(mutant, Path(folder))
+        command = [sys.executable, "-m", "tests.model.run", "--first", "--mode", mutant.mode]
+        done = subprocess.run(
+            [*command, "--seeds", f"0:{seeds}"], cwd=folder, capture_output=True, text=True, check=False
+        )
+    seconds = time.perf_counter() - started_s
+    found = re.search(r"^  seed (\d+): (.*)", done.stdout, re.MULTILINE)
+    if found is None:
+        assert done.returncode == 0, done.stderr
+        return Verdict(mutant, None, "", seconds)
+    return Verdict(mutant, int(found[1]), found[2], seconds)
+
+
+def copy_broken(mutant: Mutant, folder: Path) -> None:
+    """The source with one rule broken. Compiled kernels come along, so that nothing is compiled anew."""
+    for part in ("agileml", "straggler", "tests/model"):
+        shutil.copytree(ROOT / part, folder / part)
+    path = folder / mutant.file
+    path.write_text(broken(mutant))
+
+
+def broken(mutant: Mutant) -> str:
+    """The text of the file with the rule broken."""
+    text = (ROOT / mutant.file).read_text()
+    count = text.count(mutant.old)
+    assert count == 1, f"{mutant.name}: {mutant.old!r} occurs {count} times in {mutant.file}, expected once"
+    return text.replace(mutant.old, mutant.new)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("names", nargs="*", help="parts of names; all by default")
+    parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--jobs", type=int, default=2)
+    arguments = parser.parse_args()
+    chosen = [m for m in MUTANTS if not arguments.names or any(name in m.name for name in arguments.names)]
+    escaped = []
+    print(f"{'mutant':42} {'mode':4}  {'caught':>11}  how")
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        for verdict in pool.map(lambda mutant: try_mutant(mutant, arguments.seeds), chosen):
+            mutant = verdict.mutant
+            caught = "no" if verdict.seed is None else f"by seed {verdict.seed}"
+            how = verdict.how if verdict.seed is not None else mutant.safe or "ESCAPED: " + mutant.why
+            print(f"{mutant.name:42} {mutant.mode:4}  {caught:>11}  {how[:100]}", flush=True)
+            if verdict.seed is None and not mutant.safe:
+                escaped.append(mutant.name)
+    print(f"{len(chosen)} mutants, {len(escaped)} escaped")
+    if escaped:
+        raise SystemExit(f"not caught within {arguments.seeds} seeds: {', '.join(escaped)}")
+
+
+if __name__ == "__main__":
+    main()

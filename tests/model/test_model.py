@@ -1,0 +1,69 @@
+"""The engine's own classes over a bad network, under thousands of random schedules of faults.
+
+Deterministic BSP has to end with the sequential bits, the other modes have to count each unit exactly once, and all
+have to keep the invariants of `invariants.py` on the way. A seed that fails is repeated by
+`python -m tests.model.run --seed N --mode M [--faults K]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from tests.model.run import MODES, Tally, run_many, run_one
+from tests.model.schedule import GENTLE, ROUGH
+
+KINDS = {*GENTLE, *ROUGH}
+
+
+def assert_clean(seeds: Iterable[int], mode: str, faults: int | None = None) -> Tally:
+    tally = run_many(seeds, mode, faults)
+    print(f"\n{tally}")
+    how = f"python -m tests.model.run --mode {mode}" + (f" --faults {faults}" if faults else "")
+    assert not tally.failed, f"{len(tally.failed)} of {tally.runs} failed; {how} --seed N: {tally.failed[:5]}"
+    return tally
+
+
+def assert_everything_happened(tally: Tally) -> None:
+    """A test that injects nothing proves nothing."""
+    missing = KINDS - set(tally.fired)
+    assert not missing, missing
+    for what in ("stage 1", "stage 2", "stage 3", "rollbacks", "clocks redone"):
+        assert tally.seen[what], what
+
+
+@pytest.mark.parametrize("mode", ["bsp", "ssp", "asp"])
+def test_300_schedules(mode: str) -> None:
+    assert_everything_happened(assert_clean(range(300), mode))
+
+
+def test_100_schedules_with_one_sum_per_worker() -> None:
+    assert_clean(range(100), "sum")
+
+
+@pytest.mark.parametrize(("mode", "seeds"), [("bsp", 20), ("ssp", 5), ("asp", 5)])
+def test_schedules_of_30_faults(mode: str, seeds: int) -> None:
+    tally = assert_clean(range(seeds), mode, faults=30)
+    assert sum(tally.fired.values()) > 15 * seeds, tally
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_seed_repeats_exactly(mode: str) -> None:
+    for seed in range(4):
+        first, second = run_one(seed, mode, 8), run_one(seed, mode, 8)
+        assert first.notes == second.notes
+        assert first.store == second.store
+        assert (first.messages, first.now_s) == (second.messages, second.now_s)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", MODES)
+def test_5000_schedules(mode: str) -> None:
+    assert_everything_happened(assert_clean(range(300, 5000), mode))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", MODES)
+def test_100_schedules_of_30_faults(mode: str) -> None:
+    assert_everything_happened(assert_clean(range(100), mode, faults=30))
