@@ -123,7 +123,7 @@ def main() -> None:
         for made in (regimes, bursts, drift)
     ]
     if RECORDED.exists():
-        rows.append(("recorded", [recorded(RECORDED)], 600))
+        rows.append(("recorded (after 200)", [recorded(RECORDED)], 200))
     print("root mean square error, samples/s of about 100; iterations after the first 600")
     print(f"{'trace':>28}" + "".join(f"{name:>14}" for name in PREDICTORS) + f"{'NARX / next':>14}")
     for name, traces, skip in rows:

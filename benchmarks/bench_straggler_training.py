@@ -2,7 +2,8 @@
 
 The simulator logs for every contribution which units it holds, when it read the parameters and when it arrived. Here
 these gradients are really computed, on the parameters of that moment, in numpy: BSP, SSP and FlexRR read whole
-versions and apply whole clocks, ASP and ElasticBSP apply on arrival. Iterations and seconds to 90% test accuracy.
+versions and apply whole clocks, ASP and ElasticBSP apply on arrival. Iterations and seconds to 90% test accuracy,
+for good (it holds for five iterations).
 
     python benchmarks/bench_straggler_training.py [--quick]
 """
@@ -21,7 +22,7 @@ from straggler.patterns import Cluster, parse_pattern
 from straggler.schemes import Experiment, Kind, parse_scheme, run_scheme
 from straggler.simulate import Counted, Outcome
 
-GOAL = 0.90
+GOAL, HOLD = 0.90, 5  # reached when it holds for so many iterations
 WORKERS = 16
 
 
@@ -56,6 +57,7 @@ def replay_clocks(digits: Digits, outcome: Outcome, rate: float) -> tuple[float,
     for push in outcome.log:
         by_clock.setdefault(push.bundle.clock, []).append(push)
     versions = [np.zeros((65, 10))]
+    held: list[tuple[float, float]] = []
     for clock, completed_ns in enumerate(outcome.completed_ns):
         sizes: dict[int, int] = {}
         for push in by_clock[clock]:
@@ -70,8 +72,10 @@ def replay_clocks(digits: Digits, outcome: Outcome, rate: float) -> tuple[float,
             items = np.arange(first + push.bundle.start, first + push.bundle.stop)
             step += digits.gradient(versions[read], items[items < len(digits.train_x)])
         versions.append(versions[-1] - rate * step)
-        if digits.accuracy(versions[-1]) >= GOAL:
-            return clock + 1.0, completed_ns / 1e9
+        good = digits.accuracy(versions[-1]) >= GOAL
+        held = [*held, (clock + 1.0, completed_ns / 1e9)] if good else []
+        if len(held) == HOLD:
+            return held[0]
     return None
 
 
@@ -81,14 +85,18 @@ def replay_arrivals(digits: Digits, outcome: Outcome, rate: float, units: int) -
     place = {push.bundle: position for position, push in enumerate(reads)}
     arrived: list[int] = []
     history = [np.zeros((65, 10))]
+    held: list[tuple[float, float]] = []
     for done, push in enumerate(outcome.log, 1):
         first = place[push.bundle] * units
         items = np.arange(first, first + units) % len(digits.train_x)
         seen = history[bisect_right(arrived, push.read_ns)]
         history.append(history[-1] - rate * digits.gradient(seen, items))
         arrived.append(push.arrived_ns)
-        if done % 8 == 0 and digits.accuracy(history[-1]) >= GOAL:
-            return done / WORKERS, push.arrived_ns / 1e9
+        if done % WORKERS == 0:
+            good = digits.accuracy(history[-1]) >= GOAL
+            held = [*held, (done / WORKERS, push.arrived_ns / 1e9)] if good else []
+            if len(held) == HOLD:
+                return held[0]
     return None
 
 
