@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from agileml.core.messages import CONTROLLER, Cut, Part, PartAck, ShardState, Stored
@@ -15,17 +16,16 @@ class Backup:
 
     send: SendTo
     committed: CutId = INITIAL
-    _cuts: dict[int, Cut] = field(default_factory=dict)  # partition -> its part of the committed cut
+    _cuts: dict[int, tuple[CutId, Cut]] = field(default_factory=dict)  # partition -> its part, committed
     _arriving: dict[int, tuple[CutId, Cut]] = field(default_factory=dict)
-    _staged: dict[tuple[int, int], Cut] = field(default_factory=dict)  # (epoch, partition), for a change
+    _staged: dict[tuple[int, int], tuple[CutId, Cut]] = field(default_factory=dict)  # (epoch, partition)
 
     def part(self, owner: str, message: Part) -> None:
         """Keep a part of the open cut."""
         self.commit(message.committed)
         name = CutId(message.cut.clock, message.epoch)
         known = self._arriving.get(message.partition)
-        is_late = known is not None and (known[0].epoch, known[0].clock) > (name.epoch, name.clock)
-        if name.clock > self.committed.clock and not is_late:
+        if name > self.committed and (known is None or known[0] <= name):
             self._arriving[message.partition] = (name, message.cut)
             self.send(CONTROLLER, Stored(message.epoch, message.partition, name.clock))
         self.send(owner, PartAck(message.epoch, message.partition, name.clock))
@@ -37,22 +37,27 @@ class Backup:
         self.committed = committed
         for partition, (name, cut) in list(self._arriving.items()):
             if name == committed:
-                self._cuts[partition] = cut
-            if name.clock <= committed.clock:
+                self._cuts[partition] = (name, cut)
+            if name <= committed:
                 del self._arriving[partition]
 
     def held(self) -> tuple[tuple[int, ShardState], ...]:
         """The partitions whose part of the committed cut is here, and its coverage."""
         return tuple(
             (p, ShardState(cut.clock, cut.counted))
-            for p, cut in sorted(self._cuts.items())
-            if cut.clock == self.committed.clock
+            for p, (name, cut) in sorted(self._cuts.items())
+            if name == self.committed
         )
 
     def cut(self, partition: int) -> Cut | None:
         """The partition's part of the committed cut, if it is here."""
-        cut = self._cuts.get(partition)
-        return cut if cut and cut.clock == self.committed.clock else None
+        name, cut = self._cuts.get(partition, (None, None))
+        return cut if name == self.committed else None
+
+    def parts(self) -> Iterator[tuple[int, CutId, Cut]]:
+        """(partition, name, cut) of everything that is committed here."""
+        for partition, (name, cut) in sorted(self._cuts.items()):
+            yield partition, name, cut
 
     def arrived(self, partition: int) -> Cut | None:
         """The partition's part of the open cut, if it is here."""
@@ -66,15 +71,15 @@ class Backup:
 
     def _unstage(self, epoch: int) -> None:
         """Take over what was staged for `epoch`, unless a newer committed cut came meanwhile; drop the rest."""
-        for (staged_for, partition), cut in self._staged.items():
+        for (staged_for, partition), (name, cut) in self._staged.items():
             known = self._cuts.get(partition)
-            if staged_for == epoch and (known is None or known.clock < cut.clock):
-                self._cuts[partition] = cut
+            if staged_for == epoch and (known is None or known[0] < name):
+                self._cuts[partition] = (name, cut)
         self._staged.clear()
 
-    def stage(self, epoch: int, partition: int, cut: Cut) -> None:
-        """Get ready to be the backup of a partition in `epoch`."""
-        self._staged[epoch, partition] = cut
+    def stage(self, epoch: int, partition: int, name: CutId, cut: Cut) -> None:
+        """Get ready to be the backup of a partition in `epoch`, with its part of the cut committed then."""
+        self._staged[epoch, partition] = (name, cut)
 
     def is_staged(self, epoch: int, partition: int) -> bool:
         """True when `stage` was called for it."""
@@ -84,7 +89,7 @@ class Backup:
         """The view is durable: keep the partitions it gives to this node, and parts that came in its epoch."""
         mine = {p for p, node in enumerate(view.backup) if node == me}
         self._unstage(view.epoch)
-        self._cuts = {p: cut for p, cut in self._cuts.items() if p in mine}
+        self._cuts = {p: named for p, named in self._cuts.items() if p in mine}
         self._arriving = {
             p: (name, cut) for p, (name, cut) in self._arriving.items() if name.epoch == view.epoch
         }

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from agileml.core.job import Job
 from agileml.core.messages import Fetch, Kind, Promise, Role, ShardState, Source
 from agileml.core.placement import Machines, Placement, StageRule, moves, place
+from agileml.core.saving import Checkpoint
 from agileml.core.view import NOBODY, CutId, View
 from straggler.coverage import Units, aligned_subtrees, ranges, union
 
@@ -24,6 +25,11 @@ class Change:
     fetches: tuple[tuple[str, Fetch], ...]
     rolled_back: bool
     reason: str
+
+    @property
+    def committed(self) -> CutId:
+        """The committed cut after the change: the same as before, unless everyone goes back to a checkpoint."""
+        return self.view.committed
 
 
 class LostError(Exception):
@@ -39,34 +45,20 @@ def plan_change(
     promises: Mapping[str, Promise],
     machines: Machines,
     finishing: Sequence[str] = (),
+    checkpoint: Checkpoint | None = None,
 ) -> Change:
     """The change to the nearest arrangement on these machines. Raises `LostError`.
 
     `finishing` are machines that will go, but have the time to end what they compute for clocks that are begun.
+    `checkpoint` is what everyone goes back to when machines have lost even the committed cut; None: the start.
     """
     if not machines.reliable:
         raise LostError("no reliable machine is left")
     placement = _place(job, rule, view, machines)
-    members = machines.reliable + machines.transient
     holders = _holders(promises)
-    backups = _plan_backups(epoch, committed, holders, placement, view)
-    if view is None:
-        states = {p: ShardState(0, ()) for p in range(job.layout.partitions)}
-        sources = {p: Source(Kind.INITIAL, NOBODY) for p in states}
-        timeline, rolled_back, because = epoch, False, "first view"
-    else:
-        frozen = _authoritative(view, promises)
-        rolled_back = len(frozen) < job.layout.partitions
-        if rolled_back:
-            lost = sorted(set(range(job.layout.partitions)) - set(frozen))
-            states, sources = _from_cut(job, view, committed, holders)
-            timeline = epoch
-            because = f"partitions {lost} are lost with their owners: back to clock {committed.clock}"
-        else:
-            states = frozen
-            sources = {p: Source(Kind.SHARD, view.owner[p]) for p in frozen}
-            timeline = view.timeline
-            because = "nothing lost"
+    start = _start(job, epoch, view, committed, promises, holders, checkpoint)
+    backups = _plan_backups(epoch, start, holders, placement)
+    states, sources, rolled_back = start.states, start.sources, start.rolled_back
     base = min(state.version for state in states.values())
     share = _share(job, placement)
     members = machines.reliable + machines.transient
@@ -83,16 +75,79 @@ def plan_change(
         previous=placement.previous,
         base=base,
         open=dealt,
-        timeline=timeline,
-        committed=committed,
+        timeline=epoch if view is None or rolled_back else view.timeline,
+        committed=start.committed,
     )
     fetches = [
-        (node, Fetch(epoch, p, Role.OWNER, sources[p])) for p, node in enumerate(placement.owner)
+        (node, Fetch(epoch, p, Role.OWNER, start.committed, sources[p]))
+        for p, node in enumerate(placement.owner)
     ] + backups
-    reason = f"{placement.reason}; {because}"
+    reason = f"{placement.reason}; {start.reason}"
     if view is not None:
         reason += f"; {moves(view.owner, placement.owner)} partitions move"
     return Change(new_view, tuple(fetches), rolled_back, reason)
+
+
+@dataclass(frozen=True)
+class _Start:
+    """Where every partition goes on from: its state, where that is, and what is committed then."""
+
+    states: Mapping[int, ShardState]
+    sources: Mapping[int, Source]
+    committed: CutId
+    rolled_back: bool
+    reason: str
+    stored: Source | None = None  # everything comes from a checkpoint, or is the start
+
+
+def _start(
+    job: Job,
+    epoch: int,
+    view: View | None,
+    committed: CutId,
+    promises: Mapping[str, Promise],
+    holders: Holders,
+    checkpoint: Checkpoint | None,
+) -> _Start:
+    if view is None:
+        return _from_store(job, epoch, checkpoint, "first view", rolled_back=False)
+    frozen = _authoritative(view, promises)
+    lost = sorted(set(range(job.layout.partitions)) - set(frozen))
+    if not lost:
+        sources = {p: Source(Kind.SHARD, view.owner[p]) for p in frozen}
+        return _Start(frozen, sources, committed, rolled_back=False, reason="nothing lost")
+    why = f"partitions {lost} are lost with their owners"
+    if committed.clock == 0:
+        return _from_store(job, epoch, None, f"{why}: back to the start", rolled_back=True)
+    gone = [p for p in range(job.layout.partitions) if p not in holders]
+    if gone:
+        to = f"the checkpoint at clock {checkpoint.name.clock}" if checkpoint else "the start"
+        why = f"partitions {gone} are lost with their owners and backups: back to {to}"
+        return _from_store(job, epoch, checkpoint, why, rolled_back=True)
+    states, sources = {}, {}
+    for partition in range(job.layout.partitions):
+        kind, node, states[partition] = holders[partition][0]
+        sources[partition] = Source(kind, node)
+    why += f": back to clock {committed.clock}"
+    return _Start(states, sources, committed, rolled_back=True, reason=why)
+
+
+def _from_store(
+    job: Job, epoch: int, checkpoint: Checkpoint | None, reason: str, *, rolled_back: bool
+) -> _Start:
+    partitions = range(job.layout.partitions)
+    if checkpoint is None:
+        initial = Source(Kind.INITIAL, NOBODY)
+        states = {p: ShardState(0, ()) for p in partitions}
+        return _Start(
+            states, dict.fromkeys(partitions, initial), CutId(0, epoch), rolled_back, reason, initial
+        )
+    name = checkpoint.name
+    saved = Source(Kind.CHECKPOINT, NOBODY, name)
+    states = {p: ShardState(name.clock, checkpoint.counted[p]) for p in partitions}
+    # A name of its own: cuts of the time line that is given up must not be taken for it.
+    again = CutId(name.clock, epoch)
+    return _Start(states, dict.fromkeys(partitions, saved), again, rolled_back, reason, saved)
 
 
 def _place(job: Job, rule: StageRule, view: View | None, machines: Machines) -> Placement:
@@ -142,45 +197,25 @@ def _holders(promises: Mapping[str, Promise]) -> Holders:
     return found
 
 
-def _from_cut(
-    job: Job, view: View, committed: CutId, holders: Holders
-) -> tuple[dict[int, ShardState], dict[int, Source]]:
-    """Every partition from the committed cut: where it is, and what of later clocks it has."""
-    states, sources = {}, {}
-    for partition in range(job.layout.partitions):
-        if committed.clock == 0:
-            states[partition], sources[partition] = ShardState(0, ()), Source(Kind.INITIAL, NOBODY)
-            continue
-        if partition not in holders:
-            raise LostError(
-                f"partition {partition} at clock {committed.clock} is lost: "
-                f"its owner {view.owner[partition]} and its backup {view.backup[partition]} are gone"
-            )
-        kind, node, states[partition] = holders[partition][0]
-        sources[partition] = Source(kind, node)
-    return states, sources
-
-
 def _plan_backups(
-    epoch: int,
-    committed: CutId,
-    holders: Holders,
-    placement: Placement,
-    view: View | None,
+    epoch: int, start: _Start, holders: Holders, placement: Placement
 ) -> list[tuple[str, Fetch]]:
-    """Fetches for backups that do not have their part of the committed cut yet."""
+    """Fetches for backups that do not have their part of the committed cut yet.
+
+    A part that no machine has any more is left out: the next cut makes it good.
+    """
     fetches: list[tuple[str, Fetch]] = []
-    if committed.clock == 0:
+    if start.committed.clock == 0:
         return fetches
     for partition, node in enumerate(placement.backup):
-        have = holders.get(partition, ())
-        if any(kind is Kind.BACKUP and holder == node for kind, holder, _ in have):
+        if start.stored is not None:
+            fetches.append((node, Fetch(epoch, partition, Role.BACKUP, start.committed, start.stored)))
             continue
-        if not have:
-            gone = view.backup[partition] if view else NOBODY
-            raise LostError(f"the backup of partition {partition} is lost with machine {gone}")
-        kind, holder, _ = have[-1]  # a backup rather than an owner, which has more to do
-        fetches.append((node, Fetch(epoch, partition, Role.BACKUP, Source(kind, holder))))
+        have = holders.get(partition, ())
+        if have and not any(kind is Kind.BACKUP and holder == node for kind, holder, _ in have):
+            kind, holder, _ = have[-1]  # a backup rather than an owner, which has more to do
+            source = Source(kind, holder)
+            fetches.append((node, Fetch(epoch, partition, Role.BACKUP, start.committed, source)))
     return fetches
 
 

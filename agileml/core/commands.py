@@ -8,7 +8,8 @@ from typing import Any
 
 from agileml.application import Array
 from agileml.core.fold import Contribution
-from agileml.core.messages import Message
+from agileml.core.messages import Cut, Message, Saved, SaveFailed
+from agileml.core.view import CutId
 from straggler.coverage import Units
 
 # -- asked of a node's shell --------------------------------------------------------------------------------
@@ -49,6 +50,15 @@ class LoadSlices:
 
 
 @dataclass(frozen=True)
+class SavePart:
+    """Write a part of a committed cut to the checkpoint store: answer `PartSaved`."""
+
+    name: CutId
+    partition: int
+    cut: Cut
+
+
+@dataclass(frozen=True)
 class Leave:
     """This node holds nothing any more: end."""
 
@@ -81,8 +91,15 @@ class Loaded:
     slices: Units
 
 
-NodeCommand = Send | Begin | Compute | LoadSlices | Leave
-NodeEvent = Begun | Computed | Loaded
+@dataclass(frozen=True)
+class PartSaved:
+    """A part is written, or could not be."""
+
+    outcome: Saved | SaveFailed
+
+
+NodeCommand = Send | Begin | Compute | LoadSlices | SavePart | Leave
+NodeEvent = Begun | Computed | Loaded | PartSaved
 
 # -- asked of the controller's shell ------------------------------------------------------------------------
 
@@ -101,6 +118,14 @@ class Note:
 
     kind: str
     fields: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Seal:
+    """All parts of a checkpoint are written: write its manifest. Answer `Sealed` or `SealFailed`."""
+
+    name: CutId
+    parts: tuple[Saved, ...]
 
 
 @dataclass(frozen=True)
@@ -135,4 +160,4 @@ class Halt:
     trace: str = ""
 
 
-ControllerCommand = Send | Persist | Note | Finished | Released | Halt
+ControllerCommand = Send | Persist | Note | Seal | Finished | Released | Halt

@@ -26,7 +26,17 @@ from typing import Any
 
 from agileml.core.change import LostError, plan_change
 from agileml.core.change_run import ChangeRun, Phase
-from agileml.core.commands import ControllerCommand, Finished, Halt, HaltKind, Note, Persist, Released, Send
+from agileml.core.commands import (
+    ControllerCommand,
+    Finished,
+    Halt,
+    HaltKind,
+    Note,
+    Persist,
+    Released,
+    Seal,
+    Send,
+)
 from agileml.core.cutting import CutRule, OpenCut
 from agileml.core.events import (
     Admit,
@@ -39,6 +49,8 @@ from agileml.core.events import (
     NoticeCancelled,
     Persisted,
     Received,
+    Sealed,
+    SealFailed,
     Superseded,
     Tick,
 )
@@ -57,6 +69,9 @@ from agileml.core.messages import (
     Prepare,
     Promise,
     Release,
+    Save,
+    Saved,
+    SaveFailed,
     Status,
     Stored,
 )
@@ -64,6 +79,7 @@ from agileml.core.placement import StageRule
 from agileml.core.plan import PlannedEvent, PlanRunner
 from agileml.core.progress_log import ProgressLog
 from agileml.core.record import Record
+from agileml.core.saving import Checkpoint, OpenSave
 from agileml.core.tier import Tier
 from agileml.core.triggers import slices_for, why_change, why_start
 from agileml.core.view import CutId, View
@@ -84,10 +100,15 @@ class ControllerSettings:
     worth_finishing_s: float = 0.2
     expected: int = 1
     seed: int = 0
+    checkpoint_every_s: float | None = None
 
 
 class Controller:
-    """One controller process. `record` is the newest durable record there was (None: the run is new)."""
+    """One controller process.
+
+    `record` is the newest durable record there was (None: the run is new), `checkpoint` the newest whole one (a new
+    run goes on from it).
+    """
 
     def __init__(
         self,
@@ -96,6 +117,7 @@ class Controller:
         settings: ControllerSettings,
         plan: Sequence[PlannedEvent] = (),
         record: Record | None = None,
+        checkpoint: Checkpoint | None = None,
     ) -> None:
         self.name = name
         self.job = job
@@ -112,7 +134,8 @@ class Controller:
         self._listen_until_s: float | None = None
         self._versions: dict[int, int] = {}
         self._cut = OpenCut(job.layout.partitions)
-        self._log = ProgressLog(None if self._restarted else 0)
+        self._log = ProgressLog(None if self._restarted or checkpoint else 0)
+        self._save = OpenSave(settings.checkpoint_every_s, job.layout.partitions, checkpoint)
         self._resend_due_s = 0.0
         self._takeover = self.record.number > 0
 
@@ -183,6 +206,11 @@ class Controller:
                 self._persisted(event.number)
             case Superseded():
                 self._halt(HaltKind.REPLACED, f"another controller wrote record {event.number}")
+            case Sealed():
+                self._save.sealed(event.name)
+                self._note("checkpoint", clock=event.name.clock)
+            case SealFailed():
+                self._save_failed(event.name, event.reason)
             case Tick():
                 self._tick()
         self._advance()
@@ -253,12 +281,21 @@ class Controller:
             case Missed() if self._is_current(message.epoch) and self._cut.is_open_at(message.clock):
                 self._cut.missed(message.version, self._interval(), self.job.clocks)
                 self._send_cut()
+            case Saved():
+                if (parts := self._save.saved(message)) is not None:
+                    self._out.append(Seal(message.cut, tuple(parts)))
+            case SaveFailed():
+                self._save_failed(message.cut, message.reason)
             case Failure():
                 problem = f"machine {sender}: {message.problem}"
                 self._note("error", machine=sender, problem=message.problem, trace=message.trace)
                 self._halt(HaltKind.USER_CODE, problem, message.trace)
             case _:
                 pass  # of another epoch
+
+    def _save_failed(self, name: CutId, reason: str) -> None:
+        if self._save.failed(name):
+            self._note("checkpoint_failed", clock=name.clock, reason=reason)
 
     def _is_current(self, epoch: int) -> bool:
         return self.view is not None and self._running is None and epoch == self.view.epoch
@@ -308,6 +345,8 @@ class Controller:
         self._release_leavers()
         if (trigger := self._trigger()) is not None:
             self._claim(trigger)
+        elif self._begin_save():
+            self._send_save()
         elif self._cut.is_whole:
             assert self.view is not None
             assert self._cut.next is not None
@@ -322,7 +361,19 @@ class Controller:
             self._send_cut()
 
     def _is_done(self) -> bool:
-        return self.record.committed.clock == self.job.clocks and self.plan.is_over and self.is_quiet
+        is_last = self.record.committed.clock == self.job.clocks
+        return is_last and self.plan.is_over and self.is_quiet and self._save.cut is None
+
+    def _begin_save(self) -> bool:
+        committed = self.record.committed
+        is_last = committed.clock == self.job.clocks
+        return self._save.begin(committed, self._now_s, is_last=is_last) is not None
+
+    def _send_save(self) -> None:
+        assert self.view is not None
+        if self._save.cut is not None:
+            for node in sorted(set(self.view.backup)):
+                self._send(node, Save(self._save.cut))
 
     def _trigger(self) -> str | None:
         """Why the arrangement must change, if it must."""
@@ -350,7 +401,8 @@ class Controller:
                 self._claim(running.trigger)
             elif not any(running.outstanding()):
                 running.phase = Phase.COMMIT
-                self._persist(replace(self.record, view=running.change.view))
+                change = running.change
+                self._persist(replace(self.record, view=change.view, committed=change.committed))
 
     def _plan_and_install(self, running: ChangeRun) -> None:
         view = self.view
@@ -371,6 +423,7 @@ class Controller:
                 promises,
                 machines,
                 self._finishing(),
+                self._save.newest,
             )
         except LostError as error:
             self._wait_or_halt(running, str(error))
@@ -515,6 +568,7 @@ class Controller:
                 self._send(member.name, Limit(view.epoch, self.limit))
         if self.record.committed.clock < self.job.clocks or self._cut.next is not None:
             self._send_cut()
+        self._send_save()
 
     def _is_transient(self, node: str) -> bool:
         return self.members.nodes[node].tier is Tier.TRANSIENT

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from agileml.core.messages import Message
 from agileml.core.tier import Tier
+from agileml.core.view import CutId
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,21 @@ class Superseded:
 
 
 @dataclass(frozen=True)
+class Sealed:
+    """The checkpoint is whole and will be found."""
+
+    name: CutId
+
+
+@dataclass(frozen=True)
+class SealFailed:
+    """The checkpoint's manifest could not be written."""
+
+    name: CutId
+    reason: str
+
+
+@dataclass(frozen=True)
 class Tick:
     """Nothing but time has passed."""
 
@@ -101,5 +117,7 @@ ControllerEvent = (
     | Received
     | Persisted
     | Superseded
+    | Sealed
+    | SealFailed
     | Tick
 )

@@ -207,6 +207,7 @@ class Kind(Enum):
     OWN_CUT = "own cut"  # an owner's own copy of the committed cut
     BACKUP = "backup"  # a backup's committed cut
     INITIAL = "initial"  # the application's initial values: the cut at clock 0
+    CHECKPOINT = "checkpoint"  # a cut that was saved outside of the machines
 
 
 class Role(Enum):
@@ -218,19 +219,21 @@ class Role(Enum):
 
 @dataclass(frozen=True)
 class Source:
-    """`kind` at `node`: a shard of the durable view, or the committed cut."""
+    """`kind` at `node`: a shard of the durable view, the committed cut, or the one saved as `checkpoint`."""
 
     kind: Kind
     node: str
+    checkpoint: CutId | None = None
 
 
 @dataclass(frozen=True)
 class Fetch:
-    """Controller to a node: get ready to be `role` for a partition in `epoch`."""
+    """Controller to a node: get ready to be `role` for a partition in `epoch`; `committed` is the cut then."""
 
     epoch: int
     partition: int
     role: Role
+    committed: CutId
     source: Source
 
 
@@ -297,6 +300,34 @@ class Status:
 
 
 @dataclass(frozen=True)
+class Save:
+    """Controller to backups: write your parts of the committed cut to the checkpoint store."""
+
+    cut: CutId
+
+
+@dataclass(frozen=True)
+class Saved:
+    """Backup to controller: a part is in the checkpoint store. `counted` is the cut's coverage."""
+
+    cut: CutId
+    partition: int
+    file: str
+    size_bytes: int
+    sha256: str
+    counted: Pending
+
+
+@dataclass(frozen=True)
+class SaveFailed:
+    """Backup to controller: a part could not be written, or is here no more; the sentence says why."""
+
+    cut: CutId
+    partition: int
+    reason: str
+
+
+@dataclass(frozen=True)
 class Failure:
     """Node to controller: the user's code or data failed here; the run cannot go on. `trace` may be empty."""
 
@@ -339,6 +370,9 @@ Message = (
     | Limit
     | Load
     | Status
+    | Save
+    | Saved
+    | SaveFailed
     | Failure
     | Heard
     | Release

@@ -19,6 +19,8 @@ from agileml.core.commands import (
     LoadSlices,
     NodeCommand,
     NodeEvent,
+    PartSaved,
+    SavePart,
     Send,
 )
 from agileml.core.job import Job
@@ -28,6 +30,7 @@ from agileml.core.messages import (
     Announce,
     Behind,
     Copy,
+    Cut,
     Fetch,
     Get,
     Heard,
@@ -46,11 +49,14 @@ from agileml.core.messages import (
     Push,
     Release,
     Role,
+    Save,
+    Saved,
+    SaveFailed,
     ShardCopy,
     Status,
 )
-from agileml.core.server import Initial, Server
-from agileml.core.view import View
+from agileml.core.server import Server, Stores
+from agileml.core.view import CutId, View
 from agileml.core.worker import Worker
 
 
@@ -63,9 +69,9 @@ class Timers:
 
 
 class Node:
-    """The state of one machine. `initial` gives the initial blocks of a partition."""
+    """The state of one machine."""
 
-    def __init__(self, name: str, job: Job, timers: Timers, initial: Initial) -> None:
+    def __init__(self, name: str, job: Job, timers: Timers, stores: Stores) -> None:
         self.name = name
         self.job = job
         self.timers = timers
@@ -75,10 +81,12 @@ class Node:
         self.loaded = 0
         self._out: list[NodeCommand] = []
         self._local: deque[Message] = deque()
-        self.server = Server(job, self._send, initial)
+        self.server = Server(job, self._send, stores)
         self.worker = Worker(name, job, self._send, self._out_append)
         self.backup = Backup(self._send)
         self._fetching: dict[tuple[int, Role], Fetch] = {}
+        self._saving: dict[int, CutId] = {}
+        self._outcomes: dict[int, Saved | SaveFailed] = {}
         self._status_due_s = 0.0
         self._retry_due_s = 0.0
         self._reported_limit = -1
@@ -100,6 +108,9 @@ class Node:
             case Loaded():
                 self.loaded = event.slices
                 self._status_due_s = now_s
+            case PartSaved():
+                self._send(CONTROLLER, event.outcome)
+                self._outcomes[event.outcome.partition] = event.outcome
         return self._flush(now_s)
 
     def tick(self, now_s: float) -> list[NodeCommand]:
@@ -186,6 +197,8 @@ class Node:
             case NameCut() if message.epoch == self.promised:
                 self.backup.commit(message.committed)
                 self.server.name_cut(message)
+            case Save():
+                self._save(message)
             case Load():
                 if message.slices & ~self.loaded:
                     self._out.append(LoadSlices(message.slices | self.loaded))
@@ -196,6 +209,27 @@ class Node:
                     self._out.append(Leave())
             case _:
                 pass  # of another epoch: fenced off
+
+    def _save(self, message: Save) -> None:
+        """Have the parts of the committed cut written, each once."""
+        if self.view is None:
+            return
+        self.backup.commit(message.cut)
+        held = {partition: cut for partition, name, cut in self.backup.parts() if name == message.cut}
+        for partition in [p for p, node in enumerate(self.view.backup) if node == self.name]:
+            outcome = self._outcomes.get(partition)
+            if outcome is not None and outcome.cut == message.cut:
+                self._send(CONTROLLER, outcome)
+            elif self._saving.get(partition) == message.cut:
+                continue
+            elif partition in held:
+                self._saving[partition] = message.cut
+                self._out.append(SavePart(message.cut, partition, held[partition]))
+            else:
+                reason = (
+                    f"machine {self.name} has no part {partition} of the cut at clock {message.cut.clock}"
+                )
+                self._send(CONTROLLER, SaveFailed(message.cut, partition, reason))
 
     def _prepare(self, message: Prepare) -> None:
         if message.epoch > self.promised:
@@ -220,10 +254,13 @@ class Node:
 
     def _fetch_backup(self, message: Fetch) -> bool:
         if not self.backup.is_staged(message.epoch, message.partition):
-            cut = self.backup.cut(message.partition) or self.server.own_cut(message.partition, self.tag)
+            if message.source.kind in (Kind.INITIAL, Kind.CHECKPOINT):
+                cut: Cut | None = self.server.stored_cut(message.partition, message.source)
+            else:
+                cut = self.backup.cut(message.partition) or self.server.own_cut(message.partition, self.tag)
             if cut is None:
                 return False
-            self.backup.stage(message.epoch, message.partition, cut)
+            self.backup.stage(message.epoch, message.partition, message.committed, cut)
         self._send(CONTROLLER, Installed(message.epoch, message.partition, Role.BACKUP))
         return True
 
@@ -244,9 +281,9 @@ class Node:
         if fetch is None:
             return
         if message.role is Role.OWNER:
-            self.server.install(message.epoch, message.partition, fetch.source.kind, message.copy)
+            self.server.install(fetch, message.copy)
         else:
-            self.backup.stage(message.epoch, message.partition, message.copy.cut)
+            self.backup.stage(message.epoch, message.partition, fetch.committed, message.copy.cut)
             self._send(CONTROLLER, Installed(message.epoch, message.partition, Role.BACKUP))
 
     def _announce(self, message: Announce, now_s: float) -> None:

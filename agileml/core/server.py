@@ -8,6 +8,7 @@ between the two, because after a promise nothing of the older epoch is obeyed.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from agileml.application import Array
 from agileml.core.job import Job
@@ -33,21 +34,31 @@ from agileml.core.messages import (
     Role,
     ShardCopy,
     ShardState,
+    Source,
 )
 from agileml.core.shard import Shard, initial_cut
 from agileml.core.view import INITIAL, CutId, View
 from straggler.consistency import Read
 
 SendTo = Callable[[str, Message], None]
-Initial = Callable[[int], tuple[Array, ...]]
+
+
+class Stores(Protocol):
+    """Where cuts come from that no machine has."""
+
+    def initial(self, partition: int) -> tuple[Array, ...]:
+        """The application's initial blocks of a partition."""
+
+    def saved(self, name: CutId, partition: int) -> Cut:
+        """A partition's part of a checkpoint."""
 
 
 class Server:
     """Serves partitions in one epoch at a time. The caller fences: it hands over messages of that epoch only."""
 
-    def __init__(self, job: Job, send: SendTo, initial: Initial) -> None:
+    def __init__(self, job: Job, send: SendTo, stores: Stores) -> None:
         self.job = job
-        self.initial = initial
+        self._stores = stores
         self.limit = 0  # clocks >= limit may not start (partition 0 alone watches it)
         self._send = send
         self._view: View | None = None
@@ -152,7 +163,7 @@ class Server:
     def _commit(self, committed: CutId) -> None:
         self._committed = max(self._committed, committed)
         for partition, part in list(self._unacked.items()):
-            if part.cut.clock <= self._committed.clock:
+            if CutId(part.cut.clock, part.epoch) <= self._committed:
                 del self._unacked[partition]
 
     def _stream(self, partition: int, shard: Shard) -> None:
@@ -225,13 +236,20 @@ class Server:
         cut = self.own_cut(message.partition, tag)
         return ShardCopy(cut, None, ()) if cut else None
 
-    def install(self, epoch: int, partition: int, source: Kind, copy: ShardCopy) -> None:
+    def install(self, message: Fetch, copy: ShardCopy) -> None:
         """Stage a copy under a new epoch."""
         shard = Shard.restored(self.job, copy)
-        if source is not Kind.SHARD:
-            shard.own_cuts[self._committed] = copy.cut
-        self._copies.setdefault(partition, {})[epoch] = shard
-        self._send(CONTROLLER, Installed(epoch, partition, Role.OWNER))
+        if message.source.kind is not Kind.SHARD:
+            shard.own_cuts[message.committed] = copy.cut
+        self._copies.setdefault(message.partition, {})[message.epoch] = shard
+        self._send(CONTROLLER, Installed(message.epoch, message.partition, Role.OWNER))
+
+    def stored_cut(self, partition: int, source: Source) -> Cut:
+        """A cut that comes from no machine: initial values, or a checkpoint."""
+        if source.kind is Kind.INITIAL:
+            return initial_cut(self.job, self._stores.initial(partition))
+        assert source.checkpoint is not None, source
+        return self._stores.saved(source.checkpoint, partition)
 
     def fetch(self, message: Fetch, me: str, tag: int) -> bool:
         """Install from what is here already; False when it must be asked for elsewhere."""
@@ -239,16 +257,15 @@ class Server:
         source = message.source
         if message.epoch in copies:
             self._send(CONTROLLER, Installed(message.epoch, message.partition, Role.OWNER))
-        elif source.kind is Kind.INITIAL:
-            cut = initial_cut(self.job, self.initial(message.partition))
-            self.install(message.epoch, message.partition, source.kind, ShardCopy(cut, None, ()))
+        elif source.kind in (Kind.INITIAL, Kind.CHECKPOINT):
+            self.install(message, ShardCopy(self.stored_cut(message.partition, source), None, ()))
         elif source.kind is Kind.SHARD and source.node == me:
             copies[message.epoch] = copies[tag]  # not moved: the same shard under its new tag
             self._send(CONTROLLER, Installed(message.epoch, message.partition, Role.OWNER))
         elif source.kind is Kind.OWN_CUT and source.node == me:
             cut_here = self.own_cut(message.partition, tag)
             assert cut_here is not None, (message, self._committed)
-            self.install(message.epoch, message.partition, source.kind, ShardCopy(cut_here, None, ()))
+            self.install(message, ShardCopy(cut_here, None, ()))
         else:
             return False
         return True

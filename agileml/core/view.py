@@ -5,19 +5,26 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, total_ordering
 
 from straggler.coverage import Units, parse, show
 
 NOBODY = ""
 
 
-@dataclass(frozen=True, order=True)
+@total_ordering
+@dataclass(frozen=True)
 class CutId:
-    """A cut: its clock, and the epoch in which it was taken. An aborted cut of another epoch is another cut."""
+    """A cut: its clock, and the epoch in which it was taken. An aborted cut of another epoch is another cut.
+
+    Newer is who was taken in a later epoch; of one epoch, at a later clock.
+    """
 
     clock: int
     epoch: int
+
+    def __lt__(self, other: CutId) -> bool:
+        return (self.epoch, self.clock) < (other.epoch, other.clock)
 
 
 INITIAL = CutId(0, 0)  # the application's initial values

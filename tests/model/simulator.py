@@ -25,8 +25,11 @@ from agileml.core.commands import (
     Loaded,
     LoadSlices,
     Note,
+    PartSaved,
     Persist,
     Released,
+    SavePart,
+    Seal,
     Send,
 )
 from agileml.core.contract import initial_values
@@ -40,15 +43,19 @@ from agileml.core.events import (
     NoticeCancelled,
     Persisted,
     Received,
+    Sealed,
+    SealFailed,
     Superseded,
     Tick,
 )
-from agileml.core.messages import CONTROLLER, Ack, Message, Params
+from agileml.core.messages import CONTROLLER, Ack, Cut, Message, Params, Saved, SaveFailed
 from agileml.core.node import Node, Timers
 from agileml.core.placement import StageRule
 from agileml.core.plan import PlannedJoin
 from agileml.core.record import Record
+from agileml.core.saving import Checkpoint
 from agileml.core.tier import Tier
+from agileml.core.view import INITIAL, CutId
 from agileml.core.work import Reads, Work
 from agileml.sequential import run_sequential
 from straggler.coverage import members
@@ -94,6 +101,19 @@ class SimulatedController(Process):
     controller: Controller = field(default=None)  # type: ignore[assignment]
 
 
+class SimulatedStores:
+    """Initial values and checkpoints, for a node."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+
+    def initial(self, partition: int) -> tuple[Array, ...]:
+        return self._simulation.job.layout.blocks(self._simulation.initial, partition)
+
+    def saved(self, name: CutId, partition: int) -> Cut:
+        return self._simulation.saved[name, partition]
+
+
 class ModelError(AssertionError):
     """An invariant does not hold, or the run hangs."""
 
@@ -112,12 +132,15 @@ class Simulation:
         self.nodes: dict[str, SimulatedNode] = {}
         self.controllers: list[SimulatedController] = []
         self.finished: Finished | None = None
-        self.is_lost = False  # the run's end because something that it needs is nowhere any more
+        self.is_lost = False  # the run's end because no reliable machine is left
+        self.saved: dict[tuple[CutId, int], Cut] = {}  # the checkpoint store
+        self.sealed: list[Checkpoint] = []
+        self.checkpoint_every_s = self.rng.choice([None, 0.6, 2.0])
         self.notes: list[Note] = []
         self.fired: Counter[str] = Counter()
         self.messages = 0
         self.acceptors: dict[tuple[int, int], str] = {}
-        self.committed = (0, 0)
+        self.committed = INITIAL
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._sequence = 0
         self._aimed = [fault for fault in s.faults if fault.aim]
@@ -190,8 +213,7 @@ class Simulation:
 
     def start_node(self, tier: Tier, *, admitted: bool = True) -> None:
         name = f"n{len(self.nodes)}"
-        initial = lambda p: self.job.layout.blocks(self.initial, p)  # noqa: E731
-        node = Node(name, self.job, Timers(status_s=0.2, retry_s=1.0), initial)
+        node = Node(name, self.job, Timers(status_s=0.2, retry_s=1.0), SimulatedStores(self))
         work = Work(self.toy, self.job.layout, self.job.parts, deterministic=self.job.deterministic)
         simulated = SimulatedNode(name, node=node, work=work, tier=tier, admitted=admitted)
         self.nodes[name] = simulated
@@ -209,14 +231,16 @@ class Simulation:
         s = self.schedule
         settings = ControllerSettings(
             rule=StageRule(s.thresholds, s.forced, s.active_fraction),
-            cuts=CutRule(every_s=0.5, max_clocks=3),
+            cuts=CutRule(s.cut_every_s, s.cut_clocks),
             timeout_s=1.0,
             retry_s=0.5,
             join_wait_s=0.5,
             expected=0 if self.controllers else self.expected,  # some may have died since the first one
             seed=s.seed,
+            checkpoint_every_s=self.checkpoint_every_s,
         )
-        controller = Controller(f"c{len(self.controllers)}", self.job, settings, s.plan, record)
+        newest = max(self.sealed, key=lambda checkpoint: checkpoint.name, default=None)
+        controller = Controller(f"c{len(self.controllers)}", self.job, settings, s.plan, record, newest)
         simulated = SimulatedController(controller.name, controller=controller)
         self.controllers.append(simulated)
         for node in self.nodes.values():
@@ -260,10 +284,36 @@ class Simulation:
                 case LoadSlices():
                     simulated.work.load(members(command.slices))
                     self.happen(simulated, self.rng.uniform(0.1, 0.6), Loaded(command.slices))
+                case SavePart():
+                    self.after(self.rng.uniform(0.05, 0.5), lambda c=command: self.save(simulated, c))
                 case Leave():
                     simulated.is_dead = True
                 case _:
                     raise AssertionError(command)
+
+    def save(self, simulated: SimulatedNode, command: SavePart) -> None:
+        """Write a part of a checkpoint: one in twenty finds the disk full."""
+        if simulated.is_dead:
+            return
+        outcome: Saved | SaveFailed
+        if self.rng.random() < 0.05:
+            outcome = SaveFailed(command.name, command.partition, "no space left")
+        else:
+            self.saved[command.name, command.partition] = command.cut
+            outcome = Saved(command.name, command.partition, "part", 1, "0", command.cut.counted)
+        self.happen(simulated, 0.0, PartSaved(outcome))
+
+    def seal(self, simulated: SimulatedController, command: Seal) -> None:
+        """Write a checkpoint's manifest."""
+        if simulated.is_dead:
+            return
+        if self.rng.random() < 0.05:
+            self.tell(simulated, SealFailed(command.name, "no space left"))
+            return
+        assert all((command.name, p) in self.saved for p in range(self.job.layout.partitions))
+        self.sealed.append(Checkpoint(command.name, tuple(part.counted for part in command.parts)))
+        self.fired["checkpoint"] += 1
+        self.tell(simulated, Sealed(command.name))
 
     def happen(self, simulated: SimulatedNode, seconds: float, event: Any) -> None:
         def deliver() -> None:
@@ -301,6 +351,8 @@ class Simulation:
                 case Persist():
                     self.after(self.rng.uniform(0.001, 0.05), lambda c=command: self.persist(simulated, c))
                     self.aim("Persist")
+                case Seal():
+                    self.after(self.rng.uniform(0.01, 0.2), lambda c=command: self.seal(simulated, c))
                 case Note():
                     self.notes.append(command)
                 case Released():
@@ -335,17 +387,8 @@ class Simulation:
         return Record.from_text(self.store[max(self.store)]) if self.store else None
 
     def really_lost(self) -> bool:
-        """True when no reliable machine is left, or some partition's committed cut is with no machine that lives."""
-        record = self.newest_record()
-        alive = [n.node for n in self.nodes.values() if not n.is_dead]
-        if record is None or not self.alive(Tier.RELIABLE):
-            return True
-        holds = lambda node, p: (  # noqa: E731
-            node.backup.cut(p) or node.backup.arrived(p) or node.server.own_cut(p, node.tag)
-        )
-        return record.committed.clock > 0 and not all(
-            any(holds(node, p) for node in alive) for p in range(self.job.layout.partitions)
-        )
+        """True when no reliable machine is left: everything else is with a machine, in a checkpoint, or the start."""
+        return not self.alive(Tier.RELIABLE)
 
     # -- the network ----------------------------------------------------------------------------------------
 
@@ -456,10 +499,7 @@ class Simulation:
             case "notice_reliable":
                 return self.spare_reliable()
             case "kill_reliable":
-                # In stage 1 it takes parameters with it, and only a checkpoint has them.
-                record = self.newest_record()
-                staged = record is not None and record.view is not None and record.view.stage > 1
-                return self.spare_reliable() if staged else []
+                return self.spare_reliable()
             case "kill_many":
                 return self.pick(1 + self.rng.randrange(4))
             case "kill_owner":
