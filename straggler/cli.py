@@ -73,7 +73,7 @@ def stragglers(
 
     console = Console()
     if not console.is_terminal:
-        console = Console(width=120)  # a pipe has no width of its own
+        console = Console(width=140)  # a pipe has no width of its own
     variants = dict(chosen.variants) or {"": chosen.flexrr}
     runs = [
         (label, parameters, text, scheme, drawing)
@@ -92,7 +92,7 @@ def stragglers(
         except ValueError as error:
             raise typer.BadParameter(str(error)) from error
         rows.append((label, row))
-    console.print(_table(summarise(rows), bool(chosen.variants), chosen.variants_of))
+    console.print(_table(summarise(rows), bool(chosen.variants)))
     try:
         write_report(folder, chosen, rows)
     except OSError as error:
@@ -112,11 +112,11 @@ def _check_folder(folder: Path) -> None:
         raise typer.BadParameter(f"--out {folder}: {parent} is not a folder that can be written to")
 
 
-def _table(summaries: list[Summary], variants: bool, variants_of: str) -> Table:
+def _table(summaries: list[Summary], variants: bool) -> Table:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    for heading in ("pattern", *([variants_of] if variants else []), "scheme"):
+    for heading in ("pattern", *(["variant"] if variants else []), "scheme"):
         table.add_column(heading, no_wrap=True)
     for heading in ("s/iteration", "spread", "ideal", "over ideal", "waiting", "moved", "messages"):
         table.add_column(heading, justify="right", no_wrap=True)
