@@ -250,8 +250,8 @@ class Controller:
 
     def _notice(self, event: Notice) -> None:
         member = self.members.nodes.get(event.node)
-        if member is None or not member.is_alive or member.deadline_s is not None:
-            return
+        if member is None or member.is_gone or member.is_released or member.deadline_s is not None:
+            return  # one that is only silent may come back, and must not get work again
         member.deadline_s = event.deadline_s
         self._note("notice", machines=[event.node], warning_s=event.deadline_s - self._now_s)
 
@@ -307,7 +307,7 @@ class Controller:
         if self.view is not None and self._running is None and status.epoch == self.view.epoch:
             for partition, version in status.versions:
                 self._versions[partition] = max(version, self._versions.get(partition, 0))
-        self._out.extend(self._log.add(status.progress))
+            self._out.extend(self._log.add(status.progress))  # of this timeline: a late one may be of another
         if status.progress and self._log.heard is not None:
             self._send(member.name, Heard(self._log.heard))
         if self._running is None and self.view is not None and status.epoch < self.view.epoch:

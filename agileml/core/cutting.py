@@ -33,13 +33,17 @@ class OpenCut:
 
     def name(self, version: int, interval: int, last: int) -> None:
         """Choose the next clock: `interval` clocks after what has been reached, at most `last`."""
-        self._stored.clear()
-        self.next = min(last, version + interval)
+        self._extra = 1
+        self._choose(version + interval, last)
 
     def missed(self, version: int, interval: int, last: int) -> None:
         """A shard was past the named clock: name a later one, farther ahead each time."""
         self._extra *= 2
-        self.name(version, max(interval, self._extra), last)
+        self._choose(version + max(interval, self._extra), last)
+
+    def _choose(self, clock: int, last: int) -> None:
+        self._stored.clear()
+        self.next = min(last, clock)
 
     def stored(self, partition: int, clock: int) -> None:
         """A part has arrived at its backup."""

@@ -88,7 +88,8 @@ class PlanRunner:
         else:
             chosen = list(transient)
             if event.count is not None:
-                chosen = random.Random(f"{self._seed}/{self.fired}").sample(chosen, event.count)
+                count = min(event.count, len(chosen))  # fewer are left when some died
+                chosen = random.Random(f"{self._seed}/{self.fired}").sample(chosen, count)
             actions = [Notice(node, now_s + event.warning_s) for node in chosen]
         self.fired += 1
         self._running = (event, frozenset(chosen))

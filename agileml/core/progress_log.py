@@ -17,13 +17,17 @@ class ProgressLog:
         self._last_s: float | None = None
 
     def add(self, entries: Iterable[Progress]) -> Iterator[Note]:
-        """Take up what partition 0's owner reports; a note for each clock that is news."""
+        """Take up what partition 0's owner reports; a note for each clock that is news.
+
+        The owner repeats everything that nobody said he had heard, so what is missing before his first entry was
+        told to another controller: it is not waited for.
+        """
         for entry in entries:
-            if self.heard is None:
-                self.heard = entry.clock
-            if entry.clock != self.heard:
+            if self.heard is not None and entry.clock < self.heard:
                 continue
-            seconds = None if self._last_s is None else max(0.0, entry.at_s - self._last_s)
+            follows = entry.clock == self.heard and self._last_s is not None
+            seconds = max(0.0, entry.at_s - self._last_s) if follows and self._last_s is not None else None
+            self.heard = entry.clock
             if seconds is not None:
                 self.clock_s = seconds if self.clock_s is None else 0.8 * self.clock_s + 0.2 * seconds
             self._last_s = entry.at_s

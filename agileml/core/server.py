@@ -123,6 +123,8 @@ class Server:
         shard.push(message.clock, message.bundle, message.contribution, now_s)
         self._send(worker, Ack(message.epoch, message.partition, message.clock, message.bundle))
         if shard.version != before:
+            if message.partition != 0:
+                shard.progress.clear()  # partition 0 alone reports
             self._answer_waiting(message.partition)
             self._stream(message.partition, shard)
 
