@@ -192,3 +192,15 @@ def test_plain_values() -> None:
     assert plain({1: np.int64(2), "s": {3, 1}, "a": np.array([1.0, np.nan]), "p": Path("x")}) == {
         "1": 2, "s": [1, 3], "a": [1.0, None], "p": "x",
     }  # fmt: skip
+
+
+def test_the_recipe_in_the_quick_start_gives_the_digest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "quickstart.md").read_text()
+    recipe = re.search(r"```python\n(import hashlib.*?)```", page, re.DOTALL)[1]
+    folder = RunFolder.create(tmp_path / "run", "mf")
+    digest = folder.write_model({"users": np.eye(3, dtype=np.float32), "items": np.arange(4.0).reshape(2, 2)})
+    monkeypatch.chdir(folder.path)
+    exec(recipe, {})
+    assert capsys.readouterr().out.strip() == digest
