@@ -293,6 +293,11 @@ def _print_rows(rows: object, data_parallel_s: float) -> None:
         ratio = f"{base / row.simulated_s:.2f}x"
         table.add_row(row.name, row.config, predicted, f"{row.simulated_s * 1e3:.3f}", ratio)
     Console(width=110).print(table)
+    if rows[0].simulated_s > 1.02 * base and rows[0].config != "data parallel":
+        print(
+            "Simulated, data parallelism is faster: the cost model charges an exchange of gradients between servers "
+            "for every minibatch of a server, the simulation once per round of all replicas."
+        )
 
 
 def _topology(text: str) -> tuple[Topology, float | None, tuple[float, ...] | None]:
