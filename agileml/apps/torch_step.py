@@ -149,13 +149,19 @@ class Stepper:
 @contextmanager
 def seeded(seed: int, threads: int, device: torch.device) -> Iterator[None]:
     """torch's own random numbers from `seed` on and so many threads meanwhile; both as before afterwards."""
-    devices = [device] if device.type == "cuda" else []
+    # torch.manual_seed also walks through every kind of accelerator, which takes longer than a small step.
+    generators = [torch.default_generator]
+    if device.type == "cuda":
+        generators.append(torch.cuda.default_generators[device.index or 0])
+    states = [generator.get_state() for generator in generators]
     before = torch.get_num_threads()
     # Always: it also tells torch's own MKL, which limits of OpenMP from elsewhere do not reach.
     torch.set_num_threads(threads)
     try:
-        with torch.random.fork_rng(devices):
-            torch.manual_seed(seed)
-            yield
+        for generator in generators:
+            generator.manual_seed(seed)
+        yield
     finally:
         torch.set_num_threads(before)
+        for generator, state in zip(generators, states, strict=True):
+            generator.set_state(state)
