@@ -2,7 +2,8 @@
 
 Two processes on this machine, one thread of computing each, the same modules, optimizer (momentum) and minibatch: 64
 items a process, so 128 a clock. Everything is measured in turn, for several rounds; a time is the median of the rounds'
-medians, a ratio the median of the rounds' ratios.
+medians, a ratio the median of the rounds' ratios. CPU is that of both processes together per step, all their threads:
+it says what the work is where other programs share the machine.
 `python benchmarks/bench_ddp.py [--quick] [--models mlp,cnn] [--partitions 2] [--rounds 5]`.
 
 The limit: the model's own step in one process on its own share (no exchange at all), while the other does the same.
@@ -18,6 +19,7 @@ import socket
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,6 +40,7 @@ os.environ |= {
 }
 
 import ddp_peer
+import numpy as np
 import torch
 from ddp_peer import Options, Task, items, resident_mb
 
@@ -104,12 +107,33 @@ def serve_machine(pipe: Connection, rank: int) -> None:
     idle = resident_mb()["rss"]
     while (asked := pipe.recv()) is not None:
         spec, keys, head = asked
+        clock = CpuClock()
         machine = Machine(f"m{rank}", spec, spec.build(), "127.0.0.1", keys, head)
         machine.start()
         pipe.send(machine.address)
         pipe.recv()
         machine.stop()
-        pipe.send(resident_mb()["peak"] - idle)
+        pipe.send((clock.stop(), resident_mb()["peak"] - idle))
+
+
+class CpuClock:
+    """What CPU time this process had used at what wall time, looked up every few milliseconds."""
+
+    def __init__(self) -> None:
+        self._seen: list[tuple[float, float]] = []
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(0.005):
+            self._seen.append((time.time(), time.process_time()))
+
+    def stop(self) -> list[tuple[float, float]]:
+        """All pairs of (wall time, CPU seconds)."""
+        self._stopping.set()
+        self._thread.join()
+        return self._seen
 
 
 class Pair:
@@ -146,14 +170,22 @@ def free_port() -> int:
         return int(listening.getsockname()[1])
 
 
-Sample = tuple[float, float]  # median seconds of a step, peak memory of a process above an idle one in MB
+@dataclass(frozen=True)
+class Sample:
+    """Of a step: median wall seconds, mean CPU seconds of both processes together. Memory: peak of a process, in MB
+    above an idle one; only true of what a process runs first, since freed memory stays with it."""
+
+    seconds: float
+    cpu_s: float
+    memory_mb: float
 
 
 def run_ddp(pair: Pair, task: Task, options: Options | None, steps: int) -> Sample:
     pair.tell((task, options, steps))
     answers = pair.answers()
-    return (
-        statistics.median(s for seconds, _ in answers for s in seconds[WARM_UP:]),
+    return Sample(
+        statistics.median(s for seconds, _ in answers for s, _ in seconds[WARM_UP:]),
+        sum(statistics.fmean(cpu_s for _, cpu_s in seconds[WARM_UP:]) for seconds, _ in answers),
         max(memory for _, memory in answers),
     )
 
@@ -171,10 +203,16 @@ def run_engine(pair: Pair, task: Task, engine: Engine, steps: int) -> Sample:
             ends = ends_of_clocks(head)
         finally:
             pair.tell("stop")
-            memory = max(pair.answers())
+            answers = pair.answers()
             head.stop()
     seconds = [after - before for before, after in pairwise(ends)]
-    return statistics.median(seconds[WARM_UP - 1 :]), memory
+    first, last = ends[WARM_UP - 1], ends[-1]
+    cpu_s = sum(np.diff(np.interp((first, last), *zip(*seen, strict=True)))[0] for seen, _ in answers)
+    return Sample(
+        statistics.median(seconds[WARM_UP - 1 :]),
+        float(cpu_s) / (len(ends) - WARM_UP),
+        max(memory for _, memory in answers),
+    )
 
 
 def ends_of_clocks(head: Head) -> list[float]:
@@ -250,19 +288,23 @@ def main() -> None:
 
 def report(task: Task, found: dict[str, list[Sample]]) -> dict[str, float]:
     """Print the table of a model; ratios are medians of the rounds' ratios."""
-    seconds = {label: [s for s, _ in samples] for label, samples in found.items()}
+    seconds = {label: [sample.seconds for sample in samples] for label, samples in found.items()}
+    cpu_s = {label: statistics.median(sample.cpu_s for sample in samples) for label, samples in found.items()}
     tuned = [label for label in seconds if "bucket_cap" in label]
     best = min(tuned, key=lambda label: statistics.median(seconds[label]))
 
     def ratio(label: str, to: str) -> float:
         return statistics.median(a / b for a, b in zip(seconds[label], seconds[to], strict=True))
 
-    print(f"\n{task.name}\n  {'':56}{'ms':>9}{'/ DDP':>8}{'/ best':>8}{'/ limit':>9}")
+    print(
+        f"\n{task.name}\n  {'':62}{'ms':>9}{'/ DDP':>8}{'/ best':>8}{'/ limit':>9}{'CPU ms':>9}{'/ DDP':>8}"
+    )
     for label in seconds:
         columns = [ratio(label, to) for to in ("DDP defaults", best, "no exchange (limit)")]
         print(
-            f"  {label:56}{statistics.median(seconds[label]) * 1e3:9.1f}"
+            f"  {label:62}{statistics.median(seconds[label]) * 1e3:9.1f}"
             f"{columns[0]:8.2f}{columns[1]:8.2f}{columns[2]:9.2f}"
+            f"{cpu_s[label] * 1e3:9.1f}{cpu_s[label] / cpu_s['DDP defaults']:8.2f}"
         )
     return {label: statistics.median(values) for label, values in seconds.items()}
 

@@ -61,8 +61,8 @@ def resident_mb() -> dict[str, float]:
     return {key: int(fields[name].split()[0]) / 1e3 for key, name in (("rss", "VmRSS"), ("peak", "VmHWM"))}
 
 
-def steps_of(task: Task, options: Options | None, steps: int, rank: int) -> list[float]:
-    """Seconds of each step. `options` None: the model alone, no exchange."""
+def steps_of(task: Task, options: Options | None, steps: int, rank: int) -> list[tuple[float, float]]:
+    """Seconds and CPU seconds of this process of each step. `options` None: the model alone, no exchange."""
     torch.manual_seed(0)
     module: nn.Module = task.build()
     if options is not None:
@@ -72,19 +72,19 @@ def steps_of(task: Task, options: Options | None, steps: int, rank: int) -> list
     starts = task.examples // task.batch
     seconds = []
     for step in range(steps):
-        begin_s = time.perf_counter()
+        begin_s, begin_cpu_s = time.perf_counter(), time.process_time()
         at = slice(step % starts * task.batch, (step % starts + 1) * task.batch)
         loss = nn.functional.cross_entropy(module(x[at]), y[at])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         float(loss.detach())
-        seconds.append(time.perf_counter() - begin_s)
+        seconds.append((time.perf_counter() - begin_s, time.process_time() - begin_cpu_s))
     return seconds
 
 
 def serve(pipe: Connection, rank: int, world: int, port: int) -> None:
-    """Answer (task, options, steps) with (seconds of each step, memory) until None comes."""
+    """Answer (task, options, steps) with (seconds and CPU seconds of each step, memory) until None comes."""
     torch.set_num_threads(1)
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     dist.init_process_group("gloo", rank=rank, world_size=world)
