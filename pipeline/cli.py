@@ -130,7 +130,8 @@ def plan_command(
         measured = read(profile)
         if batch is not None:
             measured = measured.scaled(batch=batch)
-        plans = top_plans(measured, where, top, options)
+        with _progress("planning") as on_progress:
+            plans = top_plans(measured, where, top, options, on_progress=on_progress)
         best = plans[0]
         print(best.explain())
         print(best.table())

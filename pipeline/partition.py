@@ -15,14 +15,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-
-import numpy as np
 
 from pipeline.assemble import alone_seconds, assemble, seconds_with_faster_links
 from pipeline.closed_sets import ClosedSets, closed_sets, prefixes
-from pipeline.components import components, count_choices
+from pipeline.components import components
+from pipeline.fallbacks import MAX_STATES, MAX_WORK, grouped_speeds, thinned, work
 from pipeline.memory import MemoryRules, Recompute, recomputing_stage_bytes, stage_bytes
 from pipeline.plan import Plan
 from pipeline.profile import Profile
@@ -30,11 +29,7 @@ from pipeline.search import Segment, best_first
 from pipeline.tables import MODELS, Problem, Tables
 from pipeline.topology import Topology, TopologyError
 
-# Beyond these the search gives up exactness: closed sets; steps of the general tables, of which two cores do
-# about 2.5e7 a second; ways to divide one component with unequal parts.
-MAX_STATES = 1_500
-MAX_WORK = 2.5e8
-MAX_CHOICE_PAIRS = 1_200
+Progress = Callable[[int, int], None]
 
 
 class PartitionError(ValueError):
@@ -89,11 +84,21 @@ def partition(
     return top_plans(profile, topology, 1, options)[0]
 
 
-def top_plans(profile: Profile, topology: Topology, k: int, options: Options | None = None) -> list[Plan]:
-    """The k best different plans, best first (fewer if there are fewer). Raises as `partition`."""
+def top_plans(
+    profile: Profile,
+    topology: Topology,
+    k: int,
+    options: Options | None = None,
+    *,
+    on_progress: Progress | None = None,
+) -> list[Plan]:
+    """The k best different plans, best first (fewer if there are fewer). Raises as `partition`.
+
+    on_progress: called with (rows done, rows in all) while the tables of a level fill.
+    """
     if k < 1:
         raise PartitionError(f"at least one plan must be asked for, found {k}")
-    solver = _Solver(profile, topology, options or Options(), only_best=k == 1)
+    solver = _Solver(profile, topology, options or Options(), only_best=k == 1, on_progress=on_progress)
     return solver.plans(topology.levels[-1][0], k)
 
 
@@ -125,8 +130,17 @@ def plans_for_machines(
 class _Solver:
     """The tables for one profile, topology and options, and the plans that come from them."""
 
-    def __init__(self, profile: Profile, topology: Topology, options: Options, *, only_best: bool) -> None:
+    def __init__(
+        self,
+        profile: Profile,
+        topology: Topology,
+        options: Options,
+        *,
+        only_best: bool,
+        on_progress: Progress | None = None,
+    ) -> None:
         self.only_best = only_best
+        self.on_progress = on_progress
         self.known_bound = 0.0
         self.profile, self.topology, self.options = profile, topology, options
         self.notes: list[str] = []
@@ -261,9 +275,9 @@ class _Solver:
             self.known_bound = best[0]
             if self.only_best and self._fits(free, best[1]):
                 return free
-        if not problem.fast and _work(problem) > MAX_WORK:
+        if not problem.fast and work(problem) > MAX_WORK:
             return self._coarse(speeds)
-        return Tables(problem)
+        return Tables(problem, self.on_progress)
 
     def _is_chain(self) -> bool:
         return closed_sets(self.profile, len(self.profile.layers) + 1).is_chain
@@ -276,7 +290,7 @@ class _Solver:
 
     def _grouped_speeds(self) -> tuple[float, ...]:
         """The speeds, rounded down to fewer different ones where there are too many combinations."""
-        down, _ = _grouped(self.speeds, self.topology)
+        down, _ = grouped_speeds(self.speeds, self.topology)
         if down != self.speeds:
             self.exact = False
             self.notes.append(
@@ -287,9 +301,9 @@ class _Solver:
 
     def _bound_from_faster_devices(self, sets: ClosedSets) -> float:
         """The best seconds with the grouped speeds rounded up instead: no plan on the real ones is faster."""
-        _, up = _grouped(self.speeds, self.topology)
+        _, up = grouped_speeds(self.speeds, self.topology)
         faster = self._problem(sets, replace(self.memory, limit_bytes=None), up)
-        if not sets.is_all or (not faster.fast and _work(faster) > MAX_WORK):
+        if not sets.is_all or (not faster.fast and work(faster) > MAX_WORK):
             return 0.0
         best = next(best_first(Tables(faster), faster.parts.choices[-1][0].all, 64))
         return best[0]
@@ -300,16 +314,16 @@ class _Solver:
         whole = prefixes(self.profile)
         wanted = len(whole)
         while True:
-            sets = _thinned(whole, wanted)
+            sets = thinned(whole, wanted)
             problem = self._problem(sets, self.memory, speeds)
-            if _work(problem) <= MAX_WORK or wanted <= 4:
+            if work(problem) <= MAX_WORK or wanted <= 4:
                 break
             wanted = int(wanted * 0.8)
         self.notes.append(
             f"Too large to be exact under these limits: cut at {len(sets) - 2} of {len(whole) - 2} places of "
             "the layers' order."
         )
-        return Tables(problem)
+        return Tables(problem, self.on_progress)
 
     def _lower_bound(self, topology: Topology) -> float:
         """No plan is faster: the devices share the work evenly at best, and every layer is in some stage."""
@@ -362,57 +376,3 @@ def _recompute(value: bool | str) -> Recompute:
     if isinstance(value, bool):
         return Recompute.ALWAYS if value else Recompute.NEVER
     raise PartitionError(f'recompute must be true, false or "auto", found {value!r}')
-
-
-def _grouped(speeds: tuple[float, ...], topology: Topology) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Speeds rounded down, and up, to so few different ones that the choices can be listed."""
-    down = up = speeds
-    groups = len(set(speeds))
-    while count_choices(topology, down) > MAX_CHOICE_PAIRS and groups > 1:
-        groups -= 1
-        lowest = np.unique(np.quantile(np.array(speeds), np.arange(groups) / groups, method="lower"))
-        group = np.searchsorted(lowest, speeds, side="right") - 1
-        highest = [max(s for s, g in zip(speeds, group, strict=True) if g == n) for n in range(len(lowest))]
-        down = tuple(float(lowest[g]) for g in group)
-        up = tuple(float(highest[g]) for g in group)
-    return down, up
-
-
-def _work(problem: Problem) -> float:
-    """About how many steps the general tables take."""
-    sets = problem.sets
-    below = sets.within.sum(axis=0).astype(float)
-    pairs = float(sets.within.sum())
-    triples = float(sum(below[sets.within[i]].sum() for i in range(len(sets))))
-    stages = 1 if problem.max_stages is None else max(2, problem.max_stages)
-    total = 0.0
-    levels = problem.parts.topology.levels
-    for level in range(1, len(levels) + 1):
-        splits = sum(len(choices.parts) for choices in problem.parts.choices[level])
-        axes = stages * stages / 2 if stages > 1 else 1.0
-        if problem.limited:
-            devices = problem.parts.topology.devices
-            inner = problem.parts.topology.component_devices(level - 1)
-            axes *= problem.parts.topology.component_devices(level) * devices * inner / 2
-        # The outermost level needs only the ranges from the start.
-        share = triples / 3 if level < len(levels) else pairs
-        total += share * splits * axes
-    return total
-
-
-def _thinned(sets: ClosedSets, wanted: int) -> ClosedSets:
-    """At most `wanted` states of a chain, at even distances in compute."""
-    places = np.linspace(0, sets.compute_s[-1], max(2, wanted))
-    chosen = sorted({0, len(sets) - 1, *np.searchsorted(sets.compute_s, places, side="left").tolist()})
-    index = np.array(chosen)
-    return ClosedSets(
-        masks=tuple(sets.masks[i] for i in chosen),
-        compute_s=sets.compute_s[index],
-        forward_s=sets.forward_s[index],
-        parameter_bytes=sets.parameter_bytes[index],
-        activation_bytes=sets.activation_bytes[index],
-        cut_bytes=sets.cut_bytes[index],
-        within=sets.within[np.ix_(index, index)],
-        is_chain=True,
-        is_all=False,
-    )

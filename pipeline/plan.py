@@ -9,6 +9,8 @@ import json
 from dataclasses import asdict, dataclass, fields
 from enum import Enum
 
+from pipeline.topology import parse_topology
+
 
 class PlanError(ValueError):
     """Text that is not a plan; the message is one sentence."""
@@ -133,6 +135,12 @@ class Plan:
     def gap(self) -> float:
         """How much slower than the best the plan can be at most: 0 where the search was exact."""
         return self.seconds_per_minibatch / self.lower_bound_seconds - 1
+
+    def machines(self, stage: Stage) -> tuple[int, ...]:
+        """The outermost components (servers) that hold a stage's devices."""
+        topology = parse_topology(self.topology)
+        size = topology.component_devices(len(topology.levels) - 1)
+        return tuple(sorted({device // size for device in stage.devices}))
 
     def bottleneck(self) -> Term:
         """The term that decides the plan's rate."""

@@ -238,9 +238,14 @@ class Tables:
         # The kernels release the interpreter's lock; the first call, alone, compiles or loads them.
         fill(jobs[0])
         with ThreadPoolExecutor(min(os.cpu_count() or 1, 8)) as pool:
-            for done, _ in enumerate(pool.map(fill, jobs[1:]), start=2):
-                if self.on_progress is not None:
-                    self.on_progress(done, len(jobs))
+            try:
+                for done, _ in enumerate(pool.map(fill, jobs[1:]), start=2):
+                    if self.on_progress is not None:
+                        self.on_progress(done, len(jobs))
+            except BaseException:
+                # Ctrl-C must not wait for the rows that nobody wants any more.
+                pool.shutdown(cancel_futures=True)
+                raise
         return table
 
     def _alone(self, level: int) -> Floats:
