@@ -358,7 +358,11 @@ class _Solver:
         help_text = "more memory per device, a smaller minibatch or more devices"
         if self.memory.recompute is Recompute.NEVER:
             help_text = "recomputing, " + help_text
-        for factor in (1.25, 1.5, 2, 3, 4, 6, 8, 12, 16, 32, 64):
+        # A hint is worth a few seconds, not minutes.
+        factors = (
+            () if work(self.tables.problem) > MAX_WORK / 10 else (1.25, 1.5, 2, 3, 4, 6, 8, 12, 16, 32, 64)
+        )
+        for factor in factors:
             wider = replace(self.memory, limit_bytes=limit * factor)
             tables = Tables(replace(self.tables.problem, memory=wider))
             if next(best_first(tables, tables.choices(len(topology.levels), 0).all, 64), None):
