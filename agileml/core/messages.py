@@ -312,7 +312,6 @@ class Saved:
 
     cut: CutId
     partition: int
-    file: str
     size_bytes: int
     sha256: str
     counted: Pending

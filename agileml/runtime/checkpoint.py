@@ -49,6 +49,7 @@ __all__ = [
     "StoreError",
     "check_identity",
     "check_unused",
+    "find",
     "last_epoch",
     "newest",
     "open_store",
@@ -203,6 +204,11 @@ def newest(
                 report(problem)
             return None
     raise StoreError(f"{store.where} changes faster than it can be read")
+
+
+def find(store: CheckpointStore, name: CutId) -> Manifest | None:
+    """The manifest of one checkpoint, None when there is none. Raises StoreError, DamagedError."""
+    return _manifest_there(store, name)
 
 
 def survey(store: CheckpointStore, check: Check, seen: Callable[[int], None] = lambda _: None) -> list[Found]:

@@ -67,12 +67,13 @@ def machines() -> list[NodeInfo]:
     import ray
 
     return sorted(
-        (m for node in ray.nodes() if node["Alive"] and (m := _machine(node)) is not None),
+        (m for node in ray.nodes() if node["Alive"] and (m := machine_of(node)) is not None),
         key=lambda machine: machine.node_id,
     )
 
 
-def _machine(node: Mapping[str, Any]) -> NodeInfo | None:
+def machine_of(node: Mapping[str, Any]) -> NodeInfo | None:
+    """The machine that an entry of `ray.nodes()` stands for, None if it is none."""
     labels = node.get("Labels") or {}
     if "node:__internal_head__" in node.get("Resources", {}):
         return None

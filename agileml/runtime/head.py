@@ -9,7 +9,17 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from agileml.core.commands import ControllerCommand, Finished, Halt, HaltKind, Note, Persist, Released, Send
+from agileml.core.commands import (
+    ControllerCommand,
+    Finished,
+    Halt,
+    HaltKind,
+    Note,
+    Persist,
+    Released,
+    Seal,
+    Send,
+)
 from agileml.core.controller import Controller
 from agileml.core.events import (
     ControllerEvent,
@@ -24,7 +34,9 @@ from agileml.core.events import (
 from agileml.core.events import Received as ReceivedMessage
 from agileml.core.messages import CONTROLLER
 from agileml.core.record import Record
+from agileml.runtime.checkpoint import Identity
 from agileml.runtime.keys import KeyPair
+from agileml.runtime.saving import Sealing, highest_epoch, resumed
 from agileml.runtime.spec import RunSpec
 from agileml.runtime.store import Store
 from agileml.runtime.transport_events import Address, PeerConnected, PeerLost, Received
@@ -63,12 +75,17 @@ class Head:
     def __init__(
         self, spec: RunSpec, expected: int, node_ip: str, keys: KeyPair, store: Store, name: str = "c0"
     ) -> None:
-        self._job = spec.job(spec.build())
+        application = spec.build()
+        job = spec.job(application)
+        identity = Identity.of(spec.config, job.layout.tables, spec.application)
+        self._notes: list[Dated] = []
+        checkpoint = resumed(spec, job, identity, self._skipped)
         newest = store.newest()
-        record = Record.from_text(newest) if newest else None
+        record = Record.from_text(newest) if newest else Record(0, name, claimed=highest_epoch(spec))
         self._controller = Controller(
-            name, self._job, spec.controller_settings(expected), spec.plan(), record
+            name, job, spec.controller_settings(expected), spec.plan(), record, checkpoint
         )
+        self._sealing = Sealing(spec, identity, lambda outcome: self._call(lambda: self._handle(outcome)))
         self._store = store
         self._codec = run_codec()
         self._transport = open_transport(CONTROLLER, spec.run, node_ip, keys, spec.config.heartbeat.timeout_s)
@@ -77,7 +94,6 @@ class Head:
         self._addresses: dict[str, Address] = {}
         self._connected: set[str] = set()
         self._usage: dict[str, tuple[int, ...]] = {}
-        self._notes: list[Dated] = []
         self._released: list[str] = []
         self._finished: Finished | None = None
         self._halted: Halt | None = None
@@ -137,6 +153,10 @@ class Head:
                 finished=self._finished,
                 halted=self._halted,
             )
+
+    def _skipped(self, problem: str) -> None:
+        """A checkpoint that a resume cannot take."""
+        self._notes.append(Dated(time.time(), Note("checkpoint_skipped", {"reason": problem})))
 
     # -- the controller's thread ----------------------------------------------------------------------------
 
@@ -207,6 +227,8 @@ class Head:
                 answer = Persisted(command.number) if done else Superseded(command.number)
                 self._calls.put(lambda: self._handle(answer))
                 self._transport.wake()
+            case Seal():
+                self._sealing.ask(command)
             case Note():
                 self._notes.append(Dated(time.time(), command))
             case Released():

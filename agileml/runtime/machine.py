@@ -8,13 +8,13 @@ import time
 import traceback
 
 from agileml.application import Application, Array
-from agileml.core.commands import Leave, NodeCommand, NodeEvent, Send
-from agileml.core.contract import initial_values
+from agileml.core.commands import Leave, NodeCommand, NodeEvent, SavePart, Send
 from agileml.core.messages import CONTROLLER, Failure, Message
 from agileml.core.node import Node
 from agileml.core.work import Work
 from agileml.runtime.compute import Computing
 from agileml.runtime.keys import KeyPair
+from agileml.runtime.saving import MachineStores, Saving
 from agileml.runtime.spec import RunSpec
 from agileml.runtime.transport_events import Address, PeerConnected, Received
 from agileml.runtime.wiring import KINDS, Peers, Usage, kind_of, open_transport, run_codec
@@ -32,7 +32,8 @@ class Machine:
         self.name = name
         self.application = application
         self.job = spec.job(application)
-        self.node = Node(name, self.job, spec.timers(), self._initial_blocks)
+        self._stores = MachineStores(spec, application, self.job)
+        self.node = Node(name, self.job, spec.timers(), self._stores)
         self._codec = run_codec()
         timeout_s = spec.config.heartbeat.timeout_s
         self._transport = open_transport(name, spec.run, node_ip, keys, timeout_s)
@@ -41,7 +42,7 @@ class Machine:
         work = Work(application, self.job.layout, self.job.parts, deterministic=self.job.deterministic)
         self._inbox: queue.SimpleQueue[NodeEvent | Failure] = queue.SimpleQueue()
         self._computing = Computing(work, self._report)
-        self._initial: dict[str, Array] | None = None
+        self._saving = Saving(self._stores.own, self._report)
         self._sent = [0] * len(KINDS)
         self._usage_due_s = 0.0
         self._stopping = threading.Event()
@@ -57,6 +58,7 @@ class Machine:
         self._stopping.set()
         self._transport.wake()
         self._computing.stop()
+        self._saving.stop()
         if self._thread.is_alive():
             self._thread.join(timeout=2.0)
 
@@ -82,11 +84,6 @@ class Machine:
     def _report(self, event: NodeEvent | Failure) -> None:
         self._inbox.put(event)
         self._transport.wake()
-
-    def _initial_blocks(self, partition: int) -> tuple[Array, ...]:
-        if self._initial is None:
-            self._initial = initial_values(self.application, self.job.layout.tables)
-        return self.job.layout.blocks(self._initial, partition)
 
     def _run(self) -> None:
         try:
@@ -140,6 +137,8 @@ class Machine:
                 self._send(command.to, command.message)
             elif isinstance(command, Leave):
                 self._stopping.set()
+            elif isinstance(command, SavePart):
+                self._saving.ask(command)
             else:
                 self._computing.ask(command)
 

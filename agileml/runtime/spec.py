@@ -19,6 +19,7 @@ from agileml.core.placement import StageRule
 from agileml.core.plan import PlannedEvent, PlannedJoin, PlannedNotice
 from agileml.core.tier import Tier
 from agileml.plan_config import Join, Notice
+from agileml.runtime.checkpoint_store import CheckpointStore, open_store
 from straggler.consistency import consistency
 
 
@@ -27,12 +28,14 @@ class RunSpec:
     """A job and the name of its run. `application`: an instance of the user's, None for the config's own.
 
     `folder`: where relative paths of the config lead from, which need not be where a process runs.
+    `resume`: the checkpoints to go on from, a folder or s3://bucket/prefix.
     """
 
     run: str
     config: JobConfig
     application: Application | None = None
     folder: str | None = None
+    resume: str | None = None
 
     def settings(self) -> Settings:
         """What an application is told."""
@@ -66,6 +69,12 @@ class RunSpec:
             clocks=config.clocks,
             deterministic=config.deterministic,
         )
+
+    def stores(self) -> list[CheckpointStore]:
+        """Where checkpoints may be: what this run writes first, then what it goes on from."""
+        base = Path(self.folder) if self.folder is not None else None
+        paths = [self.config.checkpoint.path if self.config.checkpoint else None, self.resume]
+        return [open_store(path, base) for path in dict.fromkeys(paths) if path is not None]
 
     def timers(self) -> Timers:
         """How often a node reports and repeats."""
@@ -105,4 +114,5 @@ class RunSpec:
             timeout_s=config.heartbeat.timeout_s,
             expected=expected,
             seed=config.seed,
+            checkpoint_every_s=config.checkpoint.every_s if config.checkpoint else None,
         )

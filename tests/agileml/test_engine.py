@@ -50,8 +50,10 @@ def test_machines_that_come_and_go_do_not_change_a_bit(base: Mapping[str, Any], 
     assert not any(view["rolled_back"] or view["redone"] for view in views)
     assert [clock["clock"] for clock in ran.of("clock")] == list(range(1, 31))
     assert [plan["status"] for plan in ran.of("plan")] == ["fired", "finished"] * len(PLAN)
-    # An event happens when its clock is done, and before the next one starts.
-    assert [view["base"] for view in views[1:]] == [event["at_clock"] for event in PLAN]
+    # An event begins when its clock is done; training goes on meanwhile, but not past the next event's clock.
+    starts = [event["at_clock"] for event in PLAN]
+    for view, start, following in zip(views[1:], starts, [*starts[1:], 30], strict=True):
+        assert start <= view["base"] <= following
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])

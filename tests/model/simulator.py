@@ -300,7 +300,7 @@ class Simulation:
             outcome = SaveFailed(command.name, command.partition, "no space left")
         else:
             self.saved[command.name, command.partition] = command.cut
-            outcome = Saved(command.name, command.partition, "part", 1, "0", command.cut.counted)
+            outcome = Saved(command.name, command.partition, 1, "0", command.cut.counted)
         self.happen(simulated, 0.0, PartSaved(outcome))
 
     def seal(self, simulated: SimulatedController, command: Seal) -> None:

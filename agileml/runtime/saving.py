@@ -1,0 +1,132 @@
+"""Checkpoints beside a running machine: parts written in the background, cuts read when nobody else has them."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+
+from agileml.application import Application, Array
+from agileml.core.commands import NodeEvent, PartSaved, SavePart, Seal
+from agileml.core.contract import initial_values
+from agileml.core.events import Sealed, SealFailed
+from agileml.core.job import Job
+from agileml.core.messages import Cut, Saved, SaveFailed
+from agileml.core.saving import Checkpoint
+from agileml.core.view import CutId
+from agileml.runtime import checkpoint
+from agileml.runtime.checkpoint import CheckpointError, CheckpointStore, Identity, Manifest, PartInfo
+from agileml.runtime.spec import RunSpec
+
+
+class MachineStores:
+    """Where a machine gets cuts from that no other machine has."""
+
+    def __init__(self, spec: RunSpec, application: Application, job: Job) -> None:
+        self._application = application
+        self._job = job
+        self._stores = spec.stores()
+        self._initial: dict[str, Array] | None = None
+        self.own = self._stores[0] if spec.config.checkpoint else None
+
+    def initial(self, partition: int) -> tuple[Array, ...]:
+        """The application's initial blocks of a partition."""
+        if self._initial is None:
+            self._initial = initial_values(self._application, self._job.layout.tables)
+        return self._job.layout.blocks(self._initial, partition)
+
+    def saved(self, name: CutId, partition: int) -> Cut:
+        """A partition's part of a checkpoint. Raises CheckpointError."""
+        for store in self._stores:
+            if (manifest := checkpoint.find(store, name)) is not None:
+                return checkpoint.read_part(store, manifest, partition)
+        raise CheckpointError(f"the checkpoint of clock {name.clock} (epoch {name.epoch}) is gone")
+
+
+class Saving:
+    """Writes parts, one after the other, in a thread of its own. `report` is called in that thread."""
+
+    def __init__(self, store: CheckpointStore | None, report: Callable[[NodeEvent], None]) -> None:
+        self._store = store
+        self._report = report
+        self._parts: queue.SimpleQueue[SavePart | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="checkpoint", daemon=True)
+        self._thread.start()
+
+    def ask(self, part: SavePart) -> None:
+        """Write this after what was asked before."""
+        self._parts.put(part)
+
+    def stop(self) -> None:
+        """End the thread once it is idle."""
+        self._parts.put(None)
+
+    def _run(self) -> None:
+        while (part := self._parts.get()) is not None:
+            self._report(PartSaved(self._write(part)))
+
+    def _write(self, part: SavePart) -> Saved | SaveFailed:
+        assert self._store is not None, "nobody asks for checkpoints without a place for them"
+        try:
+            info = checkpoint.write_part(self._store, part.name, part.partition, part.cut)
+        except CheckpointError as error:
+            return SaveFailed(part.name, part.partition, str(error))
+        return Saved(part.name, part.partition, info.bytes, info.sha256, part.cut.counted)
+
+
+class Sealing:
+    """Writes manifests and removes old checkpoints, in the background, for the head."""
+
+    def __init__(
+        self, spec: RunSpec, identity: Identity, report: Callable[[Sealed | SealFailed], None]
+    ) -> None:
+        self._spec = spec
+        self._identity = identity
+        self._report = report
+
+    def ask(self, seal: Seal) -> None:
+        """Make this checkpoint exist."""
+        threading.Thread(target=self._seal, args=(seal,), name="seal", daemon=True).start()
+
+    def _seal(self, seal: Seal) -> None:
+        assert self._spec.config.checkpoint is not None
+        store = self._spec.stores()[0]
+        parts = tuple(PartInfo(part.partition, part.size_bytes, part.sha256) for part in seal.parts)
+        try:
+            checkpoint.write_manifest(store, Manifest(seal.name, time.time(), self._identity, parts))
+            checkpoint.prune(store, self._spec.config.checkpoint.keep)
+        except CheckpointError as error:
+            self._report(SealFailed(seal.name, str(error)))
+        else:
+            self._report(Sealed(seal.name))
+
+
+def resumed(spec: RunSpec, job: Job, identity: Identity, report: Callable[[str], None]) -> Checkpoint | None:
+    """The checkpoint that `resume` names: the newest whole one; None when the run starts anew.
+
+    Raises CheckpointError: there is none, it is another run's, or it is of a clock beyond this run's end.
+    """
+    if spec.resume is None:
+        return None
+    store = spec.stores()[-1]
+    manifest = checkpoint.newest(store, report, checkpoint.Check.CHECKSUMS)
+    if manifest is None:
+        raise CheckpointError(f"{store.where} holds no whole checkpoint, expected one to resume from")
+    if problems := checkpoint.check_identity(manifest, identity):
+        raise CheckpointError(problems[0])
+    if manifest.name.clock > job.clocks:
+        raise CheckpointError(
+            f"{store.where} is at clock {manifest.name.clock}, expected at most clocks = {job.clocks}"
+        )
+    partitions = range(job.layout.partitions)
+    if job.consistency.applies_on_arrival:
+        counted = tuple(checkpoint.read_part(store, manifest, p).counted for p in partitions)
+    else:
+        counted = ((),) * len(partitions)
+    return Checkpoint(manifest.name, counted)
+
+
+def highest_epoch(spec: RunSpec) -> int:
+    """The highest epoch in any checkpoint's name: this run's are above it."""
+    return max((checkpoint.last_epoch(store) for store in spec.stores()), default=0)
