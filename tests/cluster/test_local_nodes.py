@@ -3,11 +3,13 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Iterator
@@ -231,3 +233,77 @@ def test_what_a_killed_process_leaves_is_removed_by_the_next_cluster(start_drive
     assert str(folder) in json.loads(swept.stdout)
     assert of_folder(folder) == []
     assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("labels", "tier"),
+    [
+        ({"tier": "reliable"}, Tier.RELIABLE),
+        ({"tier": "transient", "ray.io/market-type": "on-demand"}, Tier.TRANSIENT),
+        ({"ray.io/market-type": "spot"}, Tier.TRANSIENT),
+        ({"ray.io/market-type": "on-demand"}, Tier.RELIABLE),
+        ({"tier": "gold"}, None),
+        ({}, None),
+    ],
+)
+def test_labels_make_a_machine(labels: dict[str, str], tier: Tier | None) -> None:
+    node = {"NodeID": "ab", "NodeManagerAddress": "10.0.0.1", "Labels": labels, "Resources": {"CPU": 1}}
+    machine = ray_cluster.machine_of(node)
+    assert (machine and machine.tier) == tier
+    if machine is not None:
+        assert machine.allocation == "ab"  # on its own unless it says otherwise
+    head = node | {"Resources": {"node:__internal_head__": 1.0}}
+    assert ray_cluster.machine_of(head) is None
+
+
+@pytest.mark.slow
+def test_a_cluster_that_ray_start_began_is_found_by_every_kind_of_address(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    with contextlib.ExitStack() as free:
+        port, dashboard = (
+            free.enter_context(socket.create_server(("", 0))).getsockname()[1] for _ in range(2)
+        )
+    folder = Path(tempfile.mkdtemp(prefix="pt-", dir="/tmp"))
+    monkeypatch.setenv("RAY_TMPDIR", str(folder))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
+    ray_command = [str(Path(sys.executable).parent / "ray")]
+    start = [
+        *ray_command,
+        "start",
+        "--head",
+        "--block",
+        "--num-cpus=0",
+        f"--port={port}",
+        "--disable-usage-stats",
+    ]
+    head = subprocess.Popen(
+        [*start, f"--dashboard-port={dashboard}"], start_new_session=True, env=clean,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        address = f"127.0.0.1:{port}"
+
+        def answers() -> bool:
+            with contextlib.suppress(ClusterError):
+                return reach(address) == address
+            return False
+
+        until(answers)
+        until(lambda: (folder / "ray" / "ray_current_cluster").is_file())
+        assert reach("auto").endswith(f":{port}")
+
+        def shown() -> bool:
+            with contextlib.suppress(ClusterError):
+                return reach(f"http://127.0.0.1:{dashboard}").endswith(f":{port}")
+            return False
+
+        until(shown)
+    finally:
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, ProcessLookupError):
+                if os.getsid(process.pid) == head.pid:
+                    process.kill()
+        head.wait()
+        shutil.rmtree(folder, ignore_errors=True)
