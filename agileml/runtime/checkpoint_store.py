@@ -18,9 +18,9 @@ from typing import BinaryIO, Protocol
 
 from agileml.checkpoint_location import FolderLocation, location
 from agileml.runtime.checkpoint_errors import NotThereError, StoreError
-from agileml.runtime.checkpoint_format import CHUNK_BYTES
 
 Bytes = bytes | bytearray | memoryview
+READ_BYTES = 1 << 20  # larger ones cost more in new pages than they save in calls
 _TEMPORARY = re.compile(r"(.*/|)\.([^/]+)\.[0-9a-f]{16}\.tmp")
 
 
@@ -99,7 +99,7 @@ class FolderStore:
         path = self.folder / name
         try:
             with path.open("rb", buffering=0) as file:
-                while chunk := file.read(CHUNK_BYTES):
+                while chunk := file.read(READ_BYTES):
                     yield chunk
         except FileNotFoundError as error:
             raise NotThereError(f"{path} is not there") from error

@@ -63,13 +63,18 @@ def run(job: dict[str, Any]) -> None:
 
 def main() -> None:
     for line in sys.stdin:
+        ready, go = os.pipe()
         pid = os.fork()
         if pid == 0:
+            os.read(ready, 1)  # until the line with its process id is out
             try:
                 run(json.loads(line))
             finally:
                 os._exit(1)
         os.write(1, f"pid {pid}\n".encode())
+        os.write(go, b"!")
+        os.close(ready)
+        os.close(go)
         _, status = os.waitpid(pid, 0)
         os.write(1, f"ended {status}\n".encode())
 
