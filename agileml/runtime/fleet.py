@@ -65,7 +65,7 @@ class Fleet(Protocol):
     ) -> None: ...
 
     def runtime_env(self) -> dict[str, Any]:
-        """What else the environment of our processes needs, so that they find our code and the user's."""
+        """What our processes need in their environment to find our code and the user's, beyond the job's."""
 
     def poll(self) -> list[FleetEvent]:
         """What happened since the last time."""
@@ -158,7 +158,13 @@ class ExistingFleet:
     def __enter__(self) -> Self:
         import ray
 
-        ray.init(address=self._address, namespace="proteus", log_to_driver=False, logging_level="ERROR")
+        ray.init(
+            address=self._address,
+            namespace="proteus",
+            runtime_env={"py_modules": our_modules(self._spec.config)},
+            log_to_driver=False,
+            logging_level="ERROR",
+        )
         return self
 
     def __exit__(
@@ -169,7 +175,7 @@ class ExistingFleet:
         ray.shutdown()
 
     def runtime_env(self) -> dict[str, Any]:
-        return {"py_modules": our_modules(self._spec.config)}
+        return {}  # the code travels with the job
 
     def poll(self) -> list[FleetEvent]:
         if time.monotonic() < self._due_s:

@@ -75,9 +75,9 @@ def started() -> Iterator[Started]:
                 )  # fmt: skip
             yield cluster
         finally:
-            for process in psutil.process_iter(["cmdline"]):
-                if any(str(folder) in argument for argument in process.info["cmdline"] or []):
-                    with contextlib.suppress(psutil.NoSuchProcess):
+            for process in psutil.process_iter():
+                with contextlib.suppress(psutil.Error):
+                    if process.environ().get("RAY_TMPDIR") == str(folder):
                         process.kill()
 
 
