@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from pipeline.partition import PartitionError, partition
+from pipeline.partition import Options, PartitionError, partition, top_plans
 from pipeline.profile import Layer, Profile
 from pipeline.topology import Topology
-from tests.pipeline.brute_force import Limits, best_seconds
+from tests.pipeline.brute_force import Limits, _closed, _limited_cost, _pipelines, best_seconds
 
 TOPOLOGIES = ((2,), (3,), (4,), (2, 2), (3, 2), (2, 3), (1, 3), (5,), (6,))
 
@@ -97,3 +97,26 @@ def test_equals_brute_force_in_2000_cases(capsys: pytest.CaptureFixture[str]) ->
     kinds = [check(seed) for seed in range(1_000, 3_000)]
     with capsys.disabled():
         print(f"\npartition: {len(kinds)} of 2000 random cases equal brute force")
+
+
+def test_the_best_few_plans_are_the_best_few_of_all() -> None:
+    """On one level every choice of cuts and replicas is a plan of its own."""
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        topology = random_topology(rng, ((2,), (3,), (4,))[rng.integers(3)])
+        profile = random_profile(rng, int(rng.integers(1, 5)), branches=False)
+        model = ("thesis", "released")[rng.integers(2)]
+        limits = Limits(memory_bytes=float(rng.integers(30, 200)) if seed % 2 else None)
+        whole = (1 << len(profile.layers)) - 1
+        sets = _closed(profile, False)
+        costs = sorted(
+            cost
+            for pipeline in _pipelines(topology, sets, 1, 0, whole, topology.levels[0][0], False)
+            if (cost := _limited_cost(profile, topology, model, limits, 1, pipeline)) < math.inf
+        )
+        options = Options(cost_model=model, memory_bytes=limits.memory_bytes)
+        try:
+            found = [plan.seconds_per_minibatch for plan in top_plans(profile, topology, 6, options)]
+        except PartitionError:
+            found = []
+        assert found == pytest.approx(costs[:6], rel=1e-12), f"seed {seed}"
