@@ -207,7 +207,7 @@ def newest(
 
 
 def find(store: CheckpointStore, name: CutId) -> Manifest | None:
-    """The manifest of one checkpoint, None when there is none. Raises StoreError, DamagedError."""
+    """The manifest of one checkpoint, None when there is none or it is damaged. Raises StoreError."""
     return _manifest_there(store, name)
 
 

@@ -31,6 +31,7 @@ from agileml.runtime.checkpoint import (
     StoreError,
     check_identity,
     check_unused,
+    find,
     last_epoch,
     newest,
     open_store,
@@ -493,6 +494,11 @@ def test_a_resume_with_other_tables_versions_or_code_is_told() -> None:
     [told] = check_identity(manifest, replace(IDENTITY, version="9.9"))
     assert told.startswith('version: found "9.9", expected "')
     assert len(check_identity(manifest, replace(IDENTITY, seed=1, deterministic=False))) == 2
+
+
+def test_a_checkpoint_is_found_by_its_name(store: CheckpointStore) -> None:
+    manifest = write(store, NAME)
+    assert find(store, NAME) == manifest and find(store, CutId(7, 4)) is None
 
 
 def test_an_identity_survives_its_manifest(store: CheckpointStore) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from agileml.cli import main
 from agileml.core.view import CutId
 from agileml.runtime.checkpoint import Check, NotThereError, StoreError, newest, open_store, prune, survey
 from agileml.runtime.checkpoint_s3 import S3Store
@@ -51,6 +52,17 @@ def test_checkpoints_are_written_read_and_pruned(s3: FaultyS3) -> None:
     assert len(s3.objects()) == 9
     with pytest.raises(NotThereError, match="s3://bucket/runs/a/clock-1-1/x could not be read: NoSuchKey"):
         list(store.get("clock-1-1/x"))
+
+
+def test_show_reads_a_bucket(s3: FaultyS3, capsys: pytest.CaptureFixture[str]) -> None:
+    write(open_store(f"s3://{BUCKET}/shown"), CutId(5, 1))
+    with pytest.raises(SystemExit) as left:
+        main(["checkpoint", "show", f"s3://{BUCKET}/shown"])
+    assert left.value.code == 0 and "whole, a resume takes it" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as left:
+        main(["checkpoint", "show", f"s3://{BUCKET}/nothing"])
+    assert left.value.code == 2
+    assert "s3://bucket/nothing holds no checkpoints, expected" in capsys.readouterr().err
 
 
 def test_pieces_that_fail_are_sent_again_and_a_broken_download_goes_on(s3: FaultyS3) -> None:
