@@ -34,6 +34,7 @@ os.environ |= {
     "MALLOC_TRIM_THRESHOLD_": "-1",
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TOP_PAD_": str(1 << 26),
+    "MALLOC_ARENA_MAX": "1",
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",

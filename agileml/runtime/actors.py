@@ -97,7 +97,13 @@ def environment(config: JobConfig) -> dict[str, Any]:
     Freed arrays stay with the process: a fresh page costs more than the addition that fills it. Deterministic
     runs pin the threads of BLAS, so that sums do not depend on the machine's cores.
     """
-    variables = {"MALLOC_TRIM_THRESHOLD_": "-1", "MALLOC_MMAP_MAX_": "0", "MALLOC_TOP_PAD_": str(1 << 26)}
+    variables = {
+        "MALLOC_TRIM_THRESHOLD_": "-1",
+        "MALLOC_MMAP_MAX_": "0",
+        "MALLOC_TOP_PAD_": str(1 << 26),
+        # The heaps of other threads than the main one hold 64 MB, and are given back whatever the rest says.
+        "MALLOC_ARENA_MAX": "1",
+    }
     if config.deterministic:
         variables |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     return {"env_vars": variables}
