@@ -166,6 +166,7 @@ def _stage(work: _Assembly, draft: _Draft, behind: int) -> Stage:
         backward_s=float(seconds) - forward_s,
         parameter_bytes=float(sets.parameter_bytes[j] - sets.parameter_bytes[i]),
         activation_bytes=float(sets.activation_bytes[j] - sets.activation_bytes[i]),
+        input_bytes=float(sets.cut_bytes[i] if i else problem.input_bytes),
         output_bytes=float(sets.cut_bytes[j]),
         in_flight=d,
         memory_bytes=float(memory_bytes),

@@ -79,10 +79,8 @@ def _fits(plan: Plan, options: Options, in_flight: int) -> bool:
         return True
     limits = stage_limits([stage.replicas for stage in plan.stages], in_flight)
     for stage, held in zip(plan.stages, limits, strict=True):
-        if stage.recompute:
-            return False
-        need = stage_bytes(held, stage.parameter_bytes, stage.activation_bytes, options.optimizer_factor)
-        if need > options.memory_bytes:
+        need = stage_bytes(held, stage.parameter_bytes, stage.kept_bytes, options.optimizer_factor)
+        if need + (stage.activation_bytes if stage.recompute else 0.0) > options.memory_bytes:
             return False
     return True
 

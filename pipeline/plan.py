@@ -30,8 +30,8 @@ class Stage:
 
     layers: indices in the profile. devices: one per replica. forward_s, backward_s: of one minibatch on the
     slowest of its devices, recomputing included. parameter_bytes, activation_bytes: of its layers.
-    output_bytes: what it sends on per minibatch (0 at the last stage). in_flight: minibatches that a replica
-    keeps. memory_bytes: what that takes on each device.
+    input_bytes, output_bytes: what it takes and sends on per minibatch (0 at the last stage). in_flight:
+    minibatches that a replica keeps. memory_bytes: what that takes on each device.
     """
 
     layers: tuple[int, ...]
@@ -40,6 +40,7 @@ class Stage:
     backward_s: float
     parameter_bytes: float
     activation_bytes: float
+    input_bytes: float
     output_bytes: float
     in_flight: int
     memory_bytes: float
@@ -49,6 +50,12 @@ class Stage:
     def replicas(self) -> int:
         """How many devices run this stage."""
         return len(self.devices)
+
+    @property
+    def kept_bytes(self) -> float:
+        """What a minibatch in flight keeps besides its version of the weights: its activations, or only the
+        stage's input where they are computed again."""
+        return self.input_bytes if self.recompute else self.activation_bytes
 
     @property
     def compute_s(self) -> float:

@@ -41,8 +41,8 @@ class Exchange(Enum):
 
 @dataclass(frozen=True)
 class StageCost:
-    """Seconds of one minibatch on one replica; output_bytes go to the next stage and come back as gradients.
-    devices: one per replica, needed where there is a network."""
+    """Seconds of one minibatch on one replica; output_bytes go to the next stage and come back as gradients;
+    activation_bytes are kept per minibatch in flight. devices: one per replica, needed where there is a network."""
 
     forward_s: float
     backward_s: float
@@ -191,7 +191,7 @@ def stage_costs(plan: Plan) -> tuple[StageCost, ...]:
             stage.backward_s,
             stage.output_bytes,
             stage.parameter_bytes,
-            stage.activation_bytes,
+            stage.kept_bytes,
             stage.devices,
         )
         for stage in plan.stages
