@@ -156,7 +156,7 @@ class LocalCluster:
             )  # workers of raylets that died on their own have another parent by now
             self._nodes.clear()
             self._machines.clear()
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove(folder)
             self._restore_environment()
 
     def _start_head(self) -> None:
@@ -256,9 +256,18 @@ def sweep() -> list[Path]:
             continue  # no folder of ours, or one that is just being made or removed
         if not alive:
             _kill(_processes_of(folder))
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove(folder)
             removed.append(folder)
     return removed
+
+
+def _remove(folder: Path, patience_s: float = 2.0) -> None:
+    """Delete the folder; what names its owner goes last, so that `sweep` knows an unfinished removal."""
+    deadline_s = time.monotonic() + patience_s
+    while (folder / "ray").exists() and time.monotonic() < deadline_s:
+        shutil.rmtree(folder / "ray", ignore_errors=True)  # fails where a dying process still writes
+    if not (folder / "ray").exists():
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _processes_of(folder: Path) -> list[psutil.Process]:
