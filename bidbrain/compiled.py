@@ -84,22 +84,11 @@ class Tables(NamedTuple):
     useful_s: Floats
 
 
-class Slots(NamedTuple):
-    """Allocations by slot; phase 0 free, 1 requested, 2 held, 3 held and leaving at its hour's end."""
-
-    phase: Ints
-    number: Ints
-    market: Ints
-    vcpus: Ints
-    bid: Ints
-    grant_s: Ints
-    hour_s: Ints  # start of its hour
-    hour: Ints  # number of its hour
-    price: Ints  # of its hour
-    evict_s: Ints
-    decide_s: Ints  # when to decide on its next hour
-
-
+# Allocations are rows of one array (one array compiles in half the time of eleven). PHASE: see below; HOUR: number of
+# its running hour, which began at HOUR_START_S at PRICE; DECIDE_S: when to decide on its next hour.
+PHASE, NUMBER, MARKET, VCPUS, BID, GRANT_S, HOUR_START_S, HOUR, PRICE, EVICT_S, DECIDE_S = range(11)
+SLOT_COLUMNS = 11
+# Free, requested, held, held and leaving at its hour's end.
 FREE, REQUESTED, HELD, LEAVING = 0, 1, 2, 3
 # What a job comes to.
 COST, END_S, FREE_VCPU_S, HELD_VCPU_S, EVICTIONS, FINISHED, RELIABLE_COST, TAPE_ROWS = range(8)
@@ -108,32 +97,45 @@ RESULTS = 8
 
 @njit(cache=True)
 def _put(
-    tape: Ints, rows: int, t: int, kind: int, slots: Slots, i: int, price: int, amount: int, hour: int
+    tape: Ints, rows: int, t: int, kind: int, slots: Ints, i: int, price: int, amount: int, hour: int
 ) -> int:
     if tape.shape[0] > 0:
         if rows >= tape.shape[0]:
             return rows + 1  # full: counted, and told at the end
         row = tape[rows]
-        row[0], row[1], row[2], row[3] = t, kind, slots.number[i], slots.market[i]
-        row[4], row[5], row[6], row[7] = slots.vcpus[i], price, amount, hour
+        row[0], row[1], row[2], row[3] = t, kind, slots[i, NUMBER], slots[i, MARKET]
+        row[4], row[5], row[6], row[7] = slots[i, VCPUS], price, amount, hour
         return rows + 1
     return rows
 
 
 @njit(cache=True)
-def _compact(slots: Slots, counters: Ints) -> None:
+def _compact(slots: Ints, counters: Ints) -> None:
     """Drop what has ended; the rest stays in order of acquisition."""
     keep = 0
     for i in range(counters[2]):
-        if slots.phase[i] == FREE:
+        if slots[i, PHASE] == FREE:
             continue
         if keep < i:
-            for column in slots:
-                column[keep] = column[i]
+            for column in range(SLOT_COLUMNS):
+                slots[keep, column] = slots[i, column]
         keep += 1
     for i in range(keep, counters[2]):
-        slots.phase[i] = FREE
+        slots[i, PHASE] = FREE
     counters[2] = keep
+
+
+@njit(cache=True)
+def _step_at(markets: MarketArrays, low: int, high: int, t: int) -> int:
+    """The last row of low .. high - 1 at or before t; low - 1 if there is none."""
+    first = low
+    while low < high:
+        middle = (low + high) // 2
+        if markets.times[middle] <= t:
+            low = middle + 1
+        else:
+            high = middle
+    return max(low, first) - 1
 
 
 @njit(cache=True)
@@ -174,23 +176,12 @@ def simulate_job(
     at = np.empty(n, np.int64)  # index of the step that holds now; below first[m]: no price yet
     for m in range(n):
         low, high = markets.first[m], markets.first[m + 1]
-        at[m] = low + np.searchsorted(markets.times[low:high], start_s, side="right") - 1
-    slots = Slots(
-        np.zeros(SLOTS, np.int64),
-        np.zeros(SLOTS, np.int64),
-        np.zeros(SLOTS, np.int64),
-        np.zeros(SLOTS, np.int64),
-        np.zeros(SLOTS, np.int64),
-        np.zeros(SLOTS, np.int64),
-        np.zeros(SLOTS, np.int64),
-        np.zeros(SLOTS, np.int64),
-        np.zeros(SLOTS, np.int64),
-        np.zeros(SLOTS, np.int64),
-        np.zeros(SLOTS, np.int64),
-    )
+        at[m] = _step_at(markets, low, high, start_s)
+    slots = np.zeros((SLOTS, SLOT_COLUMNS), np.int64)
     terms = np.empty((SLOTS + 1, 4))
     counters = np.zeros(3, np.int64)  # numbers given, tape rows, slots in use
-    out[:] = 0
+    for i in range(RESULTS):
+        out[i] = 0
     t = start_s
     done = 0.0
     running_s = 0
@@ -210,26 +201,26 @@ def simulate_job(
         used = counters[2]
         evicted_now = False
         for i in range(used):
-            if slots.phase[i] < HELD:
+            if slots[i, PHASE] < HELD:
                 continue
-            spent = t - slots.hour_s[i]
-            m = slots.market[i]
-            if slots.evict_s[i] == t:
+            spent = t - slots[i, HOUR_START_S]
+            m = slots[i, MARKET]
+            if slots[i, EVICT_S] == t:
                 changed = True
                 evicted_now = True
                 _close(job, markets, slots, i, t, spent, True, False, tape, counters, out)
             elif spent == HOUR_S:
-                if slots.phase[i] == LEAVING:
+                if slots[i, PHASE] == LEAVING:
                     changed = True
                     _close(job, markets, slots, i, t, spent, False, False, tape, counters, out)
                 else:
                     _next_hour(job, markets, slots, i, t, tape, counters, out)
-                    slots.hour_s[i] = t
-                    slots.hour[i] += 1
-                    slots.decide_s[i] = t + HOUR_S - lead if kind != STANDARD else NEVER_S
+                    slots[i, HOUR_START_S] = t
+                    slots[i, HOUR] += 1
+                    slots[i, DECIDE_S] = t + HOUR_S - lead if kind != STANDARD else NEVER_S
                     # The price of the new hour.
                     k = at[m]
-                    slots.price[i] = markets.prices[k]
+                    slots[i, PRICE] = markets.prices[k]
                     _charge(job, markets, slots, i, t, tape, counters, out)
         if changed:
             _compact(slots, counters)
@@ -240,10 +231,10 @@ def simulate_job(
                 done = running_s * (job.job_vcpus * (1.0 - job.overhead))
             counters[1] = _put(tape, counters[1], t, WORK, slots, 0, 0, int(done), 0)
         for i in range(counters[2]):
-            if slots.phase[i] == REQUESTED and slots.grant_s[i] == t:
+            if slots[i, PHASE] == REQUESTED and slots[i, GRANT_S] == t:
                 changed = True
                 _grant(kind, job, markets, slots, i, t, at, lead, granted, tape, counters, out)
-                if slots.phase[i] == HELD:
+                if slots[i, PHASE] == HELD:
                     granted += 1
                     pause_until = max(pause_until, t + job.sigma_s)
         # 2. Decide.
@@ -252,7 +243,7 @@ def simulate_job(
         due = changed or (t == tick_s)
         used = counters[2]
         for i in range(used):
-            if slots.phase[i] == HELD and slots.decide_s[i] == t:
+            if slots[i, PHASE] == HELD and slots[i, DECIDE_S] == t:
                 due = True
         if t == tick_s:
             tick_s += TICK_S
@@ -266,9 +257,9 @@ def simulate_job(
                 _decide_renewal(kind, job, markets, tables, slots, t, at, tape, counters)
             if counters[0] > before and job.grant_delay_s == 0:
                 for i in range(counters[2]):
-                    if slots.phase[i] == REQUESTED and slots.grant_s[i] == t:
+                    if slots[i, PHASE] == REQUESTED and slots[i, GRANT_S] == t:
                         _grant(kind, job, markets, slots, i, t, at, lead, granted, tape, counters, out)
-                        if slots.phase[i] == HELD:
+                        if slots[i, PHASE] == HELD:
                             granted += 1
                             pause_until = max(pause_until, t + job.sigma_s)
         # 3. The next instant at which something is due.
@@ -276,15 +267,15 @@ def simulate_job(
         then = markets.history_end_s
         room = job.cap_vcpus
         for i in range(used):
-            phase = slots.phase[i]
+            phase = slots[i, PHASE]
             if phase == REQUESTED:
-                then = min(then, slots.grant_s[i])
+                then = min(then, slots[i, GRANT_S])
             else:
-                then = min(then, slots.evict_s[i], slots.hour_s[i] + HOUR_S)
-                if slots.decide_s[i] > t and phase == HELD:
-                    then = min(then, slots.decide_s[i])
+                then = min(then, slots[i, EVICT_S], slots[i, HOUR_START_S] + HOUR_S)
+                if slots[i, DECIDE_S] > t and phase == HELD:
+                    then = min(then, slots[i, DECIDE_S])
             if phase != LEAVING or kind == PROTEUS:
-                room -= slots.vcpus[i]
+                room -= slots[i, VCPUS]
         if kind == STANDARD:
             if room == job.cap_vcpus:
                 # Wait for the next change of any price.
@@ -306,10 +297,12 @@ def simulate_job(
             if a < pause_until:
                 b = min(b, pause_until)
             for i in range(used):
-                if slots.phase[i] >= HELD:
-                    ready = slots.grant_s[i] + (job.boot_first_s if slots.number[i] == 0 else job.boot_next_s)
+                if slots[i, PHASE] >= HELD:
+                    ready = slots[i, GRANT_S] + (
+                        job.boot_first_s if slots[i, NUMBER] == 0 else job.boot_next_s
+                    )
                     if ready <= a:
-                        vcpus += slots.vcpus[i]
+                        vcpus += slots[i, VCPUS]
                     elif ready < b:
                         b = ready
             if a < pause_until:
@@ -336,8 +329,8 @@ def simulate_job(
             break
     # The end: open hours are charged for what was used.
     for i in range(counters[2]):
-        if slots.phase[i] >= HELD:
-            _close(job, markets, slots, i, t, t - slots.hour_s[i], False, True, tape, counters, out)
+        if slots[i, PHASE] >= HELD:
+            _close(job, markets, slots, i, t, t - slots[i, HOUR_START_S], False, True, tape, counters, out)
     counters[1] = _put(tape, counters[1], t, WORK, slots, 0, 0, int(done), 0)
     reliable = machine_seconds_micro_usd(job.reliable_price, job.reliable_vcpus, job.reliable_nu, t - start_s)
     out[COST] += reliable
@@ -352,7 +345,7 @@ def simulate_job(
 def _charge(
     job: JobNumbers,
     markets: MarketArrays,
-    slots: Slots,
+    slots: Ints,
     i: int,
     t: int,
     tape: Ints,
@@ -361,16 +354,18 @@ def _charge(
 ) -> None:
     """The charge that stands at an hour's start."""
     if job.rules == HOURLY:
-        amount = hourly_2016.charge_at_start(slots.price[i], slots.vcpus[i], markets.vcpus[slots.market[i]])
+        amount = hourly_2016.charge_at_start(
+            slots[i, PRICE], slots[i, VCPUS], markets.vcpus[slots[i, MARKET]]
+        )
         out[COST] += amount
-        counters[1] = _put(tape, counters[1], t, CHARGE, slots, i, slots.price[i], amount, slots.hour[i])
+        counters[1] = _put(tape, counters[1], t, CHARGE, slots, i, slots[i, PRICE], amount, slots[i, HOUR])
 
 
 @njit(cache=True)
 def _next_hour(
     job: JobNumbers,
     markets: MarketArrays,
-    slots: Slots,
+    slots: Ints,
     i: int,
     t: int,
     tape: Ints,
@@ -378,19 +373,19 @@ def _next_hour(
     out: Ints,
 ) -> None:
     """Settle a finished hour of an allocation that goes on."""
-    out[HELD_VCPU_S] += slots.vcpus[i] * HOUR_S
+    out[HELD_VCPU_S] += slots[i, VCPUS] * HOUR_S
     if job.rules != HOURLY:
-        nu = markets.vcpus[slots.market[i]]
-        amount = per_second.charge_at_close(slots.price[i], slots.vcpus[i], nu, HOUR_S, slots.hour[i])
+        nu = markets.vcpus[slots[i, MARKET]]
+        amount = per_second.charge_at_close(slots[i, PRICE], slots[i, VCPUS], nu, HOUR_S, slots[i, HOUR])
         out[COST] += amount
-        counters[1] = _put(tape, counters[1], t, CHARGE, slots, i, slots.price[i], amount, slots.hour[i])
+        counters[1] = _put(tape, counters[1], t, CHARGE, slots, i, slots[i, PRICE], amount, slots[i, HOUR])
 
 
 @njit(cache=True)
 def _close(
     job: JobNumbers,
     markets: MarketArrays,
-    slots: Slots,
+    slots: Ints,
     i: int,
     t: int,
     used_s: int,
@@ -401,7 +396,7 @@ def _close(
     out: Ints,
 ) -> None:
     """End an allocation `used_s` into its hour and settle that hour."""
-    price, vcpus, nu, hour = slots.price[i], slots.vcpus[i], markets.vcpus[slots.market[i]], slots.hour[i]
+    price, vcpus, nu, hour = slots[i, PRICE], slots[i, VCPUS], markets.vcpus[slots[i, MARKET]], slots[i, HOUR]
     out[HELD_VCPU_S] += vcpus * used_s
     if evicted:
         out[EVICTIONS] += 1
@@ -429,7 +424,7 @@ def _close(
         if amount > 0:
             out[COST] += amount
             counters[1] = _put(tape, counters[1], t, CHARGE, slots, i, price, amount, hour)
-    slots.phase[i] = FREE
+    slots[i, PHASE] = FREE
 
 
 @njit(cache=True)
@@ -437,7 +432,7 @@ def _grant(
     kind: int,
     job: JobNumbers,
     markets: MarketArrays,
-    slots: Slots,
+    slots: Ints,
     i: int,
     t: int,
     at: Ints,
@@ -448,42 +443,42 @@ def _grant(
     out: Ints,
 ) -> None:
     """A request comes due: granted if the price is at or below its bid now, else gone."""
-    m = slots.market[i]
+    m = slots[i, MARKET]
     price = markets.prices[at[m]]
-    if price > slots.bid[i]:
+    if price > slots[i, BID]:
         counters[1] = _put(tape, counters[1], t, REFUSED, slots, i, price, 0, 0)
-        slots.phase[i] = FREE
+        slots[i, PHASE] = FREE
         return
-    slots.phase[i] = HELD
-    slots.hour_s[i] = t
-    slots.hour[i] = 0
-    slots.price[i] = price
-    slots.evict_s[i] = _eviction_s(markets, m, at[m], slots.bid[i])
-    slots.decide_s[i] = t + HOUR_S - lead if kind != STANDARD else NEVER_S
-    counters[1] = _put(tape, counters[1], t, GRANT, slots, i, price, slots.bid[i], 0)
+    slots[i, PHASE] = HELD
+    slots[i, HOUR_START_S] = t
+    slots[i, HOUR] = 0
+    slots[i, PRICE] = price
+    slots[i, EVICT_S] = _eviction_s(markets, m, at[m], slots[i, BID])
+    slots[i, DECIDE_S] = t + HOUR_S - lead if kind != STANDARD else NEVER_S
+    counters[1] = _put(tape, counters[1], t, GRANT, slots, i, price, slots[i, BID], 0)
     _charge(job, markets, slots, i, t, tape, counters, out)
 
 
 @njit(cache=True)
 def _request(
-    job: JobNumbers, slots: Slots, m: int, vcpus: int, bid: int, t: int, tape: Ints, counters: Ints
+    job: JobNumbers, slots: Ints, m: int, vcpus: int, bid: int, t: int, tape: Ints, counters: Ints
 ) -> None:
     i = counters[2]
     counters[2] += 1
-    slots.phase[i] = REQUESTED
-    slots.number[i] = counters[0]
+    slots[i, PHASE] = REQUESTED
+    slots[i, NUMBER] = counters[0]
     counters[0] += 1
-    slots.market[i] = m
-    slots.vcpus[i] = vcpus
-    slots.bid[i] = bid
-    slots.grant_s[i] = t + job.grant_delay_s
-    slots.decide_s[i] = NEVER_S
+    slots[i, MARKET] = m
+    slots[i, VCPUS] = vcpus
+    slots[i, BID] = bid
+    slots[i, GRANT_S] = t + job.grant_delay_s
+    slots[i, DECIDE_S] = NEVER_S
     counters[1] = _put(tape, counters[1], t, REQUEST, slots, i, bid, 0, 0)
 
 
 @njit(cache=True)
 def _decide_standard(
-    job: JobNumbers, markets: MarketArrays, slots: Slots, t: int, at: Ints, tape: Ints, counters: Ints
+    job: JobNumbers, markets: MarketArrays, slots: Ints, t: int, at: Ints, tape: Ints, counters: Ints
 ) -> None:
     """All vCPUs in the market of least price per vCPU, bid = on-demand; wait if none is at or below on-demand."""
     if counters[2] > 0:
@@ -506,7 +501,7 @@ def _decide_proteus(
     job: JobNumbers,
     markets: MarketArrays,
     tables: Tables,
-    slots: Slots,
+    slots: Ints,
     t: int,
     at: Ints,
     tape: Ints,
@@ -516,17 +511,17 @@ def _decide_proteus(
     """Renew or let go what ends, then one request if it lowers the cost per work (equations 4.1 - 4.4)."""
     used = counters[2]
     for i in range(used):
-        if slots.phase[i] == HELD and slots.decide_s[i] == t:
+        if slots[i, PHASE] == HELD and slots[i, DECIDE_S] == t:
             keep = _held_cost(job, markets, tables, slots, used, t, at, i, True, terms)
             drop = _held_cost(job, markets, tables, slots, used, t, at, i, False, terms)
             if drop < keep:
-                slots.phase[i] = LEAVING
-                counters[1] = _put(tape, counters[1], t, LEAVE, slots, i, 0, 0, slots.hour[i])
+                slots[i, PHASE] = LEAVING
+                counters[1] = _put(tape, counters[1], t, LEAVE, slots, i, 0, 0, slots[i, HOUR])
             else:
-                counters[1] = _put(tape, counters[1], t, KEEP, slots, i, 0, 0, slots.hour[i])
+                counters[1] = _put(tape, counters[1], t, KEEP, slots, i, 0, 0, slots[i, HOUR])
     room = job.cap_vcpus
     for i in range(used):
-        room -= slots.vcpus[i]
+        room -= slots[i, VCPUS]
     size = min(room, job.slot_vcpus)
     if size <= 0:
         return
@@ -566,7 +561,7 @@ def _held_cost(
     job: JobNumbers,
     markets: MarketArrays,
     tables: Tables,
-    slots: Slots,
+    slots: Ints,
     used: int,
     t: int,
     at: Ints,
@@ -585,20 +580,20 @@ def _held_cost(
     for i in range(used):
         if i == ending and not renew:
             continue
-        m = slots.market[i]
+        m = slots[i, MARKET]
         now = markets.prices[at[m]]
-        fresh = i == ending or slots.phase[i] == REQUESTED
-        left_s = HOUR_S if fresh else slots.hour_s[i] + HOUR_S - t
-        price = now if fresh else slots.price[i]
-        d = _held_delta(markets.deltas, slots.bid[i] - now)
+        fresh = i == ending or slots[i, PHASE] == REQUESTED
+        left_s = HOUR_S if fresh else slots[i, HOUR_START_S] + HOUR_S - t
+        price = now if fresh else slots[i, PRICE]
+        d = _held_delta(markets.deltas, slots[i, BID] - now)
         beta = tables.beta[m, d, left_s // 60]
-        machines = slots.vcpus[i] / markets.vcpus[m]
+        machines = slots[i, VCPUS] / markets.vcpus[m]
         cost += expected_charge(beta, price / job.reference, machines, left_s / HOUR_S)
         free *= 1.0 - beta
-        vcpus += slots.vcpus[i]
+        vcpus += slots[i, VCPUS]
         omega = useful_until(beta, left_s / HOUR_S, tables.median_s[m, d, left_s // 60] / HOUR_S)
         if i != ending:
-            omega -= max(0, slots.grant_s[i] + job.boot_first_s - t) / HOUR_S
+            omega -= max(0, slots[i, GRANT_S] + job.boot_first_s - t) / HOUR_S
         held += 1
         terms[held, 0], terms[held, 1], terms[held, 2] = omega, machines, markets.vcpus[m]
     terms[0, 0], terms[0, 1], terms[0, 2], terms[0, 3] = held, cost, free, vcpus
@@ -663,17 +658,17 @@ def _best_fresh(
 
 @njit(cache=True)
 def _kept_index(
-    kind: int, job: JobNumbers, markets: MarketArrays, tables: Tables, slots: Slots, i: int, t: int, at: Ints
+    kind: int, job: JobNumbers, markets: MarketArrays, tables: Tables, slots: Ints, i: int, t: int, at: Ints
 ) -> float:
     """The renewal index of the allocation's next hour, as it stands."""
-    m = slots.market[i]
+    m = slots[i, MARKET]
     price = markets.prices[at[m]]
-    share = job.reliable_hourly / job.reference * slots.vcpus[i] / job.cap_vcpus
-    lambda_share = job.lambda_s / HOUR_S * job.cap_vcpus / slots.vcpus[i]
-    hour_cost = price / job.reference * (slots.vcpus[i] / markets.vcpus[m])
+    share = job.reliable_hourly / job.reference * slots[i, VCPUS] / job.cap_vcpus
+    lambda_share = job.lambda_s / HOUR_S * job.cap_vcpus / slots[i, VCPUS]
+    hour_cost = price / job.reference * (slots[i, VCPUS] / markets.vcpus[m])
     if kind == ORACLE:
-        begins = slots.hour_s[i] + HOUR_S
-        held = min(slots.evict_s[i] - begins, HOUR_S)
+        begins = slots[i, HOUR_START_S] + HOUR_S
+        held = min(slots[i, EVICT_S] - begins, HOUR_S)
         if held <= 0:
             return np.inf
         survive = 1.0 if held == HOUR_S else 0.0
@@ -681,7 +676,7 @@ def _kept_index(
     state = price_state(
         price, _recent_high(markets, m, at[m], t), tables.thresholds[m, 0], tables.thresholds[m, 1]
     )
-    d = _held_delta(markets.deltas, slots.bid[i] - price)
+    d = _held_delta(markets.deltas, slots[i, BID] - price)
     held_h = tables.held_s[m, state, d] / HOUR_S
     return renewal_index(1.0 - tables.evicted[m, state, d], hour_cost, share, held_h, held_h, lambda_share)
 
@@ -692,7 +687,7 @@ def _decide_renewal(
     job: JobNumbers,
     markets: MarketArrays,
     tables: Tables,
-    slots: Slots,
+    slots: Ints,
     t: int,
     at: Ints,
     tape: Ints,
@@ -702,21 +697,21 @@ def _decide_renewal(
     used = counters[2]
     room = job.cap_vcpus
     for i in range(used):
-        if slots.phase[i] == REQUESTED or slots.phase[i] == HELD:
-            room -= slots.vcpus[i]
+        if slots[i, PHASE] == REQUESTED or slots[i, PHASE] == HELD:
+            room -= slots[i, VCPUS]
     fresh, market, bid = np.inf, -1, 0
     known = False
     for i in range(used):
-        if slots.phase[i] == HELD and slots.decide_s[i] == t:
+        if slots[i, PHASE] == HELD and slots[i, DECIDE_S] == t:
             if not known:
                 fresh, market, bid = _best_fresh(kind, job, markets, tables, t, at)
                 known = True
             if fresh < _kept_index(kind, job, markets, tables, slots, i, t, at):
-                slots.phase[i] = LEAVING
-                room += slots.vcpus[i]
-                counters[1] = _put(tape, counters[1], t, LEAVE, slots, i, 0, 0, slots.hour[i])
+                slots[i, PHASE] = LEAVING
+                room += slots[i, VCPUS]
+                counters[1] = _put(tape, counters[1], t, LEAVE, slots, i, 0, 0, slots[i, HOUR])
             else:
-                counters[1] = _put(tape, counters[1], t, KEEP, slots, i, 0, 0, slots.hour[i])
+                counters[1] = _put(tape, counters[1], t, KEEP, slots, i, 0, 0, slots[i, HOUR])
     if room <= 0:
         return
     if not known:
