@@ -9,6 +9,7 @@ from typing import Any
 from agileml.application import Array
 from agileml.core.fold import Contribution
 from agileml.core.messages import Cut, Message, Saved, SaveFailed
+from agileml.core.plan import Strike
 from agileml.core.view import CutId
 from straggler.coverage import Units
 
@@ -160,4 +161,4 @@ class Halt:
     trace: str = ""
 
 
-ControllerCommand = Send | Persist | Note | Seal | Finished | Released | Halt
+ControllerCommand = Send | Persist | Note | Strike | Seal | Finished | Released | Halt

@@ -76,7 +76,7 @@ from agileml.core.messages import (
     Stored,
 )
 from agileml.core.placement import StageRule
-from agileml.core.plan import PlannedEvent, PlanRunner
+from agileml.core.plan import Fault, PlannedEvent, PlanRunner, Strike
 from agileml.core.progress_log import ProgressLog
 from agileml.core.record import Record
 from agileml.core.saving import Checkpoint, OpenSave
@@ -137,6 +137,7 @@ class Controller:
         self._log = ProgressLog(None if self._restarted or checkpoint else 0)
         self._save = OpenSave(settings.checkpoint_every_s, job.layout.partitions, checkpoint)
         self._resend_due_s = 0.0
+        self._strike_when_durable: Strike | None = None
         self._takeover = self.record.number > 0
 
     # -- what others may ask --------------------------------------------------------------------------------
@@ -341,8 +342,10 @@ class Controller:
         if self._running is not None:
             self._drive(self._running)
             return
-        self._fire_plan()
         self._release_leavers()
+        self._fire_plan()
+        if self._writing is not None:
+            return
         if (trigger := self._trigger()) is not None:
             self._claim(trigger)
         elif self._begin_save():
@@ -464,6 +467,10 @@ class Controller:
         if self._writing is None or number != self._writing.number:
             return
         before, self.record, self._writing = self.record, self._writing, None
+        if self._strike_when_durable is not None:
+            self._out.append(self._strike_when_durable)
+            self._strike_when_durable = None
+            return
         if self.record.finished:
             assert self.view is not None
             self._out.append(Finished(self.record.committed.clock, self.view.backup))
@@ -580,17 +587,35 @@ class Controller:
         if view is None:
             return
         gone = [m.name for m in self.members.nodes.values() if m.is_gone]
-        if (done := self.plan.settle(view.members, gone, is_quiet=self.is_quiet)) is not None:
-            self._note("plan", index=self.plan.fired - 1, event=str(done), status="finished")
+        done = self.plan.settle(view.members, gone, self._now_s, is_quiet=self.is_quiet)
+        if done is not None:
+            self._note("plan", index=done[0], event=str(done[1]), status="finished")
         before = self.limit
-        transient = [n for n in view.members if self.members.is_alive(n) and self._is_transient(n)]
-        fired = self.plan.fire(self.completed, self.members.waiting(), transient, self._now_s)
+        stay: dict[Tier, list[str]] = {tier: [] for tier in Tier}
+        for name in view.members:
+            if (member := self.members.nodes.get(name)) is not None and self.members.may_hold(member):
+                stay[member.tier].append(name)
+        fired = self.plan.fire(self.completed, self.members.waiting(), stay, self._now_s)
         if fired is None:
             return
-        event, actions = fired
-        self._note("plan", index=self.plan.fired - 1, event=str(event), status="fired")
-        for action in actions:
-            self._admit(action.node) if isinstance(action, Admit) else self._notice(action)
+        self._note("plan", index=fired.index, event=str(fired.event), status="fired")
+        for action in fired.actions:
+            match action:
+                case Admit():
+                    self._admit(action.node)
+                case Notice():
+                    self._notice(action)
+                case Strike():
+                    self._strike(action)
         if self.limit != before:
             for node in view.members:
                 self._send(node, Limit(view.epoch, self.limit))
+
+    def _strike(self, strike: Strike) -> None:
+        self._note("fault", fault=strike.kind.value, machines=list(strike.nodes), seconds=strike.seconds)
+        if strike.kind is Fault.KILL_CONTROLLER:
+            # It must not strike again after the restart: that it did is durable before it does.
+            self._strike_when_durable = strike
+            self._persist(self.record)
+        else:
+            self._out.append(strike)
