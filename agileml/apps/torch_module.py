@@ -98,7 +98,11 @@ class TorchModule(Application):
 
     @cached_property
     def flat(self) -> FlatModule:
-        """The module, built as every machine builds it. Raises InputError."""
+        """The module that units are computed with. Raises InputError."""
+        return self._built()
+
+    def _built(self) -> FlatModule:
+        """The module as every machine builds it."""
         with _TORCH, seeded(self.settings.seed, self.model.threads, torch.device("cpu")):
             if self._own["build"] is not None:
                 return FlatModule(called(self._own["build"], "build"), "build")
@@ -129,12 +133,10 @@ class TorchModule(Application):
     def tables(self) -> Sequence[Table]:
         return self.flat.tables()
 
-    @cached_property
-    def _initial(self) -> dict[str, Array]:
-        return {table.name: self.flat.values(table) for table in self.flat.tables()}
-
     def initial(self, table: Table) -> Array:
-        return self._initial[table.name]
+        # Once units were computed the module holds what they read.
+        fresh = self.flat if "_stepper" not in self.__dict__ else self._built()
+        return fresh.values(table)
 
     def load(self, slice_index: int) -> Share:
         return self.minibatches.share(slice_index)

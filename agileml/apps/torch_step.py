@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from agileml.application import Array, InputError
 from agileml.apps.torch_flat import PARAMETERS, FlatModule, Piece, borrowed
+from agileml.apps.torch_linear import write_in_place
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Ready = Callable[[int, int], None]
@@ -29,9 +30,8 @@ class Batch:
 class Stepper:
     """Gradients of a module on the CPU.
 
-    The parameters are views of the array that a clock reads and are never copied. A parameter's gradient is copied
-    into its place in the flat array as soon as backward has it, and dropped: one pass over it while it is warm, as
-    DistributedDataParallel copies into its buckets.
+    The parameters are views of the array that a clock reads and are never copied. Linear layers write their weights'
+    gradients into the flat array themselves; any other is copied there as soon as backward has it, while it is warm.
     """
 
     device = torch.device("cpu")
@@ -43,8 +43,9 @@ class Stepper:
         self._address = 0
         self._parameters: Tensor | None = None
         self._gradient: Tensor | None = None
-        self._ready: Callable[[int, int], None] | None = None
+        self._ready: Ready | None = None
         self._written: set[str] = set()
+        self._places = write_in_place(self.module, {id(p): name for name, p in flat.parameters})
         for piece, (_, parameter) in zip(flat.pieces, flat.parameters, strict=True):
             parameter.register_post_accumulate_grad_hook(self._hook(piece))
 
@@ -73,55 +74,81 @@ class Stepper:
         """
         versions = [parameter._version for _, parameter in self.flat.parameters]
         constants = [buffer._version for _, buffer in self.flat.constants]
-        self.module.train()
-        loss = self._loss(self.module(*batch.inputs), batch.target)
-        self._check(loss, versions, constants)
-        total = float(loss.detach()) * batch.items
-        if not math.isfinite(total):
-            return None, total
-        self._gradient = torch.empty(self.flat.elements, dtype=self.flat.dtype)
-        array: Array = self._gradient.numpy()
-        self._ready = None if ready is None else ready(array)
-        self._written.clear()
         try:
+            array = self._begin()
+            self._ready = None if ready is None else ready(array)
+            self._written.clear()
+            self.module.train()
+            loss = self._loss(self.module(*batch.inputs), batch.target)
+            self._check(loss, versions, constants)
+            total = float(loss.detach()) * batch.items
+            if not math.isfinite(total):
+                return None, total
             (loss * (batch.items / clock_items)).backward()
             for piece in self.flat.pieces:
                 if piece.name not in self._written:  # unused: its gradient is zero
-                    self._gradient[piece.start : piece.end] = 0
-                    self._say(piece)
+                    piece.of(self._flat_gradient()).zero_()
+                    self._final(piece)
+            self._finish()
         finally:
             self._gradient = self._ready = None
+            for place in self._places.values():
+                place.view = None
             for _, parameter in self.flat.parameters:
                 parameter.grad = None
         return array, total
 
+    # -- where gradients go -----------------------------------------------------------------------------------
+
+    def _begin(self) -> Array:
+        """Make the flat gradient; returns the array of it that the caller gets."""
+        self._gradient = torch.empty(self.flat.elements, dtype=self.flat.dtype)
+        self._hand_out(self._gradient)
+        array: Array = self._gradient.numpy()
+        return array
+
+    def _hand_out(self, gradient: Tensor) -> None:
+        for piece in self.flat.pieces:
+            if piece.name in self._places:
+                self._places[piece.name].view = piece.of(gradient)
+            if piece.end > piece.stop:
+                gradient[piece.stop : piece.end] = 0
+
+    def _final(self, piece: Piece) -> None:
+        """A piece of the flat gradient is complete."""
+        if self._ready is not None:
+            self._ready(piece.start, piece.end)
+
+    def _finish(self) -> None:
+        """All pieces are complete."""
+
+    def _flat_gradient(self) -> Tensor:
+        assert self._gradient is not None, "backward outside of gradient()"
+        return self._gradient
+
     def _hook(self, piece: Piece) -> Callable[[nn.Parameter], None]:
-        def final(parameter: nn.Parameter) -> None:
-            gradient, flat = parameter.grad, self._gradient
-            assert gradient is not None and flat is not None, piece
+        def accumulated(parameter: nn.Parameter) -> None:
+            gradient = parameter.grad
+            assert gradient is not None, piece
             parameter.grad = None
-            self._write(piece, gradient.to_dense() if gradient.is_sparse else gradient, flat)
+            self._write(piece, gradient.to_dense() if gradient.is_sparse else gradient)
 
-        return final
+        return accumulated
 
-    def _write(self, piece: Piece, gradient: Tensor, flat: Tensor) -> None:
+    def _write(self, piece: Piece, gradient: Tensor) -> None:
+        goal = piece.of(self._flat_gradient())
         if piece.name in self._written:  # reentrant checkpointing walks through a shared layer twice
             if self._ready is not None:
                 raise RuntimeError(
                     f"parameter {piece.name!r} got two gradients in one backward, expected one "
                     "(torch.utils.checkpoint needs use_reentrant=False)"
                 )
-            piece.of(flat).add_(gradient)
+            goal.add_(gradient)
             return
         self._written.add(piece.name)
-        piece.of(flat).copy_(gradient)
-        if piece.end > piece.stop:
-            flat[piece.stop : piece.end] = 0
-        self._say(piece)
-
-    def _say(self, piece: Piece) -> None:
-        if self._ready is not None and piece.end > piece.start:
-            self._ready(piece.start, piece.end)
+        if gradient.data_ptr() != goal.data_ptr() or gradient.stride() != goal.stride():
+            goal.copy_(gradient)
+        self._final(piece)
 
     def _check(self, loss: Tensor, versions: Sequence[int], constants: Sequence[int]) -> None:
         if not isinstance(loss, Tensor) or loss.numel() != 1:

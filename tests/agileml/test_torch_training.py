@@ -246,6 +246,13 @@ def test_streaming_reports_every_element_once_and_final() -> None:
     assert (at_once.loss, at_once.examples) == (updates.loss, updates.examples)
 
 
+def test_initial_values_do_not_change_with_use() -> None:
+    app = application(batch_norm=True)
+    before = {table.name: app.initial(table).tobytes() for table in app.tables()}
+    app.evaluate(train(app, 3))
+    assert {table.name: app.initial(table).tobytes() for table in app.tables()} == before
+
+
 def test_parameters_are_used_where_they_lie() -> None:
     app = application()
     parameters = {table.name: app.initial(table) for table in app.tables()}

@@ -1,0 +1,118 @@
+"""Linear layers that write their weight's gradient themselves: autograd's results, whatever a module does with them."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from agileml.apps.torch_flat import PARAMETERS, FlatModule
+from agileml.apps.torch_step import Batch, Stepper
+
+
+class Net(nn.Module):
+    """Two linear layers and what is done with them."""
+
+    def __init__(self, use: Callable[["Net", Tensor], Tensor]) -> None:
+        super().__init__()
+        self.a = nn.Linear(6, 6, bias=False)
+        self.b = nn.Linear(6, 6)
+        self.use = use
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.use(self, x)
+
+
+def penalised(net: Net, x: Tensor) -> Tensor:
+    y = net.b(net.a(x))
+    inner = functional.mse_loss(y, torch.ones_like(y))
+    (slope,) = torch.autograd.grad(inner, x_needing(net), create_graph=True)
+    return y + slope.square().sum()
+
+
+def x_needing(net: Net) -> Tensor:
+    return net.a.weight
+
+
+USES: dict[str, Callable[[Net, Tensor], Tensor]] = {
+    "once": lambda net, x: net.b(net.a(x)),
+    "twice": lambda net, x: net.b(net.b(net.a(net.a(x)))),
+    "elsewhere too": lambda net, x: functional.linear(net.b(net.a(x)), net.a.weight) * net.b.weight.sum(),
+    "elsewhere first": lambda net, x: net.b(net.a(functional.linear(x, net.b.weight))) + net.a.weight.norm(),
+    "not at all": lambda net, x: net.b(x),
+    "one item": lambda net, x: torch.stack([net.b(net.a(row)) for row in x]),
+    "more axes": lambda net, x: net.b(net.a(x.view(2, 4, 6))).view(8, 6),
+    "checkpointed": lambda net, x: checkpoint(lambda t: net.b(net.a(t)), x, use_reentrant=False),
+    "bfloat16": lambda net, x: _autocast(net, x),
+    "gradient of a gradient": penalised,
+}
+
+
+def said_to(said: list[tuple[int, int]]) -> Callable[[int, int], None]:
+    return lambda start, stop: said.append((start, stop))
+
+
+def _autocast(net: Net, x: Tensor) -> Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        return net.b(net.a(x)).float()
+
+
+@pytest.mark.parametrize("name", USES)
+def test_the_gradient_is_autograds(name: str) -> None:
+    torch.manual_seed(0)
+    theirs = Net(USES[name])
+    ours = Net(USES[name])
+    ours.load_state_dict(theirs.state_dict())
+    x, y = torch.randn(8, 6), torch.randn(8, 6)
+    functional.mse_loss(theirs(x), y).backward()
+    flat = FlatModule(ours, "test")
+    stepper = Stepper(flat, functional.mse_loss)
+    tables = {table.name: flat.values(table) for table in flat.tables()}
+    for _ in range(2):  # nothing is left over from the first time
+        stepper.use(tables)
+        said: list[tuple[int, int]] = []
+        found, total = stepper.gradient(Batch((x,), y, 8), 8, lambda _, said=said: said_to(said))
+        assert found is not None and np.isfinite(total)
+        assert sorted(said) == [(piece.start, piece.end) for piece in flat.pieces]
+        for piece, parameter in zip(flat.pieces, theirs.parameters(), strict=True):
+            expected = torch.zeros(piece.shape) if parameter.grad is None else parameter.grad
+            given = torch.from_numpy(found[piece.start : piece.stop]).view(piece.shape)
+            torch.testing.assert_close(given, expected, rtol=1e-5, atol=1e-6, msg=piece.name)
+            assert not found[piece.stop : piece.end].any()
+    assert tables[PARAMETERS].shape == (1, flat.elements)
+
+
+def test_nothing_is_copied_for_a_weight_used_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    flat = FlatModule(Net(USES["once"]), "test")
+    stepper = Stepper(flat, functional.mse_loss)
+    stepper.use({table.name: flat.values(table) for table in flat.tables()})
+    copied: list[tuple[int, ...]] = []
+    copy = Tensor.copy_
+    monkeypatch.setattr(Tensor, "copy_", lambda to, of: (copied.append(tuple(to.shape)), copy(to, of))[1])
+    stepper.gradient(Batch((torch.randn(8, 6),), torch.randn(8, 6), 8), 8)
+    assert copied == [(6,)], "the bias alone"
+
+
+def test_reentrant_checkpointing_is_summed_or_refused() -> None:
+    def use(net: Net, x: Tensor) -> Tensor:
+        x = x.requires_grad_()
+        return checkpoint(net.b, checkpoint(net.b, x, use_reentrant=True), use_reentrant=True)
+
+    torch.manual_seed(0)
+    theirs, ours = Net(use), Net(use)
+    ours.load_state_dict(theirs.state_dict())
+    x, y = torch.randn(8, 6), torch.randn(8, 6)
+    functional.mse_loss(theirs(x.clone()), y).backward()
+    flat = FlatModule(ours, "test")
+    stepper = Stepper(flat, functional.mse_loss)
+    stepper.use({table.name: flat.values(table) for table in flat.tables()})
+    found, _ = stepper.gradient(Batch((x.clone(),), y, 8), 8)
+    assert found is not None
+    piece = next(piece for piece in flat.pieces if piece.name == "b.weight")
+    given = torch.from_numpy(found[piece.start : piece.stop]).view(piece.shape)
+    torch.testing.assert_close(given, theirs.b.weight.grad, rtol=1e-5, atol=1e-6)
+    with pytest.raises(RuntimeError, match="use_reentrant=False"):
+        stepper.gradient(Batch((x.clone(),), y, 8), 8, lambda _: lambda a, b: None)
