@@ -45,9 +45,10 @@ def work(problem: Problem) -> float:
         splits = sum(len(choices.parts) for choices in problem.parts.choices[level])
         axes = stages * stages / 2 if stages > 1 else 1.0
         if problem.limited:
-            devices = problem.parts.topology.devices
+            axes *= problem.parts.topology.devices / 2
+        if problem.counts_devices:
             inner = problem.parts.topology.component_devices(level - 1)
-            axes *= problem.parts.topology.component_devices(level) * devices * inner / 2
+            axes *= problem.parts.topology.component_devices(level) * inner
         # The outermost level needs only the ranges from the start.
         share = triples / 3 if level < len(levels) else pairs
         total += share * splits * axes

@@ -179,6 +179,7 @@ def general_row(
     inner_count: int,
     straight: bool,
     memory: bool,
+    span: int,
     out: Floats,
 ) -> None:
     """out[c, j, n, u, b]: A^k(i, j) on sub-multiset c of the components, at most n + 1 stages and u + 1 devices,
@@ -186,7 +187,8 @@ def general_row(
 
     after: states that contain i, smallest first. contains[j, k]: k is inside j. inner[type, j, k, n, u, b]:
     A^{level-1} of k -> j on one whole component; solo[type, j, k, b]: the same as one stage on all of its
-    devices (j before k: the innermost loop runs over k). sizes[c], fewer (c less one component),
+    devices (j before k: the innermost loop runs over k). span: 0, or the devices of one component, all of which
+    then count as at work wherever it is used at all (u has size 1). sizes[c], fewer (c less one component),
     parts/rests (c = part + rest), types (the component types in c): flat lists, with where each c's begin.
     """
     configs, _, most_stages, most_used, most_behind = out.shape
@@ -196,7 +198,9 @@ def general_row(
         for j in after:
             for n in range(most_stages):
                 for u in range(most_used):
-                    limit = most_behind - u if memory else 1
+                    limit = 1
+                    if memory:
+                        limit = most_behind - (u if span == 0 else sizes[c] * span - 1)
                     for b in range(limit):
                         best = np.inf
                         for index in range(fewer_at[c], fewer_at[c + 1]):
@@ -207,7 +211,7 @@ def general_row(
                             best = min(best, out[c, j, n, u - 1, b])
                         m = sizes[c]
                         if m == 1 or not straight:
-                            used = min((u + 1) // m, inner_used) if memory else 1
+                            used = min((u + 1) // m, inner_used) if memory and span == 0 else 1
                             if used >= 1:
                                 behind = (b + m - 1) // m if memory else 0
                                 inner_s = _inner_seconds(
@@ -226,7 +230,7 @@ def general_row(
                             m = sizes[part]
                             if m > 1 and straight:
                                 continue
-                            most = min(inner_used, u // m) if memory else 1
+                            most = min(inner_used, u // m) if memory and span == 0 else 1
                             behind = (b + m - 1) // m if memory else 0
                             for k in after:
                                 if not contains[j, k]:
@@ -253,8 +257,10 @@ def general_row(
                                         if last >= best:
                                             continue
                                         before_n = n - stages - 1 if most_stages > 1 else 0
-                                        before_u = u - m * (used + 1) if memory else 0
-                                        before_b = b + m * (used + 1) if memory else 0
+                                        before_u = u - m * (used + 1) if memory and span == 0 else 0
+                                        before_b = 0
+                                        if memory:
+                                            before_b = b + m * (used + 1 if span == 0 else span)
                                         before = out[rests[index], k, before_n, before_u, before_b]
                                         best = min(best, max(before, link_s, last))
                         out[c, j, n, u, b] = best

@@ -276,7 +276,7 @@ class _Solver:
             if self.only_best and self._fits(free, best[1]):
                 return free
         if not problem.fast and work(problem) > MAX_WORK:
-            return self._coarse(speeds)
+            return self._coarse(problem, speeds)
         return Tables(problem, self.on_progress)
 
     def _is_chain(self) -> bool:
@@ -308,9 +308,16 @@ class _Solver:
         best = next(best_first(Tables(faster), faster.parts.choices[-1][0].all, 64))
         return best[0]
 
-    def _coarse(self, speeds: Sequence[float]) -> Tables:
-        """Prefixes at ever fewer places, until the tables are small enough."""
+    def _coarse(self, problem: Problem, speeds: Sequence[float]) -> Tables:
+        """Smaller tables: without telling apart how many devices of a machine work; else fewer places to cut."""
         self.exact = False
+        if problem.limited and work(replace(problem, whole=True)) <= MAX_WORK:
+            tables = Tables(replace(problem, whole=True), self.on_progress)
+            if next(best_first(tables, problem.parts.choices[-1][0].all, 64), None) is not None:
+                self.notes.append(
+                    "Too large to be exact: in each machine in use all devices count as at work."
+                )
+                return tables
         whole = prefixes(self.profile)
         wanted = len(whole)
         while True:

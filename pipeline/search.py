@@ -85,7 +85,7 @@ def best_first(tables: Tables, c: int, keep: int | None) -> Iterator[tuple[float
     top = len(problem.parts.topology.levels)
     stages = 1 if problem.max_stages is None else problem.max_stages
     size = int(tables.choices(top, 0).sizes[c])
-    used = size * problem.parts.topology.component_devices(top - 1) if problem.limited else 1
+    used = size * problem.parts.topology.component_devices(top - 1) if problem.counts_devices else 1
     root = _Open(top, 0, 0, len(problem.sets) - 1, c, stages - 1, used - 1, 0, ())
     bound = float(tables.row(top, 0, 0)[c, root.j, root.n, root.u, 0])
     if not np.isfinite(bound):
@@ -154,18 +154,19 @@ def _last_segments(
     behind = -(-item.b // m)
     row = tables.row(item.level, item.kind, item.i)
     kinds = choices.children(part)
+    span = problem.parts.topology.component_devices(item.level - 1)
     inner_used = tables.used(item.level - 1)
     found = []
     if rest is None:
         link_s: Floats = np.zeros(1)
         exchange_s = uncut_exchange_seconds.py_func(model, m, weights, bytes_per_s, inner_count)
-        most_used = min((item.u + 1) // m, inner_used) if problem.limited else 1
+        most_used = min((item.u + 1) // m, inner_used) if problem.counts_devices else 1
         stage_options = range(item.n, item.n + 1)
     else:
         link_s = cut_seconds.py_func(model, sets.cut_bytes[starts], sets.cut_bytes[item.j], m, bytes_per_s)
         link_s = wrapped(model, link_s, item.wrapping)
         exchange_s = exchange_seconds.py_func(model, m, weights, bytes_per_s)
-        most_used = min(item.u // m, inner_used) if problem.limited else 1
+        most_used = min(item.u // m, inner_used) if problem.counts_devices else 1
         stage_options = range(max(1, item.n))
     for used in range(most_used):
         for stages in stage_options:
@@ -183,8 +184,8 @@ def _last_segments(
             else:
                 before = (
                     item.n - stages - 1 if problem.max_stages is not None else 0,
-                    item.u - m * (used + 1) if problem.limited else 0,
-                    item.b + m * (used + 1) if problem.limited else 0,
+                    item.u - m * (used + 1) if problem.counts_devices else 0,
+                    item.b + m * (used + 1 if problem.counts_devices else span) if problem.limited else 0,
                 )
                 before_s = wrapped(model, row[rest, starts, before[0], before[1], before[2]], item.wrapping)
                 components = np.full(starts.size, m + int(choices.sizes[rest]))

@@ -29,7 +29,11 @@ MODELS = {"thesis": THESIS, "released": RELEASED}
 
 @dataclass(frozen=True)
 class Problem:
-    """All that the partitioner is given. input_bytes: of the model. max_stages None = no limit."""
+    """All that the partitioner is given. input_bytes: of the model. max_stages None = no limit.
+
+    whole: under a memory limit every device of a component in use counts as at work, which asks for more memory
+    than is needed where some stay idle, and saves the axis of devices used.
+    """
 
     sets: ClosedSets
     input_bytes: float
@@ -38,6 +42,7 @@ class Problem:
     memory: MemoryRules
     straight: bool
     max_stages: int | None
+    whole: bool = False
 
     @property
     def model(self) -> int:
@@ -48,6 +53,11 @@ class Problem:
     def limited(self) -> bool:
         """Whether there is a memory limit."""
         return self.memory.limit_bytes is not None
+
+    @property
+    def counts_devices(self) -> bool:
+        """Whether the tables tell plans apart by the devices that they use."""
+        return self.limited and not self.whole
 
     @property
     def fast(self) -> bool:
@@ -118,7 +128,7 @@ class Tables:
 
     def used(self, level: int) -> int:
         """Length of the axis u at a level."""
-        return self.problem.parts.topology.component_devices(level) if self.problem.limited else 1
+        return self.problem.parts.topology.component_devices(level) if self.problem.counts_devices else 1
 
     def choices(self, level: int, kind: int) -> Choices:
         """How a component of a level can be divided."""
@@ -212,6 +222,7 @@ class Tables:
             inner_count,
             problem.straight,
             problem.limited,
+            problem.parts.topology.component_devices(level - 1) if problem.whole else 0,
             out,
         )
         return out

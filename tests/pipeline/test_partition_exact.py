@@ -7,8 +7,14 @@ import math
 import numpy as np
 import pytest
 
+from pipeline.assemble import assemble
+from pipeline.closed_sets import closed_sets
+from pipeline.components import components
+from pipeline.memory import MemoryRules
 from pipeline.partition import Options, PartitionError, partition, top_plans
 from pipeline.profile import Layer, Profile
+from pipeline.search import best_first
+from pipeline.tables import Problem, Tables
 from pipeline.topology import Topology
 from tests.pipeline.brute_force import Limits, _closed, _limited_cost, _pipelines, best_seconds
 
@@ -120,3 +126,32 @@ def test_the_best_few_plans_are_the_best_few_of_all() -> None:
         except PartitionError:
             found = []
         assert found == pytest.approx(costs[:6], rel=1e-12), f"seed {seed}"
+
+
+def test_counting_whole_machines_gives_plans_that_fit_and_are_never_better() -> None:
+    found = 0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        topology = random_topology(rng, ((2, 2), (3, 2), (2, 3))[rng.integers(3)])
+        profile = random_profile(rng, int(rng.integers(2, 6)), branches=False)
+        limit = float(rng.integers(40, 200))
+        problem = Problem(
+            closed_sets(profile, 100),
+            profile.input_bytes,
+            components(topology, None),
+            "thesis",
+            MemoryRules(limit),
+            straight=False,
+            max_stages=None,
+            whole=True,
+        )
+        best = next(best_first(Tables(problem), problem.parts.choices[-1][0].all, None), None)
+        if best is None:
+            continue
+        found += 1
+        stages, terms = assemble(problem, best[1], (1.0,) * topology.devices)
+        assert max(stage.memory_bytes for stage in stages) <= limit
+        assert max(term.seconds for term in terms) == best[0]
+        exact = partition(profile, topology, memory_bytes=limit)
+        assert exact.seconds_per_minibatch <= best[0]
+    assert found > 20
