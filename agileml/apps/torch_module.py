@@ -112,8 +112,18 @@ class TorchModule(Application):
 
     @cached_property
     def _stepper(self) -> Stepper:
-        loss = self._own["loss"] or self.model.loss
-        return Stepper(self.flat, loss_named(loss) if isinstance(loss, str) else loss)
+        named = self._own["loss"] or self.model.loss
+        loss = loss_named(named) if isinstance(named, str) else named
+        if self.model.device == "cuda" and not torch.cuda.is_available():
+            raise InputError(
+                "model.device: found cuda, expected auto or cpu: this machine has no CUDA device for the run "
+                "(machines.gpus reserves one)"
+            )
+        if self.model.device == "cpu" or not torch.cuda.is_available():
+            return Stepper(self.flat, loss)
+        from agileml.apps.torch_cuda import CudaStepper
+
+        return CudaStepper(self.flat, loss)
 
     @cached_property
     def _augment(self) -> Callable[..., Any] | None:
@@ -202,8 +212,8 @@ class TorchModule(Application):
         if augment is not None:
             found = augment(*inputs)
             inputs = list(found) if isinstance(found, tuple | list) else [found]
-        device = self._stepper.device
-        return Batch(tuple(x.to(device) for x in inputs), target.to(device), len(target))
+        placed = self._stepper.placed
+        return Batch(tuple(map(placed, inputs)), placed(target), len(target))
 
     # -- the result -----------------------------------------------------------------------------------------------
 

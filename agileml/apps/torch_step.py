@@ -58,6 +58,10 @@ class Stepper:
             self.flat.point(self._parameters)
         self.flat.set_buffers(tables)
 
+    def placed(self, tensor: Tensor) -> Tensor:
+        """A tensor of a minibatch where the module computes."""
+        return tensor
+
     def output(self, batch: Batch) -> tuple[Tensor, float]:
         """(output, mean loss) without a gradient."""
         with torch.no_grad():

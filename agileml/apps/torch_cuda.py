@@ -1,0 +1,84 @@
+"""The same on a CUDA device: parameters up and gradients down through pinned memory, while the device computes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from agileml.application import Array
+from agileml.apps.torch_flat import PARAMETERS, FlatModule, Piece, borrowed
+from agileml.apps.torch_step import Loss, Stepper
+
+CHUNK = 1 << 20  # elements that go up at a time
+
+
+class CudaStepper(Stepper):
+    """Gradients of a module on the present CUDA device.
+
+    The parameters of a clock go up in chunks through two pinned buffers: one is filled while the other is on its way.
+    A gradient goes down on a stream of its own as soon as backward has it, into pinned memory that becomes the
+    updates' array; torch's allocator of pinned memory keeps what is freed.
+    """
+
+    def __init__(self, flat: FlatModule, loss: Loss) -> None:
+        self.device = torch.device("cuda", torch.cuda.current_device())
+        flat.module.to(self.device)
+        super().__init__(flat, loss)
+        self._on_device = torch.empty(flat.elements, dtype=flat.dtype, device=self.device)
+        flat.point(self._on_device)
+        self._up = torch.cuda.Stream(self.device)
+        self._down = torch.cuda.Stream(self.device)
+        self._staging = [torch.empty(CHUNK, dtype=flat.dtype, pin_memory=True) for _ in range(2)]
+        self._sent_up = [torch.cuda.Event() for _ in range(2)]
+        self._host: Tensor | None = None
+        self._on_the_way: deque[tuple[Piece, torch.cuda.Event]] = deque()
+
+    def use(self, tables: Mapping[str, Array]) -> None:
+        """Copy parameters and buffers from the tables of a clock to the device."""
+        source = borrowed(tables[PARAMETERS])
+        present = torch.cuda.current_stream(self.device)
+        self._up.wait_stream(present)  # nobody reads the parameters of the clock before any more
+        for turn, start in enumerate(range(0, self.flat.elements, CHUNK)):
+            stop = min(start + CHUNK, self.flat.elements)
+            staging, sent = self._staging[turn % 2][: stop - start], self._sent_up[turn % 2]
+            sent.synchronize()
+            staging.copy_(source[start:stop])
+            with torch.cuda.stream(self._up):
+                self._on_device[start:stop].copy_(staging, non_blocking=True)
+                sent.record(self._up)
+        present.wait_stream(self._up)
+        self.flat.set_buffers(tables)
+
+    def placed(self, tensor: Tensor) -> Tensor:
+        """A tensor of a minibatch on the device."""
+        return tensor.pin_memory().to(self.device, non_blocking=True)
+
+    def _begin(self) -> Array:
+        self._on_the_way.clear()
+        self._gradient = torch.empty(self.flat.elements, dtype=self.flat.dtype, device=self.device)
+        self._host = torch.empty(self.flat.elements, dtype=self.flat.dtype, pin_memory=True)
+        self._hand_out(self._gradient)
+        array: Array = self._host.numpy()
+        return array
+
+    def _final(self, piece: Piece) -> None:
+        assert self._host is not None
+        self._down.wait_stream(torch.cuda.current_stream(self.device))
+        arrived = torch.cuda.Event()
+        with torch.cuda.stream(self._down):
+            at = slice(piece.start, piece.end)
+            self._host[at].copy_(self._flat_gradient()[at], non_blocking=True)
+            arrived.record(self._down)
+        self._on_the_way.append((piece, arrived))
+        while self._on_the_way and self._on_the_way[0][1].query():
+            super()._final(self._on_the_way.popleft()[0])
+
+    def _finish(self) -> None:
+        while self._on_the_way:
+            piece, arrived = self._on_the_way.popleft()
+            arrived.synchronize()
+            super()._final(piece)
+        self._host = None

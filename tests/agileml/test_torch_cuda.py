@@ -1,0 +1,54 @@
+"""The device of a torch job: on CUDA what the CPU computes, to rounding; without one a sentence if one was asked for."""
+
+import numpy as np
+import pytest
+import torch
+
+from agileml.application import InputError, Settings, Unit
+from agileml.apps.torch_flat import BUFFERS, PARAMETERS
+from agileml.apps.torch_module import TorchModule
+
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here")
+
+
+def application(device: str, **arguments: object) -> TorchModule:
+    model = {
+        "module": "agileml.apps.torch_models:cnn",
+        "arguments": {"size": 8, **arguments},
+        "batch_size": 64,
+        "device": device,
+    }
+    return TorchModule(Settings({"kind": "digits", "shape": [1, 8, 8]}, model, 3, 2))
+
+
+@needs_cuda
+def test_cuda_computes_what_the_cpu_does() -> None:
+    seen: dict[str, list[tuple[int, int]]] = {"cpu": [], "cuda": []}
+    updates = {}
+    for device, ranges in seen.items():
+        app = application(device, batch_norm=True)
+        tables = {table.name: app.initial(table) for table in app.tables()}
+
+        def ready(
+            _: str, values: np.ndarray, start: int, stop: int, to: list[tuple[int, int]] = ranges
+        ) -> None:
+            to.append((start, stop))
+
+        for clock in range(3):  # buffers of pinned memory are used again
+            ranges.clear()
+            updates[device] = app.process_streaming([Unit(clock, 0)], [app.load(0)], tables, ready)
+        assert set(app.evaluate(tables)) == {"test_loss", "test_accuracy"}
+    assert sorted(seen["cuda"]) == sorted(seen["cpu"])
+    for name in (PARAMETERS, BUFFERS):
+        np.testing.assert_allclose(
+            updates["cuda"].tables[name], updates["cpu"].tables[name], rtol=1e-3, atol=1e-5
+        )
+    assert updates["cuda"].loss == pytest.approx(updates["cpu"].loss, rel=1e-4)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
+def test_cuda_without_a_device_is_a_sentence() -> None:
+    app = application("cuda")
+    tables = {table.name: app.initial(table) for table in app.tables()}  # the controller needs no device
+    with pytest.raises(InputError, match=r"model\.device: found cuda, expected auto or cpu"):
+        app.process(Unit(0, 0), app.load(0), tables)
