@@ -291,7 +291,7 @@ def _print_rows(rows: object, data_parallel_s: float) -> None:
     base = next((row.simulated_s for row in rows if row.name == "data parallelism"), data_parallel_s)
     for row in rows:
         predicted = "" if row.predicted_s is None else f"{row.predicted_s * 1e3:.3f}"
-        ratio = f"{base / row.simulated_s:.2f}x"
+        ratio = "does not fit" if base == float("inf") else f"{base / row.simulated_s:.2f}x"
         table.add_row(row.name, row.config, predicted, f"{row.simulated_s * 1e3:.3f}", ratio)
     Console(width=110).print(table)
     if rows[0].simulated_s > 1.02 * base and rows[0].config != "data parallel":

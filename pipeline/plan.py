@@ -6,6 +6,7 @@ Plans print as text and parse back to an equal plan.
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass, fields
 from enum import Enum
 
@@ -138,6 +139,12 @@ class Plan:
         """Over data parallelism on all devices, by the same cost model."""
         return self.data_parallel_seconds / self.seconds_per_minibatch
 
+    def against(self) -> str:
+        """Data parallelism's time and how much faster the plan is, in words."""
+        if math.isinf(self.data_parallel_seconds):
+            return "does not fit"
+        return f"{self.data_parallel_seconds * 1e3:.3f} ms ({self.speedup:.2f}x)"
+
     @property
     def gap(self) -> float:
         """How much slower than the best the plan can be at most: 0 where the search was exact."""
@@ -159,8 +166,7 @@ class Plan:
         lines = [
             f"{self.model} on {self.topology}: {self.config}, {self.workers} devices, "
             f"{self.seconds_per_minibatch * 1e3:.3f} ms per minibatch by the {self.cost_model} cost model; "
-            f"one device takes {self.single_seconds * 1e3:.3f} ms, data parallelism "
-            f"{self.data_parallel_seconds * 1e3:.3f} ms ({self.speedup:.2f}x).",
+            f"one device takes {self.single_seconds * 1e3:.3f} ms, data parallelism {self.against()}.",
             f"Slowest: {worst.sentence()}, {worst.seconds * 1e3:.3f} ms.",
         ]
         if self.cost_model == "released":

@@ -74,7 +74,8 @@ def draw_plan(plan: Plan, timeline: Timeline, path: Path, *, optimizer_factor: f
     _memory(bottom, timeline, shown_s, optimizer_factor)
     figure.suptitle(
         f"{plan.model} on {plan.topology}: {plan.config}, {plan.workers} devices, "
-        f"{plan.speedup:.2f}x data parallelism by the {plan.cost_model} cost model",
+        f"{plan.seconds_per_minibatch * 1e3:.2f} "
+        f"ms per minibatch; data parallelism {plan.against()} by the {plan.cost_model} cost model",
         x=0.01,
         ha="left",
         fontsize=13,

@@ -42,7 +42,8 @@ class Exchange(Enum):
 @dataclass(frozen=True)
 class StageCost:
     """Seconds of one minibatch on one replica; output_bytes go to the next stage and come back as gradients;
-    activation_bytes are kept per minibatch in flight. devices: one per replica, needed where there is a network."""
+    activation_bytes are kept per minibatch in flight, transient_bytes only while a backward runs (activations
+    that are computed again). devices: one per replica, needed where there is a network."""
 
     forward_s: float
     backward_s: float
@@ -50,6 +51,7 @@ class StageCost:
     parameter_bytes: float = 0.0
     activation_bytes: float = 0.0
     devices: tuple[int, ...] = ()
+    transient_bytes: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -173,11 +175,15 @@ class Timeline:
         fixed = (1 + optimizer_factor) * cost.parameter_bytes
         each = cost.parameter_bytes + cost.activation_bytes
         steps = [(0.0, fixed)]
-        changes = sorted(
-            (span.start_s, each) if span.action.kind is Kind.FORWARD else (span.end_s, -each)
-            for span in self.spans
-            if span.worker == worker
-        )
+        changes = []
+        for span in self.spans:
+            if span.worker != worker:
+                continue
+            if span.action.kind is Kind.FORWARD:
+                changes.append((span.start_s, each))
+            else:
+                changes += [(span.start_s, cost.transient_bytes), (span.end_s, -each - cost.transient_bytes)]
+        changes.sort()
         for when, change in changes:
             steps.append((when, steps[-1][1] + change))
         return steps
@@ -193,6 +199,7 @@ def stage_costs(plan: Plan) -> tuple[StageCost, ...]:
             stage.parameter_bytes,
             stage.kept_bytes,
             stage.devices,
+            stage.activation_bytes if stage.recompute else 0.0,
         )
         for stage in plan.stages
     )

@@ -212,3 +212,10 @@ def test_speeds_must_match_the_devices() -> None:
         partition(convolutional(), Topology(((4, 1.0),)), device_speed=[1, 2])
     with pytest.raises(TopologyError, match="positive"):
         partition(convolutional(), Topology(((2, 1.0),)), device_speed=[1, 0])
+
+
+def test_data_parallelism_that_does_not_fit_says_so() -> None:
+    profile = chain([4.0] * 3, [10.0] * 3, [1.0] * 3)
+    plan = partition(profile, Topology(((3, 1e9),)), memory_bytes=36)
+    assert "data parallelism does not fit" in plan.explain()
+    assert data_parallel_plan(profile, Topology(((3, 1e9),)), Options(memory_bytes=36)) is None

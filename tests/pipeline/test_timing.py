@@ -126,3 +126,9 @@ def test_memory_rises_to_the_minibatches_in_flight() -> None:
     for stage in range(4):
         peak = max(size for _, size in timeline.memory(stage, optimizer_factor=1.0))
         assert peak == 2 * 10 + (4 - stage) * 13
+
+
+def test_recomputed_activations_are_there_only_while_a_backward_runs() -> None:
+    cost = StageCost(1.0, 2.0, activation_bytes=1.0, transient_bytes=50.0)
+    steps = simulate(one_f_one_b([1], 2), [cost]).memory(0)
+    assert [size for _, size in steps] == [0, 1, 51, 0, 1, 51, 0]
