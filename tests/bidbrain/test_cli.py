@@ -208,7 +208,7 @@ def test_a_window_in_a_hole_is_refused_and_a_small_cut_is_said(capsys, tmp_path:
     code, _, error = proteus(capsys, *common, "--out", tmp_path / "o", *inside)
     assert code == 2
     assert "mostly in a hole" in error
-    cut = ["--train", "2016-03-01/2016-03-06", "--evaluate", "2016-03-18/2016-03-29T06:00Z"]
+    cut = ["--train", "2016-03-01/2016-03-06", "--evaluate", "2016-03-15/2016-03-29T06:00Z"]
     code, text, _ = proteus(capsys, *common, "--out", tmp_path / "o", *cut)
     assert code == 0
     assert "note: evaluate is cut to the history" in text
