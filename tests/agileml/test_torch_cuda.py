@@ -1,4 +1,4 @@
-"""The device of a torch job: on CUDA what the CPU computes, to rounding; without one a sentence if one was asked for."""
+"""The device of a torch job: CUDA computes what the CPU does, to rounding; none is a sentence if it was asked for."""
 
 import numpy as np
 import pytest

@@ -1,6 +1,7 @@
 """Training a torch module: what plain torch and DistributedDataParallel compute, the same bits however it is dealt."""
 
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -12,15 +13,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+import agileml
 from agileml.application import Settings, Unit
 from agileml.apps.torch_data import Minibatches
 from agileml.apps.torch_flat import BUFFERS, COUNTERS, PARAMETERS, torch_state
 from agileml.apps.torch_models import cnn
-from agileml.apps.torch_module import TorchModule
+from agileml.apps.torch_module import Model, TorchModule
+from agileml.config import from_values, load
 from agileml.core.optimizer import optimizer
 from agileml.run_folder import params_sha256
 from agileml.sequential import run_sequential
@@ -300,3 +304,24 @@ def test_more_units_than_items_of_a_clock() -> None:
     app = TorchModule(Settings(DATA, SMALL | {"batch_size": 3}, 0, 8))
     tables = train(app, 4)
     assert np.isfinite(tables[PARAMETERS]).all()
+
+
+def test_the_config_that_teaches(tmp_path: Path) -> None:
+    path = Path(__file__).parents[2] / "configs" / "cnn.yaml"
+    result = agileml.run(load(path, ["clocks=30", "plan=[]"]), sequential=True, out=str(tmp_path / "run"))
+    assert result.metrics["test_accuracy"] > 0.5
+    module = cnn(dropout=0.25)
+    module.load_state_dict(torch_state(result.folder / "model.safetensors", module))
+
+
+def test_the_page_shows_what_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "torch.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "page"}
+    for block in re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S):
+        exec(block, names)
+    assert names["result"].metrics["test_accuracy"] > 0.8
+    shown = yaml.safe_load(re.findall(r"^```yaml\n(.*?)^```$", page, re.M | re.S)[0])
+    from_values(shown)
+    table = set(re.findall(r"^\| `(\w+)` \|", page, re.M))
+    assert table == set(Model.model_fields)
