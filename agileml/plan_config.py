@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from agileml.config_text import ConfigError, nearest, show
 from agileml.schema import Section, validate
@@ -38,10 +38,26 @@ class Fleet:
 
 
 class Event(Section):
-    """Something that happens to the machines once clock `at_clock` is complete (clocks count from 1)."""
+    """Something that happens to the machines once clock `at_clock` is complete (clocks count from 1).
+
+    Or, with `at_s`, so many seconds after the first clock could start.
+    """
 
     kind: ClassVar[str]
-    at_clock: Annotated[int, Field(ge=1)]
+    at_clock: Annotated[int, Field(ge=1)] | None = None
+    at_s: Annotated[float, Field(ge=0)] | None = None
+
+    @model_validator(mode="after")
+    def _has_one_time(self) -> Self:
+        if (self.at_clock is None) == (self.at_s is None):
+            found = "neither" if self.at_clock is None else "both"
+            raise ConfigError(f"found {found} of at_clock and at_s, expected exactly one")
+        return self
+
+    @property
+    def when(self) -> str:
+        """When it happens, in words."""
+        return f"clock {self.at_clock}" if self.at_clock is not None else f"{self.at_s:g} s"
 
     def after(self, fleet: Fleet, most: int) -> Fleet:
         """The machines after this event; raises ConfigError if it cannot happen to `fleet`."""
@@ -58,7 +74,7 @@ class Join(Event):
     def after(self, fleet: Fleet, most: int) -> Fleet:
         if fleet.total + self.join > most:
             raise ConfigError(
-                f"found {self.join} more machines at clock {self.at_clock}, where there are {fleet}; "
+                f"found {self.join} more machines at {self.when}, where there are {fleet}; "
                 f"expected at most machines.max = {most} in all",
                 key=("join",),
             )
@@ -67,7 +83,7 @@ class Join(Event):
         return replace(fleet, transient=fleet.transient + self.join)
 
     def __str__(self) -> str:
-        return f"clock {self.at_clock}: join {self.join} {self.tier}"
+        return f"{self.when}: join {self.join} {self.tier}"
 
 
 def _count(value: Any) -> Any:
@@ -90,7 +106,7 @@ class Notice(Event):
         return without(fleet, self.notice, self, "notice")
 
     def __str__(self) -> str:
-        return f"clock {self.at_clock}: notice {self.notice}, {self.warning_s:g} s ahead"
+        return f"{self.when}: notice {self.notice}, {self.warning_s:g} s ahead"
 
 
 def without(fleet: Fleet, count: int | Literal["all"], event: Event, key: str) -> Fleet:
@@ -98,14 +114,153 @@ def without(fleet: Fleet, count: int | Literal["all"], event: Event, key: str) -
     leaving = fleet.transient if count == "all" else count
     if leaving > fleet.transient or not leaving:
         raise ConfigError(
-            f"found {count} at clock {event.at_clock}, where there are {fleet} machines; "
+            f"found {count} at {event.when}, where there are {fleet} machines; "
             "expected no more than the transient ones there are, and at least one",
             key=(key,),
         )
     return replace(fleet, transient=fleet.transient - leaving)
 
 
-KINDS: tuple[type[Event], ...] = (Join, Notice)
+class ShortNotice(Event):
+    """`short_notice` transient machines are told too late: they go before all that they hold can be moved."""
+
+    kind: ClassVar[str] = "short_notice"
+    short_notice: Count
+    warning_s: Annotated[float, Field(ge=0)] = 0.0
+
+    def after(self, fleet: Fleet, most: int) -> Fleet:
+        return without(fleet, self.short_notice, self, "short_notice")
+
+    def __str__(self) -> str:
+        return f"{self.when}: notice {self.short_notice}, {self.warning_s:g} s ahead"
+
+
+class Kill(Event):
+    """`kill` transient machines die without a word."""
+
+    kind: ClassVar[str] = "kill"
+    kill: Annotated[int, Field(ge=1)] = 1
+
+    def after(self, fleet: Fleet, most: int) -> Fleet:
+        return without(fleet, self.kill, self, "kill")
+
+    def __str__(self) -> str:
+        return f"{self.when}: kill {self.kill}"
+
+
+class KillMany(Event):
+    """`kill_many` transient machines (or all of them) die at once, as a whole allocation does."""
+
+    kind: ClassVar[str] = "kill_many"
+    kill_many: Count
+
+    def after(self, fleet: Fleet, most: int) -> Fleet:
+        return without(fleet, self.kill_many, self, "kill_many")
+
+    def __str__(self) -> str:
+        return f"{self.when}: kill {self.kill_many}"
+
+
+class KillReliable(Event):
+    """`kill_reliable` reliable machines die without a word; at least one must stay."""
+
+    kind: ClassVar[str] = "kill_reliable"
+    kill_reliable: Annotated[int, Field(ge=1)] = 1
+
+    def after(self, fleet: Fleet, most: int) -> Fleet:
+        if self.kill_reliable >= fleet.reliable:
+            raise ConfigError(
+                f"found {self.kill_reliable} at {self.when}, where there are {fleet} machines; "
+                "expected that at least one reliable machine stays",
+                key=("kill_reliable",),
+            )
+        return replace(fleet, reliable=fleet.reliable - self.kill_reliable)
+
+    def __str__(self) -> str:
+        return f"{self.when}: kill_reliable {self.kill_reliable}"
+
+
+class _Passing(Event):
+    """A fault that passes: the machines are members again afterwards."""
+
+    seconds: Annotated[float, Field(gt=0)]
+
+    @property
+    def count(self) -> int:
+        """How many machines it strikes."""
+        found: int = getattr(self, self.kind)
+        return found
+
+    def after(self, fleet: Fleet, most: int) -> Fleet:
+        without(fleet, self.count, self, self.kind)
+        return fleet
+
+    def __str__(self) -> str:
+        return f"{self.when}: {self.kind} {self.count}, {self.seconds:g} s"
+
+
+class Freeze(_Passing):
+    """`freeze` transient machines stand still for `seconds`, with their connections open."""
+
+    kind: ClassVar[str] = "freeze"
+    freeze: Annotated[int, Field(ge=1)] = 1
+
+
+class Cut(_Passing):
+    """`cut` transient machines run on, but no message gets through for `seconds`."""
+
+    kind: ClassVar[str] = "cut"
+    cut: Annotated[int, Field(ge=1)] = 1
+
+
+class Slow(_Passing):
+    """`slow` transient machines compute `factor` times slower for `seconds`."""
+
+    kind: ClassVar[str] = "slow"
+    slow: Annotated[int, Field(ge=1)] = 1
+    factor: Annotated[float, Field(gt=1)] = 10.0
+
+
+class DiskFull(Event):
+    """For `seconds` no checkpoint can be written."""
+
+    kind: ClassVar[str] = "disk_full"
+    disk_full: Literal[True] = True
+    seconds: Annotated[float, Field(gt=0)]
+
+    def after(self, fleet: Fleet, most: int) -> Fleet:
+        return fleet
+
+    def __str__(self) -> str:
+        return f"{self.when}: disk_full, {self.seconds:g} s"
+
+
+class KillController(Event):
+    """The controller's process dies; Ray starts another."""
+
+    kind: ClassVar[str] = "kill_controller"
+    kill_controller: Literal[True] = True
+
+    def after(self, fleet: Fleet, most: int) -> Fleet:
+        return fleet
+
+    def __str__(self) -> str:
+        return f"{self.when}: kill_controller"
+
+
+KINDS: tuple[type[Event], ...] = (
+    Join,
+    Notice,
+    ShortNotice,
+    Kill,
+    KillMany,
+    KillReliable,
+    Freeze,
+    Cut,
+    Slow,
+    DiskFull,
+    KillController,
+)
 
 
 def _event(value: Any) -> Any:
@@ -127,7 +282,20 @@ def _event(value: Any) -> Any:
 
 
 # Strict for what is inside; YAML knows lists only, so the tuple itself is converted.
-Plan = Annotated[tuple[Annotated[Join | Notice, BeforeValidator(_event)], ...], Field(strict=False)]
+AnyEvent = (
+    Join
+    | Notice
+    | ShortNotice
+    | Kill
+    | KillMany
+    | KillReliable
+    | Freeze
+    | Cut
+    | Slow
+    | DiskFull
+    | KillController
+)
+Plan = Annotated[tuple[Annotated[AnyEvent, BeforeValidator(_event)], ...], Field(strict=False)]
 
 
 def fleets(plan: Sequence[Event], start: Fleet, most: int, clocks: int) -> list[Fleet]:
@@ -138,7 +306,7 @@ def fleets(plan: Sequence[Event], start: Fleet, most: int, clocks: int) -> list[
     """
     history = [start]
     for index, event in in_order(plan):
-        if event.at_clock >= clocks:
+        if event.at_clock is not None and event.at_clock >= clocks:
             raise ConfigError(
                 f"found {show(event.at_clock)}, expected a clock before the last one (clocks = {clocks})",
                 key=("plan", index, "at_clock"),
@@ -151,5 +319,8 @@ def fleets(plan: Sequence[Event], start: Fleet, most: int, clocks: int) -> list[
 
 
 def in_order(plan: Sequence[Event]) -> list[tuple[int, Event]]:
-    """`(place in the plan, event)` by clock; events of one clock keep the plan's order."""
-    return sorted(enumerate(plan), key=lambda item: item[1].at_clock)
+    """`(place in the plan, event)` by clock, then by time; events of one clock keep the plan's order."""
+    return sorted(
+        enumerate(plan),
+        key=lambda item: (item[1].at_clock is None, item[1].at_clock or 0, item[1].at_s or 0.0),
+    )

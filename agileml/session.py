@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -161,15 +162,20 @@ class _Session:
     def _elastic(self, fleet: Fleet, folder: RunFolder, progress: Progress) -> dict[str, Array]:
         from agileml.runtime.cast import Cast
         from agileml.runtime.conduct import Conductor
+        from agileml.runtime.wiring import socket_folder
 
         with fleet:
             cast = Cast(self.spec, fleet.expected, fleet.head_node_id, fleet.runtime_env())
             try:
-                conductor = Conductor(self.config, fleet, cast, folder, progress)
-                finished = conductor.run()
-                return self.job.layout.whole(cast.result(finished))
-            finally:
+                finished = Conductor(self.config, fleet, cast, folder, progress).run()
+                tables = self.job.layout.whole(cast.result(finished))
                 cast.stop()
+                return tables
+            except BaseException:
+                cast.stop(timeout_s=0.2)  # whoever interrupts does not want to wait
+                raise
+            finally:
+                shutil.rmtree(socket_folder(self.spec.run), ignore_errors=True)
 
 
 def versions() -> dict[str, str]:

@@ -500,7 +500,7 @@ class Controller:
         redone = self._log.roll_back(known, view.base) if running.change.rolled_back else 0
         old = set(before.view.members) if before.view else set()
         if joined := [node for node in view.members if node not in old]:
-            self._note("join", machines=joined)
+            self._note("join", machines=joined, tiers=[self.members.nodes[n].tier.value for n in joined])
         tiers = [self.members.nodes[node].tier for node in view.members]
         self._note(
             "view",

@@ -61,7 +61,7 @@ class PlannedFault:
 
     at_clock: int | None
     kind: Fault
-    count: int = 1
+    count: int | None = 1  # None: all
     seconds: float = 0.0
     factor: float = 1.0
     at_s: float | None = None
@@ -69,7 +69,7 @@ class PlannedFault:
     def __str__(self) -> str:
         details = f", {self.seconds:g} s" if self.seconds else ""
         details += f", {self.factor:g} times" if self.kind is Fault.SLOW else ""
-        return f"{_when(self)}: {self.kind} {self.count}{details}"
+        return f"{_when(self)}: {self.kind} {'all' if self.count is None else self.count}{details}"
 
 
 PlannedEvent = PlannedJoin | PlannedNotice | PlannedFault
@@ -114,7 +114,10 @@ class PlanRunner:
         self._at_clock, self._at_s = self._at_clock[skip:], self._at_s[fired - skip :]
         self._seed = seed
         self._started_s: float | None = None
-        self._running: tuple[int, frozenset[str], float] | None = None
+        # What fired last may not have been told as finished: it is, as soon as all is quiet.
+        self._running: tuple[int, frozenset[str], float] | None = (
+            (fired - 1, frozenset(), 0.0) if fired else None
+        )
 
     @property
     def is_idle(self) -> bool:

@@ -15,6 +15,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from agileml.application import Array
 from agileml.config import JobConfig
 from agileml.core.events import ControllerEvent, NodeUp
+from agileml.core.plan import Strike
 from agileml.runtime.head import Head, HeadState
 from agileml.runtime.keys import KeyPair
 from agileml.runtime.machine import Machine
@@ -41,6 +42,18 @@ class MachineActor:
     def final_blocks(self, partition: int) -> tuple[Array, ...] | None:
         """Its copy of a partition after the last clock."""
         return self._machine.final_blocks(partition)
+
+    def until_gone(self) -> None:
+        """Returns when it left; while it runs, the call fails when its process dies."""
+        self._machine.join()
+
+    def suffer(self, strike: Strike) -> None:
+        """A planned fault."""
+        self._machine.suffer(strike)
+
+    def meet(self, address: Address) -> None:
+        """A process has a new address."""
+        self._machine.meet(address)
 
     def stop(self) -> None:
         """End it."""
@@ -117,7 +130,7 @@ def start_machine(
     options = {
         "num_cpus": machines.cpus,
         "num_gpus": machines.gpus,
-        "max_concurrency": 4,
+        "max_concurrency": 6,
         "scheduling_strategy": NodeAffinitySchedulingStrategy(ray_node, soft=False),
         "runtime_env": runtime_env,
     }
@@ -131,6 +144,7 @@ def start_head(
     options = {
         "num_cpus": 0,
         "max_concurrency": 8,
+        "max_restarts": -1,  # clocks go on meanwhile
         "scheduling_strategy": NodeAffinitySchedulingStrategy(ray_node, soft=False),
         "runtime_env": runtime_env,
     }

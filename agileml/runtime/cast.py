@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
@@ -11,22 +13,29 @@ import ray
 from agileml.application import Array
 from agileml.core.commands import Finished
 from agileml.core.events import ControllerEvent, NodeDown, NodeUp, Notice
+from agileml.core.plan import Strike
 from agileml.core.tier import Tier
 from agileml.errors import RunError
 from agileml.runtime.actors import environment, start_head, start_machine
+from agileml.runtime.cluster import NodeInfo, machines
 from agileml.runtime.fleet import Appeared, Draining, FleetEvent, Vanished
 from agileml.runtime.head import HeadState
 from agileml.runtime.keys import KeyPair
 from agileml.runtime.spec import RunSpec
+from agileml.runtime.transport_events import Address
+
+RESTART_S = 30.0  # for the controller's actor to come back
 
 
 @dataclass
 class _Actor:
     name: str
-    node_id: str
+    node: NodeInfo
     up: NodeUp
     handle: Any
     starting: Any  # the reference to its address until that is known
+    watch: Any = None  # ends when its process does
+    address: Address | None = None
 
 
 class Cast:
@@ -40,62 +49,138 @@ class Cast:
         self._env |= runtime_env
         self._actors: dict[str, _Actor] = {}
         self._by_node: dict[str, str] = {}
+        self._ended: set[str] = set()  # machines whose process is known to be gone
+        self._notices: dict[str, Notice] = {}
         self._head = start_head(head_node, spec, expected, self._keys, self._env)
-        self._head_address = ray.get(self._head.address.remote())
+        self._head_address: Address = ray.get(self._head.address.remote())
 
     def node_of(self, machine: str) -> str:
         """The Ray node of a machine."""
-        return self._actors[machine].node_id
+        return self._actors[machine].node.node_id
 
     def happened(self, event: FleetEvent) -> None:
         """The fleet changed."""
         match event:
             case Appeared():
-                name = f"m{len(self._actors)}"
-                up = NodeUp(name, Tier(str(event.node.tier)), event.node.allocation, event.admitted)
-                handle = start_machine(
-                    name, event.node.node_id, self._spec, self._keys, self._head_address, self._env
-                )
-                actor = _Actor(name, event.node.node_id, up, handle, handle.address.remote())
-                self._actors[name] = actor
-                self._by_node[event.node.node_id] = name
+                self._start(event.node, admitted=event.admitted)
             case Vanished() if event.node_id in self._by_node:
-                self.tell(NodeDown(self._by_node[event.node_id], event.reason))
+                self._end(self._by_node.pop(event.node_id), event.reason)
             case Draining() if event.node_id in self._by_node:
                 self.tell(Notice(self._by_node[event.node_id], event.deadline_s))
 
+    def _start(self, node: NodeInfo, *, admitted: bool) -> None:
+        name = f"m{len(self._actors)}"
+        up = NodeUp(name, Tier(str(node.tier)), node.allocation, admitted)
+        handle = start_machine(name, node.node_id, self._spec, self._keys, self._head_address, self._env)
+        self._actors[name] = _Actor(name, node, up, handle, handle.address.remote())
+        self._by_node[node.node_id] = name
+
+    def _end(self, name: str, reason: str) -> None:
+        if name not in self._ended:
+            self._ended.add(name)
+            self.tell(NodeDown(name, reason))
+
     def introduce(self) -> None:
         """Register the machines whose processes have come up. Raises RunError for one that cannot."""
-        starting = {actor.starting: actor for actor in self._actors.values() if actor.starting is not None}
-        if not starting:
-            return
-        ready, _ = ray.wait(list(starting), num_returns=len(starting), timeout=0)
-        for reference in ready:
-            actor = starting[reference]
-            actor.starting = None
+        for actor in self._ready(lambda actor: actor.starting):
+            reference, actor.starting = actor.starting, None
             try:
-                address = ray.get(reference)
-            except ray.exceptions.ActorDiedError as error:
-                if "preempted" in str(error) or getattr(error, "preempted", False):
-                    continue
+                actor.address = ray.get(reference)
+            except ray.exceptions.RayActorError as error:
+                if actor.node.node_id not in self._by_node or getattr(error, "preempted", False):
+                    continue  # the machine went before its process was up
                 raise RunError(f"machine {actor.name} cannot start: {error}") from error
             except ray.exceptions.RayError as error:
                 raise RunError(f"machine {actor.name} cannot start: {error}") from error
-            self._head.register.remote(address, actor.up)
+            actor.watch = actor.handle.until_gone.remote()
+            self._head.register.remote(actor.address, actor.up)
 
-    @property
-    def is_starting(self) -> bool:
-        """True while a machine's process comes up."""
-        return any(actor.starting is not None for actor in self._actors.values())
+    def replace_dead(self) -> None:
+        """A process that died on a machine that lives is started again, as a machine of another name."""
+        for actor in self._ready(lambda actor: actor.watch):
+            reference, actor.watch = actor.watch, None
+            try:
+                ray.get(reference)
+            except ray.exceptions.RayActorError:
+                self._end(actor.name, "its process died")
+                if self._by_node.get(actor.node.node_id) == actor.name and self._is_alive(actor.node):
+                    self._start(actor.node, admitted=True)
+            else:
+                self._ended.add(actor.name)  # it left as it was told
+
+    @staticmethod
+    def _is_alive(node: NodeInfo) -> bool:
+        return any(machine.node_id == node.node_id for machine in machines())
+
+    def _ready(self, reference_of: Callable[[_Actor], Any]) -> list[_Actor]:
+        waiting = {
+            reference: actor
+            for actor in self._actors.values()
+            if (reference := reference_of(actor)) is not None
+        }
+        if not waiting:
+            return []
+        ready, _ = ray.wait(list(waiting), num_returns=len(waiting), timeout=0, fetch_local=False)
+        return [waiting[reference] for reference in ready]
 
     def tell(self, event: ControllerEvent) -> None:
-        """Tell the controller."""
+        """Tell the controller; notices are told again to the next one."""
+        if isinstance(event, Notice):
+            self._notices[event.node] = event
         self._head.tell.remote(event)
 
+    def suffer(self, machine: str, strike: Strike) -> None:
+        """A planned fault that the machine's process does to itself."""
+        actor = self._actors[machine]
+        actor.handle.suffer.remote(strike)
+
+    def kill_controller(self) -> None:
+        """A planned fault: its process ends without a word. Ray starts another."""
+        ray.kill(self._head, no_restart=False)
+
+    def heal(self, machine: str) -> None:
+        """A machine that was cut off has a new address: tell the others when it is known."""
+        actor = self._actors[machine]
+        if machine not in self._ended:
+            actor.starting = actor.handle.address.remote()
+
     def state(self) -> HeadState:
-        """What happened since the last time."""
-        state: HeadState = ray.get(self._head.state.remote())
-        return state
+        """What happened since the last time. A controller that died is waited for and told everything again."""
+        try:
+            state: HeadState = ray.get(self._head.state.remote())
+            return state
+        except (ray.exceptions.ActorUnavailableError, ray.exceptions.ActorDiedError):
+            self._meet_new_head()
+        again: HeadState = ray.get(self._head.state.remote())
+        return again
+
+    def _meet_new_head(self) -> None:
+        until_s = time.monotonic() + RESTART_S
+        while True:
+            try:
+                self._head_address = ray.get(self._head.address.remote())
+                break
+            except ray.exceptions.ActorUnavailableError as error:
+                if time.monotonic() > until_s:
+                    raise RunError(f"the controller does not come back: {error}") from error
+            except ray.exceptions.ActorDiedError as error:
+                raise RunError(f"the controller cannot start again: {error}") from error
+        for actor in self._actors.values():
+            if actor.name not in self._ended and actor.address is not None:
+                actor.handle.meet.remote(self._head_address)
+                self._head.register.remote(actor.address, actor.up)
+        for notice in self._notices.values():
+            if notice.node not in self._ended:
+                self._head.tell.remote(notice)
+
+    def noticed(self, machine: str, deadline_s: float) -> None:
+        """The plan gave a machine notice: the next controller must know."""
+        self._notices[machine] = Notice(machine, deadline_s)
+
+    def admitted(self, machine: str) -> None:
+        """The plan let a waiting machine in: the next controller must know."""
+        actor = self._actors[machine]
+        actor.up = replace(actor.up, admitted=True)
 
     def result(self, finished: Finished) -> list[tuple[Array, ...]]:
         """The blocks of every partition after the last clock, from the backups."""
@@ -107,12 +192,13 @@ class Cast:
         assert all(blocks is not None for blocks in parts), "a backup lacks its part of the final cut"
         return list(parts)
 
-    def stop(self) -> None:
+    def stop(self, timeout_s: float = 2.0) -> None:
         """End every process of the run, where it can still be reached."""
-        waiting = [actor.handle.stop.remote() for actor in self._actors.values()]
+        live = [actor for actor in self._actors.values() if actor.name not in self._ended]
+        waiting = [actor.handle.stop.remote() for actor in live]
         waiting.append(self._head.stop.remote())
-        ray.wait(waiting, num_returns=len(waiting), timeout=2.0)
-        for actor in self._actors.values():
+        ray.wait(waiting, num_returns=len(waiting), timeout=timeout_s, fetch_local=False)
+        for actor in live:
             ray.kill(actor.handle)
         ray.kill(self._head)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
 
@@ -28,12 +29,17 @@ class Computing:
         self._report = report
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._reads: tuple[tuple[int, tuple[Units, ...]], Reads] | None = None
+        self._slow: tuple[float, float] = (1.0, 0.0)  # factor, until
         self._thread = threading.Thread(target=self._run, name="compute", daemon=True)
         self._thread.start()
 
     def ask(self, job: Job) -> None:
         """Do this after what was asked before."""
         self._jobs.put(job)
+
+    def slow_down(self, factor: float, seconds: float) -> None:
+        """From now on for so long, everything takes `factor` times as long: a planned fault."""
+        self._slow = (factor, time.monotonic() + seconds)
 
     def stop(self) -> None:
         """End the thread once it is idle; a unit that is being computed is not waited for."""
@@ -61,8 +67,15 @@ class Computing:
             case Compute():
                 inputs = self._work.assemble(self._read(job.clock, job.bundles), job.parts)
                 for bundle in job.bundles:
+                    started_s = time.monotonic()
                     contributions = tuple(enumerate(self._work.compute(inputs, bundle)))
+                    self._drag(time.monotonic() - started_s)
                     self._report(Computed(job.timeline, job.clock, bundle, contributions))
+
+    def _drag(self, took_s: float) -> None:
+        factor, until_s = self._slow
+        if (now_s := time.monotonic()) < until_s:
+            time.sleep(min((factor - 1) * took_s, until_s - now_s))
 
     def _read(self, clock: int, bundles: tuple[Units, ...]) -> Reads:
         """What the bundles read; the last answer is kept, since the pull that follows is for the same."""

@@ -6,6 +6,7 @@ import time
 
 from agileml.config import JobConfig
 from agileml.core.commands import Finished, HaltKind
+from agileml.core.plan import Fault, Strike
 from agileml.errors import RunError
 from agileml.progress import Progress, Snapshot
 from agileml.run_folder import RunFolder
@@ -32,6 +33,7 @@ class Conductor:
         self._deadlines: dict[str, float] = {}
         self._loss: float | None = None
         self._appeared = 0
+        self._cut_until: dict[str, float] = {}
         self._bytes_due_s = 0.0
 
     def run(self) -> Finished:
@@ -40,6 +42,8 @@ class Conductor:
             for event in self._fleet.poll():
                 self._appeared += isinstance(event, Appeared)
                 self._cast.happened(event)
+            self._cast.replace_dead()
+            self._heal()
             self._cast.introduce()
             state = self._cast.state()
             for dated in state.notes:
@@ -47,6 +51,8 @@ class Conductor:
             for machine in state.released:
                 self._deadlines.pop(machine, None)
                 self._fleet.release(self._cast.node_of(machine))
+            for strike in state.strikes:
+                self._strike(strike)
             self._take_away()
             self._show(state)
             if state.halted is not None and state.halted.kind is not HaltKind.REPLACED:
@@ -57,6 +63,23 @@ class Conductor:
             if state.clock or self._appeared == self._fleet.expected:
                 time.sleep(POLL_S)
 
+    def _strike(self, strike: Strike) -> None:
+        """Do what the plan says."""
+        if strike.kind is Fault.KILL_CONTROLLER:
+            self._cast.kill_controller()
+        for machine in strike.nodes:
+            if strike.kind in (Fault.KILL, Fault.KILL_RELIABLE, Fault.FREEZE):
+                self._fleet.strike(strike.kind, self._cast.node_of(machine), strike.seconds)
+            else:
+                self._cast.suffer(machine, strike)
+            if strike.kind is Fault.CUT:
+                self._cut_until[machine] = time.monotonic() + strike.seconds
+
+    def _heal(self) -> None:
+        for machine in [m for m, until_s in self._cut_until.items() if until_s <= time.monotonic()]:
+            del self._cut_until[machine]
+            self._cast.heal(machine)
+
     def _log(self, dated: Dated) -> None:
         fields = dict(dated.note.fields)
         at_s = fields.pop("at_s", dated.at_s) - self._wall_start_s
@@ -65,6 +88,10 @@ class Conductor:
         elif dated.note.kind == "notice":
             for machine in fields["machines"]:
                 self._deadlines[machine] = dated.at_s + fields["warning_s"]
+                self._cast.noticed(machine, self._deadlines[machine])
+        elif dated.note.kind == "join":
+            for machine in fields["machines"]:
+                self._cast.admitted(machine)
         self._folder.events.write(dated.note.kind, t_s=at_s, **fields)
 
     def _take_away(self) -> None:

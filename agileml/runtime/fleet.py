@@ -6,18 +6,22 @@ import importlib
 import os
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
 from agileml.config import JobConfig
+from agileml.core.plan import Fault
 from agileml.core.tier import Tier
+from agileml.errors import RunError
 from agileml.runtime import cluster as existing
 from agileml.runtime.cluster import NodeInfo
 from agileml.runtime.local import LocalCluster
 from agileml.runtime.spec import RunSpec
+
+LOOK_S = 0.5  # between two looks at Ray's list of nodes
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,9 @@ class Fleet(Protocol):
     def take_away(self, node_id: str) -> None:
         """The deadline of this machine's notice has come."""
 
+    def strike(self, kind: Fault, node_id: str, seconds: float) -> None:
+        """A planned fault: kill or freeze a machine. Raises RunError where machines are not ours."""
+
 
 class LocalFleet:
     """Real Ray nodes on this machine: those of the config, and those that its plan will join."""
@@ -91,7 +98,9 @@ class LocalFleet:
         )
         self.expected = len(self._orders)
         self._cluster = LocalCluster()
-        self._gone: set[str] = set()
+        self._present: set[str] = set()
+        self._frozen: dict[str, float] = {}  # until
+        self._look_due_s = 0.0
 
     @property
     def head_node_id(self) -> str:
@@ -112,26 +121,44 @@ class LocalFleet:
         return {"env_vars": {"PYTHONPATH": path.rstrip(os.pathsep)}}
 
     def poll(self) -> list[FleetEvent]:
+        for node_id in [node_id for node_id, until_s in self._frozen.items() if until_s <= time.monotonic()]:
+            del self._frozen[node_id]
+            self._cluster.thaw(node_id)
         if not self._orders:
-            return []
+            return list(self._vanished())
         tier, admitted = self._orders.popleft()
         machines = self._config.machines
         added = self._cluster.add_machines(tier, 1, cpus=machines.cpus, gpus=machines.gpus)
+        self._present.update(node.node_id for node in added)
         return [Appeared(node, admitted) for node in added]
 
+    def _vanished(self) -> Iterator[Vanished]:
+        """Nodes that Ray has lost, whatever the reason: the second to notice, after our own connections."""
+        if time.monotonic() < self._look_due_s:
+            return
+        self._look_due_s = time.monotonic() + LOOK_S
+        alive = {node.node_id for node in existing.machines()}
+        for node_id in sorted(self._present - alive):
+            self._present.discard(node_id)
+            yield Vanished(node_id, "Ray lost the node")
+
     def release(self, node_id: str) -> None:
-        if node_id not in self._gone:
-            self._gone.add(node_id)
+        if any(machine.node_id == node_id for machine in self._cluster.machines()):
             self._cluster.kill(node_id)  # it holds nothing: no need to wait for a good-bye
 
     def take_away(self, node_id: str) -> None:
         self.release(node_id)
 
+    def strike(self, kind: Fault, node_id: str, seconds: float) -> None:
+        if kind is Fault.FREEZE:
+            self._cluster.freeze(node_id)
+            self._frozen[node_id] = time.monotonic() + seconds
+        else:
+            self._cluster.kill(node_id)
+
 
 class ExistingFleet:
     """Labelled nodes of a Ray cluster that others run: they come and go, we only watch."""
-
-    POLL_S = 0.5
 
     def __init__(self, spec: RunSpec, gcs_address: str) -> None:
         self._spec = spec
@@ -180,7 +207,7 @@ class ExistingFleet:
     def poll(self) -> list[FleetEvent]:
         if time.monotonic() < self._due_s:
             return []
-        self._due_s = time.monotonic() + self.POLL_S
+        self._due_s = time.monotonic() + LOOK_S
         return list(self._changes(existing.machines(), existing.draining()))
 
     def _changes(self, present: Sequence[NodeInfo], draining: dict[str, float | None]) -> list[FleetEvent]:
@@ -211,6 +238,10 @@ class ExistingFleet:
 
     def take_away(self, node_id: str) -> None:
         """Its owner does."""
+
+    def strike(self, kind: Fault, node_id: str, seconds: float) -> None:
+        """Raises RunError: these machines are somebody else's."""
+        raise RunError(f"plan: found {kind}, expected no such fault in a cluster that others run")
 
 
 def our_modules(config: JobConfig) -> list[str]:

@@ -33,6 +33,7 @@ from agileml.core.events import (
 )
 from agileml.core.events import Received as ReceivedMessage
 from agileml.core.messages import CONTROLLER
+from agileml.core.plan import Strike
 from agileml.core.record import Record
 from agileml.runtime.checkpoint import Identity
 from agileml.runtime.keys import KeyPair
@@ -59,6 +60,7 @@ class HeadState:
 
     notes: tuple[Dated, ...]
     released: tuple[str, ...]
+    strikes: tuple[Strike, ...]
     clock: int
     stage: int
     reliable: int
@@ -79,13 +81,15 @@ class Head:
         job = spec.job(application)
         identity = Identity.of(spec.config, job.layout.tables, spec.application)
         self._notes: list[Dated] = []
-        checkpoint = resumed(spec, job, identity, self._skipped)
+        checkpoint = resumed(spec, job, identity, self._warn)
         newest = store.newest()
         record = Record.from_text(newest) if newest else Record(0, name, claimed=highest_epoch(spec))
         self._controller = Controller(
             name, job, spec.controller_settings(expected), spec.plan(), record, checkpoint
         )
-        self._sealing = Sealing(spec, identity, lambda outcome: self._call(lambda: self._handle(outcome)))
+        self._sealing = Sealing(
+            spec, identity, lambda outcome: self._call(lambda: self._handle(outcome)), self._warn
+        )
         self._store = store
         self._codec = run_codec()
         self._transport = open_transport(CONTROLLER, spec.run, node_ip, keys, spec.config.heartbeat.timeout_s)
@@ -95,6 +99,7 @@ class Head:
         self._connected: set[str] = set()
         self._usage: dict[str, tuple[int, ...]] = {}
         self._released: list[str] = []
+        self._strikes: list[Strike] = []
         self._finished: Finished | None = None
         self._halted: Halt | None = None
         self._lock = threading.Lock()
@@ -138,12 +143,14 @@ class Head:
         with self._lock:
             notes, self._notes = tuple(self._notes), []
             released, self._released = tuple(self._released), []
+            strikes, self._strikes = tuple(self._strikes), []
             total = [sum(column) for column in zip(*self._usage.values(), strict=True)] or [0] * len(KINDS)
             view = self._controller.view
             reliable, transient = self._controller.count_members()
             return HeadState(
                 notes=notes,
                 released=released,
+                strikes=strikes,
                 clock=self._controller.completed,
                 stage=view.stage if view else 0,
                 reliable=reliable,
@@ -154,9 +161,9 @@ class Head:
                 halted=self._halted,
             )
 
-    def _skipped(self, problem: str) -> None:
-        """A checkpoint that a resume cannot take."""
-        self._notes.append(Dated(time.time(), Note("checkpoint_skipped", {"reason": problem})))
+    def _warn(self, problem: str) -> None:
+        """Something about checkpoints that the run goes on from."""
+        self._notes.append(Dated(time.time(), Note("warning", {"reason": problem})))
 
     # -- the controller's thread ----------------------------------------------------------------------------
 
@@ -231,6 +238,8 @@ class Head:
                 self._sealing.ask(command)
             case Note():
                 self._notes.append(Dated(time.time(), command))
+            case Strike():
+                self._strikes.append(command)
             case Released():
                 self._released.append(command.node)
             case Finished():

@@ -135,6 +135,15 @@ class LocalCluster:
         _kill(_tree(_raylet(node)))
         _raylet_process(node).wait()
 
+    def freeze(self, node_id: str) -> None:
+        """Stop every process of a machine where it stands; its connections stay open. Raises KeyError."""
+        _signal(_tree(_raylet(self._nodes[node_id])), signal.SIGSTOP)
+
+    def thaw(self, node_id: str) -> None:
+        """Let a frozen machine go on. One that was killed or removed meanwhile is left alone."""
+        if node_id in self._nodes:
+            _signal(_tree(_raylet(self._nodes[node_id])), signal.SIGCONT)
+
     def processes(self) -> list[psutil.Process]:
         """Every live process of this cluster, this one not included."""
         return _processes_of(self._folder) if self._folder else []
@@ -308,6 +317,12 @@ def _tree(root: psutil.Process | None) -> list[psutil.Process]:
     with contextlib.suppress(psutil.NoSuchProcess):
         return [root, *root.children(recursive=True)]
     return []
+
+
+def _signal(processes: list[psutil.Process], number: int) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.send_signal(number)
 
 
 def _kill(processes: list[psutil.Process], patience_s: float = 10.0) -> None:

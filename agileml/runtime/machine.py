@@ -6,16 +6,19 @@ import queue
 import threading
 import time
 import traceback
+from collections.abc import Callable
 
 from agileml.application import Application, Array
 from agileml.core.commands import Leave, NodeCommand, NodeEvent, SavePart, Send
 from agileml.core.messages import CONTROLLER, Failure, Message
 from agileml.core.node import Node
+from agileml.core.plan import Fault, Strike
 from agileml.core.work import Work
 from agileml.runtime.compute import Computing
 from agileml.runtime.keys import KeyPair
 from agileml.runtime.saving import MachineStores, Saving
 from agileml.runtime.spec import RunSpec
+from agileml.runtime.transport import Transport
 from agileml.runtime.transport_events import Address, PeerConnected, Received
 from agileml.runtime.wiring import KINDS, Peers, Usage, kind_of, open_transport, run_codec
 
@@ -36,8 +39,10 @@ class Machine:
         self.node = Node(name, self.job, spec.timers(), self._stores)
         self._codec = run_codec()
         timeout_s = spec.config.heartbeat.timeout_s
-        self._transport = open_transport(name, spec.run, node_ip, keys, timeout_s)
+        self._open: Callable[[], Transport] = lambda: open_transport(name, spec.run, node_ip, keys, timeout_s)
+        self._transport = self._open()
         self.address = self._transport.address
+        self._peers: dict[str, Address] = {head.name: head}
         self._transport.connect(head)
         work = Work(application, self.job.layout, self.job.parts, deterministic=self.job.deterministic)
         self._inbox: queue.SimpleQueue[NodeEvent | Failure] = queue.SimpleQueue()
@@ -47,6 +52,8 @@ class Machine:
         self._usage_due_s = 0.0
         self._stopping = threading.Event()
         self._failed = False
+        self._cut_s = 0.0
+        self._met: queue.SimpleQueue[Address] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="server", daemon=True)
 
     def start(self) -> None:
@@ -62,10 +69,32 @@ class Machine:
         if self._thread.is_alive():
             self._thread.join(timeout=2.0)
 
+    def join(self) -> None:
+        """Wait until it left or was stopped."""
+        self._thread.join()
+
     @property
     def is_running(self) -> bool:
         """False once it left or was stopped."""
         return self._thread.is_alive()
+
+    def suffer(self, strike: Strike) -> None:
+        """A planned fault that a machine does to itself."""
+        match strike.kind:
+            case Fault.CUT:
+                self._cut_s = strike.seconds
+                self._transport.wake()
+            case Fault.SLOW:
+                self._computing.slow_down(strike.factor, strike.seconds)
+            case Fault.DISK_FULL:
+                self._saving.fill_disk(strike.seconds)
+            case _:
+                raise AssertionError(strike)
+
+    def meet(self, address: Address) -> None:
+        """A process of the run has a new address."""
+        self._met.put(address)
+        self._transport.wake()
 
     def final_blocks(self, partition: int) -> tuple[Array, ...] | None:
         """This machine's copy of a partition after the last clock, if it is a backup and has it."""
@@ -88,6 +117,8 @@ class Machine:
     def _run(self) -> None:
         try:
             while not self._stopping.is_set():
+                if self._cut_s:
+                    self._be_cut_off()
                 self._turn()
         except (
             Exception
@@ -97,7 +128,19 @@ class Machine:
         finally:
             self._transport.close()
 
+    def _be_cut_off(self) -> None:
+        """No message gets through in either direction for a while; computing goes on. Then a new address."""
+        seconds, self._cut_s = self._cut_s, 0.0
+        self._transport.close()
+        self._stopping.wait(seconds)
+        self._transport = self._open()
+        self.address = self._transport.address
+        for address in self._peers.values():
+            self._transport.connect(address)
+
     def _turn(self) -> None:
+        while not self._met.empty():
+            self._connect(self._met.get())
         for event in self._transport.receive(TICK_S):
             if isinstance(event, Received):
                 self._received(event)
@@ -129,7 +172,11 @@ class Machine:
     def _meet(self, peers: Peers) -> None:
         for address in peers.addresses:
             if address.name != self.name:
-                self._transport.connect(address)
+                self._connect(address)
+
+    def _connect(self, address: Address) -> None:
+        self._peers[address.name] = address
+        self._transport.connect(address)
 
     def _do(self, commands: list[NodeCommand]) -> None:
         for command in commands:

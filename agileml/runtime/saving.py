@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import queue
 import threading
 import time
@@ -44,6 +46,16 @@ class MachineStores:
         raise CheckpointError(f"the checkpoint of clock {name.clock} (epoch {name.epoch}) is gone")
 
 
+def check_place(spec: RunSpec) -> None:
+    """Before anything is made: checkpoints can be written, and are no other run's. Raises CheckpointError."""
+    if spec.config.checkpoint is None:
+        return
+    store = spec.stores()[0]
+    store.probe()
+    if spec.resume is None or len(spec.stores()) > 1:
+        checkpoint.check_unused(store)
+
+
 class Saving:
     """Writes parts, one after the other, in a thread of its own. `report` is called in that thread."""
 
@@ -51,12 +63,17 @@ class Saving:
         self._store = store
         self._report = report
         self._parts: queue.SimpleQueue[SavePart | None] = queue.SimpleQueue()
+        self._full_until_s = 0.0
         self._thread = threading.Thread(target=self._run, name="checkpoint", daemon=True)
         self._thread.start()
 
     def ask(self, part: SavePart) -> None:
         """Write this after what was asked before."""
         self._parts.put(part)
+
+    def fill_disk(self, seconds: float) -> None:
+        """From now on for so long, writing fails as on a full disk: a planned fault."""
+        self._full_until_s = time.monotonic() + seconds
 
     def stop(self) -> None:
         """End the thread once it is idle."""
@@ -68,6 +85,8 @@ class Saving:
 
     def _write(self, part: SavePart) -> Saved | SaveFailed:
         assert self._store is not None, "nobody asks for checkpoints without a place for them"
+        if time.monotonic() < self._full_until_s:
+            return SaveFailed(part.name, part.partition, os.strerror(errno.ENOSPC))
         try:
             info = checkpoint.write_part(self._store, part.name, part.partition, part.cut)
         except CheckpointError as error:
@@ -79,11 +98,16 @@ class Sealing:
     """Writes manifests and removes old checkpoints, in the background, for the head."""
 
     def __init__(
-        self, spec: RunSpec, identity: Identity, report: Callable[[Sealed | SealFailed], None]
+        self,
+        spec: RunSpec,
+        identity: Identity,
+        report: Callable[[Sealed | SealFailed], None],
+        warn: Callable[[str], None],
     ) -> None:
         self._spec = spec
         self._identity = identity
         self._report = report
+        self._warn = warn
 
     def ask(self, seal: Seal) -> None:
         """Make this checkpoint exist."""
@@ -95,11 +119,14 @@ class Sealing:
         parts = tuple(PartInfo(part.partition, part.size_bytes, part.sha256) for part in seal.parts)
         try:
             checkpoint.write_manifest(store, Manifest(seal.name, time.time(), self._identity, parts))
-            checkpoint.prune(store, self._spec.config.checkpoint.keep)
         except CheckpointError as error:
             self._report(SealFailed(seal.name, str(error)))
-        else:
-            self._report(Sealed(seal.name))
+            return
+        self._report(Sealed(seal.name))
+        try:
+            checkpoint.prune(store, self._spec.config.checkpoint.keep)
+        except CheckpointError as error:  # too many are kept; the next one tries again
+            self._warn(f"old checkpoints stay: {error}")
 
 
 def resumed(spec: RunSpec, job: Job, identity: Identity, report: Callable[[str], None]) -> Checkpoint | None:
@@ -114,7 +141,7 @@ def resumed(spec: RunSpec, job: Job, identity: Identity, report: Callable[[str],
     if manifest is None:
         raise CheckpointError(f"{store.where} holds no whole checkpoint, expected one to resume from")
     if problems := checkpoint.check_identity(manifest, identity):
-        raise CheckpointError(problems[0])
+        raise CheckpointError("; ".join(problems))
     if manifest.name.clock > job.clocks:
         raise CheckpointError(
             f"{store.where} is at clock {manifest.name.clock}, expected at most clocks = {job.clocks}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 from agileml.application import Application, Settings
 from agileml.apps import build
@@ -16,9 +17,22 @@ from agileml.core.layout import Layout
 from agileml.core.node import Timers
 from agileml.core.optimizer import optimizer
 from agileml.core.placement import StageRule
-from agileml.core.plan import PlannedEvent, PlannedJoin, PlannedNotice
+from agileml.core.plan import Fault, PlannedEvent, PlannedFault, PlannedJoin, PlannedNotice
 from agileml.core.tier import Tier
-from agileml.plan_config import Join, Notice
+from agileml.plan_config import (
+    Cut,
+    DiskFull,
+    Event,
+    Freeze,
+    Join,
+    Kill,
+    KillController,
+    KillMany,
+    KillReliable,
+    Notice,
+    ShortNotice,
+    Slow,
+)
 from agileml.runtime.checkpoint_store import CheckpointStore, open_store
 from straggler.consistency import consistency
 
@@ -86,11 +100,7 @@ class RunSpec:
         """The config's plan as the controller runs it."""
         found: list[PlannedEvent] = []
         for event in self.config.plan:
-            if isinstance(event, Join):
-                found.append(PlannedJoin(event.at_clock, event.join, Tier(event.tier)))
-            elif isinstance(event, Notice):
-                count = None if event.notice == "all" else event.notice
-                found.append(PlannedNotice(event.at_clock, count, event.warning_s))
+            found.append(_planned(event))
         return tuple(found)
 
     def waiting_machines(self) -> dict[Tier, int]:
@@ -116,3 +126,39 @@ class RunSpec:
             seed=config.seed,
             checkpoint_every_s=config.checkpoint.every_s if config.checkpoint else None,
         )
+
+
+def _planned(event: Event) -> PlannedEvent:
+    """An event of a config as the controller takes it."""
+    when: dict[str, Any] = {"at_clock": event.at_clock, "at_s": event.at_s}
+    match event:
+        case Join():
+            return PlannedJoin(count=event.join, tier=Tier(event.tier), **when)
+        case Notice():
+            return PlannedNotice(count=_number(event.notice), warning_s=event.warning_s, **when)
+        case ShortNotice():
+            return PlannedNotice(count=_number(event.short_notice), warning_s=event.warning_s, **when)
+        case Kill():
+            return PlannedFault(kind=Fault.KILL, count=event.kill, **when)
+        case KillMany():
+            return PlannedFault(kind=Fault.KILL, count=_number(event.kill_many), **when)
+        case KillReliable():
+            return PlannedFault(kind=Fault.KILL_RELIABLE, count=event.kill_reliable, **when)
+        case Slow():
+            return PlannedFault(
+                kind=Fault.SLOW, count=event.slow, seconds=event.seconds, factor=event.factor, **when
+            )
+        case Freeze():
+            return PlannedFault(kind=Fault.FREEZE, count=event.freeze, seconds=event.seconds, **when)
+        case Cut():
+            return PlannedFault(kind=Fault.CUT, count=event.cut, seconds=event.seconds, **when)
+        case DiskFull():
+            return PlannedFault(kind=Fault.DISK_FULL, seconds=event.seconds, **when)
+        case KillController():
+            return PlannedFault(kind=Fault.KILL_CONTROLLER, **when)
+        case _:
+            raise AssertionError(event)
+
+
+def _number(count: int | Literal["all"]) -> int | None:
+    return None if count == "all" else count

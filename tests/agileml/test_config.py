@@ -58,7 +58,7 @@ MISTAKES = [
     ("cuts: {every_s: 0}", ":3: cuts.every_s: found 0, expected more than 0"),
     ("out: 3", ":3: out: found 3, expected text"),
     ("plan: {at_clock: 3, join: 1}", ":3: plan: found the keys at_clock, join, expected a list"),
-    ("plan: [{join: 1}]", ":3: plan[0].at_clock: missing, expected a value"),
+    ("plan: [{join: 1}]", ":3: plan[0]: found neither of at_clock and at_s, expected exactly one"),
     ("plan: [{at_clock: 3}]", ":3: plan[0]: found the keys at_clock, expected at_clock and exactly one of"),
     ("plan: [{at_clock: 3, jion: 1}]", ":3: plan[0].jion: unknown key, did you mean join?"),
     ("plan: [{at_clock: 3, join: 1, notice: 1}]", ":3: plan[0]: found the keys at_clock, join, notice"),

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from agileml.config import from_values
+from agileml.core.plan import Fault
 from agileml.core.tier import Tier
 from agileml.runtime.fleet import Appeared, FleetEvent, LocalFleet
 from agileml.runtime.local import LocalCluster
@@ -60,3 +61,6 @@ class SharedFleet:
 
     def take_away(self, node_id: str) -> None:
         pass
+
+    def strike(self, kind: Fault, node_id: str, seconds: float) -> None:
+        raise AssertionError(f"{kind} on a shared machine")
