@@ -205,7 +205,7 @@ def start(counts: Counts, law: Floats, knee: Counts, low: Counts, high: Counts, 
     """
     n = len(counts)
     early, late = 0.0, _latest_end_s(law, knee, high, total)
-    before, after = low.sum(), high.sum()  # units done by `early` and `late`
+    before, after = float(low.sum()), float(n) * total  # units done by `early` and `late`; sums may pass 2^63
     for step in range(90):
         share = 0.5 if step % 3 == 2 or after == before else (total - before) / (after - before)
         middle = early + share * (late - early)
@@ -213,14 +213,14 @@ def start(counts: Counts, law: Floats, knee: Counts, low: Counts, high: Counts, 
             middle = 0.5 * (early + late)
             if middle <= early or middle >= late:
                 break
-        have = 0
+        done = 0.0
         for i in range(n):
-            have += _units_by(law, knee, low, high, i, middle)
-        if have <= total:
-            early, before = middle, have
+            done += _units_by(law, knee, low, high, i, middle)
+        if done <= total:
+            early, before = middle, done
         else:
-            late, after = middle, have
-        if 0 <= total - have <= n // 4096:
+            late, after = middle, done
+        if 0 <= total - done <= n // 4096:
             break
     have = 0
     for i in range(n):

@@ -14,6 +14,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+import yaml
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -80,26 +81,31 @@ def summarise(rows: Sequence[tuple[str, Row]]) -> list[Summary]:
 
 def write_report(out: Path, config: StragglerConfig, rows: Sequence[tuple[str, Row]]) -> None:
     """Write config.yaml, runs.csv, summary.json and figure.png into a new folder, all or nothing."""
-    import yaml
-
     partial = out.with_name(f".{out.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
+    try:
+        partial.mkdir(parents=True)
+        _write(partial, config, rows)
+        if out.exists():
+            out.rmdir()  # it was looked at before the run: an empty folder
+        partial.rename(out)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _write(folder: Path, config: StragglerConfig, rows: Sequence[tuple[str, Row]]) -> None:
     summaries = summarise(rows)
-    (partial / "config.yaml").write_text(yaml.safe_dump(config.model_dump(), sort_keys=False))
-    (partial / "summary.json").write_text(
+    (folder / "config.yaml").write_text(yaml.safe_dump(config.model_dump(), sort_keys=False))
+    (folder / "summary.json").write_text(
         json.dumps([asdict(summary) for summary in summaries], indent=1) + "\n"
     )
-    with (partial / "runs.csv").open("w", newline="", encoding="utf-8") as file:
+    with (folder / "runs.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["variant", *asdict(rows[0][1])])
         writer.writerows([variant, *asdict(row).values()] for variant, row in rows)
     figure = variants_figure(config, summaries) if config.variants else patterns_figure(config, summaries)
-    figure.savefig(partial / "figure.png", dpi=150)
+    figure.savefig(folder / "figure.png", dpi=150)
     plt.close(figure)
-    if out.exists():
-        out.rmdir()  # it was looked at before the run: an empty folder
-    partial.rename(out)
 
 
 def patterns_figure(config: StragglerConfig, summaries: Sequence[Summary]) -> Figure:

@@ -139,6 +139,15 @@ def test_resolve_equals_a_full_solve(n: int, minimum: int, seed: int) -> None:
             resolve(state, worker, 1.0)
 
 
+def test_batches_near_the_limit_do_not_overflow() -> None:
+    total = 2**52
+    for speeds in (np.ones(3000), np.arange(1.0, 3001.0)):
+        sizes = cpu_batch_sizes(speeds, total)
+        assert sizes.sum() == total
+        exact = [Fraction(total) * Fraction(v) / Fraction(speeds.sum()) for v in speeds]
+        assert all(abs(size - share) < 2 for size, share in zip(sizes.tolist(), exact, strict=True))
+
+
 def test_a_big_case_is_where_no_move_helps() -> None:
     rng = np.random.default_rng(1)
     speeds = rng.uniform(50, 150, 5000)
