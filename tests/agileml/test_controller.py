@@ -32,7 +32,7 @@ from agileml.core.messages import (
 from agileml.core.placement import StageRule
 from agileml.core.plan import PlannedJoin, PlannedNotice
 from agileml.core.tier import Tier
-from tests.agileml.core_fixtures import make_job
+from tests.agileml.core_fixtures import Machine, make_job
 from tests.agileml.core_fixtures import scripts as scripts
 
 ACTIVE = {"rule": StageRule(thresholds=(0.5, 15.0), active_fraction=1.0)}  # stage 2 as soon as there is one
@@ -59,7 +59,7 @@ def test_a_machine_that_joins_gets_work_from_the_next_view_on(scripts):
     script.up("t1")
     assert script.workers == {"r0", "t1"}
     assert "join of t1" in script.reason
-    assert script.note("join")[-1] == {"machines": ["t1"]}
+    assert script.note("join")[-1]["machines"] == ["t1"]
     share = script.view.share_of
     assert share["r0"].bit_count() == share["t1"].bit_count() == 4
 
@@ -92,7 +92,7 @@ def test_a_late_machine_holds_up_the_others_no_longer_than_the_wait(scripts):
     script.up("r0")
     script.up("t9")
     script.tell(NodeUp("t2", Tier.TRANSIENT, "a", admitted=True))  # never ready
-    script.machines["t2"] = type(script.machines["t9"])("t2", Tier.TRANSIENT, is_frozen=True)
+    script.machines["t2"] = Machine("t2", Tier.TRANSIENT, is_frozen=True)
     script.up("t1")
     assert script.workers == {"r0", "t9"}
     for _ in range(6):  # it is there, only not ready
@@ -156,7 +156,7 @@ def test_a_leaver_without_the_time_for_its_clock_goes_at_once(scripts):
 
 
 def test_a_hundred_notices_in_any_order_and_doubled_are_handled_once_each(scripts):
-    script = scripts(make_job(slices=128), **ACTIVE)
+    script = scripts(make_job(slices=128, partitions=4), join_wait_s=0.0, **ACTIVE)
     names = [f"t{i}" for i in range(100)]
     script.up("r0", *names)
     for name in [*reversed(names), *names]:
@@ -230,7 +230,8 @@ def test_the_death_of_a_worker_is_no_rollback(scripts):
     assert script.workers == {"r0"}
     assert "failure of t1" in script.reason and "nothing lost" in script.reason
     assert script.view.base == 4
-    assert script.note("lost")[-1] == {"machines": ["t1"], "reason": "connection closed"}
+    assert script.note("lost")[-1]["machines"] == ["t1"]
+    assert script.note("lost")[-1]["reason"] == "connection closed"
 
 
 def test_the_death_of_an_owner_takes_everybody_to_the_committed_cut(scripts):
@@ -319,6 +320,32 @@ def test_a_silent_reliable_machine_is_waited_for(scripts):
     script.wait(2.0)
     assert script.workers == {"r0", "t1"}
     assert not script.halts
+
+
+def test_a_silent_reliable_machine_is_waited_for_before_anything_is_given_up(scripts):
+    """It froze for a moment: no reason to throw away all that was done since the last checkpoint."""
+    script = scripts(rule=StageRule(forced=1))
+    script.up("r0", "r1", "t1")
+    assert set(script.view.owner) == {"r0", "r1"}
+    cut = script.commit_cut()
+    script.freeze("r1")
+    script.wait(1.6)
+    script.wake("r1")
+    script.wait(2.0)
+    assert script.view.base >= cut, script.reason
+
+
+def test_a_reliable_machine_that_is_not_ready_yet_takes_over_from_the_last_one(scripts):
+    script = scripts(**ACTIVE)
+    script.up("r0", "t1")
+    script.commit_cut()
+    script.machines["r1"] = Machine("r1", Tier.RELIABLE)
+    script.tell(NodeUp("r1", Tier.RELIABLE, "", admitted=True))  # it has loaded nothing
+    script.tell(NodeDown("r0", "connection closed"))
+    script.wait(2.0)
+    assert not script.halts
+    assert set(script.view.backup) == {"r1"}
+    assert not any(view["rolled_back"] for view in script.views)
 
 
 def test_the_run_ends_when_the_last_reliable_machine_is_dead(scripts):

@@ -210,8 +210,8 @@ MUTANTS = (
     Mutant(
         "view announced before it is durable",
         CONTROLLER,
-        "self._persist(replace(self.record, view=running.change.view))",
-        "self._persist(replace(self.record, view=running.change.view)); "
+        "self._persist(replace(self.record, view=change.view, committed=change.committed))",
+        "self._persist(replace(self.record, view=change.view, committed=change.committed)); "
         "[self._send(m.name, Announce(running.change.view, self.limit)) for m in self.members.alive()]",
         "bsp",
         "nodes drop what the durable view says they hold",
@@ -259,17 +259,17 @@ MUTANTS = (
     Mutant(
         "survivors are not rolled back",
         CHANGE,
-        "states, sources = _from_cut(job, view, committed, holders)",
-        "states, sources = _from_cut(job, view, committed, holders); states |= frozen; "
-        "sources |= {p: Source(Kind.SHARD, view.owner[p]) for p in frozen}",
+        "kind, node, states[partition] = holders[partition][0]",
+        "kind, node, states[partition] = (Kind.SHARD, view.owner[partition], frozen[partition]) "
+        "if partition in frozen else holders[partition][0]",
         "bsp",
         "partitions of two times in one model",
     ),
     Mutant(
         "a rollback keeps the timeline",
         CHANGE,
-        "            timeline = epoch\n",
-        "            timeline = view.timeline\n",
+        "timeline=epoch if view is None or rolled_back else view.timeline",
+        "timeline=epoch if view is None else view.timeline",
         "bsp",
         "workers keep contributions of what is undone",
     ),
@@ -347,12 +347,13 @@ MUTANTS = (
         "after a rollback or a move units are applied twice",
     ),
     Mutant(
-        "a late name drops the open cut",
-        CONTROLLER,
-        "return named and not self._cut.is_whole",
-        "return named",
+        "a whole cut is named anew",
+        CUTTING,
+        "return clock == self.next and not self.is_whole",
+        "return clock == self.next",
         "asp",
-        "a cut is named anew while it is being committed",
+        "its parts are replaced while it is being committed",
+        safe="servers keep what is named until something later is, so none misses it; test_controller has the rule",
     ),
 )
 
