@@ -58,8 +58,9 @@ class Books:
     on_demand_vcpu_s: int = 0
     _numbers: int = 0
 
-    def find(self, number: int) -> Allocation:
-        return next(a for a in self.open if a.number == number)
+    def find(self, number: int) -> Allocation | None:
+        """The open allocation of a number, if there is one."""
+        return next((a for a in self.open if a.number == number), None)
 
     def request(
         self,

@@ -1,7 +1,8 @@
 """The simulator's hot path, compiled: one job against recorded prices, event by event.
 
 The plain twin is `simulator` with the policy objects of `policy`: it is the definition, this is the same, step by
-step (a test compares the tapes). Arrays only; equations and bills are the plain functions, compiled here.
+step (a test compares the tapes). Arrays only; equations and bills are the plain functions, compiled here. One file,
+long as it is: numba's cache notices changes of the file that it compiles, and of no other.
 """
 
 from __future__ import annotations

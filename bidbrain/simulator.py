@@ -214,13 +214,19 @@ class Simulation:
                     books.buy_on_demand(now_s, r.market, vcpus, r.vcpus_per_machine, r.on_demand)
                     self._progress.granted(now_s)
                 case Keep(number):
-                    books.keep(now_s, books.find(number))
+                    books.keep(now_s, self._own(number))
                 case LetGo(number):
-                    books.let_go(now_s, books.find(number))
+                    books.let_go(now_s, self._own(number))
                 case Release(number):
-                    books.end(now_s, books.find(number), Ending.TERMINATED)
+                    books.end(now_s, self._own(number), Ending.TERMINATED)
         if setting.bidding.grant_delay_s == 0:
             self._come_due(now_s)
+
+    def _own(self, number: int) -> Allocation:
+        allocation = self._books.find(number)
+        if allocation is None or number < 0 or allocation.phase is Phase.REQUESTED:
+            raise PolicyError(f"the policy names allocation {number}, which is not held")
+        return allocation
 
     def _spot_vcpus(self) -> int:
         return sum(allocation.vcpus for allocation in self._spot())

@@ -25,20 +25,18 @@ class Estimate:
     high: float
 
 
-def day_weights(starts: npt.NDArray[np.int64], seed: int) -> npt.NDArray[np.int64]:
-    """How often each job counts in each resample: (RESAMPLES, jobs); the same for every scheme on these starts."""
-    _, day_of = np.unique(starts // DAY_S, return_inverse=True)
-    days = int(day_of.max()) + 1 if len(starts) else 0
-    rng = np.random.default_rng([seed, 0xB007])
-    drawn = rng.multinomial(days, np.full(days, 1 / days), size=RESAMPLES) if days else np.zeros((1, 0), int)
-    return drawn.astype(np.int64)[:, day_of]
-
-
 def bootstrap_mean(values: Values, starts: npt.NDArray[np.int64], seed: int) -> Estimate:
-    """Mean of `values` (one per start) with its interval."""
+    """Mean of `values` (one per start, starts in s) with its interval.
+
+    The same seed draws the same days for every scheme on the same starts.
+    """
     if len(values) == 0:
         return Estimate(float("nan"), float("nan"), float("nan"))
-    weights = day_weights(starts, seed)
-    means = (weights @ values) / weights.sum(axis=1)
+    _, day_of = np.unique(starts // DAY_S, return_inverse=True)
+    sums, jobs = np.bincount(day_of, weights=values), np.bincount(day_of)
+    days = len(jobs)
+    rng = np.random.default_rng([seed, 0xB007])
+    drawn = rng.multinomial(days, np.full(days, 1 / days), size=RESAMPLES)
+    means = (drawn @ sums) / (drawn @ jobs)
     low, high = np.percentile(means, [2.5, 97.5])
     return Estimate(float(values.mean()), float(low), float(high))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,6 +104,9 @@ def simulate(
         "ledger": ledger,
         "processes": processes,
     }
+    # A user's own policy may be a module of the folder that the command runs in.
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
     with common.user_errors():
         settings = load_config(config, {key: value for key, value in given.items() if value is not None})
         _run(settings, sweep)

@@ -29,7 +29,7 @@ def naive_price(rows: list[tuple[int, int]], now: int) -> int | None:
 
 
 @given(ROWS)
-@settings(deadline=None, derandomize=True, max_examples=300)
+@settings(deadline=None, derandomize=True, max_examples=120)
 def test_steps_say_what_the_rows_say(rows: list[tuple[int, int]]) -> None:
     steps = Steps.from_rows([t for t, _ in rows], [p for _, p in rows])
     for now in range(-2, 64):

@@ -165,6 +165,16 @@ def test_a_policy_that_asks_for_what_cannot_be_is_named(setting) -> None:
         simulate(setting, "wrong", Wrong(setting, START), START, True)
 
 
+class Forgetful(OneMarket):
+    def decide(self, now_s: int, view: View) -> Decision:
+        return Decision((LetGo(7),), "an allocation that was never held")
+
+
+def test_a_policy_that_lets_go_what_it_does_not_hold_is_named(setting) -> None:
+    with pytest.raises(PolicyError, match="allocation 7, which is not held"):
+        simulate(setting, "forgetful", Forgetful(setting, START), START, True)
+
+
 @pytest.mark.parametrize("name", [name for name, scheme in SCHEMES.items() if scheme.compiled])
 def test_schemes_carry_their_engine(setting, name: str) -> None:
     own = SCHEMES[name].setting(setting)
