@@ -174,7 +174,7 @@ def free_port() -> int:
 @dataclass(frozen=True)
 class Sample:
     """Of a step: median wall seconds, mean CPU seconds of both processes together. Memory: peak of a process, in MB
-    above an idle one; only true of what a process runs first, since freed memory stays with it."""
+    above an idle one; only true of what a process runs first, since freed memory stays with it (see memory_of)."""
 
     seconds: float
     cpu_s: float
@@ -234,6 +234,25 @@ def ends_of_clocks(head: Head) -> list[float]:
         time.sleep(0.01)
 
 
+def memory_of(task: Task, slices: list[int], partitions: int) -> None:
+    """Print the peak memory of a process, each variant in processes of its own."""
+    parameters_mb = sum(p.numel() for p in task.build().parameters()) * 4 / 1e6
+    print(f"\nmemory, {task.name}: {'MB':>40}{'/ parameters':>14}")
+    for options in (Options(), Options(25)):
+        pair = Pair(ddp_peer.serve, WORLD, free_port())
+        show_memory(f"DDP {options}", run_ddp(pair, task, options, WARM_UP + 3), parameters_mb)
+        pair.end()
+    for count in (None, *slices):
+        pair = Pair(serve_machine)
+        engine = Engine(count, partitions)
+        show_memory(f"engine, {engine}", run_engine(pair, task, engine, WARM_UP + 3), parameters_mb)
+        pair.end()
+
+
+def show_memory(label: str, sample: Sample, parameters_mb: float) -> None:
+    print(f"  {label:62}{sample.memory_mb:9.0f}{sample.memory_mb / parameters_mb:14.1f}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument(
@@ -247,7 +266,7 @@ def main() -> None:
     )
     parser.add_argument("--json", action="store_true", help="the figures as JSON as well")
     arguments = parser.parse_args()
-    rounds = arguments.rounds or (2 if arguments.quick else 5)
+    rounds = arguments.rounds or (1 if arguments.quick else 5)
     slices = [
         int(n) for n in (arguments.slices or ("2" if arguments.quick else "2,4,8")).split(",") if int(n)
     ]
@@ -265,7 +284,7 @@ def main() -> None:
         for name in arguments.models.split(","):
             task = TASKS[name]
             steps = (
-                WARM_UP + {"mlp": 6 if arguments.quick else 12, "cnn": 40 if arguments.quick else 150}[name]
+                WARM_UP + {"mlp": 8 if arguments.quick else 12, "cnn": 60 if arguments.quick else 150}[name]
             )
             variants: dict[str, Callable[[], Sample]] = {
                 "no exchange (limit)": partial(run_ddp, peers, task, None, steps)
@@ -283,6 +302,8 @@ def main() -> None:
     finally:
         machines.end()
         peers.end()
+    if not arguments.quick:
+        memory_of(TASKS["mlp"], slices[:1], arguments.partitions)
     if arguments.json:
         print(json.dumps(figures))
 
