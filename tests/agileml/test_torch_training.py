@@ -84,7 +84,7 @@ def score(app: TorchModule, module: nn.Module) -> float:
 
 def test_200_steps_are_those_of_plain_torch() -> None:
     """DistributedDataParallel computes the mean that one process computes on the whole minibatch."""
-    app = application()
+    app = application(slices=2)
     tables = train(app, 200)
     plain = in_plain_torch(app, seeded_cnn(3), 200)
     found = app.evaluate(tables)

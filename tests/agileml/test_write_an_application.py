@@ -87,7 +87,7 @@ def test_names() -> None:
 
 
 WRONG = {
-    "mlp": "found 'mlp', expected mf, mlr or package.module:Class",
+    "mlp": "found 'mlp', expected mf, mlr, torch or package.module:Class",
     "mine:": "found 'mine:'",
     "no_such:Thing": "there is no module 'no_such' in ",
     "agileml.no_such:Thing": r"there is no module 'agileml.no_such'",
