@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +19,7 @@ def mount(app: typer.Typer) -> None:
     app.command()(run)
     app.command()(report)
     app.command()(doctor)
+    app.command()(chaos)
 
 
 def run(
@@ -41,6 +43,12 @@ def run(
         bool, typer.Option("--sequential", help="One process without Ray: the reference of the same job.")
     ] = False,
     stage: Annotated[str | None, typer.Option(metavar="auto|1|2|3", help="Force a stage.")] = None,
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH", help="Go on from the newest whole checkpoint in a folder or s3://bucket/prefix."
+        ),
+    ] = None,
 ) -> None:
     """Train a model on machines that come and go."""
     from agileml.application import InputError
@@ -51,16 +59,17 @@ def run(
     flags = tuple(settings or ())
     try:
         job = _with_options(load(config, flags), out=out, address=address, stage=stage)
+        from agileml.runtime.checkpoint_errors import CheckpointError
         from agileml.runtime.cluster import ClusterError
         from agileml.session import run_job
     except ConfigError as error:
         raise typer.BadParameter(str(error)) from None
     try:
-        code = run_job(job, name=config.stem, sequential=sequential)
+        code = run_job(job, name=config.stem, sequential=sequential, resume=resume)
     except (ConfigError, InputError) as error:
         # It names a key; the file and line (or the flag) that it came from are known here.
         raise typer.BadParameter(str(locate(_as_config_error(error), config, flags))) from None
-    except (FolderError, ClusterError) as error:
+    except (FolderError, ClusterError, CheckpointError) as error:
         raise typer.BadParameter(str(error)) from None
     except StorageError as error:
         typer.echo(f"proteus: {error}", err=True)
@@ -85,6 +94,50 @@ def _as_config_error(error: Exception) -> ConfigError:
     if named is None:
         return ConfigError(str(error))
     return ConfigError(named[2], key=tuple(named[1].split(".")))
+
+
+def chaos(
+    config: Annotated[Path, typer.Argument(help="YAML file that describes the job.")],
+    seed: Annotated[int, typer.Option(help="The plan of a seed is always the same.")] = 0,
+    faults: Annotated[int, typer.Option(min=1, help="So many faults, spread over the run.")] = 6,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY.PATH=VALUE", help="Override one key of the config; may be repeated."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder for everything. [default: a new one in runs/]")
+    ] = None,
+) -> None:
+    """Train through random faults on real local nodes and compare with the sequential run, to the bit.
+
+    Exit code 0 only if all faults fired, the bits are the same and no process is left.
+    """
+    from agileml.application import InputError
+    from agileml.config import load
+    from agileml.config_text import ConfigError
+    from agileml.errors import RunError
+    from agileml.run_folder import FolderError, StorageError, check_out
+
+    try:
+        job = load(config, tuple(settings or ()))
+        if job.machines.reliable + job.machines.transient < 2 or job.machines.max < 3:
+            raise typer.BadParameter("chaos needs at least 2 machines, and machines.max of at least 3")
+        if job.plan or job.address:
+            raise typer.BadParameter("chaos makes its own plan and machines: leave out plan and address")
+        folder = out or Path("runs") / f"chaos-{config.stem}-{seed}-{time.strftime('%Y%m%d-%H%M%S')}"
+        check_out(folder)
+        from agileml.chaos import run_chaos
+
+        verdict = run_chaos(job, seed, faults, folder)
+    except (ConfigError, InputError, FolderError) as error:
+        raise typer.BadParameter(str(error)) from None
+    except (RunError, StorageError) as error:
+        typer.echo(f"proteus: {error}", err=True)
+        raise typer.Exit(1) from None
+    print(verdict)
+    raise typer.Exit(0 if verdict.is_good else 1)
 
 
 def report(

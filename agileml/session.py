@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import sys
 import time
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agileml.application import Application, Array
-from agileml.config import JobConfig, dump, from_values, load
+from agileml.config import ConfigError, JobConfig, dump, from_values, load
 from agileml.core.job import Job
 from agileml.core.work import UnitError
 from agileml.errors import RunError
@@ -43,6 +44,7 @@ def run(
     sequential: bool = False,
     name: str | None = None,
     fleet: Fleet | None = None,
+    resume: str | None = None,
     **overrides: Any,
 ) -> Result:
     """Train as a config says, on local Ray nodes or in the cluster that `address` names.
@@ -51,13 +53,14 @@ def run(
     application: an instance of the user's own; None builds the one that the config names.
     sequential: in this process, without Ray; the reference of a deterministic job.
     fleet: where machines come from; None: local Ray nodes, or the cluster at `address`.
+    resume: a folder or s3://bucket/prefix with checkpoints: go on from the newest whole one.
 
-    Raises ConfigError, InputError, FolderError, ClusterError (bad input), RunError, StorageError.
+    Raises ConfigError, InputError, FolderError, ClusterError, CheckpointError (bad input), RunError, StorageError.
     """
     found = _resolved(config, overrides)
     if name is None:
         name = Path(config).stem if isinstance(config, str | Path) else "run"
-    return _Session(found, application, name).run(fleet, sequential=sequential)
+    return _Session(found, application, name, resume).run(fleet, sequential=sequential)
 
 
 def _resolved(config: JobConfig | Mapping[str, Any] | str | Path, overrides: Mapping[str, Any]) -> JobConfig:
@@ -67,10 +70,10 @@ def _resolved(config: JobConfig | Mapping[str, Any] | str | Path, overrides: Map
     return from_values({**values, **overrides})
 
 
-def run_job(config: JobConfig, *, name: str, sequential: bool) -> int:
+def run_job(config: JobConfig, *, name: str, sequential: bool, resume: str | None = None) -> int:
     """What `proteus run` does: train, say where the report is. Returns the exit code."""
     try:
-        result = run(config, name=name, sequential=sequential)
+        result = run(config, name=name, sequential=sequential, resume=resume)
     except RunError as error:
         if error.trace:
             print(error.trace.rstrip(), file=sys.stderr)
@@ -86,24 +89,36 @@ def run_job(config: JobConfig, *, name: str, sequential: bool) -> int:
 class _Session:
     """One run. Everything is checked before the folder is made."""
 
-    def __init__(self, config: JobConfig, application: Application | None, name: str) -> None:
-        from agileml.runtime.cast import new_run_name
-
+    def __init__(
+        self, config: JobConfig, application: Application | None, name: str, resume: str | None
+    ) -> None:
         self.config, self.name = config, name
-        self.spec = RunSpec(new_run_name(), config, application, os.getcwd())
+        self.spec = RunSpec(secrets.token_hex(6), config, application, os.getcwd(), resume)
         self.application = self.spec.build()
         self.job: Job = self.spec.job(self.application)
         check_out(config.out)
 
     def run(self, fleet: Fleet | None, *, sequential: bool) -> Result:
         if sequential:
+            if self.spec.resume is not None:
+                raise ConfigError("found --resume with --sequential, expected one of them", key=("resume",))
             return self._finish_in(self._sequential)
+        self._check_checkpoints()
         if fleet is None:
             from agileml.runtime.fleet import fleet_for
 
             fleet = fleet_for(self.spec)  # an address is tried before anything is made
         chosen = fleet
         return self._finish_in(lambda folder, progress: self._elastic(chosen, folder, progress))
+
+    def _check_checkpoints(self) -> None:
+        """Before anything is made: checkpoints can be written, and there is one to resume from."""
+        from agileml.runtime.checkpoint import Identity
+        from agileml.runtime.saving import check_place, resumed
+
+        check_place(self.spec)
+        identity = Identity.of(self.config, self.job.layout.tables, self.spec.application)
+        resumed(self.spec, self.job, identity, lambda problem: print(f"proteus: {problem}", file=sys.stderr))
 
     def _finish_in(self, train: Any) -> Result:
         folder = RunFolder.create(self.config.out, self.name)

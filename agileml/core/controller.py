@@ -89,6 +89,7 @@ from agileml.core.view import CutId, View
 class ControllerSettings:
     """`expected`: machines that must be there before the first view.
 
+    `restart_wait_s`: how long a controller that took over waits for members that it has not heard.
     `worth_finishing_s`: in clocks longer than this a leaver ends its part of the open clock, if its notice allows.
     """
 
@@ -97,6 +98,7 @@ class ControllerSettings:
     timeout_s: float = 1.0
     retry_s: float = 0.5
     join_wait_s: float = 1.0
+    restart_wait_s: float = 10.0
     worth_finishing_s: float = 0.2
     expected: int = 1
     seed: int = 0
@@ -334,11 +336,8 @@ class Controller:
             self._takeover = False
             self._persist(replace(self.record, controller=self.name))
             return
-        if self._restarted:
-            if self._listen_until_s is None:
-                self._listen_until_s = self._now_s + self.settings.timeout_s
-            if self._now_s < self._listen_until_s:
-                return
+        if self._restarted and self._is_listening():
+            return
         if self._running is not None:
             self._drive(self._running)
             return
@@ -362,6 +361,15 @@ class Controller:
             version = max([self.view.base, self.record.committed.clock, *self._versions.values()])
             self._cut.name(version, self._interval(), self.job.clocks)
             self._send_cut()
+
+    def _is_listening(self) -> bool:
+        """True after a restart until every member of the view was heard, or did not speak for long enough."""
+        assert self.view is not None
+        if self._listen_until_s is None:
+            self._listen_until_s = self._now_s + self.settings.restart_wait_s
+        nodes = self.members.nodes
+        heard = [node for node in self.view.members if node in nodes and nodes[node].status is not None]
+        return len(heard) < len(self.view.members) and self._now_s < self._listen_until_s
 
     def _is_done(self) -> bool:
         is_last = self.record.committed.clock == self.job.clocks
@@ -450,7 +458,9 @@ class Controller:
 
     def _wait_or_halt(self, running: ChangeRun, reason: str) -> None:
         """Something is nowhere among the machines that answer. One that is only silent may still bring it back."""
-        silent = [m.name for m in self.members.nodes.values() if m.is_silent and not m.is_gone]
+        known = self.members.nodes
+        silent = [m.name for m in known.values() if m.is_silent and not m.is_gone]
+        silent += [node for node in (self.view.members if self.view else ()) if node not in known]
         if not silent:
             self._halt(HaltKind.LOST, reason)
         elif not running.is_waiting:
@@ -584,7 +594,7 @@ class Controller:
 
     def _fire_plan(self) -> None:
         view = self.view
-        if view is None:
+        if view is None or self._restarted:
             return
         gone = [m.name for m in self.members.nodes.values() if m.is_gone]
         done = self.plan.settle(view.members, gone, self._now_s, is_quiet=self.is_quiet)

@@ -67,6 +67,7 @@ class HeadActor:
         self._run = spec.run
         self._head = Head(spec, expected, ray.util.get_node_ip_address(), keys, GcsStore(spec.run))
         self._head.start()
+        end_with_parent()
 
     def address(self) -> Address:
         """Where it listens."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -201,8 +200,3 @@ class Cast:
         for actor in live:
             ray.kill(actor.handle)
         ray.kill(self._head)
-
-
-def new_run_name() -> str:
-    """A name for a run that no other run on this machine has."""
-    return secrets.token_hex(6)
