@@ -30,10 +30,11 @@ from agileml.run_folder import params_sha256
 from agileml.sequential import run_sequential
 from straggler.coverage import span
 from tests.agileml.engine_rig import Rig
+from tests.agileml.torch_ddp_rank import Double
 
 DATA = {"kind": "digits", "shape": [1, 8, 8]}
 SMALL = {"module": "agileml.apps.torch_models:cnn", "arguments": {"size": 8}, "batch_size": 64}
-MOMENTUM = {"learning_rate": 0.05, "momentum": 0.9}
+MOMENTUM = {"learning_rate": 0.02, "momentum": 0.9}
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +57,7 @@ def train(app: TorchModule, clocks: int, **options: Any) -> dict[str, np.ndarray
 
 def in_plain_torch(app: TorchModule, module: nn.Module, clocks: int) -> nn.Module:
     """The same minibatches and optimizer in a loop as everybody writes it."""
-    sgd = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9)
+    sgd = torch.optim.SGD(module.parameters(), lr=0.02, momentum=0.9)
     slices = app.settings.slices
     shares = [app.load(index) for index in range(slices)]
     module.train()
@@ -82,32 +83,19 @@ def score(app: TorchModule, module: nn.Module) -> float:
         return float(nn.functional.cross_entropy(module.eval()(x), y))
 
 
+def in_float64() -> TorchModule:
+    return TorchModule(Settings(DATA, {"batch_size": 64}, 3, 2), build=Double)
+
+
 def test_200_steps_are_those_of_plain_torch() -> None:
     """DistributedDataParallel computes the mean that one process computes on the whole minibatch."""
-    app = application(slices=2)
+    app = in_float64()
     tables = train(app, 200)
-    plain = in_plain_torch(app, seeded_cnn(3), 200)
+    torch.manual_seed(3)
+    plain = in_plain_torch(app, Double(), 200)
     found = app.evaluate(tables)
-    assert found["test_accuracy"] > 0.9
-    assert found["test_loss"] == pytest.approx(score(app, plain), rel=1e-3)
-
-
-class Double(nn.Module):
-    """Inputs come as float32."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = cnn(size=8).double()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.inner(x.double())
-
-
-def test_in_float64_they_agree_to_the_last_digits() -> None:
-    app = TorchModule(Settings(DATA, {"batch_size": 60}, 1, 8), build=Double)
-    tables = train(app, 40)
-    torch.manual_seed(1)
-    plain = in_plain_torch(app, Double(), 40)
+    assert found["test_accuracy"] > 0.85
+    assert found["test_loss"] == pytest.approx(score(app, plain), rel=1e-9)
     module = Double()
     module.load_state_dict(torch_state(tables, module))
     for (name, ours), theirs in zip(module.named_parameters(), plain.parameters(), strict=True):
@@ -115,9 +103,15 @@ def test_in_float64_they_agree_to_the_last_digits() -> None:
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-11, msg=name)
 
 
+def test_in_float32_they_agree_to_its_rounding() -> None:
+    app = application()
+    plain = in_plain_torch(app, seeded_cnn(3), 60)
+    assert app.evaluate(train(app, 60))["test_loss"] == pytest.approx(score(app, plain), rel=1e-4)
+
+
 @pytest.mark.slow
 def test_200_steps_are_those_of_ddp(tmp_path: Path) -> None:
-    app = application(slices=2)
+    app = in_float64()
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         port = listening.getsockname()[1]
@@ -132,7 +126,7 @@ def test_200_steps_are_those_of_ddp(tmp_path: Path) -> None:
     assert [rank.wait(240) for rank in ranks] == [0, 0]
     losses = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     assert losses[0] == losses[1]
-    assert app.evaluate(train(app, 200))["test_loss"] == pytest.approx(losses[0], rel=1e-3)
+    assert app.evaluate(train(app, 200))["test_loss"] == pytest.approx(losses[0], rel=1e-9)
 
 
 @pytest.mark.parametrize(
