@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 import time
 import traceback
@@ -24,6 +25,7 @@ from agileml.runtime.wiring import KINDS, Peers, Usage, kind_of, open_transport,
 
 TICK_S = 0.02
 USAGE_S = 0.5
+SWITCH_S = 0.0002  # of the GIL: the server thread must not wait 5 ms for the computing one
 
 
 class Machine:
@@ -58,6 +60,7 @@ class Machine:
 
     def start(self) -> None:
         """Begin to serve."""
+        sys.setswitchinterval(SWITCH_S)
         self._thread.start()
 
     def stop(self) -> None:
