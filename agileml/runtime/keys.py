@@ -6,8 +6,6 @@ has some key of its own. So every process of a run uses one and the same key pai
 hold with the run's. A machine that leaves the run keeps the key: whoever must be shut out for good needs a new run.
 """
 
-# mypy: disable-error-code="attr-defined"
-
 import dataclasses
 import hmac
 from typing import Any

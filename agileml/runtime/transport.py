@@ -10,8 +10,6 @@ meanwhile. Nothing here blocks but `receive`. Delivery is at most once and in or
 connection breaks is lost, so the protocol above repeats what is not answered.
 """
 
-# mypy: disable-error-code="attr-defined"
-
 import contextlib
 import os
 import secrets

@@ -1,7 +1,5 @@
 """Receiving: frames into messages, the parts of large arrays into one buffer each while they arrive."""
 
-# mypy: disable-error-code="attr-defined"
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Sending: one connection to one peer, with a queue that never blocks."""
 
-# mypy: disable-error-code="attr-defined"
-
 import secrets
 from collections import deque
 from collections.abc import Callable, Sequence

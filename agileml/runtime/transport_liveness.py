@@ -8,8 +8,6 @@ A process that was frozen itself finds its heartbeats overdue when it wakes, and
 after connected: who judges by these events must first make sure that it was awake.
 """
 
-# mypy: disable-error-code="attr-defined"
-
 import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
