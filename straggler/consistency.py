@@ -67,8 +67,9 @@ class Ssp:
     def read(self, clock: int, version: int, *, has_previous: bool) -> Read:
         if clock - self.slack > version:
             return Read.WAIT
-        # Versions of partitions differ by at most one, so clock = version - 1 may be open elsewhere.
-        return Read.CURRENT if clock >= version - 1 else Read.BEHIND
+        # While clock t is open at some partition others may have t + slack complete: all that waits for t there
+        # is applied at once with the last bundle of t. So versions differ by up to slack + 1.
+        return Read.CURRENT if clock >= version - 1 - self.slack else Read.BEHIND
 
 
 @dataclass(frozen=True)

@@ -417,15 +417,17 @@ class Controller:
 
     def _plan_and_install(self, running: ChangeRun) -> None:
         view = self.view
-        machines = self.members.machines(frozenset(view.members) if view else frozenset())
+        machines = self.members.machines(view.member_set if view else frozenset())
         if not machines.reliable and view is not None:
-            # A reliable machine that is told to go stays until there is another.
-            staying = [m for m in self.members.alive() if m.tier is Tier.RELIABLE and m.name in view.members]
-            machines = replace(machines, reliable=tuple(m.name for m in staying))
+            # A reliable machine that is told to go stays until there is another, and one that has not loaded its
+            # slices yet can hold parameters all the same.
+            there = [m for m in self.members.alive() if m.tier is Tier.RELIABLE and m.admitted]
+            best = [m for m in there if m.deadline_s is None] or there
+            machines = replace(machines, reliable=tuple(m.name for m in best))
         alive = {member.name for member in self.members.alive()}
         promises = {node: promise for node, promise in running.promises.items() if node in alive}
         try:
-            running.change = plan_change(
+            change = plan_change(
                 self.job,
                 self.settings.rule,
                 running.epoch,
@@ -437,8 +439,13 @@ class Controller:
                 self._save.newest,
             )
         except LostError as error:
-            self._wait_or_halt(running, str(error))
+            if not self._waits_for_silent(running, str(error)):
+                self._halt(HaltKind.LOST, str(error))
             return
+        is_given_up = view is not None and change.committed != self.record.committed
+        if is_given_up and self.record.committed.clock and self._waits_for_silent(running, change.reason):
+            return
+        running.change = change
         running.phase = Phase.INSTALL
         for node, fetch in running.change.fetches:
             self._send(node, fetch)
@@ -456,16 +463,15 @@ class Controller:
             and deadline_s - self._now_s > 2 * clock_s
         ]
 
-    def _wait_or_halt(self, running: ChangeRun, reason: str) -> None:
+    def _waits_for_silent(self, running: ChangeRun, reason: str) -> bool:
         """Something is nowhere among the machines that answer. One that is only silent may still bring it back."""
         known = self.members.nodes
-        silent = [m.name for m in known.values() if m.is_silent and not m.is_gone]
+        silent = [m.name for m in known.values() if m.is_silent and not (m.is_gone or m.is_released)]
         silent += [node for node in (self.view.members if self.view else ()) if node not in known]
-        if not silent:
-            self._halt(HaltKind.LOST, reason)
-        elif not running.is_waiting:
+        if silent and not running.is_waiting:
             running.is_waiting = True
             self._note("waiting", machines=silent, reason=reason)
+        return bool(silent)
 
     # -- durable writes -------------------------------------------------------------------------------------
 
@@ -537,7 +543,7 @@ class Controller:
         if view is None:
             return
         for member in self.members.alive():
-            if member.deadline_s is not None and member.name not in view.members:
+            if member.deadline_s is not None and member.name not in view.member_set:
                 member.is_released = True
                 self._send(member.name, Release(view.epoch))
                 self._out.append(Released(member.name))

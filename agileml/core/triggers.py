@@ -29,13 +29,14 @@ def why_change(
     if dead:
         return f"failure of {', '.join(dead)}"
     going = [node for node in view.members if not members.may_hold(members.nodes[node])]
-    stays = [node for node in view.members if node not in going]
+    gone = frozenset(going)
+    stays = [node for node in view.members if node not in gone]
     leaving = [node for node in going if node in view.holders or view.last_open(node) < completed]
     reliable = sum(members.nodes[node].tier is Tier.RELIABLE for node in stays)
     if leaving and reliable:  # the last reliable machine stays until there is another
         return f"notice for {', '.join(leaving)}"
-    machines = members.machines(frozenset(view.members))
-    joining = [node for node in machines.reliable + machines.transient if node not in view.members]
+    machines = members.machines(view.member_set)
+    joining = [node for node in machines.reliable + machines.transient if node not in view.member_set]
     if joining and _may_join(view, members, joining, now_s, join_wait_s):
         return f"join of {', '.join(joining)}"
     if reliable:

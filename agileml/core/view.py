@@ -67,6 +67,11 @@ class View:
         return [node for node, _ in self.share]
 
     @cached_property
+    def member_set(self) -> frozenset[str]:
+        """The members, to look one up among many."""
+        return frozenset(self.members)
+
+    @cached_property
     def holders(self) -> frozenset[str]:
         """Nodes that own, back up or work on something beyond the open clocks."""
         return frozenset({*self.owner, *self.backup, *self.share_of})
