@@ -121,6 +121,11 @@ class Application(ABC):
     def load(self, slice_index: int) -> Any:
         """The items of one of `settings.slices` slices, in any form; `reads` and `process` get it back."""
 
+    def warm_up(self) -> None:
+        """Called once in every process that computes, before it takes part: compile or import here what the first
+        unit would otherwise wait for, and all machines with it. Nothing unless overridden."""
+        return
+
     def reads(self, unit: Unit, items: Any) -> Mapping[str, Array]:
         """For each sparse table the rows that the unit reads: ascending, distinct, int32 or int64."""
         return {}

@@ -97,6 +97,14 @@ class MatrixFactorization(Application):
             values[:, -1] = 0
         return values
 
+    def warm_up(self) -> None:
+        # One rating of one user: the kernel is compiled for these types.
+        at, value = np.zeros(1, np.int32), np.zeros(1, np.float32)
+        rows = np.zeros((1, self.model.rank + self.model.biases), np.float32)
+        rows.flags.writeable = False  # as in `process`
+        piece = Piece(at, at, at, at, value)
+        self._walk([piece], None, {"users": rows, "items": rows})
+
     def load(self, slice_index: int) -> Share:
         data = self.data
         train = data.train[share_of(len(data.train), slice_index, self.settings)]

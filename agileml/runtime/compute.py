@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from contextlib import nullcontext
 
@@ -24,9 +25,13 @@ class Computing:
     `report` is called in the computing thread. User code that fails is reported as a Failure, and nothing after it.
     """
 
-    def __init__(self, work: Work, report: Callable[[NodeEvent | Failure], None]) -> None:
+    def __init__(
+        self, work: Work, report: Callable[[NodeEvent | Failure], None], load_kernels: Callable[[], None]
+    ) -> None:
+        """`load_kernels` is called in the computing thread before the first job."""
         self._work = work
         self._report = report
+        self._load_kernels = load_kernels
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._reads: tuple[tuple[int, tuple[Units, ...]], Reads] | None = None
         self._slow: tuple[float, float] = (1.0, 0.0)  # factor, until
@@ -47,15 +52,26 @@ class Computing:
 
     def _run(self) -> None:
         with single_threaded() if self._work.deterministic else nullcontext():
-            while (job := self._jobs.get()) is not None:
-                try:
+            try:
+                self._warm_up()
+                while (job := self._jobs.get()) is not None:
                     self._do(job)
-                except UnitError as error:
-                    self._report(Failure(f"{error.place}: {error.problem}", error.trace))
-                    return
-                except (InputError, MemoryError) as error:
-                    self._report(Failure(str(error) or "out of memory", ""))
-                    return
+            except UnitError as error:
+                self._report(Failure(f"{error.place}: {error.problem}", error.trace))
+            except (InputError, MemoryError) as error:
+                self._report(Failure(str(error) or "out of memory", ""))
+
+    def _warm_up(self) -> None:
+        """What the first unit would otherwise wait for, and everybody with it."""
+        self._load_kernels()
+        try:
+            self._work.application.warm_up()
+        except (InputError, MemoryError):
+            raise
+        except Exception as error:
+            raise UnitError(
+                "warm_up()", f"{type(error).__name__}: {error}", traceback.format_exc()
+            ) from error
 
     def _do(self, job: Job) -> None:
         match job:

@@ -8,6 +8,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 
 from agileml.application import Application, Array
 from agileml.core.commands import Leave, NodeCommand, NodeEvent, SavePart, Send
@@ -21,6 +22,7 @@ from agileml.runtime.saving import MachineStores, Saving
 from agileml.runtime.spec import RunSpec
 from agileml.runtime.transport import Transport
 from agileml.runtime.transport_events import Address, PeerConnected, Received
+from agileml.runtime.warm_up import load_kernels
 from agileml.runtime.wiring import KINDS, Peers, Usage, kind_of, open_transport, run_codec
 
 TICK_S = 0.02
@@ -48,7 +50,7 @@ class Machine:
         self._transport.connect(head)
         work = Work(application, self.job.layout, self.job.parts, deterministic=self.job.deterministic)
         self._inbox: queue.SimpleQueue[NodeEvent | Failure] = queue.SimpleQueue()
-        self._computing = Computing(work, self._report)
+        self._computing = Computing(work, self._report, partial(load_kernels, self.job))
         self._saving = Saving(self._stores.own, self._report)
         self._sent = [0] * len(KINDS)
         self._usage_due_s = 0.0
