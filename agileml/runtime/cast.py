@@ -165,9 +165,13 @@ class Cast:
             except ray.exceptions.ActorDiedError as error:
                 raise RunError(f"the controller cannot start again: {error}") from error
         for actor in self._actors.values():
-            if actor.name not in self._ended and actor.address is not None:
+            if actor.address is None:
+                continue
+            self._head.register.remote(actor.address, actor.up)
+            if actor.name in self._ended:
+                self._head.tell.remote(NodeDown(actor.name, "it was gone before this controller"))
+            else:
                 actor.handle.meet.remote(self._head_address)
-                self._head.register.remote(actor.address, actor.up)
         for notice in self._notices.values():
             if notice.node not in self._ended:
                 self._head.tell.remote(notice)

@@ -59,7 +59,7 @@ from agileml.core.view import INITIAL, CutId
 from agileml.core.work import Reads, Work
 from agileml.sequential import run_sequential
 from straggler.coverage import members
-from tests.model.invariants import check_commit, check_view
+from tests.model.invariants import check_commit, check_rollbacks, check_view
 from tests.model.schedule import Fault, Schedule
 from tests.model.toy import toy_job
 
@@ -235,6 +235,7 @@ class Simulation:
             timeout_s=1.0,
             retry_s=0.5,
             join_wait_s=0.5,
+            restart_wait_s=1.0,
             expected=0 if self.controllers else self.expected,  # some may have died since the first one
             seed=s.seed,
             checkpoint_every_s=self.checkpoint_every_s,
@@ -244,8 +245,10 @@ class Simulation:
         simulated = SimulatedController(controller.name, controller=controller)
         self.controllers.append(simulated)
         for node in self.nodes.values():
-            if not node.is_dead:
-                self.tell(simulated, NodeUp(node.name, node.tier, "", node.admitted))
+            self.tell(simulated, NodeUp(node.name, node.tier, "", node.admitted))
+            if node.is_dead:  # whoever starts a controller knows, sooner or later
+                self.after(self.rng.uniform(0.0, 5.0), lambda n=node: self.report_down(n.name))
+            else:
                 if node.deadline_s is not None:
                     self.tell(simulated, Notice(node.name, node.deadline_s))
         self.tick_controller(simulated)
@@ -568,5 +571,6 @@ class Simulation:
         views = [note.fields for note in self.notes if note.kind == "view"]
         if s.gentle:
             assert not any(view["rolled_back"] for view in views), views
+        check_rollbacks(self)
         planned = [n.fields["status"] for n in self.notes if n.kind == "plan"]
         assert planned.count("fired") == planned.count("finished") == len(s.plan), planned
