@@ -8,7 +8,7 @@ sum over all units of a clock is that clock's update, whoever computed them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -150,6 +150,21 @@ class Application(ABC):
 
         Only asked for when the job is not deterministic. `items[i]` belongs to `units[i]`; `rows` has for each
         sparse table the union of what the units read, and `parameters` and the updates have these rows.
+        """
+        return None
+
+    def process_streaming(
+        self,
+        units: Sequence[Unit],
+        items: Sequence[Any],
+        parameters: Mapping[str, Array],
+        ready: Callable[[str, Array, int, int], None],
+    ) -> Updates | None:
+        """As `process` or `process_many`, telling on the way what is final; None (the default): not supported.
+
+        `ready(table, values, start, stop)` says that elements [start, stop) of `values`, the flat array of a dense
+        table's updates that will be returned, change no more. Ranges must not overlap. Only asked for when the
+        job has one table, a dense one; what is final is sent while the rest is computed.
         """
         return None
 

@@ -22,6 +22,7 @@ from agileml.application import Application, Array, InputError, Unit
 from agileml.core.contract import ContractError, checked_reads, checked_updates
 from agileml.core.fold import Contribution, running_sum, tree_sum
 from agileml.core.layout import Block, Dense, Layout, Sparse
+from agileml.core.streaming import Emit, Stream, can_stream
 from straggler.coverage import Units, members, show, union
 
 Rows = Mapping[str, Array]  # ascending row numbers of each sparse table
@@ -70,7 +71,13 @@ class Work:
         self.parts = parts
         self.deterministic = deterministic
         self._items: dict[int, Any] = {}
+        self._streams: bool = can_stream(layout)
         self._wholes: dict[str, Array] = {}  # a buffer for each dense table, against page faults
+
+    @property
+    def may_stream(self) -> bool:
+        """False once it is known that contributions come all at once."""
+        return self._streams
 
     @property
     def units(self) -> int:
@@ -125,13 +132,42 @@ class Work:
 
     def compute(self, inputs: Inputs, bundle: Units) -> list[Contribution]:
         """The summed updates of a bundle, per partition; loss and examples are in partition 0's. Raises UnitError."""
+        found: dict[int, Contribution] = {}
+        self.stream(inputs, bundle, found.__setitem__)
+        return [found[partition] for partition in range(self.layout.partitions)]
+
+    def stream(self, inputs: Inputs, bundle: Units, emit: Emit) -> None:
+        """As `compute`, handing out each partition's contribution once, as soon as it is final. Raises UnitError."""
+        stream = self._streamed(inputs, bundle, emit)
+        if stream is None:
+            for partition, contribution in enumerate(self._split(self._total(inputs, bundle))):
+                emit(partition, contribution)
+
+    def _streamed(self, inputs: Inputs, bundle: Units, emit: Emit) -> Stream | None:
+        """Let the application stream; None when it does not, or when the sum has more than one term."""
+        numbers = list(members(bundle))
+        if self._streams is False or (self.deterministic and len(numbers) > 1):
+            return None
+        stream = Stream(self.layout, emit)
+        units = [self.unit(inputs.reads.clock, number) for number in numbers]
+        items = [self._items[unit.slice] for unit in units]
+        with _blamed(f"clock {inputs.reads.clock}, units {show(bundle)}"):
+            updates = self.application.process_streaming(units, items, inputs.tables, stream.ready)
+            if updates is None:
+                self._streams = False
+                return None
+            checked = checked_updates("process_streaming", self.layout.tables, {}, updates)
+        for partition, contribution in enumerate(self._split(self._contribution({}, checked))):
+            if partition not in stream.emitted:
+                emit(partition, contribution)
+        return stream
+
+    def _total(self, inputs: Inputs, bundle: Units) -> Contribution:
         numbers = list(members(bundle))
         if self.deterministic:
-            total = tree_sum(self._compute_unit(inputs, number) for number in numbers)
-        else:
-            at_once = self._compute_many(inputs, bundle) if len(numbers) > 1 else None
-            total = at_once or running_sum(self._compute_unit(inputs, number) for number in numbers)
-        return self._split(total)
+            return tree_sum(self._compute_unit(inputs, number) for number in numbers)
+        at_once = self._compute_many(inputs, bundle) if len(numbers) > 1 else None
+        return at_once or running_sum(self._compute_unit(inputs, number) for number in numbers)
 
     def _reads_of(self, unit: Unit) -> Rows:
         items = self._items[unit.slice]

@@ -162,7 +162,9 @@ class Worker:
             return
         key = (event.clock, event.bundle)
         if event.clock < self.clock or event.bundle not in self.bundles(event.clock):
+            # Whoever needs the rest of it later starts anew: a part alone is of no use.
             self._computing.discard(key)
+            self._kept.pop(key, None)
             return
         kept = self._kept.setdefault(key, _Kept())
         for partition, contribution in event.contributions:

@@ -11,9 +11,10 @@ from contextlib import nullcontext
 
 from agileml.application import InputError
 from agileml.core.commands import Begin, Begun, Compute, Computed, Loaded, LoadSlices, NodeEvent
+from agileml.core.fold import Contribution
 from agileml.core.messages import Failure
 from agileml.core.threads import single_threaded
-from agileml.core.work import Reads, UnitError, Work
+from agileml.core.work import Inputs, Reads, UnitError, Work
 from straggler.coverage import Units, members
 
 Job = Begin | Compute | LoadSlices
@@ -84,9 +85,20 @@ class Computing:
                 inputs = self._work.assemble(self._read(job.clock, job.bundles), job.parts)
                 for bundle in job.bundles:
                     started_s = time.monotonic()
-                    contributions = tuple(enumerate(self._work.compute(inputs, bundle)))
+                    self._compute(job, inputs, bundle)
                     self._drag(time.monotonic() - started_s)
-                    self._report(Computed(job.timeline, job.clock, bundle, contributions))
+
+    def _compute(self, job: Compute, inputs: Inputs, bundle: Units) -> None:
+        """Report each partition's contribution as soon as it is final."""
+        if self._work.layout.partitions == 1 or not self._work.may_stream:
+            contributions = tuple(enumerate(self._work.compute(inputs, bundle)))
+            self._report(Computed(job.timeline, job.clock, bundle, contributions))
+            return
+
+        def report(partition: int, contribution: Contribution) -> None:
+            self._report(Computed(job.timeline, job.clock, bundle, ((partition, contribution),)))
+
+        self._work.stream(inputs, bundle, report)
 
     def _drag(self, took_s: float) -> None:
         factor, until_s = self._slow
