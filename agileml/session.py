@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -177,9 +176,10 @@ class _Session:
     def _elastic(self, fleet: Fleet, folder: RunFolder, progress: Progress) -> dict[str, Array]:
         from agileml.runtime.cast import Cast
         from agileml.runtime.conduct import Conductor
+        from agileml.runtime.local import owned
         from agileml.runtime.wiring import socket_folder
 
-        with fleet:
+        with owned(socket_folder(self.spec.run)), fleet:
             cast = Cast(self.spec, fleet.expected, fleet.head_node_id, fleet.runtime_env())
             try:
                 finished = Conductor(self.config, fleet, cast, folder, progress).run()
@@ -189,8 +189,6 @@ class _Session:
             except BaseException:
                 cast.stop(timeout_s=0.2)  # whoever interrupts does not want to wait
                 raise
-            finally:
-                shutil.rmtree(socket_folder(self.spec.run), ignore_errors=True)
 
 
 def versions() -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import faulthandler
 import os
 import threading
@@ -22,7 +21,6 @@ from agileml.runtime.machine import Machine
 from agileml.runtime.spec import RunSpec
 from agileml.runtime.store import GcsStore
 from agileml.runtime.transport_events import Address
-from agileml.runtime.wiring import socket_folder
 
 
 class MachineActor:
@@ -89,8 +87,6 @@ class HeadActor:
         """End it, and forget the run's records."""
         self._head.stop()
         GcsStore(self._run).clear()
-        with contextlib.suppress(OSError):
-            socket_folder(self._run).rmdir()
 
 
 def end_with_parent(poll_s: float = 0.2) -> None:

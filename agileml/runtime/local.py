@@ -242,8 +242,7 @@ def _new_folder() -> Path:
     """A folder of mode 0700, with a name short enough for the socket paths below it (107 bytes), and a token in it."""
     folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir="/tmp"))
     (folder / "ray").mkdir()
-    me = psutil.Process()
-    (folder / OWNER).write_text(f"{me.pid} {me.create_time()}")
+    _sign(folder)
     token = os.open(folder / "token", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         os.write(token, secrets.token_hex(32).encode())
@@ -252,10 +251,28 @@ def _new_folder() -> Path:
     return folder
 
 
+def _sign(folder: Path) -> None:
+    """Write down that the folder is this process': what `sweep` goes by."""
+    me = psutil.Process()
+    (folder / OWNER).write_text(f"{me.pid} {me.create_time()}")
+
+
+@contextlib.contextmanager
+def owned(folder: Path) -> Iterator[None]:
+    """A folder `proteus-*` of mode 0700 that goes when this process leaves, or with `sweep` if it is killed."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _sign(folder)
+    try:
+        yield
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def sweep() -> list[Path]:
-    """Remove what clusters of killed processes left behind: their processes and folders; returns the folders."""
+    """Remove what runs of killed processes left behind: their processes and folders; returns the folders."""
     removed = []
-    for folder in Path("/tmp").glob(f"{PREFIX}*"):
+    places = {Path("/tmp"), Path(tempfile.gettempdir())}
+    for folder in (folder for place in places for folder in place.glob(f"{PREFIX}*")):
         try:
             if folder.stat().st_uid != os.getuid():
                 continue

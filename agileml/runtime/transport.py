@@ -229,6 +229,8 @@ class Transport:
             pulse.close()
         self._context.destroy(0)
         self._ipc_path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # others are still in it
+            self._ipc_path.parent.rmdir()
 
     def __enter__(self) -> "Transport":
         return self

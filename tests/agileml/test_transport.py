@@ -258,7 +258,7 @@ def test_closing_leaves_no_thread_no_file_and_no_descriptor(folder: Path) -> Non
         cycle()
     assert (time.monotonic() - began) / 20 < 0.3
     assert held() == before
-    assert list(folder.iterdir()) == []
+    assert not folder.exists()
 
 
 def test_a_folder_that_others_can_enter_is_refused(tmp_path: Path) -> None:
@@ -279,7 +279,7 @@ def test_a_folder_that_others_can_enter_is_refused(tmp_path: Path) -> None:
 def test_bad_arguments_are_one_sentence(folder: Path) -> None:
     with pytest.raises(TransportError, match=r"cannot listen on 203\.0\.113\.1"):
         open_transport("a", folder, "203.0.113.1")
-    assert list(folder.iterdir()) == []
+    assert not folder.exists()
     with pytest.raises(TransportError, match="needs the run's keys"):
         Transport("a", node_ip=HERE, ipc_folder=folder, keys=None)
     with pytest.raises(TransportError, match="1 to 255 bytes"):
