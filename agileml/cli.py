@@ -6,6 +6,7 @@ Bad input leaves a command as `typer.BadParameter(sentence)`: it is printed on o
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 from typer.exceptions import TyperException
@@ -26,8 +27,20 @@ app = typer.Typer(
 )
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"proteus {version('proteus-train')}")
+        raise typer.Exit
+
+
 @app.callback()
-def proteus() -> None:
+def proteus(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
     """Train models on machines that can be taken away at any moment."""
 
 
@@ -52,7 +65,8 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         status = app(args=arguments, standalone_mode=False)
     except TyperException as error:
-        print(f"proteus: {_sentence(error)}", file=sys.stderr)
+        if sentence := _sentence(error):  # none when the help was shown instead of a command
+            print(f"proteus: {sentence}", file=sys.stderr)
         sys.exit(getattr(error, "exit_code", 2))
     except (KeyboardInterrupt, typer.Abort):
         status = INTERRUPTED

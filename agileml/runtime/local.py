@@ -184,7 +184,7 @@ class LocalCluster:
         self._catch_sigterm()
 
     def _add_node(self, **arguments: Any) -> Any:
-        with self._rays_own_folder(), _quiet_ray():
+        with self._rays_own_folder(), _quiet_ray(), only_here():
             node = self._cluster.add_node(
                 object_store_memory=OBJECT_STORE_BYTES, dashboard_agent_listen_port=0, **arguments
             )
@@ -372,6 +372,26 @@ def _undisturbed() -> Iterator[None]:
         yield
         return
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
+def only_here() -> Iterator[None]:
+    """Ctrl-C reaches children as well: one that is just being forked must not print a traceback of its own."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or before is not signal.default_int_handler:
+        yield
+        return
+    me = os.getpid()
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        if os.getpid() == me:
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, interrupt)
     try:
         yield
     finally:

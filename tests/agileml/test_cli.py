@@ -150,6 +150,22 @@ def test_the_built_in_applications_are_those_that_a_config_may_name() -> None:
     assert APPLICATIONS == NAMES
 
 
+def test_without_a_command_it_shows_help_and_no_empty_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main([])
+    shown = capsys.readouterr()
+    assert left.value.code == 2
+    assert "Usage" in shown.out
+    assert shown.err == ""
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["--version"])
+    assert left.value.code == 0
+    assert capsys.readouterr().out.startswith("proteus ")
+
+
 def test_the_command_starts_fast() -> None:
     libraries = ("ray", "torch", "zmq", "matplotlib", "numba")
     heavy = f"import sys, agileml.cli; print([name for name in {libraries} if name in sys.modules])"

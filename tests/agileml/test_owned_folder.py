@@ -1,13 +1,17 @@
-"""The folder of a run's sockets goes with the process that made it, also when that is killed."""
+"""What a run must not leave: the folder of its sockets, also when it is killed; tracebacks of its children."""
 
 from __future__ import annotations
 
+import os
+import signal
 import stat
 import subprocess
 import sys
 from pathlib import Path
 
-from agileml.runtime.local import owned, sweep
+import pytest
+
+from agileml.runtime.local import only_here, owned, sweep
 from agileml.runtime.wiring import socket_folder
 
 OWNER = """
@@ -43,3 +47,19 @@ def test_what_a_killed_run_leaves_is_swept_and_what_a_living_one_has_stays() -> 
     assert folder.is_dir()
     assert folder in sweep()
     assert not folder.exists()
+
+
+def test_ctrl_c_interrupts_the_run_and_not_a_child_that_is_being_forked() -> None:
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    with pytest.raises(KeyboardInterrupt), only_here():
+        signal.raise_signal(signal.SIGINT)
+    with only_here():
+        child = os.fork()
+        if not child:
+            try:
+                signal.raise_signal(signal.SIGINT)
+                os._exit(0)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
