@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,6 +25,7 @@ from agileml.runtime.spec import RunSpec
 from agileml.runtime.transport_events import Address
 
 RESTART_S = 30.0  # for the controller's actor to come back
+STARTS = 3  # tries to start a process on one machine, if it dies each time
 
 
 @dataclass
@@ -48,6 +50,7 @@ class Cast:
         self._env |= runtime_env
         self._actors: dict[str, _Actor] = {}
         self._by_node: dict[str, str] = {}
+        self._failed_starts: Counter[str] = Counter()  # by node
         self._ended: set[str] = set()  # machines whose process is known to be gone
         self._notices: dict[str, Notice] = {}
         self._head = start_head(head_node, spec, expected, self._keys, self._env)
@@ -85,14 +88,24 @@ class Cast:
             reference, actor.starting = actor.starting, None
             try:
                 actor.address = ray.get(reference)
-            except ray.exceptions.RayActorError as error:
-                if actor.node.node_id not in self._by_node or getattr(error, "preempted", False):
-                    continue  # the machine went before its process was up
-                raise RunError(f"machine {actor.name} cannot start: {error}") from error
             except ray.exceptions.RayError as error:
-                raise RunError(f"machine {actor.name} cannot start: {error}") from error
-            actor.watch = actor.handle.until_gone.remote()
+                self._did_not_start(actor, error)
+                continue
+            if actor.watch is None:
+                actor.watch = actor.handle.until_gone.remote()
             self._head.register.remote(actor.address, actor.up)
+
+    def _did_not_start(self, actor: _Actor, error: ray.exceptions.RayError) -> None:
+        """A process can die while it starts, with its machine or alone; one that fails by itself is a mistake."""
+        gone = (ray.exceptions.RayActorError, ray.exceptions.ActorUnschedulableError)
+        died = isinstance(error, gone) and not getattr(error, "actor_init_failed", False)
+        if died and not self._is_alive(actor.node):
+            self._end(actor.name, "its machine went")
+            return
+        self._failed_starts[actor.node.node_id] += 1
+        if not died or self._failed_starts[actor.node.node_id] >= STARTS:
+            raise RunError(f"machine {actor.name} cannot start: {error}") from error
+        self._replace(actor, "its process died while it started")
 
     def replace_dead(self) -> None:
         """A process that died on a machine that lives is started again, as a machine of another name."""
@@ -101,11 +114,17 @@ class Cast:
             try:
                 ray.get(reference)
             except ray.exceptions.RayActorError:
-                self._end(actor.name, "its process died")
-                if self._by_node.get(actor.node.node_id) == actor.name and self._is_alive(actor.node):
-                    self._start(actor.node, admitted=True)
+                self._replace(actor, "its process died")
             else:
                 self._ended.add(actor.name)  # it left as it was told
+
+    def _replace(self, actor: _Actor, reason: str) -> None:
+        """A process is gone; on a machine that lives it is started again, under another name."""
+        if actor.name in self._ended:
+            return
+        self._end(actor.name, reason)
+        if self._by_node.get(actor.node.node_id) == actor.name and self._is_alive(actor.node):
+            self._start(actor.node, admitted=actor.up.admitted)
 
     @staticmethod
     def _is_alive(node: NodeInfo) -> bool:

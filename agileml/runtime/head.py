@@ -37,7 +37,7 @@ from agileml.core.plan import Strike
 from agileml.core.record import Record
 from agileml.runtime.checkpoint import Identity
 from agileml.runtime.keys import KeyPair
-from agileml.runtime.saving import Sealing, highest_epoch, resumed
+from agileml.runtime.saving import Sealing, highest_epoch, resumed, saved_before
 from agileml.runtime.spec import RunSpec
 from agileml.runtime.store import Store
 from agileml.runtime.transport_events import Address, PeerConnected, PeerLost, Received
@@ -81,8 +81,8 @@ class Head:
         job = spec.job(application)
         identity = Identity.of(spec.config, job.layout.tables, spec.application)
         self._notes: list[Dated] = []
-        checkpoint = resumed(spec, job, identity, self._warn)
         newest = store.newest()
+        checkpoint = (saved_before if newest else resumed)(spec, job, identity, self._warn)
         record = Record.from_text(newest) if newest else Record(0, name, claimed=highest_epoch(spec))
         self._controller = Controller(
             name, job, spec.controller_settings(expected), spec.plan(), record, checkpoint

@@ -45,7 +45,9 @@ class Machine:
         timeout_s = spec.config.heartbeat.timeout_s
         self._open: Callable[[], Transport] = lambda: open_transport(name, spec.run, node_ip, keys, timeout_s)
         self._transport = self._open()
-        self.address = self._transport.address
+        self._address = self._transport.address
+        self._reachable = threading.Event()
+        self._reachable.set()
         self._peers: dict[str, Address] = {head.name: head}
         self._transport.connect(head)
         work = Work(application, self.job.layout, self.job.parts, deterministic=self.job.deterministic)
@@ -83,10 +85,17 @@ class Machine:
         """False once it left or was stopped."""
         return self._thread.is_alive()
 
+    @property
+    def address(self) -> Address:
+        """Where it listens; while it is cut off, where it will: this waits for that."""
+        self._reachable.wait()
+        return self._address
+
     def suffer(self, strike: Strike) -> None:
         """A planned fault that a machine does to itself."""
         match strike.kind:
             case Fault.CUT:
+                self._reachable.clear()
                 self._cut_s = strike.seconds
                 self._transport.wake()
             case Fault.SLOW:
@@ -131,6 +140,7 @@ class Machine:
             self._send(CONTROLLER, Failure(f"{type(error).__name__}: {error}", traceback.format_exc()))
             self._transport.receive(0.2)
         finally:
+            self._reachable.set()
             self._transport.close()
 
     def _be_cut_off(self) -> None:
@@ -139,7 +149,8 @@ class Machine:
         self._transport.close()
         self._stopping.wait(seconds)
         self._transport = self._open()
-        self.address = self._transport.address
+        self._address = self._transport.address
+        self._reachable.set()
         for address in self._peers.values():
             self._transport.connect(address)
 

@@ -146,6 +146,27 @@ def resumed(spec: RunSpec, job: Job, identity: Identity, report: Callable[[str],
         raise CheckpointError(
             f"{store.where} is at clock {manifest.name.clock}, expected at most clocks = {job.clocks}"
         )
+    return _checkpoint(store, manifest, job)
+
+
+def saved_before(
+    spec: RunSpec, job: Job, identity: Identity, report: Callable[[str], None]
+) -> Checkpoint | None:
+    """The newest whole checkpoint that a controller of this run left to the next: its own, or what it went on from.
+
+    Nobody waits for checksums here: they are checked by who reads a part. A place that cannot be read is reported.
+    """
+    try:
+        for store in spec.stores():
+            manifest = checkpoint.newest(store, report, checkpoint.Check.SIZES)
+            if manifest is not None and not checkpoint.check_identity(manifest, identity):
+                return _checkpoint(store, manifest, job)
+    except CheckpointError as error:
+        report(f"the new controller knows of no checkpoint: {error}")
+    return None
+
+
+def _checkpoint(store: CheckpointStore, manifest: Manifest, job: Job) -> Checkpoint:
     partitions = range(job.layout.partitions)
     if job.consistency.applies_on_arrival:
         counted = tuple(checkpoint.read_part(store, manifest, p).counted for p in partitions)

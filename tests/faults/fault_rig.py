@@ -1,0 +1,127 @@
+"""Whole runs in this process whose plan's faults are done: what the session does with real nodes, without the nodes.
+
+A killed machine's threads end and its sockets close; a controller is replaced by a new one on the same records.
+Frozen machines need real processes: see test_real_nodes.py.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from agileml.core.events import NodeDown, NodeUp
+from agileml.core.plan import Fault, Strike
+from agileml.core.tier import Tier
+from agileml.runtime.head import Dated, Head
+from agileml.runtime.machine import Machine
+from agileml.runtime.store import FileStore
+from tests.agileml.engine_rig import LIMIT_S, Ran, Rig
+
+MF = {
+    "application": "mf",
+    "data": {"kind": "made"},
+    "model": {"mode": "gradients"},
+    "optimizer": {"kind": "momentum", "learning_rate": 0.001},
+    "clocks_per_pass": 16,
+}
+MLR = {
+    "application": "mlr",
+    "data": {"kind": "digits"},
+    "optimizer": {"kind": "adam", "learning_rate": 0.05},
+    "clocks_per_pass": 4,
+}
+
+
+def job(base: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    """A short job of 3 machines, with cuts so often that a loss falls between two of them."""
+    machines = {"reliable": 1, "transient": 2, "max": 8}
+    cuts = {"every_s": 0.05, "max_clocks": 4}
+    return {"clocks": 40, "slices": 8, "machines": machines, "cuts": cuts, **base, **more}
+
+
+class FaultRig(Rig):
+    """`watch(rig, notes)` is called between two looks at the controller, with the notes that are new."""
+
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        folder: Path,
+        watch: Callable[[FaultRig, list[Dated]], None] | None = None,
+    ) -> None:
+        self._records = folder / "records"
+        self._ups: dict[str, NodeUp] = {}
+        self._killed: set[str] = set()
+        self._heal_at_s: dict[str, float] = {}
+        self._watch = watch or (lambda rig, notes: None)
+        super().__init__(values, folder)
+
+    def add(self, tier: Tier, *, admitted: bool = True) -> Machine:
+        machine = super().add(tier, admitted=admitted)
+        self._ups[machine.name] = NodeUp(machine.name, tier, "", admitted)
+        return machine
+
+    def kill(self, name: str) -> None:
+        """The machine is gone, without a word."""
+        self._killed.add(name)
+        self.machines[name].stop()
+        self.head.tell(NodeDown(name, "killed"))
+
+    def kill_controller(self) -> None:
+        """Another controller takes over from what is durable."""
+        expected = len(self.machines)
+        self.head.stop()
+        self.head = Head(self.spec, expected, "127.0.0.1", self.keys, FileStore(self._records))
+        self.head.start()
+        for name, machine in self.machines.items():
+            if name not in self._killed:
+                machine.meet(self.head.address)
+                self.head.register(machine.address, self._ups[name])
+
+    def finish(self) -> Ran:
+        notes: list[Dated] = []
+        until_s = time.monotonic() + LIMIT_S
+        try:
+            while True:
+                state = self.head.state()
+                notes += state.notes
+                for strike in state.strikes:
+                    self._strike(strike)
+                self._heal()
+                self._watch(self, list(state.notes))
+                if state.halted is not None:
+                    return Ran(None, notes, state.halted)
+                if state.finished is not None:
+                    parts = [
+                        self.machines[backup].final_blocks(partition)
+                        for partition, backup in enumerate(state.finished.backup)
+                    ]
+                    assert all(part is not None for part in parts)
+                    layout = next(iter(self.machines.values())).job.layout
+                    return Ran(layout.whole([p for p in parts if p is not None]), notes, None)
+                assert time.monotonic() < until_s, (state, notes[-8:])
+                time.sleep(0.002)
+        finally:
+            self.stop()
+
+    def _strike(self, strike: Strike) -> None:
+        match strike.kind:
+            case Fault.KILL_CONTROLLER:
+                self.kill_controller()
+            case Fault.KILL | Fault.KILL_RELIABLE:
+                for name in strike.nodes:
+                    self.kill(name)
+            case Fault.FREEZE:
+                raise AssertionError("a thread cannot be frozen with its connections open")
+            case _:
+                for name in strike.nodes:
+                    self.machines[name].suffer(strike)
+                    if strike.kind is Fault.CUT:
+                        self._heal_at_s[name] = time.monotonic() + strike.seconds
+
+    def _heal(self) -> None:
+        """A machine that was cut off listens at another address once it is back."""
+        for name in [name for name, at_s in self._heal_at_s.items() if at_s <= time.monotonic()]:
+            del self._heal_at_s[name]
+            self.head.register(self.machines[name].address, self._ups[name])

@@ -1,0 +1,109 @@
+"""Each planned fault over real sockets in one process: the run ends, with the sequential bits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agileml.engine_rig import reference
+from tests.faults.fault_rig import MF, MLR, FaultRig, job
+
+TWO_RELIABLE = {"reliable": 2, "transient": 4, "max": 8}
+
+
+@pytest.mark.parametrize("base", [MF, MLR], ids=["mf", "mlr"])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"kill": 1},
+        {"kill_many": "all"},
+        {"short_notice": 1, "warning_s": 0.0},
+        {"short_notice": "all", "warning_s": 0.0},
+        {"cut": 1, "seconds": 0.3},
+        {"slow": 1, "factor": 10.0, "seconds": 0.5},
+        {"disk_full": True, "seconds": 0.3},
+        {"kill_controller": True},
+    ],
+    ids=lambda fault: next(iter(fault)) + "-" + str(next(iter(fault.values()))),
+)
+def test_a_fault_does_not_change_a_bit(
+    base: Mapping[str, Any], fault: dict[str, Any], tmp_path: Path
+) -> None:
+    values = job(base, plan=[{"at_clock": 15, **fault}])
+    ran = FaultRig(values, tmp_path).finish()
+    assert ran.sha256 == reference(values)
+    assert [plan["status"] for plan in ran.of("plan")][:2] == ["fired", "finished"]
+    for view in ran.of("view"):
+        assert view["redone"] <= 4 + 1, view  # cuts.max_clocks, and the clock that is open
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_one_of_two_reliable_machines_dies(stage: int, tmp_path: Path) -> None:
+    values = job(MLR, machines=TWO_RELIABLE, stage=stage, plan=[{"at_clock": 15, "kill_reliable": 1}])
+    ran = FaultRig(values, tmp_path).finish()
+    assert ran.sha256 == reference(values)
+    after = ran.of("view")[-1]
+    assert after["reliable"] == 1
+    if stage == 1:  # what it served and backed up is nowhere: all over again
+        assert after["rolled_back"] and after["base"] == 0
+        assert "lost with their owners and backups: back to the start" in after["reason"]
+    else:  # the actives make its backups again
+        assert not after["rolled_back"] and after["redone"] == 0
+
+
+def test_in_stage_1_everyone_goes_back_to_the_checkpoint(tmp_path: Path) -> None:
+    values = job(
+        MLR,
+        clocks=200,
+        machines=TWO_RELIABLE,
+        stage=1,
+        checkpoint={"path": str(tmp_path / "checkpoints"), "every_s": 0.05},
+        plan=[{"at_clock": 150, "kill_reliable": 1}],
+    )
+    ran = FaultRig(values, tmp_path).finish()
+    assert ran.sha256 == reference(values)
+    after = ran.of("view")[-1]
+    assert after["rolled_back"] and 0 < after["base"] <= 150
+    assert "back to the checkpoint at clock" in after["reason"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_reliable_machine_dies_while_checkpoints_are_written(seed: int, tmp_path: Path) -> None:
+    values = job(
+        MF,
+        clocks=120,
+        seed=seed,
+        machines=TWO_RELIABLE,
+        stage=2,
+        checkpoint={"path": str(tmp_path / "checkpoints"), "every_s": 0.02, "keep": 1},
+        plan=[{"at_clock": 30 + seed, "kill_reliable": 1}, {"at_clock": 60, "kill_controller": True}],
+    )
+    ran = FaultRig(values, tmp_path).finish()
+    assert ran.sha256 == reference(values)
+    done = [note["clock"] for note in ran.of("checkpoint")]
+    assert done[-1] == 120  # the last one, at the end
+
+
+def test_a_new_controller_knows_the_checkpoints_of_the_one_before(tmp_path: Path) -> None:
+    values = job(
+        MLR,
+        clocks=200,
+        machines=TWO_RELIABLE,
+        stage=1,
+        checkpoint={"path": str(tmp_path / "checkpoints"), "every_s": 0.1},
+        plan=[{"at_clock": 150, "kill_controller": True}, {"at_clock": 151, "kill_reliable": 1}],
+    )
+    ran = FaultRig(values, tmp_path).finish()
+    assert ran.sha256 == reference(values)
+    assert "back to the checkpoint at clock" in ran.of("view")[-1]["reason"]
+
+
+def test_a_slow_machine_is_said_and_stays(tmp_path: Path) -> None:
+    values = job(MLR, plan=[{"at_clock": 15, "slow": 1, "factor": 20.0, "seconds": 0.5}])
+    ran = FaultRig(values, tmp_path).finish()
+    (fault,) = ran.of("fault")
+    assert fault["fault"] == "slow" and len(fault["machines"]) == 1
+    assert not ran.of("lost")
