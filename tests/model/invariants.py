@@ -9,7 +9,7 @@ import numpy as np
 from agileml.core.job import Job
 from agileml.core.messages import Cut
 from agileml.core.record import Record
-from agileml.core.view import View
+from agileml.core.view import CutId, View
 from straggler.coverage import members, show
 
 if TYPE_CHECKING:
@@ -49,6 +49,8 @@ def check_commit(simulation: Simulation, record: Record) -> None:
     view = record.view
     assert view is not None
     if before is None or before.view != view:  # everyone goes back to a checkpoint
+        if before is not None and before.view is not None and before.committed.clock:
+            check_given_up(simulation, before.view, before.committed)
         assert committed.clock == view.base
         assert committed.epoch == view.epoch == view.timeline
         return
@@ -62,6 +64,39 @@ def check_commit(simulation: Simulation, record: Record) -> None:
         if not owner.is_dead:
             for p, version in owner.node.server.versions(view.epoch):
                 assert p != partition or version >= committed.clock
+
+
+def check_given_up(simulation: Simulation, view: View, committed: CutId) -> None:
+    """The committed cut is given up only when a part of it is with no machine that lives."""
+    for partition, owner in enumerate(view.owner):
+        for machine in simulation.nodes.values():
+            node = machine.node
+            held = [name for p, name, _ in node.backup.parts() if p == partition]
+            held += [name for (_, p), (name, _) in node.backup._staged.items() if p == partition]
+            if machine.name == owner:
+                held += [
+                    n for shard in node.server._copies.get(partition, {}).values() for n in shard.own_cuts
+                ]
+            if committed in held and not machine.is_dead:
+                break
+        else:
+            return
+    raise AssertionError(f"{committed} is given up although every part of it is there")
+
+
+def check_rollbacks(simulation: Simulation) -> None:
+    """Nothing is rolled back unless an owner died or did not answer."""
+    owners: set[str] = set()
+    lost: set[str] = set()
+    for note in simulation.notes:
+        if note.kind == "lost":
+            lost |= set(note.fields["machines"])
+        elif note.kind == "join":
+            lost -= set(note.fields["machines"])
+        elif note.kind == "view":
+            missing = {name for name in owners if name in lost or simulation.nodes[name].is_dead}
+            assert missing or not note.fields["rolled_back"], note.fields
+            owners = set(note.fields["owners"])
 
 
 def check_counts(job: Job, partition: int, cut: Cut) -> None:

@@ -310,7 +310,7 @@ MUTANTS = (
         "a part commits as it arrives",
         BACKUP,
         "self._arriving[message.partition] = (name, message.cut)",
-        "self._arriving[message.partition] = (name, message.cut); self._cuts[message.partition] = message.cut",
+        "self._arriving[message.partition] = (name, message.cut); self._cuts[message.partition] = (name, message.cut)",
         "bsp",
         "the committed cut is destroyed before the next one is whole",
     ),
