@@ -6,19 +6,22 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Mapping, Sequence
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agileml.application import Application, Array
+from agileml.application import Application, Array, InputError
 from agileml.config import ConfigError, JobConfig, dump, from_values, load
+from agileml.core.contract import ContractError
 from agileml.core.job import Job
 from agileml.core.work import UnitError
 from agileml.errors import RunError
 from agileml.progress import Progress, Snapshot
 from agileml.report import build_report, summarize
-from agileml.run_folder import RunFolder, check_out, read_events
+from agileml.run_folder import RunFolder, StorageError, check_out, read_events
 from agileml.runtime.spec import RunSpec
 from agileml.sequential import run_sequential
 
@@ -93,8 +96,10 @@ class _Session:
     ) -> None:
         self.config, self.name = config, name
         self.spec = RunSpec(secrets.token_hex(6), config, application, os.getcwd(), resume)
-        self.application = self.spec.build()
-        self.job: Job = self.spec.job(self.application)
+        with _users("application"):
+            self.application = self.spec.build()
+        with _users("tables()"):
+            self.job: Job = self.spec.job(self.application)
         check_out(config.out)
 
     def run(self, fleet: Fleet | None, *, sequential: bool) -> Result:
@@ -134,14 +139,17 @@ class _Session:
 
     def _write(self, folder: RunFolder, tables: dict[str, Array]) -> Result:
         digest = folder.write_model(tables)
-        metrics = {key: float(value) for key, value in self.application.evaluate(tables).items()}
+        with _users("evaluate()"):
+            metrics = {key: float(value) for key, value in self.application.evaluate(tables).items()}
+        with _users("describe()"):
+            split = dict(self.application.describe())
         events = read_events(folder.events.path)
         summary = summarize(
             events,
             self.config,
             params_sha256=digest,
             metrics=metrics,
-            split=self.application.describe(),
+            split=split,
             versions=versions(),
         )
         folder.write_summary(summary)
@@ -161,7 +169,7 @@ class _Session:
             last_s = now_s
             progress.show(Snapshot(clock + 1, self.config.clocks, mean, 0, 1, 0, "sequential"))
 
-        try:
+        with _users("training"):
             return run_sequential(
                 self.application,
                 optimizer=self.job.optimizer,
@@ -170,8 +178,6 @@ class _Session:
                 deterministic=self.config.deterministic,
                 on_clock=on_clock,
             )
-        except UnitError as error:
-            raise RunError(f"{error.place}: {error.problem}", error.trace) from error
 
     def _elastic(self, fleet: Fleet, folder: RunFolder, progress: Progress) -> dict[str, Array]:
         from agileml.runtime.cast import Cast
@@ -189,6 +195,21 @@ class _Session:
             except BaseException:
                 cast.stop(timeout_s=0.2)  # whoever interrupts does not want to wait
                 raise
+
+
+@contextmanager
+def _users(what: str) -> Iterator[None]:
+    """What the user's code raises ends the run with its traceback; bad input is a sentence and passes as it is."""
+    try:
+        yield
+    except (ConfigError, InputError, StorageError):
+        raise
+    except UnitError as error:
+        raise RunError(f"{error.place}: {error.problem}", error.trace) from error
+    except ContractError as error:
+        raise RunError(f"application: {error}") from error
+    except Exception as error:
+        raise RunError(f"{what}: {type(error).__name__}: {error}", traceback.format_exc()) from error
 
 
 def versions() -> dict[str, str]:

@@ -61,6 +61,10 @@ class Computing:
                 self._report(Failure(f"{error.place}: {error.problem}", error.trace))
             except (InputError, MemoryError) as error:
                 self._report(Failure(str(error) or "out of memory", ""))
+            except (
+                BaseException
+            ) as error:  # also SystemExit: whoever waits for this thread must hear of its end
+                self._report(Failure(f"{type(error).__name__}: {error}", traceback.format_exc()))
 
     def _warm_up(self) -> None:
         """What the first unit would otherwise wait for, and everybody with it."""
