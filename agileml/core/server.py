@@ -52,6 +52,9 @@ class Stores(Protocol):
     def saved(self, name: CutId, partition: int) -> Cut:
         """A partition's part of a checkpoint."""
 
+    def release(self) -> None:
+        """A view is in force: whatever was kept for further partitions may go."""
+
 
 class Server:
     """Serves partitions in one epoch at a time. The caller fences: it hands over messages of that epoch only."""
@@ -274,6 +277,7 @@ class Server:
 
     def adopt(self, view: View, me: str) -> None:
         """The view is durable: serve what it gives to this node, drop the rest."""
+        self._stores.release()
         self._view = view
         self._waiting.clear()
         self._unacked.clear()

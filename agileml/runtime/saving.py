@@ -38,6 +38,10 @@ class MachineStores:
             self._initial = initial_values(self._application, self._job.layout.tables)
         return self._job.layout.blocks(self._initial, partition)
 
+    def release(self) -> None:
+        """A view is in force: the whole tables are needed no more."""
+        self._initial = None
+
     def saved(self, name: CutId, partition: int) -> Cut:
         """A partition's part of a checkpoint. Raises CheckpointError."""
         for store in self._stores:

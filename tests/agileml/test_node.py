@@ -50,6 +50,9 @@ class Stores:
     def initial(self, partition):
         return self.job.layout.blocks(self.values, partition)
 
+    def release(self):
+        pass
+
     def saved(self, name, partition):
         raise AssertionError("no checkpoint here")
 

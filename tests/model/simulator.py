@@ -110,6 +110,9 @@ class SimulatedStores:
     def initial(self, partition: int) -> tuple[Array, ...]:
         return self._simulation.job.layout.blocks(self._simulation.initial, partition)
 
+    def release(self) -> None:
+        pass
+
     def saved(self, name: CutId, partition: int) -> Cut:
         return self._simulation.saved[name, partition]
 
