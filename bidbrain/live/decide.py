@@ -1,0 +1,165 @@
+"""From what is known to a decision that can be written down: the view of a policy, and its actions as steps. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from bidbrain.live.cloud import Quotes
+from bidbrain.live.desk import Desk
+from bidbrain.live.guards import Guards, affordable, of_new, spent
+from bidbrain.live.journal import Buy, BuyOnDemand, Decided, Figures, Mark, Step
+from bidbrain.money import machine_seconds_micro_usd
+from bidbrain.policy.base import Action, Keep, LetGo, Policy, Release, Request, RequestOnDemand, View
+from bidbrain.setting import Job, Setting
+from bidbrain.simulator import PolicyError
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the running job measured; None: not yet, the config's figure holds.
+
+    phi: scaling. lambda_s, sigma_s: lost per eviction and per change. nu: vCPUs that a machine of a type is worth.
+    """
+
+    phi: float | None = None
+    lambda_s: float | None = None
+    sigma_s: float | None = None
+    nu: dict[str, float] = field(default_factory=dict)
+
+
+def measured_job(job: Job, measured: Measured) -> Job:
+    """The config's job with measured figures in the place of assumed ones."""
+    engine = job.engine
+    if measured.lambda_s is not None:
+        engine = replace(engine, lambda_s=round(measured.lambda_s))
+    if measured.sigma_s is not None:
+        engine = replace(engine, sigma_s=round(measured.sigma_s))
+    phi = job.phi if measured.phi is None else measured.phi
+    return replace(job, engine=engine, phi=phi)
+
+
+def view_of(
+    setting: Setting, desk: Desk, quotes: Quotes, measured: Measured, guards: Guards, done: float
+) -> View:
+    """What a policy may know now. Full markets and those above max_price are shown to it only where it holds some."""
+    ours = {allocation.market for allocation in desk.books.open}
+    offers = tuple(
+        replace(offer, nu=measured.nu.get(offer.market.instance_type, offer.nu))
+        for offer in quotes.offers
+        if offer.market in ours
+        or (offer.market not in quotes.full and (guards.max_price is None or offer.price <= guards.max_price))
+    )
+    own = tuple(a.holding() for a in desk.books.open if a.number >= 0)
+    job = measured_job(setting.job, measured)
+    return View(offers, own, job, setting.job.work_vcpu_s - done)
+
+
+def decide(
+    now_s: int, policy: Policy, view: View, desk: Desk, quotes: Quotes, setting: Setting, together: bool
+) -> Decided:
+    """Ask the policy; raises PolicyError where it asks for what cannot be."""
+    decision = policy.decide(now_s, view)
+    if decision.wake_s is not None and decision.wake_s <= now_s:
+        raise PolicyError(f"the policy asks to be woken at {decision.wake_s}, which is not after {now_s}")
+    steps: list[Step] = []
+    for action in decision.actions:
+        step = step_of(action, setting, together)
+        last = steps[-1] if steps else None
+        if not together and isinstance(step, Buy) and isinstance(last, Buy):
+            same = (step.market, step.bid) == (last.market, last.bid)
+            if same:  # one call for all of them
+                parts = step.parts + last.parts
+                steps[-1] = replace(last, vcpus=last.vcpus + step.vcpus, parts=parts)
+                continue
+        steps.append(step)
+    engine = view.job.engine
+    figures = Figures(
+        len(view.offers),
+        sum(holding.vcpus for holding in view.holdings),
+        spent(desk.books),
+        view.work_left_vcpu_s,
+        view.job.phi,
+        engine.lambda_s,
+        engine.sigma_s,
+    )
+    return Decided(
+        now_s,
+        decision.reason,
+        tuple(steps),
+        decision.fill,
+        decision.wake_s,
+        decision.wake_on_market,
+        quotes.pulse,
+        figures,
+    )
+
+
+def step_of(action: Action, setting: Setting, together: bool) -> Step:
+    """An action as a step; where machines die each on its own, every machine is an allocation of its own."""
+    match action:
+        case Request(market, vcpus, bid):
+            if market not in setting.by_market or vcpus <= 0:
+                raise PolicyError(f"the policy requests {vcpus} vCPUs of {market}")
+            if together:
+                return Buy(market, vcpus, 1, bid)
+            each = setting.by_market[market].vcpus
+            parts = max(1, vcpus // each)
+            return Buy(market, parts * each, parts, bid)
+        case RequestOnDemand(_, vcpus):
+            return BuyOnDemand(vcpus)
+        case Keep(number):
+            return Mark("keep", number)
+        case LetGo(number):
+            return Mark("let_go", number)
+        case Release(number):
+            return Mark("release", number)
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """How much of a purchase the guards and the market leave: `parts` of it, at `bid`; `why` if none."""
+
+    parts: int
+    bid: int
+    why: str = ""
+
+
+def allowed(step: Buy, desk: Desk, guards: Guards, now_s: int) -> Allowed:
+    """What of a purchase may be made."""
+    decided = desk.decided
+    assert decided is not None
+    each = step.vcpus // step.parts
+    per_machine = desk.per_machine(step.market)
+    parts = step.parts
+    bid = step.bid if guards.max_price is None else min(step.bid, guards.max_price)
+    if decided.fill is not None:
+        if step.market in desk.full:
+            return Allowed(0, bid, f"{step.market} has just refused")
+        parts = min(parts, max(0, decided.fill - desk.spot_vcpus) // each)
+        if not parts:
+            return Allowed(0, bid, f"{decided.fill} vCPUs of spot are held")
+    if guards.max_machines is not None:
+        machines = -(-each // per_machine)
+        parts = min(parts, max(0, guards.max_machines - desk.machine_count) // machines)
+        if not parts:
+            return Allowed(0, bid, f"guard max_machines: {desk.machine_count} of {guards.max_machines}")
+    why: str | None = None
+    while parts:
+        extra = of_new(desk.books.rules, parts * each, per_machine, bid, guards.reserve_s)
+        why = affordable(guards, desk.books, now_s, extra)
+        if why is None:
+            return Allowed(parts, bid)
+        parts //= 2
+    return Allowed(0, bid, why or "")
+
+
+def allowed_on_demand(step: BuyOnDemand, setting: Setting, desk: Desk, guards: Guards, now_s: int) -> str:
+    """Why a purchase of on-demand machines must not be made; empty: it may."""
+    reliable = setting.reliable
+    machines = -(-step.vcpus // reliable.vcpus_per_machine)
+    if guards.max_price is not None and reliable.on_demand > guards.max_price:
+        return "guard max_price: on-demand machines cost more"
+    if guards.max_machines is not None and desk.machine_count + machines > guards.max_machines:
+        return f"guard max_machines: {desk.machine_count} of {guards.max_machines}"
+    what = (reliable.on_demand, step.vcpus, reliable.vcpus_per_machine, guards.reserve_s)
+    return affordable(guards, desk.books, now_s, machine_seconds_micro_usd(*what)) or ""

@@ -1,0 +1,231 @@
+"""The state of a live job: a fold over its journal. Pure; the same records give the same books, whoever died between.
+
+`apply` turns records into calls of `Books` (so a live ledger is what the simulator would have written), and keeps what
+is under way: the decision that is being carried out, orders without an answer, machines by allocation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from bidbrain.billing import RULES, Ending
+from bidbrain.books import RELIABLE_NUMBER, Allocation, Books
+from bidbrain.history import NEVER_S, Market
+from bidbrain.ledger import Ledger
+from bidbrain.live.cloud import Machine, Order
+from bidbrain.live.journal import (
+    Answered,
+    Closed,
+    Closing,
+    Decided,
+    Draining,
+    Ended,
+    HourPassed,
+    Mark,
+    Marked,
+    Noticed,
+    Opened,
+    Ordered,
+    Passed,
+    Record,
+    Step,
+    Stray,
+    Worked,
+)
+from bidbrain.money import HOUR_S
+from bidbrain.policy.base import Phase
+from bidbrain.setting import Setting
+from bidbrain.simulator import header
+
+
+@dataclass(frozen=True)
+class Pending:
+    """An order without an answer, and the allocations that wait for it (none for on-demand machines)."""
+
+    ordered: Ordered
+    order: Order
+    numbers: tuple[int, ...]
+
+
+class Desk:
+    """Everything that the journal says. Change it with `apply` alone."""
+
+    def __init__(self, setting: Setting, records: Iterable[Record] = ()) -> None:
+        self._setting = setting
+        self.books = Books(RULES[setting.rules])
+        self.opened: Opened | None = None
+        self.decided: Decided | None = None
+        self.cursor = 0
+        self.heard = False  # something happened that the policy has not been asked about
+        self.work_due = False  # evictions after which the work done has not been written down
+        self.full: set[Market] = set()  # markets that refused since the decision
+        self.pending: dict[int, Pending] = {}
+        self.machines: dict[int, tuple[Machine, ...]] = {}
+        self.noticed: set[str] = set()
+        self.draining: Draining | None = None
+        self.closing: Closing | None = None
+        self.closed: Closed | None = None
+        self.strays = 0
+        self.orders = 0
+        for record in records:
+            self.apply(record)
+
+    def apply(self, record: Record) -> None:
+        """What a record means."""
+        match record:
+            case Opened():
+                self.opened, self.heard = record, True
+            case Decided():
+                self.decided, self.cursor, self.heard = record, 0, False
+                self.full.clear()
+            case Ordered():
+                self._order(record)
+            case Answered():
+                self._answer(record)
+            case Passed():
+                self.cursor += 1
+            case Marked(at_s):
+                self._mark(at_s)
+            case Ended(at_s, number, ending, step):
+                self._end(at_s, number, ending, step)
+            case HourPassed(at_s, number, price):
+                self.books.next_hour(at_s, self._open(number), price)
+            case Worked(at_s, done_vcpu_s):
+                self.books.work(at_s, done_vcpu_s)
+                self.work_due = False
+            case Noticed(_, notice):
+                self.noticed.add(notice.notice_id)
+            case Stray():
+                self.strays += 1
+            case Draining():
+                self.draining = record
+            case Closing():
+                self.closing = record
+            case Closed(at_s, done_vcpu_s):
+                self.books.work(at_s, done_vcpu_s)
+                self.closed = record
+
+    def _order(self, record: Ordered) -> None:
+        assert self.opened is not None
+        per_machine = self.per_machine(record.market)
+        token = f"{self.opened.job}-{record.order}"
+        order = Order(token, record.market, record.vcpus, per_machine, record.bid)
+        numbers: tuple[int, ...] = ()
+        if not order.on_demand:
+            assert self.decided is not None
+            each = record.vcpus // record.parts
+            what = (record.at_s, record.market, each, per_machine, record.bid, record.due_s)
+            numbers = tuple(
+                self.books.request(*what, self.decided.reason).number for _ in range(record.parts)
+            )
+        self.pending[record.order] = Pending(record, order, numbers)
+        self.orders += 1
+        self.cursor += not record.reliable
+
+    def _answer(self, record: Answered) -> None:
+        pending = self.pending.pop(record.order)
+        ordered, order, machines = pending.ordered, pending.order, record.machines
+        self.heard |= ordered.due_s > ordered.at_s
+        whole = len(machines) >= order.machines
+        if order.on_demand:
+            if machines:
+                vcpus = order.vcpus if whole else len(machines) * order.vcpus_per_machine
+                what = (order.market, vcpus, order.vcpus_per_machine, record.price)
+                bought = self.books.buy_on_demand(record.at_s, *what, reliable=ordered.reliable)
+                self.machines[bought.number] = machines
+            return
+        if not machines or (len(pending.numbers) > 1 and not whole):
+            self.full.add(order.market)
+        if len(pending.numbers) == 1:
+            shares = [machines]
+        else:
+            shares = [machines[i : i + 1] for i in range(len(pending.numbers))]
+        for number, share in zip(pending.numbers, shares, strict=True):
+            allocation = self._open(number)
+            if not share:
+                self.books.refuse(record.at_s, allocation, record.price)
+                continue
+            if len(pending.numbers) == 1 and not whole:
+                allocation.vcpus = len(share) * order.vcpus_per_machine
+            self.books.grant(record.at_s, allocation, record.price)
+            self.machines[number] = share
+
+    def _mark(self, at_s: int) -> None:
+        step = self.step
+        assert isinstance(step, Mark)
+        if step.what == "keep":
+            self.books.keep(at_s, self._open(step.number))
+        else:
+            self.books.let_go(at_s, self._open(step.number))
+        self.cursor += 1
+
+    def _end(self, at_s: int, number: int, ending: Ending, step: bool) -> None:
+        self.books.end(at_s, self._open(number), ending)
+        self.machines.pop(number, None)
+        self.cursor += step
+        self.heard |= not step
+        self.work_due |= ending is Ending.EVICTED
+
+    def _open(self, number: int) -> Allocation:
+        allocation = self.books.find(number)
+        assert allocation is not None, f"allocation {number} is not open"
+        return allocation
+
+    def per_machine(self, market: Market) -> int:
+        """vCPUs of one machine of a market."""
+        listing = self._setting.by_market.get(market)
+        return self._setting.reliable.vcpus_per_machine if listing is None else listing.vcpus
+
+    @property
+    def step(self) -> Step | None:
+        """The next step of the decision that is being carried out."""
+        steps = () if self.decided is None else self.decided.steps
+        return steps[self.cursor] if self.cursor < len(steps) else None
+
+    @property
+    def wake_s(self) -> int | None:
+        """When the policy asked to be woken."""
+        return None if self.decided is None else self.decided.wake_s
+
+    @property
+    def spot_vcpus(self) -> int:
+        return sum(a.vcpus for a in self.books.open if not a.on_demand)
+
+    @property
+    def machine_count(self) -> int:
+        """Machines held and on order."""
+        ordered = sum(each.order.machines for each in self.pending.values())
+        return ordered + sum(len(own) for own in self.machines.values())
+
+    @property
+    def has_reliable(self) -> bool:
+        return self.books.find(RELIABLE_NUMBER) is not None
+
+    def held(self) -> list[Allocation]:
+        """Spot allocations that we have, in order of acquisition."""
+        return [a for a in self.books.open if not a.on_demand and a.phase is not Phase.REQUESTED]
+
+    def due(self, now_s: int) -> list[Pending]:
+        """Orders to be placed, or asked about again, now."""
+        return [each for each in self.pending.values() if each.ordered.due_s <= now_s]
+
+    def next_s(self) -> int:
+        """The next end of an hour, due order or wake-up."""
+        times = [a.hour_start_s + HOUR_S for a in self.held()]
+        times += [each.ordered.due_s for each in self.pending.values()]
+        if self.wake_s is not None and self.draining is None:
+            times.append(self.wake_s)
+        if self.draining is not None:
+            times.append(self.draining.deadline_s)
+        return min(times, default=NEVER_S)
+
+    def open_machines(self) -> Iterator[Machine]:
+        for own in self.machines.values():
+            yield from own
+
+    def ledger(self) -> Ledger:
+        """What anyone can re-bill."""
+        assert self.opened is not None
+        top = header(self._setting, self.opened.scheme, self.opened.start_s, self.opened.job)
+        return Ledger(top, tuple(self.books.entries))

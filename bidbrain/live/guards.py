@@ -1,0 +1,99 @@
+"""Limits that no policy can pass: budget, price, machines. Pure.
+
+The budget is compared with an exposure: what the bill will be if everything that is open now is held until an instant
+and then terminated by us, the dearest way to end. Prices of hours to come are counted at the bid, which they cannot
+pass: a machine whose price passes it is taken back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bidbrain.billing import Ending, InstanceHour, Rules
+from bidbrain.books import Allocation, Books
+from bidbrain.money import HOUR_S, machine_seconds_micro_usd, show_usd
+from bidbrain.policy.base import Phase
+
+
+@dataclass(frozen=True)
+class Guards:
+    """Money in micro-dollars; None is no limit. reserve_s: kept back to drain, to notice and to be late."""
+
+    budget: int | None = None
+    max_price: int | None = None
+    max_machines: int | None = None
+    reserve_s: int = 300
+
+
+def spent(books: Books) -> int:
+    """The bill so far, as booked."""
+    return sum(entry.micro_usd or 0 for entry in books.entries)
+
+
+def exposure(books: Books, now_s: int, until_s: int) -> int:
+    """The bill if all that is open (orders included) is held until `until_s` and then terminated."""
+    return spent(books) + sum(to_come(books.rules, each, now_s, until_s) for each in books.open)
+
+
+def to_come(rules: Rules, allocation: Allocation, now_s: int, until_s: int) -> int:
+    """What one allocation still adds to the bill until then."""
+    hour = allocation.hour
+    if allocation.on_demand:
+        used_s = until_s - allocation.hour_start_s
+        return machine_seconds_micro_usd(hour.price, hour.vcpus, hour.vcpus_per_machine, used_s)
+    if allocation.phase is Phase.REQUESTED:
+        return of_new(rules, allocation.vcpus, allocation.vcpus_per_machine, allocation.bid, until_s - now_s)
+    left_s = until_s - allocation.hour_start_s
+    if left_s <= HOUR_S or allocation.phase is Phase.LEAVING:
+        return rules.closes(hour, min(left_s, HOUR_S), Ending.TERMINATED)
+    return rules.passes(hour) + _hours(rules, allocation, hour.number + 1, left_s - HOUR_S)
+
+
+def of_new(rules: Rules, vcpus: int, vcpus_per_machine: int, bid: int, seconds: int) -> int:
+    """What a spot allocation of this size costs at most in its first seconds."""
+    hour = InstanceHour(0, bid, vcpus, vcpus_per_machine)
+    if seconds <= HOUR_S:
+        return rules.begins(hour) + rules.closes(hour, seconds, Ending.TERMINATED)
+    later = InstanceHour(1, bid, vcpus, vcpus_per_machine)
+    whole, rest_s = divmod(seconds, HOUR_S)
+    return (
+        rules.begins(hour)
+        + rules.passes(hour)
+        + (whole - 1) * (rules.begins(later) + rules.passes(later))
+        + (rules.begins(later) + rules.closes(later, rest_s, Ending.TERMINATED))
+    )
+
+
+def _hours(rules: Rules, allocation: Allocation, number: int, seconds: int) -> int:
+    """Hours to come, at the bid."""
+    amount = 0
+    while seconds > 0:
+        hour = InstanceHour(number, allocation.bid, allocation.vcpus, allocation.vcpus_per_machine)
+        used_s = min(seconds, HOUR_S)
+        amount += rules.begins(hour) + rules.closes(hour, used_s, Ending.TERMINATED)
+        seconds -= used_s
+        number += 1
+    return amount
+
+
+def over_budget(guards: Guards, books: Books, now_s: int) -> str | None:
+    """Why it is time to stop, if it is: what we have would pass the budget within the reserve."""
+    if guards.budget is None:
+        return None
+    amount = exposure(books, now_s, now_s + guards.reserve_s)
+    if amount <= guards.budget:
+        return None
+    return (
+        f"the budget of {show_usd(guards.budget)} $ is reached: {show_usd(spent(books))} $ are booked, "
+        f"{show_usd(amount)} $ if all is held for another {guards.reserve_s} s"
+    )
+
+
+def affordable(guards: Guards, books: Books, now_s: int, extra: int) -> str | None:
+    """Why a purchase that costs `extra` within the reserve must not be made, if so."""
+    if guards.budget is None:
+        return None
+    amount = exposure(books, now_s, now_s + guards.reserve_s) + extra
+    if amount <= guards.budget:
+        return None
+    return f"guard budget: {show_usd(amount)} $ with it, the budget is {show_usd(guards.budget)} $"

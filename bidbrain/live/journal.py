@@ -1,0 +1,287 @@
+"""The journal of a job: one JSON line per thing that was intended or happened, on disk before anyone acts on it.
+
+A service that dies is continued from it. Lines are only ever added; each is synced before `append` returns. One
+service at a time: the lock is flock's, which the kernel drops with its process, however that ends. Ledgers are made
+from it (`Desk.ledger`), nothing else is kept. It holds no secrets.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from bidbrain.billing import Ending
+from bidbrain.history import Market
+from bidbrain.live.cloud import Machine, Notice
+
+
+@dataclass(frozen=True)
+class Buy:
+    """Ask for `vcpus` of spot machines in `parts` allocations of equal size."""
+
+    market: Market
+    vcpus: int
+    parts: int
+    bid: int
+    kind: Literal["buy"] = "buy"
+
+
+@dataclass(frozen=True)
+class BuyOnDemand:
+    """Buy on-demand machines of the reliable type."""
+
+    vcpus: int
+    kind: Literal["buy_on_demand"] = "buy_on_demand"
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Keep an allocation, let it go with its hour, or release it now."""
+
+    what: Literal["keep", "let_go", "release"]
+    number: int
+    kind: Literal["mark"] = "mark"
+
+
+Step = Annotated[Buy | BuyOnDemand | Mark, Field(discriminator="kind")]
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a decision was based on. Money in micro-dollars, work in vCPU seconds; phi .. sigma as they were used."""
+
+    offers: int
+    held_vcpus: int
+    spent: int
+    work_left_vcpu_s: float
+    phi: float
+    lambda_s: float
+    sigma_s: float
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The first line: which job this is."""
+
+    job: str
+    scheme: str
+    start_s: int
+    kind: Literal["opened"] = "opened"
+
+
+@dataclass(frozen=True)
+class Decided:
+    """What will be done now, in order: the intent of all its steps."""
+
+    at_s: int
+    reason: str
+    steps: tuple[Step, ...]
+    fill: int | None
+    wake_s: int | None
+    wake_on_market: bool
+    pulse: str
+    figures: Figures
+    kind: Literal["decided"] = "decided"
+
+
+@dataclass(frozen=True)
+class Ordered:
+    """A purchase under way; answered by `Answered`. due_s: not before."""
+
+    at_s: int
+    order: int
+    market: Market
+    vcpus: int
+    parts: int
+    bid: int
+    due_s: int
+    reliable: bool = False
+    kind: Literal["ordered"] = "ordered"
+
+
+@dataclass(frozen=True)
+class Answered:
+    """The market's answer to an order: its machines, or none and why. `price` at `at_s`."""
+
+    at_s: int
+    order: int
+    price: int
+    machines: tuple[Machine, ...]
+    why: str = ""
+    kind: Literal["answered"] = "answered"
+
+
+@dataclass(frozen=True)
+class Passed:
+    """A step of the decision that was not taken, and why (a guard, a full market)."""
+
+    at_s: int
+    why: str
+    kind: Literal["passed"] = "passed"
+
+
+@dataclass(frozen=True)
+class Marked:
+    """An allocation was kept or let go, as decided."""
+
+    at_s: int
+    kind: Literal["marked"] = "marked"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """An allocation is over. `step`: a step of the decision did it."""
+
+    at_s: int
+    number: int
+    ending: Ending
+    step: bool = False
+    kind: Literal["ended"] = "ended"
+
+
+@dataclass(frozen=True)
+class HourPassed:
+    """An instance hour is over and the allocation goes on at this price."""
+
+    at_s: int
+    number: int
+    price: int
+    kind: Literal["hour_passed"] = "hour_passed"
+
+
+@dataclass(frozen=True)
+class Worked:
+    """How much the job has done."""
+
+    at_s: int
+    done_vcpu_s: float
+    kind: Literal["worked"] = "worked"
+
+
+@dataclass(frozen=True)
+class Noticed:
+    """A warning was heard for the first time."""
+
+    at_s: int
+    notice: Notice
+    kind: Literal["noticed"] = "noticed"
+
+
+@dataclass(frozen=True)
+class Stray:
+    """A machine with our tag that belongs to nothing: it is given back."""
+
+    at_s: int
+    machine: Machine
+    kind: Literal["stray"] = "stray"
+
+
+@dataclass(frozen=True)
+class Draining:
+    """No purchase from now on; the job keeps what it has done, until the deadline at the latest."""
+
+    at_s: int
+    deadline_s: int
+    reason: str
+    code: int
+    kind: Literal["draining"] = "draining"
+
+
+@dataclass(frozen=True)
+class Closing:
+    """The job is over: everything is given back as of `at_s`."""
+
+    at_s: int
+    finished: bool
+    reason: str
+    code: int
+    kind: Literal["closing"] = "closing"
+
+
+@dataclass(frozen=True)
+class Closed:
+    """Nothing is held any more."""
+
+    at_s: int
+    done_vcpu_s: float
+    kind: Literal["closed"] = "closed"
+
+
+Record = (
+    Opened | Decided | Ordered | Answered | Passed | Marked | Ended | HourPassed | Worked | Noticed | Stray
+    | Draining | Closing | Closed
+)  # fmt: skip
+_ADAPTER: TypeAdapter[Record] = TypeAdapter(Annotated[Record, Field(discriminator="kind")])
+
+
+class JournalError(RuntimeError):
+    """A journal that cannot be used, in one sentence."""
+
+
+def parse(line: bytes) -> Record:
+    """One line; raises ValueError."""
+    return _ADAPTER.validate_json(line)
+
+
+def show(record: Record) -> bytes:
+    """One line, with its end."""
+    return _ADAPTER.dump_json(record, exclude_defaults=False) + b"\n"
+
+
+class Journal:
+    """The file `journal.jsonl` of a folder, locked. A context manager; raises JournalError."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "journal.jsonl"
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._file)
+            raise JournalError(f"{self.path}: another service runs this job; stop it first") from None
+        try:
+            self.records = tuple(self._read())
+        except JournalError:
+            os.close(self._file)
+            raise
+
+    def _read(self) -> Iterator[Record]:
+        data = self.path.read_bytes()
+        whole = data.rfind(b"\n") + 1
+        if whole < len(data):  # the writer died inside a line: nobody has acted on it
+            os.ftruncate(self._file, whole)
+            os.fsync(self._file)
+        for number, line in enumerate(data[:whole].splitlines(), 1):
+            try:
+                yield parse(line)
+            except ValidationError as error:
+                what = error.errors()[0]["msg"]
+                raise JournalError(f"{self.path} line {number}: no journal line ({what})") from None
+
+    def append(self, record: Record) -> None:
+        """On disk when this returns."""
+        data = memoryview(show(record))
+        while data:
+            data = data[os.write(self._file, data) :]
+        os.fsync(self._file)
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

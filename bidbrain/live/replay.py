@@ -1,0 +1,243 @@
+"""A recorded market played again for a live job: prices or capacity as they were, machines from a launcher.
+
+The market is the simulator's (`exchange`): granted at or below the bid, or while there is room; taken back at the first
+price above the bid, or when the capacity falls. An eviction is announced `notice_s` of market time before, or not at
+all for a set share of orders; then the launcher kills. Time is whatever the clock says: market time of a chosen
+speed, or a test's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from bidbrain.billing import InstanceHour
+from bidbrain.books import Allocation
+from bidbrain.exchange import exchange_of
+from bidbrain.history import NEVER_S, Market
+from bidbrain.instants import show_instant
+from bidbrain.live.cloud import (
+    Alert,
+    CapacityError,
+    Cause,
+    Fate,
+    Machine,
+    MarketClosedError,
+    Notice,
+    Order,
+    Quotes,
+    RefusedError,
+)
+from bidbrain.policy.base import Phase
+from bidbrain.setting import ON_DEMAND_ZONE, Setting
+
+
+class Launcher(Protocol):
+    """Makes machines real. Starting may take as long as it takes: a machine is ours from its grant on."""
+
+    def start(self, machine: Machine) -> None: ...
+
+    def kill(self, machine_id: str) -> None:
+        """End it at once, with everything on it; no error if it has ended."""
+        ...
+
+
+class InstantLauncher:
+    """Machines that only exist in the books of a test or a rehearsal."""
+
+    def __init__(self) -> None:
+        self.running: set[str] = set()
+
+    def start(self, machine: Machine) -> None:
+        self.running.add(machine.machine_id)
+
+    def kill(self, machine_id: str) -> None:
+        self.running.discard(machine_id)
+
+
+@dataclass(frozen=True)
+class Warnings:
+    """How evictions are announced: how long before, and for which share of the orders not at all (by seed)."""
+
+    notice_s: int = 120
+    silent_share: float = 0.0
+    seed: int = 0
+
+    def announced(self, token: str) -> bool:
+        """Whether the machines of an order get a notice; the same for equal seeds."""
+        digest = hashlib.sha256(f"{self.seed}:{token}".encode()).digest()
+        return int.from_bytes(digest[:8], "big") / 2**64 >= self.silent_share
+
+
+class MarketClock:
+    """Market time: `start_s` at its making, `speed` market seconds per second since. `wait` returns every `poll_s`."""
+
+    def __init__(
+        self,
+        start_s: int,
+        speed: float,
+        poll_s: float = 0.25,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        assert speed > 0
+        self._start_s, self._speed, self._poll_s = start_s, speed, poll_s
+        self._clock, self._sleep = clock, sleep
+        self._zero = clock()
+
+    def now_s(self) -> int:
+        return self._start_s + math.floor((self._clock() - self._zero) * self._speed)
+
+    def wait(self, until_s: int, market: bool) -> None:
+        left = (until_s - self._start_s) / self._speed - (self._clock() - self._zero)
+        self._sleep(min(self._poll_s, max(0.0, left)))
+
+
+@dataclass
+class _Lot:
+    """The machines of an order. `seat`: as an exchange sees them, with the order's number for identity."""
+
+    order: Order
+    seat: Allocation
+    machines: tuple[Machine, ...]
+    live: set[str] = field(default_factory=set)
+
+
+class Replay:
+    """A market for one job. It outlives the service that drives it, as a real one does."""
+
+    together = True
+
+    def __init__(
+        self, setting: Setting, now_s: Callable[[], int], launcher: Launcher, warnings: Warnings | None = None
+    ) -> None:
+        self._setting = setting
+        self._exchange = exchange_of(setting)
+        self._now_s = now_s
+        self._launcher = launcher
+        self._warnings = warnings or Warnings()
+        self._lots: dict[str, _Lot] = {}
+        self._fates: dict[str, Fate] = {}
+        self._played_s = now_s()
+        self.purchases: list[str] = []  # tokens, once per purchase
+
+    @property
+    def end_s(self) -> int:
+        """Nothing is known after it."""
+        return self._setting.history.end_s
+
+    def quotes(self, now_s: int) -> Quotes:
+        self._play()
+        if now_s >= self.end_s:
+            raise MarketClosedError(
+                f"the replayed history ends at {show_instant(self.end_s)}, before the job does: "
+                "start earlier, or take a longer history or a shorter job"
+            )
+        return Quotes(self._exchange.offers(now_s), str(self._changes_until(now_s)))
+
+    def _changes_until(self, now_s: int) -> int:
+        """An instant that stays the same exactly as long as the market does."""
+        return self._exchange.next_change_s(now_s)
+
+    def next_change_s(self, now_s: int) -> int:
+        """The next change of any price or capacity."""
+        return self._exchange.next_change_s(now_s)
+
+    def next_eviction_s(self, now_s: int) -> int:
+        """The first instant after now at which some of ours may be taken."""
+        return self._exchange.next_eviction_s(self._spot(), now_s)
+
+    def price(self, market: Market, at_s: int) -> int:
+        if market.zone == ON_DEMAND_ZONE:
+            return self._setting.reliable.on_demand
+        return self._exchange.price(market, at_s)
+
+    def acquire(self, order: Order) -> tuple[Machine, ...]:
+        self._play()
+        if order.token in self._lots:
+            return self._lots[order.token].machines
+        now_s = self._now_s()
+        if now_s >= self.end_s:
+            self.quotes(now_s)
+        seat = self._seat(order, now_s)
+        if not order.on_demand and not self._exchange.grants(seat, self._spot(), now_s):
+            if self._setting.pools:
+                raise CapacityError(f"{order.market} has no room for {order.machines} machines")
+            price = self._exchange.price(order.market, now_s)
+            raise RefusedError(f"the price of {order.market}, {price / 1e6:g} $/h, is above the bid")
+        machines = tuple(
+            Machine(f"{order.token}-{i}", order.token, order.market, now_s) for i in range(order.machines)
+        )
+        self._lots[order.token] = _Lot(order, seat, machines, {machine.machine_id for machine in machines})
+        self.purchases.append(order.token)
+        for machine in machines:
+            self._launcher.start(machine)
+        return machines
+
+    def _seat(self, order: Order, now_s: int) -> Allocation:
+        hour = InstanceHour(0, order.bid, order.vcpus, order.vcpus_per_machine)
+        what = (len(self._lots), order.market, order.vcpus, order.vcpus_per_machine, order.bid)
+        return Allocation(*what, Phase.HELD, now_s, hour, now_s, order.on_demand)
+
+    def release(self, machine_ids: tuple[str, ...]) -> None:
+        self._play()
+        self._end(machine_ids, self._now_s(), Cause.RELEASED)
+
+    def held(self) -> tuple[Machine, ...]:
+        self._play()
+        return tuple(
+            machine
+            for lot in self._lots.values()
+            for machine in lot.machines
+            if machine.machine_id in lot.live
+        )
+
+    def ended(self, machine_ids: tuple[str, ...]) -> tuple[Fate, ...]:
+        self._play()
+        return tuple(self._fates[each] for each in machine_ids if each in self._fates)
+
+    def notices(self) -> tuple[Notice, ...]:
+        """Open warnings. With pools: who would be taken as things stand; a later release may spare them."""
+        self._play()
+        now_s = self._now_s()
+        spot = self._spot()
+        found: list[Notice] = []
+        at_s = self._exchange.next_eviction_s(spot, now_s)
+        while at_s <= min(now_s + self._warnings.notice_s, NEVER_S - 1):
+            victims = self._exchange.taken_back(spot, at_s)
+            for lot in self._lots.values():
+                if lot.seat in victims and self._warnings.announced(lot.order.token):
+                    found += [
+                        Notice(f"replay-{machine_id}", machine_id, Alert.TERMINATE, at_s)
+                        for machine_id in sorted(lot.live)
+                    ]
+            spot = [seat for seat in spot if seat not in victims]
+            at_s = self._exchange.next_eviction_s(spot, at_s)
+        return tuple(found)
+
+    def _spot(self) -> list[Allocation]:
+        """What the market may take, in order of acquisition."""
+        return [lot.seat for lot in self._lots.values() if lot.live and not lot.order.on_demand]
+
+    def _play(self) -> None:
+        """Let the market take what it took until now."""
+        now_s = self._now_s()
+        while (at_s := self._exchange.next_eviction_s(self._spot(), self._played_s)) <= now_s:
+            victims = self._exchange.taken_back(self._spot(), at_s)
+            for lot in self._lots.values():
+                if lot.seat in victims:
+                    self._end(tuple(lot.live), at_s, Cause.EVICTED)
+            self._played_s = at_s
+        self._played_s = now_s
+
+    def _end(self, machine_ids: tuple[str, ...], at_s: int, cause: Cause) -> None:
+        wanted = set(machine_ids)
+        for lot in self._lots.values():
+            for machine_id in sorted(lot.live & wanted):
+                lot.live.discard(machine_id)
+                self._fates[machine_id] = Fate(machine_id, at_s, cause)
+                self._launcher.kill(machine_id)

@@ -1,0 +1,460 @@
+"""The decision loop of a live job: watches the market, asks the policy, writes down what it will do, does it.
+
+The pure parts are `desk` (state), `decide` (decisions) and `guards`; here is the order of things. Whatever is done
+was written to the journal before, so a service that dies anywhere goes on from the journal: an order without an
+answer is asked about with its own token, a release is repeated, machines that nobody knows are given back.
+
+At an instant, as in `simulator`: hours end and evictions come (in order of acquisition), orders come due, the policy
+decides. Instants that passed while nobody looked are worked off in order of time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from bidbrain.billing import Ending
+from bidbrain.history import NEVER_S
+from bidbrain.live.cloud import (
+    Alert,
+    Cause,
+    Cloud,
+    Fate,
+    Machine,
+    MarketClosedError,
+    Notice,
+    Quotes,
+    RefusedError,
+    UnknownOutcomeError,
+)
+from bidbrain.live.decide import Measured, allowed, allowed_on_demand, decide, view_of
+from bidbrain.live.desk import Desk, Pending
+from bidbrain.live.guards import Guards, over_budget
+from bidbrain.live.journal import (
+    Answered,
+    Buy,
+    BuyOnDemand,
+    Closed,
+    Closing,
+    Decided,
+    Draining,
+    Ended,
+    HourPassed,
+    Mark,
+    Marked,
+    Noticed,
+    Opened,
+    Ordered,
+    Passed,
+    Record,
+    Stray,
+    Worked,
+)
+from bidbrain.money import HOUR_S
+from bidbrain.policy.base import Phase, Policy
+from bidbrain.setting import Setting
+
+LATE_S = 60  # a decision that is due is made as of its instant if it is at most so late; older purchases are dropped
+RETRY_S = 10  # after an answer that never came
+RELIABLE_RETRY_S = 60
+RECONCILE_S = 120
+
+EXIT_FINISHED, EXIT_STOPPED, EXIT_BUDGET, EXIT_MARKET_CLOSED = 0, 0, 3, 4
+
+
+@dataclass(frozen=True)
+class EngineReport:
+    """The job as its engine sees it. finished_s: when the work was done; drained: nothing would be lost now."""
+
+    done_vcpu_s: float
+    finished_s: int | None = None
+    drained: bool = False
+    measured: Measured = field(default_factory=Measured)
+
+
+class Engine(Protocol):
+    """What trains on the machines. Calls may be repeated (a service that died says things again)."""
+
+    def report(self, now_s: int) -> EngineReport: ...
+
+    def hold(self, now_s: int, reliable: tuple[Machine, ...], transient: tuple[Machine, ...]) -> None:
+        """All machines that it has from now on."""
+        ...
+
+    def warn(self, now_s: int, notice: Notice) -> None:
+        """A machine will go, or may."""
+        ...
+
+    def lost(self, now_s: int, machine_ids: tuple[str, ...]) -> None:
+        """The market took these."""
+        ...
+
+    def leave(self, now_s: int, machine_ids: tuple[str, ...]) -> None:
+        """These are given back as soon as this returns: move off what they hold."""
+        ...
+
+    def drain(self, now_s: int, deadline_s: int) -> None:
+        """Bring what is done into safety (a checkpoint); `report` says when it is."""
+        ...
+
+
+class Timekeeper(Protocol):
+    """The clock of the market: Unix time, or market time in a replay."""
+
+    def now_s(self) -> int: ...
+
+    def wait(self, until_s: int, market: bool) -> None:
+        """Until then, or less: a live one returns every few seconds. `market`: a change of the market matters too."""
+        ...
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The job to be run: who decides, on which setting, within which limits."""
+
+    name: str
+    scheme: str
+    setting: Setting
+    policy: Policy
+    start_s: int
+    with_reliable: bool = True
+    guards: Guards = field(default_factory=Guards)
+    drain_s: int = 120
+
+
+class Log(Protocol):
+    """The journal as the service needs it."""
+
+    @property
+    def records(self) -> tuple[Record, ...]: ...
+
+    def append(self, record: Record) -> None: ...
+
+
+class Service:
+    """One job on one market, from its journal on."""
+
+    def __init__(self, plan: Plan, cloud: Cloud, engine: Engine, time: Timekeeper, journal: Log) -> None:
+        self._plan = plan
+        self._cloud = cloud
+        self._engine = engine
+        self._time = time
+        self._journal = journal
+        self.desk = Desk(plan.setting, journal.records)
+        self._reconciled_s = -RECONCILE_S
+        self._retry_s = NEVER_S
+        self._stop: str | None = None
+
+    def stop(self, reason: str) -> None:
+        """Drain and end; may be called from a signal handler."""
+        self._stop = reason
+
+    def run(self) -> Closing:
+        """Until the job's end. Raises CloudError (credentials), PolicyError; machines stay for the next service."""
+        if self.desk.opened is None:
+            self._put(Opened(self._plan.name, self._plan.scheme, self._plan.start_s))
+        self._tell(self._time.now_s())
+        while self.desk.closed is None:
+            self.step()
+            if self.desk.closed is None:
+                until_s = min(self.desk.next_s(), self._retry_s)
+                decided = self.desk.decided
+                self._time.wait(until_s, decided is not None and decided.wake_on_market)
+        assert self.desk.closing is not None
+        return self.desk.closing
+
+    def step(self) -> None:
+        """Everything that is due now."""
+        now_s = self._time.now_s()
+        self._retry_s = NEVER_S
+        if self.desk.closing is None and not self._ends(now_s):
+            self._goes_on(now_s)
+        if self.desk.closing is not None:
+            self._close(now_s, self.desk.closing)
+
+    def _put(self, record: Record) -> None:
+        self._journal.append(record)
+        self.desk.apply(record)
+
+    # -- the end ------------------------------------------------------------------------------------------------
+
+    def _ends(self, now_s: int) -> bool:
+        """Whether the job is over; then it is written down."""
+        report = self._engine.report(now_s)
+        if report.finished_s is not None:
+            self._put(Closing(report.finished_s, True, "the work is done", EXIT_FINISHED))
+            return True
+        draining = self.desk.draining
+        if draining is not None and (report.drained or now_s >= draining.deadline_s):
+            self._put(Closing(now_s, False, draining.reason, draining.code))
+            return True
+        if draining is None:
+            reason, code = over_budget(self._plan.guards, self.desk.books, now_s), EXIT_BUDGET
+            if reason is None:
+                reason, code = self._stop, EXIT_STOPPED
+            if reason is not None:
+                self._put(Draining(now_s, now_s + self._plan.drain_s, reason, code))
+                self._engine.drain(now_s, now_s + self._plan.drain_s)
+        return False
+
+    def _close(self, now_s: int, closing: Closing) -> None:
+        """Give everything back. Orders whose answer is not known are asked about first: what they bought goes too."""
+        desk = self.desk
+        for pending in desk.due(closing.at_s):
+            if not self._ask(pending, closing.at_s):
+                return
+        ids = tuple(machine.machine_id for machine in desk.open_machines())
+        try:
+            if ids:
+                self._engine.leave(now_s, ids)
+                self._cloud.release(ids)
+            if strays := tuple(machine.machine_id for machine in self._cloud.held()):
+                self._cloud.release(strays)
+        except UnknownOutcomeError:
+            self._retry_s = now_s + RETRY_S
+            return
+        for allocation in list(desk.books.open):
+            if allocation.phase is not Phase.REQUESTED:
+                end_s = max(closing.at_s, allocation.hour_start_s)
+                self._put(Ended(end_s, allocation.number, Ending.JOB_END))
+        done = self._engine.report(now_s).done_vcpu_s
+        self._put(Closed(max(closing.at_s, self._last_s()), done))
+
+    def _last_s(self) -> int:
+        entries = self.desk.books.entries
+        return entries[-1].at_s if entries else self._plan.start_s
+
+    # -- going on -----------------------------------------------------------------------------------------------
+
+    def _goes_on(self, now_s: int) -> None:
+        desk = self.desk
+        try:
+            quotes = self._cloud.quotes(now_s)
+            self._warnings(now_s)
+            gone = self._gone()
+            decided = desk.decided
+            if decided is not None and not self._carry(decided.at_s, now_s):
+                return
+            if now_s - self._reconciled_s >= RECONCILE_S:
+                self._reconcile(now_s)
+            if not self._reliable(now_s):
+                return
+            while (at_s := min([desk.next_s(), *gone.values()])) <= now_s or self._asked:
+                at_s = min(at_s, now_s)
+                if desk.draining is not None and at_s >= desk.draining.deadline_s:
+                    return
+                self._happen(at_s, gone)
+                if not self._answer_due(at_s, now_s):
+                    return
+                woken = desk.wake_s is not None and desk.wake_s <= at_s
+                if (self._asked or woken) and not self._decide(at_s, now_s, quotes):
+                    return
+            self._look_again(now_s, quotes)
+        except MarketClosedError as error:
+            self._put(Closing(now_s, False, str(error), EXIT_MARKET_CLOSED))
+        except UnknownOutcomeError:
+            self._retry_s = now_s + RETRY_S
+
+    @property
+    def _asked(self) -> bool:
+        """Whether something happened that the policy has to be asked about."""
+        return self.desk.heard and self.desk.draining is None
+
+    def _look_again(self, now_s: int, quotes: Quotes) -> None:
+        """Decide when the market moved and the policy waits for that, and soon after a market of capacity refused."""
+        desk, decided = self.desk, self.desk.decided
+        if decided is None or desk.draining is not None:
+            return
+        if decided.wake_on_market and decided.pulse != quotes.pulse:
+            self._decide(now_s, now_s, quotes)
+        elif desk.full and decided.fill is None and not self._cloud.together:
+            if now_s >= decided.at_s + RETRY_S:
+                self._decide(now_s, now_s, quotes)
+            else:
+                self._retry_s = min(self._retry_s, decided.at_s + RETRY_S)
+
+    def _warnings(self, now_s: int) -> None:
+        for notice in self._cloud.notices():
+            if notice.notice_id not in self.desk.noticed:
+                self._put(Noticed(now_s, notice))
+            self._engine.warn(now_s, notice)
+
+    def _gone(self) -> dict[int, int]:
+        """Allocations that the market ended, and when. Evictions and machines that ended otherwise."""
+        desk = self.desk
+        ids = tuple(machine.machine_id for machine in desk.open_machines())
+        fates = {fate.machine_id: fate for fate in self._cloud.ended(ids)} if ids else {}
+        self._fates: dict[int, Fate] = {}
+        for allocation in desk.books.open:
+            own = [fates.get(machine.machine_id) for machine in desk.machines.get(allocation.number, ())]
+            ended = [fate for fate in own if fate is not None]
+            # Machines of a price market go together; an on-demand allocation is over when its last machine is.
+            if ended and (len(ended) == len(own) or not allocation.on_demand):
+                fate = max(ended, key=lambda each: each.at_s)
+                self._fates[allocation.number] = fate
+        return {number: fate.at_s for number, fate in self._fates.items()}
+
+    def _happen(self, at_s: int, gone: dict[int, int]) -> None:
+        """Evictions and ends of hours at an instant."""
+        desk = self.desk
+        now_gone = {
+            number
+            for number, gone_s in gone.items()
+            if gone_s <= at_s and desk.books.find(number) is not None
+        }
+        if now_gone:  # said before it is written: it may be said twice, never not at all
+            self._engine.lost(at_s, tuple(m.machine_id for n in sorted(now_gone) for m in desk.machines[n]))
+        for allocation in list(desk.books.open):
+            number = allocation.number
+            if allocation.phase is Phase.REQUESTED:
+                continue
+            if number in now_gone:
+                evicted = self._fates[number].cause is Cause.EVICTED
+                end_s = max(gone.pop(number), allocation.hour_start_s)
+                self._put(Ended(end_s, number, Ending.EVICTED if evicted else Ending.TERMINATED))
+            elif not allocation.on_demand and at_s >= allocation.hour_start_s + HOUR_S:
+                end_s = allocation.hour_start_s + HOUR_S
+                if allocation.phase is Phase.LEAVING:
+                    self._give_back(end_s, number)
+                    self._put(Ended(end_s, number, Ending.TERMINATED))
+                else:
+                    price = self._cloud.price(allocation.market, end_s)
+                    self._put(HourPassed(end_s, number, price))
+        if desk.work_due:
+            self._put(Worked(max(at_s, self._last_s()), self._engine.report(at_s).done_vcpu_s))
+        if now_gone:
+            self._tell(at_s)
+
+    def _give_back(self, at_s: int, number: int) -> None:
+        ids = tuple(machine.machine_id for machine in self.desk.machines.get(number, ()))
+        self._engine.leave(at_s, ids)
+        self._cloud.release(ids)
+
+    def _tell(self, at_s: int) -> None:
+        """The engine hears what it has."""
+        books, machines = self.desk.books, self.desk.machines
+        seats: dict[bool, list[Machine]] = {True: [], False: []}
+        for allocation in books.open:
+            seats[allocation.number < 0] += machines.get(allocation.number, ())
+        self._engine.hold(at_s, tuple(seats[True]), tuple(seats[False]))
+
+    def _reliable(self, now_s: int) -> bool:
+        """Buy the reliable machines first; without them nothing starts."""
+        desk, reliable = self.desk, self._plan.setting.reliable
+        if not self._plan.with_reliable or not reliable.vcpus or desk.has_reliable:
+            return True
+        waiting = [each for each in desk.pending.values() if each.ordered.reliable]
+        if not waiting:
+            what = (desk.orders, reliable.market, reliable.vcpus, 1, reliable.on_demand, now_s)
+            self._put(Ordered(now_s, *what, reliable=True))
+            waiting = list(desk.pending.values())
+        if not self._ask(waiting[0], now_s):
+            return False
+        if not desk.has_reliable:
+            self._retry_s = now_s + RELIABLE_RETRY_S
+        return desk.has_reliable
+
+    # -- decisions and what they ask for --------------------------------------------------------------------------
+
+    def _decide(self, at_s: int, now_s: int, quotes: Quotes) -> bool:
+        """Ask the policy and do what it says; False: an answer is still missing."""
+        as_of_s = at_s if now_s - at_s <= LATE_S else now_s
+        plan, desk = self._plan, self.desk
+        report = self._engine.report(as_of_s)
+        view = view_of(plan.setting, desk, quotes, report.measured, plan.guards, report.done_vcpu_s)
+        decided = decide(as_of_s, plan.policy, view, desk, quotes, plan.setting, self._cloud.together)
+        self._put(decided)
+        return self._carry(as_of_s, now_s)
+
+    def _carry(self, at_s: int, now_s: int) -> bool:
+        """Go on with the steps of the decision; False: an answer is missing, it is asked for again later."""
+        desk, decided = self.desk, self.desk.decided
+        assert decided is not None
+        at_s = at_s if now_s - at_s <= LATE_S else now_s
+        while True:
+            due = desk.due(at_s)
+            if due and (decided.fill is not None or desk.step is None):
+                if not self._ask(due[0], at_s):
+                    return False
+            elif desk.step is not None:
+                self._take(desk.step, decided, at_s)
+            else:
+                return True
+
+    def _take(self, step: Buy | BuyOnDemand | Mark, decided: Decided, at_s: int) -> None:
+        desk, plan = self.desk, self._plan
+        late = at_s - decided.at_s > LATE_S or desk.draining is not None
+        match step:
+            case Mark(what, number):
+                allocation = desk.books.find(number)
+                if allocation is None or allocation.phase is Phase.REQUESTED:
+                    self._put(Passed(at_s, f"allocation {number} is not held any more"))
+                elif what == "release":
+                    self._give_back(at_s, number)
+                    self._put(Ended(at_s, number, Ending.TERMINATED, step=True))
+                    self._tell(at_s)
+                else:
+                    self._put(Marked(at_s))
+                    if what == "let_go":
+                        self._announce(at_s, number)
+            case _ if late:
+                self._put(Passed(at_s, "too late for a purchase that was decided before"))
+            case Buy(market, vcpus, parts):
+                may = allowed(step, desk, plan.guards, at_s)
+                if not may.parts:
+                    self._put(Passed(at_s, may.why))
+                    return
+                due_s = at_s + plan.setting.bidding.grant_delay_s
+                size = vcpus // parts * may.parts
+                self._put(Ordered(at_s, desk.orders, market, size, may.parts, may.bid, due_s))
+            case BuyOnDemand(vcpus):
+                reliable = plan.setting.reliable
+                if why := allowed_on_demand(step, plan.setting, desk, plan.guards, at_s):
+                    self._put(Passed(at_s, why))
+                    return
+                self._put(Ordered(at_s, desk.orders, reliable.market, vcpus, 1, reliable.on_demand, at_s))
+                self._ask(list(desk.pending.values())[-1], at_s)
+
+    def _announce(self, at_s: int, number: int) -> None:
+        """What leaves with its hour is warned like anything that leaves."""
+        allocation = self.desk.books.find(number)
+        assert allocation is not None
+        deadline_s = allocation.hour_start_s + HOUR_S
+        for machine in self.desk.machines.get(number, ()):
+            what = (f"hour-end-{machine.machine_id}", machine.machine_id, Alert.TERMINATE, deadline_s)
+            self._engine.warn(at_s, Notice(*what))
+
+    def _answer_due(self, at_s: int, now_s: int) -> bool:
+        return all(self._ask(pending, at_s) for pending in self.desk.due(at_s))
+
+    def _ask(self, pending: Pending, at_s: int) -> bool:
+        """Place an order, or ask again what became of it; False: no answer yet."""
+        market = pending.order.market
+        try:
+            machines, why = self._cloud.acquire(pending.order), ""
+        except RefusedError as error:
+            machines, why = (), str(error)
+        except MarketClosedError as error:
+            if self.desk.closing is None:
+                raise
+            machines, why = (), str(error)
+        except UnknownOutcomeError:
+            self._retry_s = self._time.now_s() + RETRY_S
+            return False
+        if machines:
+            at_s = max(pending.ordered.at_s, min(machine.launched_s for machine in machines))
+        price = pending.order.bid if pending.order.on_demand else self._cloud.price(market, at_s)
+        self._put(Answered(at_s, pending.ordered.order, price, machines, why))
+        if machines:
+            self._tell(at_s)
+        return True
+
+    def _reconcile(self, now_s: int) -> None:
+        """Machines with our tag that belong to nothing are given back."""
+        known = {machine.machine_id for machine in self.desk.open_machines()}
+        tokens = {pending.order.token for pending in self.desk.pending.values()}
+        for machine in self._cloud.held():
+            if machine.machine_id not in known and machine.token not in tokens:
+                self._put(Stray(now_s, machine))
+                self._cloud.release((machine.machine_id,))
+        self._reconciled_s = now_s
