@@ -67,6 +67,9 @@ TIMELINE = (
     "released",
     "lost",
     "plan",
+    "fault",
+    "checkpoint_failed",
+    "warning",
     "waiting",
     "error",
     "finished",
@@ -93,6 +96,13 @@ def _sentence(event: Event) -> str:
             return f"{machines} lost: {event['reason']}"
         case "plan":
             return f"{event['event']} ({event['status']})"
+        case "fault":
+            lasts = f", {event['seconds']:g} s" if event.get("seconds") else ""
+            return f"{event['fault']}{lasts}: {machines or 'the controller'}"
+        case "checkpoint_failed":
+            return f"checkpoint of clock {event['clock']} could not be written: {event['reason']}"
+        case "warning":
+            return str(event["reason"])
         case "finished":
             return f"done after {event['seconds']:.2f} s"
         case _:
@@ -135,16 +145,23 @@ def _text(value: Any) -> str:
     return ", ".join(map(_text, value)) if isinstance(value, list | tuple) else str(value)
 
 
+def _when(event: Mapping[str, Any]) -> float:
+    at: float = event["at_clock"] if event.get("at_clock") is not None else event.get("at_s", 0.0)
+    return at
+
+
 def _plan(planned: Sequence[Mapping[str, Any]], events: Sequence[Event]) -> list[dict[str, str]]:
     """Each planned event in the order they happen, with when it fired and was finished."""
     rows = []
     said = of_kind(events, "plan")
-    for index, event in enumerate(sorted(planned, key=lambda event: event["at_clock"])):
+    in_order = sorted(planned, key=lambda event: (event.get("at_clock") is None, _when(event)))
+    for index, event in enumerate(in_order):
         when = {e["status"]: f"{e['t_s']:.3f} s" for e in said if e["index"] == index}
-        what = ", ".join(f"{key} {value}" for key, value in event.items() if key != "at_clock")
+        told = {key: value for key, value in event.items() if key not in ("at_clock", "at_s")}
+        what = ", ".join(f"{key} {value}" for key, value in told.items() if value is not None)
         rows.append(
             {
-                "clock": str(event["at_clock"]),
+                "clock": str(_when(event)) if event.get("at_clock") is not None else f"{_when(event):g} s",
                 "what": what,
                 "fired": when.get("fired", "-"),
                 "finished": when.get("finished", "-"),

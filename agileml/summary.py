@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby, pairwise
 from typing import Any
@@ -37,8 +38,13 @@ def summarize(
         "bytes": bytes_by_kind(events),
         "plan": {
             "planned": len(config.plan),
-            "fired": sum(event["status"] == "fired" for event in of_kind(events, "plan")),
-            "finished": sum(event["status"] == "finished" for event in of_kind(events, "plan")),
+            "fired": planned(events, "fired"),
+            "finished": planned(events, "finished"),
+        },
+        "faults": faults(events),
+        "checkpoints": {
+            "written": len(of_kind(events, "checkpoint")),
+            "failed": len(of_kind(events, "checkpoint_failed")),
         },
         "seed": config.seed,
         "split": dict(split),
@@ -81,10 +87,21 @@ def bytes_by_kind(events: Sequence[Event]) -> dict[str, int]:
     return dict(found[-1]["by_kind"]) if found else {}
 
 
+def planned(events: Sequence[Event], status: str) -> int:
+    """Planned events that fired or were finished; a controller that takes over may say it again."""
+    return len({event["index"] for event in of_kind(events, "plan") if event["status"] == status})
+
+
+def faults(events: Sequence[Event]) -> dict[str, int]:
+    """Planned faults that struck, by kind."""
+    return dict(sorted(Counter(str(event["fault"]) for event in of_kind(events, "fault")).items()))
+
+
 def machines(events: Sequence[Event]) -> dict[str, dict[str, int]]:
     """By tier: machines that started the run, joined later, left after a notice, and were lost.
 
-    `join` events name the tier of each machine in `tiers`; one that no event names a tier for is "unknown".
+    `join` events name the tier of each machine in `tiers`; one that no event names a tier for is "unknown". A loss
+    that is noticed in several ways, or told to a new controller again, is one.
     """
     tier_of: dict[str, str] = {}
     counts: dict[str, dict[str, int]] = {}
@@ -94,10 +111,12 @@ def machines(events: Sequence[Event]) -> dict[str, dict[str, int]]:
         tier[what] = tier.get(what, 0) + 1
 
     running = False
+    away: set[str] = set()
     for event in events:
         match event["kind"]:
             case "join":
                 tier_of.update(zip(event["machines"], event.get("tiers", ()), strict=False))
+                away.difference_update(event["machines"])
                 for machine in event["machines"]:
                     count(machine, "joined" if running else "started")
             case "view":
@@ -106,7 +125,8 @@ def machines(events: Sequence[Event]) -> dict[str, dict[str, int]]:
                 for machine in event["machines"]:
                     count(machine, "left")
             case "lost":
-                for machine in event["machines"]:
+                for machine in sorted(set(event["machines"]) - away):
                     count(machine, "lost")
+                away.update(event["machines"])
     order = ("started", "joined", "left", "lost")
     return {tier: {what: counts[tier].get(what, 0) for what in order} for tier in sorted(counts)}

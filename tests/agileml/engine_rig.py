@@ -104,9 +104,9 @@ class Rig:
         self.head.stop()
 
 
-def reference(values: Mapping[str, Any]) -> str:
+def reference(values: Mapping[str, Any] | JobConfig) -> str:
     """The params_sha256 of the sequential run."""
-    config = from_values(values)
+    config = values if isinstance(values, JobConfig) else from_values(values)
     spec = RunSpec("reference", config)
     application = spec.build()
     tables = run_sequential(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from agileml.config import from_values
+from agileml.config import JobConfig, from_values
 from agileml.core.plan import Fault
 from agileml.core.tier import Tier
 from agileml.runtime.fleet import Appeared, FleetEvent, LocalFleet
@@ -17,8 +17,9 @@ from agileml.runtime.spec import RunSpec
 class SharedFleet:
     """The machines of a config (and of its plan), taken from nodes that are there or added once."""
 
-    def __init__(self, cluster: LocalCluster, values: Mapping[str, Any]) -> None:
-        spec = RunSpec("shared", from_values(values))
+    def __init__(self, cluster: LocalCluster, values: Mapping[str, Any] | JobConfig) -> None:
+        config = values if isinstance(values, JobConfig) else from_values(values)
+        spec = RunSpec("shared", config)
         waiting = spec.waiting_machines()
         start = spec.config.machines
         self._cluster = cluster

@@ -14,7 +14,7 @@ from typing import Any
 from agileml.core.events import NodeDown, NodeUp
 from agileml.core.plan import Fault, Strike
 from agileml.core.tier import Tier
-from agileml.runtime.head import Dated, Head
+from agileml.runtime.head import Dated, Head, HeadState
 from agileml.runtime.machine import Machine
 from agileml.runtime.store import FileStore
 from tests.agileml.engine_rig import LIMIT_S, Ran, Rig
@@ -42,19 +42,19 @@ def job(base: Mapping[str, Any], **more: Any) -> dict[str, Any]:
 
 
 class FaultRig(Rig):
-    """`watch(rig, notes)` is called between two looks at the controller, with the notes that are new."""
+    """`watch(rig, state)` is called after every look at the controller."""
 
     def __init__(
         self,
         values: Mapping[str, Any],
         folder: Path,
-        watch: Callable[[FaultRig, list[Dated]], None] | None = None,
+        watch: Callable[[FaultRig, HeadState], None] | None = None,
     ) -> None:
         self._records = folder / "records"
         self._ups: dict[str, NodeUp] = {}
         self._killed: set[str] = set()
         self._heal_at_s: dict[str, float] = {}
-        self._watch = watch or (lambda rig, notes: None)
+        self._watch = watch or (lambda rig, state: None)
         super().__init__(values, folder)
 
     def add(self, tier: Tier, *, admitted: bool = True) -> Machine:
@@ -89,7 +89,7 @@ class FaultRig(Rig):
                 for strike in state.strikes:
                     self._strike(strike)
                 self._heal()
-                self._watch(self, list(state.notes))
+                self._watch(self, state)
                 if state.halted is not None:
                     return Ran(None, notes, state.halted)
                 if state.finished is not None:

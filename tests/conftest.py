@@ -1,4 +1,4 @@
-"""One local cluster for all tests of this folder: a cluster up and down takes seconds."""
+"""One local cluster for all tests that need one: a cluster up and down takes seconds, a process has one at a time."""
 
 from collections.abc import Iterator
 

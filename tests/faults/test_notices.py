@@ -1,0 +1,94 @@
+"""Many notices at once, doubled and in any order: each machine goes once, with nothing lost."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agileml.core.events import Notice, NoticeCancelled
+from agileml.runtime.head import HeadState
+from tests.agileml.core_fixtures import make_job
+from tests.agileml.core_fixtures import scripts as scripts
+from tests.agileml.engine_rig import reference
+from tests.faults.fault_rig import MLR, FaultRig, job
+
+MANY = 100
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_hundred_notices_within_a_second_doubled_and_in_any_order(scripts: Any, seed: int) -> None:
+    draw = random.Random(seed)
+    script = scripts(make_job(slices=128, partitions=16, clocks=1000))
+    script.up("r0", *(f"t{index}" for index in range(MANY)))
+    script.wait(1.5)
+    assert len(script.view.members) == MANY + 1
+    script.commit_cut()
+    start_s = script.now_s
+    events = [Notice(f"t{index}", start_s + draw.uniform(5.0, 60.0)) for index in range(MANY)] * 2
+    draw.shuffle(events)
+    for event in events:
+        script.tell(event)
+        if draw.random() < 0.1:
+            script.wait(0.9 / MANY, step_s=0.01)
+    assert script.now_s - start_s < 1.0
+    script.wait(3.0)
+    assert sorted(script.released) == sorted(f"t{index}" for index in range(MANY))  # each once
+    noticed = [machine for note in script.note("notice") for machine in note["machines"]]
+    assert sorted(noticed) == sorted(set(noticed))
+    assert len(noticed) == MANY
+    assert script.view.members == ("r0",)
+    assert not any(view["rolled_back"] for view in script.views)
+    assert len(script.views) <= 2 + MANY  # never one change per request
+
+
+def test_seven_machines_over_sockets_are_told_a_hundred_times(tmp_path: Path) -> None:
+    values = job(MLR, clocks=400, machines={"reliable": 1, "transient": 7, "max": 8})
+    told: list[str] = []
+
+    def tell(rig: FaultRig, state: HeadState) -> None:
+        if told or state.clock < 20:
+            return
+        deadline_s = time.time() + 60
+        told.extend([f"m{index}" for index in range(1, 8)] * 15)
+        random.Random(1).shuffle(told)
+        for name in told:
+            rig.head.tell(Notice(name, deadline_s))
+
+    ran = FaultRig(values, tmp_path, tell).finish()
+    assert len(told) >= MANY
+    assert ran.sha256 == reference(values)
+    gone = [machine for note in ran.of("released") for machine in note["machines"]]
+    assert sorted(gone) == [f"m{index}" for index in range(1, 8)]
+    assert sum(view["redone"] for view in ran.of("view")) == 0
+    assert ran.of("view")[-1]["stage"] == 1
+
+
+def test_a_notice_that_is_cancelled_gives_the_work_back(scripts: Any) -> None:
+    script = scripts()
+    script.up("r0", "t1", "t2")
+    script.freeze("t2")  # so that the change is still under way when the notice is taken back
+    script.tell(Notice("t1", script.now_s + 60.0))
+    script.tell(NoticeCancelled("t1"))
+    script.wake("t2")
+    script.wait(3.0)
+    assert "t1" in script.workers
+    assert script.released == []
+    assert not any(view["rolled_back"] for view in script.views)
+
+
+def test_a_machine_may_be_told_again_after_a_cancelled_notice(scripts: Any) -> None:
+    script = scripts()
+    script.up("r0", "t1", "t2")
+    script.freeze("t2")
+    for _ in range(3):
+        script.tell(Notice("t1", script.now_s + 60.0))
+        script.tell(NoticeCancelled("t1"))
+    script.tell(Notice("t1", script.now_s + 60.0))
+    script.wake("t2")
+    script.wait(3.0)
+    assert script.released == ["t1"]
+    assert "t1" not in script.view.members

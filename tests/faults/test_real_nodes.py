@@ -1,0 +1,181 @@
+"""Faults on real Ray nodes: machines killed as a whole, processes killed alone, frozen, cut off, told too late."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import agileml
+from agileml.config import load
+from agileml.run_folder import EVENTS, read_events
+from agileml.runtime.checkpoint import Check, newest
+from agileml.runtime.checkpoint_store import open_store
+from agileml.runtime.local import LocalCluster, sweep
+from agileml.session import Result
+from tests.agileml.engine_rig import reference
+from tests.faults.fault_rig import MLR, job
+from tests.faults.killable_fleet import KillableFleet
+
+pytestmark = pytest.mark.cluster
+
+
+def train(cluster: LocalCluster, values: Mapping[str, Any], out: Path) -> Result:
+    return agileml.run(values, name=out.name, fleet=KillableFleet(cluster, values), out=str(out))
+
+
+def log_of(result: Result, kind: str) -> list[dict[str, Any]]:
+    return [event for event in read_events(result.folder / EVENTS) if event["kind"] == kind]
+
+
+def test_every_fault_of_a_machine_in_one_run(local_cluster: LocalCluster, tmp_path: Path) -> None:
+    plan = [
+        {"at_clock": 15, "freeze": 1, "seconds": 1.6},
+        {"at_clock": 30, "cut": 1, "seconds": 0.5},
+        {"at_clock": 45, "slow": 1, "factor": 10.0, "seconds": 0.3},
+        {"at_clock": 60, "kill": 1},
+        {"at_clock": 75, "kill_controller": True},
+        {"at_clock": 90, "short_notice": "all", "warning_s": 0.0},
+    ]
+    values = job(MLR, clocks=110, plan=plan)
+    result = train(local_cluster, values, tmp_path / "run")
+    assert result.summary["params_sha256"] == reference(values)
+    assert result.summary["plan"] == {"planned": 6, "fired": 6, "finished": 6}
+    assert result.summary["faults"] == {
+        "cut": 1, "freeze": 1, "kill": 1, "kill_controller": 1, "slow": 1,
+    }  # fmt: skip
+    transient = result.summary["machines"]["transient"]
+    assert transient["started"] == transient["joined"] == 2  # frozen and cut off, they came again
+    assert transient["left"] + transient["lost"] == 4
+    times_s = {
+        event["machines"][0]: event["t_s"] for event in log_of(result, "fault") if event["fault"] == "freeze"
+    }
+    ((frozen, at_s),) = times_s.items()
+    lost = next(e for e in log_of(result, "lost") if e["machines"] == [frozen] and e["t_s"] >= at_s)
+    assert lost["t_s"] - at_s < 2.0
+
+
+def test_a_process_that_is_killed_alone_is_replaced_and_counted(
+    local_cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """As the kernel does it when memory is short: SIGKILL to one process; its machine lives on."""
+    values = job(MLR, clocks=3000)
+    out = tmp_path / "run"
+    killed: list[int] = []
+
+    def kill_one() -> None:
+        while not (out / EVENTS).exists() or not any(
+            event["kind"] == "clock" and event["clock"] > 100 for event in read_events(out / EVENTS)
+        ):
+            over.wait(0.02)
+        actors = [
+            p for p in psutil.process_iter(["cmdline"]) if "MachineActor" in " ".join(p.info["cmdline"] or [])
+        ]
+        ours = [p for p in actors if any(part.pid in raylets for part in p.parents())]
+        killed.append(ours[-1].pid)
+        os.kill(ours[-1].pid, signal.SIGKILL)
+
+    over = threading.Event()
+    raylets = {process.pid for process in local_cluster.processes()}
+    killer = threading.Thread(target=kill_one)
+    killer.start()
+    result = train(local_cluster, values, out)
+    killer.join()
+    assert killed
+    assert result.summary["params_sha256"] == reference(values)
+    (lost,) = [machine for event in log_of(result, "lost")[:1] for machine in event["machines"]]
+    joined = [machine for event in log_of(result, "join") for machine in event["machines"]]
+    assert joined == ["m0", "m1", "m2", "m3"]  # m3 is the other process on the machine of the one that died
+    tiers = result.summary["machines"]
+    assert sum(tier["lost"] for tier in tiers.values()) == 1, (lost, tiers)
+    assert sum(tier["joined"] for tier in tiers.values()) == 1
+
+
+DRIVER = [sys.executable, "-m", "agileml.cli", "run", "configs/mlr.yaml"]
+
+
+def test_a_run_whose_driver_was_killed_goes_on_with_other_machines_in_another_stage(
+    local_cluster: LocalCluster, tmp_path: Path
+) -> None:
+    checkpoints = tmp_path / "checkpoints"
+    settings = {
+        "clocks": "20000",
+        "machines.max": "4",
+        "checkpoint.path": checkpoints,
+        "checkpoint.every_s": "0.3",
+    }
+    command = [*DRIVER, "--out", str(tmp_path / "killed")]
+    for key, value in settings.items():
+        command += ["--set", f"{key}={value}"]
+    driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    try:
+        log = tmp_path / "killed" / EVENTS
+        until_s = time.monotonic() + 90
+        while not log.exists() or not any(event["kind"] == "checkpoint" for event in read_events(log)):
+            assert driver.poll() is None, driver.stderr and driver.stderr.read()
+            assert time.monotonic() < until_s
+            time.sleep(0.05)
+    finally:
+        driver.kill()
+        driver.wait()
+    sweep()  # what the next cluster here does first
+    store = open_store(str(checkpoints))
+    found = newest(store, print, Check.CHECKSUMS)
+    assert found is not None
+    assert found.name.clock > 0
+
+    clocks = found.name.clock + 40
+    changed = {
+        "clocks": clocks,
+        "machines": {"reliable": 2, "transient": 1, "max": 4},
+        "stage": 1,
+        "checkpoint": {"path": str(checkpoints), "every_s": 0.5},
+    }
+    config = load("configs/mlr.yaml", ["machines.max=4"]).changed(**changed)
+    fleet = KillableFleet(local_cluster, config)
+    result = agileml.run(
+        config, name="resumed", fleet=fleet, out=str(tmp_path / "resumed"), resume=str(checkpoints)
+    )
+    assert next(event["base"] for event in log_of(result, "view")) == found.name.clock
+    assert result.summary["stages"] == [1]
+    assert result.summary["params_sha256"] == reference(config)
+    last = newest(store, print, Check.CHECKSUMS)
+    assert last is not None
+    assert last.name.clock == clocks
+
+
+def test_chaos_from_the_command_line(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "agileml.cli",
+        "chaos",
+        "configs/mf.yaml",
+        "--seed",
+        "3",
+        "--faults",
+        "6",
+    ]
+    command += ["--set", "clocks=150", "--set", "machines.max=5", "--out", str(tmp_path / "chaos")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    last = done.stdout.splitlines()[-1]
+    assert "6 of 6 faults fired" in last
+    assert "same bits, 0 processes left" in last
+    assert not [p for p in psutil.process_iter() if f"{tmp_path}" in " ".join(cmdline(p))]
+
+
+def cmdline(process: psutil.Process) -> list[str]:
+    with contextlib.suppress(psutil.Error):
+        return process.cmdline()
+    return []
