@@ -95,6 +95,7 @@ class _Session:
         self, config: JobConfig, application: Application | None, name: str, resume: str | None
     ) -> None:
         self.config, self.name = config, name
+        _check_place(resume)
         self.spec = RunSpec(secrets.token_hex(6), config, application, os.getcwd(), resume)
         with _users("application"):
             self.application = self.spec.build()
@@ -210,6 +211,18 @@ def _users(what: str) -> Iterator[None]:
         raise RunError(f"application: {error}") from error
     except Exception as error:
         raise RunError(f"{what}: {type(error).__name__}: {error}", traceback.format_exc()) from error
+
+
+def _check_place(resume: str | None) -> None:
+    """Raise CheckpointError for text that names no place where checkpoints could be."""
+    from agileml.checkpoint_location import location
+    from agileml.runtime.checkpoint_errors import CheckpointError
+
+    if resume is not None:
+        try:
+            location(resume)
+        except ValueError as error:
+            raise CheckpointError(f"--resume {resume}: {error}") from None
 
 
 def versions() -> dict[str, str]:
