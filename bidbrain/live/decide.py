@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from bidbrain.live.cloud import Quotes
 from bidbrain.live.desk import Desk
 from bidbrain.live.guards import Guards, affordable, of_new, spent
 from bidbrain.live.journal import Buy, BuyOnDemand, Decided, Figures, Mark, Step
-from bidbrain.money import machine_seconds_micro_usd
+from bidbrain.money import HOUR_S, machine_seconds_micro_usd
 from bidbrain.policy.base import Action, Keep, LetGo, Policy, Release, Request, RequestOnDemand, View
 from bidbrain.setting import Job, Setting
 from bidbrain.simulator import PolicyError
@@ -61,17 +62,7 @@ def decide(
     decision = policy.decide(now_s, view)
     if decision.wake_s is not None and decision.wake_s <= now_s:
         raise PolicyError(f"the policy asks to be woken at {decision.wake_s}, which is not after {now_s}")
-    steps: list[Step] = []
-    for action in decision.actions:
-        step = step_of(action, setting, together)
-        last = steps[-1] if steps else None
-        if not together and isinstance(step, Buy) and isinstance(last, Buy):
-            same = (step.market, step.bid) == (last.market, last.bid)
-            if same:  # one call for all of them
-                parts = step.parts + last.parts
-                steps[-1] = replace(last, vcpus=last.vcpus + step.vcpus, parts=parts)
-                continue
-        steps.append(step)
+    steps = steps_of(decision.actions, setting, together)
     engine = view.job.engine
     figures = Figures(
         len(view.offers),
@@ -85,7 +76,7 @@ def decide(
     return Decided(
         now_s,
         decision.reason,
-        tuple(steps),
+        steps,
         decision.fill,
         decision.wake_s,
         decision.wake_on_market,
@@ -94,17 +85,35 @@ def decide(
     )
 
 
-def step_of(action: Action, setting: Setting, together: bool) -> Step:
-    """An action as a step; where machines die each on its own, every machine is an allocation of its own."""
+def steps_of(actions: Sequence[Action], setting: Setting, together: bool) -> tuple[Step, ...]:
+    """Actions as steps; raises PolicyError.
+
+    Where machines die each on its own (not `together`), every machine is an allocation of its own, and neighbouring
+    requests for one market at one bid are one purchase of whole machines.
+    """
+    steps: list[Step] = []
+    for action in actions:
+        step = step_of(action, setting)
+        last = steps[-1] if steps else None
+        if (
+            not together
+            and isinstance(step, Buy)
+            and isinstance(last, Buy)
+            and (step.market, step.bid) == (last.market, last.bid)
+        ):
+            step = replace(last, vcpus=last.vcpus + step.vcpus)
+            steps.pop()
+        steps.append(step)
+    return tuple(steps if together else (_by_machine(step, setting) for step in steps))
+
+
+def step_of(action: Action, setting: Setting) -> Step:
+    """One action as one step; raises PolicyError."""
     match action:
         case Request(market, vcpus, bid):
             if market not in setting.by_market or vcpus <= 0:
                 raise PolicyError(f"the policy requests {vcpus} vCPUs of {market}")
-            if together:
-                return Buy(market, vcpus, 1, bid)
-            each = setting.by_market[market].vcpus
-            parts = max(1, vcpus // each)
-            return Buy(market, parts * each, parts, bid)
+            return Buy(market, vcpus, 1, bid)
         case RequestOnDemand(_, vcpus):
             return BuyOnDemand(vcpus)
         case Keep(number):
@@ -115,42 +124,56 @@ def step_of(action: Action, setting: Setting, together: bool) -> Step:
             return Mark("release", number)
 
 
+def _by_machine(step: Step, setting: Setting) -> Step:
+    if not isinstance(step, Buy):
+        return step
+    each = setting.by_market[step.market].vcpus
+    parts = max(1, step.vcpus // each)
+    return replace(step, vcpus=parts * each, parts=parts)
+
+
 @dataclass(frozen=True)
 class Allowed:
-    """How much of a purchase the guards and the market leave: `parts` of it, at `bid`; `why` if none."""
+    """How much of a purchase the guards and the market leave; `why` it is nothing."""
 
+    vcpus: int
     parts: int
     bid: int
     why: str = ""
 
 
 def allowed(step: Buy, desk: Desk, guards: Guards, now_s: int) -> Allowed:
-    """What of a purchase may be made."""
+    """What of a purchase may be made: all of it, or as many whole machines as fit."""
     decided = desk.decided
     assert decided is not None
-    each = step.vcpus // step.parts
     per_machine = desk.per_machine(step.market)
-    parts = step.parts
     bid = step.bid if guards.max_price is None else min(step.bid, guards.max_price)
+    wanted = machines = -(-step.vcpus // per_machine)
+
+    def nothing(why: str) -> Allowed:
+        return Allowed(0, 0, bid, why)
+
     if decided.fill is not None:
         if step.market in desk.full:
-            return Allowed(0, bid, f"{step.market} has just refused")
-        parts = min(parts, max(0, decided.fill - desk.spot_vcpus) // each)
-        if not parts:
-            return Allowed(0, bid, f"{decided.fill} vCPUs of spot are held")
+            return nothing(f"{step.market} has just refused")
+        room = max(0, decided.fill - desk.spot_vcpus)
+        machines = machines if step.vcpus <= room else room // per_machine * (step.parts > 1)
+        if not machines:
+            return nothing(f"{decided.fill} vCPUs of spot are held")
     if guards.max_machines is not None:
-        machines = -(-each // per_machine)
-        parts = min(parts, max(0, guards.max_machines - desk.machine_count) // machines)
-        if not parts:
-            return Allowed(0, bid, f"guard max_machines: {desk.machine_count} of {guards.max_machines}")
+        machines = min(machines, max(0, guards.max_machines - desk.machine_count))
+        if not machines:
+            return nothing(f"guard max_machines: {desk.machine_count} of {guards.max_machines}")
     why: str | None = None
-    while parts:
-        extra = of_new(desk.books.rules, parts * each, per_machine, bid, guards.reserve_s)
+    while machines:
+        whole = machines == wanted
+        vcpus = step.vcpus if whole else machines * per_machine
+        extra = of_new(desk.books.rules, vcpus, per_machine, bid, HOUR_S)
         why = affordable(guards, desk.books, now_s, extra)
         if why is None:
-            return Allowed(parts, bid)
-        parts //= 2
-    return Allowed(0, bid, why or "")
+            return Allowed(vcpus, machines if step.parts > 1 else 1, bid)
+        machines //= 2
+    return nothing(why or "")
 
 
 def allowed_on_demand(step: BuyOnDemand, setting: Setting, desk: Desk, guards: Guards, now_s: int) -> str:
@@ -161,5 +184,5 @@ def allowed_on_demand(step: BuyOnDemand, setting: Setting, desk: Desk, guards: G
         return "guard max_price: on-demand machines cost more"
     if guards.max_machines is not None and desk.machine_count + machines > guards.max_machines:
         return f"guard max_machines: {desk.machine_count} of {guards.max_machines}"
-    what = (reliable.on_demand, step.vcpus, reliable.vcpus_per_machine, guards.reserve_s)
+    what = (reliable.on_demand, step.vcpus, reliable.vcpus_per_machine, HOUR_S)
     return affordable(guards, desk.books, now_s, machine_seconds_micro_usd(*what)) or ""

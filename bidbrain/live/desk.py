@@ -94,8 +94,8 @@ class Desk:
             case Worked(at_s, done_vcpu_s):
                 self.books.work(at_s, done_vcpu_s)
                 self.work_due = False
-            case Noticed(_, notice):
-                self.noticed.add(notice.notice_id)
+            case Noticed(_, notices):
+                self.noticed.update(notice.notice_id for notice in notices)
             case Stray():
                 self.strays += 1
             case Draining():

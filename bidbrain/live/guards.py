@@ -17,7 +17,10 @@ from bidbrain.policy.base import Phase
 
 @dataclass(frozen=True)
 class Guards:
-    """Money in micro-dollars; None is no limit. reserve_s: kept back to drain, to notice and to be late."""
+    """Money in micro-dollars; None is no limit. reserve_s: kept back to drain, to notice and to be late.
+
+    The budget stops purchases that could not be held for an hour, and the job when the reserve is all that is left.
+    """
 
     budget: int | None = None
     max_price: int | None = None
@@ -41,39 +44,26 @@ def to_come(rules: Rules, allocation: Allocation, now_s: int, until_s: int) -> i
     if allocation.on_demand:
         used_s = until_s - allocation.hour_start_s
         return machine_seconds_micro_usd(hour.price, hour.vcpus, hour.vcpus_per_machine, used_s)
+    size = (allocation.vcpus, allocation.vcpus_per_machine, allocation.bid)
     if allocation.phase is Phase.REQUESTED:
-        return of_new(rules, allocation.vcpus, allocation.vcpus_per_machine, allocation.bid, until_s - now_s)
+        return of_new(rules, *size, until_s - now_s)
     left_s = until_s - allocation.hour_start_s
     if left_s <= HOUR_S or allocation.phase is Phase.LEAVING:
         return rules.closes(hour, min(left_s, HOUR_S), Ending.TERMINATED)
-    return rules.passes(hour) + _hours(rules, allocation, hour.number + 1, left_s - HOUR_S)
+    return rules.passes(hour) + of_new(rules, *size, left_s - HOUR_S, hour.number + 1)
 
 
-def of_new(rules: Rules, vcpus: int, vcpus_per_machine: int, bid: int, seconds: int) -> int:
-    """What a spot allocation of this size costs at most in its first seconds."""
-    hour = InstanceHour(0, bid, vcpus, vcpus_per_machine)
-    if seconds <= HOUR_S:
-        return rules.begins(hour) + rules.closes(hour, seconds, Ending.TERMINATED)
-    later = InstanceHour(1, bid, vcpus, vcpus_per_machine)
-    whole, rest_s = divmod(seconds, HOUR_S)
-    return (
-        rules.begins(hour)
-        + rules.passes(hour)
-        + (whole - 1) * (rules.begins(later) + rules.passes(later))
-        + (rules.begins(later) + rules.closes(later, rest_s, Ending.TERMINATED))
-    )
-
-
-def _hours(rules: Rules, allocation: Allocation, number: int, seconds: int) -> int:
-    """Hours to come, at the bid."""
+def of_new(rules: Rules, vcpus: int, vcpus_per_machine: int, bid: int, seconds: int, number: int = 0) -> int:
+    """What `seconds` of a spot allocation from instance hour `number` on cost at most, if we end it then."""
     amount = 0
-    while seconds > 0:
-        hour = InstanceHour(number, allocation.bid, allocation.vcpus, allocation.vcpus_per_machine)
-        used_s = min(seconds, HOUR_S)
-        amount += rules.begins(hour) + rules.closes(hour, used_s, Ending.TERMINATED)
-        seconds -= used_s
+    while True:
+        hour = InstanceHour(number, bid, vcpus, vcpus_per_machine)
+        amount += rules.begins(hour)
+        if seconds <= HOUR_S:
+            return amount + rules.closes(hour, seconds, Ending.TERMINATED)
+        amount += rules.passes(hour)
+        seconds -= HOUR_S
         number += 1
-    return amount
 
 
 def over_budget(guards: Guards, books: Books, now_s: int) -> str | None:
@@ -90,10 +80,10 @@ def over_budget(guards: Guards, books: Books, now_s: int) -> str | None:
 
 
 def affordable(guards: Guards, books: Books, now_s: int, extra: int) -> str | None:
-    """Why a purchase that costs `extra` within the reserve must not be made, if so."""
+    """Why a purchase that costs `extra` in its first hour must not be made, if so: all could not be held so long."""
     if guards.budget is None:
         return None
-    amount = exposure(books, now_s, now_s + guards.reserve_s) + extra
+    amount = exposure(books, now_s, now_s + HOUR_S) + extra
     if amount <= guards.budget:
         return None
     return f"guard budget: {show_usd(amount)} $ with it, the budget is {show_usd(guards.budget)} $"

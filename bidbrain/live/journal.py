@@ -167,10 +167,10 @@ class Worked:
 
 @dataclass(frozen=True)
 class Noticed:
-    """A warning was heard for the first time."""
+    """Warnings that were heard for the first time."""
 
     at_s: int
-    notice: Notice
+    notices: tuple[Notice, ...]
     kind: Literal["noticed"] = "noticed"
 
 

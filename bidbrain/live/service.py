@@ -274,9 +274,10 @@ class Service:
                 self._retry_s = min(self._retry_s, decided.at_s + RETRY_S)
 
     def _warnings(self, now_s: int) -> None:
-        for notice in self._cloud.notices():
-            if notice.notice_id not in self.desk.noticed:
-                self._put(Noticed(now_s, notice))
+        notices = self._cloud.notices()
+        if new := tuple(each for each in notices if each.notice_id not in self.desk.noticed):
+            self._put(Noticed(now_s, new))
+        for notice in notices:
             self._engine.warn(now_s, notice)
 
     def _gone(self) -> dict[int, int]:
@@ -399,14 +400,13 @@ class Service:
                         self._announce(at_s, number)
             case _ if late:
                 self._put(Passed(at_s, "too late for a purchase that was decided before"))
-            case Buy(market, vcpus, parts):
+            case Buy(market):
                 may = allowed(step, desk, plan.guards, at_s)
                 if not may.parts:
                     self._put(Passed(at_s, may.why))
                     return
                 due_s = at_s + plan.setting.bidding.grant_delay_s
-                size = vcpus // parts * may.parts
-                self._put(Ordered(at_s, desk.orders, market, size, may.parts, may.bid, due_s))
+                self._put(Ordered(at_s, desk.orders, market, may.vcpus, may.parts, may.bid, due_s))
             case BuyOnDemand(vcpus):
                 reliable = plan.setting.reliable
                 if why := allowed_on_demand(step, plan.setting, desk, plan.guards, at_s):
