@@ -284,7 +284,7 @@ MUTANTS = (
     Mutant(
         "machines under notice leave at once",
         CONTROLLER,
-        "if member.deadline_s is not None and member.name not in view.members:",
+        "if member.deadline_s is not None and member.name not in view.member_set:",
         "if member.deadline_s is not None:",
         "bsp",
         "what they hold goes with them",

@@ -28,7 +28,8 @@ def test_ssp_waits_only_for_what_is_older_than_its_slack(
     # Thesis 2.2: at clock t it sees all updates of clocks before t - slack (0-based).
     assert (answer is Read.WAIT) == (version < clock - slack)
     assert answer is not Read.PREVIOUS
-    assert (answer is Read.BEHIND) == (version > clock + 1)
+    # Until then the clock may be open at another partition, whose later clocks wait for it.
+    assert (answer is Read.BEHIND) == (version > clock + 1 + slack)
 
 
 @settings(deadline=None, derandomize=True)
