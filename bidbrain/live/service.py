@@ -274,10 +274,10 @@ class Service:
                 self._retry_s = min(self._retry_s, decided.at_s + RETRY_S)
 
     def _warnings(self, now_s: int) -> None:
-        notices = self._cloud.notices()
-        if new := tuple(each for each in notices if each.notice_id not in self.desk.noticed):
+        notices = {notice.notice_id: notice for notice in self._cloud.notices()}
+        if new := tuple(each for each in notices.values() if each.notice_id not in self.desk.noticed):
             self._put(Noticed(now_s, new))
-        for notice in notices:
+        for notice in notices.values():
             self._engine.warn(now_s, notice)
 
     def _gone(self) -> dict[int, int]:

@@ -1,0 +1,118 @@
+"""Calls to AWS: clients that retry what is worth it, and errors as the market protocol knows them, in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from bidbrain.live.cloud import (
+    CapacityError,
+    CloudError,
+    CredentialsError,
+    QuotaError,
+    RefusedError,
+    UnknownOutcomeError,
+)
+
+ATTEMPTS = 6
+CAPACITY = {
+    "InsufficientInstanceCapacity",
+    "InsufficientHostCapacity",
+    "InsufficientCapacityOnHost",
+    "InsufficientFreeAddressesInSubnet",
+    "UnfulfillableCapacity",
+    "SpotMaxPriceTooLow",
+    "Unsupported",  # the type does not exist in that zone
+}
+QUOTA = {
+    "MaxSpotInstanceCountExceeded",
+    "VcpuLimitExceeded",
+    "InstanceLimitExceeded",
+    "MaxSpotFleetRequestCountExceeded",
+}
+CREDENTIALS = {
+    "AuthFailure",
+    "AccessDenied",
+    "AccessDeniedException",
+    "ExpiredToken",
+    "InvalidClientTokenId",
+    "OptInRequired",
+    "RequestExpired",
+    "SignatureDoesNotMatch",
+    "UnauthorizedOperation",
+    "UnrecognizedClientException",
+}
+AGAIN = {
+    "InternalError",
+    "InternalFailure",
+    "PriorRequestNotComplete",
+    "RequestLimitExceeded",
+    "RequestThrottled",
+    "ServiceUnavailable",
+    "Throttling",
+    "ThrottlingException",
+    "Unavailable",
+}
+
+
+def client(service: str, region: str, endpoint: str | None = None) -> Any:
+    """A boto3 client whose retries back off with jitter (botocore's standard mode). Raises CredentialsError."""
+    import boto3
+    from botocore.config import Config
+    from botocore.exceptions import BotoCoreError
+
+    config = Config(
+        retries={"mode": "standard", "total_max_attempts": ATTEMPTS}, connect_timeout=5, read_timeout=60
+    )
+    try:
+        session: Any = boto3.Session(region_name=region)
+        if session.get_credentials() is None:
+            raise CredentialsError(
+                "no AWS credentials were found (expected AWS_PROFILE, AWS_ACCESS_KEY_ID or an instance role)"
+            )
+        return session.client(service, endpoint_url=endpoint, config=config)
+    except BotoCoreError as error:
+        raise CredentialsError(f"AWS cannot be used: {error}") from None
+
+
+def refusal(code: str, message: str, what: str) -> CloudError:
+    """The error of our protocol for an error code of EC2."""
+    sentence = f"{what}: AWS answers {code}, {' '.join(message.split()).rstrip('.')}"
+    if code in CAPACITY:
+        return CapacityError(sentence)
+    if code in QUOTA:
+        return QuotaError(sentence)
+    if code in CREDENTIALS:
+        return CredentialsError(sentence)
+    if code in AGAIN:
+        return UnknownOutcomeError(sentence)
+    return RefusedError(sentence)
+
+
+@contextmanager
+def errors(what: str) -> Iterator[None]:
+    """Errors of boto as errors of the protocol; an answer that never came is an unknown outcome."""
+    from botocore.exceptions import (
+        BotoCoreError,
+        ClientError,
+        ConnectionError,
+        HTTPClientError,
+        NoCredentialsError,
+        PartialCredentialsError,
+    )
+
+    try:
+        yield
+    except ClientError as error:
+        found = error.response.get("Error", {})
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        if status >= 500:
+            raise UnknownOutcomeError(f"{what}: AWS answers {status}") from None
+        raise refusal(str(found.get("Code")), str(found.get("Message")), what) from None
+    except (NoCredentialsError, PartialCredentialsError) as error:
+        raise CredentialsError(f"{what}: {error}") from None
+    except (HTTPClientError, ConnectionError) as error:
+        raise UnknownOutcomeError(f"{what}: {error}") from None
+    except BotoCoreError as error:
+        raise CloudError(f"{what}: {error}") from None

@@ -1,0 +1,26 @@
+"""One moto server for all tests of this folder; credentials that are nobody's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.aws.layer import ENVIRONMENT, Ec2Layer, moto_server
+
+
+@pytest.fixture(scope="session")
+def moto_url() -> Iterator[str]:
+    with moto_server() as url:
+        yield url
+
+
+@pytest.fixture(autouse=True)
+def _nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def ec2(moto_url: str) -> Ec2Layer:
+    return Ec2Layer(moto_url)

@@ -1,0 +1,76 @@
+"""A job on EC2 by moto, with a clock that jumps and an engine that is a model."""
+
+from __future__ import annotations
+
+import time
+
+from bidbrain.history import History, Market, Steps
+from bidbrain.instants import Interval
+from bidbrain.live.ec2 import Ec2, NoticeSource, Place
+from bidbrain.live.guards import Guards
+from bidbrain.live.journal import Closing
+from bidbrain.live.service import Log, Plan, Service
+from bidbrain.policy.today import Elastic
+from bidbrain.setting import Engine, Job, Listing, Reliable, Setting
+from tests.aws.layer import Ec2Layer
+from tests.bidbrain.live_makers import ModelEngine
+
+USD = 1_000_000
+TYPES = {"c5.xlarge": 170_000, "m5.xlarge": 192_000}
+ZONES = ("us-east-1a", "us-east-1b")
+POLL_S = 120
+
+
+def make_setting(nodes: int = 6, hours: float = 0.7) -> Setting:
+    """Nodes stand for vCPUs: all types are worth one node."""
+    listings = tuple(Listing(Market(kind, zone), price, 1) for kind, price in TYPES.items() for zone in ZONES)
+    job = Job(nodes, hours, 1.0, 1.0, None, Engine(120, 60))
+    never = Steps.from_rows([0], [1])
+    history = History({each.market: never for each in listings}, 1 << 40)
+    reliable = Reliable("c5.xlarge", 2, TYPES["c5.xlarge"], 1)
+    return Setting(job, listings, history, Interval(0, 1), reliable, 680_000, rules="per_second")
+
+
+class AwsGround:
+    """EC2, engine and clock: what goes on while services come and go. `events`: market time -> what happens then."""
+
+    def __init__(self, layer: Ec2Layer, job: str, queue: NoticeSource | None = None, **size: float) -> None:
+        self.layer, self.job = layer, job
+        self.setting = make_setting(**size)  # type: ignore[arg-type]
+        self.start_s = self.at_s = int(time.time()) + 5  # machines of moto are launched by the wall clock
+        for number, listing in enumerate(self.setting.listings):
+            layer.prices[(listing.market.instance_type, listing.market.zone)] = 0.05 + 0.005 * number
+        template = layer.template()
+        place = Place(
+            job, template.template_id, template.version, layer.subnets, {"proteus:owner": "bidbrain"}
+        )
+        self._what = (layer, place, self.setting, self.now_s, queue)
+        self.cloud = self.new_cloud()
+        self.engine = ModelEngine(self.setting, self.start_s)
+        self.service: Service | None = None
+        self.events: dict[int, object] = {}
+
+    def new_cloud(self) -> Ec2:
+        """As a new process sees EC2: it remembers nothing."""
+        return Ec2(*self._what)
+
+    def now_s(self) -> int:
+        return self.at_s
+
+    def wait(self, until_s: int, market: bool) -> None:
+        assert self.service is not None
+        books = self.service.desk.books
+        workers = [a for a in books.open if a.number >= 0 and a.phase.value != "requested"]
+        due = [at_s for at_s in self.events if at_s > self.at_s]
+        then_s = max(self.at_s + 1, min([until_s, self.at_s + POLL_S, *due]))
+        done_s = self.engine.progress.advance(self.at_s, then_s, workers)
+        self.engine.done_s = done_s
+        self.at_s = then_s if done_s is None else done_s
+        if callable(event := self.events.pop(self.at_s, None)):
+            event()
+
+    def play(self, log: Log, cloud: Ec2 | None = None, guards: Guards | None = None) -> Closing:
+        policy = Elastic(self.setting, self.start_s)
+        plan = Plan(self.job, "elastic", self.setting, policy, self.start_s, True, guards or Guards())
+        self.service = Service(plan, cloud or self.cloud, self.engine, self, log)
+        return self.service.run()

@@ -1,0 +1,165 @@
+"""EC2 by moto's server, with what moto leaves out: tokens that count, full pools, throttling, evictions, prices."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from botocore.exceptions import ClientError, ReadTimeoutError
+from moto.server import ThreadedMotoServer
+
+from bidbrain.live.aws_calls import client
+from bidbrain.live.ec2 import TAG_JOB
+from bidbrain.live.template import ensure_template, machine_data
+
+REGION = "us-east-1"
+ENVIRONMENT = {
+    "AWS_ACCESS_KEY_ID": "testing",
+    "AWS_SECRET_ACCESS_KEY": "testing",
+    "AWS_DEFAULT_REGION": REGION,
+}
+
+
+@contextmanager
+def moto_server() -> Iterator[str]:
+    logging.getLogger("werkzeug").setLevel(logging.WARNING)  # a line per request is too much
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        yield f"http://{host}:{port}"
+    finally:
+        server.stop()
+
+
+class Ec2Layer:
+    """A boto3 EC2 client; calls that are not named here go through as they are."""
+
+    def __init__(self, url: str, seed: int = 0) -> None:
+        self.client = client("ec2", REGION, url)
+        self.rng = random.Random(seed)
+        self.throttled = 0.0  # share of purchases that are refused before they are made
+        self.lost = 0.0  # share whose answer never comes
+        self.full: set[str] = set()  # zones without capacity
+        self.most: dict[str, int] = {}  # zone -> machines that a fleet gets at most
+        self.prices: dict[tuple[str, str], float] = {}  # (type, zone) -> $/h
+        self.seen = Counter[str]()
+        self.bought: dict[str, list[str]] = {}  # token -> machines
+        self._answers: dict[str, tuple[str, dict[str, Any]]] = {}
+        self._evicted: set[str] = set()
+        self._zones = {
+            s["SubnetId"]: s["AvailabilityZone"] for s in self.client.describe_subnets()["Subnets"]
+        }
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.client, name)
+
+    @property
+    def subnets(self) -> dict[str, str]:
+        return {zone: subnet for subnet, zone in sorted(self._zones.items(), key=lambda pair: pair[1])}
+
+    def template(self) -> Any:
+        image = self.client.describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
+        return ensure_template(self.client, "proteus-test", machine_data(image, [], None))
+
+    def create_fleet(self, **request: Any) -> dict[str, Any]:
+        token = request["ClientToken"]
+        assert len(token) <= 64 and token.isascii()
+        if self.rng.random() < self.throttled:
+            self.seen["throttled"] += 1
+            raise failure("RequestLimitExceeded", "Request limit exceeded.", "CreateFleet", 400)
+        asked = json.dumps(request, sort_keys=True)
+        if token in self._answers:
+            before, answer = self._answers[token]
+            if before != asked:
+                raise failure(
+                    "IdempotentParameterMismatch", "same token, other parameters", "CreateFleet", 400
+                )
+            self.seen["same token"] += 1
+            return answer
+        answer = self._buy(request)
+        self._answers[token] = (asked, answer)
+        self.bought[token] = [each for group in answer["Instances"] for each in group["InstanceIds"]]
+        if self.rng.random() < self.lost:
+            self.seen["answer lost"] += 1
+            raise ReadTimeoutError(endpoint_url="ec2")
+        return answer
+
+    def _buy(self, request: dict[str, Any]) -> dict[str, Any]:
+        capacity = request["TargetCapacitySpecification"]
+        (override,) = request["LaunchTemplateConfigs"][0]["Overrides"]
+        zone = self._zones[override["SubnetId"]]
+        problem = {
+            "ErrorCode": "InsufficientInstanceCapacity",
+            "ErrorMessage": f"There is no Spot capacity available that matches your request in {zone}.",
+        }
+        wanted = capacity["TotalTargetCapacity"]
+        count = min(wanted, self.most.get(zone, wanted))
+        if capacity["DefaultTargetCapacityType"] == "spot" and (zone in self.full or count == 0):
+            self.seen["no capacity"] += 1
+            return {"FleetId": "fleet-0", "Instances": [], "Errors": [problem]}
+        self.seen["fleets"] += 1
+        key = "SpotTargetCapacity" if capacity["SpotTargetCapacity"] else "OnDemandTargetCapacity"
+        smaller = {**capacity, "TotalTargetCapacity": count, key: count}
+        answer = self.client.create_fleet(**{**request, "TargetCapacitySpecification": smaller})
+        assert answer["ResponseMetadata"]["HTTPStatusCode"] == 200
+        self.seen["partial"] += count < wanted
+        return {**answer, "Errors": [problem] if count < wanted else []}
+
+    def evict(self, machine_id: str) -> None:
+        """Take a machine as the market does."""
+        self.client.terminate_instances(InstanceIds=[machine_id])
+        self._evicted.add(machine_id)
+
+    def alive(self, job: str) -> list[dict[str, Any]]:
+        """Machines of a job, asked of moto without our own code."""
+        found = self.client.describe_instances(Filters=[{"Name": f"tag:{TAG_JOB}", "Values": [job]}])
+        instances = [each for r in found["Reservations"] for each in r["Instances"]]
+        return [each for each in instances if each["State"]["Name"] not in ("terminated", "shutting-down")]
+
+    def get_paginator(self, name: str) -> Any:
+        return _Pages(self, name)
+
+
+class _Pages:
+    def __init__(self, layer: Ec2Layer, name: str) -> None:
+        self._layer, self._name = layer, name
+
+    def paginate(self, **request: Any) -> Iterator[dict[str, Any]]:
+        if self._name == "describe_spot_price_history":
+            rows = [
+                {
+                    "Timestamp": datetime.fromtimestamp(request["StartTime"].timestamp(), UTC),
+                    "InstanceType": kind,
+                    "AvailabilityZone": zone,
+                    "ProductDescription": "Linux/UNIX",
+                    "SpotPrice": f"{price:.6f}",
+                }
+                for (kind, zone), price in sorted(self._layer.prices.items())
+                if kind in request["InstanceTypes"]
+            ]
+            half = len(rows) // 2
+            yield {"SpotPriceHistory": rows[:half]}
+            yield {"SpotPriceHistory": rows[half:]}
+            return
+        for page in self._layer.client.get_paginator(self._name).paginate(**request):
+            for reservation in page.get("Reservations", ()):
+                for each in reservation["Instances"]:
+                    if each["InstanceId"] in self._layer._evicted:
+                        each["StateReason"] = {
+                            "Code": "Server.SpotInstanceTermination",
+                            "Message": "capacity",
+                        }
+                        each["StateTransitionReason"] = "Server.SpotInstanceTermination"
+            yield page
+
+
+def failure(code: str, message: str, call: str, status: int) -> ClientError:
+    answer = {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    return ClientError(answer, call)  # type: ignore[arg-type]

@@ -1,0 +1,246 @@
+"""A job on EC2 as moto plays it: fleets, capacity, throttling, notices, evictions, budget, kills."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bidbrain.history import Market
+from bidbrain.ledger import Kind
+from bidbrain.live.aws_calls import client
+from bidbrain.live.cloud import Alert, CapacityError, CredentialsError, Order, RefusedError
+from bidbrain.live.guards import Guards
+from bidbrain.live.journal import Answered, Journal, Noticed
+from bidbrain.live.notices import SqsNotices
+from bidbrain.live.template import ensure_template, machine_data
+from bidbrain.rebill import rebill
+from tests.aws.ground import USD, AwsGround
+from tests.aws.layer import REGION, Ec2Layer
+from tests.bidbrain.live_kills import Fuse, FusedCloud, FusedJournal, Killed, pick
+from tests.bidbrain.live_makers import Memory
+
+pytestmark = pytest.mark.aws
+
+
+def order_of(ground: AwsGround, token: str, machines: int, market: Market | None = None) -> Order:
+    listing = ground.setting.listings[0]
+    return Order(token, market or listing.market, machines, 1, listing.on_demand)
+
+
+def test_a_job_from_first_to_last_machine(ec2: Ec2Layer) -> None:
+    ground, log = AwsGround(ec2, "plain"), Memory()
+    closing = ground.play(log)
+    assert closing.finished and closing.code == 0
+    assert not ec2.alive("plain")
+    assert ground.service is not None
+    ledger = ground.service.desk.ledger()
+    grants = [entry for entry in ledger.entries if entry.kind is Kind.GRANT]
+    assert Counter(str(entry.market) for entry in grants) == {
+        "c5.xlarge@on-demand": 1,
+        "c5.xlarge@us-east-1a": 6,  # the cheapest
+    }
+    assert ec2.seen["fleets"] == 2  # one for the reliable machines, one for six spot machines
+    # 120 s of boot and 0.7 h; 2 reliable machines at 0.17, 6 spot ones at 0.05 $/h.
+    assert ledger.micro_usd == pytest.approx((2 * 170_000 + 6 * 50_000) * (120 + 0.7 * 3600) / 3600, abs=5)
+    assert rebill(ledger, ground.setting.history).lines > 0
+
+
+def test_what_a_fleet_asks_for(ec2: Ec2Layer) -> None:
+    ground = AwsGround(ec2, "asks")
+    request = ground.cloud.fleet(order_of(ground, "asks-7", 5))
+    assert request["Type"] == "instant" and request["ClientToken"] == "asks-7"
+    assert request["SpotOptions"]["AllocationStrategy"] == "price-capacity-optimized"
+    (config,) = request["LaunchTemplateConfigs"]
+    assert config["LaunchTemplateSpecification"]["Version"] == "1"
+    assert "MaxPrice" not in config["Overrides"][0]
+    low = Order("t", ground.setting.listings[0].market, 1, 1, 60_000)
+    assert ground.cloud.fleet(low)["LaunchTemplateConfigs"][0]["Overrides"][0]["MaxPrice"] == "0.060000"
+    machines = ground.cloud.acquire(order_of(ground, "asks-7", 5))
+    assert {machine.token for machine in machines} == {"asks-7"} and len(machines) == 5
+    assert set(ground.cloud.held()) == set(machines)
+    assert ground.cloud.acquire(order_of(ground, "asks-7", 5)) == machines
+    ground.cloud.release((*(m.machine_id for m in machines), "i-0123456789abcdef0"))
+    assert not ground.cloud.held()
+    fates = ground.new_cloud().ended(tuple(machine.machine_id for machine in machines))
+    assert {fate.cause.value for fate in fates} == {"released"} and len(fates) == 5
+    with pytest.raises(RefusedError, match="no subnet for zone mars-1"):
+        ground.cloud.acquire(order_of(ground, "asks-8", 1, Market("c5.xlarge", "mars-1")))
+
+
+def test_full_pools_are_passed_over_and_left_alone_for_a_while(ec2: Ec2Layer) -> None:
+    ec2.full = {"us-east-1a"}
+    ec2.most = {"us-east-1b": 4}
+    ground, log = AwsGround(ec2, "full"), Memory()
+    closing = ground.play(log)
+    assert closing.finished
+    assert not ec2.alive("full")
+    answers = [r for r in log.records if isinstance(r, Answered) and r.order > 0]
+    assert [len(answer.machines) for answer in answers[:4]] == [0, 4, 0, 2]
+    assert "InsufficientInstanceCapacity" in answers[0].why
+    ground.at_s = next(iter(ground.cloud._full_until_s.values())) - 1
+    with pytest.raises(CapacityError, match="a short while ago"):
+        ground.cloud.acquire(order_of(ground, "full-late", 1))
+
+
+def test_a_template_gets_a_version_only_when_it_changes(ec2: Ec2Layer) -> None:
+    image = ec2.describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
+    made = [
+        ensure_template(ec2, "proteus-t", machine_data(image, [], None, disk_gib=size))
+        for size in (40, 40, 50, 40)
+    ]
+    assert [each.version for each in made] == ["1", "1", "2", "1"]
+    assert len({each.template_id for each in made}) == 1
+    ec2.create_launch_template(LaunchTemplateName="theirs", LaunchTemplateData={"ImageId": image})
+    with pytest.raises(RuntimeError, match="not ours"):
+        ensure_template(ec2, "theirs", machine_data(image, [], None))
+
+
+def event(kind: str, machine_id: str, at: str) -> str:
+    detail = {"instance-id": machine_id, "instance-action": "terminate"}
+    return json.dumps({"id": "1", "detail-type": kind, "source": "aws.ec2", "time": at, "detail": detail})
+
+
+def test_a_notice_by_queue_an_eviction_and_a_machine_instead(ec2: Ec2Layer, moto_url: str) -> None:
+    from bidbrain.instants import show_instant
+
+    sqs = client("sqs", REGION, moto_url)
+    url = sqs.create_queue(QueueName="notices")["QueueUrl"]
+    ground, log = AwsGround(ec2, "noticed", SqsNotices(sqs, url)), Memory()
+    victims: list[str] = []
+
+    def warn() -> None:
+        victims.extend(sorted(ground.engine.held)[:2])
+        kind = "EC2 Spot Instance Interruption Warning"
+        for victim in victims:
+            sqs.send_message(QueueUrl=url, MessageBody=event(kind, victim, show_instant(ground.at_s)))
+            sqs.send_message(QueueUrl=url, MessageBody=event(kind, victim, show_instant(ground.at_s)))
+        sqs.send_message(QueueUrl=url, MessageBody="no event")
+
+    ground.events = {
+        ground.start_s + 1200: warn,
+        ground.start_s + 1320: lambda: [ec2.evict(victim) for victim in victims],
+    }
+    closing = ground.play(log)
+    assert closing.finished
+    assert not ec2.alive("noticed")
+    noticed = [notice for r in log.records if isinstance(r, Noticed) for notice in r.notices]
+    assert sorted(n.machine_id for n in noticed) == victims
+    assert {(n.alert, n.deadline_s) for n in noticed} == {(Alert.TERMINATE, ground.start_s + 1320)}
+    assert ground.service is not None
+    ledger = ground.service.desk.ledger()
+    assert sum(entry.kind is Kind.EVICTION for entry in ledger.entries) == 2
+    grants = [e for e in ledger.entries if e.kind is Kind.GRANT and e.allocation != -1]
+    assert len(grants) == 8 and all(e.at_s >= ground.start_s + 1320 for e in grants[6:])
+    # Taken within their first hour: free.
+    evicted = {e.allocation for e in ledger.entries if e.kind is Kind.EVICTION}
+    assert not [e for e in ledger.entries if e.allocation in evicted and e.micro_usd]
+    assert "Messages" not in sqs.receive_message(QueueUrl=url)
+
+
+def test_the_budget_ends_it(ec2: Ec2Layer) -> None:
+    ground, log = AwsGround(ec2, "budget", hours=10.0), Memory()
+    closing = ground.play(log, guards=Guards(budget=2 * USD))
+    assert closing.code == 3 and not closing.finished
+    assert ground.engine.draining
+    assert not ec2.alive("budget")
+    assert ground.service is not None
+    assert 1.5 * USD < ground.service.desk.ledger().micro_usd <= 2 * USD
+
+
+def test_throttling_is_retried_by_the_client(moto_url: str) -> None:
+    """The first two answers are a full house; the call succeeds all the same."""
+    from botocore.awsrequest import AWSResponse
+
+    ec2 = client("ec2", REGION, moto_url)
+    refused: list[str] = []
+
+    def full(request: Any, **_: Any) -> AWSResponse | None:
+        if len(refused) == 2:
+            return None
+        refused.append(request.url)
+        error = b"<Error><Code>RequestLimitExceeded</Code><Message>m</Message></Error>"
+        body = b"<Response><Errors>" + error + b"</Errors></Response>"
+        raw = type("Raw", (), {"stream": lambda self, **_: iter([body]), "read": lambda self: body})()
+        return AWSResponse(request.url, 503, {}, raw)
+
+    ec2.meta.events.register("before-send.ec2.DescribeSubnets", full)
+    assert ec2.describe_subnets()["Subnets"]
+    assert len(refused) == 2
+
+
+def test_no_credentials_is_one_sentence(
+    moto_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with pytest.raises(CredentialsError, match="no AWS credentials were found"):
+        client("ec2", REGION, moto_url)
+
+
+def campaign(url: str, folder: Path, kills: int) -> Counter[str]:
+    """Jobs on a hostile EC2, their services killed at random moments: no orphan, no double, all end well."""
+    rng = random.Random(5)
+    moments: list[str] = []
+    seen: Counter[str] = Counter()
+    hostile: Counter[str] = Counter()
+    number = 0
+    while sum(seen.values()) < kills:
+        layer = Ec2Layer(url, seed=number)
+        layer.throttled, layer.lost = 0.15, 0.25
+        layer.most = {"us-east-1a": 4}
+        layer.full = {"us-east-1b"} if number % 2 else set()
+        name = f"kill{kills}x{number}"
+        ground = AwsGround(layer, name, hours=0.5)
+        ground.events = {
+            ground.start_s + at_s: lambda g=ground, a=layer: [a.evict(m) for m in sorted(g.engine.held)[:2]]
+            for at_s in (600, 1300)
+        }
+        plan: list[int | None] = (
+            [pick(rng, moments) for _ in range(min(3, kills - sum(seen.values())))] if moments else []
+        )
+        for at in [*plan, None]:
+            fuse = Fuse(at)
+            try:
+                with Journal(folder / name) as journal:
+                    cloud = FusedCloud(ground.new_cloud(), fuse)
+                    closing = ground.play(FusedJournal(journal, fuse), cloud)  # type: ignore[arg-type]
+            except Killed:
+                seen[fuse.where] += 1
+                continue
+            if at is not None:
+                continue  # it was over before the moment came
+            moments = moments or fuse.passed
+        assert closing.finished
+        assert not layer.alive(name), "orphans"
+        assert ground.service is not None
+        desk = ground.service.desk
+        known = {
+            m.machine_id
+            for r in Journal(folder / name).records
+            if isinstance(r, Answered)
+            for m in r.machines
+        }
+        bought = [machine for machines in layer.bought.values() for machine in machines]
+        assert sorted(known) == sorted(bought), "doubles"
+        assert len(layer.bought) <= desk.orders
+        hostile.update(layer.seen)
+        number += 1
+    print(f"{sum(seen.values())} kills in {number} jobs at {len(seen)} kinds of moment; {dict(hostile)}")
+    return seen
+
+
+def test_ten_kills(moto_url: str, tmp_path: Path) -> None:
+    assert sum(campaign(moto_url, tmp_path, 10).values()) == 10
+
+
+@pytest.mark.slow
+def test_a_hundred_kills(moto_url: str, tmp_path: Path) -> None:
+    assert len(campaign(moto_url, tmp_path, 100)) > 15
