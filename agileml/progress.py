@@ -33,7 +33,10 @@ class Snapshot:
 
 
 class Rate:
-    """Clocks per second over the last `RATE_WINDOW_S` seconds; a rollback starts it anew."""
+    """Clocks per second over the last `RATE_WINDOW_S` seconds in which clocks went by; a rollback starts it anew.
+
+    The time before the first clock, in which machines start, does not count.
+    """
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int]] = deque()
@@ -42,6 +45,8 @@ class Rate:
         """Take up that `clock` clocks are complete at `now_s`."""
         if self._seen and clock < self._seen[-1][1]:
             self._seen.clear()
+        if len(self._seen) == 1 and clock == self._seen[0][1]:
+            self._seen.clear()  # nothing has moved yet
         self._seen.append((now_s, clock))
         while len(self._seen) > 2 and self._seen[1][0] <= now_s - RATE_WINDOW_S:
             self._seen.popleft()

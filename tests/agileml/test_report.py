@@ -290,3 +290,14 @@ def test_rate_forgets_what_is_old_and_starts_anew_after_a_rollback() -> None:
     assert rate.clocks_per_s is None
     assert [duration(s) for s in (0.2, 59.5, 185, 7385)] == ["1 s", "1:00", "3:05", "2:03:05"]
     assert line(Snapshot(0, 5, None, 0, 0, 0, "1 of 3 machines"), None) == "clock 0/5 (1 of 3 machines)"
+
+
+def test_the_time_in_which_machines_start_is_no_part_of_the_rate() -> None:
+    rate = Rate()
+    for second in range(20):  # machines start
+        rate.add(second, 0)
+    assert rate.clocks_per_s is None
+    rate.add(20.0, 100)
+    assert rate.clocks_per_s == 100  # since it was last at rest, not over 20 s
+    rate.add(21.0, 100)
+    assert rate.clocks_per_s == 50  # a pause in the middle does count
