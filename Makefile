@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3; do $$p -c "" 2>/dev/nu
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: venv check test test-all bench demo clean
+.PHONY: venv check test test-all bench mutants demo clean
 
 venv: $(STAMP)
 
@@ -28,6 +28,9 @@ test-all: check
 
 bench: venv
 	@set -e; for b in benchmarks/bench_*.py; do echo "== $$b"; $(BIN)/python $$b --quick; done
+
+mutants: venv
+	$(BIN)/python -m tests.model.mutants
 
 demo: venv
 	@$(BIN)/proteus run configs/demo.yaml
