@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numba
 import numpy as np
 
-from agileml.core.layout import Block, Dense, Sparse
+from agileml.core.layout import Block, Dense, Sparse, read_only
 from straggler.coverage import Units, show
 
 
@@ -60,7 +60,9 @@ def _merge_blocks(left: Block | None, right: Block | None, into_left: bool) -> B
     most = left.rows.size + right.rows.size
     rows = np.empty(most, np.int32)
     values = np.empty((most, left.values.shape[1]), left.values.dtype)
-    n = _merge_rows(left.rows, left.values, right.rows, right.values, rows, values)
+    # As in optimizer.take_step: one compiled kernel, whether arrays came over the network or not.
+    pieces = (read_only(piece) for piece in (left.rows, left.values, right.rows, right.values))
+    n = _merge_rows(*pieces, rows, values)
     return Sparse(rows[:n], values[:n])
 
 

@@ -133,3 +133,10 @@ class Layout:
                 flat = np.ascontiguousarray(values, table.dtype).reshape(-1)
                 columns.append([Dense(flat[a:b]) if b > a else None for a, b in pairwise(cuts)])
         return [tuple(column[p] for column in columns) for p in range(self.partitions)]
+
+
+def read_only(array: Array) -> Array:
+    """A view that cannot be written through."""
+    view = array.view()
+    view.flags.writeable = False
+    return view

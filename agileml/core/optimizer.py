@@ -15,6 +15,7 @@ import numba
 import numpy as np
 
 from agileml.application import Array
+from agileml.core.layout import read_only
 from agileml.core.learning_rate import Schedule, schedule
 
 
@@ -238,5 +239,13 @@ def take_step(
     """One step over a flat block; returns the new parameters and state, new arrays unless `in_place`."""
     new_parameters = parameters if in_place else np.empty_like(parameters)
     new_state = state if in_place else [np.empty_like(array) for array in state]
-    algorithm.step(clock, parameters, gradient, state, new_parameters, new_state)
+    # numba compiles read-only arrays (what came over the network) and others apart: read through read-only views only.
+    algorithm.step(
+        clock,
+        read_only(parameters),
+        read_only(gradient),
+        [read_only(a) for a in state],
+        new_parameters,
+        new_state,
+    )
     return new_parameters, new_state

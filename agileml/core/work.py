@@ -273,6 +273,6 @@ def _blamed(place: str) -> Iterator[None]:
         raise
     except ContractError as error:
         raise UnitError(place, str(error)) from None
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # sys.exit() in user code must say where as well
         problem = f"{type(error).__name__}: {error}"
         raise UnitError(place, problem, traceback.format_exc()) from error
