@@ -129,7 +129,7 @@ class _Session:
         folder = RunFolder.create(self.config.out, self.name)
         try:
             folder.write_config(dump(self.config))
-            folder.events.write("run_started", config_name=self.name, versions=versions())
+            folder.events.write("run_started", config_name=self.name, versions=versions(), unix_s=time.time())
             started_s = time.monotonic()
             with Progress(self.config.clocks) as progress:
                 tables = train(folder, progress)
@@ -183,7 +183,7 @@ class _Session:
     def _elastic(self, fleet: Fleet, folder: RunFolder, progress: Progress) -> dict[str, Array]:
         from agileml.runtime.cast import Cast
         from agileml.runtime.conduct import Conductor
-        from agileml.runtime.local import owned
+        from agileml.runtime.own_folder import owned
         from agileml.runtime.wiring import socket_folder
 
         with owned(socket_folder(self.spec.run)), fleet:

@@ -15,12 +15,8 @@ import atexit
 import contextlib
 import math
 import os
-import secrets
-import shutil
 import signal
-import tempfile
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -30,6 +26,7 @@ import psutil
 
 from agileml.core.tier import Tier
 from agileml.runtime.cluster import ALLOCATION_LABEL, TIER_LABEL, NodeInfo, connect, use_tokens
+from agileml.runtime.own_folder import is_of, kill, new_folder, processes_of, remove, sweep
 
 # A raylet that died is found dead after about 0.5 s, one that is frozen after 3.5 s. The engine's own heartbeats are
 # faster; these must not be so fast that a busy machine looks dead.
@@ -40,8 +37,6 @@ HEALTH_CHECK = {
     "health_check_failure_threshold": 3,
 }
 OBJECT_STORE_BYTES = 80 << 20  # arrays go over our own data plane; Ray's store holds next to nothing
-PREFIX = "proteus-"
-OWNER = "owner"
 AUTH_VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
 
@@ -81,7 +76,7 @@ class LocalCluster:
 
     def __enter__(self) -> Self:
         sweep()
-        self._folder = _new_folder()
+        self._folder = new_folder()
         atexit.register(self.shutdown)
         self._catch_sigterm()
         try:
@@ -122,7 +117,7 @@ class LocalCluster:
         del self._machines[node_id]
         left = _tree(_raylet(node))
         self._cluster.remove_node(node, allow_graceful=True)
-        _kill(left)
+        kill(left)
 
     def kill(self, node_id: str) -> None:
         """Kill one machine as a whole: its raylet and all processes on it. Raises KeyError: no such machine.
@@ -132,7 +127,7 @@ class LocalCluster:
         node = self._nodes.pop(node_id)
         del self._machines[node_id]
         self._cluster.worker_nodes.discard(node)
-        _kill(_tree(_raylet(node)))
+        kill(_tree(_raylet(node)))
         _raylet_process(node).wait()
 
     def freeze(self, node_id: str) -> None:
@@ -146,7 +141,7 @@ class LocalCluster:
 
     def processes(self) -> list[psutil.Process]:
         """Every live process of this cluster, this one not included."""
-        return _processes_of(self._folder) if self._folder else []
+        return processes_of(self._folder) if self._folder else []
 
     def shutdown(self) -> None:
         """Disconnect, end every process and remove every file of the cluster; a second time does nothing."""
@@ -158,14 +153,12 @@ class LocalCluster:
             import ray
 
             ray.shutdown()
-            own = [child for child in psutil.Process().children() if _is_of(child, folder)]
-            _kill([process for child in own for process in _tree(child)])
-            _kill(
-                _processes_of(folder)
-            )  # workers of raylets that died on their own have another parent by now
+            own = [child for child in psutil.Process().children() if is_of(child, folder)]
+            kill([process for child in own for process in _tree(child)])
+            kill(processes_of(folder))  # workers of raylets that died on their own have another parent by now
             self._nodes.clear()
             self._machines.clear()
-            _remove(folder)
+            remove(folder)
             self._restore_environment()
 
     def _start_head(self) -> None:
@@ -238,83 +231,6 @@ def _put_environment(values: Mapping[str, str | None]) -> None:
             os.environ[name] = value
 
 
-def _new_folder() -> Path:
-    """A folder of mode 0700, with a name short enough for the socket paths below it (107 bytes), and a token in it."""
-    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir="/tmp"))
-    (folder / "ray").mkdir()
-    _sign(folder)
-    token = os.open(folder / "token", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        os.write(token, secrets.token_hex(32).encode())
-    finally:
-        os.close(token)
-    return folder
-
-
-def _sign(folder: Path) -> None:
-    """Write down that the folder is this process': what `sweep` goes by."""
-    me = psutil.Process()
-    (folder / OWNER).write_text(f"{me.pid} {me.create_time()}")
-
-
-@contextlib.contextmanager
-def owned(folder: Path) -> Iterator[None]:
-    """A folder `proteus-*` of mode 0700 that goes when this process leaves, or with `sweep` if it is killed."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _sign(folder)
-    try:
-        yield
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def sweep() -> list[Path]:
-    """Remove what runs of killed processes left behind: their processes and folders; returns the folders."""
-    removed = []
-    places = {Path("/tmp"), Path(tempfile.gettempdir())}
-    for folder in (folder for place in places for folder in place.glob(f"{PREFIX}*")):
-        try:
-            if folder.stat().st_uid != os.getuid():
-                continue
-            pid, created = (folder / OWNER).read_text().split()
-            alive = psutil.pid_exists(int(pid)) and psutil.Process(int(pid)).create_time() == float(created)
-        except (OSError, ValueError, psutil.NoSuchProcess):
-            continue  # no folder of ours, or one that is just being made or removed
-        if not alive:
-            _kill(_processes_of(folder))
-            _remove(folder)
-            removed.append(folder)
-    return removed
-
-
-def _remove(folder: Path, patience_s: float = 2.0) -> None:
-    """Delete the folder; what names its owner goes last, so that `sweep` knows an unfinished removal."""
-    deadline_s = time.monotonic() + patience_s
-    while (folder / "ray").exists() and time.monotonic() < deadline_s:
-        shutil.rmtree(folder / "ray", ignore_errors=True)  # fails where a dying process still writes
-    if not (folder / "ray").exists():
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _processes_of(folder: Path) -> list[psutil.Process]:
-    return [process for process in psutil.process_iter() if _is_of(process, folder)]
-
-
-def _is_of(process: psutil.Process, folder: Path) -> bool:
-    """Ray's own processes name the session's folder in their arguments; its workers, which overwrite those, write
-    their output there."""
-    if process.pid == os.getpid():
-        return False
-    with contextlib.suppress(psutil.Error, OSError):
-        if any(f"{folder}/" in argument for argument in process.cmdline()):
-            return True
-    for number in (1, 2):
-        with contextlib.suppress(OSError):
-            if os.readlink(f"/proc/{process.pid}/fd/{number}").startswith(f"{folder}/"):
-                return True
-    return False
-
-
 def _raylet_process(node: Any) -> Any:
     from ray._private import ray_constants
 
@@ -340,29 +256,6 @@ def _signal(processes: list[psutil.Process], number: int) -> None:
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.send_signal(number)
-
-
-def _kill(processes: list[psutil.Process], patience_s: float = 10.0) -> None:
-    """SIGKILL all of them; returns when they are dead (at most `patience_s`: one may hang in the kernel)."""
-    for process in processes:  # frozen first: a raylet must not start another while we go through the list
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.suspend()
-    for process in processes:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-    deadline_s = time.monotonic() + patience_s
-    while any(map(_lives, processes)) and time.monotonic() < deadline_s:
-        time.sleep(0.005)
-    for process in processes:
-        with contextlib.suppress(psutil.Error):
-            process.wait(0)  # our own children leave no zombies
-
-
-def _lives(process: psutil.Process) -> bool:
-    """Dead is also a process that is only waiting for its parent to ask for its exit status."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    return False
 
 
 @contextlib.contextmanager

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from agileml.runtime.local import only_here, owned, sweep
+from agileml.runtime.local import only_here
+from agileml.runtime.own_folder import owned, sweep
 from agileml.runtime.wiring import socket_folder
 
 OWNER = """
 import sys
-from agileml.runtime.local import owned
+from agileml.runtime.own_folder import owned
 from agileml.runtime.wiring import socket_folder
 with owned(socket_folder("test-owned")) :
     print("made", flush=True)
