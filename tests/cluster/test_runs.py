@@ -63,7 +63,20 @@ def shared(local_cluster: LocalCluster) -> LocalCluster:
     return local_cluster
 
 
-@pytest.mark.parametrize("base", [MF, MLR], ids=["mf momentum", "mlr adam"])
+SGD = {"kind": "sgd", "learning_rate": 0.001}
+ADAM = {"kind": "adam", "learning_rate": 0.01}
+GRID = [
+    pytest.param(MF, id="mf momentum"),
+    pytest.param(MLR, id="mlr adam"),
+    pytest.param({**MF, "optimizer": SGD}, id="mf sgd", marks=pytest.mark.slow),
+    pytest.param({**MF, "optimizer": ADAM}, id="mf adam", marks=pytest.mark.slow),
+    pytest.param({**MF, "model": {"mode": "steps"}}, id="mf steps", marks=pytest.mark.slow),
+    pytest.param({**MLR, "optimizer": SGD}, id="mlr sgd", marks=pytest.mark.slow),
+    pytest.param({**MLR, "optimizer": MF["optimizer"]}, id="mlr momentum", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize("base", GRID)
 def test_one_digest_for_every_set_of_machines(
     shared: LocalCluster, base: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
