@@ -1,0 +1,172 @@
+"""phi, sigma, lambda and nu of equations 4.2 and 4.3, measured from the running job's own clocks. Pure.
+
+A clock that was disturbed by nothing says how fast a set of machines is: work / seconds = phi(V) sum_i k_i nu_i. From
+such clocks nu of every type and phi come by alternating least squares, in relative errors. Disturbed clocks then say
+what a disturbance costs: the seconds that they took beyond what their machines needed for their work.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from bidbrain.footprint import scaling_efficiency
+from bidbrain.live.decide import Measured
+
+Floats = npt.NDArray[np.float64]
+KEPT = 2000  # clocks
+MIN_CLOCKS = 5
+MIN_EVENTS = 2
+ROUNDS = 30
+PRIOR = 0.05  # how much a type's nominal vCPUs weigh, in clocks: decides only where nothing was seen
+BEYOND = 1.05  # sizes above the job's own by less say nothing about phi
+
+
+class Disturbance(StrEnum):
+    """What happened during a clock."""
+
+    NONE = "none"
+    CHANGE = "change"  # machines came, or left as planned: sigma
+    EVICTION = "eviction"  # machines were taken: lambda
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Part of a clock with the same machines (working ones, by type)."""
+
+    seconds: float
+    machines: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Clock:
+    """One clock: its stretches in order, a new one at each disturbance. work_vcpu_s: new work; 0 if it was done again.
+
+    events: how many disturbances of the kind began in it (0 for clocks that still suffer from an earlier one).
+    """
+
+    stretches: tuple[Stretch, ...]
+    work_vcpu_s: float
+    disturbance: Disturbance = Disturbance.NONE
+    events: int = 0
+
+    @property
+    def seconds(self) -> float:
+        return sum(stretch.seconds for stretch in self.stretches)
+
+
+@dataclass(frozen=True)
+class Speeds:
+    """nu by type (vCPUs that one machine is worth) and phi; None where nothing says it."""
+
+    nu: dict[str, float]
+    phi: float | None
+
+
+def rate(
+    machines: Mapping[str, int], nu: Mapping[str, float], vcpus: Mapping[str, int], job_vcpus: int, phi: float
+) -> float:
+    """(4.3) per time: phi(V) sum_i k_i nu_i, vCPUs; V is nominal."""
+    size = sum(count * vcpus[kind] for kind, count in machines.items())
+    ideal = sum(count * nu.get(kind, vcpus[kind]) for kind, count in machines.items())
+    return scaling_efficiency(size, job_vcpus, phi) * ideal if ideal else 0.0
+
+
+def estimate_speeds(clocks: Sequence[Clock], vcpus: Mapping[str, int], job_vcpus: int, phi: float) -> Speeds:
+    """nu and phi from undisturbed clocks; `phi` is where it starts, and what holds if no size says otherwise."""
+    calm = [
+        (clock.stretches[0], clock.work_vcpu_s)
+        for clock in clocks
+        if clock.disturbance is Disturbance.NONE and clock.work_vcpu_s and len(clock.stretches) == 1
+    ]
+    counts = {kind: sum(kind in stretch.machines for stretch, _ in calm) for kind in vcpus}
+    kinds = [kind for kind in vcpus if counts[kind] >= MIN_CLOCKS]
+    usable = [
+        (stretch, work) for stretch, work in calm if stretch.machines and set(stretch.machines) <= set(kinds)
+    ]
+    if not usable:
+        return Speeds({}, None)
+    held = np.array([[stretch.machines.get(kind, 0) for kind in kinds] for stretch, _ in usable], np.float64)
+    rates = np.array([work / stretch.seconds for stretch, work in usable])
+    sizes = held @ np.array([vcpus[kind] for kind in kinds], np.float64)
+    nominal = np.array([vcpus[kind] for kind in kinds], np.float64)
+    beyond = sizes > BEYOND * job_vcpus
+    measures_phi = int(beyond.sum()) >= MIN_CLOCKS and int((~beyond).sum()) >= MIN_CLOCKS
+    nu = nominal
+    for _ in range(ROUNDS):
+        share = np.array([scaling_efficiency(each, job_vcpus, phi) for each in sizes])
+        nu = _relative_least_squares(held * share[:, None], rates, nominal)
+        if not measures_phi:
+            break
+        phi = _phi(rates[beyond], (held @ nu)[beyond], sizes[beyond], job_vcpus)
+    return Speeds(dict(zip(kinds, nu.tolist(), strict=True)), phi if measures_phi else None)
+
+
+def _relative_least_squares(held: Floats, rates: Floats, nominal: Floats) -> Floats:
+    """nu that minimises the squared relative errors of the rates, drawn a little to the nominal vCPUs."""
+    rows = np.vstack([held / rates[:, None], np.diag(PRIOR / nominal)])
+    target = np.concatenate([np.ones(len(rates)), np.full(len(nominal), PRIOR)])
+    return np.maximum(np.linalg.lstsq(rows, target, rcond=None)[0], 1e-9)
+
+
+def _phi(rates: Floats, ideal: Floats, sizes: Floats, job_vcpus: int) -> float:
+    """phi where rate = ideal (V0 + phi (V - V0)) / V, least squares in relative errors, within 0 .. 1."""
+    slope = ideal * (sizes - job_vcpus) / (sizes * rates)
+    rest = 1.0 - ideal * job_vcpus / (sizes * rates)
+    return float(np.clip(slope @ rest / (slope @ slope), 0.0, 1.0))
+
+
+def estimate_loss(
+    clocks: Sequence[Clock],
+    kind: Disturbance,
+    speeds: Speeds,
+    vcpus: Mapping[str, int],
+    job_vcpus: int,
+    phi: float,
+) -> float | None:
+    """Seconds lost per disturbance of a kind (lambda or sigma); None before two of them were seen."""
+    disturbed = [clock for clock in clocks if clock.disturbance is kind]
+    events = sum(clock.events for clock in disturbed)
+    if events < MIN_EVENTS or not speeds.nu:
+        return None
+    lost = sum(_lost_s(clock, speeds, vcpus, job_vcpus, phi) for clock in disturbed)
+    return max(0.0, lost / events)
+
+
+def _lost_s(clock: Clock, speeds: Speeds, vcpus: Mapping[str, int], job_vcpus: int, phi: float) -> float:
+    """Seconds of a clock beyond what its work needed: at full speed up to the last disturbance, the rest after it."""
+    left = clock.work_vcpu_s
+    *earlier, last = clock.stretches
+    for stretch in earlier:
+        left -= stretch.seconds * rate(stretch.machines, speeds.nu, vcpus, job_vcpus, phi)
+    now = rate(last.machines, speeds.nu, vcpus, job_vcpus, phi)
+    return last.seconds - (max(0.0, left) / now if now else 0.0)
+
+
+@dataclass
+class Estimator:
+    """Keeps the last clocks of a job and says what they say. vcpus: nominal, by type; phi: the config's."""
+
+    vcpus: Mapping[str, int]
+    job_vcpus: int
+    phi: float
+    _clocks: deque[Clock] = field(default_factory=lambda: deque(maxlen=KEPT))
+
+    def observe(self, clock: Clock) -> None:
+        assert clock.seconds > 0
+        self._clocks.append(clock)
+
+    def measured(self) -> Measured:
+        """All four, each as far as it was seen."""
+        clocks = list(self._clocks)
+        speeds = estimate_speeds(clocks, self.vcpus, self.job_vcpus, self.phi)
+        phi = self.phi if speeds.phi is None else speeds.phi
+        what = (speeds, self.vcpus, self.job_vcpus, phi)
+        lambda_s = estimate_loss(clocks, Disturbance.EVICTION, *what)
+        sigma_s = estimate_loss(clocks, Disturbance.CHANGE, *what)
+        return Measured(speeds.phi, lambda_s, sigma_s, speeds.nu)

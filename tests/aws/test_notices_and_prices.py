@@ -1,0 +1,160 @@
+"""The metadata service as IMDSv2 answers (a stub), events of EventBridge, prices by pages and their archive."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from bidbrain.history import Market
+from bidbrain.instants import parse_instant
+from bidbrain.live.aws_calls import refusal
+from bidbrain.live.cloud import (
+    Alert,
+    CapacityError,
+    CloudError,
+    CredentialsError,
+    QuotaError,
+    RefusedError,
+    UnknownOutcomeError,
+)
+from bidbrain.live.ec2_prices import Ec2Prices
+from bidbrain.live.notices import ImdsNotices, parse_event
+from bidbrain.readers import read_rows
+from tests.aws.layer import Ec2Layer
+
+pytestmark = pytest.mark.aws
+
+
+class Metadata(ThreadingHTTPServer):
+    """IMDSv2: a token by PUT, 401 without it, 404 for what is not."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.values = {"/latest/meta-data/instance-id": "i-0abc"}
+        self.tokens = 0
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Metadata
+
+    def _answer(self, code: int, text: str = "") -> None:
+        self.send_response(code)
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def do_PUT(self) -> None:
+        if self.path != "/latest/api/token" or "X-aws-ec2-metadata-token-ttl-seconds" not in self.headers:
+            return self._answer(400)
+        self.server.tokens += 1
+        return self._answer(200, f"token{self.server.tokens}")
+
+    def do_GET(self) -> None:
+        if self.headers.get("X-aws-ec2-metadata-token") != f"token{self.server.tokens}":
+            return self._answer(401)
+        if self.path not in self.server.values:
+            return self._answer(404)
+        return self._answer(200, self.server.values[self.path])
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        pass
+
+
+@pytest.fixture
+def metadata() -> Iterator[Metadata]:
+    server = Metadata()
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_the_metadata_service(metadata: Metadata) -> None:
+    source = ImdsNotices(f"http://127.0.0.1:{metadata.server_port}")
+    assert source.notices() == ()  # 404 is no notice
+    metadata.tokens += 1  # the token expired
+    at = "2026-05-01T12:02:00Z"
+    metadata.values["/latest/meta-data/spot/instance-action"] = json.dumps(
+        {"action": "terminate", "time": at}
+    )
+    metadata.values["/latest/meta-data/events/recommendations/rebalance"] = (
+        '{"noticeTime": "2026-05-01T11:00:00Z"}'
+    )
+    stop, hint = source.notices()
+    assert (stop.alert, stop.machine_id, stop.deadline_s) == (Alert.TERMINATE, "i-0abc", parse_instant(at))
+    assert (hint.alert, hint.deadline_s) == (Alert.REBALANCE, parse_instant("2026-05-01T11:00:00Z"))
+    assert metadata.tokens == 3
+
+
+def test_both_sources_name_one_notice(metadata: Metadata) -> None:
+    at = "2026-05-01T12:02:00Z"
+    metadata.values["/latest/meta-data/spot/instance-action"] = json.dumps(
+        {"action": "terminate", "time": at}
+    )
+    (near,) = ImdsNotices(f"http://127.0.0.1:{metadata.server_port}").notices()
+    far = parse_event(
+        json.dumps(
+            {
+                "detail-type": "EC2 Spot Instance Interruption Warning",
+                "time": "2026-05-01T12:00:00Z",
+                "detail": {"instance-id": "i-0abc", "instance-action": "terminate"},
+            }
+        )
+    )
+    assert near == far
+
+
+def test_events_of_other_kinds_and_no_events() -> None:
+    assert parse_event('{"detail-type": "EC2 Instance State-change Notification"}') is None
+    for body in ("", "[]", "{}", '{"detail-type": "EC2 Spot Instance Interruption Warning"}'):
+        with pytest.raises(ValueError, match="no EventBridge event"):
+            parse_event(body)
+
+
+def test_prices_come_by_pages_and_are_archived_once(ec2: Ec2Layer, tmp_path: Path) -> None:
+    markets = [
+        Market("c5.xlarge", "us-east-1a"),
+        Market("c5.xlarge", "us-east-1b"),
+        Market("m5.xlarge", "us-east-1a"),
+    ]
+    for number, market in enumerate(markets):
+        ec2.prices[(market.instance_type, market.zone)] = 0.05 + number / 100
+    ec2.prices[("c5.xlarge", "us-east-1f")] = 0.01  # not asked for
+    archive = tmp_path / "prices.csv.gz"
+    prices = Ec2Prices(ec2, markets, archive)
+    now_s = parse_instant("2026-05-01T12:00:00Z")
+    prices.refresh(now_s)
+    assert [prices.price(market, now_s) for market in markets] == [50_000, 60_000, 70_000]
+    ec2.prices[("c5.xlarge", "us-east-1a")] = 0.08
+    prices.refresh(now_s + 30)  # too early
+    assert prices.price(markets[0], now_s + 30) == 50_000
+    prices.refresh(now_s + 60)
+    assert prices.price(markets[0], now_s + 60) == 80_000
+    assert prices.price(markets[0], now_s - 7000) == 50_000
+    rows = list(read_rows(archive))
+    assert len(rows) == 6 and {row[2] for row in rows} == {"us-east-1a", "us-east-1b"}
+    with pytest.raises(CloudError, match=r"no spot price of c5.9x@us-east-1a"):
+        Ec2Prices(ec2, [Market("c5.9x", "us-east-1a")]).price(Market("c5.9x", "us-east-1a"), now_s)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("InsufficientInstanceCapacity", CapacityError),
+        ("VcpuLimitExceeded", QuotaError),
+        ("MaxSpotInstanceCountExceeded", QuotaError),
+        ("UnauthorizedOperation", CredentialsError),
+        ("RequestLimitExceeded", UnknownOutcomeError),
+        ("InvalidParameterValue", RefusedError),
+    ],
+)
+def test_error_codes(code: str, kind: type[CloudError]) -> None:
+    error = refusal(code, "It is so.\n Really.", "3 x c5@a")
+    assert type(error) is kind
+    assert str(error) == f"3 x c5@a: AWS answers {code}, It is so. Really"
