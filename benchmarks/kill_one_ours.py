@@ -125,9 +125,7 @@ def costs(events: Sequence[Mapping[str, Any]], struck: Sequence[tuple[str, float
             Cost(
                 kind,
                 resumed_s=min(event["t_s"] for event in clocks if event["t_s"] > views[0]["t_s"]) - at_s,
-                passed_s=min(
-                    e["t_s"] for e in clocks if e["t_s"] > views[0]["t_s"] and e["clock"] > before
-                )
+                passed_s=min(e["t_s"] for e in clocks if e["t_s"] > views[0]["t_s"] and e["clock"] > before)
                 - at_s,
                 clocks_redone=sum(event["redone"] for event in views),
                 clock_s=statistics.median(later - earlier for earlier, later in pairwise(alone)),
