@@ -146,6 +146,7 @@ class Simulation:
         self.committed = INITIAL
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._sequence = 0
+        self._cuts_until_s = 0.0  # until then some machine is cut off
         self._aimed = [fault for fault in s.faults if fault.aim]
         self._aim_counts: Counter[int] = Counter()
 
@@ -420,13 +421,17 @@ class Simulation:
             self.aim(type(message).__name__)
 
     def deliver(self, sender: str, to: str, message: Message) -> None:
-        if any((n := self.nodes.get(end)) and self.now_s < n.cut_until_s for end in (sender, to)):
+        if self.now_s < self._cuts_until_s and self.is_cut(sender, to):
             return
         if to == CONTROLLER:
             for controller in self.controllers:
                 self.tell(controller, Received(sender, message))
         elif (node := self.nodes.get(to)) is not None:
             self.on(node, lambda: self.do_node(node, node.node.handle(sender, message, self.now_s)))
+
+    def is_cut(self, sender: str, to: str) -> bool:
+        """True when no message gets through between these two."""
+        return any((n := self.nodes.get(end)) and self.now_s < n.cut_until_s for end in (sender, to))
 
     # -- faults ---------------------------------------------------------------------------------------------
 
@@ -490,6 +495,7 @@ class Simulation:
                     self.freeze(node, fault.seconds)
                 case "cut":
                     node.cut_until_s = self.now_s + fault.seconds
+                    self._cuts_until_s = max(self._cuts_until_s, node.cut_until_s)
                 case "slow":
                     node.slow_until_s = self.now_s + fault.seconds
                 case _:
