@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import urllib.request
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -185,6 +186,11 @@ def test_no_credentials_is_one_sentence(
         client("ec2", REGION, moto_url)
 
 
+def forget(url: str) -> None:
+    """moto keeps terminated machines for ever, and every listing goes through them."""
+    urllib.request.urlopen(urllib.request.Request(f"{url}/moto-api/reset", method="POST"), timeout=30).close()
+
+
 def campaign(url: str, folder: Path, kills: int) -> Counter[str]:
     """Jobs on a hostile EC2, their services killed at random moments: no orphan, no double, all end well."""
     rng = random.Random(5)
@@ -193,6 +199,7 @@ def campaign(url: str, folder: Path, kills: int) -> Counter[str]:
     hostile: Counter[str] = Counter()
     number = 0
     while sum(seen.values()) < kills:
+        forget(url)
         layer = Ec2Layer(url, seed=number)
         layer.throttled, layer.lost = 0.15, 0.25
         layer.most = {"us-east-1a": 4}
