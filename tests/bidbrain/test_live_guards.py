@@ -15,13 +15,15 @@ from bidbrain.books import Books
 from bidbrain.history import History, Market
 from bidbrain.ledger import Kind
 from bidbrain.live.decide import steps_of
+from bidbrain.live.dry_run import BudgetError, dry_run
 from bidbrain.live.guards import Guards, exposure, spent
-from bidbrain.live.journal import Buy, Draining, Noticed, Passed
+from bidbrain.live.journal import Buy, Decided, Draining, Noticed, Passed
 from bidbrain.live.replay import MarketClock, Warnings
+from bidbrain.live.service import Service
 from bidbrain.policy.base import Request
 from bidbrain.policy.registry import find_scheme
 from bidbrain.setting import Job, Setting
-from tests.bidbrain.live_makers import Ground, Memory, play
+from tests.bidbrain.live_makers import Ground, Memory, plan_of, play
 from tests.bidbrain.makers import EVALUATE, make_setting
 
 START_S = EVALUATE.start_s + 140_002
@@ -158,9 +160,6 @@ def test_market_time_runs_at_its_speed() -> None:
 
 
 def test_a_service_that_is_told_to_stop_drains(setting: Setting, tmp_path: Path) -> None:
-    from bidbrain.live.service import Service
-    from tests.bidbrain.live_makers import plan_of
-
     ground, log = Ground(setting, START_S), Memory()
     service = Service(
         plan_of(setting, find_scheme("proteus"), START_S), ground.replay, ground.engine, ground, log
@@ -178,3 +177,22 @@ def test_a_service_that_is_told_to_stop_drains(setting: Setting, tmp_path: Path)
     assert (closing.finished, closing.reason, closing.code) == (False, "stopped by its user", 0)
     assert ground.engine.draining
     assert not ground.launcher.running
+
+
+def test_a_dry_run_shows_the_first_decision_and_buys_nothing(setting: Setting) -> None:
+    ground = Ground(setting, START_S)
+    shown = dry_run(plan_of(setting, find_scheme("proteus"), START_S), ground.replay, START_S)
+    assert not ground.replay.purchases
+    log = Memory()
+    _, ledger = play(ground, find_scheme("proteus"), log)
+    first = next(record for record in log.records if isinstance(record, Decided))
+    assert shown.decided.steps == first.steps
+    charges = [e.micro_usd or 0 for e in ledger.entries if e.kind is Kind.CHARGE and e.at_s == START_S]
+    assert shown.first_hour == setting.reliable.hourly + sum(charges[:1])
+    assert shown.per_vcpu_hour == shown.first_hour / shown.vcpus
+
+
+def test_a_budget_below_the_first_hour_is_one_sentence(setting: Setting) -> None:
+    plan = plan_of(setting, find_scheme("proteus"), START_S, Guards(budget=100_000))
+    with pytest.raises(BudgetError, match=r"budget_usd: found 0\.100000 \$, expected at least 0\.627000"):
+        dry_run(plan, Ground(setting, START_S).replay, START_S)
