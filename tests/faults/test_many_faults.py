@@ -1,0 +1,60 @@
+"""The long versions: twelve faults for many seeds on real nodes, and fifty changes that must leak nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from agileml.runtime.head import HeadState
+from tests.agileml.engine_rig import reference
+from tests.faults.fault_rig import MF, FaultRig, job
+
+pytestmark = [pytest.mark.slow, pytest.mark.cluster]
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("config", ["mf", "mlr"])
+def test_twelve_faults(config: str, seed: int, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "agileml.cli", "chaos", f"configs/{config}.yaml", "--seed", str(seed)]
+    command += ["--faults", "12", "--set", "clocks=300", "--out", str(tmp_path / "chaos")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=400)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    print(done.stdout.splitlines()[-1])
+    assert "12 of 12 faults fired" in done.stdout
+    assert "same bits, 0 processes left" in done.stdout
+
+
+CHANGES = 50
+
+
+def shared_memory() -> set[str]:
+    return {path.name for path in Path("/dev/shm").iterdir()}
+
+
+def test_fifty_changes_leak_no_descriptor_and_no_thread(tmp_path: Path) -> None:
+    """In one process, where every machine's and the controller's descriptors are counted together."""
+    values = job(MF, clocks=300, machines={"reliable": 1, "transient": 3, "max": 8})
+    process = psutil.Process()
+    cut = {"at_clock": 0, "cut": 1, "seconds": 0.05}
+    values["plan"] = [{**cut, "at_clock": 4 * index + 4} for index in range(CHANGES)]
+    seen: dict[int, int] = {}
+    quiet = [0]
+
+    def look(rig: FaultRig, state: HeadState) -> None:
+        quiet[0] += sum(
+            dated.note.kind == "plan" and dated.note.fields["status"] == "finished" for dated in state.notes
+        )
+        seen[quiet[0]] = process.num_fds()
+
+    before = shared_memory()
+    ran = FaultRig(values, tmp_path, look).finish()
+    assert ran.sha256 == reference(values)
+    assert quiet[0] == CHANGES
+    early, late = max(seen[n] for n in range(3, 8)), max(seen[n] for n in range(CHANGES - 5, CHANGES))
+    print(f"descriptors: {early} after 3 to 7 changes, {late} after {CHANGES - 5} to {CHANGES - 1}")
+    assert late <= early + 8
+    assert shared_memory() <= before
