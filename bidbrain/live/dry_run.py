@@ -11,8 +11,8 @@ from bidbrain.live.cloud import Cloud
 from bidbrain.live.decide import Measured, allowed, decide, view_of
 from bidbrain.live.desk import Desk
 from bidbrain.live.guards import of_new
+from bidbrain.live.job import Plan
 from bidbrain.live.journal import Buy, BuyOnDemand, Decided, Opened
-from bidbrain.live.service import Plan
 from bidbrain.money import HOUR_S, machine_seconds_micro_usd, show_usd
 
 

@@ -8,8 +8,9 @@ from bidbrain.history import History, Market, Steps
 from bidbrain.instants import Interval
 from bidbrain.live.ec2 import Ec2, NoticeSource, Place
 from bidbrain.live.guards import Guards
+from bidbrain.live.job import Log, Plan
 from bidbrain.live.journal import Closing
-from bidbrain.live.service import Log, Plan, Service
+from bidbrain.live.service import Service
 from bidbrain.policy.today import Elastic
 from bidbrain.setting import Engine, Job, Listing, Reliable, Setting
 from tests.aws.layer import Ec2Layer

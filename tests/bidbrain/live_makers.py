@@ -10,9 +10,10 @@ from bidbrain.ledger import Ledger
 from bidbrain.live.cloud import Cloud, Machine, Notice
 from bidbrain.live.desk import Desk
 from bidbrain.live.guards import Guards
+from bidbrain.live.job import EngineReport, Log, Plan
 from bidbrain.live.journal import Closing, Journal, Record
 from bidbrain.live.replay import InstantLauncher, Replay, Warnings
-from bidbrain.live.service import EngineReport, Log, Plan, Service
+from bidbrain.live.service import Service
 from bidbrain.policy.registry import Scheme
 from bidbrain.setting import Setting
 from bidbrain.simulator import Progress
