@@ -600,7 +600,7 @@ class Controller:
 
     def _fire_plan(self) -> None:
         view = self.view
-        if view is None or self._restarted:
+        if view is None or self._restarted or self.plan.is_over:
             return
         gone = [m.name for m in self.members.nodes.values() if m.is_gone]
         done = self.plan.settle(view.members, gone, self._now_s, is_quiet=self.is_quiet)
