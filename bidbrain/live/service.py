@@ -175,7 +175,7 @@ class Service:
             if not self._reliable(now_s):
                 return
             while (at_s := min([desk.next_s(), *gone.values()])) <= now_s or self._asked:
-                at_s = min(at_s, now_s)
+                at_s = max(min(at_s, now_s), self._last_s())  # a purchase may have taken seconds
                 if desk.draining is not None and at_s >= desk.draining.deadline_s:
                     return
                 self._happen(at_s, gone)
@@ -294,7 +294,7 @@ class Service:
 
     def _decide(self, at_s: int, now_s: int, quotes: Quotes) -> bool:
         """Ask the policy and do what it says; False: an answer is still missing."""
-        as_of_s = at_s if now_s - at_s <= LATE_S else now_s
+        as_of_s = max(at_s if now_s - at_s <= LATE_S else now_s, self._last_s())
         plan, desk = self._plan, self.desk
         report = self._engine.report(as_of_s)
         view = view_of(plan.setting, desk, quotes, report.measured, plan.guards, report.done_vcpu_s)
@@ -308,6 +308,7 @@ class Service:
         assert decided is not None
         at_s = at_s if now_s - at_s <= LATE_S else now_s
         while True:
+            at_s = max(at_s, self._last_s())
             due = desk.due(at_s)
             if due and (decided.fill is not None or desk.step is None):
                 if not self._ask(due[0], at_s):

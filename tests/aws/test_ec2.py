@@ -145,12 +145,12 @@ def test_a_notice_by_queue_an_eviction_and_a_machine_instead(ec2: Ec2Layer, moto
 
 def test_the_budget_ends_it(ec2: Ec2Layer) -> None:
     ground, log = AwsGround(ec2, "budget", hours=10.0), Memory()
-    closing = ground.play(log, guards=Guards(budget=2 * USD))
+    closing = ground.play(log, guards=Guards(budget=USD))
     assert closing.code == 3 and not closing.finished
     assert ground.engine.draining
     assert not ec2.alive("budget")
     assert ground.service is not None
-    assert 1.5 * USD < ground.service.desk.ledger().micro_usd <= 2 * USD
+    assert 0.75 * USD < ground.service.desk.ledger().micro_usd <= USD
 
 
 def test_throttling_is_retried_by_the_client(moto_url: str) -> None:

@@ -11,14 +11,17 @@ from bidbrain.config import SimulateConfig
 from bidbrain.generate import Character, generate
 from bidbrain.history import History
 from bidbrain.instants import Interval
-from bidbrain.ledger import Ledger, lines_of
+from bidbrain.ledger import Kind, Ledger, lines_of
+from bidbrain.live.job import EngineReport
 from bidbrain.live.journal import Decided
+from bidbrain.live.replay import InstantLauncher, MarketClock, Replay
+from bidbrain.live.service import Service
 from bidbrain.policy.registry import find_scheme
 from bidbrain.pool_plan import make_pool_plan
 from bidbrain.rebill import rebill
 from bidbrain.setting import Bidding, Job, Setting
 from bidbrain.simulator import simulate
-from tests.bidbrain.live_makers import Ground, Memory, play, play_in
+from tests.bidbrain.live_makers import Ground, Memory, plan_of, play, play_in
 from tests.bidbrain.makers import EVALUATE, ON_DEMAND, make_setting
 
 SCHEMES = ("proteus", "renewal", "standard_checkpoint", "standard_agileml", "on_demand")
@@ -107,6 +110,48 @@ def test_the_journal_on_disk_gives_the_same_ledger(settings, tmp_path: Path) -> 
     # A second service on a closed journal has nothing to do, and says the same.
     _, again = play_in(tmp_path, Ground(setting, start_s), find_scheme("proteus"))
     assert list(lines_of(again)) == list(lines_of(ledger))
+
+
+class Until:
+    """An engine that is done at an instant."""
+
+    def __init__(self, done_s: int) -> None:
+        self.done_s = done_s
+
+    def report(self, now_s: int) -> EngineReport:
+        return EngineReport(0.0, self.done_s if now_s >= self.done_s else None)
+
+    def __getattr__(self, name: str):
+        return lambda *arguments: None
+
+
+@pytest.mark.parametrize("rules", RULES)
+def test_while_time_passes_between_any_two_calls(settings, rules: str) -> None:
+    """Every look at the clock costs over a second of market time; the bill is still what the history says."""
+    setting, start_s = settings[rules], EVALUATE.start_s + 140_002
+    wall = 0.0
+
+    def clock() -> float:
+        nonlocal wall
+        wall += 0.001
+        return wall
+
+    def sleep(seconds: float) -> None:
+        nonlocal wall
+        wall += seconds
+
+    market_time = MarketClock(start_s, 1200.0, 0.01, clock, sleep)
+    launcher = InstantLauncher()
+    market = Replay(setting, market_time.now_s, launcher)
+    plan = plan_of(setting, find_scheme("proteus"), start_s)
+    service = Service(plan, market, Until(start_s + 3 * 3600), market_time, Memory())
+    assert service.run().finished
+    ledger = service.desk.ledger()
+    audit = rebill(ledger, setting.history)
+    assert not audit.differences and audit.lines > 5
+    assert [e.at_s for e in ledger.entries] == sorted(e.at_s for e in ledger.entries)
+    assert sum(e.kind is Kind.EVICTION for e in ledger.entries) > 2
+    assert not launcher.running
 
 
 @pytest.mark.slow
