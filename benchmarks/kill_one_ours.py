@@ -120,7 +120,7 @@ def costs(events: Sequence[Mapping[str, Any]], struck: Sequence[tuple[str, float
         views = [event for event in mine if event["kind"] == "view"]
         before = max(event["clock"] for event in events if event["kind"] == "clock" and event["t_s"] <= at_s)
         clocks = [event for event in mine if event["kind"] == "clock"]
-        alone = [event["t_s"] for event in clocks if views[0]["t_s"] < event["t_s"] < views[1]["t_s"]]
+        alone = [event["t_s"] for event in clocks if event["t_s"] > views[0]["t_s"]][:6]
         found.append(
             Cost(
                 kind,

@@ -47,6 +47,8 @@ class Ran:
 class Rig:
     """Starts the machines of a config and waits for the end."""
 
+    node_ip = "127.0.0.1"
+
     def __init__(
         self, values: Mapping[str, Any] | JobConfig, folder: Path, application: Application | None = None
     ):
@@ -56,7 +58,7 @@ class Rig:
         waiting = self.spec.waiting_machines()
         start = config.machines
         expected = start.reliable + start.transient + sum(waiting.values())
-        self.head = Head(self.spec, expected, "127.0.0.1", self.keys, FileStore(folder / "records"))
+        self.head = Head(self.spec, expected, self.node_ip, self.keys, FileStore(folder / "records"))
         self.machines: dict[str, Machine] = {}
         self.head.start()
         for tier, count, admitted in [
@@ -69,7 +71,7 @@ class Rig:
 
     def add(self, tier: Tier, *, admitted: bool = True) -> Machine:
         name = f"m{len(self.machines)}"
-        machine = Machine(name, self.spec, self.spec.build(), "127.0.0.1", self.keys, self.head.address)
+        machine = Machine(name, self.spec, self.spec.build(), self.node_ip, self.keys, self.head.address)
         self.machines[name] = machine
         machine.start()
         self.head.register(machine.address, NodeUp(name, tier, "", admitted))

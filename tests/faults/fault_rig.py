@@ -72,7 +72,7 @@ class FaultRig(Rig):
         """Another controller takes over from what is durable."""
         expected = len(self.machines)
         self.head.stop()
-        self.head = Head(self.spec, expected, "127.0.0.1", self.keys, FileStore(self._records))
+        self.head = Head(self.spec, expected, self.node_ip, self.keys, FileStore(self._records))
         self.head.start()
         for name, machine in self.machines.items():
             if name not in self._killed:
