@@ -24,7 +24,7 @@ from agileml.runtime.fleet import Appeared, Draining, FleetEvent, LocalFleet
 from agileml.runtime.spec import RunSpec
 
 FROZEN_S = 2.5  # Ray itself gives a machine up after 3.5 s
-BETWEEN_S = (2.0, 3.0)  # from everybody being at work to the next strike
+BETWEEN_S = (1.0, 2.0)  # from everybody being at work to the next strike
 
 
 class DoneError(Exception):

@@ -147,7 +147,10 @@ if __name__ == "__main__":
     os.environ |= {"RAY_TRAIN_V2_ENABLED": "1", "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
     is_tuned = sys.argv[1] == "tuned"
     if is_tuned:
-        os.environ |= {"RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2", "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "5"}
+        os.environ |= {
+            "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
+            "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "5",
+        }
     with tempfile.TemporaryDirectory(prefix="kr-", dir="/tmp") as name:
         os.environ["RAY_TMPDIR"] = name
         results = measure(is_tuned, int(sys.argv[2]), Path(name))
