@@ -67,21 +67,14 @@ def check_commit(simulation: Simulation, record: Record) -> None:
 
 
 def check_given_up(simulation: Simulation, view: View, committed: CutId) -> None:
-    """The committed cut is given up only when a part of it is with no machine that lives."""
+    """The committed cut is given up only when the backup of a part is dead, and its owner has no copy of its own."""
     for partition, owner in enumerate(view.owner):
-        for machine in simulation.nodes.values():
-            node = machine.node
-            held = [name for p, name, _ in node.backup.parts() if p == partition]
-            held += [name for (_, p), (name, _) in node.backup._staged.items() if p == partition]
-            if machine.name == owner:
-                held += [
-                    n for shard in node.server._copies.get(partition, {}).values() for n in shard.own_cuts
-                ]
-            if committed in held and not machine.is_dead:
-                break
-        else:
+        backup, server = simulation.nodes[view.backup[partition]], simulation.nodes[owner]
+        copies = server.node.server._copies.get(partition, {}).values()
+        has_own = not server.is_dead and any(committed in shard.own_cuts for shard in copies)
+        if backup.is_dead and not has_own:
             return
-    raise AssertionError(f"{committed} is given up although every part of it is there")
+    raise AssertionError(f"{committed} is given up although a machine that lives has every part of it")
 
 
 def check_rollbacks(simulation: Simulation) -> None:
