@@ -95,7 +95,8 @@ def test_a_process_that_is_killed_alone_is_replaced_and_counted(
     assert result.summary["params_sha256"] == reference(values)
     (lost,) = [machine for event in log_of(result, "lost")[:1] for machine in event["machines"]]
     joined = [machine for event in log_of(result, "join") for machine in event["machines"]]
-    assert joined == ["m0", "m1", "m2", "m3"]  # m3 is the other process on the machine of the one that died
+    # The first three are ready in any order; m3 is the other process on the machine of the one that died.
+    assert (sorted(joined[:3]), joined[3:]) == (["m0", "m1", "m2"], ["m3"])
     tiers = result.summary["machines"]
     assert sum(tier["lost"] for tier in tiers.values()) == 1, (lost, tiers)
     assert sum(tier["joined"] for tier in tiers.values()) == 1
