@@ -8,6 +8,7 @@ at once, by reference.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from agileml.core.backup import Backup
@@ -55,6 +56,7 @@ from agileml.core.messages import (
     ShardCopy,
     Status,
 )
+from agileml.core.patience import Patience
 from agileml.core.server import Server, Stores
 from agileml.core.view import CutId, View
 from agileml.core.worker import Worker
@@ -89,6 +91,7 @@ class Node:
         self._outcomes: dict[int, Saved | SaveFailed] = {}
         self._status_due_s = 0.0
         self._retry_due_s = 0.0
+        self._patience = Patience(timers.retry_s)
         self._reported_limit = -1
 
     # -- the three entrances --------------------------------------------------------------------------------
@@ -116,14 +119,27 @@ class Node:
     def tick(self, now_s: float) -> list[NodeCommand]:
         """Time passed: say how we are, repeat what was not answered."""
         if now_s >= self._retry_due_s:
-            self._retry_due_s = now_s + self.timers.retry_s
-            self.server.resend()
-            self.backup.resend()
-            if not self.is_frozen:
-                self.worker.resend()
-            for fetch in self._fetching.values():
-                self._ask_for(fetch)
+            self._retry_due_s = now_s + self.timers.retry_s / 2
+            self._repeat(now_s)
         return self._flush(now_s)
+
+    def _repeat(self, now_s: float) -> None:
+        """Send again what was not answered for long enough."""
+        fresh, self._out[:] = list(self._out), []
+        self.server.resend()
+        self.backup.resend()
+        if not self.is_frozen:
+            self.worker.resend()
+        for fetch in self._fetching.values():
+            self._ask_for(fetch)
+        self._patience.begin(now_s)
+        repeated = [
+            command
+            for command in self._out
+            if not isinstance(command, Send) or self._patience.is_due((command.to, _name(command.message)))
+        ]
+        self._patience.end()
+        self._out[:] = fresh + repeated
 
     # -- inside ---------------------------------------------------------------------------------------------
 
@@ -301,3 +317,18 @@ class Node:
         self.backup.adopt(view, self.name)
         self.worker.adopt(view)
         self._status_due_s = now_s
+
+
+def _name(message: Message) -> Hashable:
+    """What a message is about: two that say the same have the same name."""
+    match message:
+        case Part():
+            return "part", message.epoch, message.partition, message.cut.clock
+        case Get():
+            return "get", message.epoch, message.partition, message.role
+        case Push():
+            return "push", message.epoch, message.partition, message.clock, message.bundle
+        case Pull():
+            return "pull", message.epoch, message.partition, message.clock
+        case _:
+            return message  # small, and without arrays
