@@ -1,0 +1,76 @@
+"""Where on EC2 a job's machines are made, and from what: the part of a config that `proteus aws` reads."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+AMAZON_LINUX = "resolve:ssm:/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64"
+
+Names = Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
+
+
+class Site(BaseModel):
+    """One stack: everything that `proteus aws up` makes under one name in one region.
+
+    name: of the stack, in all names and tags. zones: where spot machines are bought; the first one has the head and
+    the reliable machines. types: of the spot machines. image: an AMI id, or resolve:ssm:PARAMETER. subnets: zone ->
+    subnet id; of the default VPC where nothing is said. bucket: one that is there already; None: one of our own.
+    on_demand, vcpus: dollars per hour and vCPUs of types that the package's table does not know.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = "proteus"
+    region: str
+    zones: Names
+    types: Names
+    reliable_type: str | None = None
+    head_type: str = "m5.large"
+    image: str = AMAZON_LINUX
+    subnets: dict[str, str] = {}
+    bucket: str | None = None
+    disk_gib: Annotated[int, Field(ge=8, le=16_384)] = 40
+    on_demand: dict[str, Annotated[float, Field(gt=0)]] = {}
+    vcpus: dict[str, Annotated[int, Field(ge=1)]] = {}
+    tags: dict[str, str] = {}
+
+    @field_validator("name")
+    @classmethod
+    def _short_name(cls, name: str) -> str:
+        if not re.fullmatch(r"[a-z][a-z0-9-]{0,22}[a-z0-9]", name):
+            raise ValueError("a name of 2 to 24 of a-z, 0-9 and dash is expected, with a letter first")
+        return name
+
+    @field_validator("zones", "types")
+    @classmethod
+    def _once(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(names)) != len(names):
+            raise ValueError("a name stands there twice")
+        return names
+
+    @field_validator("image")
+    @classmethod
+    def _image(cls, image: str) -> str:
+        if not re.fullmatch(r"ami-[0-9a-f]{8,17}|resolve:ssm:\S+", image):
+            raise ValueError("an AMI id (ami-...) or resolve:ssm:PARAMETER is expected")
+        return image
+
+    @field_validator("tags")
+    @classmethod
+    def _free_tags(cls, tags: dict[str, str]) -> dict[str, str]:
+        if taken := [key for key in tags if key.startswith(("proteus:", "aws:")) or key == "Name"]:
+            raise ValueError(f"the tag {taken[0]} is taken")
+        return tags
+
+    @property
+    def of_reliable(self) -> str:
+        """The type of the reliable machines."""
+        return self.reliable_type or self.types[0]
+
+    @property
+    def all_types(self) -> tuple[str, ...]:
+        """Every type that may be started, each once."""
+        return tuple(dict.fromkeys((*self.types, self.of_reliable, self.head_type)))
