@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
-import os
-import sys
-
 from agileml.application import Application, InputError, Settings
+from agileml.apps.named import imported, split_name
 
 NAMES = ("mf", "mlr", "torch")
 
@@ -33,30 +30,11 @@ def application_class(name: str) -> type[Application]:
         from agileml.apps.torch_module import TorchModule
 
         return TorchModule
-    module_name, colon, class_name = name.partition(":")
-    if not colon or not module_name or not class_name:
+    parts = split_name(name)
+    if parts is None:
         raise InputError(f"application: found {name!r}, expected {', '.join(NAMES)} or package.module:Class")
-    return _imported(name, module_name, class_name)
-
-
-def _imported(name: str, module_name: str, class_name: str) -> type[Application]:
-    folder = os.getcwd()
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        missing = error.name or module_name
-        if module_name == missing or module_name.startswith(f"{missing}."):
-            raise InputError(
-                f"application: {name}: there is no module {missing!r} in {folder} or among the installed packages"
-            ) from None
-        raise InputError(f"application: {name}: importing {module_name} failed: {error}") from error
-    except Exception as error:
-        raise InputError(
-            f"application: {name}: importing {module_name} failed: {type(error).__name__}: {error}"
-        ) from error
-    found = getattr(module, class_name, None)
+    module_name, class_name = parts
+    found = getattr(imported(name, module_name, "application"), class_name, None)
     if found is None:
         raise InputError(f"application: {name}: module {module_name} has no {class_name!r}")
     if not (isinstance(found, type) and issubclass(found, Application)):

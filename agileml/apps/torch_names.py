@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-import os
-import sys
 from collections.abc import Callable
 from typing import Any
 
 from torch.nn import functional
 
 from agileml.application import InputError
+from agileml.apps.named import imported, split_name
 from agileml.config_text import nearest
 
 LOSSES: dict[str, Callable[..., Any]] = {
@@ -28,26 +26,11 @@ def function_named(name: str, key: str) -> Callable[..., Any]:
 
     Raises InputError.
     """
-    module_name, colon, attribute = name.partition(":")
-    if not colon or not module_name or not attribute:
+    parts = split_name(name)
+    if parts is None:
         raise InputError(f"{key}: found {name!r}, expected package.file:function")
-    folder = os.getcwd()
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        missing = error.name or module_name
-        if module_name == missing or module_name.startswith(f"{missing}."):
-            raise InputError(
-                f"{key}: {name}: there is no module {missing!r} in {folder} or among the installed packages"
-            ) from None
-        raise InputError(f"{key}: {name}: importing {module_name} failed: {error}") from error
-    except Exception as error:
-        raise InputError(
-            f"{key}: {name}: importing {module_name} failed: {type(error).__name__}: {error}"
-        ) from error
-    found = getattr(module, attribute, None)
+    module_name, attribute = parts
+    found = getattr(imported(name, module_name, key), attribute, None)
     if not callable(found):
         what = "has no" if found is None else "has something that is no function as"
         raise InputError(f"{key}: {name}: module {module_name} {what} {attribute!r}")

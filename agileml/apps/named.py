@@ -1,0 +1,39 @@
+"""What a config names as `package.module:attribute`: the user's own code, found from the working folder."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from types import ModuleType
+
+from agileml.application import InputError
+
+
+def split_name(name: str) -> tuple[str, str] | None:
+    """`package.module` and `attribute`; None when the text is no such name."""
+    module, colon, attribute = name.partition(":")
+    return (module, attribute) if colon and module and attribute else None
+
+
+def imported(name: str, module_name: str, key: str) -> ModuleType:
+    """The module of the user's, imported from the working folder or the installed packages.
+
+    `name` is the whole text of `key` in the config. Raises InputError, with what the import raised as its cause.
+    """
+    folder = os.getcwd()
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        missing = error.name or module_name
+        if module_name == missing or module_name.startswith(f"{missing}."):
+            raise InputError(
+                f"{key}: {name}: there is no module {missing!r} in {folder} or among the installed packages"
+            ) from None
+        raise InputError(f"{key}: {name}: importing {module_name} failed: {error}") from error
+    except Exception as error:
+        raise InputError(
+            f"{key}: {name}: importing {module_name} failed: {type(error).__name__}: {error}"
+        ) from error
