@@ -18,9 +18,9 @@ import numpy as np
 from sklearn.datasets import load_digits
 from threadpoolctl import threadpool_limits
 
+from straggler.outcome import Counted, Outcome
 from straggler.patterns import Cluster, parse_pattern
 from straggler.schemes import Experiment, Kind, parse_scheme, run_scheme
-from straggler.simulate import Counted, Outcome
 
 GOAL, HOLD = 0.90, 5  # reached when it holds for so many iterations
 WORKERS = 16

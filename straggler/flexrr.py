@@ -20,10 +20,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import Enum, auto
 from typing import Any
 
+from straggler.helping import Fate, Kind, Offer, Task
 from straggler.protocol import (
     BegunHelping,
     Bundle,
@@ -53,40 +52,6 @@ from straggler.protocol import (
 )
 
 
-class _Fate(Enum):
-    """Of a range that was given away."""
-
-    OFFERED = auto()  # do-this sent, nothing heard
-    BEGUN = auto()  # a helper is at it
-    CANCELLING = auto()  # cancel-help sent, being computed here, no answer yet
-    HELD = auto()  # computed here, still no answer
-    MINE = auto()  # back for good, to be computed here
-    SETTLED = auto()  # pushed, by either
-
-
-@dataclass(slots=True)
-class _Offer:
-    assignment: DoThis
-    helper: int
-    fate: _Fate
-
-
-class _Kind(Enum):
-    OWN = auto()
-    HELP = auto()
-    RECLAIM = auto()
-    REDO = auto()
-
-
-@dataclass(slots=True)
-class _Task:
-    kind: _Kind
-    bundle: Bundle
-    helpee: int = -1
-    assignment: DoThis | None = None
-    offer: _Offer | None = None
-
-
 class FlexRrWorker:
     """One worker. `handle` takes an event and the local run-time clock, and returns what to do.
 
@@ -110,8 +75,8 @@ class FlexRrWorker:
         self._average_ns = 0.0
         self._started_ns = 0
         self._last_timestamp = -1
-        self._task: _Task | None = None
-        self._offers: dict[int, _Offer] = {}  # of this clock, by timestamp
+        self._task: Task | None = None
+        self._offers: dict[int, Offer] = {}  # of this clock, by timestamp
         self._reports: dict[int, ProgressReport] = {}
         self._queue: list[tuple[int, DoThis]] = []
         self._redo: list[Bundle] = []
@@ -150,7 +115,7 @@ class FlexRrWorker:
     @property
     def computing_own(self) -> bool:
         """The present task is the worker's own range of its clock."""
-        return self._task is not None and self._task.kind is _Kind.OWN
+        return self._task is not None and self._task.kind is Kind.OWN
 
     @property
     def next_report_at(self) -> int | None:
@@ -177,7 +142,7 @@ class FlexRrWorker:
         self._go_on(now_ns)
 
     def _on_progress(self, event: Progress, now_ns: int) -> None:
-        if self._task is not None and self._task.kind is _Kind.OWN:
+        if self._task is not None and self._task.kind is Kind.OWN:
             self.done = self._task.bundle.start + event.done
             self._report(now_ns)
 
@@ -191,21 +156,21 @@ class FlexRrWorker:
         task = self._task
         assert task is not None
         self._task = None
-        if task.kind is _Kind.OWN:
+        if task.kind is Kind.OWN:
             self.done = self.stop
             self._finish_own(now_ns)
-        elif task.kind is _Kind.HELP:
+        elif task.kind is Kind.HELP:
             assert task.assignment is not None
             self._taken[task.helpee][task.assignment.timestamp] = True
             self._out += [Push(task.bundle), Send(task.helpee, HelpCompleted(task.assignment))]
-        elif task.kind is _Kind.REDO:
+        elif task.kind is Kind.REDO:
             self._out.append(Push(task.bundle))
         else:
             assert task.offer is not None
-            if task.offer.fate is _Fate.MINE:
+            if task.offer.fate is Fate.MINE:
                 self._settle(task.offer, push=True)
             else:
-                task.offer.fate = _Fate.HELD
+                task.offer.fate = Fate.HELD
         self._go_on(now_ns)
 
     def _finish_own(self, now_ns: int) -> None:
@@ -220,8 +185,8 @@ class FlexRrWorker:
             weight * took + (1 - weight) * self._average_ns if self._average_ns else float(took)
         )
         for offer in self._offers.values():
-            if offer.fate is _Fate.OFFERED:
-                offer.fate = _Fate.CANCELLING
+            if offer.fate is Fate.OFFERED:
+                offer.fate = Fate.CANCELLING
                 self._ask(offer, now_ns)
 
     def _go_on(self, now_ns: int) -> None:
@@ -236,7 +201,7 @@ class FlexRrWorker:
                 self._taken.setdefault(task.helpee, {})[task.assignment.timestamp] = False
                 self._out.append(Send(task.helpee, BegunHelping(task.assignment)))
             return
-        if not self._clock_done and all(offer.fate is _Fate.SETTLED for offer in self._offers.values()):
+        if not self._clock_done and all(offer.fate is Fate.SETTLED for offer in self._offers.values()):
             self._clock_done = True
             self._out.append(ClockDone(self.clock))
         elif not self._clock_done:
@@ -248,18 +213,18 @@ class FlexRrWorker:
             self._wake_ns = now_ns + self.parameters.resend_ns
             self._out.append(WakeAt(self._wake_ns))
 
-    def _next_task(self) -> _Task | None:
+    def _next_task(self) -> Task | None:
         if self._redo:
-            return _Task(_Kind.REDO, self._redo.pop(0))
-        back = next((o for o in self._offers.values() if o.fate in (_Fate.CANCELLING, _Fate.MINE)), None)
+            return Task(Kind.REDO, self._redo.pop(0))
+        back = next((o for o in self._offers.values() if o.fate in (Fate.CANCELLING, Fate.MINE)), None)
         own_left = not self._own_pushed
         for at, (helpee, assignment) in enumerate(self._queue):
             if assignment.bundle.clock < self.clock or not (own_left or back):
                 del self._queue[at]
-                return _Task(_Kind.HELP, assignment.bundle, helpee, assignment)
+                return Task(Kind.HELP, assignment.bundle, helpee, assignment)
         if own_left:
-            return _Task(_Kind.OWN, Bundle(self.clock, self.worker, self.done, self.stop))
-        return _Task(_Kind.RECLAIM, back.assignment.bundle, offer=back) if back else None
+            return Task(Kind.OWN, Bundle(self.clock, self.worker, self.done, self.stop))
+        return Task(Kind.RECLAIM, back.assignment.bundle, offer=back) if back else None
 
     # -- giving work away
 
@@ -268,14 +233,14 @@ class FlexRrWorker:
         known = self._reports.get(sender)
         if known is None or report.timer_ns > known.timer_ns:
             self._reports[sender] = report
-        waiting = any(o.helper == sender and o.fate is _Fate.OFFERED for o in self._offers.values())
+        waiting = any(o.helper == sender and o.fate is Fate.OFFERED for o in self._offers.values())
         if not waiting:
             self._offer(sender, self.parameters.initial, now_ns)
 
     def _on_begun(self, message: tuple[int, BegunHelping], now_ns: int) -> None:
         sender, begun = message
         offer = self._find(begun.assignment)
-        if offer is None or offer.fate in (_Fate.SETTLED, _Fate.BEGUN, _Fate.MINE):
+        if offer is None or offer.fate in (Fate.SETTLED, Fate.BEGUN, Fate.MINE):
             return
         self._left_to_helper(offer)
         self._offer(sender, self.parameters.follow_up, now_ns)
@@ -305,19 +270,19 @@ class FlexRrWorker:
         if start >= self.stop:
             return
         assignment = DoThis(Bundle(self.clock, self.worker, start, self.stop), self._timestamp(now_ns))
-        self._offers[assignment.timestamp] = _Offer(assignment, helper, _Fate.OFFERED)
+        self._offers[assignment.timestamp] = Offer(assignment, helper, Fate.OFFERED)
         self.stop = start
         self._out.append(Send(helper, assignment))
-        if self._task is not None and self._task.kind is _Kind.OWN:
+        if self._task is not None and self._task.kind is Kind.OWN:
             self._out.append(Cut(start))
             self._report(now_ns)
 
-    def _ask(self, offer: _Offer, now_ns: int) -> None:
+    def _ask(self, offer: Offer, now_ns: int) -> None:
         self._out.append(Send(offer.helper, CancelHelp(offer.assignment, self._timestamp(now_ns))))
 
     def _on_completed(self, message: tuple[int, HelpCompleted], now_ns: int) -> None:
         offer = self._find(message[1].assignment)
-        if offer is not None and offer.fate is not _Fate.SETTLED and offer.fate is not _Fate.MINE:
+        if offer is not None and offer.fate is not Fate.SETTLED and offer.fate is not Fate.MINE:
             self._left_to_helper(offer)
             self._settle(offer, push=False)
             self._go_on(now_ns)
@@ -325,7 +290,7 @@ class FlexRrWorker:
     def _on_cancel_ack(self, message: tuple[int, CancelAck], now_ns: int) -> None:
         ack = message[1]
         offer = self._find(ack.assignment)
-        if offer is None or offer.fate not in (_Fate.CANCELLING, _Fate.HELD):
+        if offer is None or offer.fate not in (Fate.CANCELLING, Fate.HELD):
             return
         if ack.begun:
             self._left_to_helper(offer)
@@ -333,23 +298,23 @@ class FlexRrWorker:
             self._take_back(offer)
         self._go_on(now_ns)
 
-    def _left_to_helper(self, offer: _Offer) -> None:
+    def _left_to_helper(self, offer: Offer) -> None:
         """The helper has it: whatever was computed of it here is void."""
-        if offer.fate is _Fate.HELD:
+        if offer.fate is Fate.HELD:
             self._out.append(Discard(offer.assignment.bundle))
         if self._task is not None and self._task.offer is offer:
             self._out.append(Discard(offer.assignment.bundle))
             self._task = None
-        offer.fate = _Fate.BEGUN
+        offer.fate = Fate.BEGUN
 
-    def _take_back(self, offer: _Offer) -> None:
-        if offer.fate is _Fate.HELD:
+    def _take_back(self, offer: Offer) -> None:
+        if offer.fate is Fate.HELD:
             self._settle(offer, push=True)
         else:
-            offer.fate = _Fate.MINE
+            offer.fate = Fate.MINE
 
-    def _settle(self, offer: _Offer, push: bool) -> None:
-        offer.fate = _Fate.SETTLED
+    def _settle(self, offer: Offer, push: bool) -> None:
+        offer.fate = Fate.SETTLED
         if push:
             self._out.append(Push(offer.assignment.bundle))
 
@@ -361,7 +326,7 @@ class FlexRrWorker:
             self._out.append(WakeAt(self._wake_ns))
             return
         for offer in self._offers.values():
-            if offer.fate in (_Fate.BEGUN, _Fate.CANCELLING, _Fate.HELD):
+            if offer.fate in (Fate.BEGUN, Fate.CANCELLING, Fate.HELD):
                 self._ask(offer, now_ns)
         self._wake(now_ns)
 
@@ -384,7 +349,7 @@ class FlexRrWorker:
             self._heard_clock[helpee] = clock
             self._taken.pop(helpee, None)  # nobody will ask about an earlier clock again
         self._queue.append((helpee, assignment))
-        if clock < self.clock and self._task is not None and self._task.kind is _Kind.OWN:
+        if clock < self.clock and self._task is not None and self._task.kind is Kind.OWN:
             self._task = None  # own work waits
         self._go_on(now_ns)
 
@@ -413,21 +378,21 @@ class FlexRrWorker:
         self.helpees = tuple(w for w in self.helpees if w != gone)
         self._queue = [(who, what) for who, what in self._queue if who != gone]
         self._taken.pop(gone, None)
-        if self._task is not None and self._task.kind is _Kind.HELP and self._task.helpee == gone:
+        if self._task is not None and self._task.kind is Kind.HELP and self._task.helpee == gone:
             self._out.append(Discard(self._task.bundle))
             self._task = None
         for offer in self._offers.values():
-            if offer.helper == gone and offer.fate is not _Fate.SETTLED:
+            if offer.helper == gone and offer.fate is not Fate.SETTLED:
                 self._take_back(offer)
         self._go_on(now_ns)
 
     def _on_redo(self, event: Redo, now_ns: int) -> None:
         self._redo += event.bundles
-        if self._task is not None and self._task.kind is _Kind.OWN:
+        if self._task is not None and self._task.kind is Kind.OWN:
             self._task = None
         self._go_on(now_ns)
 
-    def _find(self, assignment: DoThis) -> _Offer | None:
+    def _find(self, assignment: DoThis) -> Offer | None:
         return self._offers.get(assignment.timestamp)
 
     def _timestamp(self, now_ns: int) -> int:

@@ -11,16 +11,18 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import get_args
 
+from straggler.computer import SECOND_NS
 from straggler.consistency import Bsp, Ssp
 from straggler.elasticbsp import ElasticBsp, Objective
 from straggler.gates import Clocked, Gate, Pool, Supersteps
 from straggler.groups import helper_groups
 from straggler.lbbsp import LbBsp
 from straggler.narx import Narx
+from straggler.outcome import Departure, Network, Outcome
 from straggler.patterns import Cluster, Pattern
 from straggler.profile import SpeedProfile, ideal_time_s
 from straggler.protocol import FlexRrParameters
-from straggler.simulate import SECOND_NS, Departure, Network, Outcome, Simulation
+from straggler.simulate import Simulation
 from straggler.speed import Arima, Ema, Memoryless, SpeedPredictor
 
 PREDICTORS: Mapping[str, Callable[[], SpeedPredictor]] = {

@@ -8,17 +8,17 @@ arrived change nothing, so they are skipped: cost goes with messages, not with c
 from __future__ import annotations
 
 import heapq
-import math
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
+from straggler.computer import SECOND_NS, Computer
 from straggler.coverage import Verdict, judge, ranges, span
 from straggler.flexrr import FlexRrWorker
 from straggler.gates import Gate, Measured
 from straggler.groups import Groups
+from straggler.outcome import Counted, Departure, Network, Outcome
 from straggler.profile import SpeedProfile
 from straggler.protocol import (
     Bundle,
@@ -41,112 +41,6 @@ from straggler.protocol import (
     Tick,
     WakeAt,
 )
-from straggler.speed import FREE
-
-SECOND_NS = 1_000_000_000
-
-
-@dataclass(frozen=True)
-class Network:
-    """Messages take `delay_s` (half to one and a half of it); peers' are lost with probability `loss`.
-
-    What goes to and from the server is sent again after `resend_s` until it arrives.
-    """
-
-    delay_s: float = 0.001
-    loss: float = 0.0
-    resend_s: float = 0.05
-
-    def __post_init__(self) -> None:
-        if not (0 <= self.delay_s < math.inf and 0 <= self.loss < 1 and 0 < self.resend_s < math.inf):
-            raise ValueError(
-                f"{self}: expected a delay of at least 0, a loss below 1, and a positive resend_s"
-            )
-
-
-@dataclass(frozen=True)
-class Departure:
-    """A worker goes at a time: with notice it pushes what it has done, without it is missed `detect_s` later."""
-
-    worker: int
-    at_s: float
-    notice: bool = False
-    detect_s: float = 0.3
-
-
-@dataclass(frozen=True)
-class Counted:
-    """A contribution that was counted: who computed it, from when (its read) to its arrival."""
-
-    bundle: Bundle
-    worker: int
-    read_ns: int
-    arrived_ns: int
-
-
-@dataclass
-class Outcome:
-    """What a run cost. Times in s; `waiting_s`: of all workers together, with nothing to compute."""
-
-    total_s: float = 0.0
-    units: int = 0
-    moved_units: int = 0  # computed by a helper
-    redone_units: int = 0  # dealt out anew after their owner left
-    waiting_s: float = 0.0
-    worker_s: float = 0.0  # of all workers, while they were there
-    refused: int = 0  # contributions that were there already, or of workers that had left
-    supersteps: int = 0
-    messages: dict[str, int] = field(default_factory=dict)
-    log: list[Counted] = field(default_factory=list)
-    completed_ns: list[int] = field(default_factory=list)  # of each clock
-
-    @property
-    def waiting_share(self) -> float:
-        """Of the time of all workers that were there."""
-        return self.waiting_s / self.worker_s
-
-    @property
-    def moved_share(self) -> float:
-        """Of all units."""
-        return self.moved_units / self.units
-
-
-class _Runner:
-    """A worker's computer: where it is in what it computes."""
-
-    __slots__ = (
-        "begun_ns", "bundle", "done", "generation", "idle_since_ns", "machine", "mailbox", "profile",
-        "read_ns", "round_ns", "seen", "stop", "target", "task", "unit_work", "wants", "work",
-    )  # fmt: skip
-
-    def __init__(self, machine: FlexRrWorker, profile: SpeedProfile, unit_work: float) -> None:
-        self.machine = machine
-        self.profile = profile
-        self.unit_work = unit_work
-        self.bundle: Bundle | None = None
-        self.stop = 0  # units of the bundle to compute
-        self.done = 0  # of them, as of the last check
-        self.target = -1  # units at which to wake up; -1: not planned
-        self.generation = 0  # of the planned wake-up; older ones are void
-        self.task = 0  # counts what was begun
-        self.begun_ns = 0
-        self.work = 0.0  # of the profile, when the present computing began
-        self.mailbox: list[tuple[int, Message]] = []
-        self.idle_since_ns: int | None = 0
-        self.wants = True  # waits for its next round
-        self.read_ns: dict[Bundle, int] = {}
-        self.round_ns = 0
-        self.seen = FREE
-
-    def time_of(self, units: int, now_ns: int) -> int:
-        """When this many units of the present bundle are done."""
-        time_s = self.profile.time_of(self.work + units * self.unit_work)
-        return max(now_ns, math.ceil(time_s * SECOND_NS))
-
-    def units_by(self, now_ns: int) -> int:
-        """Whole units of the present bundle done by now."""
-        spent = self.profile.work_by(now_ns / SECOND_NS) - self.work
-        return min(self.stop, max(self.done, math.floor(spent / self.unit_work + 1e-6)))
 
 
 class Simulation:
@@ -178,7 +72,7 @@ class Simulation:
         self.gate = gate
         self.check_units = max(1, units // parameters.checks)
         self.runners = [
-            _Runner(
+            Computer(
                 FlexRrWorker(w, groups.helpers[w], groups.helpees[w], parameters),
                 profiles[w],
                 iteration_s * effort / units,

@@ -54,7 +54,7 @@ def test_5000_random_schedules(capsys: pytest.CaptureFixture[str]) -> None:
 
 MUTANTS = {
     "pushes a cancelled range without waiting for the answer": (
-        "                task.offer.fate = _Fate.HELD\n",
+        "                task.offer.fate = Fate.HELD\n",
         "                self._settle(task.offer, push=True)\n",
     ),
     "the helper keeps cancelled assignments": (
@@ -70,16 +70,16 @@ MUTANTS = {
         "begun=False",
     ),
     "the next clock does not wait for helpers": (
-        "all(offer.fate is _Fate.SETTLED for offer in self._offers.values())",
-        "all(offer.fate in (_Fate.SETTLED, _Fate.BEGUN) for offer in self._offers.values())",
+        "all(offer.fate is Fate.SETTLED for offer in self._offers.values())",
+        "all(offer.fate in (Fate.SETTLED, Fate.BEGUN) for offer in self._offers.values())",
     ),
     "nothing is asked again": (
-        "if offer.fate in (_Fate.BEGUN, _Fate.CANCELLING, _Fate.HELD):",
+        "if offer.fate in (Fate.BEGUN, Fate.CANCELLING, Fate.HELD):",
         "if False:",
     ),
     "a dead helper's ranges do not come back": (
-        "if offer.helper == gone and offer.fate is not _Fate.SETTLED:",
-        "if offer.helper == gone and offer.fate is _Fate.OFFERED:",
+        "if offer.helper == gone and offer.fate is not Fate.SETTLED:",
+        "if offer.helper == gone and offer.fate is Fate.OFFERED:",
     ),
     "what was given away is computed as well": (
         "        self.stop = start\n",
@@ -90,8 +90,8 @@ MUTANTS = {
         "",
     ),
     "held results are pushed when a helper has begun": (
-        "        if offer.fate is _Fate.HELD:\n            self._out.append(Discard(offer.assignment.bundle))\n",
-        "        if offer.fate is _Fate.HELD:\n            self._out.append(Push(offer.assignment.bundle))\n",
+        "        if offer.fate is Fate.HELD:\n            self._out.append(Discard(offer.assignment.bundle))\n",
+        "        if offer.fate is Fate.HELD:\n            self._out.append(Push(offer.assignment.bundle))\n",
     ),
     "items that the helper does not hold are given": (
         "max(self.stop - size, math.ceil((1 - self.parameters.replication) * self.units))",

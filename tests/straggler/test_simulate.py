@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from straggler.groups import machine_of
+from straggler.outcome import Departure, Network
 from straggler.patterns import Cluster, parse_pattern
 from straggler.profile import Piece, SpeedProfile, ideal_time_s
 from straggler.protocol import FlexRrParameters
 from straggler.schemes import Experiment, Kind, parse_scheme, run_scheme
-from straggler.simulate import Departure, Network
 
 SCHEMES = (
     "bsp",
