@@ -301,7 +301,7 @@ def test_a_frozen_owner_that_answers_in_time_keeps_its_copy(scripts):
     script.reach(5)
     script.freeze("t1")
     script.up("t3")
-    assert script.controller._running is not None
+    assert script.controller.is_changing
     script.wake("t1")
     script.wait(1.0)
     assert script.view.base == 5

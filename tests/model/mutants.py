@@ -36,7 +36,11 @@ class Mutant:
 
 NODE, SERVER, SHARD = "agileml/core/node.py", "agileml/core/server.py", "agileml/core/shard.py"
 WORKER, BACKUP = "agileml/core/worker.py", "agileml/core/backup.py"
-CHANGE, CONTROLLER = "agileml/core/change.py", "agileml/core/controller.py"
+CHANGE, CHANGING, CONTROLLER = (
+    "agileml/core/change.py",
+    "agileml/core/changing.py",
+    "agileml/core/controller.py",
+)
 MEMBERSHIP, CUTTING = "agileml/core/membership.py", "agileml/core/cutting.py"
 CONSISTENCY, COVERAGE = "straggler/consistency.py", "straggler/coverage.py"
 
@@ -193,15 +197,15 @@ MUTANTS = (
     ),
     Mutant(
         "tag of the last attempt",
-        CONTROLLER,
-        "tag = self.view.epoch if self.view else 0",
-        "tag = self._running.epoch - 1",
+        CHANGING,
+        "tag = control.view.epoch if control.view else 0",
+        "tag = running.epoch - 1",
         "bsp",
         "copies of the durable view are dropped",
     ),
     Mutant(
         "not everybody has promised",
-        CONTROLLER,
+        CHANGING,
         "if running.phase is Phase.PREPARE and not running.unpromised(alive):",
         "if running.phase is Phase.PREPARE and len(running.unpromised(alive)) < 2:",
         "bsp",
@@ -209,17 +213,18 @@ MUTANTS = (
     ),
     Mutant(
         "view announced before it is durable",
-        CONTROLLER,
-        "self._persist(replace(self.record, view=change.view, committed=change.committed))",
-        "self._persist(replace(self.record, view=change.view, committed=change.committed)); "
-        "[self._send(m.name, Announce(running.change.view, self.limit)) for m in self.members.alive()]",
+        CHANGING,
+        "control.persist(replace(control.record, view=change.view, committed=change.committed))",
+        "control.persist(replace(control.record, view=change.view, committed=change.committed)); "
+        "from agileml.core.messages import Announce; "
+        "[control.send(m.name, Announce(change.view, control.limit)) for m in control.members.alive()]",
         "bsp",
         "nodes drop what the durable view says they hold",
     ),
     Mutant(
         "no compare-and-set",
         CONTROLLER,
-        'self._halt(HaltKind.REPLACED, f"another controller wrote record {event.number}")',
+        'control.halt(HaltKind.REPLACED, f"another controller wrote record {event.number}")',
         "self._persisted(event.number)",
         "bsp",
         "two controllers act at once",

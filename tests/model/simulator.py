@@ -203,7 +203,7 @@ class Simulation:
             ctl = c.controller
             lines.append(
                 f"{c.name} dead={c.is_dead} frozen={c.frozen_until_s:.1f} completed={ctl.completed} limit={ctl.limit}"
-                f" record={ctl.record.to_text()} running={ctl._running} cut={ctl._cut.next} writing={ctl._writing}"
+                f" record={ctl.record.to_text()} {ctl.describe()}"
             )
         for n in self.nodes.values():
             lines.append(

@@ -1,0 +1,226 @@
+"""The controller's part in a change: claim, prepare, install, commit, announce. PROTOCOL: CHANGE.
+
+`change.py` plans one, `change_run.py` knows how far it is; here they meet the machines and the record.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from agileml.core.change import Change, LostError, plan_change
+from agileml.core.change_run import ChangeRun, Phase
+from agileml.core.commands import HaltKind
+from agileml.core.control import Control
+from agileml.core.keeping import Keeping
+from agileml.core.messages import Installed, Prepare, Promise
+from agileml.core.placement import Machines
+from agileml.core.record import Record
+from agileml.core.tier import Tier
+from agileml.core.triggers import why_change, why_start
+
+
+class Changing:
+    """Starts a change when the arrangement must become another, and drives it to its end."""
+
+    def __init__(self, control: Control, keeping: Keeping) -> None:
+        self._control = control
+        self._keeping = keeping
+        self._listen_until_s: float | None = None
+
+    # -- before ---------------------------------------------------------------------------------------------
+
+    def is_listening(self) -> bool:
+        """True after a restart until every member of the view was heard, or did not speak for long enough."""
+        control = self._control
+        if not control.is_restarted:
+            return False
+        assert control.view is not None
+        if self._listen_until_s is None:
+            self._listen_until_s = control.now_s + control.settings.restart_wait_s
+        nodes = control.members.nodes
+        heard = [node for node in control.view.members if node in nodes and nodes[node].status is not None]
+        return len(heard) < len(control.view.members) and control.now_s < self._listen_until_s
+
+    def begin(self) -> bool:
+        """Claim the next epoch if the arrangement must change."""
+        trigger = self._trigger()
+        if trigger is not None:
+            self._claim(trigger)
+        return trigger is not None
+
+    def _trigger(self) -> str | None:
+        """Why the arrangement must change, if it must."""
+        control, settings = self._control, self._control.settings
+        if control.view is None:
+            return why_start(control.members, settings.expected)
+        if control.is_restarted:
+            return "restart of the controller"
+        return why_change(
+            control.view,
+            control.members,
+            settings.rule,
+            control.now_s,
+            settings.join_wait_s,
+            control.completed,
+        )
+
+    def _claim(self, trigger: str) -> None:
+        control = self._control
+        epoch = control.record.claimed + 1
+        control.running = ChangeRun(epoch, trigger, control.now_s)
+        control.persist(replace(control.record, claimed=epoch))
+
+    # -- under way ------------------------------------------------------------------------------------------
+
+    def claimed(self) -> None:
+        """The claim is durable: everybody promises."""
+        running = self._control.running
+        assert running is not None
+        running.phase = Phase.PREPARE
+        for member in self._control.members.alive():
+            self._prepare(running, member.name)
+
+    def promised(self, node: str, message: Promise) -> None:
+        """A node froze its shards."""
+        if (running := self._control.running) is not None:
+            running.promise(node, message)
+
+    def installed(self, message: Installed) -> None:
+        """A node is ready to be what the change makes of it."""
+        if (running := self._control.running) is not None:
+            running.installed(message)
+
+    def drive(self, running: ChangeRun) -> None:
+        """Go on as far as what has come allows."""
+        control = self._control
+        alive = [member.name for member in control.members.alive()]
+        if running.phase is Phase.PREPARE and not running.unpromised(alive):
+            self._install(running)
+        if running.phase is Phase.INSTALL and not control.is_halted:
+            assert running.change is not None
+            if not running.is_good(control.members):
+                self._claim(running.trigger)
+            elif not any(running.outstanding()):
+                running.phase = Phase.COMMIT
+                change = running.change
+                control.persist(replace(control.record, view=change.view, committed=change.committed))
+
+    def _install(self, running: ChangeRun) -> None:
+        control, view = self._control, self._control.view
+        try:
+            change = self._plan(running)
+        except LostError as error:
+            if not self._waits_for_silent(running, str(error)):
+                control.halt(HaltKind.LOST, str(error))
+            return
+        is_given_up = view is not None and change.committed != control.record.committed
+        is_worse = is_given_up and bool(control.record.committed.clock)
+        if is_worse and self._waits_for_silent(running, change.reason):
+            return
+        running.change = change
+        running.phase = Phase.INSTALL
+        for node, fetch in change.fetches:
+            control.send(node, fetch)
+
+    def _plan(self, running: ChangeRun) -> Change:
+        """The change that the promises allow. Raises LostError."""
+        control = self._control
+        alive = {member.name for member in control.members.alive()}
+        return plan_change(
+            control.job,
+            control.settings.rule,
+            running.epoch,
+            control.view,
+            control.record.committed,
+            {node: promise for node, promise in running.promises.items() if node in alive},
+            self._machines(),
+            self._finishing(),
+            self._keeping.newest,
+        )
+
+    def _machines(self) -> Machines:
+        """Who may hold things after the change."""
+        members, view = self._control.members, self._control.view
+        machines = members.machines(view.member_set if view else frozenset())
+        if machines.reliable or view is None:
+            return machines
+        # A reliable machine that is told to go stays until there is another, and one that has not loaded its
+        # slices yet can hold parameters all the same.
+        there = [m for m in members.alive() if m.tier is Tier.RELIABLE and m.admitted]
+        best = [m for m in there if m.deadline_s is None] or there
+        return replace(machines, reliable=tuple(m.name for m in best))
+
+    def _finishing(self) -> list[str]:
+        """Members that must go but have time for the clock that they compute, where that pays for another change."""
+        control = self._control
+        clock_s = control.log.clock_s
+        if control.view is None or clock_s is None or clock_s < control.settings.worth_finishing_s:
+            return []
+        return [
+            node
+            for node in control.view.members
+            if control.members.is_alive(node)
+            and (deadline_s := control.members.nodes[node].deadline_s) is not None
+            and deadline_s - control.now_s > 2 * clock_s
+        ]
+
+    def _waits_for_silent(self, running: ChangeRun, reason: str) -> bool:
+        """Something is nowhere among the machines that answer. One that is only silent may still bring it back."""
+        view, known = self._control.view, self._control.members.nodes
+        silent = [m.name for m in known.values() if m.is_silent and not (m.is_gone or m.is_released)]
+        silent += [node for node in (view.members if view else ()) if node not in known]
+        if silent and not running.is_waiting:
+            running.is_waiting = True
+            self._control.note("waiting", machines=silent, reason=reason)
+        return bool(silent)
+
+    def _prepare(self, running: ChangeRun, node: str) -> None:
+        control = self._control
+        tag = control.view.epoch if control.view else 0
+        control.send(node, Prepare(running.epoch, tag, control.record.committed))
+
+    def resend(self, running: ChangeRun) -> None:
+        """What has not been answered."""
+        if running.phase is Phase.PREPARE:
+            for node in running.unpromised(member.name for member in self._control.members.alive()):
+                self._prepare(running, node)
+        elif running.phase is Phase.INSTALL:
+            for node, fetch in running.outstanding():
+                self._control.send(node, fetch)
+
+    # -- after ----------------------------------------------------------------------------------------------
+
+    def committed(self, before: Record) -> None:
+        """The view is durable: tell everybody, and the log."""
+        control = self._control
+        running, view = control.running, control.view
+        assert running is not None
+        assert running.change is not None
+        assert view is not None
+        known = max(control.versions.values(), default=0)
+        control.running = None
+        control.is_restarted = False
+        control.versions = {}
+        self._keeping.begin_epoch()
+        redone = control.log.roll_back(known, view.base) if running.change.rolled_back else 0
+        old = before.view.member_set if before.view else frozenset()
+        if joined := [node for node in view.members if node not in old]:
+            control.note("join", machines=joined, tiers=[control.tier(node).value for node in joined])
+        tiers = [control.tier(node) for node in view.members]
+        control.note(
+            "view",
+            epoch=view.epoch,
+            stage=view.stage,
+            reliable=tiers.count(Tier.RELIABLE),
+            transient=tiers.count(Tier.TRANSIENT),
+            owners=sorted(set(view.owner)),
+            workers=view.workers(),
+            base=view.base,
+            redone=redone,
+            rolled_back=running.change.rolled_back,
+            reason=f"{running.trigger}: {running.change.reason}",
+        )
+        seconds = control.now_s - running.started_s
+        control.note("change", epoch=view.epoch, trigger=running.trigger, seconds=seconds)
+        for member in control.members.alive():
+            control.announce_to(member.name)

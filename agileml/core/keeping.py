@@ -1,0 +1,130 @@
+"""The controller's part in cuts and checkpoints: which is next, which is committed or saved. PROTOCOL: CUT."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from agileml.core.commands import Seal
+from agileml.core.control import Control
+from agileml.core.cutting import OpenCut
+from agileml.core.messages import Missed, NameCut, Save, Saved, Stored
+from agileml.core.saving import Checkpoint, OpenSave
+from agileml.core.view import CutId
+
+
+class Keeping:
+    """Names cuts, commits whole ones, has them saved; one cut and one checkpoint are open at a time."""
+
+    def __init__(self, control: Control, checkpoint: Checkpoint | None) -> None:
+        self._control = control
+        self._partitions = control.job.layout.partitions
+        self._cut = OpenCut(self._partitions)
+        self._save = OpenSave(control.settings.checkpoint_every_s, self._partitions, checkpoint)
+
+    @property
+    def newest(self) -> Checkpoint | None:
+        """The newest whole checkpoint."""
+        return self._save.newest
+
+    @property
+    def is_done(self) -> bool:
+        """True when the last clock's cut is committed and no checkpoint is being written."""
+        return self._control.record.committed.clock == self._control.job.clocks and self._save.cut is None
+
+    @property
+    def next(self) -> int | None:
+        """The clock of the open cut."""
+        return self._cut.next
+
+    def begin_epoch(self) -> None:
+        """A view was written: the cut that was open under the one before is given up."""
+        self._cut = OpenCut(self._partitions)
+
+    # -- cuts -----------------------------------------------------------------------------------------------
+
+    def stored(self, message: Stored) -> None:
+        """A backup has its part of the open cut."""
+        self._cut.stored(message.partition, message.clock)
+
+    def missed(self, message: Missed) -> None:
+        """An owner was past the named clock already: name a later one."""
+        if self._cut.is_open_at(message.clock):
+            self._cut.missed(message.version, self._interval(), self._control.job.clocks)
+            self.send_cut()
+
+    def commit(self) -> bool:
+        """Have the open cut written as the committed one, if it is whole."""
+        control = self._control
+        if not self._cut.is_whole:
+            return False
+        assert control.view is not None
+        assert self._cut.next is not None
+        control.persist(replace(control.record, committed=CutId(self._cut.next, control.view.epoch)))
+        return True
+
+    def committed(self) -> None:
+        """That record is durable: the next cut may be named."""
+        self._control.note("cut", clock=self._control.record.committed.clock)
+        self._cut.next = None
+        self.send_cut()
+
+    def name_next(self) -> None:
+        """Name the next cut, unless one is open or all is committed."""
+        control = self._control
+        committed = control.record.committed.clock
+        if control.view is None or self._cut.next is not None or committed >= control.job.clocks:
+            return
+        version = max([control.view.base, committed, *control.versions.values()])
+        self._cut.name(version, self._interval(), control.job.clocks)
+        self.send_cut()
+
+    def _interval(self) -> int:
+        return self._control.settings.cuts.interval(self._control.log.clock_s)
+
+    def send_cut(self) -> None:
+        """Tell everybody what is committed and which cut comes next."""
+        control = self._control
+        assert control.view is not None
+        for node in control.view.members:
+            control.send(node, NameCut(control.view.epoch, control.record.committed, self._cut.next))
+
+    # -- checkpoints ----------------------------------------------------------------------------------------
+
+    def begin_save(self) -> bool:
+        """Have the committed cut saved, if that is due."""
+        control = self._control
+        committed = control.record.committed
+        is_last = committed.clock == control.job.clocks
+        if self._save.begin(committed, control.now_s, is_last=is_last) is None:
+            return False
+        self._send_save()
+        return True
+
+    def _send_save(self) -> None:
+        control = self._control
+        assert control.view is not None
+        if self._save.cut is not None:
+            for node in sorted(set(control.view.backup)):
+                control.send(node, Save(self._save.cut))
+
+    def saved(self, message: Saved) -> None:
+        """A part is written; with the last one the checkpoint is sealed."""
+        if (parts := self._save.saved(message)) is not None:
+            self._control.out.append(Seal(message.cut, tuple(parts)))
+
+    def sealed(self, name: CutId) -> None:
+        """The checkpoint is whole."""
+        self._save.sealed(name)
+        self._control.note("checkpoint", clock=name.clock)
+
+    def save_failed(self, name: CutId, reason: str) -> None:
+        """A part or the manifest could not be written: this checkpoint is given up."""
+        if self._save.failed(name):
+            self._control.note("checkpoint_failed", clock=name.clock, reason=reason)
+
+    def resend(self) -> None:
+        """What has not been answered."""
+        control = self._control
+        if control.record.committed.clock < control.job.clocks or self._cut.next is not None:
+            self.send_cut()
+        self._send_save()
