@@ -182,11 +182,12 @@ def check_ray_starts() -> Finding:
 def check_ray_answers(address: str) -> Finding:
     """Whether the cluster at `address` answers, and what machines it has for us."""
     from agileml.runtime import cluster
+    from agileml.runtime.cluster_errors import ClusterError
 
     try:
         found = cluster.reach(address)
         cluster.connect(found, namespace="proteus-doctor")
-    except cluster.ClusterError as error:
+    except ClusterError as error:
         return Finding(
             "Ray", Verdict.BLOCKS, str(error), "start the head with `ray start --head`, or correct --address"
         )

@@ -60,7 +60,7 @@ def run(
     try:
         job = _with_options(load(config, flags), out=out, address=address, stage=stage)
         from agileml.runtime.checkpoint_errors import CheckpointError
-        from agileml.runtime.cluster import ClusterError
+        from agileml.runtime.cluster_errors import ClusterError
         from agileml.session import run_job
     except ConfigError as error:
         raise typer.BadParameter(str(error)) from None

@@ -8,12 +8,8 @@ Ray shows a node's drain nowhere in its public API; `draining` is the only place
 
 from __future__ import annotations
 
-import http.client
-import json
 import os
 import socket
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,15 +18,13 @@ from typing import Any
 import psutil
 
 from agileml.core.tier import Tier
+from agileml.runtime.cluster_errors import ClusterError
+from agileml.runtime.dashboard import gcs_behind, is_http
+from agileml.runtime.tokens import HOW_TO_NAME_IT, find_token, use_tokens
 
 REACH_TIMEOUT_S = 3.0
-DEFAULT_GCS_PORT = 6379
 TIER_LABEL, ALLOCATION_LABEL, MARKET_LABEL = "tier", "allocation", "ray.io/market-type"
 MARKETS = {"spot": Tier.TRANSIENT, "on-demand": Tier.RELIABLE}
-
-
-class ClusterError(ValueError):
-    """A cluster that cannot be used: one sentence with the address, what was found and what is expected."""
 
 
 @dataclass(frozen=True)
@@ -113,17 +107,25 @@ def reach(address: str, timeout_s: float = REACH_TIMEOUT_S) -> str:
     Raises ClusterError within `timeout_s`: nobody listens, something else listens, another version of Ray, a
     token is needed, or the token is wrong.
     """
-    if address == "auto":
-        host, port = _on_this_machine()
-    elif address.startswith(("http://", "https://")):
-        host, port = _behind_dashboard(address, timeout_s / 2)
+    if is_http(address):
+        host, port = gcs_behind(address, timeout_s / 2)
         timeout_s /= 2
     else:
-        host, port = _host_and_port(address)
-    _listens(host, port, timeout_s / 3)
-    _speaks(host, port, timeout_s * 2 / 3)
+        host, port = locate(address)
+    check_alive(host, port, timeout_s)
     _is_a_node(host, port)
     return f"{host}:{port}"
+
+
+def locate(address: str) -> tuple[str, int]:
+    """Host and port of the GCS that host:port or `auto` names; nothing is asked yet. Raises ClusterError."""
+    return _on_this_machine() if address == "auto" else _host_and_port(address)
+
+
+def check_alive(host: str, port: int, timeout_s: float) -> None:
+    """Raise ClusterError within `timeout_s` unless a GCS of our version answers there and lets us in."""
+    _listens(host, port, timeout_s / 3)
+    _speaks(host, port, timeout_s * 2 / 3)
 
 
 def _host_and_port(address: str) -> tuple[str, int]:
@@ -166,15 +168,16 @@ def _speaks(host: str, port: int, timeout_s: float) -> None:
 
     code, version = _ask(host, port, None, timeout_s / 2)
     if code == grpc.StatusCode.UNAUTHENTICATED:
-        token, where = _token()
+        token, where = find_token()
         if token is None:
             raise ClusterError(
-                f"address: the cluster at {host}:{port} needs a token and none was found; "
-                "set RAY_AUTH_TOKEN_PATH to the file that holds it"
+                f"address: the cluster at {host}:{port} needs a token and none was found; {HOW_TO_NAME_IT}"
             )
         code, version = _ask(host, port, token, timeout_s / 2)
         if code == grpc.StatusCode.UNAUTHENTICATED:
-            raise ClusterError(f"address: the cluster at {host}:{port} refuses the token of {where}")
+            raise ClusterError(
+                f"address: the cluster at {host}:{port} refuses the token of {where}; {HOW_TO_NAME_IT}"
+            )
         use_tokens()
     if code != grpc.StatusCode.OK:
         raise ClusterError(
@@ -220,56 +223,3 @@ def _ask(host: str, port: int, token: str | None, timeout_s: float) -> tuple[Any
         except grpc.RpcError as error:
             return error.code(), ""
         return grpc.StatusCode.OK, reply.ray_version
-
-
-def _token() -> tuple[str | None, str]:
-    """The user's token and where it was found, in Ray's own order."""
-    if token := os.environ.get("RAY_AUTH_TOKEN"):
-        return token.strip(), "RAY_AUTH_TOKEN"
-    named = os.environ.get("RAY_AUTH_TOKEN_PATH")
-    file = Path(named) if named else Path.home() / ".ray" / "auth_token"
-    try:
-        return file.read_text().strip() or None, str(file)
-    except OSError:
-        return None, str(file)
-
-
-def use_tokens() -> None:
-    """Switch this process (and what it starts) to token mode; Ray reads the mode once, so it must look again."""
-    from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
-
-    os.environ["RAY_AUTH_MODE"] = "token"
-    Config.initialize("")
-    AuthenticationTokenLoader.instance().reset_cache()
-
-
-def _behind_dashboard(address: str, timeout_s: float) -> tuple[str, int]:
-    """The GCS that a dashboard belongs to: the head node's address, and the port that its raylet was given."""
-    url = f"{address.rstrip('/')}/nodes?view=summary"
-    token, where = _token()
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    try:
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(urllib.request.Request(url, headers=headers), timeout=timeout_s) as reply:
-            nodes = json.load(reply)["data"]["summary"]
-        head = next(node for node in nodes if node["raylet"].get("isHeadNode"))
-        host = str(head["raylet"]["nodeManagerAddress"])
-        arguments = (head.get("gcs") or {}).get("cmdline") or []
-    except urllib.error.HTTPError as error:
-        if error.code in (401, 403):
-            need = "needs a token; set RAY_AUTH_TOKEN_PATH to its file"
-            said = f"refuses the token of {where}" if token else need
-            raise ClusterError(f"address: the dashboard at {address} {said}") from None
-        raise ClusterError(
-            f"address: what answers at {address} is no Ray dashboard (HTTP {error.code})"
-        ) from None
-    except OSError as error:
-        why: object = error.reason if isinstance(error, urllib.error.URLError) else error
-        raise ClusterError(f"address: no dashboard answers at {address} ({why})") from None
-    except (ValueError, KeyError, TypeError, StopIteration, http.client.HTTPException):
-        raise ClusterError(f"address: what answers at {address} is no Ray dashboard") from None
-    # Known a few seconds after the start; until then the port is most likely Ray's own.
-    ports = [
-        a.partition("=")[2] for a in arguments if a.startswith(("--gcs_server_port=", "--gcs-server-port="))
-    ]
-    return host, int(ports[0]) if ports else DEFAULT_GCS_PORT

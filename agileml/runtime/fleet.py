@@ -18,6 +18,7 @@ from agileml.core.tier import Tier
 from agileml.errors import RunError
 from agileml.runtime import cluster as existing
 from agileml.runtime.cluster import NodeInfo
+from agileml.runtime.cluster_errors import ClusterError
 from agileml.runtime.local import LocalCluster
 from agileml.runtime.spec import RunSpec
 
@@ -180,7 +181,7 @@ class ExistingFleet:
         for node in ray.nodes():
             if node["Alive"] and "node:__internal_head__" in node["Resources"]:
                 return str(node["NodeID"])
-        raise existing.ClusterError(f"address: the cluster at {self._address} has no live head node")
+        raise ClusterError(f"address: the cluster at {self._address} has no live head node")
 
     def __enter__(self) -> Self:
         import ray

@@ -25,8 +25,9 @@ from typing import Any, Self
 import psutil
 
 from agileml.core.tier import Tier
-from agileml.runtime.cluster import ALLOCATION_LABEL, TIER_LABEL, NodeInfo, connect, use_tokens
+from agileml.runtime.cluster import ALLOCATION_LABEL, TIER_LABEL, NodeInfo, connect
 from agileml.runtime.own_folder import is_of, kill, new_folder, processes_of, remove, sweep
+from agileml.runtime.tokens import use_tokens
 
 # A raylet that died is found dead after about 0.5 s, one that is frozen after 3.5 s. The engine's own heartbeats are
 # faster; these must not be so fast that a busy machine looks dead.

@@ -22,7 +22,8 @@ import ray
 
 from agileml.core.tier import Tier
 from agileml.runtime import cluster as ray_cluster
-from agileml.runtime.cluster import ClusterError, reach
+from agileml.runtime.cluster import reach
+from agileml.runtime.cluster_errors import ClusterError
 from agileml.runtime.local import LocalCluster
 
 pytestmark = pytest.mark.cluster
