@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections import deque
 from collections.abc import Callable
@@ -21,7 +22,10 @@ RATE_WINDOW_S = 10.0  # clocks/s and the time left are of the last so many secon
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Where a run is: `clock` of `clocks` are complete. `stage` 0: not started; `loss` None: not known yet."""
+    """Where a run is: `clock` of `clocks` are complete. `stage` 0: not started; `loss` None: not known yet.
+
+    `spent_usd`: what its machines have cost so far; None without a market.
+    """
 
     clock: int
     clocks: int
@@ -30,6 +34,7 @@ class Snapshot:
     reliable: int
     transient: int
     note: str = ""
+    spent_usd: float | None = None
 
 
 class Rate:
@@ -79,9 +84,34 @@ def line(snapshot: Snapshot, clocks_per_s: float | None) -> str:
     if snapshot.reliable or snapshot.transient:
         parts.append(f"machines {snapshot.reliable} reliable + {snapshot.transient} transient")
     if clocks_per_s:
-        left_s = (snapshot.clocks - snapshot.clock) / clocks_per_s
-        parts += [f"{clocks_per_s:.3g} clocks/s", f"{duration(left_s)} left"]
+        parts += [f"{clocks_per_s:.3g} clocks/s", f"{duration(left_s(snapshot, clocks_per_s))} left"]
+    if snapshot.spent_usd is not None:
+        parts.append(f"spent ${snapshot.spent_usd:.4f}")
     return ", ".join(parts) + (f" ({snapshot.note})" if snapshot.note else "")
+
+
+def left_s(snapshot: Snapshot, clocks_per_s: float) -> float:
+    """Seconds that the rest takes at this speed."""
+    return (snapshot.clocks - snapshot.clock) / clocks_per_s
+
+
+_LINE = re.compile(
+    r"clock (?P<clock>\d+)/(?P<clocks>\d+)(?:, loss (?P<loss>[-+.\deinfa]+))?(?:, stage (?P<stage>\d))?"
+    r"(?:, machines (?P<reliable>\d+) reliable \+ (?P<transient>\d+) transient)?"
+    r"(?:, (?P<rate>[-+.\de]+) clocks/s, [:\d]+(?: s)? left)?(?:, spent \$(?P<spent>[.\d]+))?(?: \((?P<note>.*)\))?"
+)
+
+
+def parse_line(text: str) -> tuple[Snapshot, float | None] | None:
+    """What `line` was made of, to the digits that it shows; None for other text."""
+    found = _LINE.fullmatch(text.strip())
+    if found is None:
+        return None
+    loss, rate, spent = (float(found[name]) if found[name] else None for name in ("loss", "rate", "spent"))
+    clock, clocks, stage, reliable, transient = (
+        int(found[name] or 0) for name in ("clock", "clocks", "stage", "reliable", "transient")
+    )
+    return Snapshot(clock, clocks, loss, stage, reliable, transient, found["note"] or "", spent), rate
 
 
 class Progress:
@@ -154,8 +184,9 @@ def panel(snapshot: Snapshot, clocks_per_s: float | None) -> Table:
         f" {snapshot.reliable} reliable, {snapshot.transient} transient",
     )  # fmt: skip
     speed = "" if not clocks_per_s else f"{clocks_per_s:.3g} clocks/s"
-    left = "" if not clocks_per_s else f"{duration((snapshot.clocks - snapshot.clock) / clocks_per_s)} left"
-    table.add_row(machines, Text(f"{stage}  loss {loss}  {speed}  {left}".rstrip()))
+    left = "" if not clocks_per_s else f"{duration(left_s(snapshot, clocks_per_s))} left"
+    spent = "" if snapshot.spent_usd is None else f"spent ${snapshot.spent_usd:.4f}"
+    table.add_row(machines, Text(f"{stage}  loss {loss}  {speed}  {left}  {spent}".rstrip()))
     if snapshot.note:
         table.add_row(Text(snapshot.note, style="dim"), "")
     return table
