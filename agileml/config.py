@@ -19,6 +19,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from agileml.checkpoint_location import location
 from agileml.config_text import ConfigError, Document, Key, apply_flags, dump_yaml, nearest, show
+from agileml.market_config import Market, check_with
 from agileml.plan_config import Fleet, Plan, fleets
 from agileml.schema import Section, one_of, validate
 
@@ -260,6 +261,8 @@ class JobConfig(Section):
     heartbeat: Heartbeat = Heartbeat()
     checkpoint: Checkpoint | None = None
     plan: Plan = ()
+    market: Market = None
+    verify: bool = False
     out: str | None = None
     address: str | None = None
 
@@ -277,6 +280,8 @@ class JobConfig(Section):
             values.setdefault("slices", 1)
             values.setdefault("partitions", 1)
         values.setdefault("deterministic", _inside(values, "consistency", "kind", "bsp") == "bsp")
+        if values.get("market") is not None and isinstance(values.setdefault("machines", {}), dict):
+            values["machines"] = {"transient": 0, **values["machines"]}
         return values
 
     @model_validator(mode="after")
@@ -299,6 +304,19 @@ class JobConfig(Section):
                 key=("deterministic",),
             )
         fleets(self.plan, self.start, most, self.clocks)
+        if self.verify and not self.deterministic:
+            raise ConfigError(
+                "found true without deterministic, expected false: only deterministic runs can be compared",
+                key=("verify",),
+            )
+        if self.market is not None:
+            check_with(
+                self.market,
+                transient=self.machines.transient,
+                plan=bool(self.plan),
+                address=self.address is not None,
+                checkpoint=self.checkpoint is not None,
+            )
         return self
 
     @property

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agileml.config import Adam, ConfigError, JobConfig, Momentum, dump, from_values, load, locate
+from agileml.market_config import KINDS
 from agileml.plan_config import Fleet, Join, Notice, fleets
 from agileml.schema import Section
 
@@ -55,7 +56,19 @@ MISTAKES = [
     ("consistency: {kind: asp, slack: 2}", ":3: consistency.slack: found 2 with kind asp"),
     ("consistency: {kind: ssp}\ndeterministic: true", ":4: deterministic: found true with consistency ssp"),
     ("heartbeat: {timeout_s: 0.1}", ":3: heartbeat.timeout_s: found 0.1, expected at least twice interval_s"),
+    ("heartbeat: {silent_limit_s: 0.5}", ":3: heartbeat.silent_limit_s: found 0.5, expected at least timeout_s"),
     ("cuts: {every_s: 0}", ":3: cuts.every_s: found 0, expected more than 0"),
+    ("market: {kind: mad}", ":3: market.kind: found 'mad', did you mean made?"),
+    ("market: {job_vcpus: 4}", ":3: market.job_hours: missing, expected a value"),
+    (
+        "market: {job_vcpus: 4, job_hours: 1}\nmachines: {transient: 1}",
+        ":4: machines.transient: found 1 with a market, expected 0",
+    ),
+    (
+        "market: {job_vcpus: 4, job_hours: 1, budget_usd: 1}",
+        ":3: market.budget_usd: found a budget without checkpoint.path",
+    ),
+    ("verify: true\ndeterministic: false", ":3: verify: found true without deterministic"),
     ("out: 3", ":3: out: found 3, expected text"),
     ("plan: {at_clock: 3, join: 1}", ":3: plan: found the keys at_clock, join, expected a list"),
     ("plan: [{join: 1}]", ":3: plan[0]: found neither of at_clock and at_s, expected exactly one"),
@@ -278,6 +291,9 @@ def test_optimizers_keep_their_kind() -> None:
 def test_the_documentation_names_every_key() -> None:
     text = (CONFIGS.parent / "docs" / "configuration.md").read_text()
     config = from_values(BASE)
+    for market in KINDS.values():
+        for key in market.model_fields:
+            assert re.search(rf"\b{key}\b", text), f"market.{key}"
     for name, value in config:
         below = list(type(value).model_fields) if isinstance(value, Section) else []
         for key in below or [name]:
