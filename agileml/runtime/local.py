@@ -15,6 +15,7 @@ import atexit
 import contextlib
 import math
 import os
+import secrets
 import signal
 import threading
 from collections.abc import Iterator, Mapping
@@ -25,6 +26,7 @@ from typing import Any, Self
 import psutil
 
 from agileml.core.tier import Tier
+from agileml.runtime import watchdog
 from agileml.runtime.cluster import ALLOCATION_LABEL, TIER_LABEL, NodeInfo, connect
 from agileml.runtime.own_folder import is_of, kill, new_folder, processes_of, remove, sweep
 from agileml.runtime.tokens import use_tokens
@@ -49,9 +51,20 @@ class LocalCluster:
         cluster.kill(machines[0].node_id)
     """
 
-    def __init__(self, *, runtime_env: Mapping[str, Any] | None = None, namespace: str = "proteus") -> None:
-        """`runtime_env` and `namespace` are those of the Ray job (see `ray.init`)."""
+    def __init__(
+        self,
+        *,
+        runtime_env: Mapping[str, Any] | None = None,
+        namespace: str = "proteus",
+        orphan_after_s: float | None = None,
+    ) -> None:
+        """`runtime_env` and `namespace` are those of the Ray job (see `ray.init`).
+
+        orphan_after_s: a watchdog beside every machine ends it when the head, or this process, was silent so long.
+        """
         self._runtime_env, self._namespace = runtime_env, namespace
+        self._orphan_after_s = orphan_after_s
+        self._pulse: watchdog.Pulse | None = None
         self._nodes: dict[str, Any] = {}
         self._machines: dict[str, NodeInfo] = {}
         self._allocations = 0
@@ -102,7 +115,7 @@ class LocalCluster:
         added = []
         for _ in range(count):
             labels = {TIER_LABEL: str(tier), ALLOCATION_LABEL: allocation}
-            node = self._add_node(num_cpus=math.ceil(cpus), num_gpus=math.ceil(gpus), labels=labels)
+            node = self._add_watched(num_cpus=math.ceil(cpus), num_gpus=math.ceil(gpus), labels=labels)
             machine = NodeInfo(node.node_id, node.node_ip_address, tier, allocation)
             self._nodes[machine.node_id], self._machines[machine.node_id] = node, machine
             added.append(machine)
@@ -156,6 +169,9 @@ class LocalCluster:
             ray.shutdown()
             own = [child for child in psutil.Process().children() if is_of(child, folder)]
             kill([process for child in own for process in _tree(child)])
+            if self._pulse is not None:
+                self._pulse.__exit__(None, None, None)
+                self._pulse = None
             kill(processes_of(folder))  # workers of raylets that died on their own have another parent by now
             self._nodes.clear()
             self._machines.clear()
@@ -176,6 +192,24 @@ class LocalCluster:
         with self._rays_own_folder():
             connect(self._cluster.address, runtime_env=self._runtime_env, namespace=self._namespace)
         self._catch_sigterm()
+
+    def _add_watched(self, **arguments: Any) -> Any:
+        """A node, with a watchdog of its own where one is wanted."""
+        if self._orphan_after_s is None:
+            return self._add_node(**arguments)
+        assert self._folder is not None
+        if self._pulse is None:
+            self._pulse = watchdog.Pulse().__enter__()
+        mark = f"{self._folder.name}-{secrets.token_hex(4)}"
+        _put_environment({watchdog.MARK: mark})
+        try:
+            node = self._add_node(**arguments)
+        finally:
+            _put_environment({watchdog.MARK: None})
+        heads = (self.address, self._pulse.address)
+        log = self._folder / "watchdog.log"
+        watchdog.start(mark, _raylet_process(node).pid, heads, self._orphan_after_s, log)
+        return node
 
     def _add_node(self, **arguments: Any) -> Any:
         with self._rays_own_folder(), _quiet_ray(), only_here():
