@@ -189,13 +189,22 @@ class Cuts(Section):
 
 
 class Heartbeat(Section):
-    """A machine that was not heard for `timeout_s` is lost."""
+    """A machine that was not heard for `timeout_s` is lost.
+
+    One that alone has what the run needs is waited for until it was silent for `silent_limit_s`.
+    """
 
     interval_s: Positive = 0.1
     timeout_s: Positive = 1.0
+    silent_limit_s: Positive = 300.0
 
     @model_validator(mode="after")
     def _timeout_spans_beats(self) -> Self:
+        if self.silent_limit_s < self.timeout_s:
+            raise ConfigError(
+                f"found {self.silent_limit_s:g}, expected at least timeout_s = {self.timeout_s:g}",
+                key=("silent_limit_s",),
+            )
         if self.timeout_s < 2 * self.interval_s:
             raise ConfigError(
                 f"found {self.timeout_s:g}, expected at least twice interval_s = {self.interval_s:g}",

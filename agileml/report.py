@@ -71,6 +71,7 @@ TIMELINE = (
     "checkpoint_failed",
     "warning",
     "waiting",
+    "gave_up",
     "error",
     "finished",
 )
@@ -103,6 +104,12 @@ def _sentence(event: Event) -> str:
             return f"checkpoint of clock {event['clock']} could not be written: {event['reason']}"
         case "warning":
             return str(event["reason"])
+        case "waiting":
+            return (
+                f"waits up to {event['limit_s']:g} s for {machines}, which may come back: {event['reason']}"
+            )
+        case "gave_up":
+            return f"waited {event['waited_s']:.1f} s, goes on without: {event['reason']}"
         case "finished":
             return f"done after {event['seconds']:.2f} s"
         case _:

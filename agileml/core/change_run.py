@@ -32,7 +32,7 @@ class ChangeRun:
     phase: Phase = Phase.CLAIM
     change: Change | None = None
     promises: dict[str, Promise] = field(default_factory=dict)
-    is_waiting: bool = False  # for a silent machine that has what is needed
+    waiting_since_s: float | None = None  # for a silent machine that has what is needed
     _installed: set[tuple[int, Role]] = field(default_factory=set)
 
     def promise(self, node: str, message: Promise) -> None:

@@ -15,6 +15,7 @@ from agileml.core.keeping import Keeping
 from agileml.core.messages import Installed, Prepare, Promise
 from agileml.core.placement import Machines
 from agileml.core.record import Record
+from agileml.core.standstill import awaited
 from agileml.core.tier import Tier
 from agileml.core.triggers import why_change, why_start
 
@@ -111,7 +112,11 @@ class Changing:
             change = self._plan(running)
         except LostError as error:
             if not self._waits_for_silent(running, str(error)):
-                control.halt(HaltKind.LOST, str(error))
+                limit_s = control.settings.silent_limit_s
+                waited = (
+                    f" and none came back within {limit_s:g} s" if running.waiting_since_s is not None else ""
+                )
+                control.halt(HaltKind.LOST, f"{error}{waited}")
             return
         is_given_up = view is not None and change.committed != control.record.committed
         is_worse = is_given_up and bool(control.record.committed.clock)
@@ -166,13 +171,16 @@ class Changing:
 
     def _waits_for_silent(self, running: ChangeRun, reason: str) -> bool:
         """Something is nowhere among the machines that answer. One that is only silent may still bring it back."""
-        view, known = self._control.view, self._control.members.nodes
-        silent = [m.name for m in known.values() if m.is_silent and not (m.is_gone or m.is_released)]
-        silent += [node for node in (view.members if view else ()) if node not in known]
-        if silent and not running.is_waiting:
-            running.is_waiting = True
-            self._control.note("waiting", machines=silent, reason=reason)
-        return bool(silent)
+        control, limit_s = self._control, self._control.settings.silent_limit_s
+        is_first = running.waiting_since_s is None
+        since_s = control.now_s if running.waiting_since_s is None else running.waiting_since_s
+        names = awaited(control.members, control.view, control.now_s, since_s, limit_s)
+        if names and is_first:
+            running.waiting_since_s = since_s
+            control.note("waiting", machines=list(names), reason=reason, limit_s=limit_s)
+        elif not names and not is_first:
+            control.note("gave_up", waited_s=control.now_s - since_s, reason=reason)
+        return bool(names)
 
     def _prepare(self, running: ChangeRun, node: str) -> None:
         control = self._control

@@ -25,6 +25,7 @@ class ControllerSettings:
     """`expected`: machines that must be there before the first view.
 
     `restart_wait_s`: how long a controller that took over waits for members that it has not heard.
+    `silent_limit_s`: how long a silent machine is waited for that alone has what the run needs.
     `worth_finishing_s`: in clocks longer than this a leaver ends its part of the open clock, if its notice allows.
     """
 
@@ -34,6 +35,7 @@ class ControllerSettings:
     retry_s: float = 0.5
     join_wait_s: float = 1.0
     restart_wait_s: float = 10.0
+    silent_limit_s: float = 300.0
     worth_finishing_s: float = 0.2
     expected: int = 1
     seed: int = 0

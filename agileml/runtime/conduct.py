@@ -35,6 +35,7 @@ class Conductor:
         self._appeared = 0
         self._cut_until: dict[str, float] = {}
         self._bytes_due_s = 0.0
+        self._standstill = ""  # what the run waits for, if it does
 
     def run(self) -> Finished:
         """Until the result is durable. Raises RunError."""
@@ -92,6 +93,12 @@ class Conductor:
         elif dated.note.kind == "join":
             for machine in fields["machines"]:
                 self._cast.admitted(machine)
+        elif dated.note.kind == "waiting":
+            self._standstill = (
+                f"waits up to {fields['limit_s']:g} s for {', '.join(fields['machines'])} to answer"
+            )
+        elif dated.note.kind in ("view", "gave_up"):
+            self._standstill = ""
         self._folder.events.write(dated.note.kind, t_s=at_s, **fields)
 
     def _take_away(self) -> None:
@@ -102,7 +109,7 @@ class Conductor:
             self._fleet.take_away(self._cast.node_of(machine))
 
     def _show(self, state: HeadState) -> None:
-        note = "" if state.stage else f"{self._appeared} of {self._fleet.expected} machines"
+        note = self._standstill if state.stage else f"{self._appeared} of {self._fleet.expected} machines"
         self._progress.show(
             Snapshot(
                 state.clock,

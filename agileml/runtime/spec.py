@@ -122,6 +122,7 @@ class RunSpec:
             ),
             cuts=CutRule(config.cuts.every_s, config.cuts.max_clocks),
             timeout_s=config.heartbeat.timeout_s,
+            silent_limit_s=config.heartbeat.silent_limit_s,
             expected=expected,
             seed=config.seed,
             checkpoint_every_s=config.checkpoint.every_s if config.checkpoint else None,

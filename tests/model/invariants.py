@@ -67,14 +67,19 @@ def check_commit(simulation: Simulation, record: Record) -> None:
 
 
 def check_given_up(simulation: Simulation, view: View, committed: CutId) -> None:
-    """The committed cut is given up only when the backup of a part is dead, and its owner has no copy of its own."""
-    for partition, owner in enumerate(view.owner):
-        backup, server = simulation.nodes[view.backup[partition]], simulation.nodes[owner]
-        copies = server.node.server._copies.get(partition, {}).values()
-        has_own = not server.is_dead and any(committed in shard.own_cuts for shard in copies)
-        if backup.is_dead and not has_own:
+    """The committed cut is given up only when a part of it is with no machine that lives (and speaks).
+
+    A part can be with no backup for a while: its backup died, and so did its owner before the next cut was whole, or
+    the owner got the partition from another machine and so has no own copy of that cut.
+    """
+    members = [simulation.nodes[name] for name in view.members]
+    alive = [node for node in members if not simulation.is_lost_to_controller(node)]
+    for partition in range(simulation.job.layout.partitions):
+        backed_up = any(n.node.backup.committed == committed and n.node.backup.cut(partition) for n in alive)
+        copies = [n.node.server._copies.get(partition, {}).values() for n in alive]
+        if not backed_up and not any(committed in shard.own_cuts for held in copies for shard in held):
             return
-    raise AssertionError(f"{committed} is given up although a machine that lives has every part of it")
+    raise AssertionError(f"{committed} is given up although machines that live have every part of it")
 
 
 def check_rollbacks(simulation: Simulation) -> None:

@@ -139,6 +139,7 @@ class Simulation:
         self.saved: dict[tuple[CutId, int], Cut] = {}  # the checkpoint store
         self.sealed: list[Checkpoint] = []
         self.checkpoint_every_s = self.rng.choice([None, 0.6, 2.0])
+        self.silent_limit_s = random.Random(f"{s.seed}/{s.mode}/silent").choice([300.0, 300.0, 2.0])
         self.notes: list[Note] = []
         self.fired: Counter[str] = Counter()
         self.messages = 0
@@ -240,6 +241,7 @@ class Simulation:
             retry_s=0.5,
             join_wait_s=0.5,
             restart_wait_s=1.0,
+            silent_limit_s=self.silent_limit_s,
             expected=0 if self.controllers else self.expected,  # some may have died since the first one
             seed=s.seed,
             checkpoint_every_s=self.checkpoint_every_s,
@@ -395,7 +397,13 @@ class Simulation:
 
     def really_lost(self) -> bool:
         """True when no reliable machine is left: everything else is with a machine, in a checkpoint, or the start."""
-        return not self.alive(Tier.RELIABLE)
+        return all(self.is_lost_to_controller(node) for node in self.alive(Tier.RELIABLE))
+
+    def is_lost_to_controller(self, node: SimulatedNode) -> bool:
+        """Dead, or silent for so long (until a moment ago) that nobody waits for it any more."""
+        if node.is_dead or self.silent_limit_s > LAST_S / 2:
+            return node.is_dead
+        return self.now_s < max(node.frozen_until_s, node.cut_until_s) + 1.0
 
     # -- the network ----------------------------------------------------------------------------------------
 
