@@ -25,7 +25,7 @@ from agileml.runtime.spec import RunSpec
 from agileml.runtime.transport_events import Address
 
 RESTART_S = 30.0  # for the controller's actor to come back
-STARTS = 3  # tries to start a process on one machine, if it dies each time
+STARTS = 3  # tries to start a process that dies each time
 
 
 @dataclass
@@ -88,6 +88,9 @@ class Cast:
             reference, actor.starting = actor.starting, None
             try:
                 actor.address = ray.get(reference)
+            except ray.exceptions.ActorUnavailableError:  # a connection broke: the process may well live
+                actor.starting = actor.handle.address.remote()
+                continue
             except ray.exceptions.RayError as error:
                 self._did_not_start(actor, error)
                 continue
@@ -113,6 +116,8 @@ class Cast:
             reference, actor.watch = actor.watch, None
             try:
                 ray.get(reference)
+            except ray.exceptions.ActorUnavailableError:  # a connection broke: the process may well live
+                actor.watch = actor.handle.until_gone.remote()
             except ray.exceptions.RayActorError:
                 self._replace(actor, "its process died")
             else:
@@ -164,13 +169,13 @@ class Cast:
 
     def state(self) -> HeadState:
         """What happened since the last time. A controller that died is waited for and told everything again."""
-        try:
-            state: HeadState = ray.get(self._head.state.remote())
-            return state
-        except (ray.exceptions.ActorUnavailableError, ray.exceptions.ActorDiedError):
-            self._meet_new_head()
-        again: HeadState = ray.get(self._head.state.remote())
-        return again
+        for _ in range(STARTS):
+            try:
+                state: HeadState = ray.get(self._head.state.remote())
+                return state
+            except (ray.exceptions.ActorUnavailableError, ray.exceptions.ActorDiedError):
+                self._meet_new_head()  # which may die in its turn
+        raise RunError(f"the controller's process died {STARTS} times in a row")
 
     def _meet_new_head(self) -> None:
         until_s = time.monotonic() + RESTART_S
@@ -210,7 +215,12 @@ class Cast:
             self._actors[backup].handle.final_blocks.remote(partition)
             for partition, backup in enumerate(finished.backup)
         ]
-        parts = ray.get(references)
+        try:
+            parts = ray.get(references)
+        except ray.exceptions.RayError as error:
+            raise RunError(
+                "a machine that holds the result died before it was read; a checkpoint of the last clock has it too"
+            ) from error
         assert all(blocks is not None for blocks in parts), "a backup lacks its part of the final cut"
         return list(parts)
 
