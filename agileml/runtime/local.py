@@ -6,7 +6,8 @@ of its own (mode 0700), its ports are free ones. And nothing of it stays: not af
 SIGTERM, and what a SIGKILL of this process leaves behind goes at once (raylets die with their parent) or, at the
 latest, when the next cluster starts.
 
-Machines are added from the main thread, one after the other: 1-2 s each, of which Ray sleeps most.
+Machines are added one after the other: 1-2 s each, of which Ray sleeps most. They die with the thread that added them:
+the main thread, or one that lives as long as they shall.
 """
 
 from __future__ import annotations
@@ -212,6 +213,8 @@ class LocalCluster:
         return node
 
     def _add_node(self, **arguments: Any) -> Any:
+        # Ray's own clean-up hooks are signal handlers, which only the main thread may set; `shutdown` does without them.
+        self._cluster._shutdown_at_exit = threading.current_thread() is threading.main_thread()
         with self._rays_own_folder(), _quiet_ray(), only_here():
             node = self._cluster.add_node(
                 object_store_memory=OBJECT_STORE_BYTES, dashboard_agent_listen_port=0, **arguments
