@@ -99,6 +99,20 @@ class FlatModule:
                 piece.of(flat).copy_(tensor)
         return flat.numpy().reshape(1, -1)
 
+    def gathered(self) -> Array:
+        """The parameters' table as `values` has it, read-only, and from now on the memory that they lie in.
+
+        Tensor by tensor, so that they are there once.
+        """
+        flat = torch.zeros(self.elements, dtype=self.dtype)
+        with torch.no_grad():
+            for piece, (_, parameter) in zip(self.pieces, self.parameters, strict=True):
+                piece.of(flat).copy_(parameter)
+                parameter.data = piece.of(flat)
+        array = flat.numpy().reshape(1, -1)
+        array.flags.writeable = False
+        return array
+
     def _tensors(self, table: str) -> list[tuple[Piece, Tensor]]:
         if table == PARAMETERS:
             return [(piece, tensor) for piece, (_, tensor) in zip(self.pieces, self.parameters, strict=True)]

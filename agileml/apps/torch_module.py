@@ -146,7 +146,7 @@ class TorchModule(Application):
     def initial(self, table: Table) -> Array:
         # Once units were computed the module holds what they read.
         fresh = self.flat if "_stepper" not in self.__dict__ else self._built()
-        return fresh.values(table)
+        return fresh.gathered() if table.name == PARAMETERS else fresh.values(table)
 
     def load(self, slice_index: int) -> Share:
         return self.minibatches.share(slice_index)

@@ -47,13 +47,14 @@ def apply_total(
     optimizer: Optimizer,
     *,
     in_place: bool,
+    state_in_place: bool = False,
 ) -> Applied:
     """Apply the sum of all updates of `clock` (0-based) to the blocks of a partition.
 
     A table of gradients takes one step of the optimizer, a table of steps gets the sum added. A table that no unit
     updated stays as it is, and so do, with their optimizer state, the untouched rows of a sparse one.
-    `in_place` is for dense tables: their arrays are overwritten, else `blocks` and `state` stay readable. Sparse
-    tables and their state are always overwritten.
+    `in_place` is for dense tables: their arrays are overwritten, else `blocks` stay readable, and `state` unless
+    `state_in_place`. Sparse tables and their state are always overwritten.
     """
     new_blocks: list[Array] = []
     new_state: list[State] = []
@@ -65,7 +66,8 @@ def apply_total(
             before = _apply_rows(table, block, slots, update, clock, optimizer)
         elif isinstance(update, Dense):
             assert not table.sparse, table
-            block, slots = _apply_whole(table, block, slots, update, clock, optimizer, in_place)
+            own_state = in_place or state_in_place
+            block, slots = _apply_whole(table, block, slots, update, clock, optimizer, in_place, own_state)
         new_blocks.append(block)
         new_state.append(slots)
         undo.append(before)
@@ -73,11 +75,20 @@ def apply_total(
 
 
 def _apply_whole(
-    table: Table, block: Array, state: State, update: Dense, clock: int, optimizer: Optimizer, in_place: bool
+    table: Table,
+    block: Array,
+    state: State,
+    update: Dense,
+    clock: int,
+    optimizer: Optimizer,
+    in_place: bool,
+    own_state: bool,
 ) -> tuple[Array, State]:
     if table.update is Update.STEP:
         return np.add(block, update.values, out=block if in_place else None), state
-    return take_step(optimizer, clock, block, update.values, state, in_place=in_place)
+    return take_step(
+        optimizer, clock, block, update.values, state, in_place=in_place, state_in_place=own_state
+    )
 
 
 def _apply_rows(

@@ -26,15 +26,18 @@ def checked_tables(application: Application) -> tuple[Table, ...]:
     return tables
 
 
-def initial_values(application: Application, tables: Sequence[Table]) -> dict[str, Array]:
-    """All tables before clock 0, as arrays of their own. Raises ContractError."""
+def initial_values(
+    application: Application, tables: Sequence[Table], *, copied: bool = True
+) -> dict[str, Array]:
+    """All tables before clock 0: as arrays of their own, or those of the application, to be read only. Raises
+    ContractError."""
     values = {}
     for table in tables:
         what = f"initial() of table {table.name!r}"
         array = _checked_array(what, table, application.initial(table), (table.rows, table.columns))
         if not np.isfinite(array).all():
             raise ContractError(f"{what} returned values that are not finite")
-        values[table.name] = array.copy()
+        values[table.name] = array.copy() if copied else array
     return values
 
 

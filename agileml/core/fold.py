@@ -50,12 +50,12 @@ def _merge_rows(rows_a, values_a, rows_b, values_b, rows, values):  # type: igno
     return n
 
 
-def _merge_blocks(left: Block | None, right: Block | None, into_left: bool) -> Block | None:
-    if left is None or right is None:
-        return right if left is None else left
+def _merge_blocks(left: Block, right: Block, own_left: bool, own_right: bool) -> Block:
     if isinstance(left, Dense):
         assert isinstance(right, Dense)
-        return Dense(np.add(left.values, right.values, out=left.values if into_left else None))
+        # Into a warm array of one's own: no second array, and less than half the time.
+        into = left.values if own_left else right.values if own_right else None
+        return Dense(np.add(left.values, right.values, out=into))
     assert isinstance(right, Sparse)
     most = left.rows.size + right.rows.size
     rows = np.empty(most, np.int32)
@@ -76,16 +76,25 @@ def _shared(contribution: Contribution) -> _Node:
     return _Node(contribution, (False,) * len(contribution.blocks))
 
 
+def _given(contribution: Contribution) -> _Node:
+    """A contribution whose arrays nobody else has."""
+    writeable = (block is not None and block.values.flags.writeable for block in contribution.blocks)
+    return _Node(contribution, tuple(writeable))
+
+
 def _added(left: _Node, right: _Node) -> _Node:
-    """left + right, into the arrays of `left` that are its own."""
-    blocks = []
+    """left + right, into arrays of one of them that are its own."""
+    blocks: list[Block | None] = []
     owned = []
     for a, b, own_a, own_b in zip(
         left.total.blocks, right.total.blocks, left.owned, right.owned, strict=True
     ):
-        blocks.append(_merge_blocks(a, b, own_a))
-        # A block of one side alone is passed on, and still belongs to whom it belonged.
-        owned.append(own_b if a is None else own_a if b is None else True)
+        if a is None or b is None:  # passed on, and still whose it was
+            blocks.append(b if a is None else a)
+            owned.append(own_b if a is None else own_a)
+        else:
+            blocks.append(_merge_blocks(a, b, own_a, own_b))
+            owned.append(True)
     total = Contribution(
         tuple(blocks), left.total.loss + right.total.loss, left.total.examples + right.total.examples
     )
@@ -107,12 +116,15 @@ class Fold:
     )  # as they were pushed: boundaries that redone work keeps
     _nodes: dict[tuple[int, int], _Node] = field(default_factory=dict)  # (first unit, size) -> sum
 
-    def add(self, bundle: Units, contribution: Contribution) -> None:
-        """Count a bundle. The caller has judged it: none of its units is counted yet."""
+    def add(self, bundle: Units, contribution: Contribution, *, given: bool = False) -> None:
+        """Count a bundle. The caller has judged it: none of its units is counted yet.
+
+        `given`: nobody else has the contribution's arrays, so they may be overwritten.
+        """
         assert bundle and not bundle & self.counted, (show(bundle), show(self.counted))
         self.counted |= bundle
         self.bundles.append(bundle)
-        node = _shared(contribution)
+        node = _given(contribution) if given else _shared(contribution)
         if not self.deterministic:
             key = (0, 0)
             before = self._nodes.get(key)
@@ -167,11 +179,11 @@ class FoldCopy:
 def tree_sum(leaves: Iterable[Contribution]) -> Contribution:
     """Sum the contributions of the units of one aligned subtree, given in their order, along the same tree.
 
-    Holds at most one partial sum per level. The contributions stay as they are.
+    Holds at most one partial sum per level. The contributions are given away: their arrays may be overwritten.
     """
     stack: list[tuple[int, _Node]] = []
     for leaf in leaves:
-        size, node = 1, _shared(leaf)
+        size, node = 1, _given(leaf)
         while stack and stack[-1][0] == size:
             node = _added(stack.pop()[1], node)
             size *= 2
@@ -181,9 +193,9 @@ def tree_sum(leaves: Iterable[Contribution]) -> Contribution:
 
 
 def running_sum(leaves: Iterable[Contribution]) -> Contribution:
-    """Sum contributions one after the other: for sums whose order nobody needs to repeat."""
+    """Sum contributions one after the other: for sums whose order nobody needs to repeat. They are given away."""
     total: _Node | None = None
     for leaf in leaves:
-        total = _shared(leaf) if total is None else _added(total, _shared(leaf))
+        total = _given(leaf) if total is None else _added(total, _given(leaf))
     assert total is not None
     return total.total

@@ -1,6 +1,7 @@
 """Everything that nodes and the controller say to each other. All are frozen; all carry the epoch they belong to.
 
-Arrays in a message are never changed by whoever sends or gets it: on one machine they travel by reference.
+Arrays in a message are never changed by whoever sends or gets it: on one machine they travel by reference. Only a
+shard adds into what was pushed to it from another machine: nobody else has that copy.
 """
 
 from __future__ import annotations

@@ -185,7 +185,7 @@ class Node:
             case Pull() if message.epoch == self.promised:
                 self.server.pull(sender, message)
             case Push() if message.epoch == self.promised:
-                self.server.push(sender, message, now_s)
+                self.server.push(sender, message, now_s, given=sender != self.name)
             case Part() if message.epoch == self.promised:
                 self.backup.part(sender, message)
             case PartAck() if message.epoch == self.promised:

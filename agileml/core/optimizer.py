@@ -235,10 +235,11 @@ def take_step(
     state: list[Array],
     *,
     in_place: bool,
+    state_in_place: bool = False,
 ) -> tuple[Array, list[Array]]:
-    """One step over a flat block; returns the new parameters and state, new arrays unless `in_place`."""
+    """One step over a flat block; returns the new parameters and state, new arrays unless (each) `in_place`."""
     new_parameters = parameters if in_place else np.empty_like(parameters)
-    new_state = state if in_place else [np.empty_like(array) for array in state]
+    new_state = state if in_place or state_in_place else [np.empty_like(array) for array in state]
     # numba compiles read-only arrays (what came over the network) and others apart: read through read-only views only.
     algorithm.step(
         clock,

@@ -117,13 +117,13 @@ class Server:
             version, blocks = answer
             self._send(worker, Params(message.epoch, message.partition, message.clock, version, blocks))
 
-    def push(self, worker: str, message: Push, now_s: float) -> None:
-        """Count it or know it already; acknowledge either way."""
+    def push(self, worker: str, message: Push, now_s: float, *, given: bool) -> None:
+        """Count it or know it already; acknowledge either way. `given`: nobody else has its arrays."""
         shard = self._served(message.partition, message.epoch)
         if shard is None:
             return
         before = shard.version
-        shard.push(message.clock, message.bundle, message.contribution, now_s)
+        shard.push(message.clock, message.bundle, message.contribution, now_s, given=given)
         self._send(worker, Ack(message.epoch, message.partition, message.clock, message.bundle))
         if shard.version != before:
             if message.partition != 0:
@@ -244,7 +244,7 @@ class Server:
     def install(self, message: Fetch, copy: ShardCopy) -> None:
         """Stage a copy under a new epoch."""
         shard = Shard.restored(self.job, copy)
-        if message.source.kind is not Kind.SHARD:
+        if message.source.kind not in (Kind.SHARD, Kind.INITIAL):  # the start is made anew when it is needed
             shard.own_cuts[message.committed] = copy.cut
         self._copies.setdefault(message.partition, {})[message.epoch] = shard
         self._send(CONTROLLER, Installed(message.epoch, message.partition, Role.OWNER))

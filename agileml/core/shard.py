@@ -2,7 +2,8 @@
 
 The version is v when exactly the clocks < v have been applied. A clock is applied when every unit of it has been
 counted once, along the tree of `fold`. Arrays of dense tables are never changed once somebody may hold them: a new
-version gets new arrays. Rows of sparse tables change in place, so whatever leaves the shard is a copy.
+version gets new arrays, and so does their optimizer state while a cut holds it. Rows of sparse tables change in
+place, so whatever leaves the shard is a copy.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class Shard:
         self.version = cut.clock
         self.blocks = self._own(cut.blocks)
         self.state = tuple(_by_table([self._own(slot) for slot in cut.state], len(self.blocks)))
+        self._owns_state = False  # dense tables' optimizer state is no cut's as well, and may be overwritten
         self.previous: Previous | None = None
         self.pending: dict[int, Fold] = {}
         self.counted: dict[int, list[Units]] = {
@@ -82,8 +84,13 @@ class Shard:
 
     # -- counting -------------------------------------------------------------------------------------------
 
-    def push(self, clock: int, bundle: Units, contribution: Contribution, now_s: float) -> Verdict:
-        """Count a bundle; apply every clock that is complete. A bundle that is there already is dropped."""
+    def push(
+        self, clock: int, bundle: Units, contribution: Contribution, now_s: float, *, given: bool = False
+    ) -> Verdict:
+        """Count a bundle; apply every clock that is complete. A bundle that is there already is dropped.
+
+        `given`: nobody else has the contribution's arrays.
+        """
         if clock < self.version:
             return Verdict.DUPLICATE
         slack = self.job.consistency.slack
@@ -98,7 +105,7 @@ class Shard:
             if clock == self.version:
                 # Whoever pushes clock v has read v everywhere, so clock v - 1 is done everywhere.
                 self.previous = None
-            fold.add(bundle, contribution)
+            fold.add(bundle, contribution, given=given)
             while (done := self.pending.get(self.version)) and done.counted == self.job.all_units:
                 del self.pending[self.version]
                 self._apply(done.total(), now_s)
@@ -136,9 +143,20 @@ class Shard:
     def _step(self, total: Contribution, clock: int) -> Applied:
         job = self.job
         applied = apply_total(
-            total, job.layout.tables, self.blocks, self.state, clock, job.optimizer, in_place=False
+            total,
+            job.layout.tables,
+            self.blocks,
+            self.state,
+            clock,
+            job.optimizer,
+            in_place=False,
+            state_in_place=self._owns_state,
         )
         self.blocks, self.state = applied.blocks, applied.state
+        self._owns_state = self._owns_state or all(
+            table.sparse or update is not None or not slots
+            for table, update, slots in zip(job.layout.tables, total.blocks, self.state, strict=True)
+        )
         return applied
 
     def _advance(self, loss: float, examples: int, now_s: float) -> None:
@@ -156,6 +174,7 @@ class Shard:
         self.cut_at = None
 
     def _cut(self) -> Cut:
+        self._owns_state = False
         slots = self.job.optimizer.slots
         empty = np.empty(0, np.float32)
         state = tuple(

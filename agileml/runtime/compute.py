@@ -55,8 +55,8 @@ class Computing:
         with single_threaded() if self._work.deterministic else nullcontext():
             try:
                 self._warm_up()
-                while (job := self._jobs.get()) is not None:
-                    self._do(job)
+                while self._next():
+                    pass
             except UnitError as error:
                 self._report(Failure(f"{error.place}: {error.problem}", error.trace))
             except (InputError, MemoryError) as error:
@@ -65,6 +65,13 @@ class Computing:
                 BaseException
             ) as error:  # also SystemExit: whoever waits for this thread must hear of its end
                 self._report(Failure(f"{type(error).__name__}: {error}", traceback.format_exc()))
+
+    def _next(self) -> bool:
+        """Do the next job; False at the end. Its arrays are not kept while the one after is waited for."""
+        job = self._jobs.get()
+        if job is not None:
+            self._do(job)
+        return job is not None
 
     def _warm_up(self) -> None:
         """What the first unit would otherwise wait for, and everybody with it."""

@@ -33,10 +33,16 @@ class MachineStores:
         self.own = self._stores[0] if spec.config.checkpoint else None
 
     def initial(self, partition: int) -> tuple[Array, ...]:
-        """The application's initial blocks of a partition."""
+        """The application's initial blocks of a partition, those of dense tables as arrays of their own."""
+        layout = self._job.layout
         if self._initial is None:
-            self._initial = initial_values(self._application, self._job.layout.tables)
-        return self._job.layout.blocks(self._initial, partition)
+            self._initial = initial_values(self._application, layout.tables, copied=False)
+        blocks = layout.blocks(self._initial, partition)
+        # A view would keep the whole table. Shards copy sparse tables anyway.
+        return tuple(
+            block if table.sparse else block.copy()
+            for table, block in zip(layout.tables, blocks, strict=True)
+        )
 
     def release(self) -> None:
         """A view is in force: the whole tables are needed no more."""

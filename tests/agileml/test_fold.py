@@ -1,5 +1,7 @@
 """The tree of sums: the same bits for every assignment of units and every order of arrival."""
 
+from copy import deepcopy
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -95,21 +97,26 @@ def deal(data: st.DataObject, start: int, size: int) -> list[Units]:
 def test_every_assignment_and_order_has_the_bits_of_the_plain_tree(
     units: list[Contribution], data: st.DataObject
 ) -> None:
-    before = [bits(unit) for unit in units]
     expected = bits(plain(units))
     fold = Fold(deterministic=True)
     bundles = data.draw(st.permutations(deal(data, 0, len(units))))
+    sums = {bundle: tree_sum(deepcopy(units[u]) for u in members(bundle)) for bundle in bundles}
+    before = {bundle: bits(found) for bundle, found in sums.items()}
+    from_afar = data.draw(st.sets(st.sampled_from(bundles)))
     moved_after = data.draw(st.integers(0, len(bundles)))
     for number, bundle in enumerate(bundles):
         if number == moved_after:  # to another server, in the middle of the clock
             left_behind, fold = fold, Fold.restored(fold.copied(), deterministic=True)
             assert left_behind.counted == fold.counted
-        fold.add(bundle, tree_sum(units[u] for u in members(bundle)))
+        if bundle in from_afar:  # a copy that nobody else has: it may be added into
+            fold.add(bundle, deepcopy(sums[bundle]), given=True)
+        else:
+            fold.add(bundle, sums[bundle])
     assert fold.counted == span(0, len(units))
     assert sorted(fold.bundles) == sorted(bundles)
     assert bits(fold.total()) == expected
     # What was handed in is still whole: a worker may have to send it again.
-    assert [bits(unit) for unit in units] == before
+    assert {bundle: bits(found) for bundle, found in sums.items()} == before
 
 
 @EXAMPLES
@@ -121,12 +128,13 @@ def test_a_copy_does_not_change_when_the_original_goes_on(
     order = data.draw(st.permutations(range(len(units))))
     copied_after = data.draw(st.integers(0, len(units)))
     fold = Fold(deterministic=True)
+    is_given = data.draw(st.booleans())
     for unit in order[:copied_after]:
-        fold.add(1 << unit, units[unit])
+        fold.add(1 << unit, deepcopy(units[unit]), given=is_given)
     copy = fold.copied()
     before = [bits(total) for total in copy.totals]
     for unit in order[copied_after:]:
-        fold.add(1 << unit, units[unit])
+        fold.add(1 << unit, deepcopy(units[unit]), given=is_given)
     assert [bits(total) for total in copy.totals] == before
     assert bits(fold.total()) == bits(plain(units))
 
@@ -139,7 +147,7 @@ def test_without_determinism_any_sets_add_up_once(units: list[Contribution], dat
     fold = Fold(deterministic=False)
     for owner in sorted(set(owners)):
         mine = [u for u, o in enumerate(owners) if o == owner]
-        fold.add(sum(1 << u for u in mine), running_sum(units[u] for u in mine))
+        fold.add(sum(1 << u for u in mine), running_sum(deepcopy(units[u]) for u in mine))
     total, expected = fold.total(), plain(units)
     assert total.examples == expected.examples
     for found, wanted, parts in zip(

@@ -155,6 +155,14 @@ MUTANTS = (
         "floats do not add associatively",
     ),
     Mutant(
+        "momentum is overwritten under a cut",
+        SHARD,
+        "self._owns_state = False\n        slots",
+        "slots",
+        "bsp",
+        "a rollback to the own copy has a momentum of later",
+    ),
+    Mutant(
         "contributions survive a rollback",
         WORKER,
         "if self._view is None or view.timeline != self._view.timeline:",

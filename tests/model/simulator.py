@@ -6,7 +6,8 @@ import heapq
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -48,7 +49,7 @@ from agileml.core.events import (
     Superseded,
     Tick,
 )
-from agileml.core.messages import CONTROLLER, Ack, Cut, Message, Params, Saved, SaveFailed
+from agileml.core.messages import CONTROLLER, Ack, Cut, Message, Params, Push, Saved, SaveFailed
 from agileml.core.node import Node, Timers
 from agileml.core.placement import StageRule
 from agileml.core.plan import PlannedJoin
@@ -115,6 +116,13 @@ class SimulatedStores:
 
     def saved(self, name: CutId, partition: int) -> Cut:
         return self._simulation.saved[name, partition]
+
+
+def received(message: Message) -> Message:
+    """A message as it comes out of a network: what a shard may add into is nobody else's."""
+    if not isinstance(message, Push):
+        return message
+    return replace(message, contribution=deepcopy(message.contribution))
 
 
 class ModelError(AssertionError):
@@ -435,6 +443,7 @@ class Simulation:
             for controller in self.controllers:
                 self.tell(controller, Received(sender, message))
         elif (node := self.nodes.get(to)) is not None:
+            message = received(message)
             self.on(node, lambda: self.do_node(node, node.node.handle(sender, message, self.now_s)))
 
     def is_cut(self, sender: str, to: str) -> bool:
