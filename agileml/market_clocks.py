@@ -1,0 +1,101 @@
+"""What a run's own notes say to BidBrain's estimators: every clock with the machines that worked on it. Pure.
+
+A clock begins where the one before it ended. It is cut into stretches at every view that came meanwhile; a view in
+which machines are missing that were taken is an eviction, any other is a change. Clocks that are done again after a
+rollback are work of nothing: what they take is what the eviction cost.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bidbrain.live.estimators import Clock, Disturbance, Stretch
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """A view: when it came, who works under it, and what it was."""
+
+    at_s: float
+    machines: Mapping[str, int]
+    disturbance: Disturbance
+
+
+@dataclass
+class RunClocks:
+    """Takes the notes of a run in their order, gives its clocks.
+
+    work_vcpu_s: of one clock. speed: market seconds in a second. kind_of: the machine type that a machine of the run is
+    (None: not known). planned: machines that leave because we gave them up.
+    """
+
+    work_vcpu_s: float
+    speed: float
+    kind_of: Callable[[str], str | None]
+    planned: set[str] = field(default_factory=set)
+    _noticed: set[str] = field(default_factory=set)
+    _members: frozenset[str] = frozenset()
+    _turns: list[_Turn] = field(default_factory=list)
+    _machines: Mapping[str, int] | None = None
+    _last_s: float | None = None
+    _reached: int = 0
+
+    def noted(self, kind: str, at_s: float, fields: Mapping[str, Any]) -> Clock | None:
+        """A note of the controller, taken at `at_s` (Unix time); the clock that it completes."""
+        match kind:
+            case "notice":
+                self._noticed.update(fields["machines"])
+            case "view":
+                self._view(at_s, fields)
+            case "clock":
+                return self._clock(at_s, fields["clock"])
+        return None
+
+    def _view(self, at_s: float, fields: Mapping[str, Any]) -> None:
+        members = frozenset((*fields["workers"], *fields["owners"]))
+        left = (self._members - members) & self._noticed
+        evicted = fields["rolled_back"] or fields["reason"].startswith("failure") or left - self.planned
+        kinds = Counter(self.kind_of(name) or "" for name in fields["workers"])
+        first = not self._members
+        self._members = members
+        if first:
+            self._machines, self._last_s = kinds, at_s
+            return
+        what = Disturbance.EVICTION if evicted else Disturbance.CHANGE
+        self._turns.append(_Turn(at_s, kinds, what))
+
+    def _clock(self, at_s: float, number: int) -> Clock | None:
+        """Clock `number` is done. The first one also loads and compiles: nothing is learned from it."""
+        last_s, machines = self._last_s, self._machines
+        is_new, is_first = number > self._reached, self._reached == 0
+        self._reached = max(self._reached, number)
+        if last_s is None or machines is None or at_s <= last_s:
+            return None
+        turns = [turn for turn in self._turns if turn.at_s < at_s]
+        self._turns = self._turns[len(turns) :]
+        self._last_s, self._machines = at_s, turns[-1].machines if turns else machines
+        if is_first:
+            return None
+        begins = [last_s, *(max(turn.at_s, last_s) for turn in turns), at_s]
+        held = [machines, *(turn.machines for turn in turns)]
+        stretches = tuple(
+            Stretch((end - begin) * self.speed, own)
+            for begin, end, own in zip(begins, begins[1:], held, strict=False)
+            if end > begin
+        )
+        if any("" in stretch.machines for stretch in stretches):
+            return None
+        what, events = _disturbance([turn.disturbance for turn in turns], is_new)
+        return Clock(stretches, self.work_vcpu_s if is_new else 0.0, what, events)
+
+
+def _disturbance(turns: list[Disturbance], is_new: bool) -> tuple[Disturbance, int]:
+    """What a clock went through. Machines of one allocation may be missed one after the other: one eviction."""
+    if Disturbance.EVICTION in turns:
+        return Disturbance.EVICTION, 1
+    if not is_new:
+        return Disturbance.EVICTION, 0
+    return (Disturbance.CHANGE, len(turns)) if turns else (Disturbance.NONE, 0)

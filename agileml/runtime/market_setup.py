@@ -1,0 +1,241 @@
+"""From the section `market` of a config to what a live job needs: history, setting, policy, limits, pace.
+
+Everything that a user may have got wrong is said here, before anything is started, as a ConfigError with its key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from agileml.config import JobConfig
+from agileml.config_text import ConfigError
+from agileml.market_config import Ec2, Made, Played, Replay
+from bidbrain.config import ConfigError as BidBrainConfigError
+from bidbrain.config import SimulateConfig
+from bidbrain.generate import Character, generate
+from bidbrain.history import History, Market
+from bidbrain.instants import DAY_S, Interval, parse_instant
+from bidbrain.live.cloud import Cloud
+from bidbrain.live.dry_run import BudgetError, DryRun, dry_run
+from bidbrain.live.guards import Guards
+from bidbrain.live.job import Plan
+from bidbrain.live.quick import QuickProteus
+from bidbrain.live.replay import InstantLauncher
+from bidbrain.live.replay import Replay as ReplayedMarket
+from bidbrain.machines import UnknownTypeError, types_at
+from bidbrain.money import HOUR_S, micro_usd
+from bidbrain.plan import choose_markets, make_setting
+from bidbrain.policy.base import Policy
+from bidbrain.policy.registry import Scheme, Training, UnknownSchemeError, find_scheme
+from bidbrain.readers import HistoryError, read_history
+from bidbrain.setting import Setting
+
+PRODUCT = "Linux/UNIX"
+SAME_NAMES = (
+    *("job_vcpus", "cap", "slot_vcpus", "min_delta", "boot_s", "lambda_s", "sigma_s", "phi", "rules"),
+    "reliable_type",
+)
+
+
+@dataclass(frozen=True)
+class MarketSetup:
+    """The plan of BidBrain for a run. `setting` is that of the job before a scheme changed its engine.
+
+    unit_s: seconds that a unit takes at least on a paced machine. speed: market seconds in a second.
+    """
+
+    plan: Plan
+    setting: Setting
+    start_s: int
+    speed: float
+    unit_s: float = 0.0
+
+    @property
+    def reliable_type(self) -> str:
+        return self.setting.reliable.instance_type
+
+    @property
+    def vcpus(self) -> dict[str, int]:
+        """Nominal vCPUs by machine type, the reliable one under `on_demand_kind` too."""
+        found = {listing.market.instance_type: listing.vcpus for listing in self.setting.listings}
+        reliable = self.setting.reliable
+        return found | {on_demand_kind(reliable.instance_type): reliable.vcpus_per_machine}
+
+
+def on_demand_kind(instance_type: str) -> str:
+    """How estimators call on-demand machines: their speed says nothing about spot ones of the same type."""
+    return f"{instance_type} on demand"
+
+
+def set_up(config: JobConfig, name: str, now_s: int) -> MarketSetup:
+    """What `config.market` asks for. `now_s`: Unix time, when the job starts on EC2. Raises ConfigError."""
+    market = config.market
+    assert market is not None
+    with _users():
+        if isinstance(market, Ec2):
+            start_s, setting = now_s, _on_ec2(market, config, now_s)
+        else:
+            history, train, start_s = _history(market)
+            setting = _setting(market, config, history, train, start_s)
+    scheme = _scheme(market.policy)
+    live = scheme.setting(setting)
+    guards = Guards(
+        None if market.budget_usd is None else micro_usd(market.budget_usd),
+        None if market.max_price is None else micro_usd(market.max_price),
+        config.machines.max,
+    )
+    if isinstance(market, Played):
+        # A second too much of waiting is many of the market's: the reserve covers what passes meanwhile.
+        guards = replace(guards, reserve_s=max(guards.reserve_s, market.drain_s, round(5 * market.speed)))
+    plan = Plan(
+        name,
+        market.policy,
+        live,
+        _policy(market.policy, scheme, live, start_s),
+        start_s,
+        with_reliable=scheme.training is not Training.STEADY,
+        guards=guards,
+        drain_s=market.drain_s,
+    )
+    speed = market.speed if isinstance(market, Played) else 1.0
+    return MarketSetup(plan, setting, start_s, speed, _unit_s(config, setting))
+
+
+def first_decision(setup: MarketSetup, cloud: Cloud | None = None) -> DryRun:
+    """What would be bought first, and what that costs; it also compiles what the policy needs. Raises ConfigError."""
+    if cloud is None:
+        cloud = ReplayedMarket(setup.plan.setting, lambda: setup.start_s, InstantLauncher())
+    try:
+        return dry_run(setup.plan, cloud, setup.start_s)
+    except BudgetError as error:
+        raise ConfigError(str(error).partition(": ")[2], key=("market", "budget_usd")) from None
+
+
+@contextmanager
+def _users() -> Iterator[None]:
+    """What BidBrain says of a wrong setting, as an error of the config's section."""
+    try:
+        yield
+    except (BidBrainConfigError, HistoryError, UnknownTypeError, UnknownSchemeError, ValueError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(str(error), key=("market",)) from None
+
+
+def _history(market: Played) -> tuple[History, Interval, int]:
+    """(prices, the interval that policies learn from, when the job starts)."""
+    start_s = _instant(market)
+    if isinstance(market, Made):
+        train = Interval(start_s - market.train_days * DAY_S, start_s)
+        prices = types_at(
+            list(market.types),
+            start_s,
+            {name: micro_usd(price) for name, price in market.on_demand.items()},
+            market.vcpus,
+        )
+        rows = [(kind, zone, prices[kind][0]) for kind in market.types for zone in market.zones]
+        window = Interval(train.start_s, start_s + market.hours * HOUR_S)
+        return generate(rows, window, Character(market.character), market.seed), train, start_s
+    assert isinstance(market, Replay)
+    history = read_history(Path(path) for path in market.history)
+    train = Interval.parse(market.train).overlap(history.window)
+    if not history.start_s <= start_s < history.end_s:
+        raise ConfigError(
+            f"found {market.start}, expected an instant within the history ({history.window})",
+            key=("market", "start"),
+        )
+    if train.seconds <= 0 or train.end_s > start_s:
+        raise ConfigError(
+            f"found {market.train}, expected an interval of the history ({history.window}) that ends before the start",
+            key=("market", "train"),
+        )
+    return history, train, start_s
+
+
+def _instant(market: Played) -> int:
+    assert isinstance(market, Made | Replay)
+    try:
+        return parse_instant(market.start)
+    except ValueError as error:
+        raise ConfigError(str(error), key=("market", "start")) from None
+
+
+def _simulate_config(market: Played | Ec2) -> SimulateConfig:
+    """The same job as `proteus simulate` would be told."""
+    values = {key: getattr(market, key) for key in SAME_NAMES}
+    return SimulateConfig.model_validate(
+        values
+        | {"types": list(market.types), "job_hours": [market.job_hours], "reliable": 1}
+        | {"on_demand": dict(market.on_demand), "vcpus": dict(market.vcpus)}
+    )
+
+
+def _setting(market: Played, config: JobConfig, history: History, train: Interval, start_s: int) -> Setting:
+    product = market.product if isinstance(market, Replay) else PRODUCT
+    markets = choose_markets(history, market.types, market.zones, product)
+    markets = tuple(each for each in markets if history.steps[each].price_at(start_s) is not None)
+    if not markets:
+        raise ConfigError("found no market with a price then", key=("market", "start"))
+    window = Interval(start_s, history.end_s)
+    return _reliable_as_configured(
+        make_setting(_simulate_config(market), history, markets, train, window), config
+    )
+
+
+def _on_ec2(market: Ec2, config: JobConfig, now_s: int) -> Setting:
+    """A setting without history: prices are asked for when they are needed."""
+    markets = tuple(Market(kind, zone, PRODUCT) for kind in market.types for zone in market.zones)
+    window = Interval(now_s - DAY_S, now_s)
+    history = History({}, now_s)
+    values = _simulate_config(market).model_copy(update={"reliable_type": market.of_reliable})
+    return _reliable_as_configured(make_setting(values, history, markets, window, window), config)
+
+
+def _reliable_as_configured(setting: Setting, config: JobConfig) -> Setting:
+    """One on-demand machine for each reliable machine of the config."""
+    reliable = setting.reliable
+    vcpus = config.machines.reliable * reliable.vcpus_per_machine
+    setting = replace(setting, reliable=replace(reliable, vcpus=vcpus))
+    widest = max(listing.vcpus for listing in setting.listings)
+    if setting.job.cap_vcpus < widest:
+        raise ConfigError(
+            f"found {setting.job.vcpus}, and with cap {setting.job.cap:g} not even one machine of {widest} vCPUs",
+            key=("market", "job_vcpus"),
+        )
+    return setting
+
+
+def _scheme(name: str) -> Scheme:
+    try:
+        scheme = find_scheme(name)
+    except UnknownSchemeError as error:
+        raise ConfigError(str(error), key=("market", "policy")) from None
+    if scheme.yardstick or scheme.training not in (Training.AGILEML, Training.STEADY):
+        why = "it knows the future" if scheme.yardstick else "it restarts from checkpoints"
+        raise ConfigError(
+            f"found {name}, expected a policy for a running job ({why})", key=("market", "policy")
+        )
+    return scheme
+
+
+def _policy(name: str, scheme: Scheme, setting: Setting, start_s: int) -> Policy:
+    make: Callable[[Setting, int], Policy] = QuickProteus if name == "proteus" else scheme.make
+    return make(setting, start_s)
+
+
+def _unit_s(config: JobConfig, setting: Setting) -> float:
+    """Seconds of a unit on one machine at which the job's machines together take job_hours."""
+    market = config.market
+    if not isinstance(market, Played) or not market.paced:
+        return 0.0
+    sizes = {listing.vcpus for listing in setting.listings}
+    if len(sizes) > 1:
+        raise ConfigError(
+            f"found true with machines of {' and '.join(map(str, sorted(sizes)))} vCPUs, expected types of one size",
+            key=("market", "paced"),
+        )
+    units = config.clocks * config.slices * config.units_per_slice
+    return setting.job.work_vcpu_s / units / sizes.pop() / market.speed
