@@ -7,8 +7,10 @@ in; the next view and the fetches that make it true come out. PROTOCOL: CHANGE, 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
+from agileml.core import replicas
+from agileml.core.exchange import Exchange
 from agileml.core.job import Job
 from agileml.core.messages import Fetch, Kind, Promise, Role, ShardState, Source
 from agileml.core.placement import Machines, Placement, StageRule, moves, place
@@ -78,14 +80,17 @@ def plan_change(
         timeline=epoch if view is None or rolled_back else view.timeline,
         committed=start.committed,
     )
-    fetches = [
-        (node, Fetch(epoch, p, Role.OWNER, start.committed, sources[p]))
-        for p, node in enumerate(placement.owner)
-    ] + backups
+    if job.exchange is Exchange.ALLREDUCE:
+        live = replicas.fetches(epoch, new_view.group, start.committed, sources, start.replicas)
+    else:
+        live = [
+            (node, Fetch(epoch, p, Role.OWNER, start.committed, sources[p]))
+            for p, node in enumerate(placement.owner)
+        ]
     reason = f"{placement.reason}; {start.reason}"
     if view is not None:
         reason += f"; {moves(view.owner, placement.owner)} partitions move"
-    return Change(new_view, tuple(fetches), rolled_back, reason)
+    return Change(new_view, (*live, *backups), rolled_back, reason)
 
 
 @dataclass(frozen=True)
@@ -98,6 +103,8 @@ class _Start:
     rolled_back: bool
     reason: str
     stored: Source | None = None  # everything comes from a checkpoint, or is the start
+    replicas: Mapping[int, Sequence[str]] = field(default_factory=dict)  # all that have what `sources` name
+    is_cut: bool = False  # what `sources` name is the committed cut
 
 
 def _start(
@@ -111,11 +118,17 @@ def _start(
 ) -> _Start:
     if view is None:
         return _from_store(job, epoch, checkpoint, "first view", rolled_back=False)
-    frozen = _authoritative(view, promises)
+    if job.exchange is Exchange.ALLREDUCE:
+        found = replicas.newest(view, promises, committed)
+    else:
+        found = {p: (state, [view.owner[p]]) for p, state in _authoritative(view, promises).items()}
+    frozen = {p: state for p, (state, _) in found.items()}
+    has = {p: nodes for p, (_, nodes) in found.items()}
     lost = sorted(set(range(job.layout.partitions)) - set(frozen))
     if not lost:
-        sources = {p: Source(Kind.SHARD, view.owner[p]) for p in frozen}
-        return _Start(frozen, sources, committed, rolled_back=False, reason="nothing lost")
+        sources = {p: Source(Kind.SHARD, nodes[0]) for p, nodes in has.items()}
+        kept = _Start(frozen, sources, committed, rolled_back=False, reason="nothing lost", replicas=has)
+        return _with_backups(job, epoch, kept, holders)
     why = f"partitions {lost} are lost with their owners"
     if committed.clock == 0:
         return _from_store(job, epoch, None, f"{why}: back to the start", rolled_back=True)
@@ -130,6 +143,17 @@ def _start(
         sources[partition] = Source(kind, node)
     why += f": back to clock {committed.clock}"
     return _Start(states, sources, committed, rolled_back=True, reason=why)
+
+
+def _with_backups(job: Job, epoch: int, start: _Start, holders: Holders) -> _Start:
+    """The replicas that live become the committed cut where a part of the one before is with no machine any more."""
+    versions = {state.version for state in start.states.values()}
+    is_whole = all(p in holders for p in start.states)
+    if job.exchange is Exchange.SERVERS or is_whole or not start.committed.clock or len(versions) > 1:
+        return start  # where replicas are within a clock, the next cut makes it good
+    (version,) = versions
+    reason = f"nothing lost but backups, made again at clock {version}"
+    return replace(start, committed=CutId(version, epoch), reason=reason, is_cut=True)
 
 
 def _from_store(
@@ -210,6 +234,10 @@ def _plan_backups(
     for partition, node in enumerate(placement.backup):
         if start.stored is not None:
             fetches.append((node, Fetch(epoch, partition, Role.BACKUP, start.committed, start.stored)))
+            continue
+        if start.is_cut:
+            source = start.sources[partition]
+            fetches.append((node, Fetch(epoch, partition, Role.BACKUP, start.committed, source)))
             continue
         have = holders.get(partition, ())
         if have and not any(kind is Kind.BACKUP and holder == node for kind, holder, _ in have):

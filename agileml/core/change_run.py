@@ -33,17 +33,17 @@ class ChangeRun:
     change: Change | None = None
     promises: dict[str, Promise] = field(default_factory=dict)
     waiting_since_s: float | None = None  # for a silent machine that has what is needed
-    _installed: set[tuple[int, Role]] = field(default_factory=set)
+    _installed: set[tuple[str, int, Role]] = field(default_factory=set)
 
     def promise(self, node: str, message: Promise) -> None:
         """A node froze its shards."""
         if self.phase is Phase.PREPARE and message.epoch == self.epoch:
             self.promises[node] = message
 
-    def installed(self, message: Installed) -> None:
+    def installed(self, node: str, message: Installed) -> None:
         """A node is ready to be what the change makes of it."""
         if self.phase is Phase.INSTALL and message.epoch == self.epoch:
-            self._installed.add((message.partition, message.role))
+            self._installed.add((node, message.partition, message.role))
 
     def unpromised(self, nodes: Iterable[str]) -> list[str]:
         """Those of `nodes` that have not promised yet."""
@@ -53,7 +53,7 @@ class ChangeRun:
         """Fetches that are not answered yet."""
         assert self.change is not None
         for node, fetch in self.change.fetches:
-            if (fetch.partition, fetch.role) not in self._installed:
+            if (node, fetch.partition, fetch.role) not in self._installed:
                 yield node, fetch
 
     def is_good(self, members: Membership) -> bool:

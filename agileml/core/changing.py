@@ -11,8 +11,10 @@ from agileml.core.change import Change, LostError, plan_change
 from agileml.core.change_run import ChangeRun, Phase
 from agileml.core.commands import HaltKind
 from agileml.core.control import Control
+from agileml.core.exchange import Exchange
 from agileml.core.keeping import Keeping
 from agileml.core.messages import Installed, Prepare, Promise
+from agileml.core.pausing import Pausing
 from agileml.core.placement import Machines
 from agileml.core.record import Record
 from agileml.core.standstill import awaited
@@ -26,6 +28,7 @@ class Changing:
     def __init__(self, control: Control, keeping: Keeping) -> None:
         self._control = control
         self._keeping = keeping
+        self.pausing = Pausing(control)
         self._listen_until_s: float | None = None
 
     # -- before ---------------------------------------------------------------------------------------------
@@ -44,7 +47,7 @@ class Changing:
 
     def begin(self) -> bool:
         """Claim the next epoch if the arrangement must change."""
-        trigger = self._trigger()
+        trigger = self.pausing.settle(self._trigger())
         if trigger is not None:
             self._claim(trigger)
         return trigger is not None
@@ -86,10 +89,10 @@ class Changing:
         if (running := self._control.running) is not None:
             running.promise(node, message)
 
-    def installed(self, message: Installed) -> None:
+    def installed(self, node: str, message: Installed) -> None:
         """A node is ready to be what the change makes of it."""
         if (running := self._control.running) is not None:
-            running.installed(message)
+            running.installed(node, message)
 
     def drive(self, running: ChangeRun) -> None:
         """Go on as far as what has come allows."""
@@ -119,7 +122,7 @@ class Changing:
                 control.halt(HaltKind.LOST, f"{error}{waited}")
             return
         is_given_up = view is not None and change.committed != control.record.committed
-        is_worse = is_given_up and bool(control.record.committed.clock)
+        is_worse = is_given_up and change.rolled_back and bool(control.record.committed.clock)
         if is_worse and self._waits_for_silent(running, change.reason):
             return
         running.change = change
@@ -161,6 +164,8 @@ class Changing:
         clock_s = control.log.clock_s
         if control.view is None or clock_s is None or clock_s < control.settings.worth_finishing_s:
             return []
+        if control.job.exchange is Exchange.ALLREDUCE:
+            return []  # the change has waited for the clock's end
         return [
             node
             for node in control.view.members
@@ -206,11 +211,13 @@ class Changing:
         assert running.change is not None
         assert view is not None
         known = max(control.versions.values(), default=0)
+        completed = min(control.versions.get(p, 0) for p in range(control.job.layout.partitions))
         control.running = None
         control.is_restarted = False
         control.versions = {}
         self._keeping.begin_epoch()
-        redone = control.log.roll_back(known, view.base) if running.change.rolled_back else 0
+        is_back = running.change.rolled_back or completed > view.base
+        redone = control.log.roll_back(known, view.base) if is_back else 0
         old = before.view.member_set if before.view else frozenset()
         if joined := [node for node in view.members if node not in old]:
             control.note("join", machines=joined, tiers=[control.tier(node).value for node in joined])

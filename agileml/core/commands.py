@@ -60,6 +60,44 @@ class SavePart:
 
 
 @dataclass(frozen=True)
+class Form:
+    """Meet the machines of an epoch's group, to add up with them: `Met` says what they must know of this one."""
+
+    epoch: int
+    group: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Introduce:
+    """What the shell of another machine of a group said in a `Met`. May come before `Form`, and more than once."""
+
+    epoch: int
+    key: str
+    value: bytes
+
+
+@dataclass(frozen=True)
+class Reduce:
+    """Add these blocks of a partition up over the group, in place, after what was asked before: answer `Reduced`.
+
+    `pause` is true in everybody's answer if it is in anybody's question.
+    """
+
+    epoch: int
+    clock: int
+    partition: int
+    blocks: tuple[Array, ...]
+    loss: float
+    examples: int
+    pause: bool
+
+
+@dataclass(frozen=True)
+class Abandon:
+    """Give the group up; what it adds is not wanted any more."""
+
+
+@dataclass(frozen=True)
 class Leave:
     """This node holds nothing any more: end."""
 
@@ -99,8 +137,38 @@ class PartSaved:
     outcome: Saved | SaveFailed
 
 
-NodeCommand = Send | Begin | Compute | LoadSlices | SavePart | Leave
-NodeEvent = Begun | Computed | Loaded | PartSaved
+@dataclass(frozen=True)
+class Met:
+    """What the others of a group must know of this machine."""
+
+    epoch: int
+    key: str
+    value: bytes
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """The sums over the group; answers come in the order of the questions."""
+
+    epoch: int
+    clock: int
+    partition: int
+    blocks: tuple[Array, ...]
+    loss: float
+    examples: int
+    pause: bool
+
+
+@dataclass(frozen=True)
+class Broken:
+    """The group of an epoch could not be formed, or could not add up: a sentence says why."""
+
+    epoch: int
+    reason: str
+
+
+NodeCommand = Send | Begin | Compute | LoadSlices | SavePart | Form | Introduce | Reduce | Abandon | Leave
+NodeEvent = Begun | Computed | Loaded | PartSaved | Met | Reduced | Broken
 
 # -- asked of the controller's shell ------------------------------------------------------------------------
 

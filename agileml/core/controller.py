@@ -48,6 +48,7 @@ from agileml.core.membership import Member
 from agileml.core.messages import (
     Failure,
     Heard,
+    GroupFailed,
     Installed,
     Limit,
     Load,
@@ -243,7 +244,9 @@ class Controller:
             case Promise():
                 self._changing.promised(sender, message)
             case Installed():
-                self._changing.installed(message)
+                self._changing.installed(sender, message)
+            case GroupFailed() if control.is_current(message.epoch):
+                self._changing.pausing.failed(sender, message)
             case Stored() if control.is_current(message.epoch):
                 self._keeping.stored(message)
             case Missed() if control.is_current(message.epoch):
@@ -367,3 +370,4 @@ class Controller:
             else:
                 control.send(member.name, Limit(view.epoch, control.limit))
         self._keeping.resend()
+        self._changing.pausing.resend()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from agileml.core.exchange import Exchange
 from agileml.core.layout import Layout
 from agileml.core.optimizer import Optimizer
 from straggler.consistency import Consistency
@@ -22,6 +23,7 @@ class Job:
     parts: int
     clocks: int
     deterministic: bool
+    exchange: Exchange = Exchange.SERVERS
 
     @property
     def units(self) -> int:

@@ -109,6 +109,30 @@ class Push:
 
 
 @dataclass(frozen=True)
+class Meet:
+    """Machine to machine of a group: what the others must know before they can add up together."""
+
+    epoch: int
+    key: str
+    value: bytes
+
+
+@dataclass(frozen=True)
+class Pause:
+    """Controller to a group: stop between two clocks, all after the same one; a change is to come."""
+
+    epoch: int
+
+
+@dataclass(frozen=True)
+class GroupFailed:
+    """Node to controller: the group of this epoch cannot add up any more; the sentence says why."""
+
+    epoch: int
+    reason: str
+
+
+@dataclass(frozen=True)
 class Ack:
     """The bundle is counted (or was before)."""
 
@@ -292,12 +316,14 @@ class Load:
 
 @dataclass(frozen=True)
 class Status:
-    """Heartbeat. `epoch` is that of the node's view (0: none); `progress` what the controller has not heard."""
+    """Heartbeat. `epoch` is that of the node's view (0: none); `progress` what the controller has not heard;
+    `is_paused`: this machine's group has stopped between two clocks."""
 
     epoch: int
     versions: tuple[tuple[int, int], ...]
     loaded: Units
     progress: tuple[Progress, ...]
+    is_paused: bool = False
 
 
 @dataclass(frozen=True)
@@ -355,6 +381,9 @@ Message = (
     | Behind
     | Push
     | Ack
+    | Meet
+    | Pause
+    | GroupFailed
     | Part
     | PartAck
     | Stored

@@ -14,16 +14,20 @@ from dataclasses import dataclass
 from agileml.core.backup import Backup
 from agileml.core.commands import (
     Begun,
+    Broken,
     Computed,
     Leave,
     Loaded,
     LoadSlices,
+    Met,
     NodeCommand,
     NodeEvent,
     PartSaved,
+    Reduced,
     SavePart,
     Send,
 )
+from agileml.core.exchange import Exchange
 from agileml.core.job import Job
 from agileml.core.messages import (
     CONTROLLER,
@@ -39,11 +43,13 @@ from agileml.core.messages import (
     Kind,
     Limit,
     Load,
+    Meet,
     Message,
     NameCut,
     Params,
     Part,
     PartAck,
+    Pause,
     Prepare,
     Promise,
     Pull,
@@ -57,6 +63,7 @@ from agileml.core.messages import (
     Status,
 )
 from agileml.core.patience import Patience
+from agileml.core.reducer import Reducer
 from agileml.core.server import Server, Stores
 from agileml.core.view import CutId, View
 from agileml.core.worker import Worker
@@ -83,10 +90,13 @@ class Node:
         self.loaded = 0
         self._out: list[NodeCommand] = []
         self._local: deque[Message] = deque()
-        self.server = Server(job, self._send, stores)
+        self.server = Server(name, job, self._send, stores)
         self.worker = Worker(name, job, self._send, self._out_append)
         self.backup = Backup(self._send)
         self._fetching: dict[tuple[int, Role], Fetch] = {}
+        self.reducer = None
+        if job.exchange is Exchange.ALLREDUCE:
+            self.reducer = Reducer(name, job, self.worker, self.server, self._send, self._out_append)
         self._saving: dict[int, CutId] = {}
         self._outcomes: dict[int, Saved | SaveFailed] = {}
         self._status_due_s = 0.0
@@ -116,6 +126,15 @@ class Node:
                 self._outcomes[event.outcome.partition] = event.outcome
         return self._flush(now_s)
 
+            case Met() if self.reducer:
+                self.reducer.met(event)
+            case Reduced() if self.reducer:
+                was_paused = self.reducer.is_paused
+                self.reducer.reduced(event, now_s)
+                if self.reducer.is_paused and not was_paused:
+                    self._status_due_s = now_s
+            case Broken() if self.reducer:
+                self.reducer.broken(event)
     def tick(self, now_s: float) -> list[NodeCommand]:
         """Time passed: say how we are, repeat what was not answered."""
         if now_s >= self._retry_due_s:
@@ -132,6 +151,8 @@ class Node:
             self.worker.resend()
         for fetch in self._fetching.values():
             self._ask_for(fetch)
+            if self.reducer:
+                self.reducer.resend()
         self._patience.begin(now_s)
         repeated = [
             command
@@ -176,7 +197,11 @@ class Node:
         """The heartbeat."""
         epoch = self.view.epoch if self.view else 0
         return Status(
-            epoch, self.server.versions(self.promised), self.loaded, self.server.progress(self.promised)
+            epoch,
+            self.server.versions(self.promised),
+            self.loaded,
+            self.server.progress(self.promised),
+            self.reducer is not None and self.reducer.is_paused,
         )
 
     def _dispatch(self, sender: str, message: Message, now_s: float) -> None:
@@ -194,6 +219,10 @@ class Node:
                 self._give(sender, message)
             case Copy() if message.epoch == self.promised:
                 self._got(message)
+            case Push() if message.epoch == self.promised and self.reducer:
+                self.reducer.push(sender, message, now_s)
+            case Meet() if message.epoch == self.promised and self.reducer:
+                self.reducer.meet(message)
             # To the worker: only in the epoch it works in.
             case Params() if not self.is_frozen and message.epoch == self.promised:
                 self.worker.params(message)
@@ -220,6 +249,8 @@ class Node:
                     self._out.append(LoadSlices(message.slices | self.loaded))
             case Heard():
                 self.server.heard(message.clock)
+            case Pause() if message.epoch == self.promised and not self.is_frozen and self.reducer:
+                self.reducer.pause()
             case Release():
                 if message.epoch >= self.promised:
                     self._out.append(Leave())
@@ -260,7 +291,9 @@ class Node:
 
     def _fetch(self, message: Fetch) -> None:
         here = (
-            self.server.fetch(message, self.name, self.tag)
+            self.server.fetch(message, self.tag)
+            if self.reducer:
+                self.reducer.prepare()
             if message.role is Role.OWNER
             else self._fetch_backup(message)
         )
@@ -282,6 +315,8 @@ class Node:
 
     def _ask_for(self, fetch: Fetch) -> None:
         self._send(fetch.source.node, Get(fetch.epoch, fetch.partition, fetch.role, fetch.source))
+            elif message.source.kind is Kind.SHARD:
+                cut = self.server.shard_cut(message.partition, self.tag)
 
     def _give(self, sender: str, message: Get) -> None:
         if message.source.kind is Kind.BACKUP:
@@ -313,7 +348,7 @@ class Node:
         self._reported_limit = -1
         self.server.limit = message.limit
         self.backup.commit(view.committed)
-        self.server.adopt(view, self.name)
+        self.server.adopt(view)
         self.backup.adopt(view, self.name)
         self.worker.adopt(view)
         self._status_due_s = now_s
@@ -322,10 +357,14 @@ class Node:
 def _name(message: Message) -> Hashable:
     """What a message is about: two that say the same have the same name."""
     match message:
+        if self.reducer:
+            self.reducer.prepare()
         case Part():
             return "part", message.epoch, message.partition, message.cut.clock
         case Get():
             return "get", message.epoch, message.partition, message.role
+        if self.reducer:
+            self.reducer.adopt(view)
         case Push():
             return "push", message.epoch, message.partition, message.clock, message.bundle
         case Pull():

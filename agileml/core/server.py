@@ -59,7 +59,8 @@ class Stores(Protocol):
 class Server:
     """Serves partitions in one epoch at a time. The caller fences: it hands over messages of that epoch only."""
 
-    def __init__(self, job: Job, send: SendTo, stores: Stores) -> None:
+    def __init__(self, me: str, job: Job, send: SendTo, stores: Stores) -> None:
+        self.me = me
         self.job = job
         self._stores = stores
         self.limit = 0  # clocks >= limit may not start (partition 0 alone watches it)
@@ -76,6 +77,11 @@ class Server:
     def versions(self, epoch: int) -> tuple[tuple[int, int], ...]:
         """(partition, version) of what is served in `epoch`."""
         return tuple((p, copies[epoch].version) for p, copies in self._copies.items() if epoch in copies)
+
+    def version(self, partition: int, epoch: int) -> int | None:
+        """The version of a partition that is served in `epoch`."""
+        shard = self._served(partition, epoch)
+        return shard.version if shard else None
 
     def progress(self, epoch: int) -> tuple[Progress, ...]:
         """Clocks applied at partition 0 that the controller may not know of, if it is here."""
@@ -151,7 +157,7 @@ class Server:
         self._next = CutId(message.next, message.epoch)
         for partition, copies in self._copies.items():
             shard = copies.get(message.epoch)
-            if shard is None:
+            if shard is None or not self._is_owner(partition, message.epoch):
                 continue
             shard.forget_cuts(self._committed, self._next)
             shard.cut_at = None
@@ -164,6 +170,11 @@ class Server:
                 self._stream(partition, shard)
             else:
                 self._send(CONTROLLER, Missed(message.epoch, partition, self._next.clock, shard.version))
+
+    def _is_owner(self, partition: int, epoch: int) -> bool:
+        """False for a replica that another machine's server answers for, as far as is known."""
+        view = self._view
+        return view is None or view.epoch != epoch or view.owner[partition] == self.me
 
     def _commit(self, committed: CutId) -> None:
         self._committed = max(self._committed, committed)
@@ -233,6 +244,11 @@ class Server:
         shard = self._served(partition, tag)
         return shard.own_cuts.get(self._committed) if shard else None
 
+    def shard_cut(self, partition: int, tag: int) -> Cut | None:
+        """The frozen shard at its own version."""
+        shard = self._served(partition, tag)
+        return shard.copy().cut if shard else None
+
     def copy_for(self, message: Get, tag: int) -> ShardCopy | None:
         """What a new owner asked for, if it is here."""
         if message.source.kind is Kind.SHARD:
@@ -256,7 +272,7 @@ class Server:
         assert source.checkpoint is not None, source
         return self._stores.saved(source.checkpoint, partition)
 
-    def fetch(self, message: Fetch, me: str, tag: int) -> bool:
+    def fetch(self, message: Fetch, tag: int) -> bool:
         """Install from what is here already; False when it must be asked for elsewhere."""
         copies = self._copies.setdefault(message.partition, {})
         source = message.source
@@ -264,10 +280,10 @@ class Server:
             self._send(CONTROLLER, Installed(message.epoch, message.partition, Role.OWNER))
         elif source.kind in (Kind.INITIAL, Kind.CHECKPOINT):
             self.install(message, ShardCopy(self.stored_cut(message.partition, source), None, ()))
-        elif source.kind is Kind.SHARD and source.node == me:
+        elif source.kind is Kind.SHARD and source.node == self.me:
             copies[message.epoch] = copies[tag]  # not moved: the same shard under its new tag
             self._send(CONTROLLER, Installed(message.epoch, message.partition, Role.OWNER))
-        elif source.kind is Kind.OWN_CUT and source.node == me:
+        elif source.kind is Kind.OWN_CUT and source.node == self.me:
             cut_here = self.own_cut(message.partition, tag)
             assert cut_here is not None, (message, self._committed)
             self.install(message, ShardCopy(cut_here, None, ()))
@@ -275,12 +291,18 @@ class Server:
             return False
         return True
 
-    def adopt(self, view: View, me: str) -> None:
+    def adopt(self, view: View) -> None:
         """The view is durable: serve what it gives to this node, drop the rest."""
         self._stores.release()
         self._view = view
         self._waiting.clear()
         self._unacked.clear()
-        self._copies = {p: {view.epoch: self._copies[p][view.epoch]} for p in view.partitions_of(me)}
+        held = self.job.exchange.held(view, self.me)
+        self._copies = {p: {view.epoch: self._copies[p][view.epoch]} for p in held}
         for partition, copies in self._copies.items():
-            self._stream(partition, copies[view.epoch])  # a cut named before this view was known here
+            shard = copies[view.epoch]
+            if self._is_owner(partition, view.epoch):
+                self._stream(partition, shard)  # a cut named before this view was known here
+            else:
+                shard.cut_at = None
+                shard.forget_cuts()

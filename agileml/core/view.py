@@ -76,6 +76,12 @@ class View:
         """Nodes that own, back up or work on something beyond the open clocks."""
         return frozenset({*self.owner, *self.backup, *self.share_of})
 
+    @cached_property
+    def group(self) -> tuple[str, ...]:
+        """Nodes that hold or add something, in a fixed order: those that add up together in an all-reduce."""
+        at_work = {node for _, dealt in self.open for node, _ in dealt}
+        return tuple(sorted({*self.owner, *self.share_of, *at_work}))
+
     def last_open(self, node: str) -> int:
         """The last clock for which a node was dealt an open bundle; -1 if there is none."""
         return max((clock for clock, dealt in self.open if any(n == node for n, _ in dealt)), default=-1)

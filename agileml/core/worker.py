@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from agileml.application import Array
 from agileml.core.commands import Begin, Begun, Compute, Computed, NodeCommand
+from agileml.core.exchange import Exchange
 from agileml.core.fold import Contribution
 from agileml.core.job import Job
 from agileml.core.messages import Ack, Behind, Message, Params, Pull, Push
@@ -55,6 +56,7 @@ class Worker:
         self._kept: dict[tuple[int, Units], _Kept] = {}
         self._computing: set[tuple[int, Units]] = set()  # of this timeline, at the shell
         self._reading: dict[int, _Reading] = {}  # by clock: this one, and the next one ahead
+        self._void: dict[tuple[int, Units], int] = {}  # of these, what is of no use; contributions still to come
 
     def adopt(self, view: View) -> None:
         """Go on under a new view, from its base clock."""
@@ -71,6 +73,7 @@ class Worker:
         """What this worker contributes to a clock under the present view."""
         assert self._view is not None
         dealt = self._view.open_at.get(clock)
+            self._void.clear()
         if dealt is not None:
             return tuple(bundle for worker, bundle in dealt if worker == self.me)
         share = self._view.share_of.get(self.me, 0)
@@ -88,6 +91,18 @@ class Worker:
             self.clock += 1
         if self.clock >= self.job.clocks:
             return
+    def _server_of(self, partition: int) -> str:
+        """Whom to ask for a partition, and whom to tell what was computed for it."""
+        assert self._view is not None
+        return self.me if self.job.exchange is Exchange.ALLREDUCE else self._view.owner[partition]
+
+    def forget(self, clock: int, bundle: Units) -> None:
+        """What was computed of a bundle is spoilt: it is computed anew if it is still wanted."""
+        key = (clock, bundle)
+        kept = self._kept.pop(key, None)
+        if key in self._computing and key not in self._void:
+            self._void[key] = self._partitions - (len(kept.contributions) if kept else 0)
+
         for bundle in bundles:
             if (kept := self._kept.get((self.clock, bundle))) is not None:
                 self._push(bundle, kept)
@@ -122,7 +137,7 @@ class Worker:
             return
         for partition, rows in enumerate(reading.rows):
             if partition not in reading.parts:
-                owner = self._view.owner[partition]
+                owner = self._server_of(partition)
                 self._send(owner, Pull(self._view.epoch, partition, reading.begin.clock, rows))
 
     def params(self, message: Params) -> None:
@@ -158,6 +173,7 @@ class Worker:
 
     def computed(self, event: Computed) -> None:
         """Push what was computed if it is still wanted."""
+        self._begin(begin.clock)  # what was forgotten meanwhile
         if self._view is None or event.timeline != self._view.timeline:
             return
         key = (event.clock, event.bundle)
@@ -171,6 +187,13 @@ class Worker:
             kept.contributions[partition] = contribution
             if event.clock == self.clock:
                 self._push_one(event.bundle, partition, contribution)
+        if key in self._void:
+            self._void[key] -= len(event.contributions)
+            if not self._void[key]:
+                del self._void[key]
+                self._computing.discard(key)
+                self._begin(self.clock)
+            return
         if len(kept.contributions) == self._partitions:
             self._computing.discard(key)
             self._look_ahead()
@@ -191,7 +214,7 @@ class Worker:
 
     def _push_one(self, bundle: Units, partition: int, contribution: Contribution) -> None:
         assert self._view is not None
-        owner = self._view.owner[partition]
+        owner = self._server_of(partition)
         self._send(owner, Push(self._view.epoch, partition, self.clock, bundle, contribution))
 
     def ack(self, message: Ack) -> None:

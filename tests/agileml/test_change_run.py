@@ -30,11 +30,11 @@ def test_promises_count_for_their_epoch_and_while_they_are_asked_for():
 def test_a_fetch_is_outstanding_until_it_is_installed_in_this_epoch():
     run = installing(make("r", "t"), make_job(partitions=2))
     assert len(list(run.outstanding())) == 2
-    run.installed(Installed(3, 0, Role.OWNER))
-    run.installed(Installed(4, 0, Role.BACKUP))
+    run.installed("r", Installed(3, 0, Role.OWNER))
+    run.installed("r", Installed(4, 0, Role.BACKUP))
     assert len(list(run.outstanding())) == 2
-    run.installed(Installed(4, 0, Role.OWNER))
-    run.installed(Installed(4, 0, Role.OWNER))
+    run.installed("r", Installed(4, 0, Role.OWNER))
+    run.installed("r", Installed(4, 0, Role.OWNER))
     assert [fetch.partition for _, fetch in run.outstanding()] == [1]
 
 

@@ -15,19 +15,23 @@ import numpy as np
 
 from agileml.application import Array
 from agileml.core.commands import (
+    Abandon,
     Begin,
     Begun,
     Compute,
     Computed,
     Finished,
+    Form,
     Halt,
     HaltKind,
+    Introduce,
     Leave,
     Loaded,
     LoadSlices,
     Note,
     PartSaved,
     Persist,
+    Reduce,
     Released,
     SavePart,
     Seal,
@@ -60,6 +64,7 @@ from agileml.core.view import INITIAL, CutId
 from agileml.core.work import Reads, Work
 from agileml.sequential import run_sequential
 from straggler.coverage import members
+from tests.model.groups import Groups
 from tests.model.invariants import check_commit, check_rollbacks, check_view
 from tests.model.schedule import Fault, Schedule
 from tests.model.toy import toy_job
@@ -69,9 +74,9 @@ LAST_S = 400.0  # simulated: a run that is not done by then hangs
 
 
 @cache
-def reference(algorithm: str, slices: int, parts: int, clocks: int) -> dict[str, Array]:
+def reference(algorithm: str, slices: int, parts: int, clocks: int, *, is_dense: bool) -> dict[str, Array]:
     """The sequential result: neither partitions nor machines change a bit of it."""
-    toy, job = toy_job("bsp", algorithm, slices, parts, 1, clocks)
+    toy, job = toy_job("dense" if is_dense else "bsp", algorithm, slices, parts, 1, clocks)
     return run_sequential(toy, optimizer=job.optimizer, clocks=clocks, parts=parts)
 
 
@@ -148,6 +153,7 @@ class Simulation:
         self.sealed: list[Checkpoint] = []
         self.checkpoint_every_s = self.rng.choice([None, 0.6, 2.0])
         self.silent_limit_s = random.Random(f"{s.seed}/{s.mode}/silent").choice([300.0, 300.0, 2.0])
+        self.groups = Groups(self)
         self.notes: list[Note] = []
         self.fired: Counter[str] = Counter()
         self.messages = 0
@@ -303,6 +309,14 @@ class Simulation:
                     self.happen(simulated, self.rng.uniform(0.1, 0.6), Loaded(command.slices))
                 case SavePart():
                     self.after(self.rng.uniform(0.05, 0.5), lambda c=command: self.save(simulated, c))
+                case Form():
+                    self.groups.form(simulated, command)
+                case Introduce():
+                    self.groups.introduce(simulated, command)
+                case Reduce():
+                    self.groups.reduce(simulated, command)
+                case Abandon():
+                    self.groups.abandon(simulated)
                 case Leave():
                     simulated.is_dead = True
                 case _:
@@ -585,18 +599,19 @@ class Simulation:
     def check_end(self) -> None:
         s = self.schedule
         found = self.result()
-        wanted = reference(s.algorithm, s.slices, s.parts, s.clocks)
+        wanted = reference(s.algorithm, s.slices, s.parts, s.clocks, is_dense=s.mode == "allreduce")
         np.testing.assert_array_equal(
             found["count"], wanted["count"], err_msg="a unit is missing or counted twice"
         )
         if s.mode == "bsp":
             for name in wanted:
                 assert found[name].tobytes() == wanted[name].tobytes(), f"table {name} has other bits"
-        if s.mode in ("bsp", "sum"):
+        if s.mode in ("bsp", "sum", "allreduce"):
             np.testing.assert_allclose(found["dense"], wanted["dense"], rtol=2e-2, atol=2e-3)
         views = [note.fields for note in self.notes if note.kind == "view"]
         if s.gentle:
-            assert not any(view["rolled_back"] for view in views), views
+            assert not any(view["rolled_back"] or view["redone"] for view in views), views
+            assert not self.groups.given_up, self.groups.given_up
         check_rollbacks(self)
         planned = [n.fields["status"] for n in self.notes if n.kind == "plan"]
         assert planned.count("fired") == planned.count("finished") == len(s.plan), planned

@@ -42,7 +42,15 @@ def test_100_schedules_with_one_sum_per_worker() -> None:
     assert_clean(range(100), "sum")
 
 
-@pytest.mark.parametrize(("mode", "seeds"), [("bsp", 20), ("ssp", 5), ("asp", 5)])
+def test_200_schedules_with_sums_by_all_reduce() -> None:
+    """Gentle ones have to end with no clock done again and no sum given up half way: the simulator asserts it."""
+    tally = assert_clean(range(200), "allreduce")
+    assert not {"kill", "kill_many", "notice_all", "join", "freeze", "cut"} - set(tally.fired)
+    for stage in ("stage 1", "stage 2", "stage 3"):
+        assert tally.seen[stage]
+
+
+@pytest.mark.parametrize(("mode", "seeds"), [("bsp", 20), ("ssp", 5), ("asp", 5), ("allreduce", 10)])
 def test_schedules_of_30_faults(mode: str, seeds: int) -> None:
     tally = assert_clean(range(seeds), mode, faults=30)
     assert sum(tally.fired.values()) > 15 * seeds, tally

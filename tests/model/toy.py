@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 
 from agileml.application import Application, Array, Settings, Table, Unit, Update, Updates
+from agileml.core.exchange import Exchange
 from agileml.core.job import Job
 from agileml.core.layout import Layout
 from agileml.core.optimizer import optimizer
@@ -66,12 +67,38 @@ class Toy(Application):
         )
 
 
+class DenseToy(Toy):
+    """The same without sparse tables: what can be added up by all-reduce."""
+
+    def tables(self) -> Sequence[Table]:
+        units = self.settings.slices * self.parts
+        return Table("count", units, 2, "float64", update=Update.STEP), Table("dense", 5, 11)
+
+    def reads(self, unit: Unit, items: float) -> Mapping[str, Array]:
+        return {}
+
+    def process(self, unit: Unit, items: float, parameters: Mapping[str, Array]) -> Updates:
+        dense = parameters["dense"]
+        count = np.zeros_like(parameters["count"])
+        count[unit.slice * unit.parts + unit.part] = 1.0, (unit.clock + 1.0) ** 2
+        push = np.float32(items + 0.01 * unit.clock)
+        return Updates(
+            {"count": count, "dense": dense * np.float32(0.1) + push},
+            loss=float(dense[0, 0]) ** 2,
+            examples=1,
+        )
+
+
 def toy_job(
     mode: str, algorithm: str, slices: int, parts: int, partitions: int, clocks: int
 ) -> tuple[Toy, Job]:
-    """A job in mode `bsp` (deterministic), `sum` (BSP, one sum per worker), `ssp` (slack 2) or `asp`."""
-    toy = Toy(Settings(seed=3, slices=slices, clocks_per_pass=2), parts)
-    kind = {"sum": "bsp"}.get(mode, mode)
+    """A job in mode `bsp` (deterministic), `sum` (BSP, one sum per worker), `ssp` (slack 2), `asp`, or `allreduce`.
+
+    `dense` is `bsp` with the tables of `allreduce`.
+    """
+    made = DenseToy if mode in ("allreduce", "dense") else Toy
+    toy = made(Settings(seed=3, slices=slices, clocks_per_pass=2), parts)
+    kind = mode if mode in ("ssp", "asp") else "bsp"
     algorithms = {
         "sgd": {"learning_rate": 0.05},
         "momentum": {"learning_rate": 0.02, "momentum": 0.9},
@@ -84,6 +111,7 @@ def toy_job(
         slices=slices,
         parts=parts,
         clocks=clocks,
-        deterministic=mode == "bsp",
+        deterministic=mode in ("bsp", "dense"),
+        exchange=Exchange.ALLREDUCE if mode == "allreduce" else Exchange.SERVERS,
     )
     return toy, job
