@@ -47,8 +47,8 @@ from agileml.core.keeping import Keeping
 from agileml.core.membership import Member
 from agileml.core.messages import (
     Failure,
-    Heard,
     GroupFailed,
+    Heard,
     Installed,
     Limit,
     Load,
@@ -369,5 +369,5 @@ class Controller:
                 control.announce_to(member.name)
             else:
                 control.send(member.name, Limit(view.epoch, control.limit))
-        self._keeping.resend()
         self._changing.pausing.resend()
+        self._keeping.resend()

@@ -93,10 +93,10 @@ class Node:
         self.server = Server(name, job, self._send, stores)
         self.worker = Worker(name, job, self._send, self._out_append)
         self.backup = Backup(self._send)
-        self._fetching: dict[tuple[int, Role], Fetch] = {}
         self.reducer = None
         if job.exchange is Exchange.ALLREDUCE:
             self.reducer = Reducer(name, job, self.worker, self.server, self._send, self._out_append)
+        self._fetching: dict[tuple[int, Role], Fetch] = {}
         self._saving: dict[int, CutId] = {}
         self._outcomes: dict[int, Saved | SaveFailed] = {}
         self._status_due_s = 0.0
@@ -124,8 +124,6 @@ class Node:
             case PartSaved():
                 self._send(CONTROLLER, event.outcome)
                 self._outcomes[event.outcome.partition] = event.outcome
-        return self._flush(now_s)
-
             case Met() if self.reducer:
                 self.reducer.met(event)
             case Reduced() if self.reducer:
@@ -135,6 +133,8 @@ class Node:
                     self._status_due_s = now_s
             case Broken() if self.reducer:
                 self.reducer.broken(event)
+        return self._flush(now_s)
+
     def tick(self, now_s: float) -> list[NodeCommand]:
         """Time passed: say how we are, repeat what was not answered."""
         if now_s >= self._retry_due_s:
@@ -149,10 +149,10 @@ class Node:
         self.backup.resend()
         if not self.is_frozen:
             self.worker.resend()
-        for fetch in self._fetching.values():
-            self._ask_for(fetch)
             if self.reducer:
                 self.reducer.resend()
+        for fetch in self._fetching.values():
+            self._ask_for(fetch)
         self._patience.begin(now_s)
         repeated = [
             command
@@ -209,6 +209,10 @@ class Node:
             # Between peers: only in the promised epoch.
             case Pull() if message.epoch == self.promised:
                 self.server.pull(sender, message)
+            case Push() if message.epoch == self.promised and self.reducer:
+                self.reducer.push(sender, message, now_s)
+            case Meet() if message.epoch == self.promised and self.reducer:
+                self.reducer.meet(message)
             case Push() if message.epoch == self.promised:
                 self.server.push(sender, message, now_s, given=sender != self.name)
             case Part() if message.epoch == self.promised:
@@ -219,10 +223,6 @@ class Node:
                 self._give(sender, message)
             case Copy() if message.epoch == self.promised:
                 self._got(message)
-            case Push() if message.epoch == self.promised and self.reducer:
-                self.reducer.push(sender, message, now_s)
-            case Meet() if message.epoch == self.promised and self.reducer:
-                self.reducer.meet(message)
             # To the worker: only in the epoch it works in.
             case Params() if not self.is_frozen and message.epoch == self.promised:
                 self.worker.params(message)
@@ -239,6 +239,8 @@ class Node:
                 self._announce(message, now_s)
             case Limit() if message.epoch == self.promised and not self.is_frozen:
                 self.server.raise_limit(message.limit)
+            case Pause() if message.epoch == self.promised and not self.is_frozen and self.reducer:
+                self.reducer.pause()
             case NameCut() if message.epoch == self.promised:
                 self.backup.commit(message.committed)
                 self.server.name_cut(message)
@@ -249,8 +251,6 @@ class Node:
                     self._out.append(LoadSlices(message.slices | self.loaded))
             case Heard():
                 self.server.heard(message.clock)
-            case Pause() if message.epoch == self.promised and not self.is_frozen and self.reducer:
-                self.reducer.pause()
             case Release():
                 if message.epoch >= self.promised:
                     self._out.append(Leave())
@@ -282,6 +282,8 @@ class Node:
         if message.epoch > self.promised:
             self.promised, self.tag = message.epoch, message.tag
             self._fetching.clear()
+            if self.reducer:
+                self.reducer.prepare()
             self.server.prepare(message)
             self.backup.prepare(message.committed, message.tag)
         promise = Promise(
@@ -292,8 +294,6 @@ class Node:
     def _fetch(self, message: Fetch) -> None:
         here = (
             self.server.fetch(message, self.tag)
-            if self.reducer:
-                self.reducer.prepare()
             if message.role is Role.OWNER
             else self._fetch_backup(message)
         )
@@ -305,6 +305,8 @@ class Node:
         if not self.backup.is_staged(message.epoch, message.partition):
             if message.source.kind in (Kind.INITIAL, Kind.CHECKPOINT):
                 cut: Cut | None = self.server.stored_cut(message.partition, message.source)
+            elif message.source.kind is Kind.SHARD:
+                cut = self.server.shard_cut(message.partition, self.tag)
             else:
                 cut = self.backup.cut(message.partition) or self.server.own_cut(message.partition, self.tag)
             if cut is None:
@@ -315,8 +317,6 @@ class Node:
 
     def _ask_for(self, fetch: Fetch) -> None:
         self._send(fetch.source.node, Get(fetch.epoch, fetch.partition, fetch.role, fetch.source))
-            elif message.source.kind is Kind.SHARD:
-                cut = self.server.shard_cut(message.partition, self.tag)
 
     def _give(self, sender: str, message: Get) -> None:
         if message.source.kind is Kind.BACKUP:
@@ -347,24 +347,24 @@ class Node:
         self._fetching.clear()
         self._reported_limit = -1
         self.server.limit = message.limit
+        if self.reducer:
+            self.reducer.prepare()
         self.backup.commit(view.committed)
         self.server.adopt(view)
         self.backup.adopt(view, self.name)
         self.worker.adopt(view)
+        if self.reducer:
+            self.reducer.adopt(view)
         self._status_due_s = now_s
 
 
 def _name(message: Message) -> Hashable:
     """What a message is about: two that say the same have the same name."""
     match message:
-        if self.reducer:
-            self.reducer.prepare()
         case Part():
             return "part", message.epoch, message.partition, message.cut.clock
         case Get():
             return "get", message.epoch, message.partition, message.role
-        if self.reducer:
-            self.reducer.adopt(view)
         case Push():
             return "push", message.epoch, message.partition, message.clock, message.bundle
         case Pull():

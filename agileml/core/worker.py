@@ -55,14 +55,15 @@ class Worker:
         self._view: View | None = None
         self._kept: dict[tuple[int, Units], _Kept] = {}
         self._computing: set[tuple[int, Units]] = set()  # of this timeline, at the shell
-        self._reading: dict[int, _Reading] = {}  # by clock: this one, and the next one ahead
         self._void: dict[tuple[int, Units], int] = {}  # of these, what is of no use; contributions still to come
+        self._reading: dict[int, _Reading] = {}  # by clock: this one, and the next one ahead
 
     def adopt(self, view: View) -> None:
         """Go on under a new view, from its base clock."""
         if self._view is None or view.timeline != self._view.timeline:
             self._kept.clear()
             self._computing.clear()
+            self._void.clear()
         self._view = view
         self.clock = view.base
         self._reading.clear()
@@ -73,7 +74,6 @@ class Worker:
         """What this worker contributes to a clock under the present view."""
         assert self._view is not None
         dealt = self._view.open_at.get(clock)
-            self._void.clear()
         if dealt is not None:
             return tuple(bundle for worker, bundle in dealt if worker == self.me)
         share = self._view.share_of.get(self.me, 0)
@@ -81,16 +81,6 @@ class Worker:
             return ()
         return tuple(aligned_subtrees(share)) if self.job.deterministic else (share,)
 
-    def _start(self) -> None:
-        """Begin the next clock that has something for this worker."""
-        assert self._view is not None
-        last_open = max(self._view.open_at, default=-1)
-        while not (bundles := self.bundles(self.clock)):
-            if self.clock > last_open:
-                return  # no worker under this view
-            self.clock += 1
-        if self.clock >= self.job.clocks:
-            return
     def _server_of(self, partition: int) -> str:
         """Whom to ask for a partition, and whom to tell what was computed for it."""
         assert self._view is not None
@@ -103,6 +93,16 @@ class Worker:
         if key in self._computing and key not in self._void:
             self._void[key] = self._partitions - (len(kept.contributions) if kept else 0)
 
+    def _start(self) -> None:
+        """Begin the next clock that has something for this worker."""
+        assert self._view is not None
+        last_open = max(self._view.open_at, default=-1)
+        while not (bundles := self.bundles(self.clock)):
+            if self.clock > last_open:
+                return  # no worker under this view
+            self.clock += 1
+        if self.clock >= self.job.clocks:
+            return
         for bundle in bundles:
             if (kept := self._kept.get((self.clock, bundle))) is not None:
                 self._push(bundle, kept)
@@ -163,6 +163,7 @@ class Worker:
         self._computing |= {(begin.clock, bundle) for bundle in begin.bundles}
         parts = tuple(reading.parts[p] for p in range(self._partitions))
         self._ask(Compute(begin.timeline, begin.clock, begin.bundles, parts))
+        self._begin(begin.clock)  # what was forgotten meanwhile
 
     def behind(self, message: Behind) -> None:
         """That clock is done everywhere without this worker: go to the next."""
@@ -173,10 +174,16 @@ class Worker:
 
     def computed(self, event: Computed) -> None:
         """Push what was computed if it is still wanted."""
-        self._begin(begin.clock)  # what was forgotten meanwhile
         if self._view is None or event.timeline != self._view.timeline:
             return
         key = (event.clock, event.bundle)
+        if key in self._void:
+            self._void[key] -= len(event.contributions)
+            if not self._void[key]:
+                del self._void[key]
+                self._computing.discard(key)
+                self._begin(self.clock)
+            return
         if event.clock < self.clock or event.bundle not in self.bundles(event.clock):
             # Whoever needs the rest of it later starts anew: a part alone is of no use.
             self._computing.discard(key)
@@ -187,13 +194,6 @@ class Worker:
             kept.contributions[partition] = contribution
             if event.clock == self.clock:
                 self._push_one(event.bundle, partition, contribution)
-        if key in self._void:
-            self._void[key] -= len(event.contributions)
-            if not self._void[key]:
-                del self._void[key]
-                self._computing.discard(key)
-                self._begin(self.clock)
-            return
         if len(kept.contributions) == self._partitions:
             self._computing.discard(key)
             self._look_ahead()
