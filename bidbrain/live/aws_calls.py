@@ -56,14 +56,14 @@ AGAIN = {
 }
 
 
-def client(service: str, region: str, endpoint: str | None = None) -> Any:
+def client(service: str, region: str, endpoint: str | None = None, attempts: int = ATTEMPTS) -> Any:
     """A boto3 client whose retries back off with jitter (botocore's standard mode). Raises CredentialsError."""
     import boto3
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError
 
     config = Config(
-        retries={"mode": "standard", "total_max_attempts": ATTEMPTS}, connect_timeout=5, read_timeout=60
+        retries={"mode": "standard", "total_max_attempts": attempts}, connect_timeout=5, read_timeout=60
     )
     try:
         session: Any = boto3.Session(region_name=region)

@@ -18,7 +18,8 @@ class Site(BaseModel):
     name: of the stack, in all names and tags. zones: where spot machines are bought; the first one has the head and
     the reliable machines. types: of the spot machines. image: an AMI id, or resolve:ssm:PARAMETER. subnets: zone ->
     subnet id; of the default VPC where nothing is said. bucket: one that is there already; None: one of our own.
-    on_demand, vcpus: dollars per hour and vCPUs of types that the package's table does not know.
+    on_demand, vcpus: dollars per hour and vCPUs of types that the package's table does not know. orphan_after_s: a
+    machine ends itself when nobody has driven the market from the head for so long.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -33,6 +34,7 @@ class Site(BaseModel):
     subnets: dict[str, str] = {}
     bucket: str | None = None
     disk_gib: Annotated[int, Field(ge=8, le=16_384)] = 40
+    orphan_after_s: Annotated[int, Field(ge=30, le=86_400)] = 300
     on_demand: dict[str, Annotated[float, Field(gt=0)]] = {}
     vcpus: dict[str, Annotated[int, Field(ge=1)]] = {}
     tags: dict[str, str] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,13 +24,20 @@ class Template:
     version: str
 
 
-def ensure_template(ec2: Any, name: str, data: dict[str, Any]) -> Template:
+def digest_of(content: Any) -> str:
+    """A short name of anything that JSON can hold."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:DIGEST_LENGTH]
+
+
+def ensure_template(
+    ec2: Any, name: str, data: dict[str, Any], tags: Mapping[str, str] | None = None
+) -> Template:
     """The template `name` with this content (EC2's LaunchTemplateData). Idempotent; raises CloudError.
 
     A version's description is the digest of its content, so what is there already is found without comparing it.
     A template of the same name that is not ours is not touched.
     """
-    digest = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:DIGEST_LENGTH]
+    digest = digest_of(data)
     with errors(f"launch template {name}"):
         found = ec2.describe_launch_templates(Filters=[{"Name": "launch-template-name", "Values": [name]}])
         templates = found["LaunchTemplates"]
@@ -40,7 +48,13 @@ def ensure_template(ec2: Any, name: str, data: dict[str, Any]) -> Template:
                 LaunchTemplateData=data,
                 ClientToken=f"{name}-{digest}"[:64],
                 TagSpecifications=[
-                    {"ResourceType": "launch-template", "Tags": [{"Key": OWNER_TAG, "Value": OWNER}]}
+                    {
+                        "ResourceType": "launch-template",
+                        "Tags": [
+                            {"Key": key, "Value": value}
+                            for key, value in sorted({**(tags or {}), OWNER_TAG: OWNER}.items())
+                        ],
+                    }
                 ],
             )["LaunchTemplate"]
             return Template(made["LaunchTemplateId"], "1")
@@ -67,6 +81,7 @@ def machine_data(
     profile: str | None,
     user_data: str | None = None,
     disk_gib: int = 40,
+    root_device: str = "/dev/xvda",
 ) -> dict[str, Any]:
     """LaunchTemplateData of a machine: it ends itself when it shuts down, and its metadata service wants tokens.
 
@@ -83,7 +98,7 @@ def machine_data(
         },
         "BlockDeviceMappings": [
             {
-                "DeviceName": "/dev/xvda",
+                "DeviceName": root_device,
                 "Ebs": {"VolumeSize": disk_gib, "VolumeType": "gp3", "DeleteOnTermination": True},
             }
         ],
