@@ -179,7 +179,7 @@ class Changing:
         control, limit_s = self._control, self._control.settings.silent_limit_s
         is_first = running.waiting_since_s is None
         since_s = control.now_s if running.waiting_since_s is None else running.waiting_since_s
-        names = awaited(control.members, control.view, control.now_s, since_s, limit_s)
+        names = awaited(control.members, control.view, since_s, limit_s)
         if names and is_first:
             running.waiting_since_s = since_s
             control.note("waiting", machines=list(names), reason=reason, limit_s=limit_s)

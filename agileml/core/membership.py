@@ -42,7 +42,8 @@ class Membership:
 
     timeout_s: float
     nodes: dict[str, Member] = field(default_factory=dict)
-    _last_check_s: float = 0.0
+    checked_s: float = 0.0  # when we looked last
+    awake_since_s: float = 0.0  # since then there was no gap between two looks: silence before it may be our own
 
     def up(self, node: str, tier: Tier, allocation: str, admitted: bool, now_s: float) -> None:
         """A machine came. Being told twice changes nothing."""
@@ -63,9 +64,10 @@ class Membership:
 
         Whoever slept himself (no check for a third of the timeout) gives everyone a fresh deadline first.
         """
-        slept = now_s - self._last_check_s > self.timeout_s / 3
-        self._last_check_s = now_s
+        slept = now_s - self.checked_s > self.timeout_s / 3
+        self.checked_s = now_s
         if slept:
+            self.awake_since_s = now_s
             for member in self.nodes.values():
                 member.heard_s = max(member.heard_s, now_s)
             return []

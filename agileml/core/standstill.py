@@ -13,20 +13,19 @@ from agileml.core.membership import Membership
 from agileml.core.view import View
 
 
-def awaited(
-    members: Membership, view: View | None, now_s: float, waiting_since_s: float, limit_s: float
-) -> Sequence[str]:
+def awaited(members: Membership, view: View | None, waiting_since_s: float, limit_s: float) -> Sequence[str]:
     """The silent machines that may still bring back what is missing.
 
-    Members of the view that this controller never heard of (it is new) count as silent since the wait began.
+    Members of the view that this controller never heard of (it is new) count as silent since the wait began. Silence is
+    judged as of the last look at everybody's heartbeats: a controller that slept gives them a fresh deadline then.
     """
     silent = [
         member.name
         for member in members.nodes.values()
         if member.is_silent
         and not (member.is_gone or member.is_released)
-        and now_s - member.heard_s < limit_s
+        and members.checked_s - member.heard_s < limit_s
     ]
-    if now_s - waiting_since_s < limit_s:
+    if members.checked_s - max(waiting_since_s, members.awake_since_s) < limit_s:
         silent += [node for node in (view.members if view else ()) if node not in members.nodes]
     return silent

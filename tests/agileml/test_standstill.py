@@ -83,5 +83,22 @@ def test_only_silent_machines_that_may_come_back_are_awaited():
     members.nodes["gone"].is_gone = True
     members.nodes["released"].is_released = True
     members.nodes["long"].heard_s = 80.0
-    assert awaited(members, None, 105.0, 105.0, limit_s=20.0) == ["silent"]
-    assert awaited(members, None, 120.0, 105.0, limit_s=20.0) == []
+    members.checked_s = 105.0
+    assert awaited(members, None, 105.0, limit_s=20.0) == ["silent"]
+    members.checked_s = 120.0
+    assert awaited(members, None, 105.0, limit_s=20.0) == []
+
+
+def test_a_controller_that_slept_blames_nobody(scripts):
+    script = scripts(**IN_STAGE_1)
+    script.up("r0", "r1", "t1")
+    script.commit_cut()
+    script.freeze("r1")
+    script.wait(3.0)
+    script.now_s += 60.0  # it was frozen itself: the first that it hears is a message, and only then the time
+    script.heartbeats()
+    script.wait(8.0)
+    assert not script.note("gave_up")
+    assert "r1" in script.view.members
+    script.wait(4.0)
+    assert script.note("gave_up")
