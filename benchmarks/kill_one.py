@@ -17,6 +17,7 @@ import json
 import math
 import os
 import platform
+import re
 import statistics
 import subprocess
 import sys
@@ -86,8 +87,12 @@ def peer(name: str, script: str, mode: str, kills: int, python: str, beside_s: f
         print(f"{name:<36}no figure: not done after {PEER_LIMIT_S:g} s")
         return
     lines = done.stdout.splitlines()
-    if done.returncode or not lines:
-        why = (done.stderr.strip().splitlines() or ["no output"])[-1]
+    if not lines:  # whoever printed is done: how it ends does not matter
+        problems = done.stderr.strip().splitlines() or ["no output"]
+        why = next(
+            (line for line in reversed(problems) if re.match(r"[\w.]*(Error|Exception)\b", line)),
+            problems[-1],
+        )
         print(f"{name:<36}no figure: {why}")
         return
     found = json.loads(lines[-1])

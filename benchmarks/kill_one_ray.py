@@ -90,8 +90,8 @@ def kill(node: Any) -> None:
                 getattr(process, act)()
 
 
-def measure(tuned: bool, kills: int, folder: Path) -> list[dict[str, float]]:
-    """Kill one after the other; what each cost."""
+def measure(tuned: bool, kills: int, folder: Path) -> None:
+    """Kill one after the other; print what each cost."""
     import ray
     from ray.cluster_utils import Cluster
 
@@ -122,10 +122,10 @@ def measure(tuned: bool, kills: int, folder: Path) -> list[dict[str, float]]:
             found.append({"resumed_s": first[0] - killed_s, "redone": done + 1 - first[1]})
             assert after
             nodes.append(cluster.add_node(num_cpus=1))
+        print(json.dumps(found), flush=True)
     finally:
-        ray.shutdown()
+        # Not ray.shutdown(): the trainer's thread goes on, and its next call would end this process in the middle.
         cluster.shutdown()
-    return found
 
 
 def fit(tuned: bool, folder: Path, log: Path) -> None:
@@ -151,9 +151,7 @@ if __name__ == "__main__":
             "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
             "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "5",
         }
-    with tempfile.TemporaryDirectory(prefix="kr-", dir="/tmp") as name:
+    with tempfile.TemporaryDirectory(prefix="kr-", dir="/tmp", ignore_cleanup_errors=True) as name:
         os.environ["RAY_TMPDIR"] = name
-        results = measure(is_tuned, int(sys.argv[2]), Path(name))
-    print(json.dumps(results))
-    sys.stdout.flush()
+        measure(is_tuned, int(sys.argv[2]), Path(name))
     os._exit(0)  # the trainer's thread waits for a cluster that is gone
