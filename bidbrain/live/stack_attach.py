@@ -1,0 +1,61 @@
+"""The stack from the inside: what a service on the head needs to buy machines into it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from bidbrain.live.aws_calls import errors
+from bidbrain.live.cloud import CloudError
+from bidbrain.live.ec2 import Place
+from bidbrain.live.notices import SqsNotices
+from bidbrain.live.site import Site
+from bidbrain.live.stack import TAG_STACK, tags_of
+from bidbrain.live.stack_find import Aws, Clients, tag_map
+from bidbrain.live.stack_policies import Names
+
+
+@dataclass(frozen=True)
+class Attached:
+    """The arguments of `bidbrain.live.ec2.Ec2` that a stack knows: the client, the place, the queue of notices."""
+
+    ec2: Any
+    place: Place
+    queue: SqsNotices
+
+
+def attach(site: Site, job: str, aws: Clients | None = None) -> Attached:
+    """Machines of this job are tagged with the stack's name and the job's: jobs of other stacks may be called the same.
+
+    Raises CloudError where `proteus aws up` has not made the stack, or these credentials may not look.
+    """
+    aws = aws or Aws(site.region)
+    name = Names(site.name, site.region, "", "").plain
+    ec2, sqs = aws.client("ec2"), aws.client("sqs")
+    with errors(f"the stack {site.name}"):
+        found = ec2.describe_launch_templates(Filters=[{"Name": "launch-template-name", "Values": [name]}])
+        templates = [t for t in found["LaunchTemplates"] if _is_ours(t, site)]
+        groups = ec2.describe_security_groups(Filters=[{"Name": "group-name", "Values": [name]}])
+        networks = [group["VpcId"] for group in groups["SecurityGroups"] if _is_ours(group, site)]
+        if not templates or not networks:
+            raise CloudError(
+                f"market.name: found no stack {site.name} in {site.region}, expected one that `proteus aws up` made"
+            )
+        url = sqs.get_queue_url(QueueName=name)["QueueUrl"]
+        subnets = dict(site.subnets) or _default_subnets(ec2, site, networks[0])
+    newest = str(templates[0]["LatestVersionNumber"])
+    tags = tags_of(site, "machine")
+    place = Place(f"{site.name}/{job}", templates[0]["LaunchTemplateId"], newest, subnets, tags)
+    return Attached(ec2, place, SqsNotices(sqs, url))
+
+
+def _is_ours(resource: Any, site: Site) -> bool:
+    return tag_map(resource.get("Tags", ())).get(TAG_STACK) == site.name
+
+
+def _default_subnets(ec2: Any, site: Site, vpc: str) -> dict[str, str]:
+    """One of the VPC's default subnets for each zone, in the order of the config."""
+    filters = [{"Name": "vpc-id", "Values": [vpc]}, {"Name": "default-for-az", "Values": ["true"]}]
+    found = ec2.describe_subnets(Filters=filters)["Subnets"]
+    subnets = {each["AvailabilityZone"]: each["SubnetId"] for each in found}
+    return {zone: subnets[zone] for zone in site.zones if zone in subnets}
