@@ -39,6 +39,7 @@ from agileml.core.events import (
     Received,
     Sealed,
     SealFailed,
+    Stop,
     Superseded,
     Tick,
 )
@@ -187,6 +188,8 @@ class Controller:
                 self._keeping.sealed(event.name)
             case SealFailed():
                 self._keeping.save_failed(event.name, event.reason)
+            case Stop():
+                self._stop(event)
             case Tick():
                 self._tick()
         self._advance()
@@ -221,6 +224,11 @@ class Controller:
             return  # one that is only silent may come back, and must not get work again
         member.deadline_s = event.deadline_s
         control.note("notice", machines=[event.node], warning_s=event.deadline_s - control.now_s)
+
+    def _stop(self, event: Stop) -> None:
+        control = self._control
+        if self._keeping.ending.stop(control.record.committed, event.deadline_s):
+            control.note("stopping", clock=control.completed)
 
     def _tick(self) -> None:
         control = self._control
@@ -310,7 +318,8 @@ class Controller:
             return
         if self._changing.begin() or self._keeping.begin_save() or self._keeping.commit():
             return
-        if self._keeping.is_done and control.plan.is_over and control.is_quiet:
+        may_end = control.plan.is_over or self._keeping.ending.is_stopping
+        if self._keeping.is_done and may_end and control.is_quiet:
             control.persist(replace(control.record, finished=True))
         else:
             self._keeping.name_next()

@@ -102,6 +102,13 @@ class SealFailed:
 
 
 @dataclass(frozen=True)
+class Stop:
+    """The run is to end before its last clock: with the next cut, or at `deadline_s` with the one that there is."""
+
+    deadline_s: float | None = None
+
+
+@dataclass(frozen=True)
 class Tick:
     """Nothing but time has passed."""
 
@@ -119,5 +126,6 @@ ControllerEvent = (
     | Superseded
     | Sealed
     | SealFailed
+    | Stop
     | Tick
 )

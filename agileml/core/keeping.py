@@ -7,6 +7,7 @@ from dataclasses import replace
 from agileml.core.commands import Seal
 from agileml.core.control import Control
 from agileml.core.cutting import OpenCut
+from agileml.core.ending import Ending
 from agileml.core.messages import Missed, NameCut, Save, Saved, Stored
 from agileml.core.saving import Checkpoint, OpenSave
 from agileml.core.view import CutId
@@ -20,6 +21,7 @@ class Keeping:
         self._partitions = control.job.layout.partitions
         self._cut = OpenCut(self._partitions)
         self._save = OpenSave(control.settings.checkpoint_every_s, self._partitions, checkpoint)
+        self.ending = Ending(control.job.clocks)
 
     @property
     def newest(self) -> Checkpoint | None:
@@ -28,8 +30,12 @@ class Keeping:
 
     @property
     def is_done(self) -> bool:
-        """True when the last clock's cut is committed and no checkpoint is being written."""
-        return self._control.record.committed.clock == self._control.job.clocks and self._save.cut is None
+        """True when the cut that the run ends with is committed and no checkpoint is being written."""
+        return self._is_last and self._save.cut is None
+
+    @property
+    def _is_last(self) -> bool:
+        return self.ending.is_last(self._control.record.committed, self._control.now_s)
 
     @property
     def next(self) -> int | None:
@@ -72,7 +78,7 @@ class Keeping:
         """Name the next cut, unless one is open or all is committed."""
         control = self._control
         committed = control.record.committed.clock
-        if control.view is None or self._cut.next is not None or committed >= control.job.clocks:
+        if control.view is None or self._cut.next is not None or self._is_last:
             return
         version = max([control.view.base, committed, *control.versions.values()])
         self._cut.name(version, self._interval(), control.job.clocks)
@@ -94,8 +100,7 @@ class Keeping:
         """Have the committed cut saved, if that is due."""
         control = self._control
         committed = control.record.committed
-        is_last = committed.clock == control.job.clocks
-        if self._save.begin(committed, control.now_s, is_last=is_last) is None:
+        if self._save.begin(committed, control.now_s, is_last=self._is_last) is None:
             return False
         self._send_save()
         return True
