@@ -258,6 +258,8 @@ class JobConfig(Section):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     deterministic: bool
     consistency: Consistency = Consistency()
+    exchange: Literal["servers", "allreduce"] = "servers"
+    trusted_network: bool = False
 
     machines: Machines = Machines()
     stage: Annotated[Literal["auto", 1, 2, 3], BeforeValidator(_stage)] = "auto"
@@ -288,7 +290,8 @@ class JobConfig(Section):
         else:  # machines.max itself is wrong and will be told
             values.setdefault("slices", 1)
             values.setdefault("partitions", 1)
-        values.setdefault("deterministic", _inside(values, "consistency", "kind", "bsp") == "bsp")
+        is_bsp = _inside(values, "consistency", "kind", "bsp") == "bsp"
+        values.setdefault("deterministic", is_bsp and values.get("exchange") != "allreduce")
         if values.get("market") is not None and isinstance(values.setdefault("machines", {}), dict):
             values["machines"] = {"transient": 0, **values["machines"]}
         return values
@@ -312,6 +315,8 @@ class JobConfig(Section):
                 f"found true with consistency {self.consistency.kind}, expected false: only bsp gives the same bits",
                 key=("deterministic",),
             )
+        if self.exchange == "allreduce":
+            self._adds_up_by_all_reduce()
         fleets(self.plan, self.start, most, self.clocks)
         if self.verify and not self.deterministic:
             raise ConfigError(
@@ -327,6 +332,20 @@ class JobConfig(Section):
                 checkpoint=self.checkpoint is not None,
             )
         return self
+
+    def _adds_up_by_all_reduce(self) -> None:
+        if self.deterministic:
+            raise ConfigError(
+                "found true with exchange: allreduce, expected false: the order in which an all-reduce adds up "
+                "depends on the machines",
+                key=("deterministic",),
+            )
+        if self.consistency.kind != "bsp":
+            raise ConfigError(
+                f"found allreduce with consistency {self.consistency.kind}, expected servers: an all-reduce is "
+                "a clock of everybody, which is bsp",
+                key=("exchange",),
+            )
 
     @property
     def start(self) -> Fleet:

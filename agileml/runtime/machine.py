@@ -17,6 +17,7 @@ from agileml.core.node import Node
 from agileml.core.plan import Fault, Strike
 from agileml.core.work import Work
 from agileml.runtime.compute import Computing
+from agileml.runtime.exchanging import Exchanging
 from agileml.runtime.keys import KeyPair
 from agileml.runtime.saving import MachineStores, Saving
 from agileml.runtime.spec import RunSpec
@@ -52,8 +53,9 @@ class Machine:
         self._transport.connect(head)
         work = Work(application, self.job.layout, self.job.parts, deterministic=self.job.deterministic)
         self._inbox: queue.SimpleQueue[NodeEvent | Failure] = queue.SimpleQueue()
-        self._computing = Computing(work, self._report, partial(load_kernels, self.job))
+        self._computing = Computing(work, self._report, partial(load_kernels, self.job), spec.unit_s)
         self._saving = Saving(self._stores.own, self._report)
+        self._exchange = Exchanging(name, node_ip, spec.config, self._report)
         self._sent = [0] * len(KINDS)
         self._usage_due_s = 0.0
         self._stopping = threading.Event()
@@ -73,6 +75,7 @@ class Machine:
         self._transport.wake()
         self._computing.stop()
         self._saving.stop()
+        self._exchange.stop()
         if self._thread.is_alive():
             self._thread.join(timeout=2.0)
 
@@ -202,6 +205,8 @@ class Machine:
                 self._stopping.set()
             elif isinstance(command, SavePart):
                 self._saving.ask(command)
+            elif isinstance(command, Form | Introduce | Reduce | Abandon):
+                self._exchange.ask(command, self._peers)
             else:
                 self._computing.ask(command)
 

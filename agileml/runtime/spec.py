@@ -9,9 +9,11 @@ from typing import Any, Literal
 from agileml.application import Application, Settings
 from agileml.apps import build
 from agileml.config import JobConfig
+from agileml.config_text import ConfigError
 from agileml.core.contract import checked_tables
 from agileml.core.controller import ControllerSettings
 from agileml.core.cutting import CutRule
+from agileml.core.exchange import Exchange
 from agileml.core.job import Job
 from agileml.core.layout import Layout
 from agileml.core.node import Timers
@@ -74,14 +76,23 @@ class RunSpec:
     def job(self, application: Application) -> Job:
         """The rules of the run."""
         config = self.config
+        tables = checked_tables(application)
+        exchange = Exchange(config.exchange)
+        if exchange is Exchange.ALLREDUCE and (sparse := [table.name for table in tables if table.sparse]):
+            raise ConfigError(
+                f"found allreduce, expected servers: {config.application} has sparse tables ({', '.join(sparse)}), "
+                "of which a worker reads and updates a few rows",
+                key=("exchange",),
+            )
         return Job(
-            layout=Layout(checked_tables(application), config.partitions),
+            layout=Layout(tables, config.partitions),
             optimizer=optimizer(**config.optimizer.model_dump()),
             consistency=consistency(config.consistency.kind, config.consistency.slack),
             slices=config.slices,
             parts=config.units_per_slice,
             clocks=config.clocks,
             deterministic=config.deterministic,
+            exchange=exchange,
         )
 
     def stores(self) -> list[CheckpointStore]:

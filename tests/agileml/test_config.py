@@ -55,6 +55,9 @@ MISTAKES = [
     ("consistency: {kind: bps}", ":3: consistency.kind: found 'bps', expected bsp, ssp or asp"),
     ("consistency: {kind: asp, slack: 2}", ":3: consistency.slack: found 2 with kind asp"),
     ("consistency: {kind: ssp}\ndeterministic: true", ":4: deterministic: found true with consistency ssp"),
+    ("exchange: allreduce\ndeterministic: true", ":4: deterministic: found true with exchange: allreduce"),
+    ("consistency: {kind: ssp}\nexchange: allreduce", ":4: exchange: found allreduce with consistency ssp"),
+    ("exchange: ring", ":3: exchange: found 'ring', expected"),
     ("heartbeat: {timeout_s: 0.1}", ":3: heartbeat.timeout_s: found 0.1, expected at least twice interval_s"),
     ("heartbeat: {silent_limit_s: 0.5}", ":3: heartbeat.silent_limit_s: found 0.5, expected at least timeout_s"),
     ("cuts: {every_s: 0}", ":3: cuts.every_s: found 0, expected more than 0"),
@@ -185,6 +188,7 @@ def test_defaults_follow_the_machines() -> None:
     assert (twelve.slices, twelve.partitions) == (16, 12)
     assert from_values(BASE).deterministic
     assert not from_values(BASE, ["consistency={kind: ssp, slack: 2}"]).deterministic
+    assert not from_values(BASE, ["exchange=allreduce"]).deterministic
 
 
 def test_an_error_of_an_application_is_placed_in_the_file(tmp_path: Path) -> None:

@@ -1,0 +1,241 @@
+"""Sums over the machines of an epoch by torch.distributed: a process group per epoch, given up when a change comes.
+
+Machines meet over the run's own messages instead of a TCPStore: what a group's members must know of each other passes
+through `Met` and `Introduce`, authenticated and encrypted like everything else. The sums themselves do not: gloo
+connects the machines' node IPs without keys. See docs/assumptions.md.
+
+Nothing interrupts a gloo collective but its own timeout or the end of a peer's process. So a group that is given up
+keeps its threads until then, with the arrays that it was adding, and nobody waits for it.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from agileml.application import Array
+from agileml.core.commands import Abandon, Broken, Form, Introduce, Met, Reduce, Reduced
+
+Command = Form | Introduce | Reduce | Abandon
+Report = Callable[[Met | Reduced | Broken], None]
+
+TIMEOUT_S = 1800.0  # the longest clock; a dead or frozen machine is found by its connection and heartbeats
+GLOO_THREADS = 2  # sums that are under way at once
+
+
+class AllReduce:
+    """The groups of one machine, one after the other. `ask` returns at once; `report` is called in other threads."""
+
+    def __init__(self, me: str, node_ip: str, report: Report, timeout_s: float = TIMEOUT_S) -> None:
+        self._me = me
+        self._node_ip = node_ip
+        self._report = report
+        self._timeout_s = timeout_s
+        self._known: dict[int, dict[str, bytes]] = {}  # by epoch: what came before its `Form`
+        self._group: _Group | None = None
+
+    def ask(self, command: Command) -> None:
+        """Do this after what was asked before."""
+        match command:
+            case Form():
+                known = self._known.get(command.epoch, {})
+                self._known = {
+                    epoch: values for epoch, values in self._known.items() if epoch > command.epoch
+                }
+                place = _Place(
+                    command.epoch, command.group.index(self._me), len(command.group), self._node_ip
+                )
+                self._group = _Group(place, known, self._report, self._timeout_s)
+            case Introduce() if self._group is not None and self._group.place.epoch == command.epoch:
+                self._group.introduce(command.key, command.value)
+            case Introduce():
+                self._known.setdefault(command.epoch, {})[command.key] = command.value
+            case Reduce() if self._group is not None and self._group.place.epoch == command.epoch:
+                self._group.ask(command)
+            case Reduce():
+                pass  # of a group that was refused
+            case Abandon():
+                self.stop()
+
+    def stop(self) -> None:
+        """Give the group up."""
+        if self._group is not None:
+            self._group.abandon()
+            self._group = None
+
+
+@dataclass(frozen=True)
+class _Place:
+    """One machine's end of a group."""
+
+    epoch: int
+    rank: int
+    size: int
+    node_ip: str
+
+
+class _MessageStore(dist.Store):
+    """What the members of a group must know of each other to connect; `set` tells the others."""
+
+    def __init__(self, known: dict[str, bytes], tell: Callable[[str, bytes], None], timeout_s: float) -> None:
+        super().__init__()
+        self._values = dict(known)
+        self._tell = tell
+        self._timeout_s = timeout_s
+        self._changed = threading.Condition()
+        self._is_closed = False
+
+    def learn(self, key: str, value: bytes) -> None:
+        """Another machine told."""
+        with self._changed:
+            self._values[key] = value
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Nobody waits any more."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    # What torch calls, in threads of its own.
+
+    def set(self, key: str, value: bytes | str) -> None:
+        found = value.encode() if isinstance(value, str) else bytes(value)
+        self.learn(key, found)
+        self._tell(key, found)
+
+    def get(self, key: str) -> bytes:
+        self.wait([key])
+        return self._values[key]
+
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+        limit_s = self._timeout_s if timeout is None else timeout.total_seconds()
+        with self._changed:
+            there = self._changed.wait_for(
+                lambda: self._is_closed or all(key in self._values for key in keys), limit_s
+            )
+        if self._is_closed or not there:
+            missing = [key for key in keys if key not in self._values]
+            raise RuntimeError(f"nothing came from {', '.join(missing) or 'the others'} within {limit_s:g} s")
+
+    def check(self, keys: Sequence[str]) -> bool:
+        return all(key in self._values for key in keys)
+
+    def has_extended_api(self) -> bool:
+        return False
+
+
+@dataclass
+class _Sum:
+    """A question and the collectives that answer it."""
+
+    asked: Reduce
+    blocks: tuple[Array, ...]
+    facts: torch.Tensor | None  # loss, examples, pauses: with partition 0
+    works: list[Any] = field(default_factory=list)
+
+
+class _Group:
+    """A process group. One thread forms it and starts collectives, another one waits for their ends in order."""
+
+    def __init__(self, place: _Place, known: dict[str, bytes], report: Report, timeout_s: float) -> None:
+        self.place = place
+        self._report_to = report
+        self._timeout_s = timeout_s
+        self._store = _MessageStore(known, self._tell, timeout_s)
+        self._asked: queue.SimpleQueue[Reduce | None] = queue.SimpleQueue()
+        self._under_way: queue.SimpleQueue[_Sum | None] = queue.SimpleQueue()
+        self._is_abandoned = threading.Event()
+        self._process_group: Any = None
+        for run in (self._start_all, self._end_all):
+            threading.Thread(target=run, name="all-reduce", daemon=True).start()
+
+    def introduce(self, key: str, value: bytes) -> None:
+        self._store.learn(key, value)
+
+    def ask(self, command: Reduce) -> None:
+        self._asked.put(command)
+
+    def abandon(self) -> None:
+        """No answer is wanted any more. Returns at once."""
+        self._is_abandoned.set()
+        self._store.close()
+        self._asked.put(None)
+
+    def _tell(self, key: str, value: bytes) -> None:
+        self._report(Met(self.place.epoch, key, value))
+
+    def _report(self, event: Met | Reduced | Broken) -> None:
+        if not self._is_abandoned.is_set():
+            self._report_to(event)
+
+    def _fail(self, error: Exception) -> None:
+        problem = str(error).strip().split("\n")[0]
+        self._report(Broken(self.place.epoch, f"{type(error).__name__}: {problem}"))
+
+    # -- the first thread -----------------------------------------------------------------------------------
+
+    def _start_all(self) -> None:
+        try:
+            if self.place.size > 1:
+                self._process_group = _process_group(self.place, self._store, self._timeout_s)
+            while (command := self._asked.get()) is not None and not self._is_abandoned.is_set():
+                self._under_way.put(_begun(self._process_group, command))
+        except Exception as error:
+            self._fail(error)
+        finally:
+            self._under_way.put(None)
+
+    # -- the second thread ----------------------------------------------------------------------------------
+
+    def _end_all(self) -> None:
+        has_failed = False
+        while (found := self._under_way.get()) is not None:
+            try:
+                for work in found.works:
+                    work.wait()
+            except Exception as error:
+                if not has_failed:
+                    self._fail(error)
+                has_failed = True
+            if not has_failed:
+                self._report(_answer(found))
+        # Only now: taking a group down waits for its collectives, with the interpreter's lock held.
+        self._process_group = None
+
+
+def _process_group(place: _Place, store: _MessageStore, timeout_s: float) -> Any:
+    options = dist.ProcessGroupGloo._Options()
+    options._devices = [dist.ProcessGroupGloo.create_device(hostname=place.node_ip)]
+    options._threads = GLOO_THREADS
+    options._timeout = timedelta(seconds=timeout_s)
+    return dist.ProcessGroupGloo(store, place.rank, place.size, options)
+
+
+def _begun(group: Any, command: Reduce) -> _Sum:
+    """Start the collectives of a question; of a group of one there are none."""
+    blocks = tuple(block if block.flags.writeable else block.copy() for block in command.blocks)
+    facts = None
+    if command.partition == 0:
+        facts = torch.tensor([command.loss, command.examples, float(command.pause)], dtype=torch.float64)
+    found = _Sum(command, blocks, facts)
+    if group is not None:
+        tensors = [torch.from_numpy(block.reshape(-1)) for block in blocks if block.size]
+        tensors += [] if facts is None else [facts]
+        found.works = [group.allreduce([tensor]) for tensor in tensors]
+    return found
+
+
+def _answer(found: _Sum) -> Reduced:
+    asked = found.asked
+    loss, examples, pauses = (0.0, 0.0, 0.0) if found.facts is None else found.facts.tolist()
+    return Reduced(
+        asked.epoch, asked.clock, asked.partition, found.blocks, loss, round(examples), bool(pauses)
+    )

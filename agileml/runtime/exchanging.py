@@ -1,0 +1,60 @@
+"""What a machine does with its node's wishes for sums by all-reduce: torch is imported where there are any."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from agileml.config import JobConfig
+from agileml.core.commands import Abandon, Broken, Form, Introduce, Met, Reduce, Reduced
+from agileml.core.messages import Failure
+from agileml.runtime.transport_events import Address
+
+if TYPE_CHECKING:
+    from agileml.runtime.allreduce import AllReduce
+
+Command = Form | Introduce | Reduce | Abandon
+
+
+class Exchanging:
+    """Refuses groups that would send parameters unprotected through a network that nobody called trusted."""
+
+    def __init__(
+        self,
+        me: str,
+        node_ip: str,
+        config: JobConfig,
+        report: Callable[[Met | Reduced | Broken | Failure], None],
+    ) -> None:
+        self._me = me
+        self._node_ip = node_ip
+        self._is_trusted = config.trusted_network
+        self._report = report
+        self._groups: AllReduce | None = None
+
+    def ask(self, command: Command, peers: Mapping[str, Address]) -> None:
+        """Do this after what was asked before; `peers` says where the machines of the run are."""
+        if self._groups is None:
+            from agileml.runtime.allreduce import AllReduce
+
+            self._groups = AllReduce(self._me, self._node_ip, self._report)
+        if isinstance(command, Form) and (far := self._far(command, peers)) and not self._is_trusted:
+            self._report(
+                Failure(
+                    f"exchange: allreduce adds up over connections without keys, and {', '.join(far)} "
+                    f"{'is' if len(far) == 1 else 'are'} not at this machine's address {self._node_ip}; set "
+                    "trusted_network: true where nobody else can reach that network, or exchange: servers",
+                    "",
+                )
+            )
+            return
+        self._groups.ask(command)
+
+    def _far(self, command: Form, peers: Mapping[str, Address]) -> list[str]:
+        """Machines of a group at other addresses than this one."""
+        return [name for name in command.group if name in peers and peers[name].node_ip != self._node_ip]
+
+    def stop(self) -> None:
+        """Give up what is under way."""
+        if self._groups is not None:
+            self._groups.stop()
