@@ -11,7 +11,17 @@ from collections.abc import Callable
 from functools import partial
 
 from agileml.application import Application, Array
-from agileml.core.commands import Leave, NodeCommand, NodeEvent, SavePart, Send
+from agileml.core.commands import (
+    Abandon,
+    Form,
+    Introduce,
+    Leave,
+    NodeCommand,
+    NodeEvent,
+    Reduce,
+    SavePart,
+    Send,
+)
 from agileml.core.messages import CONTROLLER, Failure, Message
 from agileml.core.node import Node
 from agileml.core.plan import Fault, Strike
