@@ -63,7 +63,7 @@ class Machine:
         self._transport.connect(head)
         work = Work(application, self.job.layout, self.job.parts, deterministic=self.job.deterministic)
         self._inbox: queue.SimpleQueue[NodeEvent | Failure] = queue.SimpleQueue()
-        self._computing = Computing(work, self._report, partial(load_kernels, self.job), spec.unit_s)
+        self._computing = Computing(work, self._report, partial(load_kernels, self.job))
         self._saving = Saving(self._stores.own, self._report)
         self._exchange = Exchanging(name, node_ip, spec.config, self._report)
         self._sent = [0] * len(KINDS)
