@@ -19,11 +19,19 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from agileml.summary import Event, bytes_by_kind, of_kind
+from agileml.summary import Event, bytes_by_kind, of_kind, spent_by_machine
 
 INK, GRID, LINE = "#1f2933", "#dfe4ea", "#1f5fa8"
 TIERS = {"reliable": "#1f5fa8", "transient": "#f0a35e"}
 STAGES = {1: "#e4ecf7", 2: "#fbeed7", 3: "#dff2e4"}
+SPENT = {  # what a worker does: colour, and what the legend says
+    "compute": ("#2e8b57", "compute"),
+    "pull": ("#1f5fa8", "wait for parameters"),
+    "push": ("#7aa6d8", "wait for the push"),
+    "fold": ("#f0a35e", "add up and apply"),
+    "frozen": ("#c0392b", "frozen by a change"),
+}
+MOST_BARS = 16
 MARKS = {"join": ("^", "#2e8b57"), "notice": ("v", "#c77700"), "lost": ("X", "#c0392b")}
 MOST_POINTS = 1500
 STYLE: dict[str, Any] = {
@@ -50,6 +58,7 @@ def pictures(events: Sequence[Event]) -> list[tuple[str, str]]:
             ("Loss over time", loss_over_time),
             ("Loss over clocks", loss_over_clocks),
             ("Time per clock", time_per_clock),
+            ("Where the time of a clock went", time_spent),
             ("Bytes sent, by purpose", bytes_sent),
         ):
             figure = Figure(figsize=(5.4, 2.7), layout="constrained")
@@ -155,6 +164,33 @@ def bytes_sent(axes: Axes, events: Sequence[Event]) -> bool:
     axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.grid(axis="x", color=GRID, linewidth=0.6)
     axes.set_axisbelow(True)
+    return True
+
+
+def time_spent(axes: Axes, events: Sequence[Event]) -> bool:
+    """By machine, the shares of the time in which its worker had work; of many machines those with the most of it."""
+    found = {
+        machine: {what: spent.get(what, 0.0) for what in SPENT}
+        for machine, spent in spent_by_machine(events).items()
+        if sum(spent.get(what, 0.0) for what in SPENT) > 0
+    }
+    if not found:
+        return False
+    most = sorted(found, key=lambda machine: -sum(found[machine].values()))[:MOST_BARS]
+    names = [machine for machine in found if machine in most][::-1]
+    at = np.zeros(len(names))
+    total = np.array([sum(found[name].values()) for name in names])
+    for what, (color, label) in SPENT.items():
+        shares = 100 * np.array([found[name][what] for name in names]) / total
+        axes.barh(names, shares, left=at, color=color, height=0.7, label=label)
+        at += shares
+    axes.set_xlim(0, 100)
+    axes.set_xlabel("% of the time in which its worker had work")
+    axes.tick_params(axis="y", labelsize=9 if len(names) <= 8 else 6)
+    axes.legend(
+        ncols=3, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.22), frameon=False, handlelength=1.1,
+        columnspacing=1.2,
+    )  # fmt: skip
     return True
 
 

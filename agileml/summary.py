@@ -36,6 +36,7 @@ def summarize(
         "changes": len(of_kind(events, "change")),
         "cuts": len(of_kind(events, "cut")),
         "bytes": bytes_by_kind(events),
+        "time_spent_s": time_spent_s(events),
         "plan": {
             "planned": len(config.plan),
             "fired": planned(events, "fired"),
@@ -85,6 +86,26 @@ def bytes_by_kind(events: Sequence[Event]) -> dict[str, int]:
     """Bytes sent over the whole run by what they were for; `bytes` events carry totals so far."""
     found = of_kind(events, "bytes")
     return dict(found[-1]["by_kind"]) if found else {}
+
+
+def spent_by_machine(events: Sequence[Event]) -> dict[str, dict[str, float]]:
+    """By machine, the seconds that its worker spent with each thing (`core/time_spent.py` says which there are).
+
+    `time_spent` events carry totals so far; one that left, or that a restarted controller has not heard yet, is in
+    earlier ones only.
+    """
+    found: dict[str, dict[str, float]] = {}
+    for event in of_kind(events, "time_spent"):
+        found |= event["by_machine"]
+    return found
+
+
+def time_spent_s(events: Sequence[Event]) -> dict[str, float]:
+    """The seconds of all machines' workers together, by what they were spent with."""
+    total: Counter[str] = Counter()
+    for spent in spent_by_machine(events).values():
+        total.update(spent)
+    return {what: round(seconds, 6) for what, seconds in total.items()}
 
 
 def planned(events: Sequence[Event], status: str) -> int:

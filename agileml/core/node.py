@@ -65,6 +65,7 @@ from agileml.core.messages import (
 from agileml.core.patience import Patience
 from agileml.core.reducer import Reducer
 from agileml.core.server import Server, Stores
+from agileml.core.time_spent import Doing, TimeSpent
 from agileml.core.view import CutId, View
 from agileml.core.worker import Worker
 
@@ -103,6 +104,7 @@ class Node:
         self._retry_due_s = 0.0
         self._patience = Patience(timers.retry_s)
         self._reported_limit = -1
+        self.spent = TimeSpent()
 
     # -- the three entrances --------------------------------------------------------------------------------
 
@@ -186,12 +188,20 @@ class Node:
             # Everything that may run has run: whoever moves the limit is waiting for this.
             self._reported_limit = limit
             self._status_due_s = now_s
+        if (doing := self._doing()) is not self.spent.doing:
+            self.spent.turn(doing, self.worker.clock, now_s)
         if now_s >= self._status_due_s:
             self._status_due_s = now_s + self.timers.status_s
             self._out.append(Send(CONTROLLER, self.status()))
         out = list(self._out)
         self._out.clear()
         return out
+
+    def _doing(self) -> Doing:
+        """What this machine's worker spends its time with now."""
+        if (doing := self.worker.doing) is Doing.COMPUTE or self.view is None:
+            return doing
+        return Doing.FROZEN if self.is_frozen else doing
 
     def status(self) -> Status:
         """The heartbeat."""

@@ -19,6 +19,7 @@ from agileml.core.exchange import Exchange
 from agileml.core.fold import Contribution
 from agileml.core.job import Job
 from agileml.core.messages import Ack, Behind, Message, Params, Pull, Push
+from agileml.core.time_spent import Doing
 from agileml.core.view import View
 from straggler.coverage import Units, aligned_subtrees
 
@@ -57,6 +58,15 @@ class Worker:
         self._computing: set[tuple[int, Units]] = set()  # of this timeline, at the shell
         self._void: dict[tuple[int, Units], int] = {}  # of these, what is of no use; contributions still to come
         self._reading: dict[int, _Reading] = {}  # by clock: this one, and the next one ahead
+
+    @property
+    def doing(self) -> Doing:
+        """What this worker spends its time with now."""
+        if self._computing:
+            return Doing.COMPUTE
+        if self.clock in self._reading:
+            return Doing.PULL
+        return Doing.PUSH if self._kept else Doing.IDLE
 
     def adopt(self, view: View) -> None:
         """Go on under a new view, from its base clock."""

@@ -66,6 +66,7 @@ class HeadState:
     reliable: int
     transient: int
     bytes_sent: dict[str, int]
+    spent_s: dict[str, tuple[float, ...]]  # by machine, in the order of DOING
     refused_handshakes: int
     finished: Finished | None
     halted: Halt | None
@@ -97,7 +98,7 @@ class Head:
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._addresses: dict[str, Address] = {}
         self._connected: set[str] = set()
-        self._usage: dict[str, tuple[int, ...]] = {}
+        self._usage: dict[str, Usage] = {}
         self._released: list[str] = []
         self._strikes: list[Strike] = []
         self._finished: Finished | None = None
@@ -144,7 +145,8 @@ class Head:
             notes, self._notes = tuple(self._notes), []
             released, self._released = tuple(self._released), []
             strikes, self._strikes = tuple(self._strikes), []
-            total = [sum(column) for column in zip(*self._usage.values(), strict=True)] or [0] * len(KINDS)
+            sent = [usage.bytes_sent for usage in self._usage.values()]
+            total = [sum(column) for column in zip(*sent, strict=True)] or [0] * len(KINDS)
             view = self._controller.view
             reliable, transient = self._controller.count_members()
             return HeadState(
@@ -156,6 +158,7 @@ class Head:
                 reliable=reliable,
                 transient=transient,
                 bytes_sent=dict(zip(KINDS, total, strict=True)),
+                spent_s={name: usage.spent_s for name, usage in self._usage.items()},
                 refused_handshakes=self._transport.counters.refused_handshakes,
                 finished=self._finished,
                 halted=self._halted,
@@ -189,7 +192,8 @@ class Head:
                 case Received():
                     message = self._codec.decode(event.header, event.arrays)
                     if isinstance(message, Usage):
-                        self._usage[event.sender] = message.bytes_sent
+                        with self._lock:
+                            self._usage[event.sender] = message
                         self._handle(NodeSeen(event.sender))
                     else:
                         self._handle(ReceivedMessage(event.sender, message))

@@ -13,6 +13,7 @@ from functools import partial
 from agileml.application import Application, Array
 from agileml.core.commands import (
     Abandon,
+    Computed,
     Form,
     Introduce,
     Leave,
@@ -22,7 +23,7 @@ from agileml.core.commands import (
     SavePart,
     Send,
 )
-from agileml.core.messages import CONTROLLER, Failure, Message
+from agileml.core.messages import CONTROLLER, Failure, Message, Push
 from agileml.core.node import Node
 from agileml.core.plan import Fault, Strike
 from agileml.core.work import Work
@@ -63,10 +64,11 @@ class Machine:
         self._transport.connect(head)
         work = Work(application, self.job.layout, self.job.parts, deterministic=self.job.deterministic)
         self._inbox: queue.SimpleQueue[NodeEvent | Failure] = queue.SimpleQueue()
-        self._computing = Computing(work, self._report, partial(load_kernels, self.job))
+        self._computing = Computing(work, self._report, partial(load_kernels, self.job), spec.unit_s)
         self._saving = Saving(self._stores.own, self._report)
         self._exchange = Exchanging(name, node_ip, spec.config, self._report)
         self._sent = [0] * len(KINDS)
+        self._got = [0] * len(KINDS)
         self._usage_due_s = 0.0
         self._stopping = threading.Event()
         self._failed = False
@@ -184,19 +186,36 @@ class Machine:
                 self._failed = True
                 self._send(CONTROLLER, done)
             else:
-                self._do(self.node.happened(done, time.time()))
+                self._happened(done)
         if not self._failed:
             self._do(self.node.tick(time.time()))
         if (now_s := time.monotonic()) >= self._usage_due_s:
             self._usage_due_s = now_s + USAGE_S
-            self._send(CONTROLLER, Usage(tuple(self._sent)))
+            self._report_usage()
+
+    def _report_usage(self) -> None:
+        now_s = time.time()
+        spent_s = self.node.spent.seconds(now_s)
+        self._send(CONTROLLER, Usage(now_s, tuple(self._sent), tuple(self._got), spent_s))
 
     def _received(self, event: Received) -> None:
         message = self._codec.decode(event.header, event.arrays)
         if isinstance(message, Peers):
             self._meet(message)
-        else:
-            self._do(self.node.handle(event.sender, message, time.time()))
+            return
+        self._got[kind_of(message)] += len(event.header) + sum(array.nbytes for array in event.arrays)
+        started_s = time.time()
+        commands = self.node.handle(event.sender, message, started_s)
+        if isinstance(message, Push):
+            self.node.spent.folded(time.time() - started_s)
+        self._do(commands)
+
+    def _happened(self, event: NodeEvent) -> None:
+        started_s = time.time()
+        commands = self.node.happened(event, started_s)
+        if isinstance(event, Computed):  # its own share of the updates is added up at once
+            self.node.spent.folded(time.time() - started_s)
+        self._do(commands)
 
     def _meet(self, peers: Peers) -> None:
         for address in peers.addresses:

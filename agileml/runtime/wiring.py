@@ -35,9 +35,13 @@ class Peers:
 
 @dataclass(frozen=True)
 class Usage:
-    """Machine to head: bytes sent so far, in the order of KINDS."""
+    """Machine to head: at `at_s` by its own clock, bytes to and from others so far in the order of KINDS, and what its
+    worker spent its seconds with in the order of DOING."""
 
+    at_s: float
     bytes_sent: tuple[int, ...]
+    bytes_received: tuple[int, ...]
+    spent_s: tuple[float, ...]
 
 
 def kind_of(message: object) -> int:

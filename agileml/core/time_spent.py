@@ -1,0 +1,66 @@
+"""What a machine's worker spends its time with, counted always: it costs one comparison per message.
+
+At each moment a worker does one thing. Adding up and applying what comes in happens beside it, in the thread that
+serves; it counts as FOLD only while the worker has nothing to compute, since then it is what the clock waits for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+
+
+class Doing(Enum):
+    """Names of what a worker does, in the order of reports."""
+
+    PULL = "pull"  # waits for parameters: for others' work, and for their way here
+    COMPUTE = "compute"
+    PUSH = "push"  # has computed and waits until everything is counted
+    FOLD = "fold"  # would pull or push, but this machine adds up and applies what came in
+    FROZEN = "frozen"  # waits for a change to end
+    IDLE = "idle"  # has no work under the present view, or all is done
+
+
+DOING = tuple(Doing)
+_INDEX = {doing: index for index, doing in enumerate(DOING)}
+
+# (what, clock, start_s, end_s), all in the time of the calls
+OnSpan = Callable[[Doing, int, float, float], None]
+
+
+class TimeSpent:
+    """Seconds by `Doing`. Time is an argument and may be wall time: a step back counts as nothing."""
+
+    def __init__(self) -> None:
+        self.doing = Doing.IDLE
+        self.on_span: OnSpan | None = None  # who wants to know of each stretch that ends
+        self._clock = 0
+        self._began_s = 0.0  # the present stretch
+        self._since_s: float | None = None  # not counted yet
+        self._folded_s = 0.0  # of what is not counted yet
+        self._seconds = [0.0] * len(DOING)
+
+    def turn(self, doing: Doing, clock: int, now_s: float) -> None:
+        """From now on the worker does this, for that clock."""
+        self._count(now_s)
+        if self.on_span is not None and now_s > self._began_s > 0:
+            self.on_span(self.doing, self._clock, self._began_s, now_s)
+        self.doing, self._clock, self._began_s = doing, clock, now_s
+
+    def _count(self, now_s: float) -> None:
+        if self._since_s is not None:
+            seconds = max(0.0, now_s - self._since_s)
+            folded_s = min(seconds, self._folded_s)
+            self._seconds[_INDEX[self.doing]] += seconds - folded_s
+            self._seconds[_INDEX[Doing.FOLD]] += folded_s
+        self._since_s, self._folded_s = now_s, 0.0
+
+    def folded(self, seconds: float) -> None:
+        """The serving thread was busy with adding up for so long, since the last `turn` at the earliest."""
+        if self.doing is Doing.PULL or self.doing is Doing.PUSH:
+            self._folded_s += seconds
+
+    def seconds(self, now_s: float) -> tuple[float, ...]:
+        """Seconds until now, in the order of DOING."""
+        self._count(now_s)
+        return tuple(self._seconds)
