@@ -7,6 +7,7 @@ import time
 from agileml.config import JobConfig
 from agileml.core.commands import Finished, HaltKind
 from agileml.core.plan import Fault, Strike
+from agileml.core.time_spent import DOING
 from agileml.errors import RunError
 from agileml.progress import Progress, Snapshot
 from agileml.run_folder import RunFolder
@@ -16,6 +17,7 @@ from agileml.runtime.head import Dated, HeadState
 
 POLL_S = 0.05
 BYTES_S = 1.0
+SPENT_S = 10.0
 
 
 class Conductor:
@@ -35,6 +37,7 @@ class Conductor:
         self._appeared = 0
         self._cut_until: dict[str, float] = {}
         self._bytes_due_s = 0.0
+        self._spent_due_s = time.monotonic() + SPENT_S
         self._standstill = ""  # what the run waits for, if it does
 
     def run(self) -> Finished:
@@ -60,6 +63,7 @@ class Conductor:
                 raise RunError(state.halted.reason, state.halted.trace)
             if state.finished is not None:
                 self._log_bytes(state)
+                self._log_spent(state)
                 return state.finished
             if state.clock or self._appeared == self._fleet.expected:
                 time.sleep(POLL_S)
@@ -124,6 +128,16 @@ class Conductor:
         if time.monotonic() >= self._bytes_due_s:
             self._bytes_due_s = time.monotonic() + BYTES_S
             self._log_bytes(state)
+        if time.monotonic() >= self._spent_due_s:
+            self._spent_due_s = time.monotonic() + SPENT_S
+            self._log_spent(state)
 
     def _log_bytes(self, state: HeadState) -> None:
         self._folder.events.write("bytes", by_kind=state.bytes_sent)
+
+    def _log_spent(self, state: HeadState) -> None:
+        spent = {
+            machine: {doing.value: round(s, 6) for doing, s in zip(DOING, seconds, strict=True)}
+            for machine, seconds in state.spent_s.items()
+        }
+        self._folder.events.write("time_spent", by_machine=spent)
