@@ -122,13 +122,28 @@ class Work:
             elif table.sparse:
                 whole = np.concatenate(pieces)
             else:
-                if table.name not in self._wholes:
-                    self._wholes[table.name] = np.empty(table.rows * table.columns, table.dtype)
-                whole = self._wholes[table.name]
-                np.concatenate(pieces, out=whole)
+                whole = self._whole(index)
+                for partition, piece in enumerate(pieces):
+                    start, stop = self.layout.range_of(index, partition)
+                    if not _is_same(whole[start:stop], piece):  # it may have come right to its place
+                        whole[start:stop] = piece
             tables[table.name] = _read_only(whole.reshape(-1, table.columns))
             assert len(tables[table.name]) == (len(reads.rows[table.name]) if table.sparse else table.rows)
         return Inputs(reads, tables)
+
+    def room(self, table: int, partition: int) -> Array | None:
+        """Where a partition's block of a dense table will lie in the next inputs, while nothing is computed: who puts
+        it there himself saves a copy. None: `assemble` takes it as it is."""
+        if self.layout.partitions == 1 or self.layout.tables[table].sparse:
+            return None
+        start, stop = self.layout.range_of(table, partition)
+        return self._whole(table)[start:stop]
+
+    def _whole(self, index: int) -> Array:
+        table = self.layout.tables[index]
+        if table.name not in self._wholes:
+            self._wholes[table.name] = np.empty(table.rows * table.columns, table.dtype)
+        return self._wholes[table.name]
 
     def compute(self, inputs: Inputs, bundle: Units) -> list[Contribution]:
         """The summed updates of a bundle, per partition; loss and examples are in partition 0's. Raises UnitError."""
@@ -253,6 +268,12 @@ def _union_of_rows(rows: Sequence[Array], most: int) -> Array:
     marks = np.zeros(most, bool)
     marks[together] = True
     return np.flatnonzero(marks)
+
+
+def _is_same(one: Array, other: Array) -> bool:
+    """True when both are the same memory."""
+    place, size = one.__array_interface__["data"][0], one.nbytes
+    return bool(other.__array_interface__["data"][0] == place and other.nbytes == size)
 
 
 def _read_only(array: Array) -> Array:

@@ -57,6 +57,8 @@ DTYPES: tuple[np.dtype[Any], ...] = tuple(
 )
 _DTYPE_CODES = {dtype: code for code, dtype in enumerate(DTYPES)}
 
+_NO_ARRAY = np.empty(0, np.uint8)
+
 _DATACLASS, _ENUM, _BIG_INT, _ARRAY = 1, 2, 3, 4
 _PLAIN = frozenset((type(None), bool, int, float, str, bytes))
 _ARRAY_HEAD = struct.Struct("<IBB")  # index among the arrays, code of the dtype, dimensions
@@ -120,22 +122,30 @@ class Codec:
         holds views of those bytes, or copies where the bytes are not aligned for their dtype.
         Fields are checked against their annotations one level deep (a tuple to be a tuple, not its elements).
         """
+        reading = _Reading(self, arrays)
+        message = self._decode(header, reading)
+        if reading.taken != len(arrays):
+            raise CodecError(
+                f"{type(message).__name__}: {len(arrays)} arrays came, the header uses {reading.taken}"
+            )
+        return message
+
+    def outline(self, header: bytes | memoryview) -> Any:
+        """The message with empty arrays for those that are still on their way. Raises CodecError."""
+        return self._decode(header, _Outline(self, ()))
+
+    @staticmethod
+    def _decode(header: bytes | memoryview, reading: "_Reading") -> Any:
         if len(header) > MAX_HEADER_BYTES:
             raise CodecError(f"a header of {len(header)} bytes, the most is {MAX_HEADER_BYTES}")
-        reading = _Reading(self, arrays)
         try:
-            message = reading.record(header)
+            return reading.record(header)
         except CodecError:
             raise
         except RecursionError as error:
             raise CodecError("header is nested too deep") from error
         except Exception as error:  # msgpack's own kinds, TypeError for keys that cannot be hashed, ...
             raise CodecError(f"no valid header ({type(error).__name__}: {error})") from error
-        if reading.taken != len(arrays):
-            raise CodecError(
-                f"{type(message).__name__}: {len(arrays)} arrays came, the header uses {reading.taken}"
-            )
-        return message
 
     # Registration
 
@@ -303,6 +313,15 @@ class _Reading:
         self.taken += 1
         shape = struct.unpack_from(f"<{dimensions}Q", data, _ARRAY_HEAD.size)
         return _shaped(self.arrays[index], DTYPES[code], shape)
+
+
+class _Outline(_Reading):
+    """Of a message whose arrays are not here yet."""
+
+    __slots__ = ()
+
+    def array(self, data: bytes) -> np.ndarray:
+        return _NO_ARRAY
 
 
 def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:

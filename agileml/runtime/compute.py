@@ -36,12 +36,19 @@ class Computing:
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._reads: tuple[tuple[int, tuple[Units, ...]], Reads] | None = None
         self._slow: tuple[float, float] = (1.0, 0.0)  # factor, until
+        self._asked = self._done = 0  # computations
         self._thread = threading.Thread(target=self._run, name="compute", daemon=True)
         self._thread.start()
 
     def ask(self, job: Job) -> None:
         """Do this after what was asked before."""
+        self._asked += isinstance(job, Compute)
         self._jobs.put(job)
+
+    @property
+    def is_at_work(self) -> bool:
+        """True while the inputs of a computation that was asked for may be read. For the thread that asks."""
+        return self._asked != self._done
 
     def slow_down(self, factor: float, seconds: float) -> None:
         """From now on for so long, everything takes `factor` times as long: a planned fault."""
@@ -71,6 +78,7 @@ class Computing:
         job = self._jobs.get()
         if job is not None:
             self._do(job)
+            self._done += isinstance(job, Compute)
         return job is not None
 
     def _warm_up(self) -> None:

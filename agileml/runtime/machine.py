@@ -13,6 +13,7 @@ from functools import partial
 from agileml.application import Application, Array
 from agileml.core.commands import (
     Abandon,
+    Compute,
     Computed,
     Form,
     Introduce,
@@ -30,6 +31,7 @@ from agileml.core.work import Work
 from agileml.runtime.compute import Computing
 from agileml.runtime.exchanging import Exchanging
 from agileml.runtime.keys import KeyPair
+from agileml.runtime.landing import Landing
 from agileml.runtime.saving import MachineStores, Saving
 from agileml.runtime.spec import RunSpec
 from agileml.runtime.transport import Transport
@@ -65,6 +67,10 @@ class Machine:
         work = Work(application, self.job.layout, self.job.parts, deterministic=self.job.deterministic)
         self._inbox: queue.SimpleQueue[NodeEvent | Failure] = queue.SimpleQueue()
         self._computing = Computing(work, self._report, partial(load_kernels, self.job), spec.unit_s)
+        self._landing = Landing(
+            work, self._codec, lambda: self._computing.is_at_work, lambda: self._transport.keep_off()
+        )
+        self._transport.place_arrays(self._landing.room)
         self._saving = Saving(self._stores.own, self._report)
         self._exchange = Exchanging(name, node_ip, spec.config, self._report)
         self._sent = [0] * len(KINDS)
@@ -164,6 +170,7 @@ class Machine:
         self._transport.close()
         self._stopping.wait(seconds)
         self._transport = self._open()
+        self._transport.place_arrays(self._landing.room)
         self._address = self._transport.address
         self._reachable.set()
         for address in self._peers.values():
@@ -237,6 +244,8 @@ class Machine:
             elif isinstance(command, Form | Introduce | Reduce | Abandon):
                 self._exchange.ask(command, self._peers)
             else:
+                if isinstance(command, Compute):
+                    self._landing.close(command)
                 self._computing.ask(command)
 
     def _send(self, to: str, message: Message | Usage) -> None:

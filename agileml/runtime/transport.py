@@ -34,7 +34,7 @@ from agileml.runtime.transport_events import (
     PeerLost,
     Received,
 )
-from agileml.runtime.transport_inbox import Inbox
+from agileml.runtime.transport_inbox import Inbox, Room
 from agileml.runtime.transport_links import PIPE_MESSAGES, Link
 from agileml.runtime.transport_liveness import REFUSALS, Heartbeat, Monitor, Pulse, connecting
 from agileml.runtime.transport_tally import Tally
@@ -209,6 +209,18 @@ class Transport:
             if self._pending or woken or (deadline is not None and time.monotonic() >= deadline):
                 events, self._pending = self._pending, []
                 return events
+
+    def place_arrays(self, room: Room) -> None:
+        """Ask `room(header, number, size)` where an array that comes in parts shall lie.
+
+        It gives so many bytes of memory (uint8, one dimension) that nobody reads until the message is here or
+        `keep_off` was called; None: anywhere.
+        """
+        self._inbox.room = room
+
+    def keep_off(self) -> None:
+        """Write no more to what `place_arrays` gave; messages that are not all here go on in memory of their own."""
+        self._inbox.keep_off()
 
     def wake(self) -> None:
         """Make a `receive` that waits, or the next one, return at once. Any thread may call this."""

@@ -1,6 +1,7 @@
 """Receiving: frames into messages, the parts of large arrays into one buffer each while they arrive."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,9 @@ import zmq
 from agileml.runtime import transport_wire as wire
 from agileml.runtime.transport_events import Event, Received
 from agileml.runtime.transport_tally import Tally
+
+# (header, number of the array, its bytes) -> where it is to lie, as bytes (uint8, one dimension); None: anywhere
+Room = Callable[[bytes, int, int], np.ndarray | None]
 
 MAX_DRAIN_BYTES = 64 << 20  # read in one go, so that the caller hears of other things in between
 
@@ -19,12 +23,27 @@ class _Assembly:
 
     head: wire.Head
     arrays: list[np.ndarray]
-    chunks: list[np.ndarray]  # where each part goes
+    lent: set[int]  # arrays that lie where a `Room` said
+    chunks: list[np.ndarray] = dataclasses.field(default_factory=list)  # where each part goes
     next: int = 0
+
+    def __post_init__(self) -> None:
+        step = self.head.frame_bytes
+        self.chunks = [
+            array[start : start + step]
+            for array, place in zip(self.arrays, self.head.places, strict=True)
+            if place is wire.Place.PARTS
+            for start in range(0, array.nbytes, step)
+        ]
 
 
 class Inbox:
-    """Reads one PULL socket. incarnation: of this process; messages for another are counted and dropped."""
+    """Reads one PULL socket. incarnation: of this process; messages for another are counted and dropped.
+
+    room: where large arrays are to lie while they arrive, for who has a place for them.
+    """
+
+    room: Room | None = None
 
     def __init__(self, incarnation: int, tally: Tally) -> None:
         self._incarnation = incarnation
@@ -53,6 +72,15 @@ class Inbox:
             while pull.getsockopt(zmq.RCVMORE):  # of a message that was not taken
                 read_bytes += len(pull.recv(zmq.NOBLOCK, copy=False))
 
+    def keep_off(self) -> None:
+        """From here on nothing more is written where `room` said; what is not all there goes on elsewhere."""
+        for assembly in self._assemblies.values():
+            if assembly.lent:
+                for number in assembly.lent:
+                    assembly.arrays[number] = assembly.arrays[number].copy()
+                assembly.lent.clear()
+                assembly.__post_init__()
+
     def forget(self, name: str) -> None:
         """Drop what is half there from a sender."""
         for link in [link for link, assembly in self._assemblies.items() if assembly.head.sender == name]:
@@ -67,7 +95,7 @@ class Inbox:
             return 0
         read_bytes = 0
         arrays: list[np.ndarray] = []
-        chunks: list[np.ndarray] = []
+        lent: set[int] = set()
         for place, size, inline in zip(head.places, head.sizes, head.inline, strict=True):
             if inline is not None:
                 arrays.append(inline)
@@ -75,14 +103,14 @@ class Inbox:
                 arrays.append(_whole_frame(pull, size))
                 read_bytes += size
             else:
-                array = np.empty(size, np.uint8)
-                arrays.append(array)
-                step = head.frame_bytes
-                chunks += [array[start : start + step] for start in range(0, size, step)]
+                room = self.room(head.header, len(arrays), size) if self.room else None
+                if room is not None:
+                    lent.add(len(arrays))
+                arrays.append(np.empty(size, np.uint8) if room is None else room)
         if pull.getsockopt(zmq.RCVMORE):
             raise wire.WireError("a head with more frames than its envelope says")
-        if chunks:
-            self._assemblies[head.link] = _Assembly(head, arrays, chunks)
+        if wire.Place.PARTS in head.places:
+            self._assemblies[head.link] = _Assembly(head, arrays, lent)
         else:
             self._deliver(head, tuple(arrays), events)
         return read_bytes
