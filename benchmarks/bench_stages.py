@@ -1,10 +1,10 @@
 """The stages of AgileML on eight hosts with shaped links, against the traditional layout (thesis, figures 4.10-4.13).
 
-A clock is nearly all exchange: every worker reads a model of so many megabytes whole and updates all of it. Traditional:
-all eight machines reliable, a shard and a worker on each. Beside each measured ratio stands the formula's: the bytes
-of the machine that has the most to send over those of a traditional one, W = the model's bytes, o = its share of the
-parameters, w = 1 if it computes: it sends w (1 - o) W of updates and o (workers - w) W of parameters in a clock, and
-receives as much; beside it o W of backups per cut in stages 2 and 3.
+A clock is nearly all exchange: every worker reads a model of W bytes whole and updates all of it. Traditional: all
+eight machines reliable, a shard and a worker on each. Beside each measured ratio stands the formula's: bytes that the
+busiest machine sends over those of a traditional one. A server with the share o of the parameters sends (1 - o) W of
+updates and o (workers - 1) W of parameters in a clock, and receives as much; o W of backups per cut come on top in
+stages 2 and 3.
 `python benchmarks/bench_stages.py [--quick] [--part stages,backups,auto] [--rounds 2] [--rate 200mbit]`. Needs root.
 """
 
@@ -72,11 +72,10 @@ class Layout:
         }
 
     def most_sent(self) -> float:
-        """Bytes over W that the busiest machine sends in a clock, backups not counted."""
+        """Bytes over W that a server sends in a clock; all servers work. Backups are not counted."""
         workers = self.transient if self.stage == 3 else HOSTS
         share = 1 / self.servers()
-        works = self.stage != 1 or self.reliable > 0
-        return works * (1 - share) + share * (workers - works)
+        return (1 - share) + share * (workers - 1)
 
 
 TRADITIONAL = Layout(HOSTS, 1)

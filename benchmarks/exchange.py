@@ -1,5 +1,7 @@
-"""A made job for benchmarks of the exchange: a dense table that every clock reads and updates whole, and work of a chosen
-length that either sleeps (hosts share this machine's cores) or computes (under a quota)."""
+"""A made job for benchmarks of the exchange: a dense table that every clock reads and updates whole.
+
+Its work has a chosen length and either sleeps (hosts share this machine's cores) or computes (under a quota).
+"""
 
 from __future__ import annotations
 
