@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
+import agileml.aws_cli
 import agileml.checkpoint_cli
 import agileml.run_cli
 import agileml.sizing_cli
@@ -50,6 +51,7 @@ straggler.cli.mount(app)
 pipeline.cli.mount(app)
 agileml.sizing_cli.mount(app)
 agileml.checkpoint_cli.mount(app)
+agileml.aws_cli.mount(app)
 
 
 def _sentence(error: TyperException) -> str:

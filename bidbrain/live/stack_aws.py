@@ -12,7 +12,6 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from bidbrain.live.aws_calls import errors
 from bidbrain.live.cloud import CloudError
@@ -33,7 +32,7 @@ from bidbrain.live.stack import (
     tags_of,
     template_content,
 )
-from bidbrain.live.stack_find import Clients, code_of, find, tag_map
+from bidbrain.live.stack_find import Clients, code_of, find, named, tag_map
 from bidbrain.live.stack_policies import head_policy, node_policy, queue_policy, trust_policy
 from bidbrain.live.template import ensure_template
 
@@ -101,26 +100,15 @@ class Builder:
 
     def _look(self) -> tuple[Found, ...]:
         found = find(self._aws, self._site, self.ground.account)
-        groups = [each.resource_id for each in found if each.kind is Kind.GROUP and each.is_ours]
-        heads = [each.resource_id for each in found if each.kind is Kind.HEAD and not each.is_ending]
-        if len(heads) > 1:
-            raise StackError(f"head: found {', '.join(heads)}, expected one; terminate the others")
-        self.ground = replace(
-            self.ground,
-            group_id=groups[0] if groups else None,
-            head_ip=self._instance(heads[0])["PrivateIpAddress"] if heads else None,
-        )
+        self._named = named(self._aws, found)
+        self.ground = replace(self.ground, group_id=self._named.group_id, head_ip=self._named.head_ip)
         return found
 
     def _head(self) -> Head:
-        (head,) = [each for each in self._look() if each.kind is Kind.HEAD and not each.is_ending]
-        assert self.ground.head_ip is not None
-        return Head(head.resource_id, self.ground.head_ip)
-
-    def _instance(self, instance_id: str) -> dict[str, Any]:
-        with errors("the head"):
-            found = self._aws.client("ec2").describe_instances(InstanceIds=[instance_id])
-            return dict(found["Reservations"][0]["Instances"][0])
+        self._look()
+        assert self._named.head_id is not None
+        assert self._named.head_ip is not None
+        return Head(self._named.head_id, self._named.head_ip)
 
     def _tags(self, part: str, resource: Resource | None = None) -> list[dict[str, str]]:
         return tag_list(tags_of(self._site, part, None if resource is None else resource.digest))

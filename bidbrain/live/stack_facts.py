@@ -56,6 +56,7 @@ def read_facts(aws: Clients, site: Site, now: datetime | None = None) -> Facts:
     with errors("credentials"):
         me = aws.client("sts").get_caller_identity()
     account, identity = me["Account"], me["Arn"]
+    _check_bucket(aws, site)
     image = _image_id(aws, site)
     architecture, device = _image(aws, image)
     vpc, subnets = _subnets(aws, site)
@@ -79,6 +80,24 @@ def _zones(aws: Clients) -> tuple[str, ...]:
     with errors("zones"):
         found = aws.client("ec2").describe_availability_zones()["AvailabilityZones"]
     return tuple(sorted(zone["ZoneName"] for zone in found))
+
+
+def _check_bucket(aws: Clients, site: Site) -> None:
+    """A bucket that the config names is there and may be used. Raises FactError."""
+    from botocore.exceptions import ClientError
+
+    if site.bucket is None:
+        return
+    with errors(f"market.bucket: {site.bucket}"):
+        try:
+            aws.client("s3").head_bucket(Bucket=site.bucket)
+        except ClientError as error:
+            if code_of(error) not in ("403", "404", "NoSuchBucket"):
+                raise
+            said = "one that is not yours" if code_of(error) == "403" else "none of that name"
+            raise FactError(
+                f"market.bucket: {site.bucket}: found {said}, expected a bucket of yours (or no key: `up` makes one)"
+            ) from None
 
 
 def _image_id(aws: Clients, site: Site) -> str:

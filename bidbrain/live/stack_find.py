@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from bidbrain.live.aws_calls import ATTEMPTS, client, errors
+from bidbrain.live.cloud import CloudError
 from bidbrain.live.site import Site
 from bidbrain.live.stack import TAG_DIGEST, TAG_PART, TAG_STACK, Found, Kind, names_of
 from bidbrain.live.stack_policies import Names
@@ -84,6 +86,29 @@ def find(aws: Clients, site: Site, account: str) -> tuple[Found, ...]:
         with errors(f"looking for what the stack {site.name} has"):
             found += look(aws, site, names)
     return tuple(found)
+
+
+@dataclass(frozen=True)
+class Named:
+    """What parts are called that others name: the group's id, the head's address inside; None while there is none."""
+
+    group_id: str | None
+    head_id: str | None
+    head_ip: str | None
+
+
+def named(aws: Clients, found: Sequence[Found]) -> Named:
+    """Raises CloudError for two heads: they are not both ours to choose from."""
+    groups = [each.resource_id for each in found if each.kind is Kind.GROUP and each.is_ours]
+    heads = [each.resource_id for each in found if each.kind is Kind.HEAD and not each.is_ending]
+    if len(heads) > 1:
+        raise CloudError(f"head: found {' and '.join(heads)}, expected one; terminate the others")
+    ip = None
+    if heads:
+        with errors("the head"):
+            answer = aws.client("ec2").describe_instances(InstanceIds=heads)
+            ip = answer["Reservations"][0]["Instances"][0]["PrivateIpAddress"]
+    return Named(groups[0] if groups else None, heads[0] if heads else None, ip)
 
 
 def _bucket(aws: Clients, site: Site, names: Names) -> Iterator[Found]:
