@@ -56,6 +56,7 @@ class Played(Buying):
     notice_s: Seconds = 120
     silent_share: Share = 0.0
     seed: Annotated[int, Field(ge=0)] = 0
+    orphan_after_s: Positive = 300.0
     warm: Annotated[int, Field(ge=0)] = 2
     paced: bool = False
 

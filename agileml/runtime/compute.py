@@ -27,12 +27,17 @@ class Computing:
     """
 
     def __init__(
-        self, work: Work, report: Callable[[NodeEvent | Failure], None], load_kernels: Callable[[], None]
+        self,
+        work: Work,
+        report: Callable[[NodeEvent | Failure], None],
+        load_kernels: Callable[[], None],
+        unit_s: float = 0.0,
     ) -> None:
-        """`load_kernels` is called in the computing thread before the first job."""
+        """`load_kernels` is called in the computing thread before the first job. A unit takes `unit_s` at least."""
         self._work = work
         self._report = report
         self._load_kernels = load_kernels
+        self._unit_s = unit_s
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._reads: tuple[tuple[int, tuple[Units, ...]], Reads] | None = None
         self._slow: tuple[float, float] = (1.0, 0.0)  # factor, until
@@ -105,7 +110,7 @@ class Computing:
                 for bundle in job.bundles:
                     started_s = time.monotonic()
                     self._compute(job, inputs, bundle)
-                    self._drag(time.monotonic() - started_s)
+                    self._drag(time.monotonic() - started_s, bundle.bit_count())
 
     def _compute(self, job: Compute, inputs: Inputs, bundle: Units) -> None:
         """Report each partition's contribution as soon as it is final."""
@@ -119,7 +124,10 @@ class Computing:
 
         self._work.stream(inputs, bundle, report)
 
-    def _drag(self, took_s: float) -> None:
+    def _drag(self, took_s: float, units: int) -> None:
+        if (paced_s := units * self._unit_s) > took_s:
+            time.sleep(paced_s - took_s)
+            took_s = paced_s
         factor, until_s = self._slow
         if (now_s := time.monotonic()) < until_s:
             time.sleep(min((factor - 1) * took_s, until_s - now_s))

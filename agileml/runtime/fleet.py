@@ -6,13 +6,14 @@ import importlib
 import os
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 from agileml.config import JobConfig
+from agileml.core.commands import Note
 from agileml.core.plan import Fault
 from agileml.core.tier import Tier
 from agileml.errors import RunError
@@ -21,6 +22,9 @@ from agileml.runtime.cluster import NodeInfo
 from agileml.runtime.cluster_errors import ClusterError
 from agileml.runtime.local import LocalCluster
 from agileml.runtime.spec import RunSpec
+
+if TYPE_CHECKING:
+    from agileml.runtime.market_setup import MarketSetup
 
 LOOK_S = 0.5  # between two looks at Ray's list of nodes
 
@@ -49,7 +53,21 @@ class Draining:
     deadline_s: float
 
 
-FleetEvent = Appeared | Vanished | Draining
+@dataclass(frozen=True)
+class Admitted:
+    """A node that has appeared before may work from now on."""
+
+    node_id: str
+
+
+@dataclass(frozen=True)
+class Stopping:
+    """The run must end before its last clock: with the next cut, or at `deadline_s` (Unix time) with what there is."""
+
+    deadline_s: float
+
+
+FleetEvent = Appeared | Admitted | Vanished | Draining | Stopping
 
 
 class Fleet(Protocol):
@@ -83,6 +101,20 @@ class Fleet(Protocol):
 
     def strike(self, kind: Fault, node_id: str, seconds: float) -> None:
         """A planned fault: kill or freeze a machine. Raises RunError where machines are not ours."""
+
+
+@runtime_checkable
+class Watcher(Protocol):
+    """A fleet that follows what becomes of its machines."""
+
+    def started(self, node_id: str) -> None:
+        """The run's process on this node is up."""
+
+    def noted(self, note: Note, at_s: float, node_of: Callable[[str], str]) -> None:
+        """The controller said this at `at_s` (Unix time). `node_of`: the node of a machine of the run."""
+
+    def standing(self) -> tuple[float, str]:
+        """Dollars spent so far and the last decision, for the screen."""
 
 
 class LocalFleet:
@@ -259,8 +291,15 @@ def our_modules(config: JobConfig) -> list[str]:
     return found
 
 
-def fleet_for(spec: RunSpec) -> Fleet:
-    """The fleet that the config asks for. Raises ClusterError when an address does not answer, within 3 s."""
+def fleet_for(spec: RunSpec, setup: MarketSetup | None = None) -> Fleet:
+    """The fleet that the config asks for; `setup`: of its market.
+
+    Raises ClusterError when an address does not answer, within 3 s.
+    """
+    if setup is not None:
+        from agileml.runtime.market_fleet import market_fleet
+
+        return market_fleet(spec, setup)
     if spec.config.address is None:
         return LocalFleet(spec)
     return ExistingFleet(spec, existing.reach(spec.config.address))

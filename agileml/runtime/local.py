@@ -213,13 +213,14 @@ class LocalCluster:
         return node
 
     def _add_node(self, **arguments: Any) -> Any:
-        # Ray's own clean-up hooks are signal handlers, which only the main thread may set; `shutdown` does without them.
+        handler = signal.getsignal(signal.SIGTERM)
+        # Ray's own hooks are signal handlers, which only the main thread may set; `shutdown` does without them.
         self._cluster._shutdown_at_exit = threading.current_thread() is threading.main_thread()
         with self._rays_own_folder(), _quiet_ray(), only_here():
             node = self._cluster.add_node(
                 object_store_memory=OBJECT_STORE_BYTES, dashboard_agent_listen_port=0, **arguments
             )
-        self._catch_sigterm()  # each node puts a handler of its own there, which drains for up to 30 s
+        self._catch_sigterm(handler)  # each node puts one of its own there, which drains for up to 30 s
         return node
 
     @contextlib.contextmanager
@@ -247,14 +248,14 @@ class LocalCluster:
 
             Config.initialize("")
 
-    def _catch_sigterm(self) -> None:
-        """SIGTERM ends this process the way an exception does, so that `shutdown` runs."""
+    def _catch_sigterm(self, handler: Any = None) -> None:
+        """SIGTERM ends this process the way an exception does, so that `shutdown` runs; or does what `handler` does."""
         if threading.current_thread() is not threading.main_thread():
             return
         before = signal.getsignal(signal.SIGTERM)
         if self._sigterm_before is None:
             self._sigterm_before = before if before is not None else signal.SIG_DFL
-        signal.signal(signal.SIGTERM, _leave)
+        signal.signal(signal.SIGTERM, handler if callable(handler) else _leave)
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

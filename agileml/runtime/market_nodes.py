@@ -17,6 +17,7 @@ from bidbrain.setting import ON_DEMAND_ZONE
 
 MACHINE_LABEL = "machine"  # of a Ray node: the market's id of its machine
 LOOK_S = 0.5
+START_S = 60.0  # for a node to come up
 
 
 def tier_of(machine: Machine) -> Tier:
@@ -71,29 +72,33 @@ class WarmPool:
         self._free: dict[Tier, deque[NodeInfo]] = {tier: deque() for tier in Tier}
         self._slots: dict[str, _Slot] = {}
         self._changed = threading.Condition()
-        self._stopping = False
+        self._is_warming, self._is_adding, self._stopping = True, False, False
         self._problem: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="warm nodes", daemon=True)
 
-    def __enter__(self) -> WarmPool:
+    def start_warming(self) -> None:
+        """Begin to start nodes."""
         self._thread.start()
-        return self
 
-    def stop(self) -> None:
-        """No more nodes. The thread that started them stays: they die with it."""
+    def stop_warming(self) -> None:
+        """Start no more, and wait for the one under way. The thread that started them stays: they die with it."""
+        with self._changed:
+            self._is_warming = False
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: not self._is_adding, timeout=START_S)
+
+    def join(self) -> None:
+        """Let the thread end, once the nodes are gone."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
-
-    def release_thread(self) -> None:
-        """Let the thread end, once the nodes are gone."""
-        self.stop()
-        self._thread.join(timeout=10.0)
+        if self._thread.is_alive():
+            self._thread.join()
 
     @property
     def initial(self) -> int:
         """Nodes that are ready before the market opens."""
-        return self._reliable + max(0, self._most - self._reliable)
+        return max(self._most, self._reliable)
 
     @property
     def warm(self) -> tuple[NodeInfo, ...]:
@@ -148,11 +153,14 @@ class WarmPool:
             while (tier := self._next()) is not None:
                 added = self._cluster.add_machines(tier, 1, cpus=self._cpus, gpus=self._gpus)
                 with self._changed:
+                    self._is_adding = False
                     self._free[tier].extend(added)
                     self._give()
-        except BaseException as error:
+                    self._changed.notify_all()
+        except BaseException as error:  # raised again where the driver looks
             with self._changed:
-                self._problem = error
+                self._is_adding, self._problem = False, error
+                self._changed.notify_all()
         with self._changed:
             while not self._stopping:
                 self._changed.wait()
@@ -160,9 +168,10 @@ class WarmPool:
     def _next(self) -> Tier | None:
         """The tier of the next node to start, once one is wanted; None: no more."""
         with self._changed:
-            while not self._stopping:
+            while self._is_warming:
                 for tier in (Tier.RELIABLE, Tier.TRANSIENT):
                     if len(self._free[tier]) < self._wanted(tier):
+                        self._is_adding = True
                         return tier
                 self._changed.wait()
         return None

@@ -1,0 +1,307 @@
+"""A fleet whose machines BidBrain buys: its loop is a thread of the driver, its journal lies in the run's folder."""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from agileml.core.commands import Note
+from agileml.core.plan import Fault
+from agileml.errors import RunError
+from agileml.market_config import Ec2
+from agileml.run_folder import RunFolder
+from agileml.runtime.fleet import FleetEvent
+from agileml.runtime.market_bill import Bill, bill_of
+from agileml.runtime.market_engine import MarketEngine, Pace
+from agileml.runtime.market_nodes import Nodes
+from agileml.runtime.market_setup import MarketSetup, first_decision
+from agileml.runtime.market_story import Story
+from agileml.runtime.spec import RunSpec
+from bidbrain.live.cloud import Cloud, CloudError
+from bidbrain.live.desk import Desk
+from bidbrain.live.estimators import Estimator
+from bidbrain.live.job import Timekeeper
+from bidbrain.live.journal import Closing, Journal, JournalError
+from bidbrain.live.service import Service
+from bidbrain.simulator import PolicyError
+
+CLOSE_S = 120.0  # to give everything back at the end
+FOLDER = "market"
+
+
+class Ground(Protocol):
+    """Where a market's machines are: a Ray cluster that this process is connected to. A context manager."""
+
+    @property
+    def head_node_id(self) -> str: ...
+
+    @property
+    def warm(self) -> int:
+        """Nodes whose processes are up before the market opens; 0 where nodes come with the machines."""
+
+    @property
+    def leave_s(self) -> float:
+        """How long a machine that is given up may take to leave."""
+
+    @property
+    def nodes(self) -> Nodes: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def runtime_env(self) -> dict[str, Any]:
+        """See `fleet.Fleet.runtime_env`."""
+
+    def open(self, stopping: threading.Event) -> tuple[Cloud, Timekeeper]:
+        """The market and its clock, which starts now; it does not wait once `stopping` is set."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How the job of a market ended, and what it cost."""
+
+    closing: Closing
+    bill: Bill
+
+
+class MarketFleet:
+    """Machines come and go as BidBrain decides. `attach` it to the run's folder before the first `poll`."""
+
+    def __init__(self, setup: MarketSetup, ground: Ground, *, clocks: int, reliable: int) -> None:
+        self._setup, self._ground, self._clocks = setup, ground, clocks
+        self.expected = max(ground.warm, reliable)
+        self._stack = ExitStack()
+        self._started: set[str] = set()
+        self._folder: RunFolder | None = None
+        self._journal: Journal | None = None
+        self._market: _OpenMarket | None = None
+        setting = setup.plan.setting
+        self.engine = MarketEngine(
+            ground.nodes,
+            Pace(self._now_s, setup.speed, ground.leave_s),
+            Estimator(setup.vcpus, setting.job.vcpus, setting.job.phi),
+            clocks=clocks,
+            work_vcpu_s=setting.job.work_vcpu_s,
+        )
+        self._finished = False
+        self.outcome: Outcome | None = None
+
+    def _now_s(self) -> int:
+        return self._setup.start_s if self._market is None else self._market.clock.now_s()
+
+    # -- a fleet ------------------------------------------------------------------------------------------------
+
+    @property
+    def head_node_id(self) -> str:
+        """The Ray node that keeps the controller."""
+        return self._ground.head_node_id
+
+    def __enter__(self) -> Self:
+        self._stack.enter_context(self._ground)
+        return self
+
+    def attach(self, folder: RunFolder) -> None:
+        """Keep the journal there, and tell its log what happens. Raises RunError where another service has it."""
+        try:
+            self._journal = self._stack.enter_context(Journal(folder.path / FOLDER))
+        except JournalError as error:
+            raise RunError(str(error)) from None
+        self._folder = folder
+
+    def runtime_env(self) -> dict[str, Any]:
+        """See `fleet.Fleet.runtime_env`."""
+        return self._ground.runtime_env()
+
+    def poll(self) -> list[FleetEvent]:
+        """What happened since the last time. The market opens once every warm node has its process."""
+        if self._market is not None:
+            self._market.raise_problem()
+        elif len(self._started) >= self._ground.warm:
+            assert self._journal is not None
+            assert self._folder is not None
+            self._market = _OpenMarket(self._setup, self._ground, self.engine, self._journal, self._folder)
+            self._market.start()
+        return self.engine.events()
+
+    def release(self, node_id: str) -> None:
+        """The run holds nothing on it: the market may have it back."""
+        self.engine.released(node_id)
+
+    def take_away(self, node_id: str) -> None:
+        """The market does, at its own time."""
+
+    def strike(self, kind: Fault, node_id: str, seconds: float) -> None:
+        """Raises RunError: a market has its own faults."""
+        raise RunError(f"plan: found {kind}, expected no faults beside a market")
+
+    # -- a watcher ----------------------------------------------------------------------------------------------
+
+    def started(self, node_id: str) -> None:
+        """The run's process on this node is up."""
+        self._started.add(node_id)
+
+    def noted(self, note: Note, at_s: float, node_of: Callable[[str], str]) -> None:
+        """The controller said this."""
+        self.engine.noted(note.kind, at_s, note.fields, node_of)
+
+    def standing(self) -> tuple[float, str]:
+        """Dollars spent so far and the last decision, for the screen."""
+        return (
+            (0.0, "") if self._market is None else (self._market.story.spent_usd, self._market.story.decision)
+        )
+
+    # -- for the session ----------------------------------------------------------------------------------------
+
+    @property
+    def code(self) -> int:
+        """The exit code of the job: 0 finished or stopped, 3 its budget was reached, 4 the market closed."""
+        return 0 if self.outcome is None else self.outcome.closing.code
+
+    def summary(self) -> dict[str, Any]:
+        """The market's part of summary.json."""
+        assert self.outcome is not None
+        closing, job = self.outcome.closing, self._setup.setting.job
+        return {
+            "policy": self._setup.plan.scheme,
+            "finished": closing.finished,
+            "ending": closing.reason,
+            "job_vcpus": job.vcpus,
+            "job_hours": job.hours,
+            **self.outcome.bill.summary(),
+        }
+
+    # -- the end ------------------------------------------------------------------------------------------------
+
+    def ended(self, clock: int) -> None:
+        """The result of so many clocks is in hand."""
+        self._finished = clock >= self._clocks
+        if self._finished:
+            self.engine.finished()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Give every machine back, whatever happened; then the cluster goes."""
+        try:
+            self.engine.part()
+            if self._market is not None:
+                reason = "the run was told to stop" if error is None else f"the run ended: {_sentence(error)}"
+                closing = self._market.close(None if self._finished else reason)
+                ledger = self._market.desk.ledger()
+                self.outcome = Outcome(closing, bill_of(self._setup, ledger, self._market.folder))
+        finally:
+            self._stack.close()
+
+
+def _sentence(error: BaseException) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def market_fleet(spec: RunSpec, setup: MarketSetup) -> MarketFleet:
+    """The fleet of a config with a market. Raises ClusterError, ConfigError."""
+    config = spec.config
+    if isinstance(config.market, Ec2):
+        from agileml.runtime.market_ec2 import Ec2Ground
+
+        ground: Ground = Ec2Ground(setup, spec)
+    else:
+        from agileml.runtime.market_local import LocalGround
+
+        first_decision(setup)  # what a policy compiles is compiled before the clock runs
+        ground = LocalGround(setup, config)
+    return MarketFleet(setup, ground, clocks=config.clocks, reliable=config.machines.reliable)
+
+
+class _OpenMarket:
+    """The service of one run in its thread, from the opening of the market to its last bill."""
+
+    def __init__(
+        self, setup: MarketSetup, ground: Ground, engine: MarketEngine, journal: Journal, folder: RunFolder
+    ) -> None:
+        self.folder = folder.path / FOLDER
+        self.story = Story(folder.events)
+        self._stopping = threading.Event()
+        self._cloud, self.clock = ground.open(self._stopping)
+        self._log = self.story.of(journal)
+        self._plan, self._engine = setup.plan, engine
+        self._service = self._new_service()
+        self._thread = threading.Thread(target=self._serve, name="market", daemon=True)
+        self._problem: tuple[str, str] | None = None
+        folder.events.write(
+            "market_opened", market_s=setup.start_s, speed=setup.speed, policy=setup.plan.scheme
+        )
+
+    def _new_service(self) -> Service:
+        ticking = _Ticking(self.clock, self._tell)
+        return Service(self._plan, self._cloud, self._engine, ticking, self._log)
+
+    @property
+    def desk(self) -> Desk:
+        """The books."""
+        return self._service.desk
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def _serve(self) -> None:
+        try:
+            self._service.run()
+        except (CloudError, PolicyError) as error:
+            self._problem = f"market: {error}", ""
+        except Exception as error:  # a bug of ours: the run must hear of it
+            self._problem = f"market: {type(error).__name__}: {error}", traceback.format_exc()
+
+    def _tell(self) -> None:
+        now_s = self.clock.now_s()
+        self.story.stand(now_s, self.desk, self._cloud, self._engine.report(now_s).measured)
+
+    def raise_problem(self) -> None:
+        """Raise RunError if the service cannot go on."""
+        if self._problem is not None:
+            raise RunError(*self._problem)
+
+    def close(self, reason: str | None) -> Closing:
+        """Have everything given back; `reason`: why the job ends before it is done.
+
+        Raises RunError if something may be left. A service that failed is tried once more, from its journal.
+        """
+        if self._problem is not None:
+            self._thread.join()
+            self._service = self._new_service()
+            self._thread = threading.Thread(target=self._serve, name="market", daemon=True)
+            self._problem = None
+            self._thread.start()
+        if reason is not None:
+            self._service.stop(reason)
+        self._stopping.set()
+        self._thread.join(timeout=CLOSE_S)
+        if self.desk.closed is None or self.desk.closing is None:
+            left = (
+                ", ".join(machine.machine_id for machine in self.desk.open_machines()) or "orders under way"
+            )
+            why = self._problem[0] if self._problem else f"it took more than {CLOSE_S:g} s"
+            raise RunError(f"machines may not have been given back ({why}); look after: {left}")
+        self.story.stand(self.clock.now_s(), self.desk, self._cloud, self._engine.report(0).measured)
+        return self.desk.closing
+
+
+class _Ticking:
+    """A clock that tells how things stand whenever the service waits."""
+
+    def __init__(self, clock: Timekeeper, tell: Callable[[], None]) -> None:
+        self._clock, self._tell = clock, tell
+
+    def now_s(self) -> int:
+        return self._clock.now_s()
+
+    def wait(self, until_s: int, market: bool) -> None:
+        self._tell()
+        self._clock.wait(until_s, market)
