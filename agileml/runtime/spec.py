@@ -44,7 +44,8 @@ class RunSpec:
     """A job and the name of its run. `application`: an instance of the user's, None for the config's own.
 
     `folder`: where relative paths of the config lead from, which need not be where a process runs.
-    `resume`: the checkpoints to go on from, a folder or s3://bucket/prefix.
+    `resume`: the checkpoints to go on from, a folder or s3://bucket/prefix. `unit_s`: a unit takes so long at least, on
+    machines that stand for slower ones.
     """
 
     run: str
@@ -52,6 +53,7 @@ class RunSpec:
     application: Application | None = None
     folder: str | None = None
     resume: str | None = None
+    unit_s: float = 0.0
 
     def settings(self) -> Settings:
         """What an application is told."""
