@@ -14,7 +14,7 @@ from agileml.application import Array, Table, Update
 from agileml.core.apply import apply_total
 from agileml.core.fold import Contribution, tree_sum
 from agileml.core.job import Job
-from agileml.core.layout import Block, Dense, Sparse
+from agileml.core.layout import ALIGNMENT, Block, Dense, Sparse
 
 
 def load_kernels(job: Job) -> None:
@@ -53,8 +53,8 @@ def _state(job: Job, table: Table, from_afar: bool) -> list[Array]:
 
 
 def _zeros(table: Table, from_afar: bool) -> Array:
-    """One row of a table as blocks hold it."""
-    return _fixed(np.zeros((1, table.columns) if table.sparse else table.columns, table.dtype), from_afar)
+    """One row of a table as blocks hold it; a little of a dense table, whose one row may be all there is."""
+    return _fixed(np.zeros((1, table.columns) if table.sparse else ALIGNMENT, table.dtype), from_afar)
 
 
 def _fixed(array: Array, read_only: bool) -> Array:
