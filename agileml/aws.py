@@ -117,10 +117,11 @@ class Stack:
         ours = f"s3://{names.bucket}/{names.prefix}"
         checkpoint, data = self._config.checkpoint, self._config.data.get("path")
         if checkpoint is not None and not checkpoint.path.startswith(f"{ours}checkpoints"):
-            text = f"checkpoint.path: found {checkpoint.path}, expected {ours}checkpoints: machines may write there only"
+            found = f"checkpoint.path: found {checkpoint.path}"
+            text = f"{found}, expected {ours}checkpoints: no machine may write elsewhere"
             yield Check("places", Verdict.WRONG, text)
         elif isinstance(data, str) and data.startswith("s3://") and not data.startswith(ours):
-            text = f"data.path: found {data}, expected an object below {ours}: machines may read there only"
+            text = f"data.path: found {data}, expected an object below {ours}: no machine may read elsewhere"
             yield Check("places", Verdict.WRONG, text)
         else:
             yield Check("places", Verdict.GOOD, f"everything is below {ours}")

@@ -101,6 +101,7 @@ def errors(what: str) -> Iterator[None]:
         NoCredentialsError,
         PartialCredentialsError,
     )
+    from botocore.parsers import ResponseParserError
 
     try:
         yield
@@ -114,5 +115,7 @@ def errors(what: str) -> Iterator[None]:
         raise CredentialsError(f"{what}: {error}") from None
     except (HTTPClientError, ConnectionError) as error:
         raise UnknownOutcomeError(f"{what}: {error}") from None
+    except ResponseParserError:
+        raise UnknownOutcomeError(f"{what}: AWS answers something that is none of its messages") from None
     except BotoCoreError as error:
         raise CloudError(f"{what}: {error}") from None
