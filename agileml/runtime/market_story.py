@@ -33,6 +33,9 @@ from bidbrain.live.journal import (
 )
 from bidbrain.money import usd
 
+SPEND_S = 120  # of the market, between two events of the spend that say nothing new
+JUMP = 0.01
+
 
 class Writer(Protocol):
     """The run's log."""
@@ -58,6 +61,7 @@ class Story:
         self._log = log
         self.decision = ""  # the last one that did something
         self.spent_usd = 0.0
+        self._spend_due_s = 0
         self._ordered: dict[int, Ordered] = {}
         self._prices: dict[Market, int] = {}
         self._measured = Measured()
@@ -93,7 +97,7 @@ class Story:
     def _decided(self, record: Decided) -> None:
         steps = [show_step(step) for step in record.steps]
         if steps:
-            self.decision = f"{'; '.join(steps)}: {record.reason}"
+            self.decision = record.reason
         figures = record.figures
         self._write(
             "decision",
@@ -122,10 +126,12 @@ class Story:
 
     def stand(self, now_s: int, desk: Desk, cloud: Cloud, measured: Measured) -> None:
         """How things are: what changed since the last time is told."""
-        spent_usd = round(usd(exposure(desk.books, now_s, now_s)), 6)
-        if spent_usd != self.spent_usd:
-            self.spent_usd = spent_usd
-            self._write("spend", now_s, usd=spent_usd, held_vcpus=desk.spot_vcpus)
+        before_usd, self.spent_usd = self.spent_usd, round(usd(exposure(desk.books, now_s, now_s)), 6)
+        # The cents of the reliable machines trickle; what spot machines cost comes by the hour.
+        jumped = abs(self.spent_usd - before_usd) > JUMP * before_usd
+        if jumped or now_s >= self._spend_due_s:
+            self._spend_due_s = now_s + SPEND_S
+            self._write("spend", now_s, usd=self.spent_usd, held_vcpus=desk.spot_vcpus)
         try:
             prices = {offer.market: offer.price for offer in cloud.quotes(now_s).offers}
         except CloudError:

@@ -39,13 +39,21 @@ def measured_job(job: Job, measured: Measured) -> Job:
     return replace(job, engine=engine, phi=phi)
 
 
+def worth_of(measured: Measured, setting: Setting) -> float:
+    """What measured types are worth, as a share of their nominal vCPUs: others are taken to be like them."""
+    nominal = {listing.market.instance_type: listing.vcpus for listing in setting.listings}
+    seen = [kind for kind in nominal if kind in measured.nu]
+    return sum(measured.nu[kind] for kind in seen) / sum(nominal[kind] for kind in seen) if seen else 1.0
+
+
 def view_of(
     setting: Setting, desk: Desk, quotes: Quotes, measured: Measured, guards: Guards, done: float
 ) -> View:
     """What a policy may know now. Full markets and those above max_price are shown to it only where it holds some."""
     ours = {allocation.market for allocation in desk.books.open}
+    worth = worth_of(measured, setting)
     offers = tuple(
-        replace(offer, nu=measured.nu.get(offer.market.instance_type, offer.nu))
+        replace(offer, nu=measured.nu.get(offer.market.instance_type, worth * offer.nu))
         for offer in quotes.offers
         if offer.market in ours
         or (offer.market not in quotes.full and (guards.max_price is None or offer.price <= guards.max_price))

@@ -79,46 +79,70 @@ def rate(
 
 def estimate_speeds(clocks: Sequence[Clock], vcpus: Mapping[str, int], job_vcpus: int, phi: float) -> Speeds:
     """nu and phi from undisturbed clocks; `phi` is where it starts, and what holds if no size says otherwise."""
-    calm = [
-        (clock.stretches[0], clock.work_vcpu_s)
-        for clock in clocks
-        if clock.disturbance is Disturbance.NONE and clock.work_vcpu_s and len(clock.stretches) == 1
-    ]
-    counts = {kind: sum(kind in stretch.machines for stretch, _ in calm) for kind in vcpus}
+    paces = [pace for pace in paces_of(clocks) if set(pace.machines) <= set(vcpus)]
+    counts = {kind: sum(pace.clocks for pace in paces if kind in pace.machines) for kind in vcpus}
     kinds = [kind for kind in vcpus if counts[kind] >= MIN_CLOCKS]
-    usable = [
-        (stretch, work) for stretch, work in calm if stretch.machines and set(stretch.machines) <= set(kinds)
-    ]
+    usable = [pace for pace in paces if pace.machines and set(pace.machines) <= set(kinds)]
     if not usable:
         return Speeds({}, None)
-    held = np.array([[stretch.machines.get(kind, 0) for kind in kinds] for stretch, _ in usable], np.float64)
-    rates = np.array([work / stretch.seconds for stretch, work in usable])
+    held = np.array([[pace.machines.get(kind, 0) for kind in kinds] for pace in usable], np.float64)
+    rates = np.array([pace.rate for pace in usable])
+    weights = np.array([pace.clocks for pace in usable], np.float64)
     sizes = held @ np.array([vcpus[kind] for kind in kinds], np.float64)
     nominal = np.array([vcpus[kind] for kind in kinds], np.float64)
     beyond = sizes > BEYOND * job_vcpus
-    measures_phi = int(beyond.sum()) >= MIN_CLOCKS and int((~beyond).sum()) >= MIN_CLOCKS
+    measures_phi = weights[beyond].sum() >= MIN_CLOCKS and weights[~beyond].sum() >= MIN_CLOCKS
     nu = nominal
     for _ in range(ROUNDS):
         share = np.array([scaling_efficiency(each, job_vcpus, phi) for each in sizes])
-        nu = _relative_least_squares(held * share[:, None], rates, nominal)
+        nu = _relative_least_squares(held * share[:, None], rates, weights, nominal)
         if not measures_phi:
             break
-        phi = _phi(rates[beyond], (held @ nu)[beyond], sizes[beyond], job_vcpus)
+        phi = _phi(rates[beyond], (held @ nu)[beyond], sizes[beyond], weights[beyond], job_vcpus)
     return Speeds(dict(zip(kinds, nu.tolist(), strict=True)), phi if measures_phi else None)
 
 
-def _relative_least_squares(held: Floats, rates: Floats, nominal: Floats) -> Floats:
+@dataclass(frozen=True)
+class Pace:
+    """What one set of machines did in all of its calm clocks."""
+
+    machines: Mapping[str, int]
+    clocks: int
+    seconds: float
+    work_vcpu_s: float
+
+    @property
+    def rate(self) -> float:
+        return self.work_vcpu_s / self.seconds
+
+
+def paces_of(clocks: Sequence[Clock]) -> list[Pace]:
+    """All work of a set of machines over all of its time: a slow clock counts with its seconds, no more.
+
+    (A mean of relative errors clock by clock would let a few very slow ones decide.)
+    """
+    sums: dict[frozenset[tuple[str, int]], tuple[int, float, float]] = {}
+    for clock in clocks:
+        if clock.disturbance is Disturbance.NONE and clock.work_vcpu_s and len(clock.stretches) == 1:
+            key = frozenset(clock.stretches[0].machines.items())
+            count, seconds, work = sums.get(key, (0, 0.0, 0.0))
+            sums[key] = (count + 1, seconds + clock.seconds, work + clock.work_vcpu_s)
+    return [Pace(dict(key), *found) for key, found in sums.items()]
+
+
+def _relative_least_squares(held: Floats, rates: Floats, weights: Floats, nominal: Floats) -> Floats:
     """nu that minimises the squared relative errors of the rates, drawn a little to the nominal vCPUs."""
-    rows = np.vstack([held / rates[:, None], np.diag(PRIOR / nominal)])
-    target = np.concatenate([np.ones(len(rates)), np.full(len(nominal), PRIOR)])
+    heavy = np.sqrt(weights)
+    rows = np.vstack([held * (heavy / rates)[:, None], np.diag(PRIOR / nominal)])
+    target = np.concatenate([heavy, np.full(len(nominal), PRIOR)])
     return np.maximum(np.linalg.lstsq(rows, target, rcond=None)[0], 1e-9)
 
 
-def _phi(rates: Floats, ideal: Floats, sizes: Floats, job_vcpus: int) -> float:
+def _phi(rates: Floats, ideal: Floats, sizes: Floats, weights: Floats, job_vcpus: int) -> float:
     """phi where rate = ideal (V0 + phi (V - V0)) / V, least squares in relative errors, within 0 .. 1."""
     slope = ideal * (sizes - job_vcpus) / (sizes * rates)
     rest = 1.0 - ideal * job_vcpus / (sizes * rates)
-    return float(np.clip(slope @ rest / (slope @ slope), 0.0, 1.0))
+    return float(np.clip((weights * slope) @ rest / ((weights * slope) @ slope), 0.0, 1.0))
 
 
 def estimate_loss(

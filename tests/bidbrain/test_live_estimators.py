@@ -93,3 +93,21 @@ def test_clocks_done_again_count_as_lost() -> None:
         estimator.observe(Clock((Stretch(10.0, {"small": 8}),), 0.0, Disturbance.EVICTION))
         estimator.observe(Clock((Stretch(10.0, {"small": 8}),), 0.0, Disturbance.EVICTION))
     assert estimator.measured().lambda_s == pytest.approx(25.0)
+
+
+def test_a_few_very_slow_clocks_count_with_their_seconds_only() -> None:
+    estimator = Estimator(VCPUS, JOB_VCPUS, 1.0)
+    for number in range(103):
+        seconds = 200.0 if number % 40 == 20 else 10.0
+        estimator.observe(Clock((Stretch(seconds, {"small": 8}),), 320.0))
+    assert estimator.measured().nu["small"] == pytest.approx(103 * 320.0 / (100 * 10 + 3 * 200) / 8, rel=0.01)
+
+
+def test_a_type_that_was_not_seen_is_taken_to_be_like_the_others() -> None:
+    from bidbrain.live.decide import worth_of
+    from tests.bidbrain.makers import ON_DEMAND, history_of, make_setting
+
+    rows = {f"{kind}@us-east-1a": [(0, 100_000)] for kind in ON_DEMAND}
+    setting = make_setting(history_of(rows, 3600))
+    assert worth_of(Measured(), setting) == 1.0
+    assert worth_of(Measured(nu={"c4.xlarge": 3.0, "c4.xlarge on demand": 1.0}), setting) == 0.75
