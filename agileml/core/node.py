@@ -110,8 +110,13 @@ class Node:
 
     def handle(self, sender: str, message: Message, now_s: float) -> list[NodeCommand]:
         """A message came."""
+        self._patience.heard(sender, now_s)
         self._dispatch(sender, message, now_s)
         return self._flush(now_s)
+
+    def heard(self, peer: str, now_s: float) -> None:
+        """A piece of a message came: what the peer owes may be on its way."""
+        self._patience.heard(peer, now_s)
 
     def happened(self, event: NodeEvent, now_s: float) -> list[NodeCommand]:
         """The shell did what it was asked."""
@@ -157,12 +162,16 @@ class Node:
             self._ask_for(fetch)
         self._patience.begin(now_s)
         repeated = [
-            command
-            for command in self._out
-            if not isinstance(command, Send) or self._patience.is_due((command.to, _name(command.message)))
+            command for command in self._out if not isinstance(command, Send) or self._is_due(command)
         ]
         self._patience.end()
         self._out[:] = fresh + repeated
+
+    def _is_due(self, command: Send) -> bool:
+        name = _name(command.message)
+        # The controller answers nothing and speaks all the time; what is large is between machines.
+        peer = None if command.to == CONTROLLER or name is command.message else command.to
+        return self._patience.is_due((command.to, name), peer)
 
     # -- inside ---------------------------------------------------------------------------------------------
 

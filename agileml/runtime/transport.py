@@ -222,6 +222,11 @@ class Transport:
         """Write no more to what `place_arrays` gave; messages that are not all here go on in memory of their own."""
         self._inbox.keep_off()
 
+    def sending(self) -> set[str]:
+        """Peers from which parts of a large message came since the last call: it is slow, but on its way."""
+        found, self._inbox.sending = self._inbox.sending, set()
+        return found
+
     def wake(self) -> None:
         """Make a `receive` that waits, or the next one, return at once. Any thread may call this."""
         with self._wake_lock:

@@ -49,6 +49,7 @@ class Inbox:
         self._incarnation = incarnation
         self._tally = tally
         self._assemblies: dict[int, _Assembly] = {}  # by link
+        self.sending: set[str] = set()  # peers of whose message a part came; the reader clears it
 
     def drain(self, pull: Any, events: list[Event], most: int) -> None:
         """Read what has come, append whole messages to events, up to `most` of them and MAX_DRAIN_BYTES."""
@@ -127,6 +128,7 @@ class Inbox:
             self._tear(part.link)
             raise wire.WireError("a part of another length than its place")
         assembly.next += 1
+        self.sending.add(assembly.head.sender)
         if assembly.next == len(assembly.chunks):
             del self._assemblies[part.link]
             self._deliver(assembly.head, tuple(assembly.arrays), events)

@@ -27,3 +27,25 @@ def test_what_was_answered_starts_anew():
         due = [key for key in keys if patience.is_due(key)]
         patience.end()
         assert due == {2.0: ["a"], 5.0: ["b"]}.get(now_s, []), now_s
+
+
+def test_while_the_peer_sends_the_answer_may_be_behind_it():
+    patience, found = Patience(2.0), []
+    for now_s in range(80):
+        if now_s < 20:
+            patience.heard("m1", now_s - 0.5)
+        patience.begin(now_s)
+        found += [now_s] if patience.is_due("push", "m1") else []
+        patience.end()
+    assert found == [21, 25, 33, 49], "two seconds after its last sign, then each wait twice as long"
+
+
+def test_one_that_sends_other_things_for_ever_is_asked_again_all_the_same():
+    patience, found = Patience(2.0), []
+    for now_s in range(100):
+        patience.heard("m1", now_s)
+        patience.heard("m2", now_s)
+        patience.begin(now_s)
+        found += [now_s] if patience.is_due("push", "m1") else []
+        patience.end()
+    assert found == [32, 64, 96]

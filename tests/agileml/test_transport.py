@@ -50,6 +50,17 @@ def received(events: list[object]) -> list[Received]:
     return [event for event in events if isinstance(event, Received)]
 
 
+def test_it_says_from_whom_parts_of_a_large_message_came(pair: tuple[Transport, Transport]) -> None:
+    a, b = pair
+    a.send("b", b"small")
+    gather(b, lambda events: bool(received(events)), a)
+    assert b.sending() == set()
+    a.send("b", b"large", [np.zeros(10 * FRAME_BYTES, np.uint8)])
+    gather(b, lambda events: bool(received(events)), a)
+    assert b.sending() == {"a"}
+    assert b.sending() == set(), "once"
+
+
 @pytest.mark.parametrize("node_ip", [HERE, ELSEWHERE])
 def test_arrays_of_any_size_come_back_from_another_process(folder: Path, node_ip: str) -> None:
     rng = np.random.default_rng(1)
