@@ -184,6 +184,8 @@ class Machine:
                 self._received(event)
             elif isinstance(event, PeerConnected) and event.name == CONTROLLER:
                 self._usage_due_s = 0.0
+        for name in self._transport.sending():
+            self.node.heard(name, time.time())
         while True:
             try:
                 done = self._inbox.get_nowait()
