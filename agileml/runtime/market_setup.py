@@ -16,7 +16,7 @@ from agileml.market_config import Ec2, Made, Played, Replay
 from bidbrain.config import ConfigError as BidBrainConfigError
 from bidbrain.config import SimulateConfig
 from bidbrain.generate import Character, generate
-from bidbrain.history import History, Market
+from bidbrain.history import History, Market, Steps
 from bidbrain.instants import DAY_S, Interval, parse_instant
 from bidbrain.live.cloud import Cloud
 from bidbrain.live.dry_run import BudgetError, DryRun, dry_run
@@ -34,6 +34,7 @@ from bidbrain.readers import HistoryError, read_history
 from bidbrain.setting import Setting
 
 PRODUCT = "Linux/UNIX"
+BIDDING = ("proteus", "renewal", "standard_agileml")
 SAME_NAMES = (
     *("job_vcpus", "cap", "slot_vcpus", "min_delta", "boot_s", "lambda_s", "sigma_s", "phi", "rules"),
     "reliable_type",
@@ -81,6 +82,11 @@ def set_up(config: JobConfig, name: str, now_s: int) -> MarketSetup:
             history, train, start_s = _history(market)
             setting = _setting(market, config, history, train, start_s)
     scheme = _scheme(market.policy)
+    if isinstance(market, Ec2) and market.policy in BIDDING:
+        raise ConfigError(
+            f"found {market.policy}, which learns from a history of bids, expected elastic, spot_2026 or on_demand",
+            key=("market", "policy"),
+        )
     live = scheme.setting(setting)
     guards = Guards(
         None if market.budget_usd is None else micro_usd(market.budget_usd),
@@ -189,9 +195,10 @@ def _on_ec2(market: Ec2, config: JobConfig, now_s: int) -> Setting:
     """A setting without history: prices are asked for when they are needed."""
     markets = tuple(Market(kind, zone, PRODUCT) for kind in market.types for zone in market.zones)
     window = Interval(now_s - DAY_S, now_s)
-    history = History({}, now_s)
+    nothing = History({each: Steps.from_rows([now_s], [0]) for each in markets}, now_s)
     values = _simulate_config(market).model_copy(update={"reliable_type": market.of_reliable})
-    return _reliable_as_configured(make_setting(values, history, markets, window, window), config)
+    setting = replace(make_setting(values, nothing, markets, window, window), history=History({}, now_s))
+    return _reliable_as_configured(setting, config)
 
 
 def _reliable_as_configured(setting: Setting, config: JobConfig) -> Setting:
