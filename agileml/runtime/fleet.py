@@ -279,7 +279,7 @@ class ExistingFleet:
 
 def our_modules(config: JobConfig) -> list[str]:
     """The folders of code that processes on other machines need: ours, and the user's application."""
-    names = ["agileml", "straggler"]
+    names = ["agileml", "bidbrain", "straggler"]
     if ":" in config.application:
         names.append(config.application.partition(":")[0].split(".")[0])
     found = []
