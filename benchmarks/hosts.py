@@ -73,6 +73,7 @@ class Hosts:
         self._lock: IO[str] | None = None
         self._lab = -1
         self._sigterm_before: Any = None
+        self._started: list[subprocess.Popen[Any]] = []
 
     def __enter__(self) -> Self:
         why = why_not()
@@ -93,6 +94,9 @@ class Hosts:
         if self._lock is None:
             return
         with _undisturbed():
+            for process in self._started:  # one that just started may not be in its namespace yet
+                process.kill()
+                process.wait()
             _remove(self._lab)
             self._lock.close()
             self._lock = None
@@ -117,7 +121,9 @@ class Hosts:
         if self._cpus is not None:  # it joins the group before it becomes the command: its children follow
             procs = _cgroup(self._lab, host) / "cgroup.procs"
             inside = ["sh", "-c", f'echo $$ > {procs} && exec "$@"', "sh", *inside]
-        return subprocess.Popen(inside, **popen)
+        process = subprocess.Popen(inside, **popen)
+        self._started.append(process)
+        return process
 
     def shape(self, host: int, link: Link) -> None:
         """Change a host's link."""
