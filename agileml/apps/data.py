@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from agileml.application import Array, InputError, Settings
+from agileml.apps.s3_data import fetched
 from agileml.config_text import ConfigError, nearest, show
 from agileml.schema import Section, validate
 
@@ -32,7 +33,12 @@ def data_section(settings: Settings, kinds: Mapping[str, type[Section]], default
 
 
 def data_file(path: str) -> Path:
-    """The file that `data.path` names, relative to the working folder. Raises InputError unless it can be read."""
+    """The file that `data.path` names, relative to the working folder, or s3://bucket/key, which is downloaded.
+
+    Raises InputError unless it can be read.
+    """
+    if path.startswith("s3://"):
+        return fetched(path)
     file = Path(path)
     where = f"{path} does not exist" if file.is_absolute() else f"{path} does not exist in {Path.cwd()}"
     if not file.exists():

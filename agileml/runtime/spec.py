@@ -9,6 +9,7 @@ from typing import Any, Literal
 from agileml.application import Application, Settings
 from agileml.apps import build
 from agileml.config import JobConfig
+from agileml.core.auto_stage import Patience
 from agileml.config_text import ConfigError
 from agileml.core.contract import checked_tables
 from agileml.core.controller import ControllerSettings
@@ -59,7 +60,8 @@ class RunSpec:
         """What an application is told."""
         config = self.config
         data = dict(config.data)
-        if self.folder is not None and isinstance(path := data.get("path"), str):
+        path = data.get("path")
+        if self.folder is not None and isinstance(path, str) and not path.startswith("s3://"):
             data["path"] = str(Path(self.folder, path))
         return Settings(
             data=data,
@@ -130,9 +132,10 @@ class RunSpec:
         return ControllerSettings(
             rule=StageRule(
                 config.stage_thresholds,
-                None if config.stage == "auto" else config.stage,
+                config.stage if isinstance(config.stage, int) else None,
                 config.active_fraction,
             ),
+            auto_stage=Patience() if config.stage == "auto" else None,
             cuts=CutRule(config.cuts.every_s, config.cuts.max_clocks),
             timeout_s=config.heartbeat.timeout_s,
             silent_limit_s=config.heartbeat.silent_limit_s,

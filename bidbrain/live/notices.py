@@ -87,32 +87,20 @@ class SqsNotices:
         self._given.clear()
 
 
-class ImdsNotices:
-    """The metadata service of the node that this runs on (IMDSv2: every question carries a token). No notice: 404."""
+class Metadata:
+    """The metadata service of the machine that this runs on (IMDSv2: every question carries a token)."""
 
     def __init__(self, address: str = IMDS, timeout_s: float = 2.0) -> None:
         self._address = address
         self._timeout_s = timeout_s
         self._token: str | None = None
-        self._machine_id: str | None = None
 
-    def notices(self) -> tuple[Notice, ...]:
-        """Open warnings for this machine. Raises OSError where there is no metadata service."""
-        if self._machine_id is None:
-            self._machine_id = self._get("/latest/meta-data/instance-id")
-            if self._machine_id is None:
-                raise OSError(f"{self._address}: the metadata service knows no instance id")
-        found = []
-        if (text := self._get("/latest/meta-data/spot/instance-action")) is not None:
-            found.append(notice_of(Alert.TERMINATE, self._machine_id, _instant(json.loads(text)["time"])))
-        if (text := self._get("/latest/meta-data/events/recommendations/rebalance")) is not None:
-            found.append(
-                notice_of(Alert.REBALANCE, self._machine_id, _instant(json.loads(text)["noticeTime"]))
-            )
-        return tuple(found)
+    def get(self, path: str) -> str | None:
+        """The value below /latest/meta-data/, None for 404. Raises OSError where there is no such service."""
+        return self._get(f"/latest/meta-data/{path}", retry=True)
 
-    def _get(self, path: str, retry: bool = True) -> str | None:
-        """A value, or None for 404; an expired token is replaced once."""
+    def _get(self, path: str, retry: bool) -> str | None:
+        """An expired token is replaced once."""
         if self._token is None:
             self._token = self._ask(
                 "PUT", "/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_TTL_S)}
@@ -133,3 +121,27 @@ class ImdsNotices:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(request, timeout=self._timeout_s) as answer:
             return str(answer.read(), "utf-8")
+
+
+class ImdsNotices:
+    """Warnings for the machine that this runs on, from its metadata service. No notice: 404."""
+
+    def __init__(self, address: str = IMDS, timeout_s: float = 2.0) -> None:
+        self._address = address
+        self._metadata = Metadata(address, timeout_s)
+        self._machine_id: str | None = None
+
+    def notices(self) -> tuple[Notice, ...]:
+        """Open warnings for this machine. Raises OSError where there is no metadata service."""
+        if self._machine_id is None:
+            self._machine_id = self._metadata.get("instance-id")
+            if self._machine_id is None:
+                raise OSError(f"{self._address}: the metadata service knows no instance id")
+        found = []
+        if (text := self._metadata.get("spot/instance-action")) is not None:
+            found.append(notice_of(Alert.TERMINATE, self._machine_id, _instant(json.loads(text)["time"])))
+        if (text := self._metadata.get("events/recommendations/rebalance")) is not None:
+            found.append(
+                notice_of(Alert.REBALANCE, self._machine_id, _instant(json.loads(text)["noticeTime"]))
+            )
+        return tuple(found)

@@ -1,0 +1,76 @@
+"""data.path: s3://bucket/key, by moto."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from agileml.application import InputError
+from agileml.apps.data import data_file
+from agileml.apps.s3_data import fetched
+from agileml.config import from_values
+from bidbrain.live.aws_calls import client
+from tests.aws.layer import REGION
+
+pytestmark = pytest.mark.aws
+
+
+@pytest.fixture(autouse=True)
+def _here(moto_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", moto_url)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    client("s3", REGION, moto_url).create_bucket(Bucket="data-of-tests")
+
+
+def put(url: str, key: str, content: bytes) -> None:
+    client("s3", REGION, url).put_object(Bucket="data-of-tests", Key=key, Body=content)
+
+
+def test_an_object_is_downloaded_once_and_again_when_it_changes(moto_url: str, tmp_path: Path) -> None:
+    put(moto_url, "a/ratings.csv", b"one")
+    first = data_file("s3://data-of-tests/a/ratings.csv")
+    assert first.name == "ratings.csv" and first.read_bytes() == b"one"
+    written_ns = first.stat().st_mtime_ns
+    assert data_file("s3://data-of-tests/a/ratings.csv") == first
+    assert first.stat().st_mtime_ns == written_ns
+    put(moto_url, "a/ratings.csv", b"two")
+    second = data_file("s3://data-of-tests/a/ratings.csv")
+    assert second != first and second.read_bytes() == b"two"
+    assert not list(tmp_path.rglob("*.part"))
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("s3://data-of-tests/none.npz", "does not exist"),
+        ("s3://no-such-bucket-of-ours/x.npz", "does not exist"),
+        ("s3://data-of-tests/empty", "is empty"),
+        ("s3://data-of-tests", "expected s3://bucket/key of a file"),
+        ("s3://B!/x", "found the bucket"),
+    ],
+)
+def test_what_cannot_be_read_is_one_sentence(moto_url: str, path: str, said: str) -> None:
+    put(moto_url, "empty", b"")
+    with pytest.raises(InputError, match=r"^data\.path: ") as caught:
+        fetched(path)
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_job_trains_on_it(moto_url: str, tmp_path: Path) -> None:
+    import agileml
+
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 5)).astype(np.float32)
+    y = (x[:, 0] > 0).astype(np.int64)
+    file = tmp_path / "two.npz"
+    np.savez(file, x_train=x[:160], y_train=y[:160], x_test=x[160:], y_test=y[160:])
+    put(moto_url, "two.npz", file.read_bytes())
+    base = {"application": "mlr", "clocks": 5, "slices": 8, "deterministic": True}
+
+    def train(path: str, name: str) -> str:
+        values = base | {"data": {"kind": "npz", "path": path}, "out": str(tmp_path / name)}
+        return str(agileml.run(from_values(values), sequential=True).summary["params_sha256"])
+
+    assert train("s3://data-of-tests/two.npz", "far") == train(str(file), "near")
