@@ -12,6 +12,8 @@ from jinja2 import Environment, StrictUndefined
 
 from agileml.config_text import ConfigError, parse_yaml
 from agileml.progress import duration
+from agileml.report_market import decisions
+from agileml.report_market import tiles as market_tiles
 from agileml.run_folder import CONFIG, EVENTS, REPORT, SUMMARY, RunFolder, read_events
 from agileml.summary import Event, of_kind, summarize
 
@@ -35,6 +37,7 @@ def build_report(config_text: str, events: Sequence[Event], summary: Mapping[str
         errors=[_sentence(event) for event in of_kind(events, "error")],
         unfinished=not summary,
         pictures=pictures(events) if events else [],
+        decisions=decisions(events),
         rows=_flat(summary),
         plan=_plan(config.get("plan") or [], events),
         timeline=[(f"{e['t_s']:.3f}", e["kind"], _sentence(e)) for e in events if e["kind"] in TIMELINE],
@@ -129,6 +132,7 @@ def _tiles(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("longest gap", "-" if gap_s is None else f"{gap_s:.3g} s"),
         ("stages", " → ".join(map(str, summary["stages"])) or "-"),
     ]
+    tiles += market_tiles(summary)
     return tiles + [(name, _text(value)) for name, value in list(summary["metrics"].items())[:3]]
 
 

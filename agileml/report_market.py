@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from agileml.summary import Event, of_kind
 
 
 def endings(summary: Mapping[str, Any]) -> list[str]:
@@ -47,3 +49,64 @@ def bill_lines(market: Mapping[str, Any]) -> list[str]:
 
 def _share(usd: float, other: float) -> str:
     return f"ours is {usd / other:.0%} of it" if other else "-"
+
+
+def tiles(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The market's figures that one looks at first."""
+    market = summary.get("market")
+    if market is None:
+        return []
+    found = [
+        ("bill", f"${market['usd']:.2f}"),
+        ("on demand", f"${market['on_demand_usd']:.2f}"),
+    ]
+    if market["standard_checkpoint_usd"] is not None:
+        found.append(("standard + checkpoints", f"${market['standard_checkpoint_usd']:.2f}"))
+    return [*found, ("evictions", str(market["evictions"]))]
+
+
+def decisions(events: Sequence[Event]) -> list[tuple[str, str, str]]:
+    """(market time, what, text) of every decision that did something, and of what came of it."""
+    opened = of_kind(events, "market_opened")
+    if not opened:
+        return []
+    rows = []
+    for event in events:
+        said = sentence(event)
+        if said is not None and (event["kind"] != "decision" or event["steps"]):
+            rows.append((_market_time(event, opened[0]["market_s"]), *said))
+    return rows
+
+
+def _market_time(event: Event, start_s: int) -> str:
+    minutes, seconds = divmod(max(0, event["market_s"] - start_s), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
+
+
+def sentence(event: Event) -> tuple[str, str] | None:
+    """(what, text) for an event of the market; None for those that are only drawn."""
+    machines = ", ".join(map(str, event.get("machines", ())))
+    match event["kind"]:
+        case "decision":
+            return "decided", f"{'; '.join(event['steps'])} ({event['reason']})" if event["steps"] else event[
+                "reason"
+            ]
+        case "market_grant":
+            bid = "" if event["reliable"] else f", bid {event['bid_usd_per_h']:.4f}"
+            return "bought", f"{machines}: {event['market']} at {event['price_usd_per_h']:.4f} $/h{bid}"
+        case "market_refusal":
+            return "refused", f"{event['market']}: {event['reason']}"
+        case "market_notice":
+            return "notice", f"{event['machine']} will be taken" if event["alert"] == "terminate" else event[
+                "machine"
+            ]
+        case "market_end":
+            return event["ending"].replace("_", " "), f"allocation {event['allocation']} ({event['market']})"
+        case "market_passed":
+            return "left out", str(event["reason"])
+        case "market_stray":
+            return "stray", f"{event['machine']} belonged to nothing and was given back"
+        case "market_draining" | "market_closing":
+            return event["kind"].removeprefix("market_"), str(event["reason"])
+        case _:
+            return None

@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
+from agileml.report_market_plots import PICTURES as MARKET_PICTURES
 from agileml.summary import Event, bytes_by_kind, of_kind, spent_by_machine
 
 INK, GRID, LINE = "#1f2933", "#dfe4ea", "#1f5fa8"
@@ -56,6 +57,7 @@ def pictures(events: Sequence[Event]) -> list[tuple[str, str]]:
         for title, draw in (
             ("Machines and stages over time", machines_over_time),
             ("Loss over time", loss_over_time),
+            *MARKET_PICTURES,
             ("Loss over clocks", loss_over_clocks),
             ("Time per clock", time_per_clock),
             ("Where the time of a clock went", time_spent),

@@ -28,6 +28,7 @@ from bidbrain.live.estimators import Estimator
 from bidbrain.live.job import Timekeeper
 from bidbrain.live.journal import Closing, Journal, JournalError
 from bidbrain.live.service import Service
+from bidbrain.money import usd
 from bidbrain.simulator import PolicyError
 
 CLOSE_S = 120.0  # to give everything back at the end
@@ -233,15 +234,17 @@ class _OpenMarket:
         self._log = self.story.of(journal)
         self._plan, self._engine = setup.plan, engine
         self._service = self._new_service()
+        hourly_usd = usd(float(setup.setting.baseline_micro_usd())) / setup.setting.job.hours
+        fields: dict[str, Any] = {"speed": setup.speed, "policy": setup.plan.scheme, "nominal_vcpus": setup.vcpus}
+        folder.events.write("market_opened", market_s=setup.start_s, **fields, on_demand_usd_per_h=hourly_usd)
         self._thread = threading.Thread(target=self._serve, name="market", daemon=True)
         self._problem: tuple[str, str] | None = None
-        folder.events.write(
-            "market_opened", market_s=setup.start_s, speed=setup.speed, policy=setup.plan.scheme
-        )
 
     def _new_service(self) -> Service:
         ticking = _Ticking(self.clock, self._tell)
-        return Service(self._plan, self._cloud, self._engine, ticking, self._log)
+        service = Service(self._plan, self._cloud, self._engine, ticking, self._log)
+        self.story.desk = service.desk
+        return service
 
     @property
     def desk(self) -> Desk:

@@ -61,6 +61,7 @@ class Story:
         self._log = log
         self.decision = ""  # the last one that did something
         self.spent_usd = 0.0
+        self.desk: Desk | None = None  # the books as they are while a line is appended
         self._spend_due_s = 0
         self._ordered: dict[int, Ordered] = {}
         self._prices: dict[Market, int] = {}
@@ -80,7 +81,10 @@ class Story:
             case Answered():
                 self._answered(record)
             case Ended():
-                self._write("market_end", record.at_s, allocation=record.number, ending=record.ending.value)
+                allocation = None if self.desk is None else self.desk.books.find(record.number)
+                market = "-" if allocation is None else str(allocation.market)
+                what = {"allocation": record.number, "ending": record.ending.value, "market": market}
+                self._write("market_end", record.at_s, **what)
             case Noticed():
                 for notice in record.notices:
                     what = {"machine": notice.machine_id, "alert": notice.alert.value}
@@ -116,6 +120,7 @@ class Story:
         fields: dict[str, Any] = {
             "market": str(ordered.market),
             "machines": [machine.machine_id for machine in record.machines],
+            "allocations": self._allocations(record.order),
             "price_usd_per_h": usd(record.price),
             "bid_usd_per_h": usd(ordered.bid),
             "reliable": ordered.reliable,
@@ -123,6 +128,10 @@ class Story:
         if not record.machines:
             fields["reason"] = record.why
         self._write("market_grant" if record.machines else "market_refusal", record.at_s, **fields)
+
+    def _allocations(self, order: int) -> list[int]:
+        pending = None if self.desk is None else self.desk.pending.get(order)
+        return [] if pending is None else list(pending.numbers)
 
     def stand(self, now_s: int, desk: Desk, cloud: Cloud, measured: Measured) -> None:
         """How things are: what changed since the last time is told."""
