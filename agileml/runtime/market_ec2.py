@@ -56,7 +56,14 @@ class Ec2Ground:
         gcs_address = existing.reach(spec.config.address)
         self._cluster = ExistingFleet(spec, gcs_address)
         # Machines ask it whether somebody still drives their market, and end when nobody does.
-        self._pulse = Pulse(gcs_address.rpartition(":")[0], PULSE_PORT)
+        host = gcs_address.rpartition(":")[0]
+        try:
+            self._pulse = Pulse(host, PULSE_PORT)
+        except OSError as error:
+            raise ClusterError(
+                f"market: port {PULSE_PORT} of {host} is taken ({error.strerror}), "
+                "expected no other job that drives this market from the same head"
+            ) from None
         self.nodes = LabelledNodes()
         try:
             attached = attach(market, setup.plan.name)

@@ -38,7 +38,10 @@ SHUTDOWN = ("shutdown", "-h", "now")
 
 
 class Pulse:
-    """Answers whoever asks whether this process lives; a context manager. `port` 0: any free one."""
+    """Answers whoever asks whether this process lives; a context manager. `port` 0: any free one.
+
+    A fixed port is a lock too, which a crash does not leave behind. Raises OSError where somebody else has it.
+    """
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
         self._socket = socket.create_server((host, port), reuse_port=False)
@@ -60,7 +63,8 @@ class Pulse:
         with contextlib.suppress(OSError):  # wakes the thread
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
-        self._thread.join()
+        if self._thread.is_alive():
+            self._thread.join()
 
     def _answer(self) -> None:
         while True:
