@@ -76,6 +76,8 @@ TIMELINE = (
     "waiting",
     "gave_up",
     "error",
+    "stopping",
+    "stopped",
     "finished",
 )
 
@@ -113,6 +115,10 @@ def _sentence(event: Event) -> str:
             )
         case "gave_up":
             return f"waited {event['waited_s']:.1f} s, goes on without: {event['reason']}"
+        case "stopping":
+            return f"told to stop at clock {event['clock']}: ends with the next cut"
+        case "stopped":
+            return f"ended with the cut of clock {event['clock']}"
         case "finished":
             return f"done after {event['seconds']:.2f} s"
         case _:

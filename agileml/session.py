@@ -22,6 +22,7 @@ from agileml.errors import RunError
 from agileml.progress import Progress, Snapshot
 from agileml.report import build_report, summarize
 from agileml.run_folder import RunFolder, StorageError, check_out, read_events
+from agileml.run_status import this_process
 from agileml.runtime.spec import RunSpec
 from agileml.sequential import run_sequential
 
@@ -82,7 +83,10 @@ def run_job(config: JobConfig, *, name: str, sequential: bool, resume: str | Non
         print(f"proteus: {error}", file=sys.stderr)
         return 1
     metrics = ", ".join(f"{key} {value:.4g}" for key, value in result.metrics.items())
-    print(f"done: {result.summary['clocks']} clocks, {result.summary['clocks_redone']} redone; {metrics}")
+    done = f"done: {result.summary['clocks']} clocks"
+    if result.summary["stopped"]:
+        done = f"stopped: {result.summary['clocks']} of {config.clocks} clocks"
+    print(f"{done}, {result.summary['clocks_redone']} redone; {metrics}")
     print(f"params_sha256 {result.summary['params_sha256']}")
     print(f"report {result.folder / 'report.html'}")
     return 0
@@ -129,7 +133,8 @@ class _Session:
         folder = RunFolder.create(self.config.out, self.name)
         try:
             folder.write_config(dump(self.config))
-            folder.events.write("run_started", config_name=self.name, versions=versions(), unix_s=time.time())
+            start: dict[str, Any] = {"config_name": self.name, "versions": versions(), "unix_s": time.time()}
+            folder.events.write("run_started", **start, process=this_process())
             started_s = time.monotonic()
             with Progress(self.config.clocks) as progress:
                 tables = train(folder, progress)

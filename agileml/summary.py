@@ -22,10 +22,14 @@ def summarize(
     versions: Mapping[str, str],
 ) -> dict[str, Any]:
     """What summary.json says. `events` are in the order of their time."""
+    stopped = of_kind(events, "stopped")
     clocks = of_kind(events, "clock")
+    if stopped:  # what came after the cut that it ended with is not in the result
+        clocks = [event for event in clocks if event["clock"] <= stopped[-1]["clock"]]
     return {
         "params_sha256": params_sha256,
         "clocks": max((event["clock"] for event in clocks), default=0),
+        "stopped": bool(stopped),
         "clocks_redone": clocks_redone(events),
         "loss": clocks[-1]["loss"] if clocks else None,
         "metrics": dict(metrics),

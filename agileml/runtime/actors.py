@@ -37,9 +37,9 @@ class MachineActor:
         """Where it listens."""
         return self._machine.address
 
-    def final_blocks(self, partition: int) -> tuple[Array, ...] | None:
-        """Its copy of a partition after the last clock."""
-        return self._machine.final_blocks(partition)
+    def final_blocks(self, partition: int, clock: int) -> tuple[Array, ...] | None:
+        """Its copy of a partition in the run's last cut."""
+        return self._machine.final_blocks(partition, clock)
 
     def until_gone(self) -> None:
         """Returns when it left; while it runs, the call fails when its process dies."""

@@ -12,7 +12,7 @@ import ray
 
 from agileml.application import Array
 from agileml.core.commands import Finished
-from agileml.core.events import ControllerEvent, NodeDown, NodeUp, Notice
+from agileml.core.events import ControllerEvent, NodeDown, NodeUp, Notice, Stop
 from agileml.core.plan import Strike
 from agileml.core.tier import Tier
 from agileml.errors import RunError
@@ -53,6 +53,7 @@ class Cast:
         self._failed_starts: Counter[str] = Counter()  # by node
         self._ended: set[str] = set()  # machines whose process is known to be gone
         self._notices: dict[str, Notice] = {}
+        self._stop: Stop | None = None
         self._head = start_head(head_node, spec, expected, self._keys, self._env)
         self._head_address: Address = ray.get(self._head.address.remote())
 
@@ -147,9 +148,11 @@ class Cast:
         return [waiting[reference] for reference in ready]
 
     def tell(self, event: ControllerEvent) -> None:
-        """Tell the controller; notices are told again to the next one."""
+        """Tell the controller; notices, and that the run is to stop, are told again to the next one."""
         if isinstance(event, Notice):
             self._notices[event.node] = event
+        elif isinstance(event, Stop):
+            self._stop = event
         self._head.tell.remote(event)
 
     def suffer(self, machine: str, strike: Strike) -> None:
@@ -199,6 +202,8 @@ class Cast:
         for notice in self._notices.values():
             if notice.node not in self._ended:
                 self._head.tell.remote(notice)
+        if self._stop is not None:
+            self._head.tell.remote(self._stop)
 
     def noticed(self, machine: str, deadline_s: float) -> None:
         """The plan gave a machine notice: the next controller must know."""
@@ -210,9 +215,9 @@ class Cast:
         actor.up = replace(actor.up, admitted=True)
 
     def result(self, finished: Finished) -> list[tuple[Array, ...]]:
-        """The blocks of every partition after the last clock, from the backups."""
+        """The blocks of every partition in the last cut, from the backups."""
         references = [
-            self._actors[backup].handle.final_blocks.remote(partition)
+            self._actors[backup].handle.final_blocks.remote(partition, finished.clock)
             for partition, backup in enumerate(finished.backup)
         ]
         try:

@@ -14,6 +14,7 @@ from agileml.run_folder import RunFolder
 from agileml.runtime.cast import Cast
 from agileml.runtime.fleet import Appeared, Fleet
 from agileml.runtime.head import Dated, HeadState
+from agileml.runtime.stopping import StopSignal
 
 POLL_S = 0.05
 BYTES_S = 1.0
@@ -39,9 +40,17 @@ class Conductor:
         self._bytes_due_s = 0.0
         self._spent_due_s = time.monotonic() + SPENT_S
         self._standstill = ""  # what the run waits for, if it does
+        self._stop_signal = StopSignal()
 
     def run(self) -> Finished:
-        """Until the result is durable. Raises RunError."""
+        """Until the result is durable. SIGTERM brings that about with the next cut. Raises RunError."""
+        with self._stop_signal:
+            finished = self._run()
+        if finished.clock < self._config.clocks:
+            self._folder.events.write("stopped", clock=finished.clock)
+        return finished
+
+    def _run(self) -> Finished:
         while True:
             for event in self._fleet.poll():
                 self._appeared += isinstance(event, Appeared)
@@ -59,6 +68,7 @@ class Conductor:
                 self._strike(strike)
             self._take_away()
             self._show(state)
+            self._heed_stop(state)
             if state.halted is not None and state.halted.kind is not HaltKind.REPLACED:
                 raise RunError(state.halted.reason, state.halted.trace)
             if state.finished is not None:
@@ -67,6 +77,14 @@ class Conductor:
                 return state.finished
             if state.clock or self._appeared == self._fleet.expected:
                 time.sleep(POLL_S)
+
+    def _heed_stop(self, state: HeadState) -> None:
+        stop = self._stop_signal.taken()
+        if stop is None:
+            return
+        if not state.stage:
+            raise RunError("told to stop before the first clock: there is no result")
+        self._cast.tell(stop)
 
     def _strike(self, strike: Strike) -> None:
         """Do what the plan says."""
@@ -101,6 +119,8 @@ class Conductor:
             self._standstill = (
                 f"waits up to {fields['limit_s']:g} s for {', '.join(fields['machines'])} to answer"
             )
+        elif dated.note.kind == "stopping":
+            self._standstill = "stops with the next cut"
         elif dated.note.kind in ("view", "gave_up"):
             self._standstill = ""
         self._folder.events.write(dated.note.kind, t_s=at_s, **fields)

@@ -131,11 +131,11 @@ class Machine:
         self._met.put(address)
         self._transport.wake()
 
-    def final_blocks(self, partition: int) -> tuple[Array, ...] | None:
-        """This machine's copy of a partition after the last clock, if it is a backup and has it."""
+    def final_blocks(self, partition: int, clock: int) -> tuple[Array, ...] | None:
+        """This machine's copy of a partition in the cut of `clock`, the run's last, if it is a backup and has it."""
         backup = self.node.backup
         for cut in (backup.arrived(partition), backup.cut(partition)):
-            if cut is not None and cut.clock == self.job.clocks:
+            if cut is not None and cut.clock == clock:
                 return cut.blocks
         return None
 

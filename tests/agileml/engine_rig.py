@@ -88,7 +88,7 @@ class Rig:
                     return Ran(None, notes, state.halted)
                 if state.finished is not None:
                     parts = [
-                        self.machines[backup].final_blocks(partition)
+                        self.machines[backup].final_blocks(partition, state.finished.clock)
                         for partition, backup in enumerate(state.finished.backup)
                     ]
                     layout = next(iter(self.machines.values())).job.layout

@@ -94,7 +94,7 @@ class FaultRig(Rig):
                     return Ran(None, notes, state.halted)
                 if state.finished is not None:
                     parts = [
-                        self.machines[backup].final_blocks(partition)
+                        self.machines[backup].final_blocks(partition, state.finished.clock)
                         for partition, backup in enumerate(state.finished.backup)
                     ]
                     assert all(part is not None for part in parts)

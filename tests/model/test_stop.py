@@ -1,4 +1,4 @@
-"""A run that is told to stop, at any moment and through any faults, ends with a cut: in BSP the sequential bits of it."""
+"""A run that is told to stop, at any moment and through any faults, ends with a cut: in BSP its sequential bits."""
 
 from __future__ import annotations
 
