@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,15 @@ from typing import Any
 import psutil
 import yaml
 
-from agileml.config import JobConfig
-from agileml.run_folder import EVENTS, read_events
+from agileml.application import InputError
+from agileml.config import ConfigError, JobConfig
+from agileml.run_folder import EVENTS, FolderError, check_out, read_events
+from agileml.runtime.checkpoint_errors import CheckpointError
+from agileml.runtime.own_folder import orphans
 from agileml.session import Result, run
 
 SPARE_CLOCKS = 8  # between two events, at least
+PLAN, RUN, SEQUENTIAL, CHECKPOINTS = "plan.yaml", "run", "sequential", "checkpoints"
 
 
 @dataclass(frozen=True)
@@ -106,21 +111,44 @@ def _draw_fault(
 def run_chaos(config: JobConfig, seed: int, faults: int, out: Path) -> Verdict:
     """Run a plan of a seed on local nodes and, without faults, in one process; compare.
 
-    Everything goes to `out`: plan.yaml, the run in `run`, the reference in `sequential`.
+    Everything goes to `out`: plan.yaml, the run in `run` (its checkpoints in `checkpoints`, whatever the config says),
+    the reference in `sequential`. Raises what `run` raises, and FolderError when another one went there; nothing is left
+    of a job that cannot start.
     """
+    check_chaos_out(out)
     clocks, plan = chaos_plan(config, seed, faults)
+    is_new = not out.exists()
     out.mkdir(parents=True, exist_ok=True)
-    (out / "plan.yaml").write_text(yaml.safe_dump({"clocks": clocks, "plan": plan}, sort_keys=False))
-    result = run(config, name="chaos", clocks=clocks, plan=plan, out=str(out / "run"))
+    (out / PLAN).write_text(yaml.safe_dump({"clocks": clocks, "plan": plan}, sort_keys=False))
+    if config.checkpoint is not None:  # never among the checkpoints of a real run
+        saves = config.checkpoint.model_copy(update={"path": str((out / CHECKPOINTS).resolve())})
+        config = config.changed(checkpoint=saves.model_dump())
+    try:
+        result = run(config, name="chaos", clocks=clocks, plan=plan, out=str(out / RUN))
+    except (ConfigError, InputError, FolderError, CheckpointError):
+        (out / PLAN).unlink()
+        if is_new:
+            with suppress(OSError):
+                out.rmdir()
+        raise
     same_bits = None
     if config.deterministic:
         reference = run(
-            config, name="chaos", sequential=True, clocks=clocks, plan=[], out=str(out / "sequential")
+            config, name="chaos", sequential=True, clocks=clocks, plan=[], out=str(out / SEQUENTIAL)
         )
         same_bits = reference.summary["params_sha256"] == result.summary["params_sha256"]
     return Verdict(
         seed, faults, _fired(result, plan), result.summary["clocks_redone"], same_bits, _left_behind()
     )
+
+
+def check_chaos_out(out: Path) -> None:
+    """Raise FolderError if nothing could be written to `out`, or another chaos run went there."""
+    check_out(out)
+    if held := [name for name in (PLAN, RUN, SEQUENTIAL, CHECKPOINTS) if (out / name).exists()]:
+        raise FolderError(
+            f"out: {out} holds another chaos run (found {held[0]}), expected a new or an empty folder"
+        )
 
 
 def _fired(result: Result, plan: list[dict[str, Any]]) -> dict[str, int]:
@@ -132,6 +160,7 @@ def _fired(result: Result, plan: list[dict[str, Any]]) -> dict[str, int]:
 
 
 def _left_behind() -> int:
-    """Processes of this one that still live."""
+    """Processes of the run that still live: children of this one, and those that have lost their parent."""
     children = psutil.Process().children(recursive=True)
-    return sum(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children)
+    live = {c.pid for c in children if c.is_running() and c.status() != psutil.STATUS_ZOMBIE}
+    return len(live | {process.pid for process in orphans()})

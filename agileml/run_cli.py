@@ -118,22 +118,28 @@ def chaos(
     from agileml.config import load
     from agileml.config_text import ConfigError
     from agileml.errors import RunError
-    from agileml.run_folder import FolderError, StorageError, check_out
+    from agileml.run_folder import FolderError, StorageError
 
     try:
         job = load(config, tuple(settings or ()))
         if job.machines.reliable + job.machines.transient < 2 or job.machines.max < 3:
             raise typer.BadParameter("chaos needs at least 2 machines, and machines.max of at least 3")
-        if job.plan or job.address:
-            raise typer.BadParameter("chaos makes its own plan and machines: leave out plan and address")
+        if job.plan or job.address or job.market:
+            raise typer.BadParameter(
+                "chaos makes its own plan and machines: leave out plan, address and market"
+            )
         folder = out or Path("runs") / f"chaos-{config.stem}-{seed}-{time.strftime('%Y%m%d-%H%M%S')}"
-        check_out(folder)
         from agileml.chaos import run_chaos
-
+        from agileml.runtime.checkpoint_errors import CheckpointError
+    except ConfigError as error:
+        raise typer.BadParameter(str(error)) from None
+    try:
         verdict = run_chaos(job, seed, faults, folder)
-    except (ConfigError, InputError, FolderError) as error:
+    except (ConfigError, InputError, FolderError, CheckpointError) as error:
         raise typer.BadParameter(str(error)) from None
     except (RunError, StorageError) as error:
+        if trace := getattr(error, "trace", ""):
+            typer.echo(trace.rstrip(), err=True)
         typer.echo(f"proteus: {error}", err=True)
         raise typer.Exit(1) from None
     print(verdict)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import shutil
 import tempfile
@@ -19,6 +20,7 @@ import psutil
 
 PREFIX = "proteus-"
 OWNER = "owner"
+_FOLDER = re.compile(rf"{tempfile.gettempdir()}/{PREFIX}\w+(?=/)")
 
 
 def new_folder() -> Path:
@@ -81,6 +83,18 @@ def remove(folder: Path, patience_s: float = 2.0) -> None:
 
 def processes_of(folder: Path) -> list[psutil.Process]:
     return [process for process in psutil.process_iter() if is_of(process, folder)]
+
+
+def orphans() -> list[psutil.Process]:
+    """Live processes of folders that are gone: there must be none."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            named = [*process.cmdline(), *(os.readlink(f"/proc/{process.pid}/fd/{n}") for n in (1, 2))]
+            folders = {Path(match[0]) for text in named for match in _FOLDER.finditer(text)}
+            if folders and not any(folder.exists() for folder in folders) and _lives(process):
+                found.append(process)
+    return found
 
 
 def is_of(process: psutil.Process, folder: Path) -> bool:
