@@ -99,8 +99,8 @@ class Saving:
             return SaveFailed(part.name, part.partition, os.strerror(errno.ENOSPC))
         try:
             info = checkpoint.write_part(self._store, part.name, part.partition, part.cut)
-        except CheckpointError as error:
-            return SaveFailed(part.name, part.partition, str(error))
+        except Exception as error:  # whatever it is, the run waits for an answer and goes on without this one
+            return SaveFailed(part.name, part.partition, _sentence(error))
         return Saved(part.name, part.partition, info.bytes, info.sha256, part.cut.counted)
 
 
@@ -125,18 +125,23 @@ class Sealing:
 
     def _seal(self, seal: Seal) -> None:
         assert self._spec.config.checkpoint is not None
-        store = self._spec.stores()[0]
         parts = tuple(PartInfo(part.partition, part.size_bytes, part.sha256) for part in seal.parts)
         try:
+            store = self._spec.stores()[0]
             checkpoint.write_manifest(store, Manifest(seal.name, time.time(), self._identity, parts))
-        except CheckpointError as error:
-            self._report(SealFailed(seal.name, str(error)))
+        except Exception as error:  # the end of the run waits for an answer
+            self._report(SealFailed(seal.name, _sentence(error)))
             return
         self._report(Sealed(seal.name))
         try:
             checkpoint.prune(store, self._spec.config.checkpoint.keep)
-        except CheckpointError as error:  # too many are kept; the next one tries again
-            self._warn(f"old checkpoints stay: {error}")
+        except Exception as error:  # too many are kept; the next one tries again
+            self._warn(f"old checkpoints stay: {_sentence(error)}")
+
+
+def _sentence(error: Exception) -> str:
+    """What is expected of disks and services says itself what it is; the rest is named."""
+    return str(error) if isinstance(error, CheckpointError) else f"{type(error).__name__}: {error}"
 
 
 def resumed(spec: RunSpec, job: Job, identity: Identity, report: Callable[[str], None]) -> Checkpoint | None:

@@ -10,7 +10,7 @@ class Store(Protocol):
     """Numbered records. A number can be written once."""
 
     def create(self, number: int, text: str) -> bool:
-        """Write a record durably; False when that number is taken."""
+        """Write a record durably; False when that number is taken by another text: a write may be repeated."""
 
     def newest(self) -> str | None:
         """The text of the highest number, None when there is none."""
@@ -30,7 +30,7 @@ class FileStore:
         try:
             (self._folder / f"{number:012}.json").hardlink_to(temporary)
         except FileExistsError:
-            return False
+            return (self._folder / f"{number:012}.json").read_text() == text
         finally:
             temporary.unlink()
         return True
@@ -51,12 +51,16 @@ class GcsStore:
         return f"proteus/{self._run}/{number}".encode()
 
     def create(self, number: int, text: str) -> bool:
-        from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_put
+        from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
 
-        taken = _internal_kv_put(self._key(number), text.encode(), overwrite=False)
-        if not taken:
-            _internal_kv_del(self._key(number - 8))  # only the newest are ever read
-        return not taken
+        # Ray repeats a call whose answer got lost: then it is our own record that is there already.
+        if (
+            _internal_kv_put(self._key(number), text.encode(), overwrite=False)
+            and _internal_kv_get(self._key(number)) != text.encode()
+        ):
+            return False
+        _internal_kv_del(self._key(number - 8))  # only the newest are ever read
+        return True
 
     def newest(self) -> str | None:
         from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_list

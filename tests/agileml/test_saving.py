@@ -1,0 +1,44 @@
+"""Checkpoints are written beside the run: whatever goes wrong there costs a checkpoint and is said, never the run."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterable
+from pathlib import Path
+
+from agileml.core.commands import NodeEvent, PartSaved, SavePart
+from agileml.core.messages import Saved, SaveFailed
+from agileml.core.view import CutId
+from agileml.runtime.checkpoint_store import FolderStore
+from agileml.runtime.saving import Saving
+from tests.agileml.checkpoint_rig import cut_of
+
+
+class FailingStore(FolderStore):
+    """The first write fails as no disk does."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._has_failed = False
+
+    def put(self, name: str, chunks: Iterable[bytes], size: int) -> None:
+        if not self._has_failed:
+            self._has_failed = True
+            raise RuntimeError("no such thing was expected")
+        super().put(name, chunks, size)
+
+
+def test_a_write_that_fails_in_a_way_that_nobody_expected_is_answered_and_the_next_one_written(
+    tmp_path: Path,
+) -> None:
+    answers: queue.SimpleQueue[NodeEvent] = queue.SimpleQueue()
+    saving = Saving(FailingStore(tmp_path), answers.put)
+    for clock in (1, 2):
+        name = CutId(clock, 1)
+        saving.ask(SavePart(name, 0, cut_of(name, 0)))
+    first, second = (answers.get(timeout=10.0) for _ in range(2))
+    saving.stop()
+    assert isinstance(first, PartSaved)
+    assert first.outcome == SaveFailed(CutId(1, 1), 0, "RuntimeError: no such thing was expected")
+    assert isinstance(second, PartSaved)
+    assert isinstance(second.outcome, Saved)
