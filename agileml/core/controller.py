@@ -220,8 +220,10 @@ class Controller:
     def _notice(self, event: Notice) -> None:
         control = self._control
         member = control.members.nodes.get(event.node)
-        if member is None or member.is_gone or member.is_released or member.deadline_s is not None:
+        if member is None or member.is_gone or member.is_released:
             return  # one that is only silent may come back, and must not get work again
+        if member.deadline_s is not None and member.deadline_s <= event.deadline_s:
+            return  # told already; a sooner end takes the place of a later one
         member.deadline_s = event.deadline_s
         control.note("notice", machines=[event.node], warning_s=event.deadline_s - control.now_s)
 

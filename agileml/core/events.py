@@ -51,7 +51,7 @@ class Admit:
 
 @dataclass(frozen=True)
 class Notice:
-    """This machine will be taken away at `deadline_s`. A second copy is a no-op."""
+    """This machine will be taken away at `deadline_s`. A second copy is a no-op, a sooner deadline is not."""
 
     node: str
     deadline_s: float

@@ -67,6 +67,18 @@ def test_seven_machines_over_sockets_are_told_a_hundred_times(tmp_path: Path) ->
     assert ran.of("view")[-1]["stage"] == 1
 
 
+def test_the_sooner_of_two_deadlines_counts(scripts: Any) -> None:
+    script = scripts()
+    script.up("r0", "t1", "t2")
+    script.freeze("t2")  # so that the change is still under way
+    for ahead_s in (60.0, 5.0, 30.0):
+        script.tell(Notice("t1", script.now_s + ahead_s))
+    assert [note["warning_s"] for note in script.note("notice")] == [60.0, 5.0]
+    script.wake("t2")
+    script.wait(3.0)
+    assert script.released == ["t1"]
+
+
 def test_a_notice_that_is_cancelled_gives_the_work_back(scripts: Any) -> None:
     script = scripts()
     script.up("r0", "t1", "t2")
