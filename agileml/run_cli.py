@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -51,21 +52,42 @@ def run(
     ] = None,
 ) -> None:
     """Train a model on machines that come and go."""
+    code = train(
+        config,
+        tuple(settings or ()),
+        lambda job: with_options(job, out=out, address=address, stage=stage),
+        sequential=sequential,
+        resume=resume,
+    )
+    raise typer.Exit(code)
+
+
+def train(
+    config: Path,
+    flags: tuple[str, ...],
+    settle: Callable[[JobConfig], JobConfig],
+    *,
+    sequential: bool = False,
+    resume: str | None = None,
+) -> int:
+    """Train as a file says, with `--set` flags and then `settle` applied. Returns the exit code.
+
+    Raises BadParameter for input that is wrong.
+    """
     from agileml.application import InputError
     from agileml.config import load, locate
     from agileml.config_text import ConfigError
     from agileml.run_folder import FolderError, StorageError
 
-    flags = tuple(settings or ())
     try:
-        job = _with_options(load(config, flags), out=out, address=address, stage=stage)
+        job = settle(load(config, flags))
         from agileml.runtime.checkpoint_errors import CheckpointError
         from agileml.runtime.cluster_errors import ClusterError
         from agileml.session import run_job
     except ConfigError as error:
         raise typer.BadParameter(str(error)) from None
     try:
-        code = run_job(job, name=config.stem, sequential=sequential, resume=resume)
+        return run_job(job, name=config.stem, sequential=sequential, resume=resume)
     except (ConfigError, InputError) as error:
         # It names a key; the file and line (or the flag) that it came from are known here.
         raise typer.BadParameter(str(locate(_as_config_error(error), config, flags))) from None
@@ -73,11 +95,11 @@ def run(
         raise typer.BadParameter(str(error)) from None
     except StorageError as error:
         typer.echo(f"proteus: {error}", err=True)
-        code = 1
-    raise typer.Exit(code)
+        return 1
 
 
-def _with_options(job: JobConfig, *, out: str | None, address: str | None, stage: str | None) -> JobConfig:
+def with_options(job: JobConfig, *, out: str | None, address: str | None, stage: str | None) -> JobConfig:
+    """The config with the options of the command line applied. Raises BadParameter."""
     if stage is not None and stage not in ("auto", "1", "2", "3"):
         raise typer.BadParameter(f"--stage: found {stage!r}, expected auto, 1, 2 or 3")
     options = {"out": out, "address": address, "stage": int(stage) if stage and stage.isdecimal() else stage}

@@ -1,0 +1,110 @@
+"""Clusters that `ray start` began, with a token: what a user's own cluster is to us."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+BIN = Path(sys.executable).parent
+
+
+@dataclass
+class Started:
+    """A cluster from the command line, with a token. `dashboard`: its http address, "" without one."""
+
+    address: str
+    dashboard: str
+    environment: dict[str, str]
+    folder: Path
+
+    def ray(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(BIN / "ray"), *arguments],
+            env=self.environment, capture_output=True, text=True, check=False, timeout=60,
+        )  # fmt: skip
+
+    def start(self, *arguments: str) -> None:
+        done = self.ray("start", "--disable-usage-stats", *arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def proteus(self, *arguments: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "agileml.cli", *arguments],
+            env=self.environment, capture_output=True, text=True, check=False, timeout=timeout_s,
+        )  # fmt: skip
+
+    @property
+    def home(self) -> Path:
+        """The home folder of the cluster's processes."""
+        return Path(self.environment["HOME"])
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def started_cluster(tiers: Sequence[str], *, dashboard: bool = False) -> Iterator[Started]:
+    """A head and a node of each tier; nothing of it is left at the end."""
+    with tempfile.TemporaryDirectory(prefix="pt-", dir="/tmp") as name:
+        folder = Path(name)
+        token = folder / "token"
+        token.touch(mode=0o600)
+        token.write_text(secrets.token_hex(32))
+        home = folder / "home"
+        home.mkdir()
+        environment = {
+            **{key: value for key, value in os.environ.items() if not key.startswith("RAY_")},
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN_PATH": str(token),
+            "RAY_TMPDIR": str(folder),
+            "HOME": str(home),
+            "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+        }
+        port, dashboard_port = free_port(), free_port()
+        url = f"http://127.0.0.1:{dashboard_port}" if dashboard else ""
+        cluster = Started(f"127.0.0.1:{port}", url, environment, folder)
+        try:
+            with_dashboard = (
+                [f"--dashboard-port={dashboard_port}"] if dashboard else ["--include-dashboard=false"]
+            )
+            cluster.start(
+                "--head", f"--port={port}", "--num-cpus=0", "--node-ip-address=127.0.0.1",
+                f"--temp-dir={folder}", "--dashboard-agent-listen-port=0", *with_dashboard,
+            )  # fmt: skip
+            for tier in tiers:
+                cluster.start(
+                    f"--address={cluster.address}", "--num-cpus=1", f"--labels=tier={tier}",
+                    "--node-ip-address=127.0.0.1", "--dashboard-agent-listen-port=0",
+                )  # fmt: skip
+            yield cluster
+        finally:
+            kill_all_of(folder)
+
+
+def kill_all_of(folder: Path) -> None:
+    """End every process that was started with this folder for Ray's files, and those that they start meanwhile."""
+    until_s = time.monotonic() + 10
+    while time.monotonic() < until_s:
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if process.environ().get("RAY_TMPDIR") == str(folder):
+                    process.kill()
+                    found.append(process)
+        if not found:
+            return
+        psutil.wait_procs(found, timeout=1)
