@@ -13,6 +13,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from agileml.application import Array
 from agileml.config import JobConfig
+from agileml.core.commands import HaltKind
 from agileml.core.events import ControllerEvent, NodeUp
 from agileml.core.plan import Strike
 from agileml.runtime.head import Head, HeadState
@@ -80,8 +81,14 @@ class HeadActor:
         self._head.tell(event)
 
     def state(self) -> HeadState:
-        """What happened since the last time, and how things stand."""
-        return self._head.state()
+        """What happened since the last time, and how things stand.
+
+        One that was replaced ends: Ray starts another, should it be the only one that is left.
+        """
+        state = self._head.state()
+        if state.halted is not None and state.halted.kind is HaltKind.REPLACED:
+            os._exit(1)
+        return state
 
     def stop(self) -> None:
         """End it, and forget the run's records."""

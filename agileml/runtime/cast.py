@@ -122,7 +122,7 @@ class Cast:
             except ray.exceptions.RayActorError:
                 self._replace(actor, "its process died")
             else:
-                self._ended.add(actor.name)  # it left as it was told
+                self._end(actor.name, "its threads ended")  # as it was told, if it was
 
     def _replace(self, actor: _Actor, reason: str) -> None:
         """A process is gone; on a machine that lives it is started again, under another name."""
@@ -150,7 +150,7 @@ class Cast:
     def tell(self, event: ControllerEvent) -> None:
         """Tell the controller; notices, and that the run is to stop, are told again to the next one."""
         if isinstance(event, Notice):
-            self._notices[event.node] = event
+            self.noticed(event.node, event.deadline_s)
         elif isinstance(event, Stop):
             self._stop = event
         self._head.tell.remote(event)
@@ -175,9 +175,12 @@ class Cast:
         for _ in range(STARTS):
             try:
                 state: HeadState = ray.get(self._head.state.remote())
-                return state
             except (ray.exceptions.ActorUnavailableError, ray.exceptions.ActorDiedError):
                 self._meet_new_head()  # which may die in its turn
+            else:
+                if state.address != self._head_address:
+                    self._meet_new_head()  # the one before died while nobody asked it
+                return state
         raise RunError(f"the controller's process died {STARTS} times in a row")
 
     def _meet_new_head(self) -> None:
@@ -189,6 +192,7 @@ class Cast:
             except ray.exceptions.ActorUnavailableError as error:
                 if time.monotonic() > until_s:
                     raise RunError(f"the controller does not come back: {error}") from error
+                time.sleep(0.05)
             except ray.exceptions.ActorDiedError as error:
                 raise RunError(f"the controller cannot start again: {error}") from error
         for actor in self._actors.values():
@@ -207,7 +211,9 @@ class Cast:
 
     def noticed(self, machine: str, deadline_s: float) -> None:
         """The plan gave a machine notice: the next controller must know."""
-        self._notices[machine] = Notice(machine, deadline_s)
+        known = self._notices.get(machine)
+        if known is None or deadline_s < known.deadline_s:
+            self._notices[machine] = Notice(machine, deadline_s)
 
     def admitted(self, machine: str) -> None:
         """The plan let a waiting machine in: the next controller must know."""

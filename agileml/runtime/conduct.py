@@ -14,6 +14,7 @@ from agileml.run_folder import RunFolder
 from agileml.runtime.cast import Cast
 from agileml.runtime.fleet import Appeared, Fleet
 from agileml.runtime.head import Dated, HeadState
+from agileml.runtime.steady_clock import wall_s
 from agileml.runtime.stopping import StopSignal
 
 POLL_S = 0.05
@@ -32,7 +33,7 @@ class Conductor:
         self._cast = cast
         self._folder = folder
         self._progress = progress
-        self._wall_start_s = time.time() - folder.events.now_s
+        self._wall_start_s = wall_s() - folder.events.now_s
         self._deadlines: dict[str, float] = {}
         self._loss: float | None = None
         self._appeared = 0
@@ -127,7 +128,7 @@ class Conductor:
 
     def _take_away(self) -> None:
         """A machine whose notice has run out goes, whether it could be spared or not."""
-        now_s = time.time()
+        now_s = wall_s()
         for machine in [machine for machine, due_s in self._deadlines.items() if due_s <= now_s]:
             del self._deadlines[machine]
             self._fleet.take_away(self._cast.node_of(machine))

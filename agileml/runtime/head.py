@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import queue
+import secrets
 import threading
-import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -39,6 +39,7 @@ from agileml.runtime.checkpoint import Identity
 from agileml.runtime.keys import KeyPair
 from agileml.runtime.saving import Sealing, highest_epoch, resumed, saved_before
 from agileml.runtime.spec import RunSpec
+from agileml.runtime.steady_clock import wall_s
 from agileml.runtime.store import Store
 from agileml.runtime.transport_events import Address, PeerConnected, PeerLost, Received
 from agileml.runtime.wiring import KINDS, Peers, Usage, open_transport, run_codec
@@ -56,8 +57,9 @@ class Dated:
 
 @dataclass(frozen=True)
 class HeadState:
-    """What happened since the session asked last, and how things stand."""
+    """What happened since the session asked last, and how things stand; `address` is one controller's alone."""
 
+    address: Address
     notes: tuple[Dated, ...]
     released: tuple[str, ...]
     strikes: tuple[Strike, ...]
@@ -76,8 +78,9 @@ class Head:
     """Runs one controller. All methods may be called from any thread."""
 
     def __init__(
-        self, spec: RunSpec, expected: int, node_ip: str, keys: KeyPair, store: Store, name: str = "c0"
+        self, spec: RunSpec, expected: int, node_ip: str, keys: KeyPair, store: Store, name: str | None = None
     ) -> None:
+        name = name or f"c-{secrets.token_hex(4)}"  # no two write the same record
         application = spec.build()
         job = spec.job(application)
         identity = Identity.of(spec.config, job.layout.tables, spec.application)
@@ -150,6 +153,7 @@ class Head:
             view = self._controller.view
             reliable, transient = self._controller.count_members()
             return HeadState(
+                address=self.address,
                 notes=notes,
                 released=released,
                 strikes=strikes,
@@ -166,7 +170,7 @@ class Head:
 
     def _warn(self, problem: str) -> None:
         """Something about checkpoints that the run goes on from."""
-        self._notes.append(Dated(time.time(), Note("warning", {"reason": problem})))
+        self._notes.append(Dated(wall_s(), Note("warning", {"reason": problem})))
 
     # -- the controller's thread ----------------------------------------------------------------------------
 
@@ -225,7 +229,7 @@ class Head:
 
     def _handle(self, event: ControllerEvent) -> None:
         with self._lock:
-            for command in self._controller.handle(event, time.time()):
+            for command in self._controller.handle(event, wall_s()):
                 self._do(command)
 
     def _do(self, command: ControllerCommand) -> None:
@@ -241,7 +245,7 @@ class Head:
             case Seal():
                 self._sealing.ask(command)
             case Note():
-                self._notes.append(Dated(time.time(), command))
+                self._notes.append(Dated(wall_s(), command))
             case Strike():
                 self._strikes.append(command)
             case Released():

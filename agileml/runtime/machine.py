@@ -34,6 +34,7 @@ from agileml.runtime.keys import KeyPair
 from agileml.runtime.landing import Landing
 from agileml.runtime.saving import MachineStores, Saving
 from agileml.runtime.spec import RunSpec
+from agileml.runtime.steady_clock import wall_s
 from agileml.runtime.transport import Transport
 from agileml.runtime.transport_events import Address, PeerConnected, Received
 from agileml.runtime.warm_up import load_kernels
@@ -185,7 +186,7 @@ class Machine:
             elif isinstance(event, PeerConnected) and event.name == CONTROLLER:
                 self._usage_due_s = 0.0
         for name in self._transport.sending():
-            self.node.heard(name, time.time())
+            self.node.heard(name, wall_s())
         while True:
             try:
                 done = self._inbox.get_nowait()
@@ -197,13 +198,13 @@ class Machine:
             else:
                 self._happened(done)
         if not self._failed:
-            self._do(self.node.tick(time.time()))
+            self._do(self.node.tick(wall_s()))
         if (now_s := time.monotonic()) >= self._usage_due_s:
             self._usage_due_s = now_s + USAGE_S
             self._report_usage()
 
     def _report_usage(self) -> None:
-        now_s = time.time()
+        now_s = wall_s()
         spent_s = self.node.spent.seconds(now_s)
         self._send(CONTROLLER, Usage(now_s, tuple(self._sent), tuple(self._got), spent_s))
 
@@ -213,17 +214,17 @@ class Machine:
             self._meet(message)
             return
         self._got[kind_of(message)] += len(event.header) + sum(array.nbytes for array in event.arrays)
-        started_s = time.time()
+        started_s = wall_s()
         commands = self.node.handle(event.sender, message, started_s)
         if isinstance(message, Push):
-            self.node.spent.folded(time.time() - started_s)
+            self.node.spent.folded(wall_s() - started_s)
         self._do(commands)
 
     def _happened(self, event: NodeEvent) -> None:
-        started_s = time.time()
+        started_s = wall_s()
         commands = self.node.happened(event, started_s)
         if isinstance(event, Computed):  # its own share of the updates is added up at once
-            self.node.spent.folded(time.time() - started_s)
+            self.node.spent.folded(wall_s() - started_s)
         self._do(commands)
 
     def _meet(self, peers: Peers) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agileml.runtime.head import HeadState
 from tests.agileml.engine_rig import reference
 from tests.faults.fault_rig import MF, MLR, FaultRig, job
 
@@ -99,6 +101,20 @@ def test_a_new_controller_knows_the_checkpoints_of_the_one_before(tmp_path: Path
     ran = FaultRig(values, tmp_path).finish()
     assert ran.sha256 == reference(values)
     assert "back to the checkpoint at clock" in ran.of("view")[-1]["reason"]
+
+
+def test_a_wall_clock_that_is_set_back_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = time.time
+
+    def set_back(rig: FaultRig, state: HeadState) -> None:
+        if state.clock > 10:
+            monkeypatch.setattr(time, "time", lambda: right() - 3600.0)
+
+    values = job(MLR, clocks=60, plan=[{"at_clock": 30, "kill": 1}])
+    ran = FaultRig(values, tmp_path, set_back).finish()
+    assert ran.sha256 == reference(values)
+    at_s = [dated.at_s for dated in ran.notes]
+    assert at_s == sorted(at_s)
 
 
 def test_a_slow_machine_is_said_and_stays(tmp_path: Path) -> None:

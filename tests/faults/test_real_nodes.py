@@ -21,6 +21,7 @@ from agileml.config import load
 from agileml.run_folder import EVENTS, read_events
 from agileml.runtime.checkpoint import Check, newest
 from agileml.runtime.checkpoint_store import open_store
+from agileml.runtime.fleet import FleetEvent
 from agileml.runtime.local import LocalCluster, sweep
 from agileml.session import Result
 from tests.agileml.engine_rig import reference
@@ -153,6 +154,42 @@ def test_a_run_whose_driver_was_killed_goes_on_with_other_machines_in_another_st
     last = newest(store, print, Check.CHECKSUMS)
     assert last is not None
     assert last.name.clock == clocks
+
+
+class BusyFleet(KillableFleet):
+    """Once, so busy with something that nobody asks the controller while it dies and comes back."""
+
+    def __init__(self, cluster: LocalCluster, values: Mapping[str, Any], log: Path) -> None:
+        super().__init__(cluster, values)
+        self._log = log
+        self.killed: int | None = None
+
+    def poll(self) -> list[FleetEvent]:
+        events = super().poll()
+        if self.killed is None and self._log.exists() and len(read_events(self._log)) > 100:
+            raylets = {process.pid for process in self._cluster.processes()}
+            (head,) = [
+                process
+                for process in psutil.process_iter(["cmdline"])
+                if "HeadActor" in " ".join(process.info["cmdline"] or [])
+                and any(parent.pid in raylets for parent in process.parents())
+            ]
+            self.killed = head.pid
+            head.kill()
+            time.sleep(6.0)  # Ray has started another by then
+        return events
+
+
+def test_a_controller_that_dies_while_nobody_asks_is_told_everything_again(
+    local_cluster: LocalCluster, tmp_path: Path
+) -> None:
+    values = job(MLR, clocks=20_000)
+    out = tmp_path / "run"
+    fleet = BusyFleet(local_cluster, values, out / EVENTS)
+    result = agileml.run(values, name="busy", fleet=fleet, out=str(out))
+    assert fleet.killed is not None
+    assert result.summary["params_sha256"] == reference(values)
+    assert any("restart of the controller" in view["reason"] for view in log_of(result, "view"))
 
 
 def test_chaos_from_the_command_line(tmp_path: Path) -> None:
