@@ -81,7 +81,13 @@ class Wrecker:
         self._aws.client("ec2").delete_launch_template(LaunchTemplateId=found.resource_id)
 
     def _fleet(self, found: Found) -> None:
-        self._aws.client("ec2").delete_fleets(FleetIds=[found.resource_id], TerminateInstances=True)
+        from botocore.exceptions import ClientError
+
+        try:
+            self._aws.client("ec2").delete_fleets(FleetIds=[found.resource_id], TerminateInstances=True)
+        except ClientError as error:
+            if code_of(error) != "InvalidParameterCombination":  # it has no machines any more
+                raise
 
     def _rule(self, found: Found) -> None:
         events = self._aws.client("events")

@@ -1,0 +1,177 @@
+"""Stacks on moto, with what moto leaves out: launches that are made once per token, and callers that die."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from bidbrain.live.aws_calls import ATTEMPTS
+from bidbrain.live.site import Site
+from bidbrain.live.stack import TAG_STACK, Found, Ground, Step
+from bidbrain.live.stack_aws import Builder, Head, Package
+from bidbrain.live.stack_down import Wrecker
+from bidbrain.live.stack_find import Aws, find
+from tests.aws.layer import REGION, failure
+
+ACCOUNT = "123456789012"
+READS = ("describe_", "list_", "get_", "head_", "can_")
+
+
+@cache
+def plain_aws(url: str) -> Aws:
+    """A client takes a tenth of a second to make."""
+    return Aws(REGION, url)
+
+
+@cache
+def plain_ground(url: str) -> Ground:
+    """moto's list of images is long."""
+    ec2 = plain_aws(url).client("ec2")
+    subnets = {each["AvailabilityZone"]: each["SubnetId"] for each in ec2.describe_subnets()["Subnets"]}
+    image = ec2.describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
+    return Ground(ACCOUNT, image, "/dev/xvda", ec2.describe_vpcs()["Vpcs"][0]["VpcId"], subnets, "p1")
+
+
+class Killed(BaseException):
+    """Whoever called is dead from here on."""
+
+
+class FusedAws:
+    """Clients whose calls that change something may be the caller's last: before it is made, or before its answer."""
+
+    def __init__(self, url: str) -> None:
+        self._aws = plain_aws(url)
+        self.at: tuple[int, str] | None = None  # which change, and `before` or `after` it
+        self.changes: list[str] = []
+        self.seen: Counter[str] = Counter()
+        self.not_yet: set[str] = set()  # instance profiles that EC2 does not know yet
+        self._launched: dict[str, tuple[str, dict[str, Any]]] = {}
+
+    def client(self, service: str, attempts: int = ATTEMPTS) -> Any:
+        return _FusedClient(self, service, self._aws.client(service, attempts))
+
+    def change(self, name: str, call: Any, arguments: Any, request: dict[str, Any]) -> Any:
+        self.changes.append(name)
+        number = len(self.changes)
+        if self.at == (number, "before"):
+            raise Killed(name)
+        answer = self._launch(call, request) if name == "ec2.run_instances" else call(*arguments, **request)
+        if self.at == (number, "after"):
+            raise Killed(name)
+        return answer
+
+    def _launch(self, call: Any, request: dict[str, Any]) -> Any:
+        if request["IamInstanceProfile"]["Name"] in self.not_yet:
+            self.not_yet.clear()
+            self.seen["profile not known"] += 1
+            name = request["IamInstanceProfile"]["Name"]
+            text = f"Value ({name}) for parameter iamInstanceProfile.name is invalid. Invalid IAM Instance Profile name"
+            raise failure("InvalidParameterValue", text, "RunInstances", 400)
+        token, asked = request["ClientToken"], json.dumps(request, sort_keys=True)
+        if token in self._launched:
+            before, answer = self._launched[token]
+            assert before == asked, "IdempotentParameterMismatch"
+            self.seen["same token"] += 1
+            now = self._aws.client("ec2").describe_instances(
+                InstanceIds=[answer["Instances"][0]["InstanceId"]]
+            )
+            return {"Instances": now["Reservations"][0]["Instances"]}
+        answer = call(**request)
+        self._launched[token] = (asked, answer)
+        return answer
+
+
+class _FusedClient:
+    def __init__(self, aws: FusedAws, service: str, client: Any) -> None:
+        self._aws, self._service, self._client = aws, service, client
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._client, name)
+        if name.startswith(READS) or not callable(call):
+            return call
+        return lambda *arguments, **request: self._aws.change(
+            f"{self._service}.{name}", call, arguments, request
+        )
+
+
+class StackRig:
+    """One stack of a name of its own, and what there is of it as AWS says without our code."""
+
+    def __init__(self, url: str, name: str, folder: Path, package: str = "p1") -> None:
+        self.aws = FusedAws(url)
+        self.plain = plain_aws(url)
+        self.site = Site(name=name, region=REGION, zones=("us-east-1a", "us-east-1b"), types=("c5.xlarge",))
+        self.ground = replace(plain_ground(url), package=package)
+        wheel = folder / "package.whl"
+        wheel.write_bytes(b"a wheel")
+        self.package = Package(wheel, "numpy==2\n", package)
+        self.told: list[Step] = []
+        self.slept_s = 0.0
+
+    def _sleep(self, seconds: float) -> None:
+        self.slept_s += seconds
+
+    def up(self) -> Head:
+        self.told.clear()
+        return Builder(self.aws, self.site, self.ground, self.package, self._sleep).up(self.told.append)
+
+    def down(self, keep_data: bool = False) -> None:
+        self.told.clear()
+        Wrecker(self.aws, self.site, ACCOUNT, keep_data, self._sleep).down(self.told.append, limit_s=30)
+
+    def found(self) -> tuple[Found, ...]:
+        return find(self.plain, self.site, ACCOUNT)
+
+    def instances(self) -> list[dict[str, Any]]:
+        """Machines with our tag that have not ended."""
+        what = [{"Name": f"tag:{TAG_STACK}", "Values": [self.site.name]}]
+        answer = self.plain.client("ec2").describe_instances(Filters=what)
+        every = [each for r in answer["Reservations"] for each in r["Instances"]]
+        return [each for each in every if each["State"]["Name"] != "terminated"]
+
+    def leftovers(self) -> list[str]:
+        """Everything that carries our tag or name, machines that have ended excepted; moto asked directly."""
+        name = self.site.name
+        left = [each["InstanceId"] for each in self.instances()]
+        ec2 = self.plain.client("ec2")
+        by_tag = [{"Name": f"tag:{TAG_STACK}", "Values": [name]}]
+        left += [each["GroupId"] for each in ec2.describe_security_groups(Filters=by_tag)["SecurityGroups"]]
+        templates = ec2.describe_launch_templates()["LaunchTemplates"]
+        left += [t["LaunchTemplateName"] for t in templates if t["LaunchTemplateName"] == f"proteus-{name}"]
+        left += [v["VolumeId"] for v in ec2.describe_volumes(Filters=by_tag)["Volumes"]]
+        left += [
+            f["FleetId"]
+            for f in ec2.describe_fleets()["Fleets"]
+            if not f["FleetState"].startswith("deleted")
+            and {"Key": TAG_STACK, "Value": name} in f.get("Tags", [])
+        ]
+        iam = self.plain.client("iam")
+        left += [
+            r["RoleName"] for r in iam.list_roles()["Roles"] if r["RoleName"].startswith(f"proteus-{name}-")
+        ]
+        profiles = iam.list_instance_profiles()["InstanceProfiles"]
+        left += [
+            p["InstanceProfileName"]
+            for p in profiles
+            if p["InstanceProfileName"].startswith(f"proteus-{name}-")
+        ]
+        left += self.plain.client("sqs").list_queues(QueueNamePrefix=f"proteus-{name}").get("QueueUrls", [])
+        left += [
+            r["Name"] for r in self.plain.client("events").list_rules(NamePrefix=f"proteus-{name}")["Rules"]
+        ]
+        parameters = self.plain.client("ssm").describe_parameters()["Parameters"]
+        left += [p["Name"] for p in parameters if p["Name"].startswith(f"/proteus/{name}/")]
+        buckets = self.plain.client("s3").list_buckets()["Buckets"]
+        left += [b["Name"] for b in buckets if b["Name"].startswith(f"proteus-{name}-")]
+        return left
+
+
+def moments(count: int, some: int | None, seed: int) -> list[tuple[int, str]]:
+    """When to die: at every change, or at a few of them drawn by the seed."""
+    every = [(number, when) for number in range(1, count + 1) for when in ("before", "after")]
+    return every if some is None else sorted(random.Random(seed).sample(every, some))
