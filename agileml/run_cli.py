@@ -43,7 +43,9 @@ def run(
     sequential: Annotated[
         bool, typer.Option("--sequential", help="One process without Ray: the reference of the same job.")
     ] = False,
-    stage: Annotated[str | None, typer.Option(metavar="auto|1|2|3", help="Force a stage.")] = None,
+    stage: Annotated[
+        str | None, typer.Option(metavar="auto|thresholds|1|2|3", help="auto, thresholds alone, or a stage.")
+    ] = None,
     resume: Annotated[
         str | None,
         typer.Option(
@@ -100,8 +102,8 @@ def train(
 
 def with_options(job: JobConfig, *, out: str | None, address: str | None, stage: str | None) -> JobConfig:
     """The config with the options of the command line applied. Raises BadParameter."""
-    if stage is not None and stage not in ("auto", "1", "2", "3"):
-        raise typer.BadParameter(f"--stage: found {stage!r}, expected auto, 1, 2 or 3")
+    if stage is not None and stage not in ("auto", "thresholds", "1", "2", "3"):
+        raise typer.BadParameter(f"--stage: found {stage!r}, expected auto, thresholds, 1, 2 or 3")
     options = {"out": out, "address": address, "stage": int(stage) if stage and stage.isdecimal() else stage}
     return job.changed(**{name: value for name, value in options.items() if value is not None})
 

@@ -62,7 +62,7 @@ class Changing:
         return why_change(
             control.view,
             control.members,
-            settings.rule,
+            control.rule,
             control.now_s,
             settings.join_wait_s,
             control.completed,
@@ -136,7 +136,7 @@ class Changing:
         alive = {member.name for member in control.members.alive()}
         return plan_change(
             control.job,
-            control.settings.rule,
+            control.rule,
             running.epoch,
             control.view,
             control.record.committed,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from agileml.core.auto_stage import Patience
 from agileml.core.change_run import ChangeRun
 from agileml.core.commands import ControllerCommand, Halt, HaltKind, Note, Persist, Send
 from agileml.core.cutting import CutRule
@@ -40,6 +41,7 @@ class ControllerSettings:
     expected: int = 1
     seed: int = 0
     checkpoint_every_s: float | None = None
+    auto_stage: Patience | None = None  # None: the rule's thresholds stay as they are
 
 
 class Control:
@@ -77,6 +79,12 @@ class Control:
     def view(self) -> View | None:
         """The durable view."""
         return self.record.view
+
+    @property
+    def rule(self) -> StageRule:
+        """When to be in which stage: as set, or as what was measured has moved it since."""
+        thresholds = self.record.thresholds
+        return replace(self.settings.rule, thresholds=thresholds) if thresholds else self.settings.rule
 
     @property
     def completed(self) -> int:

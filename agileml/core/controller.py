@@ -29,6 +29,7 @@ from agileml.core.control import Control, ControllerSettings
 from agileml.core.events import (
     Admit,
     ControllerEvent,
+    Measured,
     NodeDown,
     NodeLost,
     NodeSeen,
@@ -70,6 +71,7 @@ from agileml.core.saving import Checkpoint
 from agileml.core.tier import Tier
 from agileml.core.triggers import slices_for
 from agileml.core.view import View
+from agileml.core.watching import Watching
 
 __all__ = ["Controller", "ControllerSettings"]
 
@@ -96,6 +98,7 @@ class Controller:
         self._keeping = Keeping(self._control, checkpoint)
         self._changing = Changing(self._control, self._keeping)
         self._playing = Playing(self._control)
+        self._watching = Watching(self._control, settings.auto_stage)
         self._resend_due_s = 0.0
         self._takeover = record.number > 0
 
@@ -167,6 +170,9 @@ class Controller:
                 control.members.up(event.node, event.tier, event.allocation, admitted, now_s)
             case NodeSeen():
                 control.members.heard(event.node, now_s)
+            case Measured():
+                control.members.heard(event.node, now_s)
+                self._watching.measured(event)
             case NodeDown():
                 self._down(event.node, event.reason)
             case NodeLost():
@@ -281,7 +287,9 @@ class Controller:
             for partition, version in status.versions:
                 control.versions[partition] = max(version, control.versions.get(partition, 0))
             # Of this timeline: a late one may be of another.
-            control.out.extend(control.log.add(status.progress))
+            done = list(control.log.add(status.progress))
+            control.out.extend(done)
+            self._watching.clocks(note.fields["seconds"] for note in done)
         if status.progress and control.log.heard is not None:
             control.send(member.name, Heard(control.log.heard))
         if control.running is None and control.view is not None and status.epoch < control.view.epoch:
@@ -291,7 +299,7 @@ class Controller:
         """A machine is ready when it has the slices it would get if it joined now."""
         assert member.status is not None
         control = self._control
-        wanted = slices_for(member, control.members, control.settings.rule, control.job.slices)
+        wanted = slices_for(member, control.members, control.rule, control.job.slices)
         if wanted & ~member.status.loaded:
             control.send(member.name, Load(wanted))
             return False
@@ -319,6 +327,8 @@ class Controller:
         if control.writing is not None:
             return
         if self._changing.begin() or self._keeping.begin_save() or self._keeping.commit():
+            return
+        if self._watching.decide():
             return
         may_end = control.plan.is_over or self._keeping.ending.is_stopping
         if self._keeping.is_done and may_end and control.is_quiet:
@@ -358,7 +368,9 @@ class Controller:
             assert record.view is not None
             control.out.append(Finished(record.committed.clock, record.view.backup))
         elif record.view is not before.view:
+            started_s = control.running.started_s if control.running else control.now_s
             self._changing.committed(before)
+            self._watching.changed(control.now_s - started_s)
         elif record.claimed != before.claimed:
             self._changing.claimed()
         elif record.committed != before.committed:

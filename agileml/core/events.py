@@ -43,6 +43,20 @@ class NodeSeen:
 
 
 @dataclass(frozen=True)
+class Measured:
+    """A machine is there; by its clock `at_s` it had received so many bytes of parameters, updates and parts of cuts,
+    and its worker had computed, and waited for its pushes, for so many seconds."""
+
+    node: str
+    at_s: float
+    pulled: int
+    pushed: int
+    cut: int
+    compute_s: float
+    push_s: float
+
+
+@dataclass(frozen=True)
 class Admit:
     """This machine may become a member."""
 
@@ -118,6 +132,7 @@ ControllerEvent = (
     | NodeDown
     | NodeLost
     | NodeSeen
+    | Measured
     | Admit
     | Notice
     | NoticeCancelled

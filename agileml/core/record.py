@@ -19,6 +19,7 @@ class Record:
     committed: CutId = INITIAL
     plan_fired: int = 0
     finished: bool = False
+    thresholds: tuple[float, float] | None = None  # of stages, where they were moved
 
     def to_text(self) -> str:
         """One JSON object; `from_text` reads it back."""
@@ -31,6 +32,7 @@ class Record:
                 "committed": [self.committed.clock, self.committed.epoch],
                 "plan_fired": self.plan_fired,
                 "finished": self.finished,
+                "thresholds": self.thresholds,
             }
         )
 
@@ -46,4 +48,5 @@ class Record:
             committed=CutId(*plain["committed"]),
             plan_fired=plain["plan_fired"],
             finished=plain["finished"],
+            thresholds=tuple(plain["thresholds"]) if plain.get("thresholds") else None,
         )

@@ -42,7 +42,7 @@ from agileml.runtime.spec import RunSpec
 from agileml.runtime.steady_clock import wall_s
 from agileml.runtime.store import Store
 from agileml.runtime.transport_events import Address, PeerConnected, PeerLost, Received
-from agileml.runtime.wiring import KINDS, Peers, Usage, open_transport, run_codec
+from agileml.runtime.wiring import KINDS, Peers, Usage, measured, open_transport, run_codec
 
 TICK_S = 0.02
 
@@ -198,7 +198,7 @@ class Head:
                     if isinstance(message, Usage):
                         with self._lock:
                             self._usage[event.sender] = message
-                        self._handle(NodeSeen(event.sender))
+                        self._handle(measured(event.sender, message))
                     else:
                         self._handle(ReceivedMessage(event.sender, message))
                 case PeerConnected():

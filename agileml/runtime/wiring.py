@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
+from agileml.core.events import Measured
 from agileml.core.messages import Copy, Get, Message, Params, Part, PartAck, Pull, Push
+from agileml.core.time_spent import DOING, Doing
 from agileml.runtime.codec import Codec
 from agileml.runtime.keys import KeyPair
 from agileml.runtime.transport import Transport
@@ -42,6 +44,21 @@ class Usage:
     bytes_sent: tuple[int, ...]
     bytes_received: tuple[int, ...]
     spent_s: tuple[float, ...]
+
+
+def measured(node: str, usage: Usage) -> Measured:
+    """What the controller makes of it."""
+    received = dict(zip(KINDS, usage.bytes_received, strict=True))
+    spent_s = dict(zip(DOING, usage.spent_s, strict=True))
+    return Measured(
+        node,
+        usage.at_s,
+        received["pull"],
+        received["push"],
+        received["cut"],
+        spent_s[Doing.COMPUTE],
+        spent_s[Doing.PUSH],
+    )
 
 
 def kind_of(message: object) -> int:

@@ -84,7 +84,7 @@ MISTAKES = [
     (["job.yaml", "--set", "data={kind: npz, path: nan.npz}"], "--set data={kind: npz, path: nan.npz}: data.path: "),
     (["job.yaml", "--set", "data={kind: npz, path: empty}"], "--set data={kind: npz, path: empty}: data.path: "),
     (["job.yaml", "--set", "application=json:Nothing"], "--set application=json:Nothing: application: "),
-    (["job.yaml", "--stage", "4"], "--stage: found '4', expected auto, 1, 2 or 3"),
+    (["job.yaml", "--stage", "4"], "--stage: found '4', expected auto, thresholds, 1, 2 or 3"),
     (["job.yaml", "--address", "127.0.0.1:1"], "address: nobody listens at 127.0.0.1:1 (Connection refused)"),
     (["job.yaml", "--address", "here"], "address: found 'here', expected host:port, http://host:port or auto"),
     (["job.yaml", "--out", "taken"], "out: taken holds another run (found summary.json), expected a new or"),
