@@ -58,7 +58,7 @@ def _settings(value: Any) -> Any:
 
 def _stage(value: Any) -> Any:
     if isinstance(value, bool):  # True == 1, but nobody means it
-        raise ConfigError(f"found {show(value)}, expected auto, 1, 2 or 3")
+        raise ConfigError(f"found {show(value)}, expected auto, thresholds, 1, 2 or 3")
     return value
 
 
@@ -262,7 +262,7 @@ class JobConfig(Section):
     trusted_network: bool = False
 
     machines: Machines = Machines()
-    stage: Annotated[Literal["auto", 1, 2, 3], BeforeValidator(_stage)] = "auto"
+    stage: Annotated[Literal["auto", "thresholds", 1, 2, 3], BeforeValidator(_stage)] = "auto"
     stage_thresholds: Annotated[
         tuple[Positive, Positive], Field(strict=False), AfterValidator(_thresholds)
     ] = (1.0, 15.0)
