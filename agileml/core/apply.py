@@ -20,12 +20,21 @@ State = list[Array]  # an optimizer's arrays of one block, each of the block's s
 
 
 @dataclass(frozen=True)
+class Undo:
+    """Rows of a sparse table that a clock changed (ascending), and what they and their optimizer state held before."""
+
+    rows: Array
+    values: Array
+    state: tuple[Array, ...]
+
+
+@dataclass(frozen=True)
 class Applied:
-    """A partition after a clock. `undo` has the rows of each sparse table that changed and their old values."""
+    """A partition after a clock. `undo` has what changed of each sparse table."""
 
     blocks: tuple[Array, ...]
     state: tuple[State, ...]
-    undo: tuple[Sparse | None, ...]
+    undo: tuple[Undo | None, ...]
 
 
 def initial_state(
@@ -58,7 +67,7 @@ def apply_total(
     """
     new_blocks: list[Array] = []
     new_state: list[State] = []
-    undo: list[Sparse | None] = []
+    undo: list[Undo | None] = []
     for table, block, slots, update in zip(tables, blocks, state, total.blocks, strict=True):
         before = None
         if isinstance(update, Sparse):
@@ -93,25 +102,25 @@ def _apply_whole(
 
 def _apply_rows(
     table: Table, block: Array, state: State, update: Sparse, clock: int, optimizer: Optimizer
-) -> Sparse:
+) -> Undo:
     rows = update.rows
     old = block[rows]
+    old_state = tuple(array[rows] for array in state)
     if table.update is Update.STEP:
         block[rows] = old + update.values
     else:
-        touched = [array[rows] for array in state]
         new, touched = take_step(
             optimizer,
             clock,
             old.reshape(-1),
             np.ascontiguousarray(update.values).reshape(-1),
-            [array.reshape(-1) for array in touched],
+            [array.reshape(-1) for array in old_state],
             in_place=False,
         )
         block[rows] = new.reshape(old.shape)
         for array, values in zip(state, touched, strict=True):
             array[rows] = values.reshape(old.shape)
-    return Sparse(rows, old)
+    return Undo(rows, old, old_state)
 
 
 def read_rows(block: Array, rows: Array, undo: Sparse | None = None) -> Array:

@@ -3,21 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from agileml.core.messages import CONTROLLER, Cut, Part, PartAck, ShardState, Stored
+from agileml.core.cuts import completed
+from agileml.core.messages import (
+    CONTROLLER,
+    Cut,
+    Part,
+    PartAck,
+    PartRefused,
+    Rows,
+    ShardCopy,
+    ShardState,
+    Stored,
+)
 from agileml.core.server import SendTo
 from agileml.core.view import INITIAL, CutId, View
 
 
+@dataclass(frozen=True)
+class _Arriving:
+    """A partition's part of the open cut: whole, or (`only`) what changed since the committed one."""
+
+    name: CutId
+    cut: Cut
+    only: Rows | None
+
+
 @dataclass
 class Backup:
-    """Holds cuts. A part counts as committed only when the controller says that the whole cut is."""
+    """Holds cuts. A part counts as committed only when the controller says that the whole cut is.
+
+    Until then the rows of an arriving cut lie beside the committed one; then they are written into it. What others were
+    given of it stays as it is: the first write after that is to a copy.
+    """
 
     send: SendTo
     committed: CutId = INITIAL
     _cuts: dict[int, tuple[CutId, Cut]] = field(default_factory=dict)  # partition -> its part, committed
-    _arriving: dict[int, tuple[CutId, Cut]] = field(default_factory=dict)
+    _owned: set[int] = field(default_factory=set)  # partitions whose committed part nobody else refers to
+    _arriving: dict[int, _Arriving] = field(default_factory=dict)
     _staged: dict[tuple[int, int], tuple[CutId, Cut]] = field(default_factory=dict)  # (epoch, partition)
 
     def part(self, owner: str, message: Part) -> None:
@@ -25,8 +50,11 @@ class Backup:
         self.commit(message.committed)
         name = CutId(message.cut.clock, message.epoch)
         known = self._arriving.get(message.partition)
-        if name > self.committed and (known is None or known[0] <= name):
-            self._arriving[message.partition] = (name, message.cut)
+        if name > self.committed and (known is None or known.name <= name):
+            if message.only is not None and message.only.base != self.name(message.partition):
+                self.send(owner, PartRefused(message.epoch, message.partition, name.clock))
+                return
+            self._arriving[message.partition] = _Arriving(name, message.cut, message.only)
             self.send(CONTROLLER, Stored(message.epoch, message.partition, name.clock))
         self.send(owner, PartAck(message.epoch, message.partition, name.clock))
 
@@ -34,12 +62,23 @@ class Backup:
         """The cut `committed` is durable: its parts replace the ones before."""
         if committed <= self.committed:
             return
-        self.committed = committed
-        for partition, (name, cut) in list(self._arriving.items()):
-            if name == committed:
-                self._cuts[partition] = (name, cut)
-            if name <= committed:
+        for partition, arriving in list(self._arriving.items()):
+            if arriving.name == committed:
+                self._merge(partition, arriving)
+            if arriving.name <= committed:
                 del self._arriving[partition]
+        self.committed = committed
+
+    def _merge(self, partition: int, arriving: _Arriving) -> None:
+        cut, only = arriving.cut, arriving.only
+        if only is not None:
+            name, base = self._cuts[partition]
+            assert name == only.base, (partition, name, only.base)
+            cut = completed(cut, only, base, in_place=partition in self._owned)
+            self._owned.add(partition)
+        else:
+            self._owned.discard(partition)
+        self._cuts[partition] = (arriving.name, cut)
 
     def held(self) -> tuple[tuple[int, ShardState], ...]:
         """The partitions whose part of the committed cut is here, and its coverage."""
@@ -49,20 +88,39 @@ class Backup:
             if name == self.committed
         )
 
+    def name(self, partition: int) -> CutId | None:
+        """The committed cut, if the partition's part of it is here."""
+        name, _ = self._cuts.get(partition, (None, None))
+        return name if name == self.committed else None
+
     def cut(self, partition: int) -> Cut | None:
         """The partition's part of the committed cut, if it is here."""
-        name, cut = self._cuts.get(partition, (None, None))
-        return cut if name == self.committed else None
+        if self.name(partition) is None:
+            return None
+        self._owned.discard(partition)
+        return self._cuts[partition][1]
 
     def parts(self) -> Iterator[tuple[int, CutId, Cut]]:
         """(partition, name, cut) of everything that is committed here."""
         for partition, (name, cut) in sorted(self._cuts.items()):
+            self._owned.discard(partition)
             yield partition, name, cut
 
     def arrived(self, partition: int) -> Cut | None:
-        """The partition's part of the open cut, if it is here."""
+        """The partition's part of the open cut, if it is here: a whole copy."""
         arriving = self._arriving.get(partition)
-        return arriving[1] if arriving else None
+        if arriving is None or arriving.only is None:
+            return arriving.cut if arriving else None
+        return completed(arriving.cut, arriving.only, self._cuts[partition][1], in_place=False)
+
+    def completed(self, partition: int, copy: ShardCopy) -> ShardCopy | None:
+        """A shard on its way here, with what is only here of it; None when that is here no more."""
+        if copy.only is None:
+            return copy
+        if copy.only.base != self.name(partition):
+            return None
+        cut = completed(copy.cut, copy.only, self._cuts[partition][1], in_place=False)
+        return replace(copy, cut=cut, only=None)
 
     def prepare(self, committed: CutId, tag: int) -> None:
         """A change begins. What was staged for the durable view counts, though it was never announced here."""
@@ -75,6 +133,7 @@ class Backup:
             known = self._cuts.get(partition)
             if staged_for == epoch and (known is None or known[0] < name):
                 self._cuts[partition] = (name, cut)
+                self._owned.discard(partition)
         self._staged.clear()
 
     def stage(self, epoch: int, partition: int, name: CutId, cut: Cut) -> None:
@@ -90,11 +149,10 @@ class Backup:
         mine = {p for p, node in enumerate(view.backup) if node == me}
         self._unstage(view.epoch)
         self._cuts = {p: named for p, named in self._cuts.items() if p in mine}
-        self._arriving = {
-            p: (name, cut) for p, (name, cut) in self._arriving.items() if name.epoch == view.epoch
-        }
+        self._owned &= mine
+        self._arriving = {p: part for p, part in self._arriving.items() if part.name.epoch == view.epoch}
 
     def resend(self) -> None:
         """Tell the controller again of parts that it has not committed."""
-        for partition, (name, _) in self._arriving.items():
-            self.send(CONTROLLER, Stored(name.epoch, partition, name.clock))
+        for partition, arriving in self._arriving.items():
+            self.send(CONTROLLER, Stored(arriving.name.epoch, partition, arriving.name.clock))

@@ -48,6 +48,17 @@ class Cut:
 
 
 @dataclass(frozen=True)
+class Rows:
+    """A cut that goes with this has of sparse tables only these rows (None: the whole table), as they are in it.
+
+    All others are as in the cut `base`.
+    """
+
+    base: CutId
+    by_table: tuple[Array | None, ...]
+
+
+@dataclass(frozen=True)
 class Previous:
     """The version before the newest: whole blocks of dense tables, old values of changed rows of sparse ones."""
 
@@ -57,11 +68,17 @@ class Previous:
 
 @dataclass(frozen=True)
 class ShardCopy:
-    """A shard on its way to another server: a cut at its own version, and what is open."""
+    """A shard on its way to another server: a cut at its own version, and what is open.
+
+    `only`: the cut has but the rows that changed since one that the other has. `changed`: what changed since the
+    committed cut, for the next one.
+    """
 
     cut: Cut
     previous: Previous | None
     pending: tuple[tuple[int, FoldCopy], ...]
+    only: Rows | None = None
+    changed: Rows | None = None
 
 
 # -- workers and servers ------------------------------------------------------------------------------------
@@ -147,17 +164,27 @@ class Ack:
 
 @dataclass(frozen=True)
 class Part:
-    """A partition's part of the open cut, for its backup."""
+    """A partition's part of the open cut, for its backup; `only`: what changed since the one that the backup has."""
 
     epoch: int
     partition: int
     committed: CutId
     cut: Cut
+    only: Rows | None = None
 
 
 @dataclass(frozen=True)
 class PartAck:
     """The backup has it."""
+
+    epoch: int
+    partition: int
+    clock: int
+
+
+@dataclass(frozen=True)
+class PartRefused:
+    """The backup has not what the part's rows are relative to: send the whole."""
 
     epoch: int
     partition: int
@@ -264,12 +291,13 @@ class Fetch:
 
 @dataclass(frozen=True)
 class Get:
-    """Node to source: send me that."""
+    """Node to source: send me that. `have`: of a shard only what changed since this cut, if that is known."""
 
     epoch: int
     partition: int
     role: Role
     source: Source
+    have: CutId | None = None
 
 
 @dataclass(frozen=True)
@@ -386,6 +414,7 @@ Message = (
     | GroupFailed
     | Part
     | PartAck
+    | PartRefused
     | Stored
     | NameCut
     | Missed

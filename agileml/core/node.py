@@ -49,6 +49,7 @@ from agileml.core.messages import (
     Params,
     Part,
     PartAck,
+    PartRefused,
     Pause,
     Prepare,
     Promise,
@@ -130,7 +131,9 @@ class Node:
                 self._status_due_s = now_s
             case PartSaved():
                 self._send(CONTROLLER, event.outcome)
-                self._outcomes[event.outcome.partition] = event.outcome
+                known = self._outcomes.get(event.outcome.partition)
+                if known is None or known.cut <= event.outcome.cut:  # the newest is asked for again
+                    self._outcomes[event.outcome.partition] = event.outcome
             case Met() if self.reducer:
                 self.reducer.met(event)
             case Reduced() if self.reducer:
@@ -238,6 +241,8 @@ class Node:
                 self.backup.part(sender, message)
             case PartAck() if message.epoch == self.promised:
                 self.server.part_acked(message)
+            case PartRefused() if message.epoch == self.promised:
+                self.server.part_refused(message)
             case Get() if message.epoch == self.promised:
                 self._give(sender, message)
             case Copy() if message.epoch == self.promised:
@@ -335,7 +340,8 @@ class Node:
         return True
 
     def _ask_for(self, fetch: Fetch) -> None:
-        self._send(fetch.source.node, Get(fetch.epoch, fetch.partition, fetch.role, fetch.source))
+        have = self.backup.name(fetch.partition) if fetch.source.kind is Kind.SHARD else None
+        self._send(fetch.source.node, Get(fetch.epoch, fetch.partition, fetch.role, fetch.source, have))
 
     def _give(self, sender: str, message: Get) -> None:
         if message.source.kind is Kind.BACKUP:
@@ -347,13 +353,15 @@ class Node:
             self._send(sender, Copy(message.epoch, message.partition, message.role, copy))
 
     def _got(self, message: Copy) -> None:
-        fetch = self._fetching.pop((message.partition, message.role), None)
-        if fetch is None:
+        fetch = self._fetching.get((message.partition, message.role))
+        copy = self.backup.completed(message.partition, message.copy) if fetch is not None else None
+        if fetch is None or copy is None:
             return
+        del self._fetching[message.partition, message.role]
         if message.role is Role.OWNER:
-            self.server.install(fetch, message.copy)
+            self.server.install(fetch, copy)
         else:
-            self.backup.stage(message.epoch, message.partition, fetch.committed, message.copy.cut)
+            self.backup.stage(message.epoch, message.partition, fetch.committed, copy.cut)
             self._send(CONTROLLER, Installed(message.epoch, message.partition, Role.BACKUP))
 
     def _announce(self, message: Announce, now_s: float) -> None:

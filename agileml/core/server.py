@@ -8,6 +8,7 @@ between the two, because after a promise nothing of the older epoch is obeyed.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 from agileml.application import Array
@@ -27,6 +28,7 @@ from agileml.core.messages import (
     Params,
     Part,
     PartAck,
+    PartRefused,
     Prepare,
     Progress,
     Pull,
@@ -186,13 +188,13 @@ class Server:
         """Send the open cut's part to the backup once it is taken and the backup is known."""
         if self._next is None or self._view is None or self._view.epoch != self._next.epoch:
             return
-        cut = shard.own_cuts.get(self._next)
-        if cut is None:
-            return
+        part = shard.part(self._next)
         known = self._unacked.get(partition)
-        if known and known.epoch == self._next.epoch and known.cut.clock == cut.clock:
+        if part is None or (
+            known and known.epoch == self._next.epoch and known.cut.clock == self._next.clock
+        ):
             return
-        self._unacked[partition] = Part(self._next.epoch, partition, self._committed, cut)
+        self._unacked[partition] = Part(self._next.epoch, partition, self._committed, *part)
         self._send(self._view.backup[partition], self._unacked[partition])
 
     def part_acked(self, message: PartAck) -> None:
@@ -200,6 +202,19 @@ class Server:
         part = self._unacked.get(message.partition)
         if part and part.epoch == message.epoch and part.cut.clock == message.clock:
             del self._unacked[message.partition]
+            if shard := self._served(message.partition, message.epoch):
+                shard.stored()
+
+    def part_refused(self, message: PartRefused) -> None:
+        """The backup lacks the cut that the rows are relative to: send the whole."""
+        part = self._unacked.get(message.partition)
+        shard = self._served(message.partition, message.epoch)
+        name = CutId(message.clock, message.epoch)
+        if self._view is None or part is None or shard is None or part.only is None or name != self._next:
+            return
+        if part.cut.clock == message.clock and (whole := shard.own_cut(name)) is not None:
+            self._unacked[message.partition] = replace(part, cut=whole, only=None)
+            self._send(self._view.backup[message.partition], self._unacked[message.partition])
 
     def resend(self) -> None:
         """Parts that no backup has acknowledged."""
@@ -242,7 +257,7 @@ class Server:
     def own_cut(self, partition: int, tag: int) -> Cut | None:
         """The own copy of the committed cut."""
         shard = self._served(partition, tag)
-        return shard.own_cuts.get(self._committed) if shard else None
+        return shard.own_cut(self._committed) if shard else None
 
     def shard_cut(self, partition: int, tag: int) -> Cut | None:
         """The frozen shard at its own version."""
@@ -253,7 +268,7 @@ class Server:
         """What a new owner asked for, if it is here."""
         if message.source.kind is Kind.SHARD:
             shard = self._served(message.partition, tag)
-            return shard.copy() if shard else None
+            return shard.copy(message.have) if shard else None
         cut = self.own_cut(message.partition, tag)
         return ShardCopy(cut, None, ()) if cut else None
 
@@ -261,7 +276,7 @@ class Server:
         """Stage a copy under a new epoch."""
         shard = Shard.restored(self.job, copy)
         if message.source.kind not in (Kind.SHARD, Kind.INITIAL):  # the start is made anew when it is needed
-            shard.own_cuts[message.committed] = copy.cut
+            shard.begin_from(message.committed)
         self._copies.setdefault(message.partition, {})[message.epoch] = shard
         self._send(CONTROLLER, Installed(message.epoch, message.partition, Role.OWNER))
 

@@ -8,16 +8,17 @@ place, so whatever leaves the shard is a copy.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from agileml.application import Array
 from agileml.core.apply import Applied, apply_total, initial_state, read_rows
+from agileml.core.cuts import CutMark, RowLog, changed_rows, put_back
 from agileml.core.fold import Contribution, Fold
 from agileml.core.job import Job
 from agileml.core.layout import Sparse
-from agileml.core.messages import Cut, Previous, Progress, ShardCopy, ShardState
+from agileml.core.messages import Cut, Previous, Progress, Rows, ShardCopy, ShardState
 from agileml.core.view import CutId
 from straggler.consistency import Read
 from straggler.coverage import Units, Verdict, judge, union
@@ -26,7 +27,7 @@ from straggler.coverage import Units, Verdict, judge, union
 class Shard:
     """The authoritative copy of a partition, or one on its way to become it.
 
-    `own_cuts` are whole copies at the committed cut and at the open one. `cut_at` names the next one to take.
+    It can go back to the committed cut and to the open one. `cut_at` names the next one to take.
     """
 
     def __init__(self, job: Job, cut: Cut) -> None:
@@ -41,7 +42,9 @@ class Shard:
             clock: list(b) for clock, b in cut.counted
         }  # applied on arrival
         self.progress: list[Progress] = list(cut.progress)
-        self.own_cuts: dict[CutId, Cut] = {}
+        self._base: CutMark | None = None  # the committed cut
+        self._open: CutMark | None = None
+        self._part: tuple[Cut, Rows | None] | None = None  # of the open cut, until its backup has it
         self.cut_at: CutId | None = None
         self._losses: dict[int, tuple[float, int]] = {}  # of clocks that are applied on arrival
 
@@ -153,6 +156,10 @@ class Shard:
             state_in_place=self._owns_state,
         )
         self.blocks, self.state = applied.blocks, applied.state
+        if (mark := self._open or self._base) is not None:
+            for log, undo in zip(mark.logs, applied.undo, strict=True):
+                if log is not None and undo is not None:
+                    log.note(undo.rows, (undo.values, *undo.state))
         self._owns_state = self._owns_state or all(
             table.sparse or update is not None or not slots
             for table, update, slots in zip(job.layout.tables, total.blocks, self.state, strict=True)
@@ -168,47 +175,119 @@ class Shard:
     # -- cuts and moves -------------------------------------------------------------------------------------
 
     def take_cut(self, name: CutId) -> None:
-        """Keep a whole copy at this version as an own cut."""
+        """Open a cut at this version: what changed since the committed one is copied, once, for the backup."""
         assert name.clock == self.version, (name, self.version)
-        self.own_cuts[name] = self._cut()
+        assert self._open is None, self._open
+        only = self._changed()
+        self._part = self._cut(only.by_table if only is not None else None), only
+        self._open = self._mark(name)
         self.cut_at = None
 
-    def _cut(self) -> Cut:
-        self._owns_state = False
-        slots = self.job.optimizer.slots
-        empty = np.empty(0, np.float32)
-        state = tuple(
-            self._own(tuple(arrays[slot] if arrays else empty for arrays in self.state))
-            for slot in range(slots)
+    def _changed(self) -> Rows | None:
+        """What changed since the committed cut; None where it is not known."""
+        if self._base is None:
+            return None
+        return Rows(
+            self._base.name, changed_rows([mark for mark in (self._base, self._open) if mark is not None])
         )
+
+    def begin_from(self, name: CutId, changed: Rows | None = None) -> None:
+        """This shard, as it is, is the committed cut `name`; or it differs from it in the rows that `changed` says."""
+        self._base = self._mark(name, is_known=changed is None)
+        for log, rows in zip(self._base.logs, changed.by_table if changed else (), strict=False):
+            if log is not None:
+                log.mark(rows if rows is not None else slice(None))
+
+    def _mark(self, name: CutId, *, is_known: bool = True) -> CutMark:
+        nothing = tuple(np.empty(0, np.int32) if table.sparse else None for table in self.job.layout.tables)
+        logs = tuple(
+            RowLog(len(block)) if table.sparse else None
+            for table, block in zip(self.job.layout.tables, self.blocks, strict=True)
+        )
+        return CutMark(name, self._cut(nothing), logs, is_known)
+
+    def part(self, name: CutId) -> tuple[Cut, Rows | None] | None:
+        """The open cut for its backup: what changed since the committed one, or all of it."""
+        return self._part if self._open is not None and self._open.name == name else None
+
+    def stored(self) -> None:
+        """The backup has its part of the open cut."""
+        self._part = None
+
+    @property
+    def own_cuts(self) -> Mapping[CutId, Cut]:
+        """The cuts that this shard can go back to by itself; what they have of sparse tables takes `own_cut`."""
+        marks = (self._base, self._open)
+        return {mark.name: mark.cut for mark in marks if mark is not None and mark.is_known}
+
+    def own_cut(self, name: CutId) -> Cut | None:
+        """A whole copy of the committed cut or of the open one."""
+        if name not in self.own_cuts:
+            return None
+        newest_first = [mark for mark in (self._open, self._base) if mark is not None]
+        names = [mark.name for mark in newest_first]
+        return put_back(self._cut(), newest_first[: names.index(name) + 1])
+
+    def forget_cuts(self, committed: CutId | None = None, open_: CutId | None = None) -> None:
+        """`committed` is the committed cut now; another one that was open is given up, unless it is `open_`."""
+        base, opened = self._base, self._open
+        if opened is not None and opened.name == committed:
+            self._base, self._open, self._part = opened, None, None
+            return
+        if opened is not None and opened.name != open_:
+            if base is not None:  # what changed since is what changed until then, and after
+                for log, later in zip(base.logs, opened.logs, strict=True):
+                    if log is not None and later is not None:
+                        log.absorb(later)
+            self._open = self._part = None
+        if base is not None and base.name != committed:
+            self._base = None
+
+    def _cut(self, rows: Sequence[Array | None] | None = None) -> Cut:
+        """This version: arrays that no later step changes. `rows`: of sparse tables only these (None: all)."""
+        self._owns_state = False
+        if rows is None:
+            rows = (None,) * len(self.blocks)
+
+        def own(arrays: Sequence[Array]) -> tuple[Array, ...]:
+            return tuple(
+                array if not table.sparse or not array.size else array.copy() if some is None else array[some]
+                for table, array, some in zip(self.job.layout.tables, arrays, rows, strict=True)
+            )
+
+        empty = np.empty(0, np.float32)
+        slots = range(self.job.optimizer.slots)
+        state = tuple(own([arrays[slot] if arrays else empty for arrays in self.state]) for slot in slots)
         counted = tuple((clock, tuple(sorted(self.counted[clock]))) for clock in sorted(self.counted))
-        return Cut(self.version, self._own(self.blocks), state, counted, tuple(self.progress))
+        return Cut(self.version, own(self.blocks), state, counted, tuple(self.progress))
 
     def _own(self, blocks: Sequence[Array]) -> tuple[Array, ...]:
-        """Blocks that no later step changes: copies of sparse tables, the arrays themselves of dense ones."""
+        """Blocks that are this shard's alone: copies of sparse tables, the arrays themselves of dense ones."""
         return tuple(
             block.copy() if table.sparse else block
             for table, block in zip(self.job.layout.tables, blocks, strict=True)
         )
-
-    def forget_cuts(self, *keep: CutId | None) -> None:
-        """Drop all own cuts but those named."""
-        self.own_cuts = {name: cut for name, cut in self.own_cuts.items() if name in keep}
 
     def forget_progress(self, before: int) -> None:
         """Drop the progress of clocks < `before`: the controller knows it."""
         if self.progress and self.progress[0].clock < before:
             self.progress = [entry for entry in self.progress if entry.clock >= before]
 
-    def copy(self) -> ShardCopy:
-        """Everything another server needs to go on from here."""
+    def copy(self, have: CutId | None = None) -> ShardCopy:
+        """Everything another server needs to go on from here; what changed, if it has the committed cut `have`."""
         pending = tuple((clock, self.pending[clock].copied()) for clock in sorted(self.pending))
-        return ShardCopy(self._cut(), self.previous, pending)
+        changed = self._changed()
+        only = changed if changed is not None and changed.base == have else None
+        cut = self._cut(only.by_table if only is not None else None)
+        return ShardCopy(cut, self.previous, pending, only, changed)
 
     @classmethod
     def restored(cls, job: Job, copy: ShardCopy) -> Shard:
         """The shard that `copy` was taken of."""
+        assert copy.only is None, "the rest of it is to be added first"
         shard = cls(job, copy.cut)
+        if copy.changed is not None:
+            shard.begin_from(copy.changed.base, copy.changed)
         shard.previous = copy.previous
         shard.pending = {
             clock: Fold.restored(fold, deterministic=job.deterministic) for clock, fold in copy.pending

@@ -107,14 +107,16 @@ def test_a_cut_is_taken_at_its_clock_and_does_not_change_afterwards():
     shard = make_shard()
     shard.cut_at = CutId(2, 5)
     advance(shard, 2)
-    cut = shard.own_cuts[CutId(2, 5)]
+    (cut, only), whole = shard.part(CutId(2, 5)), shard.own_cut(CutId(2, 5))
     now = (bits(shard.blocks), cut.clock)
     kept = [bits(cut.blocks), [bits(slot) for slot in cut.state]]
     advance(shard, 2)
-    assert (bits(cut.blocks), cut.clock) == now
-    assert [bits(cut.blocks), [bits(slot) for slot in cut.state]] == kept
+    assert only is None, "there is nothing yet that it could be relative to"
+    for again in (cut, whole, shard.own_cut(CutId(2, 5))):
+        assert (bits(again.blocks), again.clock) == now
+        assert [bits(again.blocks), [bits(slot) for slot in again.state]] == kept
     shard.forget_cuts(CutId(4, 5), None)
-    assert shard.own_cuts == {}
+    assert shard.own_cuts == {} and shard.own_cut(CutId(2, 5)) is None
 
 
 @pytest.mark.parametrize("algorithm", ["sgd", "momentum", "adam"])
@@ -122,7 +124,7 @@ def test_a_shard_that_goes_on_from_a_cut_ends_with_the_same_bits(algorithm):
     shard = make_shard(algorithm=algorithm)
     shard.cut_at = CutId(2, 1)
     advance(shard, 5)
-    again = Shard(shard.job, shard.own_cuts[CutId(2, 1)])
+    again = Shard(shard.job, shard.own_cut(CutId(2, 1)))
     assert again.version == 2
     advance(again, 3)
     assert bits(again.blocks) == bits(shard.blocks)
@@ -179,7 +181,7 @@ def test_asp_applies_on_arrival_each_unit_once_and_says_so_in_its_cuts():
     shard.cut_at = CutId(1, 1)
     advance(shard)
     assert shard.own_cuts[CutId(1, 1)].counted == ((3, (1,)),)
-    again = Shard(shard.job, shard.own_cuts[CutId(1, 1)])
+    again = Shard(shard.job, shard.own_cut(CutId(1, 1)))
     assert push(again, 3, 0) is Verdict.DUPLICATE
 
 

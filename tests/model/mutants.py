@@ -35,6 +35,7 @@ class Mutant:
 
 
 NODE, SERVER, SHARD = "agileml/core/node.py", "agileml/core/server.py", "agileml/core/shard.py"
+CUTS = "agileml/core/cuts.py"
 WORKER, BACKUP = "agileml/core/worker.py", "agileml/core/backup.py"
 CHANGE, CHANGING, CONTROLLER = (
     "agileml/core/change.py",
@@ -132,8 +133,8 @@ MUTANTS = (
     Mutant(
         "the version before does not move",
         SHARD,
-        "return ShardCopy(self._cut(), self.previous, pending)",
-        "return ShardCopy(self._cut(), None, pending)",
+        "return ShardCopy(cut, self.previous, pending, only, changed)",
+        "return ShardCopy(cut, None, pending, only, changed)",
         "bsp",
         "a new owner cannot serve redone work",
     ),
@@ -157,8 +158,8 @@ MUTANTS = (
     Mutant(
         "momentum is overwritten under a cut",
         SHARD,
-        "self._owns_state = False\n        slots",
-        "slots",
+        "self._owns_state = False\n        if rows is None",
+        "if rows is None",
         "bsp",
         "a rollback to the own copy has a momentum of later",
     ),
@@ -320,10 +321,50 @@ MUTANTS = (
         "sparse tables change in place, and the cut with them",
     ),
     Mutant(
+        "what changed is forgotten when a cut is aborted",
+        SHARD,
+        "log.absorb(later)",
+        "pass",
+        "bsp",
+        "the next cut lacks rows that changed before the aborted one; the own copy has values of later",
+    ),
+    Mutant(
+        "values of later writes are put aside",
+        CUTS,
+        "is_first = ~self._is_changed[rows]",
+        "is_first = np.ones(len(rows), bool)",
+        "bsp",
+        "the own copy of a cut has values of later",
+    ),
+    Mutant(
+        "a moved shard takes itself for the committed cut",
+        SHARD,
+        "log.mark(rows if rows is not None else slice(None))",
+        "pass",
+        "bsp",
+        "the next cut lacks rows that changed before the move",
+    ),
+    Mutant(
+        "rows are added to any cut",
+        BACKUP,
+        "message.only is not None and message.only.base != self.name(message.partition)",
+        "False",
+        "bsp",
+        "a cut of rows of two times",
+    ),
+    Mutant(
+        "a cut that others were given is written to",
+        BACKUP,
+        "in_place=partition in self._owned",
+        "in_place=True",
+        "bsp",
+        "a checkpoint, or a shard that goes back, has rows of later",
+    ),
+    Mutant(
         "a part commits as it arrives",
         BACKUP,
-        "self._arriving[message.partition] = (name, message.cut)",
-        "self._arriving[message.partition] = (name, message.cut); self._cuts[message.partition] = (name, message.cut)",
+        "self._arriving[message.partition] = _Arriving(name, message.cut, message.only)",
+        "self._merge(message.partition, _Arriving(name, message.cut, message.only))",
         "bsp",
         "the committed cut is destroyed before the next one is whole",
     ),
@@ -338,8 +379,8 @@ MUTANTS = (
     Mutant(
         "a late view drops parts of its own epoch",
         BACKUP,
-        "if name.epoch == view.epoch",
-        "if name.epoch > view.epoch",
+        "if part.name.epoch == view.epoch",
+        "if part.name.epoch > view.epoch",
         "bsp",
         "a part that was acknowledged is gone, and the cut never whole",
     ),
