@@ -12,6 +12,7 @@ from typing import Any, Self
 from agileml.market_config import Ec2
 from agileml.runtime import cluster as existing
 from agileml.runtime.cluster_errors import ClusterError
+from agileml.runtime.drain_notices import DrainNotices, Together
 from agileml.runtime.fleet import ExistingFleet
 from agileml.runtime.market_nodes import LabelledNodes
 from agileml.runtime.market_setup import MarketSetup, first_decision
@@ -74,7 +75,7 @@ class Ec2Ground:
                 attached.place,
                 setup.plan.setting,
                 lambda: int(time.time()),
-                attached.queue,
+                Together(attached.queue, DrainNotices()),
                 archive,
             )
             first_decision(setup, self._cloud)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.aws.layer import ENVIRONMENT, Ec2Layer, moto_server
+from tests.aws.metadata import Metadata, metadata_service
 
 
 @pytest.fixture(scope="session")
@@ -24,3 +25,9 @@ def _nobody(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def ec2(moto_url: str) -> Ec2Layer:
     return Ec2Layer(moto_url)
+
+
+@pytest.fixture
+def metadata() -> Iterator[Metadata]:
+    with metadata_service() as server:
+        yield server

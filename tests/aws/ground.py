@@ -35,16 +35,23 @@ def make_setting(nodes: int = 6, hours: float = 0.7) -> Setting:
 class AwsGround:
     """EC2, engine and clock: what goes on while services come and go. `events`: market time -> what happens then."""
 
-    def __init__(self, layer: Ec2Layer, job: str, queue: NoticeSource | None = None, **size: float) -> None:
+    def __init__(
+        self,
+        layer: Ec2Layer,
+        job: str,
+        queue: NoticeSource | None = None,
+        place: Place | None = None,
+        **size: float,
+    ) -> None:
         self.layer, self.job = layer, job
         self.setting = make_setting(**size)  # type: ignore[arg-type]
         self.start_s = self.at_s = int(time.time()) + 5  # machines of moto are launched by the wall clock
         for number, listing in enumerate(self.setting.listings):
             layer.prices[(listing.market.instance_type, listing.market.zone)] = 0.05 + 0.005 * number
-        template = layer.template()
-        place = Place(
-            job, template.template_id, template.version, layer.subnets, {"proteus:owner": "bidbrain"}
-        )
+        if place is None:
+            template = layer.template()
+            owner = {"proteus:owner": "bidbrain"}
+            place = Place(job, template.template_id, template.version, layer.subnets, owner)
         self._what = (layer, place, self.setting, self.now_s, queue)
         self.cloud = self.new_cloud()
         self.engine = ModelEngine(self.setting, self.start_s)
