@@ -1,0 +1,255 @@
+"""A run on a market in one process: the real controller, service and machines, as threads over sockets; no Ray."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from agileml.application import Array
+from agileml.config import JobConfig, dump, from_values
+from agileml.core.events import Admit, NodeDown, NodeUp, Notice, Stop
+from agileml.core.tier import Tier
+from agileml.report import build_report, summarize
+from agileml.run_folder import RunFolder, params_sha256, read_events
+from agileml.runtime.cluster import NodeInfo
+from agileml.runtime.fleet import Admitted, Appeared, Draining, FleetEvent, Stopping, Vanished
+from agileml.runtime.head import Head
+from agileml.runtime.keys import KeyPair
+from agileml.runtime.machine import Machine as Process
+from agileml.runtime.market_fleet import MarketFleet, Outcome
+from agileml.runtime.market_nodes import tier_of
+from agileml.runtime.market_setup import first_decision, set_up
+from agileml.runtime.spec import RunSpec
+from agileml.runtime.store import FileStore
+from agileml.sequential import run_sequential
+from bidbrain.live.cloud import Cloud, Machine
+from bidbrain.live.job import Timekeeper
+from bidbrain.live.replay import MarketClock, Replay, Warnings
+
+NODE_IP = "127.0.0.1"
+LIMIT_S = 60.0
+
+
+class InstantNodes:
+    """Machines are there when their boot is over; one that ends takes its process along at once."""
+
+    def __init__(self, boot_s: int) -> None:
+        self._boot_s = boot_s
+        self._there: dict[str, Machine] = {}
+        self.processes: dict[str, Process] = {}  # by machine id, which is the node's too
+        self.killed: list[str] = []
+        self._lock = threading.Lock()
+
+    @property
+    def warm(self) -> tuple[NodeInfo, ...]:
+        return ()
+
+    def start(self, machine: Machine) -> None:
+        with self._lock:
+            self._there[machine.machine_id] = machine
+
+    def kill(self, machine_id: str) -> None:
+        with self._lock:
+            if self._there.pop(machine_id, None) is None:
+                return
+            process = self.processes.pop(machine_id, None)
+        if process is not None:
+            self.killed.append(machine_id)
+            process.stop()
+
+    def present(self, wanted: Mapping[str, Machine], now_s: int) -> dict[str, NodeInfo]:
+        with self._lock:
+            return {
+                name: NodeInfo(name, NODE_IP, tier_of(machine), machine.token)
+                for name, machine in self._there.items()
+                if name in wanted
+                and (tier_of(machine) is Tier.RELIABLE or now_s >= machine.launched_s + self._boot_s)
+            }
+
+    def missing(self, nodes: set[str]) -> set[str]:
+        return set()
+
+    def run(self, node_id: str, process: Process) -> None:
+        """A process was started there, if the machine still is."""
+        with self._lock:
+            if node_id in self._there:
+                self.processes[node_id] = process
+                return
+        process.stop()
+
+
+class InstantGround:
+    """No cluster: what a market gives is there."""
+
+    head_node_id = "head"
+    warm = 0
+    leave_s = 2.0
+
+    def __init__(self, config: JobConfig, setup: Any) -> None:
+        self._config, self._setup = config, setup
+        self.nodes = InstantNodes(config.market.boot_s)  # type: ignore[union-attr]
+        self.clock: MarketClock | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert not self.nodes.processes, "every machine was given back"
+
+    def runtime_env(self) -> dict[str, Any]:
+        return {}
+
+    def open(self, stopping: threading.Event) -> tuple[Cloud, Timekeeper]:
+        market = self._config.market
+        self.clock = MarketClock(self._setup.start_s, market.speed, 0.02, sleep=stopping.wait)  # type: ignore[union-attr]
+        warnings = Warnings(market.notice_s, market.silent_share, market.seed)  # type: ignore[union-attr]
+        return Replay(self._setup.plan.setting, self.clock.now_s, self.nodes, warnings), self.clock
+
+
+@dataclass
+class Ran:
+    """What a run left."""
+
+    tables: dict[str, Array]
+    clock: int
+    outcome: Outcome
+    events: list[dict[str, Any]]
+    summary: dict[str, Any]
+    folder: Path
+    killed: list[str] = field(default_factory=list)
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        return [event for event in self.events if event["kind"] == kind]
+
+    @property
+    def sha256(self) -> str:
+        return params_sha256(self.tables)
+
+
+class MarketRig:
+    """Does what session, cast and conductor do, with threads."""
+
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        folder: Path,
+        resume: str | None = None,
+        interrupt_at: int | None = None,
+    ) -> None:
+        """`interrupt_at`: Ctrl-C comes after so many clocks."""
+        self._interrupt_at = interrupt_at
+        self.config = from_values(values)
+        self.setup = set_up(self.config, "job", 0)
+        first_decision(self.setup)
+        self.ground = InstantGround(self.config, self.setup)
+        self.spec = RunSpec(secrets.token_hex(4), self.config, resume=resume, unit_s=self.setup.unit_s)
+        self.fleet = MarketFleet(
+            self.setup, self.ground, clocks=self.config.clocks, reliable=self.config.machines.reliable
+        )
+        self.folder = RunFolder.create(folder / "run", "job")
+        self._names: dict[str, str] = {}  # node -> the machine of the run
+        self._nodes: dict[str, str] = {}
+        self._wall_start_s = time.time() - self.folder.events.now_s
+
+    def run(self) -> Ran:
+        keys = KeyPair.generate()
+        head = Head(
+            self.spec, self.config.machines.reliable, NODE_IP, keys, FileStore(self.folder.path / "records")
+        )
+        head.start()
+        try:
+            with self.fleet:
+                self.fleet.attach(self.folder)
+                tables, clock = self._conduct(head, keys)
+                self.fleet.ended(clock)
+        finally:
+            head.stop()
+            for process in list(self.ground.nodes.processes.values()):
+                process.stop()
+        assert self.fleet.outcome is not None
+        self.folder.events.write("finished", seconds=self.folder.events.now_s)
+        self.folder.events.close()
+        events = read_events(self.folder.events.path)
+        what: dict[str, Any] = {
+            "params_sha256": params_sha256(tables),
+            "metrics": {},
+            "split": {},
+            "versions": {},
+        }
+        summary = summarize(events, self.config, **what) | {"market": self.fleet.summary()}
+        self.folder.write_summary(summary)
+        self.folder.write_report(build_report(dump(self.config), events, summary))
+        return Ran(
+            tables, clock, self.fleet.outcome, events, summary, self.folder.path, self.ground.nodes.killed
+        )
+
+    def _conduct(self, head: Head, keys: KeyPair) -> tuple[dict[str, Array], int]:
+        until_s = time.monotonic() + LIMIT_S
+        while True:
+            for event in self.fleet.poll():
+                self._happened(event, head, keys)
+            state = head.state()
+            for dated in state.notes:
+                fields = dict(dated.note.fields)
+                at_s = fields.pop("at_s", dated.at_s)
+                self.fleet.noted(dated.note, at_s, self._nodes.__getitem__)
+                self.folder.events.write(dated.note.kind, t_s=at_s - self._wall_start_s, **fields)
+            if self._interrupt_at is not None and state.clock >= self._interrupt_at:
+                raise KeyboardInterrupt
+            for name in state.released:
+                self.fleet.release(self._nodes[name])
+            assert state.halted is None, state.halted
+            if state.finished is not None:
+                parts = [
+                    self._process(backup).final_blocks(partition, state.finished.clock)
+                    for partition, backup in enumerate(state.finished.backup)
+                ]
+                whole = [blocks for blocks in parts if blocks is not None]
+                assert len(whole) == len(parts)
+                return self._process(state.finished.backup[0]).job.layout.whole(whole), state.finished.clock
+            assert time.monotonic() < until_s, state
+            time.sleep(0.005)
+
+    def _process(self, name: str) -> Process:
+        return self.ground.nodes.processes[self._nodes[name]]
+
+    def _happened(self, event: FleetEvent, head: Head, keys: KeyPair) -> None:
+        match event:
+            case Appeared(node, admitted):
+                name = f"m{len(self._nodes)}"
+                self._names[node.node_id], self._nodes[name] = name, node.node_id
+                process = Process(name, self.spec, self.spec.build(), NODE_IP, keys, head.address)
+                process.start()
+                self.ground.nodes.run(node.node_id, process)
+                head.register(process.address, NodeUp(name, node.tier, node.allocation, admitted))
+                self.fleet.started(node.node_id)
+            case Admitted(node_id):
+                head.tell(Admit(self._names[node_id]))
+            case Vanished(node_id, reason):
+                head.tell(NodeDown(self._names[node_id], reason))
+            case Draining(node_id, deadline_s):
+                head.tell(Notice(self._names[node_id], deadline_s))
+            case Stopping(deadline_s):
+                head.tell(Stop(deadline_s))
+
+
+def reference(config: JobConfig) -> str:
+    """The params_sha256 of the sequential run."""
+    spec = RunSpec("reference", config)
+    application = spec.build()
+    tables = run_sequential(
+        application,
+        optimizer=spec.job(application).optimizer,
+        clocks=config.clocks,
+        parts=config.units_per_slice,
+        deterministic=config.deterministic,
+    )
+    return params_sha256(tables)

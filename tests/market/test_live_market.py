@@ -1,0 +1,159 @@
+"""A run whose machines BidBrain buys and loses, in one process: the bits, the bill, the log, and the ways it ends."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agileml.config_text import ConfigError
+from agileml.errors import RunError
+from agileml.run_folder import REPORT
+from agileml.runtime.market_setup import first_decision, set_up
+from bidbrain.live.job import EXIT_BUDGET, EXIT_FINISHED, EXIT_MARKET_CLOSED
+from tests.market.market_rig import MarketRig, reference
+
+MARKET: dict[str, Any] = {
+    "kind": "made",
+    "seed": 7,
+    "types": ["c3.8xlarge", "r3.8xlarge"],
+    "zones": ["us-east-1a", "us-east-1b", "us-east-1d"],
+    "reliable_type": "c4.xlarge",
+    "job_vcpus": 128,
+    "job_hours": 2.0,
+    "hours": 48,
+    "speed": 1200,
+    "silent_share": 0.5,
+    "paced": True,
+}
+
+
+def job(clocks: int = 100, more: dict[str, Any] | None = None, **market: Any) -> dict[str, Any]:
+    return {
+        "application": "mlr",
+        "data": {"kind": "digits"},
+        "optimizer": {"kind": "adam", "learning_rate": 0.01},
+        "clocks": clocks,
+        "clocks_per_pass": 4,
+        "slices": 16,
+        "machines": {"reliable": 1, "max": 7},
+        "stage_thresholds": [1, 3],
+        "cuts": {"every_s": 0.1},
+        "market": {**MARKET, **market},
+        **(more or {}),
+    }
+
+
+def test_a_job_on_a_market_ends_with_the_bits_of_one_process_and_a_bill_that_holds(tmp_path: Path) -> None:
+    rig = MarketRig(job(), tmp_path)
+    ran = rig.run()
+    assert ran.sha256 == reference(rig.config)
+    assert (ran.outcome.closing.code, ran.outcome.closing.finished) == (EXIT_FINISHED, True)
+    bill = ran.outcome.bill
+    assert bill.differences == ()
+    assert bill.evictions == len([e for e in ran.of("market_end") if e["ending"] == "evicted"]) >= 1
+    assert 0 < bill.micro_usd < bill.on_demand
+    assert bill.standard is not None
+    # Everything that was bought was given back or taken, and really ended.
+    bought = {machine for event in ran.of("market_grant") for machine in event["machines"]}
+    assert set(ran.killed) <= bought
+    assert {event["stage"] for event in ran.of("view")} >= {1, 3}
+    # The log tells of decisions with their reasons, of prices, spend and estimates; the report draws them.
+    assert all(event["reason"] for event in ran.of("decision"))
+    assert len(ran.of("spend")) > 5
+    assert ran.of("prices")[0]["usd_per_h"].keys() == {str(m) for m in rig.setup.setting.markets}
+    seen = ran.of("estimates")[-1]
+    assert 0 < seen["nu"]["c3.8xlarge"] <= 40
+    html = (ran.folder / REPORT).read_text()
+    for title in ("Prices and bids", "Spend", "Measured: speed", "Decisions, and what came of them"):
+        assert title in html
+    assert json.loads((ran.folder / "summary.json").read_text())["market"]["usd"] == bill.micro_usd / 1e6
+
+
+def test_a_budget_ends_the_job_with_a_checkpoint_and_its_own_code(tmp_path: Path) -> None:
+    place = str(tmp_path / "checkpoints")
+    values = job(400, {"checkpoint": {"path": place, "every_s": 60}}, budget_usd=2.2, silent_share=0.0)
+    ran = MarketRig(values, tmp_path).run()
+    assert ran.outcome.closing.code == EXIT_BUDGET
+    assert "budget" in ran.outcome.closing.reason
+    assert ran.outcome.bill.micro_usd <= 2_200_000
+    assert 0 < ran.clock < 400
+    saved = [event["clock"] for event in ran.of("checkpoint")]
+    assert saved[-1] == ran.clock
+    assert any("ends early" not in line for line in ran.summary["market"]["ending"])
+    # It goes on from there on another market, and the bits are those of a job that was never stopped.
+    values["market"] = {**MARKET, "seed": 8}
+    (tmp_path / "again").mkdir()
+    again = MarketRig(values, tmp_path / "again", resume=place)
+    assert again.run().sha256 == reference(again.config)
+
+
+def test_a_history_that_ends_before_the_job_ends_it_with_its_own_code(tmp_path: Path) -> None:
+    ran = MarketRig(job(800, hours=1, job_hours=8.0), tmp_path).run()
+    assert ran.outcome.closing.code == EXIT_MARKET_CLOSED
+    assert "before the job does" in ran.outcome.closing.reason
+    assert 0 < ran.clock < 800
+
+
+def test_a_second_service_for_the_same_job_is_refused(tmp_path: Path) -> None:
+    first, second = MarketRig(job(), tmp_path / "a"), MarketRig(job(), tmp_path / "b")
+    with first.fleet, second.fleet:
+        first.fleet.attach(first.folder)
+        with pytest.raises(RunError, match="another service runs this job"):
+            second.fleet.attach(first.folder)
+
+
+def test_a_run_that_breaks_off_gives_its_machines_back(tmp_path: Path) -> None:
+    rig = MarketRig(job(clocks=4000), tmp_path, interrupt_at=40)
+    with pytest.raises(KeyboardInterrupt):
+        rig.run()
+    assert rig.fleet.outcome is not None
+    assert rig.fleet.outcome.closing.reason == "the run ended: KeyboardInterrupt"
+    assert rig.fleet.outcome.bill.differences == ()
+
+
+@pytest.mark.parametrize(
+    ("market", "sentence"),
+    [
+        ({"types": ["c3.8xlarg"]}, "market: no on-demand price is known for the machine type 'c3.8xlarg'"),
+        ({"policy": "proteuss"}, "market.policy: there is no scheme 'proteuss'"),
+        ({"policy": "standard_checkpoint"}, "market.policy: found standard_checkpoint, expected a policy for"),
+        ({"policy": "one_hour_oracle"}, "it knows the future"),
+        ({"start": "tomorrow"}, "market.start: "),
+        ({"job_vcpus": 16, "cap": 1.0}, "market.job_vcpus: found 16, and with cap 1 not even one machine of 32 vCPUs"),
+        ({"types": ["c4.xlarge", "c4.2xlarge"]}, "market.paced: found true with machines of 4 and 8 vCPUs"),
+        ({"kind": "replay", "history": ["nowhere.csv"], "train": "2016-04-01/2016-05-01", "start": "2016-05-01"},
+         "market: nowhere.csv: no such file"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_said_before_anything_starts(market: dict[str, Any], sentence: str) -> None:
+    from agileml.config import from_values
+
+    values = job(**market)
+    if market.get("kind") == "replay":
+        values["market"].pop("hours", None)
+    with pytest.raises(ConfigError) as caught:
+        set_up(from_values(values), "job", 0)
+    assert sentence in str(caught.value)
+
+
+def test_a_budget_below_the_first_hour_is_refused(tmp_path: Path) -> None:
+    from agileml.config import from_values
+
+    values = job(more={"checkpoint": {"path": str(tmp_path)}}, budget_usd=0.1)
+    with pytest.raises(
+        ConfigError, match=r"market.budget_usd: found 0.100000 \$, expected at least 0.209000 \$"
+    ):
+        first_decision(set_up(from_values(values), "job", 0))
+
+
+@pytest.mark.slow
+def test_every_policy_for_a_running_job_finishes_it(tmp_path: Path) -> None:
+    for policy in ("renewal", "standard_agileml", "on_demand"):
+        (tmp_path / policy).mkdir()
+        more = {"machines": {"reliable": 1, "max": 48}, "slices": 64} if policy == "on_demand" else {}
+        ran = MarketRig(
+            job(40, more, policy=policy, **({"job_vcpus": 32} if more else {})), tmp_path / policy
+        ).run()
+        assert ran.outcome.closing.finished, policy
+        assert ran.outcome.bill.differences == (), policy
