@@ -1,4 +1,4 @@
-"""Random faults on real machines, and whether the result is still the sequential one to the bit.
+"""Random faults on real machines, and whether the result is still the sequential one: to the bit, or in its loss.
 
 A seed makes a plan, always the same: faults that the job's machines survive, and joins so that they do not run out.
 """
@@ -24,6 +24,8 @@ from agileml.runtime.own_folder import orphans
 from agileml.session import Result, run
 
 SPARE_CLOCKS = 8  # between two events, at least
+LAST_CLOCKS = 16  # whose mean loss is compared where bits are not promised
+TOLERANCE = 0.05  # of that loss, relative
 PLAN, RUN, SEQUENTIAL, CHECKPOINTS = "plan.yaml", "run", "sequential", "checkpoints"
 
 
@@ -37,6 +39,7 @@ class Verdict:
     clocks_redone: int
     same_bits: bool | None  # None: the job does not promise them
     processes_left: int
+    loss_off: float | None = None  # relative to the sequential run's, where bsp does not promise the bits
 
     @property
     def is_good(self) -> bool:
@@ -44,12 +47,16 @@ class Verdict:
         return (
             sum(self.fired.values()) == self.planned
             and self.same_bits is not False
+            and (self.loss_off is None or self.loss_off <= TOLERANCE)
             and not self.processes_left
         )
 
     def __str__(self) -> str:
         kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(self.fired.items()))
         bits = {True: "same bits", False: "OTHER BITS", None: "bits not promised"}[self.same_bits]
+        if self.loss_off is not None:
+            is_same = "within" if self.loss_off <= TOLERANCE else "NOT WITHIN"
+            bits += f", loss {is_same} {TOLERANCE:.0%} of the sequential run's ({self.loss_off:.2%} off)"
         return (
             f"chaos: seed {self.seed}, {sum(self.fired.values())} of {self.planned} faults fired ({kinds}), "
             f"{self.clocks_redone} clocks redone, {bits}, {self.processes_left} processes left"
@@ -131,15 +138,27 @@ def run_chaos(config: JobConfig, seed: int, faults: int, out: Path) -> Verdict:
             with suppress(OSError):
                 out.rmdir()
         raise
-    same_bits = None
-    if config.deterministic:
+    same_bits = loss_off = None
+    if config.consistency.kind == "bsp":  # else what a clock reads is a matter of the machines' speeds
         reference = run(
             config, name="chaos", sequential=True, clocks=clocks, plan=[], out=str(out / SEQUENTIAL)
         )
-        same_bits = reference.summary["params_sha256"] == result.summary["params_sha256"]
-    return Verdict(
-        seed, faults, _fired(result, plan), result.summary["clocks_redone"], same_bits, _left_behind()
-    )
+        if config.deterministic:
+            same_bits = reference.summary["params_sha256"] == result.summary["params_sha256"]
+        else:
+            wanted = _last_loss(reference)
+            loss_off = abs(_last_loss(result) - wanted) / wanted
+    fired = _fired(result, plan)
+    redone = result.summary["clocks_redone"]
+    return Verdict(seed, faults, fired, redone, same_bits, _left_behind(), loss_off)
+
+
+def _last_loss(result: Result) -> float:
+    """The mean loss of the last clocks, each as it was done last."""
+    events = read_events(result.folder / EVENTS)
+    losses = {event["clock"]: event["loss"] for event in events if event["kind"] == "clock"}
+    last = sorted(losses)[-LAST_CLOCKS:]
+    return sum(losses[clock] for clock in last) / len(last)
 
 
 def check_chaos_out(out: Path) -> None:

@@ -81,8 +81,11 @@ class Engine:
 
     slices: int | None
     partitions: int
+    exchange: str = "servers"
 
     def __str__(self) -> str:
+        if self.exchange == "allreduce":
+            return f"exchange: allreduce, {self.partitions} partitions"
         return "not deterministic" if self.slices is None else f"deterministic, {self.slices} slices"
 
     def config(self, clocks: int) -> dict[str, Any]:
@@ -93,6 +96,7 @@ class Engine:
             "clocks": clocks,
             "slices": self.slices or WORLD,
             "deterministic": self.slices is not None,
+            "exchange": self.exchange,
             "machines": {"reliable": WORLD, "transient": 0, "max": WORLD},
             "stage": 1,
             "partitions": self.partitions,
@@ -293,6 +297,9 @@ def main() -> None:
                 variants[f"DDP {options}"] = partial(run_ddp, peers, task, options, steps)
             for count in (None, *slices):
                 engine = Engine(count, arguments.partitions)
+                variants[f"engine, {engine}"] = partial(run_engine, machines, task, engine, steps)
+            for partitions in (arguments.partitions,) if arguments.quick else (1, WORLD, 4 * WORLD):
+                engine = Engine(None, partitions, "allreduce")
                 variants[f"engine, {engine}"] = partial(run_engine, machines, task, engine, steps)
             found: dict[str, list[Sample]] = {label: [] for label in variants}
             for _ in range(rounds):

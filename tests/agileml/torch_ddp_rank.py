@@ -18,9 +18,9 @@ from agileml.apps.torch_module import TorchModule
 class Double(nn.Module):
     """The network in float64. In float32 rounding breaks ties of max pooling, and two runs part after 100 steps."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, batch_norm: bool = False) -> None:
         super().__init__()
-        self.inner = cnn(size=8).double()
+        self.inner = cnn(size=8, batch_norm=batch_norm).double()
 
     def forward(self, x: Tensor) -> Tensor:
         return self.inner(x.double())
