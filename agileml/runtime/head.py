@@ -120,6 +120,7 @@ class Head:
         self._transport.wake()
         if self._thread.is_alive():
             self._thread.join(timeout=2.0)
+        self._sealing.finish(1.5)  # whoever stops us waits for 2 s
 
     def register(self, address: Address, up: NodeUp) -> None:
         """A machine's process runs, at that address."""

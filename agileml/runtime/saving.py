@@ -118,10 +118,19 @@ class Sealing:
         self._identity = identity
         self._report = report
         self._warn = warn
+        self._threads: list[threading.Thread] = []
 
     def ask(self, seal: Seal) -> None:
         """Make this checkpoint exist."""
-        threading.Thread(target=self._seal, args=(seal,), name="seal", daemon=True).start()
+        thread = threading.Thread(target=self._seal, args=(seal,), name="seal", daemon=True)
+        self._threads = [*(thread for thread in self._threads if thread.is_alive()), thread]
+        thread.start()
+
+    def finish(self, timeout_s: float) -> None:
+        """Wait for what is under way: the last checkpoint may be sealed, and older ones not removed yet."""
+        until_s = time.monotonic() + timeout_s
+        for thread in self._threads:
+            thread.join(max(0.0, until_s - time.monotonic()))
 
     def _seal(self, seal: Seal) -> None:
         assert self._spec.config.checkpoint is not None
