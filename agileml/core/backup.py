@@ -41,7 +41,9 @@ class Backup:
     send: SendTo
     committed: CutId = INITIAL
     _cuts: dict[int, tuple[CutId, Cut]] = field(default_factory=dict)  # partition -> its part, committed
-    _owned: set[int] = field(default_factory=set)  # partitions whose committed part nobody else refers to
+    _owned: dict[int, set[int]] = field(
+        default_factory=dict
+    )  # partition -> tables that nobody else refers to
     _arriving: dict[int, _Arriving] = field(default_factory=dict)
     _staged: dict[tuple[int, int], tuple[CutId, Cut]] = field(default_factory=dict)  # (epoch, partition)
 
@@ -74,10 +76,10 @@ class Backup:
         if only is not None:
             name, base = self._cuts[partition]
             assert name == only.base, (partition, name, only.base)
-            cut = completed(cut, only, base, in_place=partition in self._owned)
-            self._owned.add(partition)
+            cut = completed(cut, only, base, self._owned.get(partition, ()))
+            self._owned[partition] = {table for table, rows in enumerate(only.by_table) if rows is not None}
         else:
-            self._owned.discard(partition)
+            self._owned.pop(partition, None)
         self._cuts[partition] = (arriving.name, cut)
 
     def held(self) -> tuple[tuple[int, ShardState], ...]:
@@ -97,13 +99,13 @@ class Backup:
         """The partition's part of the committed cut, if it is here."""
         if self.name(partition) is None:
             return None
-        self._owned.discard(partition)
+        self._owned.pop(partition, None)
         return self._cuts[partition][1]
 
     def parts(self) -> Iterator[tuple[int, CutId, Cut]]:
         """(partition, name, cut) of everything that is committed here."""
         for partition, (name, cut) in sorted(self._cuts.items()):
-            self._owned.discard(partition)
+            self._owned.pop(partition, None)
             yield partition, name, cut
 
     def arrived(self, partition: int) -> Cut | None:
@@ -111,7 +113,7 @@ class Backup:
         arriving = self._arriving.get(partition)
         if arriving is None or arriving.only is None:
             return arriving.cut if arriving else None
-        return completed(arriving.cut, arriving.only, self._cuts[partition][1], in_place=False)
+        return completed(arriving.cut, arriving.only, self._cuts[partition][1])
 
     def completed(self, partition: int, copy: ShardCopy) -> ShardCopy | None:
         """A shard on its way here, with what is only here of it; None when that is here no more."""
@@ -119,7 +121,7 @@ class Backup:
             return copy
         if copy.only.base != self.name(partition):
             return None
-        cut = completed(copy.cut, copy.only, self._cuts[partition][1], in_place=False)
+        cut = completed(copy.cut, copy.only, self._cuts[partition][1])
         return replace(copy, cut=cut, only=None)
 
     def prepare(self, committed: CutId, tag: int) -> None:
@@ -133,7 +135,7 @@ class Backup:
             known = self._cuts.get(partition)
             if staged_for == epoch and (known is None or known[0] < name):
                 self._cuts[partition] = (name, cut)
-                self._owned.discard(partition)
+                self._owned.pop(partition, None)
         self._staged.clear()
 
     def stage(self, epoch: int, partition: int, name: CutId, cut: Cut) -> None:
@@ -149,7 +151,7 @@ class Backup:
         mine = {p for p, node in enumerate(view.backup) if node == me}
         self._unstage(view.epoch)
         self._cuts = {p: named for p, named in self._cuts.items() if p in mine}
-        self._owned &= mine
+        self._owned = {p: tables for p, tables in self._owned.items() if p in mine}
         self._arriving = {p: part for p, part in self._arriving.items() if part.name.epoch == view.epoch}
 
     def resend(self) -> None:

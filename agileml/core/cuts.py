@@ -7,7 +7,7 @@ cut. The rows that were put aside are also what changed, which is all that a bac
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -94,10 +94,10 @@ def put_back(cut: Cut, marks: Sequence[CutMark]) -> Cut:
     )
 
 
-def completed(part: Cut, only: Rows, base: Cut, *, in_place: bool) -> Cut:
-    """A whole cut, from the rows of it that changed since `base`. `in_place`: into the sparse tables of `base`."""
+def completed(part: Cut, only: Rows, base: Cut, own: Collection[int] = ()) -> Cut:
+    """A whole cut, from the rows of it that changed since `base`. The arrays of tables in `own` are overwritten."""
     is_whole = [rows is None for rows in only.by_table]
-    merged = base if in_place else _own(base, is_whole)
+    merged = _copied(base, [whole or table in own for table, whole in enumerate(is_whole)])
     for table, rows in enumerate(only.by_table):
         if rows is not None:
             for array, values in zip(arrays_of(merged, table), arrays_of(part, table), strict=True):
@@ -117,7 +117,7 @@ def arrays_of(cut: Cut, table: int) -> list[Array]:
     return [block, *(slot[table] for slot in cut.state if slot[table].ndim == block.ndim)]
 
 
-def _own(cut: Cut, is_spare: Sequence[bool]) -> Cut:
+def _copied(cut: Cut, is_spare: Sequence[bool]) -> Cut:
     """The cut with copies of all tables but the spare ones."""
     copied = [
         tuple(a if s else a.copy() for a, s in zip(arrays, is_spare, strict=True)) for arrays in cut.state

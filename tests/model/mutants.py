@@ -355,8 +355,8 @@ MUTANTS = (
     Mutant(
         "a cut that others were given is written to",
         BACKUP,
-        "in_place=partition in self._owned",
-        "in_place=True",
+        "self._owned.get(partition, ())",
+        "range(99)",
         "bsp",
         "a checkpoint, or a shard that goes back, has rows of later",
     ),

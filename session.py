@@ -1,0 +1,288 @@
+"""One run from config to result: machines, controller, progress, run folder."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agileml.application import Application, Array, InputError
+from agileml.config import ConfigError, JobConfig, dump, from_values, load
+from agileml.core.contract import ContractError
+from agileml.core.job import Job
+from agileml.core.work import UnitError
+from agileml.errors import RunError
+from agileml.progress import Progress, Snapshot
+from agileml.report import build_report, summarize
+from agileml.report_market import endings
+from agileml.run_folder import RunFolder, StorageError, check_out, params_sha256, read_events
+from agileml.run_status import this_process
+from agileml.runtime.market import Market
+from agileml.runtime.spec import RunSpec
+from agileml.sequential import run_sequential
+
+if TYPE_CHECKING:
+    from agileml.runtime.fleet import Fleet
+    from agileml.runtime.market_setup import MarketSetup
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run leaves: the tables by name, metrics, the summary, and the folder with everything.
+
+    code: 0, or that of a job which a market ended before its last clock (see `bidbrain.live.job`), or 1: not verified.
+    """
+
+    parameters: Mapping[str, Array]
+    metrics: Mapping[str, float]
+    summary: Mapping[str, Any]
+    folder: Path
+    code: int = 0
+
+
+def run(
+    config: JobConfig | Mapping[str, Any] | str | Path,
+    application: Application | None = None,
+    *,
+    sequential: bool = False,
+    name: str | None = None,
+    fleet: Fleet | None = None,
+    resume: str | None = None,
+    **overrides: Any,
+) -> Result:
+    """Train as a config says, on local Ray nodes or in the cluster that `address` names.
+
+    config: a JobConfig, a mapping as a file would hold it, or the path of a file. overrides replace its top keys.
+    application: an instance of the user's own; None builds the one that the config names.
+    sequential: in this process, without Ray; the reference of a deterministic job.
+    fleet: where machines come from; None: local Ray nodes, or the cluster at `address`.
+    resume: a folder or s3://bucket/prefix with checkpoints: go on from the newest whole one.
+
+    Raises ConfigError, InputError, FolderError, ClusterError, CheckpointError (bad input), RunError, StorageError.
+    """
+    found = _resolved(config, overrides)
+    if name is None:
+        name = Path(config).stem if isinstance(config, str | Path) else "run"
+    return _Session(found, application, name, resume).run(fleet, sequential=sequential)
+
+
+def _resolved(config: JobConfig | Mapping[str, Any] | str | Path, overrides: Mapping[str, Any]) -> JobConfig:
+    if isinstance(config, str | Path):
+        config = load(config)
+    values = config.model_dump(mode="json") if isinstance(config, JobConfig) else dict(config)
+    return from_values({**values, **overrides})
+
+
+def run_job(config: JobConfig, *, name: str, sequential: bool, resume: str | None = None) -> int:
+    """What `proteus run` does: train, say where the report is. Returns the exit code."""
+    try:
+        result = run(config, name=name, sequential=sequential, resume=resume)
+    except RunError as error:
+        if error.trace:
+            print(error.trace.rstrip(), file=sys.stderr)
+        print(f"proteus: {error}", file=sys.stderr)
+        return 1
+    metrics = ", ".join(f"{key} {value:.4g}" for key, value in result.metrics.items())
+    done = f"done: {result.summary['clocks']} clocks"
+    if result.summary["stopped"]:
+        done = f"stopped: {result.summary['clocks']} of {config.clocks} clocks"
+    print(f"{done}, {result.summary['clocks_redone']} redone; {metrics}")
+    print(f"params_sha256 {result.summary['params_sha256']}")
+    for line in endings(result.summary):
+        print(line)
+    print(f"report {result.folder / 'report.html'}")
+    return result.code
+
+
+class _Session:
+    """One run. Everything is checked before the folder is made."""
+
+    def __init__(
+        self, config: JobConfig, application: Application | None, name: str, resume: str | None
+    ) -> None:
+        self.config, self.name = config, name
+        self.market: Market | None = None
+        self.is_reference = False  # it is the sequential run itself
+        _check_place(resume)
+        self.setup = self._market_setup() if config.market is not None else None
+        unit_s = self.setup.unit_s if self.setup is not None else 0.0
+        self.spec = RunSpec(secrets.token_hex(6), config, application, os.getcwd(), resume, unit_s)
+        with _users("application"):
+            self.application = self.spec.build()
+        with _users("tables()"):
+            self.job: Job = self.spec.job(self.application)
+        check_out(config.out)
+
+    def _market_setup(self) -> MarketSetup:
+        """What BidBrain needs, checked down to its first decision."""
+        from agileml.runtime.market_setup import set_up
+
+        return set_up(self.config, self.name, int(time.time()))
+
+    def run(self, fleet: Fleet | None, *, sequential: bool) -> Result:
+        self.is_reference = sequential
+        if sequential:
+            if self.spec.resume is not None:
+                raise ConfigError("found --resume with --sequential, expected one of them", key=("resume",))
+            return self._finish_in(self._sequential)
+        self._check_checkpoints()
+        if fleet is None:
+            from agileml.runtime.fleet import fleet_for
+
+            fleet = fleet_for(self.spec, self.setup)  # an address is tried before anything is made
+        chosen = fleet
+        return self._finish_in(lambda folder, progress: self._elastic(chosen, folder, progress))
+
+    def _check_checkpoints(self) -> None:
+        """Before anything is made: checkpoints can be written, and there is one to resume from."""
+        from agileml.runtime.checkpoint import Identity
+        from agileml.runtime.saving import check_place, resumed
+
+        check_place(self.spec)
+        identity = Identity.of(self.config, self.job.layout.tables, self.spec.application)
+        resumed(self.spec, self.job, identity, lambda problem: print(f"proteus: {problem}", file=sys.stderr))
+
+    def _finish_in(self, train: Any) -> Result:
+        folder = RunFolder.create(self.config.out, self.name)
+        try:
+            folder.write_config(dump(self.config))
+            start: dict[str, Any] = {"config_name": self.name, "versions": versions(), "unix_s": time.time()}
+            folder.events.write("run_started", **start, process=this_process())
+            started_s = time.monotonic()
+            with Progress(self.config.clocks) as progress:
+                tables = train(folder, progress)
+            folder.events.write("finished", seconds=time.monotonic() - started_s)
+            return self._write(folder, tables)
+        finally:
+            folder.events.close()
+
+    def _write(self, folder: RunFolder, tables: dict[str, Array]) -> Result:
+        digest = folder.write_model(tables)
+        with _users("evaluate()"):
+            metrics = {key: float(value) for key, value in self.application.evaluate(tables).items()}
+        with _users("describe()"):
+            split = dict(self.application.describe())
+        code, verified = self._verified(digest)
+        events = read_events(folder.events.path)
+        summary = summarize(
+            events,
+            self.config,
+            params_sha256=digest,
+            metrics=metrics,
+            split=split,
+            versions=versions(),
+        )
+        summary |= verified
+        if self.market is not None:
+            summary["market"] = self.market.summary()
+            code = self.market.code or code
+        folder.write_summary(summary)
+        folder.write_report(build_report(dump(self.config), events, summary))
+        return Result(tables, metrics, summary, folder.path, code)
+
+    def _verified(self, digest: str) -> tuple[int, dict[str, Any]]:
+        """Train once more in this process, if the config wants that and the run was whole: are the bits the same?"""
+        if not self.config.verify or self.is_reference or (self.market is not None and self.market.code):
+            return 0, {}
+        print("proteus: trains the same job in one process, to compare", file=sys.stderr)
+        with _users("training"):
+            tables = run_sequential(
+                self.application,
+                optimizer=self.job.optimizer,
+                clocks=self.config.clocks,
+                parts=self.config.units_per_slice,
+                deterministic=True,
+            )
+        is_same = params_sha256(tables) == digest
+        return 0 if is_same else 1, {"same_as_sequential": is_same}
+
+    def _sequential(self, folder: RunFolder, progress: Progress) -> dict[str, Array]:
+        last_s = time.monotonic()
+
+        def on_clock(clock: int, loss: float, examples: int) -> None:
+            nonlocal last_s
+            now_s = time.monotonic()
+            mean = loss / max(1, examples)
+            folder.events.write(
+                "clock", clock=clock + 1, loss=mean, examples=examples, seconds=now_s - last_s
+            )
+            last_s = now_s
+            progress.show(Snapshot(clock + 1, self.config.clocks, mean, 0, 1, 0, "sequential"))
+
+        with _users("training"):
+            return run_sequential(
+                self.application,
+                optimizer=self.job.optimizer,
+                clocks=self.config.clocks,
+                parts=self.config.units_per_slice,
+                deterministic=self.config.deterministic,
+                on_clock=on_clock,
+            )
+
+    def _elastic(self, fleet: Fleet, folder: RunFolder, progress: Progress) -> dict[str, Array]:
+        from agileml.runtime.cast import Cast
+        from agileml.runtime.conduct import Conductor
+        from agileml.runtime.own_folder import owned
+        from agileml.runtime.wiring import socket_folder
+
+        with owned(socket_folder(self.spec.run)), fleet:
+            if isinstance(fleet, Market):
+                self.market = fleet
+                fleet.attach(folder)
+            cast = Cast(self.spec, fleet.expected, fleet.head_node_id, fleet.runtime_env())
+            try:
+                finished = Conductor(self.config, fleet, cast, folder, progress).run()
+                tables = self.job.layout.whole(cast.result(finished))
+                if self.market is not None:
+                    self.market.ended(finished.clock)
+                cast.stop()
+                return tables
+            except BaseException:
+                cast.stop(timeout_s=0.2)  # whoever interrupts does not want to wait
+                raise
+
+
+@contextmanager
+def _users(what: str) -> Iterator[None]:
+    """What the user's code raises ends the run with its traceback; bad input is a sentence and passes as it is."""
+    try:
+        yield
+    except (ConfigError, InputError, StorageError):
+        raise
+    except UnitError as error:
+        raise RunError(f"{error.place}: {error.problem}", error.trace) from error
+    except ContractError as error:
+        raise RunError(f"application: {error}") from error
+    except Exception as error:
+        raise RunError(f"{what}: {type(error).__name__}: {error}", traceback.format_exc()) from error
+
+
+def _check_place(resume: str | None) -> None:
+    """Raise CheckpointError for text that names no place where checkpoints could be."""
+    from agileml.checkpoint_location import location
+    from agileml.runtime.checkpoint_errors import CheckpointError
+
+    if resume is not None:
+        try:
+            location(resume)
+        except ValueError as error:
+            raise CheckpointError(f"--resume {resume}: {error}") from None
+
+
+def versions() -> dict[str, str]:
+    """Versions that the result may depend on."""
+    import platform
+    from importlib.metadata import version
+
+    found = {name: version(name) for name in ("ray", "numpy", "numba", "pyzmq", "scikit-learn", "torch")}
+    return {"python": platform.python_version(), **found}
+
+
+__all__: Sequence[str] = ["Result", "RunError", "run", "run_job"]
