@@ -21,23 +21,30 @@ from agileml.core.work import UnitError
 from agileml.errors import RunError
 from agileml.progress import Progress, Snapshot
 from agileml.report import build_report, summarize
-from agileml.run_folder import RunFolder, StorageError, check_out, read_events
+from agileml.report_market import endings
+from agileml.run_folder import RunFolder, StorageError, check_out, params_sha256, read_events
 from agileml.run_status import this_process
+from agileml.runtime.market import Market
 from agileml.runtime.spec import RunSpec
 from agileml.sequential import run_sequential
 
 if TYPE_CHECKING:
     from agileml.runtime.fleet import Fleet
+    from agileml.runtime.market_setup import MarketSetup
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a run leaves: the tables by name, metrics, the summary, and the folder with everything."""
+    """What a run leaves: the tables by name, metrics, the summary, and the folder with everything.
+
+    code: 0, or that of a job which a market ended before its last clock (see `bidbrain.live.job`), or 1: not verified.
+    """
 
     parameters: Mapping[str, Array]
     metrics: Mapping[str, float]
     summary: Mapping[str, Any]
     folder: Path
+    code: int = 0
 
 
 def run(
@@ -88,8 +95,10 @@ def run_job(config: JobConfig, *, name: str, sequential: bool, resume: str | Non
         done = f"stopped: {result.summary['clocks']} of {config.clocks} clocks"
     print(f"{done}, {result.summary['clocks_redone']} redone; {metrics}")
     print(f"params_sha256 {result.summary['params_sha256']}")
+    for line in endings(result.summary):
+        print(line)
     print(f"report {result.folder / 'report.html'}")
-    return 0
+    return result.code
 
 
 class _Session:
@@ -99,15 +108,26 @@ class _Session:
         self, config: JobConfig, application: Application | None, name: str, resume: str | None
     ) -> None:
         self.config, self.name = config, name
+        self.market: Market | None = None
+        self.is_reference = False  # it is the sequential run itself
         _check_place(resume)
-        self.spec = RunSpec(secrets.token_hex(6), config, application, os.getcwd(), resume)
+        self.setup = self._market_setup() if config.market is not None else None
+        unit_s = self.setup.unit_s if self.setup is not None else 0.0
+        self.spec = RunSpec(secrets.token_hex(6), config, application, os.getcwd(), resume, unit_s)
         with _users("application"):
             self.application = self.spec.build()
         with _users("tables()"):
             self.job: Job = self.spec.job(self.application)
         check_out(config.out)
 
+    def _market_setup(self) -> MarketSetup:
+        """What BidBrain needs, checked down to its first decision."""
+        from agileml.runtime.market_setup import set_up
+
+        return set_up(self.config, self.name, int(time.time()))
+
     def run(self, fleet: Fleet | None, *, sequential: bool) -> Result:
+        self.is_reference = sequential
         if sequential:
             if self.spec.resume is not None:
                 raise ConfigError("found --resume with --sequential, expected one of them", key=("resume",))
@@ -116,7 +136,7 @@ class _Session:
         if fleet is None:
             from agileml.runtime.fleet import fleet_for
 
-            fleet = fleet_for(self.spec)  # an address is tried before anything is made
+            fleet = fleet_for(self.spec, self.setup)  # an address is tried before anything is made
         chosen = fleet
         return self._finish_in(lambda folder, progress: self._elastic(chosen, folder, progress))
 
@@ -149,6 +169,7 @@ class _Session:
             metrics = {key: float(value) for key, value in self.application.evaluate(tables).items()}
         with _users("describe()"):
             split = dict(self.application.describe())
+        code, verified = self._verified(digest)
         events = read_events(folder.events.path)
         summary = summarize(
             events,
@@ -158,9 +179,29 @@ class _Session:
             split=split,
             versions=versions(),
         )
+        summary |= verified
+        if self.market is not None:
+            summary["market"] = self.market.summary()
+            code = self.market.code or code
         folder.write_summary(summary)
         folder.write_report(build_report(dump(self.config), events, summary))
-        return Result(tables, metrics, summary, folder.path)
+        return Result(tables, metrics, summary, folder.path, code)
+
+    def _verified(self, digest: str) -> tuple[int, dict[str, Any]]:
+        """Train once more in this process, if the config wants that and the run was whole: are the bits the same?"""
+        if not self.config.verify or self.is_reference or (self.market is not None and self.market.code):
+            return 0, {}
+        print("proteus: trains the same job in one process, to compare", file=sys.stderr)
+        with _users("training"):
+            tables = run_sequential(
+                self.application,
+                optimizer=self.job.optimizer,
+                clocks=self.config.clocks,
+                parts=self.config.units_per_slice,
+                deterministic=True,
+            )
+        is_same = params_sha256(tables) == digest
+        return 0 if is_same else 1, {"same_as_sequential": is_same}
 
     def _sequential(self, folder: RunFolder, progress: Progress) -> dict[str, Array]:
         last_s = time.monotonic()
@@ -192,10 +233,15 @@ class _Session:
         from agileml.runtime.wiring import socket_folder
 
         with owned(socket_folder(self.spec.run)), fleet:
+            if isinstance(fleet, Market):
+                self.market = fleet
+                fleet.attach(folder)
             cast = Cast(self.spec, fleet.expected, fleet.head_node_id, fleet.runtime_env())
             try:
                 finished = Conductor(self.config, fleet, cast, folder, progress).run()
                 tables = self.job.layout.whole(cast.result(finished))
+                if self.market is not None:
+                    self.market.ended(finished.clock)
                 cast.stop()
                 return tables
             except BaseException:

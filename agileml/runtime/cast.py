@@ -12,13 +12,13 @@ import ray
 
 from agileml.application import Array
 from agileml.core.commands import Finished
-from agileml.core.events import ControllerEvent, NodeDown, NodeUp, Notice, Stop
+from agileml.core.events import Admit, ControllerEvent, NodeDown, NodeUp, Notice, Stop
 from agileml.core.plan import Strike
 from agileml.core.tier import Tier
 from agileml.errors import RunError
 from agileml.runtime.actors import environment, start_head, start_machine
 from agileml.runtime.cluster import NodeInfo, machines
-from agileml.runtime.fleet import Appeared, Draining, FleetEvent, Vanished
+from agileml.runtime.fleet import Admitted, Appeared, Draining, FleetEvent, Stopping, Vanished
 from agileml.runtime.head import HeadState
 from agileml.runtime.keys import KeyPair
 from agileml.runtime.spec import RunSpec
@@ -66,10 +66,15 @@ class Cast:
         match event:
             case Appeared():
                 self._start(event.node, admitted=event.admitted)
+            case Admitted() if event.node_id in self._by_node:
+                self.admitted(self._by_node[event.node_id])
+                self.tell(Admit(self._by_node[event.node_id]))
             case Vanished() if event.node_id in self._by_node:
                 self._end(self._by_node.pop(event.node_id), event.reason)
             case Draining() if event.node_id in self._by_node:
                 self.tell(Notice(self._by_node[event.node_id], event.deadline_s))
+            case Stopping():
+                self.tell(Stop(event.deadline_s))
 
     def _start(self, node: NodeInfo, *, admitted: bool) -> None:
         name = f"m{len(self._actors)}"
@@ -83,8 +88,9 @@ class Cast:
             self._ended.add(name)
             self.tell(NodeDown(name, reason))
 
-    def introduce(self) -> None:
-        """Register the machines whose processes have come up. Raises RunError for one that cannot."""
+    def introduce(self) -> list[str]:
+        """Register the machines whose processes have come up; their nodes. Raises RunError for one that cannot."""
+        nodes = []
         for actor in self._ready(lambda actor: actor.starting):
             reference, actor.starting = actor.starting, None
             try:
@@ -98,6 +104,8 @@ class Cast:
             if actor.watch is None:
                 actor.watch = actor.handle.until_gone.remote()
             self._head.register.remote(actor.address, actor.up)
+            nodes.append(actor.node.node_id)
+        return nodes
 
     def _did_not_start(self, actor: _Actor, error: ray.exceptions.RayError) -> None:
         """A process can die while it starts, with its machine or alone; one that fails by itself is a mistake."""

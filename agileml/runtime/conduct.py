@@ -12,7 +12,7 @@ from agileml.errors import RunError
 from agileml.progress import Progress, Snapshot
 from agileml.run_folder import RunFolder
 from agileml.runtime.cast import Cast
-from agileml.runtime.fleet import Appeared, Fleet
+from agileml.runtime.fleet import Appeared, Fleet, Watcher
 from agileml.runtime.head import Dated, HeadState
 from agileml.runtime.steady_clock import wall_s
 from agileml.runtime.stopping import StopSignal
@@ -30,6 +30,7 @@ class Conductor:
     ) -> None:
         self._config = config
         self._fleet = fleet
+        self._watcher = fleet if isinstance(fleet, Watcher) else None
         self._cast = cast
         self._folder = folder
         self._progress = progress
@@ -58,7 +59,9 @@ class Conductor:
                 self._cast.happened(event)
             self._cast.replace_dead()
             self._heal()
-            self._cast.introduce()
+            for node_id in self._cast.introduce():
+                if self._watcher is not None:
+                    self._watcher.started(node_id)
             state = self._cast.state()
             for dated in state.notes:
                 self._log(dated)
@@ -76,7 +79,7 @@ class Conductor:
                 self._log_bytes(state)
                 self._log_spent(state)
                 return state.finished
-            if state.clock or self._appeared == self._fleet.expected:
+            if state.clock or self._appeared >= self._fleet.expected:
                 time.sleep(POLL_S)
 
     def _heed_stop(self, state: HeadState) -> None:
@@ -106,7 +109,10 @@ class Conductor:
 
     def _log(self, dated: Dated) -> None:
         fields = dict(dated.note.fields)
-        at_s = fields.pop("at_s", dated.at_s) - self._wall_start_s
+        unix_s = fields.pop("at_s", dated.at_s)
+        if self._watcher is not None:
+            self._watcher.noted(dated.note, unix_s, self._cast.node_of)
+        at_s = unix_s - self._wall_start_s
         if dated.note.kind == "clock":
             fields["loss"] = self._loss = fields["loss"] / max(1, fields["examples"])
         elif dated.note.kind == "notice":
@@ -134,7 +140,9 @@ class Conductor:
             self._fleet.take_away(self._cast.node_of(machine))
 
     def _show(self, state: HeadState) -> None:
-        note = self._standstill if state.stage else f"{self._appeared} of {self._fleet.expected} machines"
+        expected = self._fleet.expected
+        note = self._standstill if state.stage else f"{min(self._appeared, expected)} of {expected} machines"
+        spent_usd, decision = (None, "") if self._watcher is None else self._watcher.standing()
         self._progress.show(
             Snapshot(
                 state.clock,
@@ -143,7 +151,8 @@ class Conductor:
                 state.stage,
                 state.reliable,
                 state.transient,
-                note,
+                note or decision,
+                spent_usd,
             )
         )
         if time.monotonic() >= self._bytes_due_s:

@@ -1,0 +1,265 @@
+"""What BidBrain says about machines becomes events of a fleet, in any order and however often it is said."""
+
+import threading
+import time
+from collections.abc import Mapping
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from agileml.core.tier import Tier
+from agileml.runtime.cluster import NodeInfo
+from agileml.runtime.fleet import Admitted, Appeared, Draining, Stopping, Vanished
+from agileml.runtime.market_engine import MarketEngine, Pace
+from agileml.runtime.market_nodes import LabelledNodes, tier_of
+from bidbrain.history import Market
+from bidbrain.live.cloud import Alert, Machine, Notice
+from bidbrain.live.estimators import Estimator
+from bidbrain.setting import ON_DEMAND_ZONE
+
+SPOT, STEADY = Market("c3.8xlarge", "us-east-1a"), Market("c4.xlarge", ON_DEMAND_ZONE)
+
+
+def machine(name: str, market: Market = SPOT) -> Machine:
+    return Machine(name, "t", market, 0)
+
+
+class There:
+    """Nodes that are there as the test says; `ahead` of them before they belong to a machine."""
+
+    def __init__(self) -> None:
+        self.booted: dict[str, Machine] = {}
+        self.ahead: list[NodeInfo] = []
+        self.dead: set[str] = set()
+
+    @property
+    def warm(self) -> tuple[NodeInfo, ...]:
+        return tuple(self.ahead)
+
+    def present(self, wanted: Mapping[str, Machine], now_s: int) -> dict[str, NodeInfo]:
+        return {
+            name: NodeInfo(f"node-{name}", "", tier_of(own), "t")
+            for name, own in self.booted.items()
+            if name in wanted
+        }
+
+    def missing(self, nodes: set[str]) -> set[str]:
+        return nodes & self.dead
+
+
+def engine_of(
+    nodes: There | LabelledNodes, leave_s: float = 0.0, now_s: int = 100, speed: float = 60.0
+) -> MarketEngine:
+    pace = Pace(lambda: now_s, speed, leave_s)
+    return MarketEngine(nodes, pace, Estimator({}, 1, 1.0), clocks=100, work_vcpu_s=1000.0)
+
+
+def test_a_machine_appears_once_it_is_held_and_has_booted() -> None:
+    nodes = There()
+    engine = engine_of(nodes)
+    engine.hold(0, (machine("r", STEADY),), (machine("a"),))
+    assert engine.events() == []
+    nodes.booted = {"r": machine("r", STEADY), "a": machine("a"), "stranger": machine("stranger")}
+    found = engine.events()
+    assert [(e.node.node_id, e.node.tier, e.admitted) for e in found if isinstance(e, Appeared)] == [
+        ("node-r", Tier.RELIABLE, True),
+        ("node-a", Tier.TRANSIENT, True),
+    ]
+    assert engine.events() == []
+
+
+def test_a_warm_node_is_started_ahead_and_admitted_when_it_is_a_machine() -> None:
+    nodes = There()
+    nodes.ahead = [NodeInfo("node-a", "", Tier.TRANSIENT, "t")]
+    engine = engine_of(nodes)
+    assert engine.events() == [Appeared(nodes.ahead[0], admitted=False)]
+    assert engine.events() == []
+    nodes.ahead, nodes.booted = [], {"a": machine("a")}
+    engine.hold(0, (), (machine("a"),))
+    assert engine.events() == [Admitted("node-a")]
+
+
+def test_a_notice_is_passed_on_once_with_its_deadline_on_the_wall_clock() -> None:
+    nodes = There()
+    nodes.booted = {"a": machine("a")}
+    engine = engine_of(nodes, now_s=100, speed=60.0)
+    engine.hold(0, (), (machine("a"),))
+    engine.events()
+    for _ in range(3):
+        engine.warn(100, Notice("n", "a", Alert.TERMINATE, 220))
+        engine.warn(100, Notice("m", "a", Alert.REBALANCE, 220))
+    (event,) = engine.events()
+    assert isinstance(event, Draining)
+    assert abs(event.deadline_s - time.time() - 2.0) < 0.5
+
+
+def test_a_machine_that_is_warned_while_it_boots_is_never_used() -> None:
+    nodes = There()
+    engine = engine_of(nodes)
+    engine.hold(0, (), (machine("a"),))
+    engine.warn(0, Notice("n", "a", Alert.TERMINATE, 120))
+    nodes.booted = {"a": machine("a")}
+    assert engine.events() == []
+
+
+def test_leaving_waits_until_the_run_has_let_go() -> None:
+    nodes = There()
+    nodes.booted = {"r": machine("r", STEADY), "a": machine("a")}
+    engine = engine_of(nodes, leave_s=30.0)
+    engine.hold(0, (machine("r", STEADY),), (machine("a"),))
+    engine.events()
+    left = threading.Event()
+
+    def leave() -> None:
+        engine.leave(0, ("a",))
+        left.set()
+
+    threading.Thread(target=leave, daemon=True).start()
+    while not (found := engine.events()):
+        pass
+    assert isinstance(found[0], Draining)
+    assert not left.is_set()
+    engine.released("node-a")
+    assert left.wait(10)
+    assert engine.events() == [Vanished("node-a", "given back")]
+
+
+def test_the_end_waits_until_the_run_has_parted() -> None:
+    nodes = There()
+    nodes.booted = {"r": machine("r", STEADY)}
+    engine = engine_of(nodes)
+    engine.hold(0, (machine("r", STEADY),), ())
+    engine.events()
+    ended = threading.Event()
+
+    def leave() -> None:
+        engine.leave(0, ("r",))
+        ended.set()
+
+    threading.Thread(target=leave, daemon=True).start()
+    while not (found := engine.events()):
+        pass
+    assert isinstance(found[0], Stopping)
+    assert not engine.report(0).drained
+    assert not ended.is_set()
+    engine.part()
+    assert ended.wait(10)
+    assert engine.report(0).drained
+
+
+def test_draining_stops_the_run_once() -> None:
+    engine = engine_of(There(), now_s=100, speed=60.0)
+    engine.drain(100, 220)
+    engine.drain(100, 220)
+    (event,) = engine.events()
+    assert isinstance(event, Stopping)
+    assert abs(event.deadline_s - time.time() - 2.0) < 0.5
+
+
+def test_a_node_that_ray_lost_is_told_once() -> None:
+    nodes = There()
+    nodes.booted = {"a": machine("a")}
+    engine = engine_of(nodes)
+    engine.hold(0, (), (machine("a"),))
+    engine.events()
+    nodes.dead = {"node-a"}
+    assert engine.events() == [Vanished("node-a", "Ray lost the node")]
+    assert engine.events() == []
+
+
+class Calls(RuleBasedStateMachine):
+    """Any calls in any order: whoever reads the events knows exactly which nodes the run may use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.nodes = There()
+        self.engine = engine_of(self.nodes)
+        self.held: dict[str, Machine] = {}
+        self.usable: set[str] = set()  # nodes, as the events say
+        self.ever: set[str] = set()
+        self.warned: set[str] = set()
+        self.bought = 0
+
+    @rule(count=st.integers(1, 3))
+    def buy(self, count: int) -> None:
+        for _ in range(count):
+            self.held[f"m{self.bought}"] = machine(f"m{self.bought}")
+            self.bought += 1
+        self.engine.hold(0, (), tuple(self.held.values()))
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.held)
+    def boot(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.held)))
+        self.nodes.booted[name] = self.held[name]
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.held)
+    def warn(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.held)))
+        self.warned.add(name)
+        self.engine.warn(0, Notice(name, name, Alert.TERMINATE, 0))
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.held)
+    def lose(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.held)))
+        self.nodes.booted.pop(name, None)
+        del self.held[name]
+        self.engine.lost(0, (name,))
+        self.engine.hold(0, (), tuple(self.held.values()))
+
+    @rule(data=st.data())
+    @precondition(lambda self: len(self.held) > 1)
+    def give_back(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.held)))
+        self.engine.leave(0, (name,))
+        self.nodes.booted.pop(name, None)
+        del self.held[name]
+        self.engine.hold(0, (), tuple(self.held.values()))
+
+    @rule()
+    def look(self) -> None:
+        for event in self.engine.events():
+            match event:
+                case Appeared(node):
+                    assert node.node_id not in self.ever, "a node appears once"
+                    self.ever.add(node.node_id)
+                    self.usable.add(node.node_id)
+                case Draining(node_id) | Vanished(node_id):
+                    assert node_id in self.ever
+                    self.usable.discard(node_id)
+        wanted = {
+            f"node-{name}" for name in self.held if name in self.nodes.booted and name not in self.warned
+        }
+        assert self.usable == wanted
+
+    @invariant()
+    def all_is_work_in_progress(self) -> None:
+        assert self.engine.report(0).finished_s is None
+
+
+TestCalls = Calls.TestCase
+TestCalls.settings = settings(deadline=None, derandomize=True, max_examples=60, stateful_step_count=30)
+
+
+def test_nodes_of_a_cluster_are_found_by_the_label_with_their_instance_id() -> None:
+    entries = [
+        {"NodeID": "1", "Alive": True, "NodeManagerAddress": "10.0.0.1", "Resources": {},
+         "Labels": {"tier": "transient", "machine": "i-0a"}},
+        {"NodeID": "2", "Alive": True, "NodeManagerAddress": "10.0.0.2", "Resources": {},
+         "Labels": {"tier": "transient", "machine": "i-0b"}},
+        {"NodeID": "3", "Alive": False, "NodeManagerAddress": "10.0.0.3", "Resources": {},
+         "Labels": {"tier": "transient", "machine": "i-0c"}},
+        {"NodeID": "4", "Alive": True, "NodeManagerAddress": "10.0.0.4", "Resources": {},
+         "Labels": {"tier": "transient"}},
+    ]  # fmt: skip
+    nodes = LabelledNodes(lambda: list(entries))
+    wanted = {name: machine(name) for name in ("i-0a", "i-0c", "i-0d")} | {"i-0b": machine("i-0b", STEADY)}
+    found = nodes.present(wanted, 0)
+    assert {name: (node.node_id, node.tier) for name, node in found.items()} == {
+        "i-0a": ("1", Tier.TRANSIENT),
+        "i-0b": ("2", Tier.RELIABLE),  # as it was bought
+    }
+    assert nodes.missing({"1", "3"}) == {"3"}
