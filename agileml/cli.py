@@ -14,6 +14,7 @@ from typer.exceptions import TyperException
 import agileml.aws_cli
 import agileml.checkpoint_cli
 import agileml.jobs_cli
+import agileml.machines_cli
 import agileml.run_cli
 import agileml.sizing_cli
 import bidbrain.cli
@@ -48,6 +49,7 @@ def proteus(
 
 agileml.run_cli.mount(app)
 agileml.jobs_cli.mount(app)
+agileml.machines_cli.mount(app)
 bidbrain.cli.mount(app)
 straggler.cli.mount(app)
 pipeline.cli.mount(app)

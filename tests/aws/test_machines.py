@@ -1,0 +1,91 @@
+"""`proteus machines --aws`: what carries our tag is found and ended, and nothing else is."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pytest
+
+from agileml.cli import main
+from bidbrain.live.ec2 import TAG_JOB, TAG_MARKET
+from tests.aws.layer import REGION, Ec2Layer
+
+pytestmark = pytest.mark.aws
+
+
+def start(ec2: Ec2Layer, count: int, **tags: str) -> list[str]:
+    labels = [{"Key": key, "Value": value} for key, value in tags.items()]
+    started = ec2.client.run_instances(
+        ImageId="ami-12c6146b",
+        InstanceType="c5.xlarge",
+        MinCount=count,
+        MaxCount=count,
+        TagSpecifications=[{"ResourceType": "instance", "Tags": labels}],
+    )
+    return [each["InstanceId"] for each in started["Instances"]]
+
+
+def proteus(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as left:
+        main(["machines", *arguments])
+    said = capsys.readouterr()
+    assert isinstance(left.value.code, int)
+    return left.value.code, said.out, said.err
+
+
+def states(ec2: Ec2Layer, ids: list[str]) -> set[str]:
+    pages = ec2.client.describe_instances(InstanceIds=ids)["Reservations"]
+    return {each["State"]["Name"] for page in pages for each in page["Instances"]}
+
+
+def test_ours_are_listed_and_ended_by_tag(
+    ec2: Ec2Layer, moto_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", moto_url)
+    market = "c5.xlarge/us-east-1a"
+    mine = start(ec2, 2, **{TAG_JOB: "machines-a", TAG_MARKET: market})
+    other = start(ec2, 1, **{TAG_JOB: "machines-b"})
+    foreign = start(ec2, 1, Name="somebody's")
+    code, out, _ = proteus(capsys, "list", "--aws", REGION, "--job", "machines-a", "--json")
+    shown: list[dict[str, Any]] = [json.loads(line) for line in out.splitlines()]
+    assert code == 0
+    assert {(each["machine_id"], each["job"], each["market"]) for each in shown} == {
+        (each, "machines-a", market) for each in mine
+    }
+    assert all(each in proteus(capsys, "list", "--aws", REGION)[1] for each in [*mine, *other])
+    code, _, err = proteus(capsys, "terminate", foreign[0], "--aws", REGION, "--yes")
+    assert (code, "found no machine" in err) == (2, True)
+    for answer in ("", "n\n"):  # nobody is there, or does not want to
+        monkeypatch.setattr("sys.stdin", io.StringIO(answer))
+        assert proteus(capsys, "terminate", mine[0], "--aws", REGION)[0] != 0
+    assert states(ec2, [*mine, *other, *foreign]) == {"running"}
+    assert proteus(capsys, "terminate", mine[0], "--aws", REGION, "--yes")[0] == 0
+    assert (states(ec2, mine[:1]), states(ec2, mine[1:])) == ({"terminated"}, {"running"})
+    code, out, _ = proteus(capsys, "terminate", "--all", "--aws", REGION, "--job", "machines-a", "--yes")
+    assert (code, "told EC2 to end 1 machines" in out) == (0, True)
+    assert states(ec2, mine) == {"terminated"}
+    assert states(ec2, [*other, *foreign]) == {"running"}
+    ec2.client.terminate_instances(InstanceIds=[*other, *foreign])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            ["terminate", "--aws", REGION],
+            "found no machine to terminate, expected ids or --all, and not both",
+        ),
+        (["list", "--job", "a"], "--job: found it without --aws, expected both or neither"),
+    ],
+)
+def test_what_is_missing_is_a_sentence(
+    arguments: list[str],
+    sentence: str,
+    moto_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", moto_url)
+    assert proteus(capsys, *arguments) == (2, "", f"proteus: {sentence}\n")
