@@ -274,6 +274,7 @@ class JobConfig(Section):
     plan: Plan = ()
     market: Market = None
     verify: bool = False
+    profile: bool = False
     out: str | None = None
     address: str | None = None
 

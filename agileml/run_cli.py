@@ -46,6 +46,9 @@ def run(
     stage: Annotated[
         str | None, typer.Option(metavar="auto|thresholds|1|2|3", help="auto, thresholds alone, or a stage.")
     ] = None,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Write trace.json: what every machine did when, for Perfetto.")
+    ] = False,
     resume: Annotated[
         str | None,
         typer.Option(
@@ -57,7 +60,7 @@ def run(
     code = train(
         config,
         tuple(settings or ()),
-        lambda job: with_options(job, out=out, address=address, stage=stage),
+        lambda job: with_options(job, out=out, address=address, stage=stage, profile=profile),
         sequential=sequential,
         resume=resume,
     )
@@ -100,11 +103,14 @@ def train(
         return 1
 
 
-def with_options(job: JobConfig, *, out: str | None, address: str | None, stage: str | None) -> JobConfig:
+def with_options(
+    job: JobConfig, *, out: str | None, address: str | None, stage: str | None, profile: bool = False
+) -> JobConfig:
     """The config with the options of the command line applied. Raises BadParameter."""
     if stage is not None and stage not in ("auto", "thresholds", "1", "2", "3"):
         raise typer.BadParameter(f"--stage: found {stage!r}, expected auto, thresholds, 1, 2 or 3")
-    options = {"out": out, "address": address, "stage": int(stage) if stage and stage.isdecimal() else stage}
+    options: dict[str, object] = {"out": out, "address": address, "profile": profile or None}
+    options["stage"] = int(stage) if stage and stage.isdecimal() else stage
     return job.changed(**{name: value for name, value in options.items() if value is not None})
 
 

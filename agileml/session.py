@@ -131,6 +131,8 @@ class _Session:
         if sequential:
             if self.spec.resume is not None:
                 raise ConfigError("found --resume with --sequential, expected one of them", key=("resume",))
+            if self.config.profile:
+                raise ConfigError("found true with --sequential, expected one of them", key=("profile",))
             return self._finish_in(self._sequential)
         self._check_checkpoints()
         if fleet is None:

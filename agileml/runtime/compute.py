@@ -15,6 +15,7 @@ from agileml.core.fold import Contribution
 from agileml.core.messages import Failure
 from agileml.core.threads import single_threaded
 from agileml.core.work import Inputs, Reads, UnitError, Work
+from agileml.runtime.steady_clock import wall_s
 from straggler.coverage import Units, members
 
 Job = Begin | Compute | LoadSlices
@@ -42,6 +43,7 @@ class Computing:
         self._reads: tuple[tuple[int, tuple[Units, ...]], Reads] | None = None
         self._slow: tuple[float, float] = (1.0, 0.0)  # factor, until
         self._asked = self._done = 0  # computations
+        self.on_done: Callable[[Job, float, float], None] | None = None  # who wants to know of each job: a profile
         self._thread = threading.Thread(target=self._run, name="compute", daemon=True)
         self._thread.start()
 
@@ -82,7 +84,10 @@ class Computing:
         """Do the next job; False at the end. Its arrays are not kept while the one after is waited for."""
         job = self._jobs.get()
         if job is not None:
+            started_s = wall_s() if self.on_done is not None else 0.0
             self._do(job)
+            if self.on_done is not None:
+                self.on_done(job, started_s, wall_s())
             self._done += isinstance(job, Compute)
         return job is not None
 

@@ -10,12 +10,13 @@ from agileml.core.plan import Fault, Strike
 from agileml.core.time_spent import DOING
 from agileml.errors import RunError
 from agileml.progress import Progress, Snapshot
-from agileml.run_folder import RunFolder
+from agileml.run_folder import RunFolder, read_events
 from agileml.runtime.cast import Cast
 from agileml.runtime.fleet import Appeared, Fleet, Watcher
 from agileml.runtime.head import Dated, HeadState
 from agileml.runtime.steady_clock import wall_s
 from agileml.runtime.stopping import StopSignal
+from agileml.trace_file import Trace
 
 POLL_S = 0.05
 BYTES_S = 1.0
@@ -43,14 +44,26 @@ class Conductor:
         self._spent_due_s = time.monotonic() + SPENT_S
         self._standstill = ""  # what the run waits for, if it does
         self._stop_signal = StopSignal()
+        self._trace = Trace(self._wall_start_s)
 
     def run(self) -> Finished:
         """Until the result is durable. SIGTERM brings that about with the next cut. Raises RunError."""
-        with self._stop_signal:
-            finished = self._run()
+        try:
+            with self._stop_signal:
+                finished = self._run()
+        finally:
+            self._write_trace()
         if finished.clock < self._config.clocks:
             self._folder.events.write("stopped", clock=finished.clock)
         return finished
+
+    def _write_trace(self) -> None:
+        """Of a run that broke off as well."""
+        if self._config.profile:
+            if self._trace.dropped:
+                reason = f"trace.json is full: {self._trace.dropped} of its stretches are not in it"
+                self._folder.events.write("warning", reason=reason)
+            self._trace.write(self._folder.path, read_events(self._folder.events.path))
 
     def _run(self) -> Finished:
         while True:
@@ -65,6 +78,8 @@ class Conductor:
             state = self._cast.state()
             for dated in state.notes:
                 self._log(dated)
+            for machine, spans in state.spans:
+                self._trace.add(machine, spans.rows)
             for machine in state.released:
                 self._deadlines.pop(machine, None)
                 self._fleet.release(self._cast.node_of(machine))

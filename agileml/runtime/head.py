@@ -35,12 +35,14 @@ from agileml.core.events import Received as ReceivedMessage
 from agileml.core.messages import CONTROLLER
 from agileml.core.plan import Strike
 from agileml.core.record import Record
+from agileml.core.spans import Spans
 from agileml.runtime.checkpoint import Identity
 from agileml.runtime.keys import KeyPair
 from agileml.runtime.saving import Sealing, highest_epoch, resumed, saved_before
 from agileml.runtime.spec import RunSpec
 from agileml.runtime.steady_clock import wall_s
 from agileml.runtime.store import Store
+from agileml.runtime.tracing import Ping, Pong
 from agileml.runtime.transport_events import Address, PeerConnected, PeerLost, Received
 from agileml.runtime.wiring import KINDS, Peers, Usage, measured, open_transport, run_codec
 
@@ -69,6 +71,7 @@ class HeadState:
     transient: int
     bytes_sent: dict[str, int]
     spent_s: dict[str, tuple[float, ...]]  # by machine, in the order of DOING
+    spans: tuple[tuple[str, Spans], ...]  # of machines, with a profile
     refused_handshakes: int
     finished: Finished | None
     halted: Halt | None
@@ -102,6 +105,7 @@ class Head:
         self._addresses: dict[str, Address] = {}
         self._connected: set[str] = set()
         self._usage: dict[str, Usage] = {}
+        self._spans: list[tuple[str, Spans]] = []
         self._released: list[str] = []
         self._strikes: list[Strike] = []
         self._finished: Finished | None = None
@@ -149,6 +153,7 @@ class Head:
             notes, self._notes = tuple(self._notes), []
             released, self._released = tuple(self._released), []
             strikes, self._strikes = tuple(self._strikes), []
+            spans, self._spans = tuple(self._spans), []
             sent = [usage.bytes_sent for usage in self._usage.values()]
             total = [sum(column) for column in zip(*sent, strict=True)] or [0] * len(KINDS)
             view = self._controller.view
@@ -164,6 +169,7 @@ class Head:
                 transient=transient,
                 bytes_sent=dict(zip(KINDS, total, strict=True)),
                 spent_s={name: usage.spent_s for name, usage in self._usage.items()},
+                spans=spans,
                 refused_handshakes=self._transport.counters.refused_handshakes,
                 finished=self._finished,
                 halted=self._halted,
@@ -200,6 +206,12 @@ class Head:
                         with self._lock:
                             self._usage[event.sender] = message
                         self._handle(measured(event.sender, message))
+                    elif isinstance(message, Spans):
+                        with self._lock:
+                            self._spans.append((event.sender, message))
+                    elif isinstance(message, Ping):
+                        header, arrays = self._codec.encode(Pong(message.sent_s, wall_s()))
+                        self._transport.send(event.sender, header, arrays)
                     else:
                         self._handle(ReceivedMessage(event.sender, message))
                 case PeerConnected():

@@ -24,9 +24,11 @@ from agileml.core.commands import (
     SavePart,
     Send,
 )
-from agileml.core.messages import CONTROLLER, Failure, Message, Push
+from agileml.core.messages import CONTROLLER, Failure, Message, Part, Push
 from agileml.core.node import Node
 from agileml.core.plan import Fault, Strike
+from agileml.core.spans import FOLD, SERVING, Spans
+from agileml.core.time_spent import Doing
 from agileml.core.work import Work
 from agileml.runtime.compute import Computing
 from agileml.runtime.exchanging import Exchanging
@@ -35,6 +37,7 @@ from agileml.runtime.landing import Landing
 from agileml.runtime.saving import MachineStores, Saving
 from agileml.runtime.spec import RunSpec
 from agileml.runtime.steady_clock import wall_s
+from agileml.runtime.tracing import Ping, Pong, recorder
 from agileml.runtime.transport import Transport
 from agileml.runtime.transport_events import Address, PeerConnected, Received
 from agileml.runtime.warm_up import load_kernels
@@ -77,6 +80,8 @@ class Machine:
         self._sent = [0] * len(KINDS)
         self._got = [0] * len(KINDS)
         self._usage_due_s = 0.0
+        self._was_idle = True
+        self._recorder = recorder(spec.config, self.node, self._computing, node_ip == head.node_ip)
         self._stopping = threading.Event()
         self._failed = False
         self._cut_s = 0.0
@@ -199,25 +204,36 @@ class Machine:
                 self._happened(done)
         if not self._failed:
             self._do(self.node.tick(wall_s()))
-        if (now_s := time.monotonic()) >= self._usage_due_s:
+        is_idle = self.node.spent.doing is Doing.IDLE
+        if (now_s := time.monotonic()) >= self._usage_due_s or (is_idle and not self._was_idle):
             self._usage_due_s = now_s + USAGE_S
             self._report_usage()
+        self._was_idle = is_idle
 
     def _report_usage(self) -> None:
         now_s = wall_s()
         spent_s = self.node.spent.seconds(now_s)
         self._send(CONTROLLER, Usage(now_s, tuple(self._sent), tuple(self._got), spent_s))
+        if self._recorder is not None:
+            for message in self._recorder.report(now_s):
+                self._send(CONTROLLER, message)
 
     def _received(self, event: Received) -> None:
         message = self._codec.decode(event.header, event.arrays)
         if isinstance(message, Peers):
             self._meet(message)
             return
+        if isinstance(message, Pong):
+            if self._recorder is not None:
+                self._recorder.clock.answered(message, wall_s())
+            return
         self._got[kind_of(message)] += len(event.header) + sum(array.nbytes for array in event.arrays)
         started_s = wall_s()
         commands = self.node.handle(event.sender, message, started_s)
         if isinstance(message, Push):
             self.node.spent.folded(wall_s() - started_s)
+        if self._recorder is not None:
+            self._recorder.served(self.node, message, started_s, wall_s())
         self._do(commands)
 
     def _happened(self, event: NodeEvent) -> None:
@@ -225,6 +241,8 @@ class Machine:
         commands = self.node.happened(event, started_s)
         if isinstance(event, Computed):  # its own share of the updates is added up at once
             self.node.spent.folded(wall_s() - started_s)
+            if self._recorder is not None:
+                self._recorder.add(SERVING, FOLD, event.clock, started_s, wall_s())
         self._do(commands)
 
     def _meet(self, peers: Peers) -> None:
@@ -251,7 +269,9 @@ class Machine:
                     self._landing.close(command)
                 self._computing.ask(command)
 
-    def _send(self, to: str, message: Message | Usage) -> None:
+    def _send(self, to: str, message: Message | Usage | Spans | Ping) -> None:
+        if self._recorder is not None and isinstance(message, Part):
+            self._recorder.sent_part(message, wall_s())
         header, arrays = self._codec.encode(message)
         if self._transport.send(to, header, arrays):
             self._sent[kind_of(message)] += len(header) + sum(array.nbytes for array in arrays)

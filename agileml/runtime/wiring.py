@@ -9,9 +9,11 @@ from typing import get_args
 
 from agileml.core.events import Measured
 from agileml.core.messages import Copy, Get, Message, Params, Part, PartAck, Pull, Push
+from agileml.core.spans import Spans
 from agileml.core.time_spent import DOING, Doing
 from agileml.runtime.codec import Codec
 from agileml.runtime.keys import KeyPair
+from agileml.runtime.tracing import Ping, Pong
 from agileml.runtime.transport import Transport
 from agileml.runtime.transport_events import Address
 from agileml.runtime.transport_liveness import Heartbeat
@@ -68,7 +70,7 @@ def kind_of(message: object) -> int:
 
 def run_codec() -> Codec:
     """The codec of everything that travels in a run."""
-    return Codec([*get_args(Message), Peers, Usage])
+    return Codec([*get_args(Message), Peers, Usage, Spans, Ping, Pong])
 
 
 def socket_folder(run: str) -> Path:
