@@ -1,0 +1,132 @@
+"""The whole command on real Ray nodes of this machine: evictions kill nodes, the bits stay, nothing is left."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+
+from agileml.run_folder import EVENTS, read_events
+
+pytestmark = pytest.mark.cluster
+ROOT = Path(__file__).resolve().parents[2]
+SMALL: dict[str, Any] = {
+    "application": "mlr",
+    "data": {"kind": "digits"},
+    "optimizer": {"kind": "adam", "learning_rate": 0.01},
+    "clocks": 150,
+    "clocks_per_pass": 4,
+    "slices": 8,
+    "machines": {"reliable": 1, "max": 4},
+    "stage_thresholds": [1, 2],
+    "cuts": {"every_s": 0.3},
+    "verify": True,
+    "market": {
+        "kind": "made",
+        "seed": 16,
+        "types": ["c3.8xlarge"],
+        "reliable_type": "c4.xlarge",
+        "job_vcpus": 64,
+        "job_hours": 1.5,
+        "speed": 240,
+        "silent_share": 0.5,
+        "warm": 1,
+        "paced": True,
+    },
+}
+
+
+def command(config: Path, out: Path) -> list[str]:
+    return [sys.executable, "-m", "agileml.cli", "run", str(config), "--out", str(out)]
+
+
+def check(out: Path, log: str) -> dict[str, Any]:
+    """What every finished job on a market has."""
+    summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
+    market, events = summary["market"], read_events(out / EVENTS)
+    assert summary["same_as_sequential"] is True
+    assert "the same bits as one process" in log
+    assert market["finished"]
+    assert market["rebilled_differences"] == []
+    assert market["usd"] < market["on_demand_usd"]
+    evicted = [event for event in events if event["kind"] == "market_end" and event["ending"] == "evicted"]
+    assert len(evicted) == market["evictions"] >= 1
+    print(
+        f"{market['evictions']} evictions, {summary['clocks_redone']} clocks again, ${market['usd']:.2f} of "
+        f"${market['on_demand_usd']:.2f}, standard ${market['standard_checkpoint_usd']:.2f}, {summary['seconds']:.0f} s"
+    )
+    return summary
+
+
+def test_a_job_on_real_nodes(tmp_path: Path) -> None:
+    config, out = tmp_path / "job.yaml", tmp_path / "run"
+    config.write_text(yaml.safe_dump(SMALL))
+    done = subprocess.run(
+        command(config, out), cwd=ROOT, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    summary = check(out, done.stdout)
+    assert summary["machines"]["transient"]["lost"] >= 1
+    assert {"bill", "  on demand", "  standard bid + checkpoints"} <= {
+        line.partition(" $")[0] for line in done.stdout.splitlines()
+    }
+    ledger = str(out / "market" / "ledger.jsonl")
+    rebilled = subprocess.run(
+        [sys.executable, "-m", "agileml.cli", "bill", ledger, "--history", str(out / "market" / "prices.csv.gz")],
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert rebilled.returncode == 0, rebilled.stdout + rebilled.stderr
+
+
+@pytest.mark.slow
+def test_the_demo(tmp_path: Path) -> None:
+    out = tmp_path / "demo"
+    config = ROOT / "configs" / "demo.yaml"
+    done = subprocess.run(
+        command(config, out), cwd=ROOT, capture_output=True, text=True, timeout=400, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    summary = check(out, done.stdout)
+    assert summary["metrics"]["test_accuracy"] > 0.9
+    assert set(summary["stages"]) == {1, 2, 3}
+    kinds = {event["kind"] for event in read_events(out / EVENTS)}
+    assert "market_notice" in kinds, "some evictions are announced"
+
+
+@pytest.mark.slow
+def test_a_killed_driver_leaves_no_machine(tmp_path: Path) -> None:
+    """SIGKILL: nobody gives anything back, and every machine ends by itself within orphan_after_s."""
+    config, out = tmp_path / "job.yaml", tmp_path / "run"
+    orphan_after_s = 10.0
+    config.write_text(
+        yaml.safe_dump({**SMALL, "market": {**SMALL["market"], "orphan_after_s": orphan_after_s}})
+    )
+    run = subprocess.Popen(
+        command(config, out), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        until_s = time.monotonic() + 120
+        while not (out / EVENTS).is_file() or '"clock"' not in (out / EVENTS).read_text():
+            assert run.poll() is None
+            assert time.monotonic() < until_s
+            time.sleep(0.2)
+        family = psutil.Process(run.pid).children(recursive=True)
+        assert any("raylet" in process.name() for process in family)
+        run.send_signal(signal.SIGKILL)
+        run.wait()
+        killed_s = time.monotonic()
+        _, alive = psutil.wait_procs(family, timeout=orphan_after_s + 5.0)
+        print(
+            f"{len(family)} processes, the last one ended {time.monotonic() - killed_s:.1f} s after the driver"
+        )
+        assert not alive, [process.name() for process in alive]
+    finally:
+        run.kill()
