@@ -13,6 +13,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from agileml.application import Array
 from agileml.core.spans import COLUMNS, NAMES, TRACKS, WORKER
 from agileml.run_folder import RunFolder
@@ -23,6 +25,9 @@ CONTROLLER_PID = 0
 _CATEGORY = {"pull": "exchange", "push": "exchange", "compute": "work", "units": "work"}
 
 Event = Mapping[str, Any]
+Span = tuple[
+    int, int, int, int, int
+]  # track, name, clock, start and end in microseconds since the run's start
 
 
 def complete(pid: int, tid: int, name: str, clock: int, start_us: int, end_us: int) -> Event:
@@ -44,17 +49,29 @@ def machine_events(pid: int, machine: str, rows: Array, start_us: int) -> Iterat
     yield named(pid, 0, "process_name", machine)
     for track in sorted(set(rows[:, 0].tolist())):
         yield named(pid, track, "thread_name", TRACKS[track])
-    spans = [(t, n, c, max(0, a - start_us), max(0, b - start_us)) for t, n, c, a, b in rows.tolist()]
-    yield from _clocks(pid, sorted((span for span in spans if span[0] == WORKER), key=lambda span: span[3:]))
+    spans = list(_in_turn(rows, start_us))
+    yield from _clocks(pid, [span for span in spans if span[0] == WORKER])
     for track, name, clock, start, end in spans:
         yield complete(pid, track, NAMES[name], clock, start, end)
 
 
-def _clocks(pid: int, spans: Sequence[tuple[int, int, int, int, int]]) -> Iterator[Event]:
+def _in_turn(rows: Array, start_us: int) -> Iterator[Span]:
+    """The spans in the order of their starts, from the run's start on. Those of a track follow each other.
+
+    A machine that learns the head's clock better moves its own a little: two spans may overlap by that.
+    """
+    free_from = dict.fromkeys(range(len(TRACKS)), 0)
+    for track, name, clock, start, end in rows[np.argsort(rows[:, 3], kind="stable")].tolist():
+        start = max(start - start_us, free_from[track])
+        end = free_from[track] = max(end - start_us, start)
+        yield track, name, clock, start, end
+
+
+def _clocks(pid: int, spans: Sequence[Span]) -> Iterator[Event]:
     """What a worker did for one clock without a break, as one event around it."""
     for clock, group in groupby(spans, key=lambda span: span[2]):
         parts = list(group)
-        yield complete(pid, WORKER, f"clock {clock}", clock, parts[0][3], max(part[4] for part in parts))
+        yield complete(pid, WORKER, f"clock {clock}", clock, parts[0][3], parts[-1][4])
 
 
 def controller_events(log: Iterable[Event]) -> Iterator[Event]:
@@ -103,8 +120,6 @@ class Trace:
 
     def events(self, log: Iterable[Event]) -> Iterator[Event]:
         """All events of the trace."""
-        import numpy as np
-
         yield from controller_events(log)
         for pid, machine in enumerate(self._rows, start=1):
             yield from machine_events(pid, machine, np.concatenate(self._rows[machine]), self._start_us)
