@@ -34,7 +34,7 @@ class Changing:
     # -- before ---------------------------------------------------------------------------------------------
 
     def is_listening(self) -> bool:
-        """True after a restart until every member of the view was heard, or did not speak for long enough."""
+        """True after a restart until every member of the view was heard, is gone, or did not speak for long enough."""
         control = self._control
         if not control.is_restarted:
             return False
@@ -42,8 +42,8 @@ class Changing:
         if self._listen_until_s is None:
             self._listen_until_s = control.now_s + control.settings.restart_wait_s
         nodes = control.members.nodes
-        heard = [node for node in control.view.members if node in nodes and nodes[node].status is not None]
-        return len(heard) < len(control.view.members) and control.now_s < self._listen_until_s
+        known = [n for n in control.view.members if n in nodes and (nodes[n].status or nodes[n].is_gone)]
+        return len(known) < len(control.view.members) and control.now_s < self._listen_until_s
 
     def begin(self) -> bool:
         """Claim the next epoch if the arrangement must change."""

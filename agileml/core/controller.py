@@ -253,6 +253,7 @@ class Controller:
         control = self._control
         member = control.members.heard(sender, control.now_s)
         if member is None:
+            self._send_away(sender)
             return
         match message:
             case Status():
@@ -277,6 +278,12 @@ class Controller:
                 control.halt(HaltKind.USER_CODE, problem, message.trace)
             case _:
                 pass  # of another epoch
+
+    def _send_away(self, sender: str) -> None:
+        """One that was released and still speaks did not hear of it."""
+        member = self._control.members.nodes.get(sender)
+        if member is not None and member.is_released and not member.is_gone and self.view is not None:
+            self._control.send(sender, Release(self.view.epoch))
 
     def _status(self, member: Member, status: Status) -> None:
         control = self._control

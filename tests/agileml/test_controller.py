@@ -308,6 +308,31 @@ def test_a_frozen_owner_that_answers_in_time_keeps_its_copy(scripts):
     assert not any(view["rolled_back"] for view in script.views)
 
 
+def test_a_released_machine_that_still_speaks_is_sent_away_again(scripts):
+    script = scripts()
+    script.up("r0", "t1", "t2")
+    script.tell(Notice("t1", script.now_s + 60.0))
+    script.wait(1.0)
+    assert script.released == ["t1"]
+    before = len(script.told("t1", Release))
+    script.heartbeats()
+    assert len(script.told("t1", Release)) == before + 1
+    script.tell(NodeDown("t1", "it left"))
+    script.heartbeats()
+    assert len(script.told("t1", Release)) == before + 1
+    assert not script.note("lost")
+
+
+def test_a_new_controller_does_not_listen_for_members_that_are_known_to_be_gone(scripts):
+    script = scripts(restart_wait_s=10.0)
+    script.up("r0", "t1", "t2")
+    script.freeze("t1")
+    script.restart()
+    script.tell(NodeDown("t1", "it was gone before this controller"))
+    script.wait(0.6)
+    assert script.view.members == ("r0", "t2")
+
+
 def test_a_silent_reliable_machine_is_waited_for(scripts):
     script = scripts()
     script.up("r0", "t1")
