@@ -8,18 +8,26 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class CutRule:
-    """A cut about every `every_s` seconds, at least every `max_clocks` clocks."""
+    """A cut about every `every_s` seconds, at least every `max_clocks` clocks.
+
+    Where links are slow cuts are farther apart: on its way a cut takes from the links what the clocks need, so one may
+    be on its way for at most the share `travelling` of the time; but never more than `most` times `every_s` apart.
+    """
 
     every_s: float = 1.0
     max_clocks: int = 64
+    travelling: float = 1 / 3
+    most: float = 8.0
 
-    def interval(self, clock_s: float | None) -> int:
-        """Clocks from one cut to the next, when a clock takes `clock_s` seconds (None: not known yet)."""
+    def interval(self, clock_s: float | None, travel_s: float = 0.0) -> int:
+        """Clocks from one cut to the next, when a clock takes `clock_s` seconds (None: not known yet) and a cut is on
+        its way to the backups for `travel_s`."""
         if clock_s is None:
             return 1
         if clock_s <= 0:
             return self.max_clocks
-        return max(1, min(self.max_clocks, math.ceil(self.every_s / clock_s)))
+        apart_s = min(max(self.every_s, travel_s / self.travelling), self.most * self.every_s)
+        return max(1, min(self.max_clocks, math.ceil(apart_s / clock_s)))
 
 
 class OpenCut:
@@ -29,6 +37,7 @@ class OpenCut:
         self._partitions = partitions
         self._stored: set[int] = set()
         self._extra = 1
+        self._left_s: float | None = None
         self.next: int | None = None
 
     def name(self, version: int, interval: int, last: int) -> None:
@@ -43,7 +52,17 @@ class OpenCut:
 
     def _choose(self, clock: int, last: int) -> None:
         self._stored.clear()
+        self._left_s = None
         self.next = min(last, clock)
+
+    def reached(self, version: int, now_s: float) -> None:
+        """An owner is known to be at that version: if it is the cut's, parts are on their way from now on."""
+        if self.next is not None and version >= self.next and self._left_s is None:
+            self._left_s = now_s
+
+    def travel_s(self, now_s: float) -> float:
+        """For how long parts have been on their way, as far as is known."""
+        return 0.0 if self._left_s is None else now_s - self._left_s
 
     def stored(self, partition: int, clock: int) -> None:
         """A part has arrived at its backup."""

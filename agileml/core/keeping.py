@@ -20,6 +20,7 @@ class Keeping:
         self._control = control
         self._partitions = control.job.layout.partitions
         self._cut = OpenCut(self._partitions)
+        self._travel_s = 0.0  # of the newest committed cut
         self._save = OpenSave(control.settings.checkpoint_every_s, self._partitions, checkpoint)
         self.ending = Ending(control.job.clocks)
 
@@ -61,8 +62,10 @@ class Keeping:
     def commit(self) -> bool:
         """Have the open cut written as the committed one, if it is whole."""
         control = self._control
+        self._cut.reached(max(control.versions.values(), default=0), control.now_s)
         if not self._cut.is_whole:
             return False
+        self._travel_s = self._cut.travel_s(control.now_s)
         assert control.view is not None
         assert self._cut.next is not None
         control.persist(replace(control.record, committed=CutId(self._cut.next, control.view.epoch)))
@@ -70,7 +73,7 @@ class Keeping:
 
     def committed(self) -> None:
         """That record is durable: the next cut may be named."""
-        self._control.note("cut", clock=self._control.record.committed.clock)
+        self._control.note("cut", clock=self._control.record.committed.clock, travel_s=self._travel_s)
         self._cut.next = None
         self.send_cut()
 
@@ -85,7 +88,7 @@ class Keeping:
         self.send_cut()
 
     def _interval(self) -> int:
-        return self._control.settings.cuts.interval(self._control.log.clock_s)
+        return self._control.settings.cuts.interval(self._control.log.clock_s, self._travel_s)
 
     def send_cut(self) -> None:
         """Tell everybody what is committed and which cut comes next."""

@@ -18,6 +18,27 @@ def test_cuts_are_about_as_far_apart_as_the_rule_says():
     assert rule.interval(0.0) == 64
 
 
+def test_cuts_are_farther_apart_where_they_are_long_on_their_way():
+    rule = CutRule(every_s=1.0, max_clocks=64, travelling=0.25)
+    assert rule.interval(1.0, travel_s=0.25) == 1
+    assert rule.interval(1.0, travel_s=0.3) == 2
+    assert rule.interval(1.5, travel_s=1.5) == 4
+    assert rule.interval(0.01, travel_s=10.0) == 64
+    assert rule.interval(1.0, travel_s=1e6) == 8, "what a loss can cost has a limit"
+
+
+def test_a_cut_is_on_its_way_from_when_its_clock_is_reached():
+    cut = OpenCut(1)
+    cut.name(10, 4, last=100)
+    cut.reached(13, 1.0)
+    assert cut.travel_s(2.0) == 0.0
+    cut.reached(14, 3.0)
+    cut.reached(15, 4.0)
+    assert cut.travel_s(5.0) == 2.0
+    cut.name(14, 4, last=100)
+    assert cut.travel_s(6.0) == 0.0
+
+
 def test_a_cut_is_whole_when_every_part_of_the_named_clock_is_stored():
     cut = OpenCut(2)
     assert not cut.is_whole
