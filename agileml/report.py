@@ -78,6 +78,7 @@ TIMELINE = (
     "error",
     "stopping",
     "stopped",
+    "failed",
     "finished",
 )
 
@@ -119,6 +120,8 @@ def _sentence(event: Event) -> str:
             return f"told to stop at clock {event['clock']}: ends with the next cut"
         case "stopped":
             return f"ended with the cut of clock {event['clock']}"
+        case "failed":
+            return f"{event['reason']}; the model is that of clock {event['clock']}"
         case "finished":
             return f"done after {event['seconds']:.2f} s"
         case _:

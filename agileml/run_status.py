@@ -83,7 +83,9 @@ def read_status(folder: Path) -> RunStatus:
         process = Process(**of_kind(events, "run_started")[0]["process"])
     except (OSError, ValueError, TypeError, LookupError, yaml.YAMLError):
         raise FolderError(f"{folder} holds no run, expected a folder with {EVENTS} and {CONFIG}") from None
-    if (folder / SUMMARY).is_file():
+    if of_kind(events, "failed"):
+        state = State.BROKEN
+    elif (folder / SUMMARY).is_file():
         state = State.STOPPED if of_kind(events, "stopped") else State.DONE
     elif process.is_alive or not process.is_here:
         state = State.RUNNING

@@ -19,6 +19,7 @@ from agileml.core.contract import ContractError
 from agileml.core.job import Job
 from agileml.core.work import UnitError
 from agileml.errors import RunError
+from agileml.last_good import write_last_good
 from agileml.progress import Progress, Snapshot
 from agileml.report import build_report, summarize
 from agileml.report_market import endings
@@ -246,6 +247,10 @@ class _Session:
                     self.market.ended(finished.clock)
                 cast.stop()
                 return tables
+            except RunError as error:
+                told = write_last_good(error, cast, self.job.layout, folder, self.config, versions())
+                cast.stop(timeout_s=0.2)
+                raise told from error
             except BaseException:
                 cast.stop(timeout_s=0.2)  # whoever interrupts does not want to wait
                 raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from agileml.core.cuts import completed
+from agileml.core.cuts import completed, is_finite
 from agileml.core.messages import (
     CONTROLLER,
     Cut,
@@ -28,6 +28,11 @@ class _Arriving:
     name: CutId
     cut: Cut
     only: Rows | None
+    is_finite: bool
+
+    def stored(self, partition: int) -> Stored:
+        """What the controller is told."""
+        return Stored(self.name.epoch, partition, self.name.clock, self.is_finite)
 
 
 @dataclass
@@ -56,8 +61,9 @@ class Backup:
             if message.only is not None and message.only.base != self.name(message.partition):
                 self.send(owner, PartRefused(message.epoch, message.partition, name.clock))
                 return
-            self._arriving[message.partition] = _Arriving(name, message.cut, message.only)
-            self.send(CONTROLLER, Stored(message.epoch, message.partition, name.clock))
+            arriving = _Arriving(name, message.cut, message.only, is_finite(message.cut))
+            self._arriving[message.partition] = arriving
+            self.send(CONTROLLER, arriving.stored(message.partition))
         self.send(owner, PartAck(message.epoch, message.partition, name.clock))
 
     def commit(self, committed: CutId) -> None:
@@ -157,4 +163,4 @@ class Backup:
     def resend(self) -> None:
         """Tell the controller again of parts that it has not committed."""
         for partition, arriving in self._arriving.items():
-            self.send(CONTROLLER, Stored(arriving.name.epoch, partition, arriving.name.clock))
+            self.send(CONTROLLER, arriving.stored(partition))

@@ -222,11 +222,15 @@ class HaltKind(Enum):
 
 @dataclass(frozen=True)
 class Halt:
-    """This controller stops: the sentence says why. `trace` is that of the user's code."""
+    """This controller stops: the sentence says why. `trace` is that of the user's code.
+
+    `kept`: the committed cut, if there is one and the machines can be asked for it.
+    """
 
     kind: HaltKind
     reason: str
     trace: str = ""
+    kept: Finished | None = None
 
 
 ControllerCommand = Send | Persist | Note | Strike | Seal | Finished | Released | Halt

@@ -8,7 +8,7 @@ from typing import Any
 
 from agileml.core.auto_stage import Patience
 from agileml.core.change_run import ChangeRun
-from agileml.core.commands import ControllerCommand, Halt, HaltKind, Note, Persist, Send
+from agileml.core.commands import ControllerCommand, Finished, Halt, HaltKind, Note, Persist, Send
 from agileml.core.cutting import CutRule
 from agileml.core.job import Job
 from agileml.core.membership import Membership
@@ -133,7 +133,10 @@ class Control:
     def halt(self, kind: HaltKind, reason: str, trace: str = "") -> None:
         """Stop for good."""
         self.is_halted = True
-        self.out.append(Halt(kind, reason, trace))
+        committed = self.record.committed.clock
+        is_kept = kind is HaltKind.USER_CODE and self.view is not None and committed > 0
+        kept = Finished(committed, self.view.backup) if is_kept and self.view is not None else None
+        self.out.append(Halt(kind, reason, trace, kept))
 
     def persist(self, record: Record) -> None:
         """Write the next record. One write is under way at a time."""

@@ -16,6 +16,8 @@ from agileml.application import Array
 from agileml.core.messages import Cut, Rows
 from agileml.core.view import CutId
 
+AT_ONCE = 1 << 18  # numbers that are looked at one by one
+
 
 class RowLog:
     """Rows of one block that changed since some moment, each once, with the values that they had then."""
@@ -109,6 +111,19 @@ def completed(part: Cut, only: Rows, base: Cut, own: Collection[int] = ()) -> Cu
         part.counted,
         part.progress,
     )
+
+
+def is_finite(cut: Cut) -> bool:
+    """True when all parameters are numbers: only such a cut is worth going back to."""
+    return all(_is_finite(block.reshape(-1)) for block in cut.blocks)
+
+
+def _is_finite(values: Array) -> bool:
+    with np.errstate(over="ignore", invalid="ignore"):
+        # What is not finite stays so in the sum, which is fast and makes no array; a sum may also grow too large.
+        return bool(np.isfinite(values.sum())) or all(
+            np.isfinite(values[start : start + AT_ONCE]).all() for start in range(0, values.size, AT_ONCE)
+        )
 
 
 def arrays_of(cut: Cut, table: int) -> list[Array]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from agileml.core.commands import Seal
+from agileml.core.commands import HaltKind, Seal
 from agileml.core.control import Control
 from agileml.core.cutting import OpenCut
 from agileml.core.ending import Ending
@@ -50,7 +50,14 @@ class Keeping:
     # -- cuts -----------------------------------------------------------------------------------------------
 
     def stored(self, message: Stored) -> None:
-        """A backup has its part of the open cut."""
+        """A backup has its part of the open cut. One that is not finite ends the run, at the one before."""
+        if not message.is_finite and self._cut.is_open_at(message.clock):
+            self._control.halt(
+                HaltKind.USER_CODE,
+                f"clock {message.clock}: parameters of partition {message.partition} are not finite: the training "
+                "diverged (a lower learning rate may help)",
+            )
+            return
         self._cut.stored(message.partition, message.clock)
 
     def missed(self, message: Missed) -> None:

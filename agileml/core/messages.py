@@ -193,11 +193,12 @@ class PartRefused:
 
 @dataclass(frozen=True)
 class Stored:
-    """Backup to controller: this part of the open cut is here."""
+    """Backup to controller: this part of the open cut is here. Not finite: the training has diverged."""
 
     epoch: int
     partition: int
     clock: int
+    is_finite: bool = True
 
 
 @dataclass(frozen=True)

@@ -363,8 +363,8 @@ MUTANTS = (
     Mutant(
         "a part commits as it arrives",
         BACKUP,
-        "self._arriving[message.partition] = _Arriving(name, message.cut, message.only)",
-        "self._merge(message.partition, _Arriving(name, message.cut, message.only))",
+        "self._arriving[message.partition] = arriving\n",
+        "self._merge(message.partition, arriving)\n",
         "bsp",
         "the committed cut is destroyed before the next one is whole",
     ),
