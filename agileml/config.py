@@ -271,6 +271,7 @@ class JobConfig(Section):
     cuts: Cuts = Cuts()
     heartbeat: Heartbeat = Heartbeat()
     checkpoint: Checkpoint | None = None
+    max_failures: Annotated[int, Field(ge=0)] = 3
     plan: Plan = ()
     market: Market = None
     verify: bool = False

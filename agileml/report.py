@@ -76,6 +76,7 @@ TIMELINE = (
     "waiting",
     "gave_up",
     "error",
+    "failure",
     "stopping",
     "stopped",
     "failed",
@@ -116,6 +117,9 @@ def _sentence(event: Event) -> str:
             )
         case "gave_up":
             return f"waited {event['waited_s']:.1f} s, goes on without: {event['reason']}"
+        case "failure":
+            count = f"{event['count']} of {event['of']}"
+            return f"the process of {event['machine']} ended by itself ({event['cause']}), {count}"
         case "stopping":
             return f"told to stop at clock {event['clock']}: ends with the next cut"
         case "stopped":

@@ -27,6 +27,7 @@ from agileml.run_folder import RunFolder, StorageError, check_out, params_sha256
 from agileml.run_status import this_process
 from agileml.runtime.market import Market
 from agileml.runtime.spec import RunSpec
+from agileml.runtime.stopping import StopSignal
 from agileml.sequential import run_sequential
 
 if TYPE_CHECKING:
@@ -110,6 +111,8 @@ class _Session:
     ) -> None:
         self.config, self.name = config, name
         self.market: Market | None = None
+        self.stop_signal = StopSignal()
+        self.is_whole = True
         self.is_reference = False  # it is the sequential run itself
         _check_place(resume)
         self.setup = self._market_setup() if config.market is not None else None
@@ -141,7 +144,8 @@ class _Session:
 
             fleet = fleet_for(self.spec, self.setup)  # an address is tried before anything is made
         chosen = fleet
-        return self._finish_in(lambda folder, progress: self._elastic(chosen, folder, progress))
+        with self.stop_signal:
+            return self._finish_in(lambda folder, progress: self._elastic(chosen, folder, progress))
 
     def _check_checkpoints(self) -> None:
         """Before anything is made: checkpoints can be written, and there is one to resume from."""
@@ -192,7 +196,7 @@ class _Session:
 
     def _verified(self, digest: str) -> tuple[int, dict[str, Any]]:
         """Train once more in this process, if the config wants that and the run was whole: are the bits the same?"""
-        if not self.config.verify or self.is_reference or (self.market is not None and self.market.code):
+        if not self.config.verify or self.is_reference or not self.is_whole:
             return 0, {}
         print("proteus: trains the same job in one process, to compare", file=sys.stderr)
         with _users("training"):
@@ -241,7 +245,8 @@ class _Session:
                 fleet.attach(folder)
             cast = Cast(self.spec, fleet.expected, fleet.head_node_id, fleet.runtime_env())
             try:
-                finished = Conductor(self.config, fleet, cast, folder, progress).run()
+                finished = Conductor(self.config, fleet, cast, folder, progress, self.stop_signal).run()
+                self.is_whole = finished.clock == self.config.clocks
                 tables = self.job.layout.whole(cast.result(finished))
                 if self.market is not None:
                     self.market.ended(finished.clock)

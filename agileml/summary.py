@@ -47,6 +47,7 @@ def summarize(
             "finished": planned(events, "finished"),
         },
         "faults": faults(events),
+        "failures": len(of_kind(events, "failure")),
         "checkpoints": {
             "written": len(of_kind(events, "checkpoint")),
             "failed": len(of_kind(events, "checkpoint_failed")),

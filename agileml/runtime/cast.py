@@ -13,6 +13,7 @@ import ray
 from agileml.application import Array
 from agileml.core.commands import Finished
 from agileml.core.events import Admit, ControllerEvent, NodeDown, NodeUp, Notice, Stop
+from agileml.core.failures import Death, Failures, cause_of
 from agileml.core.plan import Strike
 from agileml.core.tier import Tier
 from agileml.errors import RunError
@@ -52,6 +53,8 @@ class Cast:
         self._by_node: dict[str, str] = {}
         self._failed_starts: Counter[str] = Counter()  # by node
         self._ended: set[str] = set()  # machines whose process is known to be gone
+        self._replaces: dict[str, str] = {}  # a reliable machine's new process -> the one that died
+        self.failures = Failures(spec.config.max_failures)
         self._notices: dict[str, Notice] = {}
         self._stop: Stop | None = None
         self._head = start_head(head_node, spec, expected, self._keys, self._env)
@@ -70,6 +73,7 @@ class Cast:
                 self.admitted(self._by_node[event.node_id])
                 self.tell(Admit(self._by_node[event.node_id]))
             case Vanished() if event.node_id in self._by_node:
+                self.failures.machine_lost(event.node_id)
                 self._end(self._by_node.pop(event.node_id), event.reason)
             case Draining() if event.node_id in self._by_node:
                 self.tell(Notice(self._by_node[event.node_id], event.deadline_s))
@@ -84,6 +88,7 @@ class Cast:
         self._by_node[node.node_id] = name
 
     def _end(self, name: str, reason: str) -> None:
+        self._bury(name)
         if name not in self._ended:
             self._ended.add(name)
             self.tell(NodeDown(name, reason))
@@ -104,6 +109,8 @@ class Cast:
             if actor.watch is None:
                 actor.watch = actor.handle.until_gone.remote()
             self._head.register.remote(actor.address, actor.up)
+            self._bury(actor.name)
+            self.failures.machine_lives(actor.node.node_id)
             nodes.append(actor.node.node_id)
         return nodes
 
@@ -117,7 +124,7 @@ class Cast:
         self._failed_starts[actor.node.node_id] += 1
         if not died or self._failed_starts[actor.node.node_id] >= STARTS:
             raise RunError(f"machine {actor.name} cannot start: {error}") from error
-        self._replace(actor, "its process died while it started")
+        self._replace(actor, f"while it started: {cause_of(str(error))}")
 
     def replace_dead(self) -> None:
         """A process that died on a machine that lives is started again, as a machine of another name."""
@@ -127,18 +134,35 @@ class Cast:
                 ray.get(reference)
             except ray.exceptions.ActorUnavailableError:  # a connection broke: the process may well live
                 actor.watch = actor.handle.until_gone.remote()
-            except ray.exceptions.RayActorError:
-                self._replace(actor, "its process died")
+            except ray.exceptions.RayActorError as error:
+                self._replace(actor, cause_of(str(error)))
             else:
                 self._end(actor.name, "its threads ended")  # as it was told, if it was
 
-    def _replace(self, actor: _Actor, reason: str) -> None:
+    def _replace(self, actor: _Actor, cause: str) -> None:
         """A process is gone; on a machine that lives it is started again, under another name."""
         if actor.name in self._ended:
             return
-        self._end(actor.name, reason)
-        if self._by_node.get(actor.node.node_id) == actor.name and self._is_alive(actor.node):
-            self._start(actor.node, admitted=actor.up.admitted)
+        reason = f"its process died: {cause}"
+        node_id = actor.node.node_id
+        if self._by_node.get(node_id) != actor.name or not self._is_alive(actor.node):
+            self._end(actor.name, reason)
+            return
+        self.failures.died(node_id, Death(actor.name, cause))
+        if actor.up.tier is Tier.RELIABLE:
+            # The controller hears of its end when the next one is there: without any reliable machine it would give up.
+            self._bury(actor.name)
+            self._ended.add(actor.name)
+        else:
+            self._end(actor.name, reason)
+        self._start(actor.node, admitted=actor.up.admitted)
+        if actor.up.tier is Tier.RELIABLE:
+            self._replaces[self._by_node[node_id]] = actor.name
+
+    def _bury(self, successor: str) -> None:
+        """Tell the controller of the process that this one replaces, if it was kept back."""
+        if (old := self._replaces.pop(successor, None)) is not None:
+            self.tell(NodeDown(old, "its process died"))
 
     @staticmethod
     def _is_alive(node: NodeInfo) -> bool:

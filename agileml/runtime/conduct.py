@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from agileml.config import JobConfig
 from agileml.core.commands import Finished, HaltKind
@@ -27,7 +28,13 @@ class Conductor:
     """Drives one run; returns where the result is."""
 
     def __init__(
-        self, config: JobConfig, fleet: Fleet, cast: Cast, folder: RunFolder, progress: Progress
+        self,
+        config: JobConfig,
+        fleet: Fleet,
+        cast: Cast,
+        folder: RunFolder,
+        progress: Progress,
+        stop_signal: StopSignal,
     ) -> None:
         self._config = config
         self._fleet = fleet
@@ -43,14 +50,15 @@ class Conductor:
         self._bytes_due_s = 0.0
         self._spent_due_s = time.monotonic() + SPENT_S
         self._standstill = ""  # what the run waits for, if it does
-        self._stop_signal = StopSignal()
+        self._stop_signal = stop_signal
         self._trace = Trace(self._wall_start_s)
+        self._failures = 0
 
     def run(self) -> Finished:
         """Until the result is durable. SIGTERM brings that about with the next cut. Raises RunError."""
         try:
-            with self._stop_signal:
-                finished = self._run()
+            self._stop_signal.arm()
+            finished = self._run()
         finally:
             self._write_trace()
         if finished.clock < self._config.clocks:
@@ -75,6 +83,7 @@ class Conductor:
             for node_id in self._cast.introduce():
                 if self._watcher is not None:
                     self._watcher.started(node_id)
+            self._count_failures()
             state = self._cast.state()
             for dated in state.notes:
                 self._log(dated)
@@ -89,13 +98,24 @@ class Conductor:
             self._show(state)
             self._heed_stop(state)
             if state.halted is not None and state.halted.kind is not HaltKind.REPLACED:
-                raise RunError(state.halted.reason, state.halted.trace)
+                reason, is_lost = state.halted.reason, state.halted.kind is HaltKind.LOST
+                raise RunError(self._cast.failures.blamed(reason) if is_lost else reason, state.halted.trace)
             if state.finished is not None:
                 self._log_bytes(state)
                 self._log_spent(state)
                 return state.finished
             if state.clock or self._appeared >= self._fleet.expected:
                 time.sleep(POLL_S)
+
+    def _count_failures(self) -> None:
+        """Processes that ended on machines that live. Raises RunError when they are too many."""
+        failures = self._cast.failures
+        for death in failures.counted[self._failures :]:
+            self._failures += 1
+            said: dict[str, Any] = {"machine": death.machine, "cause": death.cause, "of": failures.most}
+            self._folder.events.write("failure", count=self._failures, **said)
+        if failures.is_too_many:
+            raise RunError(failures.verdict())
 
     def _heed_stop(self, state: HeadState) -> None:
         stop = self._stop_signal.taken()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import time
 from collections import deque
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from agileml.runtime.market_setup import MarketSetup
 
 LOOK_S = 0.5  # between two looks at Ray's list of nodes
+JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # what Ray's job server tells a driver that it started
 
 
 @dataclass(frozen=True)
@@ -221,7 +223,7 @@ class ExistingFleet:
         ray.init(
             address=self._address,
             namespace="proteus",
-            runtime_env={"py_modules": our_modules(self._spec.config)},
+            runtime_env=travelling(self._spec.config),
             log_to_driver=False,
             logging_level="ERROR",
         )
@@ -275,6 +277,15 @@ class ExistingFleet:
     def strike(self, kind: Fault, node_id: str, seconds: float) -> None:
         """Raises RunError: these machines are somebody else's."""
         raise RunError(f"plan: found {kind}, expected no such fault in a cluster that others run")
+
+
+def travelling(config: JobConfig) -> dict[str, Any]:
+    """The runtime environment that takes our code and the user's along.
+
+    A job that was submitted with code of its own has it already, and Ray refuses to be told twice.
+    """
+    job = json.loads(os.environ.get(JOB_VARIABLE, "{}"))
+    return {} if "py_modules" in job.get("runtime_env", {}) else {"py_modules": our_modules(config)}
 
 
 def our_modules(config: JobConfig) -> list[str]:

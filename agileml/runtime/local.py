@@ -93,7 +93,7 @@ class LocalCluster:
         sweep()
         self._folder = new_folder()
         atexit.register(self.shutdown)
-        self._catch_sigterm()
+        self._catch_sigterm(signal.getsignal(signal.SIGTERM))
         try:
             self._start_head()
         except BaseException:
@@ -190,9 +190,10 @@ class LocalCluster:
         use_tokens()
         self._cluster = Cluster()
         self._add_node(num_cpus=0, include_dashboard=False, _system_config=HEALTH_CHECK)
+        handler = signal.getsignal(signal.SIGTERM)
         with self._rays_own_folder():
             connect(self._cluster.address, runtime_env=self._runtime_env, namespace=self._namespace)
-        self._catch_sigterm()
+        self._catch_sigterm(handler)
 
     def _add_watched(self, **arguments: Any) -> Any:
         """A node, with a watchdog of its own where one is wanted."""
@@ -248,8 +249,8 @@ class LocalCluster:
 
             Config.initialize("")
 
-    def _catch_sigterm(self, handler: Any = None) -> None:
-        """SIGTERM ends this process the way an exception does, so that `shutdown` runs; or does what `handler` does."""
+    def _catch_sigterm(self, handler: Any) -> None:
+        """SIGTERM does what `handler` does; without one it ends this process as an exception does: `shutdown` runs."""
         if threading.current_thread() is not threading.main_thread():
             return
         before = signal.getsignal(signal.SIGTERM)

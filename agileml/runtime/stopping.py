@@ -18,7 +18,11 @@ LONGEST_S = 600.0
 
 
 class StopSignal:
-    """A context manager, in the main thread only; elsewhere nothing is caught and `taken` stays None."""
+    """A context manager, in the main thread only; elsewhere nothing is caught and `taken` stays None.
+
+    It spans everything that must not be left half done. Ray puts a handler of its own there when a driver connects:
+    `arm` puts this one back.
+    """
 
     def __init__(self) -> None:
         self._asked_s: float | None = None
@@ -26,15 +30,20 @@ class StopSignal:
         self._before: Any = None
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
-            before = signal.signal(signal.SIGTERM, self._ask)
-            self._before = signal.SIG_DFL if before is None else before
+        before = signal.getsignal(signal.SIGTERM)
+        self._before = signal.SIG_DFL if before is None else before
+        self.arm()
         return self
+
+    def arm(self) -> None:
+        """From now on SIGTERM asks."""
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._ask)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._before is not None:
+        if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._before)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:

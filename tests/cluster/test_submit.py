@@ -163,3 +163,20 @@ def test_without_the_right_token_nothing_is_let_in(
             assert not (project / "runs").exists()
     finally:
         cluster.environment = right
+
+
+def test_machines_are_listed_and_one_that_gets_notice_leaves(cluster: Started, project: Path) -> None:
+    def machines() -> dict[str, str]:
+        shown = cluster.proteus("machines", "list", "--address", cluster.dashboard, "--json")
+        assert shown.returncode == 0, shown.stderr
+        found = [json.loads(line)["machine"] for line in shown.stdout.splitlines()]
+        return {each["tier"]: each["node_id"] for each in found}
+
+    before = machines()
+    assert set(before) == {"reliable", "transient"}
+    done = cluster.proteus(
+        "machines", "terminate", before["transient"][:12], "--address", cluster.address, "--yes"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "gave 1 machines notice of 30 s" in done.stdout
+    until(lambda: machines() == {"reliable": before["reliable"]})  # nothing ran on it

@@ -1,0 +1,85 @@
+"""User code that ends its process: survived so often, then the run stops and says so; lost machines never count."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import agileml
+from agileml.application import Application, Array, Settings, Table, Unit, Updates
+from agileml.errors import RunError
+from agileml.run_folder import EVENTS, read_events
+from agileml.runtime.local import LocalCluster
+from tests.faults.killable_fleet import KillableFleet
+
+pytestmark = pytest.mark.cluster
+
+JOB: dict[str, Any] = {
+    "application": "package.module:Class",
+    "clocks": 30,
+    "clocks_per_pass": 2,
+    "slices": 4,
+    "machines": {"reliable": 1, "transient": 2, "max": 4},
+}
+
+
+class Exits(Application):
+    """Leaves its process in the middle of the sixth clock, always or `once`: then the file `left` says so."""
+
+    def __init__(self, left: Path, once: bool) -> None:
+        super().__init__(Settings(slices=4, clocks_per_pass=2))
+        self.left, self.once = left, once
+
+    def tables(self) -> list[Table]:
+        return [Table("w", 1, 4)]
+
+    def load(self, slice_index: int) -> int:
+        return slice_index
+
+    def process(self, unit: Unit, items: int, parameters: Mapping[str, Any]) -> Updates:
+        if unit.clock == 5:
+            self._leave()
+        return Updates({"w": np.full((1, 4), unit.clock + items, np.float32)}, 1.0, 1)
+
+    def _leave(self) -> None:
+        if not self.once:
+            os._exit(3)
+        with contextlib.suppress(FileExistsError):
+            self.left.touch(exist_ok=False)
+            os._exit(3)
+
+    def evaluate(self, parameters: Mapping[str, Array]) -> dict[str, float]:
+        return {}
+
+
+def test_one_exit_is_survived_and_a_lost_machine_is_none(local_cluster: LocalCluster, tmp_path: Path) -> None:
+    application = Exits(tmp_path / "left", once=True)
+    values = {**JOB, "max_failures": 1, "plan": [{"at_clock": 15, "kill_many": "all"}]}
+    out = tmp_path / "run"
+    fleet = KillableFleet(local_cluster, values)
+    result = agileml.run(values, application, fleet=fleet, out=str(out))
+    assert application.left.exists()
+    assert result.summary["failures"] == 1
+    assert result.summary["machines"]["transient"]["lost"] >= 2
+    (failure,) = [event for event in read_events(out / EVENTS) if event["kind"] == "failure"]
+    assert (failure["count"], failure["of"]) == (1, 1)
+    wanted = agileml.run(JOB, application, sequential=True, out=str(tmp_path / "sequential"))
+    assert result.summary["params_sha256"] == wanted.summary["params_sha256"]
+
+
+def test_exits_again_and_again_stop_the_run_with_their_cause(
+    local_cluster: LocalCluster, tmp_path: Path
+) -> None:
+    values = {**JOB, "max_failures": 2}
+    fleet = KillableFleet(local_cluster, values)
+    with pytest.raises(RunError) as failed:
+        agileml.run(values, Exits(tmp_path / "never", once=False), fleet=fleet, out=str(tmp_path / "run"))
+    said = str(failed.value)
+    assert "more than max_failures = 2" in said, said
+    assert "ended by itself (" in said
