@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agileml.config_text import ConfigError
 from agileml.core.spans import NAMES, TRACKS, WORKER
 from agileml.core.time_spent import DOING
 from agileml.runtime.tracing import HeadClock, Pong
+from agileml.session import run
 from agileml.trace_file import TRACE, Trace, controller_events, machine_events
 from tests.agileml.engine_rig import Ran, Rig
 
@@ -217,3 +220,8 @@ def test_without_a_profile_nothing_is_recorded_but_what_time_was_spent_with(tmp_
         by_name = dict(zip((doing.value for doing in DOING), spent, strict=True))
         assert by_name["compute"] > 0
         assert sum(spent) <= lived_s + 0.01
+
+
+def test_a_sequential_run_has_no_machines_to_profile() -> None:
+    with pytest.raises(ConfigError, match="profile: found true with --sequential"):
+        run({"application": "mlr", "clocks": 1, "profile": True}, sequential=True)

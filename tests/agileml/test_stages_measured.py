@@ -1,0 +1,111 @@
+"""Stages in the engine: bytes of each machine against the formulas, and trials that change no bit of the result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agileml.application import Application, Array, Settings, Table, Unit, Updates
+from agileml.core.auto_stage import Patience
+from agileml.core.traffic import Load, Volume, loads
+from agileml.core.watching import arrangement_of
+from agileml.runtime.machine import Machine
+from tests.agileml.engine_rig import Rig, reference
+
+ROWS, COLUMNS, CLOCKS = 500, 1000, 12
+W = 4.0 * ROWS * COLUMNS
+
+
+class Dense(Application):
+    """Reads and updates all of 2 MB in each unit."""
+
+    def __init__(self) -> None:
+        super().__init__(Settings())
+
+    def with_settings(self, settings: Settings) -> Dense:
+        made = Dense()
+        made.settings = settings
+        return made
+
+    def tables(self) -> Sequence[Table]:
+        return (Table("parameters", ROWS, COLUMNS),)
+
+    def load(self, slice_index: int) -> Any:
+        return None
+
+    def process(self, unit: Unit, items: Any, parameters: Mapping[str, Array]) -> Updates:
+        return Updates({"parameters": np.full((ROWS, COLUMNS), 1e-3, np.float32)}, 0.0, 1)
+
+
+def tallied(machine: Machine) -> Load:
+    """What the transport counted to and from other machines."""
+    peers = machine._transport.counters.peers
+    others = [traffic for name, traffic in peers.items() if name != "controller"]
+    return Load(sum(t.bytes_sent for t in others), sum(t.bytes_received for t in others))
+
+
+@pytest.mark.parametrize(
+    ("reliable", "transient", "stage", "fraction", "deterministic"),
+    [
+        (4, 0, 1, 0.5, False),
+        (2, 2, 1, 0.5, False),
+        (1, 3, 2, 1.0, False),
+        (1, 3, 3, 0.5, False),
+        (1, 3, 2, 1.0, True),
+    ],
+)
+def test_machines_move_what_the_formulas_say(
+    tmp_path: Path, reliable: int, transient: int, stage: int, fraction: float, deterministic: bool
+) -> None:
+    values = {
+        "application": "tests.agileml.test_stages_measured:Dense",
+        "clocks": CLOCKS,
+        "machines": {"reliable": reliable, "transient": transient, "max": 8},
+        "slices": 8,
+        "partitions": 12,
+        "stage": stage,
+        "active_fraction": fraction,
+        "deterministic": deterministic,
+        "cuts": {"every_s": 1e6, "max_clocks": 1 << 30},
+    }
+    rig = Rig(values, tmp_path, Dense())
+    counted: dict[str, Load] = {}
+    stop = rig.stop
+
+    def count_and_stop() -> None:
+        counted.update({name: tallied(machine) for name, machine in rig.machines.items()})
+        stop()
+
+    rig.stop = count_and_stop  # type: ignore[method-assign]
+    ran = rig.finish()
+    assert ran.halted is None
+    view = rig.head._controller.view
+    assert view is not None
+    assert view.stage == stage
+    roles = arrangement_of(rig.head._controller.job, view).roles
+    # Until a clock's length is known, cuts are a clock apart; parts of one that some owner missed are not counted.
+    cuts = len(ran.of("cut"))
+    expected = loads(roles, Volume(CLOCKS * W, CLOCKS * W, cuts * W))
+    for name, load in expected.items():
+        assert counted[name].sent == pytest.approx(load.sent, rel=0.02, abs=W)
+        assert counted[name].received == pytest.approx(load.received, rel=0.02, abs=W)
+
+
+def test_trials_change_no_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As eager as can be: another stage is tried whatever it promises."""
+    eager = Patience(clocks=8, settle=1, try_gain=-99.0, worth=-1e12)
+    monkeypatch.setattr("agileml.runtime.spec.Patience", lambda: eager)
+    values = {
+        "application": "mlr",
+        "clocks": 500,
+        "machines": {"reliable": 1, "transient": 2, "max": 4},
+    }
+    ran = Rig(values, tmp_path).finish()
+    moves = ran.of("stage_auto")
+    assert [note["move"] for note in moves[:2]] in (["try", "keep"], ["try", "take back"])
+    assert len({view["stage"] for view in ran.of("view")}) > 1
+    assert ran.sha256 == reference(values)
