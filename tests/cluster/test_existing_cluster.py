@@ -2,83 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import secrets
 import signal
-import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 import pytest
 
+from tests.cluster.started import Started, started_cluster
+
 pytestmark = pytest.mark.cluster
-
-RAY = str(Path(sys.executable).with_name("ray"))
-
-
-@dataclass
-class Started:
-    """A cluster from the command line, with a token."""
-
-    address: str
-    environment: dict[str, str]
-    folder: Path
-
-    def ray(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [RAY, *arguments], env=self.environment, capture_output=True, text=True, check=False, timeout=60
-        )
-
-    def start(self, *arguments: str) -> None:
-        done = self.ray("start", "--disable-usage-stats", *arguments)
-        assert done.returncode == 0, done.stdout + done.stderr
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture
 def started() -> Iterator[Started]:
-    with tempfile.TemporaryDirectory(prefix="pt-") as name:
-        folder = Path(name)
-        token = folder / "token"
-        token.touch(mode=0o600)
-        token.write_text(secrets.token_hex(32))
-        environment = {
-            **os.environ,
-            "RAY_AUTH_MODE": "token",
-            "RAY_AUTH_TOKEN_PATH": str(token),
-            "RAY_TMPDIR": str(folder),
-        }
-        cluster = Started(f"127.0.0.1:{free_port()}", environment, folder)
-        try:
-            port = cluster.address.rpartition(":")[2]
-            cluster.start(
-                "--head", f"--port={port}", "--num-cpus=0", "--include-dashboard=false",
-                "--node-ip-address=127.0.0.1", f"--temp-dir={folder}",
-            )  # fmt: skip
-            for tier in ("reliable", "transient", "transient"):
-                cluster.start(
-                    f"--address={cluster.address}", "--num-cpus=1", f"--labels=tier={tier}",
-                    "--node-ip-address=127.0.0.1",
-                )  # fmt: skip
-            yield cluster
-        finally:
-            for process in psutil.process_iter():
-                with contextlib.suppress(psutil.Error):
-                    if process.environ().get("RAY_TMPDIR") == str(folder):
-                        process.kill()
+    with started_cluster(["reliable", "transient", "transient"]) as cluster:
+        yield cluster
 
 
 def events(out: Path) -> list[dict[str, object]]:
