@@ -69,6 +69,7 @@ TIMELINE = (
     "notice",
     "released",
     "lost",
+    "stage_auto",
     "plan",
     "fault",
     "checkpoint_failed",
@@ -109,7 +110,7 @@ def _sentence(event: Event) -> str:
             return f"{event['fault']}{lasts}: {machines or 'the controller'}"
         case "checkpoint_failed":
             return f"checkpoint of clock {event['clock']} could not be written: {event['reason']}"
-        case "warning":
+        case "warning" | "stage_auto":
             return str(event["reason"])
         case "waiting":
             return (
