@@ -110,5 +110,7 @@ def _expected(kind: str, context: dict[str, Any], message: str) -> str:
             return f"expected a list of {bound} {context.get('max_length', context.get('min_length'))}"
         case "literal_error":
             return f"expected {context['expected'].replace(chr(39), '')}"
+        case "value_error":
+            return message.removeprefix("Value error, ")
         case _:
             return message[0].lower() + message[1:]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 from bidbrain.live.cloud import (
@@ -56,9 +57,18 @@ AGAIN = {
 }
 
 
+@cache
+def _loader() -> Any:
+    """Descriptions of services are megabytes of JSON: read once, for all clients."""
+    from botocore.loaders import create_loader
+
+    return create_loader()
+
+
 def client(service: str, region: str, endpoint: str | None = None, attempts: int = ATTEMPTS) -> Any:
     """A boto3 client whose retries back off with jitter (botocore's standard mode). Raises CredentialsError."""
     import boto3
+    import botocore.session
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError
 
@@ -66,7 +76,9 @@ def client(service: str, region: str, endpoint: str | None = None, attempts: int
         retries={"mode": "standard", "total_max_attempts": attempts}, connect_timeout=5, read_timeout=60
     )
     try:
-        session: Any = boto3.Session(region_name=region)
+        core: Any = botocore.session.get_session()
+        core.register_component("data_loader", _loader())
+        session: Any = boto3.Session(region_name=region, botocore_session=core)
         if session.get_credentials() is None:
             raise CredentialsError(
                 "no AWS credentials were found (expected AWS_PROFILE, AWS_ACCESS_KEY_ID or an instance role)"

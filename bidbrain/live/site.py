@@ -43,28 +43,28 @@ class Site(BaseModel):
     @classmethod
     def _short_name(cls, name: str) -> str:
         if not re.fullmatch(r"[a-z][a-z0-9-]{0,22}[a-z0-9]", name):
-            raise ValueError("a name of 2 to 24 of a-z, 0-9 and dash is expected, with a letter first")
+            raise ValueError("expected a name of 2 to 24 of a-z, 0-9 and dash, with a letter first")
         return name
 
     @field_validator("zones", "types")
     @classmethod
     def _once(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         if len(set(names)) != len(names):
-            raise ValueError("a name stands there twice")
+            raise ValueError("expected each name once")
         return names
 
     @field_validator("image")
     @classmethod
     def _image(cls, image: str) -> str:
         if not re.fullmatch(r"ami-[0-9a-f]{8,17}|resolve:ssm:\S+", image):
-            raise ValueError("an AMI id (ami-...) or resolve:ssm:PARAMETER is expected")
+            raise ValueError("expected an AMI id (ami-...) or resolve:ssm:PARAMETER")
         return image
 
     @field_validator("tags")
     @classmethod
     def _free_tags(cls, tags: dict[str, str]) -> dict[str, str]:
         if taken := [key for key in tags if key.startswith(("proteus:", "aws:")) or key == "Name"]:
-            raise ValueError(f"the tag {taken[0]} is taken")
+            raise ValueError(f"expected other tags than {taken[0]}, which is taken")
         return tags
 
     @property
