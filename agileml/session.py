@@ -115,20 +115,21 @@ class _Session:
         self.is_whole = True
         self.is_reference = False  # it is the sequential run itself
         _check_place(resume)
-        self.setup = self._market_setup() if config.market is not None else None
+        run = secrets.token_hex(6)
+        self.setup = self._market_setup(run) if config.market is not None else None
         unit_s = self.setup.unit_s if self.setup is not None else 0.0
-        self.spec = RunSpec(secrets.token_hex(6), config, application, os.getcwd(), resume, unit_s)
+        self.spec = RunSpec(run, config, application, os.getcwd(), resume, unit_s)
         with _users("application"):
             self.application = self.spec.build()
         with _users("tables()"):
             self.job: Job = self.spec.job(self.application)
         check_out(config.out)
 
-    def _market_setup(self) -> MarketSetup:
-        """What BidBrain needs, checked down to its first decision."""
+    def _market_setup(self, run: str) -> MarketSetup:
+        """What BidBrain needs. Raises ConfigError."""
         from agileml.runtime.market_setup import set_up
 
-        return set_up(self.config, self.name, int(time.time()))
+        return set_up(self.config, self.name, run, int(time.time()))
 
     def run(self, fleet: Fleet | None, *, sequential: bool) -> Result:
         self.is_reference = sequential

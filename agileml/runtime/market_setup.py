@@ -5,6 +5,7 @@ Everything that a user may have got wrong is said here, before anything is start
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -34,6 +35,7 @@ from bidbrain.readers import HistoryError, read_history
 from bidbrain.setting import Setting
 
 PRODUCT = "Linux/UNIX"
+NAME_MOST = 32
 BIDDING = ("proteus", "renewal", "standard_agileml")
 SAME_NAMES = (
     *("job_vcpus", "cap", "slot_vcpus", "min_delta", "boot_s", "lambda_s", "sigma_s", "phi", "rules"),
@@ -71,8 +73,11 @@ def on_demand_kind(instance_type: str) -> str:
     return f"{instance_type} on demand"
 
 
-def set_up(config: JobConfig, name: str, now_s: int) -> MarketSetup:
-    """What `config.market` asks for. `now_s`: Unix time, when the job starts on EC2. Raises ConfigError."""
+def set_up(config: JobConfig, name: str, run: str, now_s: int) -> MarketSetup:
+    """What `config.market` asks for. `run` makes the job's name unique on EC2, where it starts at `now_s` (Unix time).
+
+    Raises ConfigError.
+    """
     market = config.market
     assert market is not None
     with _users():
@@ -96,8 +101,11 @@ def set_up(config: JobConfig, name: str, now_s: int) -> MarketSetup:
     if isinstance(market, Played):
         # A second too much of waiting is many of the market's: the reserve covers what passes meanwhile.
         guards = replace(guards, reserve_s=max(guards.reserve_s, market.drain_s, round(5 * market.speed)))
+    # EC2 would answer a token that it has seen with the machines of then. On a played market the name decides, with
+    # the seed, who gets a notice: there it stays the same.
+    job = name if isinstance(market, Played) else f"{re.sub('[^A-Za-z0-9-]', '-', name)[:NAME_MOST]}-{run}"
     plan = Plan(
-        name,
+        job,
         market.policy,
         live,
         _policy(market.policy, scheme, live, start_s),

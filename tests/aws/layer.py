@@ -114,8 +114,8 @@ class Ec2Layer:
 
     def evict(self, machine_id: str) -> None:
         """Take a machine as the market does."""
+        self._evicted.add(machine_id)  # before anyone can see that it ended
         self.client.terminate_instances(InstanceIds=[machine_id])
-        self._evicted.add(machine_id)
 
     def alive(self, job: str) -> list[dict[str, Any]]:
         """Machines of a job, asked of moto without our own code."""

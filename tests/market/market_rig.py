@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -33,7 +33,7 @@ from bidbrain.live.job import Timekeeper
 from bidbrain.live.replay import MarketClock, Replay, Warnings
 
 NODE_IP = "127.0.0.1"
-LIMIT_S = 60.0
+LIMIT_S = 240.0
 
 
 class InstantNodes:
@@ -143,14 +143,16 @@ class MarketRig:
         folder: Path,
         resume: str | None = None,
         interrupt_at: int | None = None,
+        ground: Callable[[MarketRig], Any] | None = None,
+        unit_s: float | None = None,
     ) -> None:
-        """`interrupt_at`: Ctrl-C comes after so many clocks."""
+        """interrupt_at: Ctrl-C comes after so many clocks. ground: None for a played market."""
         self._interrupt_at = interrupt_at
         self.config = from_values(values)
-        self.setup = set_up(self.config, "job", 0)
-        first_decision(self.setup)
-        self.ground = InstantGround(self.config, self.setup)
-        self.spec = RunSpec(secrets.token_hex(4), self.config, resume=resume, unit_s=self.setup.unit_s)
+        self.setup = set_up(self.config, "job", secrets.token_hex(4), int(time.time()))
+        self.ground = ground(self) if ground is not None else self._played()
+        unit_s = self.setup.unit_s if unit_s is None else unit_s
+        self.spec = RunSpec(secrets.token_hex(4), self.config, resume=resume, unit_s=unit_s)
         self.fleet = MarketFleet(
             self.setup, self.ground, clocks=self.config.clocks, reliable=self.config.machines.reliable
         )
@@ -158,6 +160,10 @@ class MarketRig:
         self._names: dict[str, str] = {}  # node -> the machine of the run
         self._nodes: dict[str, str] = {}
         self._wall_start_s = time.time() - self.folder.events.now_s
+
+    def _played(self) -> InstantGround:
+        first_decision(self.setup)
+        return InstantGround(self.config, self.setup)
 
     def run(self) -> Ran:
         keys = KeyPair.generate()

@@ -133,7 +133,7 @@ def test_what_cannot_be_is_said_before_anything_starts(market: dict[str, Any], s
     if market.get("kind") == "replay":
         values["market"].pop("hours", None)
     with pytest.raises(ConfigError) as caught:
-        set_up(from_values(values), "job", 0)
+        set_up(from_values(values), "job", "run", 0)
     assert sentence in str(caught.value)
 
 
@@ -144,7 +144,7 @@ def test_a_budget_below_the_first_hour_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError, match=r"market.budget_usd: found 0.100000 \$, expected at least 0.209000 \$"
     ):
-        first_decision(set_up(from_values(values), "job", 0))
+        first_decision(set_up(from_values(values), "job", "run", 0))
 
 
 @pytest.mark.slow

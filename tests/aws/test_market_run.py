@@ -1,0 +1,179 @@
+"""A run on EC2 by moto: real controller, machines as threads, instances for nodes, an interruption, an eviction."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agileml.config import from_values
+from agileml.config_text import ConfigError
+from agileml.market_config import Ec2 as Ec2Config
+from agileml.runtime.cluster import NodeInfo
+from agileml.runtime.market_ec2 import UnixClock
+from agileml.runtime.market_nodes import tier_of
+from agileml.runtime.market_setup import set_up
+from bidbrain.live.cloud import Cloud, Machine
+from bidbrain.live.ec2 import Ec2, Place
+from bidbrain.live.job import EXIT_FINISHED, Timekeeper
+from bidbrain.live.notices import SqsNotices
+from tests.aws.layer import Ec2Layer
+from tests.aws.stack_rig import plain_aws
+from tests.market.market_rig import NODE_IP, InstantNodes, MarketRig, reference
+
+pytestmark = pytest.mark.aws
+JOB: dict[str, Any] = {
+    "application": "mlr",
+    "data": {"kind": "digits"},
+    "optimizer": {"kind": "adam", "learning_rate": 0.01},
+    "clocks": 250,
+    "clocks_per_pass": 4,
+    "slices": 8,
+    "machines": {"reliable": 1, "max": 5},
+    "stage_thresholds": [1, 2],
+    "address": "auto",
+    "checkpoint": {"path": "replaced", "every_s": 60},
+    "market": {
+        "kind": "ec2",
+        "region": "us-east-1",
+        "zones": ["us-east-1a", "us-east-1b"],
+        "types": ["c5.xlarge"],
+        "reliable_type": "m5.xlarge",
+        "job_vcpus": 12,
+        "job_hours": 0.1,
+        "budget_usd": 5.0,
+    },
+}
+
+
+class Instances(InstantNodes):
+    """A node is there as long as its instance runs; the run's process on it ends with it."""
+
+    def __init__(self, layer: Ec2Layer) -> None:
+        super().__init__(0)
+        self._layer = layer
+
+    def present(self, wanted: Mapping[str, Machine], now_s: int) -> dict[str, NodeInfo]:
+        alive = self.alive()
+        for machine_id in wanted:
+            if machine_id in alive and machine_id not in self._there:
+                self.start(wanted[machine_id])
+        for machine_id in set(self._there) - alive:
+            self.kill(machine_id)
+        return {
+            name: NodeInfo(name, NODE_IP, tier_of(wanted[name]), wanted[name].token)
+            for name in wanted
+            if name in alive
+        }
+
+    def alive(self) -> set[str]:
+        pages = self._layer.client.describe_instances(
+            Filters=[{"Name": "instance-state-name", "Values": ["pending", "running"]}]
+        )
+        return {each["InstanceId"] for r in pages["Reservations"] for each in r["Instances"]}
+
+
+class MotoGround:
+    """EC2 with a clock that looks more often."""
+
+    head_node_id = "head"
+    warm = 0
+    leave_s = 5.0
+
+    def __init__(self, layer: Ec2Layer, rig: MarketRig, queue: SqsNotices) -> None:
+        template = layer.template()
+        plan = rig.setup.plan
+        place = Place(plan.name, template.template_id, template.version, layer.subnets, {})
+        self.nodes = Instances(layer)
+        self._cloud = Ec2(layer, place, plan.setting, lambda: int(time.time()), queue)
+
+    def __enter__(self) -> MotoGround:
+        return self
+
+    def __exit__(self, *what: object) -> None:
+        self.nodes.present({}, 0)
+        assert not self.nodes.processes, "every machine was given back"
+
+    def runtime_env(self) -> dict[str, Any]:
+        return {}
+
+    def open(self, stopping: threading.Event) -> tuple[Cloud, Timekeeper]:
+        return self._cloud, UnixClock(lambda seconds: stopping.wait(min(0.2, seconds)))
+
+
+def test_a_job_lives_through_an_interruption_and_an_eviction(
+    ec2: Ec2Layer, moto_url: str, tmp_path: Path
+) -> None:
+    """One machine is announced and taken, one taken without a word; others are bought; at the end nothing is left."""
+    values = {**JOB, "checkpoint": {"path": str(tmp_path / "checkpoints"), "every_s": 60}}
+    for zone in ("us-east-1a", "us-east-1b"):
+        ec2.prices[("c5.xlarge", zone)] = 0.05
+    sqs = plain_aws(moto_url).client("sqs")
+    queue_url = sqs.create_queue(QueueName="market-run")["QueueUrl"]
+    rig = MarketRig(
+        values, tmp_path, ground=lambda rig: MotoGround(ec2, rig, SqsNotices(sqs, queue_url)), unit_s=0.01
+    )
+    done: list[str] = []
+
+    def meddle() -> None:
+        """A warning for the first machine at the start, its end and that of another one a second later."""
+        job = rig.setup.plan.name
+        while len(spot := [m for m in ec2.alive(job) if m["InstanceType"] == "c5.xlarge"]) < 3:
+            time.sleep(0.05)
+        time.sleep(1.0)
+        warned, silent = (m["InstanceId"] for m in spot[:2])
+        detail = {"instance-id": warned, "instance-action": "terminate"}
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        event = {"detail-type": "EC2 Spot Instance Interruption Warning", "time": now, "detail": detail}
+        sqs.send_message(QueueUrl=queue_url, MessageBody=json.dumps(event))
+        time.sleep(1.0)
+        ec2.evict(warned)
+        ec2.evict(silent)
+        done.extend([warned, silent])
+
+    threading.Thread(target=meddle, daemon=True).start()
+    ran = rig.run()
+    assert len(done) == 2
+    assert (ran.outcome.closing.code, ran.outcome.closing.finished) == (EXIT_FINISHED, True)
+    assert ran.sha256 == reference(rig.config)
+    assert ran.outcome.bill.evictions == 2
+    assert ran.outcome.bill.standard is None, "there are no recorded prices to simulate on"
+    bought = [machine for event in ran.of("market_grant") for machine in event["machines"]]
+    assert len(bought) >= 1 + 3 + 2, "one reliable, three, and two instead of those that went"
+    assert [event["machine"] for event in ran.of("market_notice")] == done[:1]
+    assert not ec2.alive(rig.setup.plan.name)
+
+
+def test_names_of_jobs_are_never_used_twice() -> None:
+    """EC2 answers a token that it has seen with the machines of then."""
+    config = from_values(JOB)
+    assert isinstance(config.market, Ec2Config)
+    first, second = (set_up(config, "my job", run, 1_800_000_000).plan.name for run in ("a1", "b2"))
+    assert (first, second) == ("my-job-a1", "my-job-b2")
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"budget_usd": None}, "market.budget_usd: missing, expected the most that this job may cost"),
+        ({"types": ["c5.xlarg"]}, "no on-demand price is known for the machine type 'c5.xlarg'"),
+        ({"policy": "proteus"}, "market.policy: found proteus, which learns from a history of bids"),
+    ],
+)
+def test_what_cannot_be_on_ec2_is_said(change: dict[str, Any], sentence: str) -> None:
+    market = {key: value for key, value in {**JOB["market"], **change}.items() if value is not None}
+    with pytest.raises(ConfigError) as caught:
+        set_up(from_values({**JOB, "market": market}), "job", "run", 1_800_000_000)
+    assert sentence in str(caught.value)
+
+
+def test_a_market_on_ec2_wants_a_cluster() -> None:
+    with pytest.raises(
+        ConfigError, match="address: missing, expected the cluster that machines from EC2 join"
+    ):
+        from_values({key: value for key, value in JOB.items() if key != "address"})
