@@ -109,6 +109,11 @@ class Control:
             and all(self.members.epoch(node) == view.epoch for node in view.members)
         )
 
+    @property
+    def has_heard_all(self) -> bool:
+        """True when the losses of all committed clocks are known; a new controller cannot miss earlier ones."""
+        return self.log.heard is None or self.log.heard >= self.record.committed.clock
+
     def is_current(self, epoch: int) -> bool:
         """True for the epoch of the durable view while no change is under way."""
         return self.view is not None and self.running is None and epoch == self.view.epoch

@@ -338,7 +338,7 @@ class Controller:
         if self._watching.decide():
             return
         may_end = control.plan.is_over or self._keeping.ending.is_stopping
-        if self._keeping.is_done and may_end and control.is_quiet:
+        if self._keeping.is_done and may_end and control.is_quiet and control.has_heard_all:
             control.persist(replace(control.record, finished=True))
         else:
             self._keeping.name_next()

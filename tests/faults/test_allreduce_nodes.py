@@ -1,0 +1,74 @@
+"""Sums by all-reduce on real Ray nodes: processes that die and freeze in the middle of a sum, notices and joins."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import agileml
+from agileml.run_folder import EVENTS, read_events
+from agileml.runtime.local import LocalCluster
+from tests.agileml.test_allreduce import job, reference
+from tests.faults.killable_fleet import KillableFleet
+
+pytestmark = pytest.mark.cluster
+
+
+def train(cluster: LocalCluster, values: Mapping[str, Any], out: Path) -> list[dict[str, Any]]:
+    """The events of a run."""
+    result = agileml.run(values, name=out.name, fleet=KillableFleet(cluster, values), out=str(out))
+    return read_events(result.folder / EVENTS)
+
+
+def losses(events: list[dict[str, Any]]) -> list[float]:
+    found = {event["clock"]: event["loss"] for event in events if event["kind"] == "clock"}
+    return [found[clock] for clock in sorted(found)]
+
+
+def test_a_frozen_and_a_killed_machine_a_notice_and_a_join(
+    local_cluster: LocalCluster, tmp_path: Path
+) -> None:
+    plan = [
+        {"at_clock": 20, "freeze": 1, "seconds": 1.6},  # nothing closes: the sum under way is given up
+        {"at_clock": 50, "kill": 1},  # connections close: the sum fails
+        {"at_clock": 70, "join": 1},
+        {"at_clock": 90, "notice": 1, "warning_s": 20.0},
+    ]
+    values = job(clocks=110, plan=plan)
+    events = train(local_cluster, values, tmp_path / "run")
+    np.testing.assert_allclose(losses(events), reference(values), rtol=1e-3)
+    done = [event["status"] for event in events if event["kind"] == "plan"]
+    assert done == ["fired", "finished"] * len(plan)
+    views = [event for event in events if event["kind"] == "view"]
+    assert not any(view["rolled_back"] for view in views)  # a replica lives
+    for view in views:
+        is_planned = view["reason"].startswith(("notice", "join", "start"))
+        assert view["redone"] <= (0 if is_planned else 1), view
+    for fault in [event for event in events if event["kind"] == "fault"]:
+        lost = next(e for e in events if e["kind"] == "lost" and e["t_s"] >= fault["t_s"])
+        assert lost["t_s"] - fault["t_s"] < 2.0, (fault, lost)  # gloo itself would wait for half an hour
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("config", ["mlr", "cnn"])
+def test_twelve_faults(config: str, seed: int, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "agileml.cli", "chaos", f"configs/{config}.yaml", "--seed", str(seed)]
+    settings = ["exchange=allreduce", "deterministic=false", "clocks=300", "machines.max=8", "slices=8"]
+    settings += ["plan=[]"]
+    for setting in settings:
+        command += ["--set", setting]
+    command += ["--faults", "12", "--out", str(tmp_path / "chaos")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=400)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    last = done.stdout.splitlines()[-1]
+    print(last)
+    assert "12 of 12 faults fired" in last
+    assert "bits not promised, loss within 5%" in last
+    assert "0 processes left" in last
