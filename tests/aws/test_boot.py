@@ -1,0 +1,173 @@
+"""What a machine of EC2 does when it starts, with moto's SSM and a stub of the metadata service."""
+
+from __future__ import annotations
+
+import stat
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from agileml.runtime.boot import Place, boot
+from agileml.runtime.preemption import watch
+from bidbrain.live.cloud import CloudError
+from bidbrain.live.notices import ImdsNotices, Metadata
+from bidbrain.live.stack_policies import Names
+from tests.aws.layer import REGION
+from tests.aws.metadata import Metadata as Stub
+from tests.aws.stack_rig import plain_aws
+
+pytestmark = pytest.mark.aws
+
+TOKEN = "0123456789abcdef" * 4
+
+
+class Machine:
+    """A machine that has just started: what it is told, and the commands that it would run."""
+
+    def __init__(self, url: str, stub: Stub, folder: Path, stack: str, life: str) -> None:
+        self._aws = plain_aws(url)
+        self._names = Names(stack, REGION, "", "")
+        self._metadata = Metadata(f"http://127.0.0.1:{stub.server_port}")
+        stub.values |= {
+            "/latest/meta-data/local-ipv4": "10.0.0.9",
+            "/latest/meta-data/instance-life-cycle": life,
+        }
+        self.place = Place("/opt/proteus/bin/python", folder / "home")
+        self.commands: list[list[str]] = []
+        self.slept_s = 0.0
+
+    def _run(self, command: Sequence[str]) -> None:
+        self.commands.append(list(command))
+
+    def _sleep(self, seconds: float) -> None:
+        self.slept_s += seconds
+
+    def boot(self, role: str) -> None:
+        boot(
+            role,
+            self._names,
+            300,
+            self._aws,
+            self._metadata,
+            self._run,
+            self.place,
+            user=None,
+            sleep=self._sleep,
+        )
+
+    def put(self, name: str, value: str, kind: str) -> None:
+        self._aws.client("ssm").put_parameter(
+            Name=f"/proteus/{self._names.stack}/{name}", Value=value, Type=kind
+        )
+
+
+def command_of(line: list[str]) -> list[str]:
+    return line[line.index("--") + 1 :] if "--" in line else line
+
+
+def test_a_node(moto_url: str, metadata: Stub, tmp_path: Path) -> None:
+    machine = Machine(moto_url, metadata, tmp_path, "boot-node", "spot")
+    machine.put("ray-token", TOKEN, "SecureString")
+    machine.put("head", "10.0.0.5", "String")
+    machine.boot("node")
+    watchdog, ray, notices, end = machine.commands
+    assert command_of(watchdog) == [
+        "/opt/proteus/bin/python", "-m", "agileml.runtime.watchdog", "--shutdown", "--after=300",
+        "--head=10.0.0.5:6379", "--head=10.0.0.5:6378",
+    ]  # fmt: skip
+    assert command_of(ray) == [
+        "/opt/proteus/bin/ray", "start", "--block", "--address=10.0.0.5:6379", "--node-ip-address=10.0.0.9",
+        "--labels=tier=transient,allocation=i-0abc,machine=i-0abc",
+    ]  # fmt: skip
+    assert command_of(notices)[-1] == "--address=10.0.0.5:6379"
+    assert end == ["shutdown", "-c"], "only now the machine may stay"
+    assert machine.place.token.read_text() == TOKEN
+    assert stat.S_IMODE(machine.place.token.stat().st_mode) == 0o600
+    assert not any(TOKEN in word for line in machine.commands for word in line)
+    assert all("--setenv=RAY_AUTH_MODE=token" in line for line in (watchdog, ray, notices))
+
+
+def test_the_head(moto_url: str, metadata: Stub, tmp_path: Path) -> None:
+    machine = Machine(moto_url, metadata, tmp_path, "boot-head", "on-demand")
+    machine.put("ray-token", TOKEN, "SecureString")
+    machine.boot("head")
+    ray, _ = machine.commands
+    assert (
+        "--dashboard-host=127.0.0.1" in ray and "--num-cpus=0" in ray and "--node-ip-address=10.0.0.9" in ray
+    )
+
+
+def test_reliable_by_its_life_cycle(moto_url: str, metadata: Stub, tmp_path: Path) -> None:
+    machine = Machine(moto_url, metadata, tmp_path, "boot-reliable", "on-demand")
+    machine.put("ray-token", TOKEN, "SecureString")
+    machine.put("head", "10.0.0.5", "String")
+    machine.boot("node")
+    assert any("--labels=tier=reliable,allocation=i-0abc,machine=i-0abc" in line for line in machine.commands)
+
+
+def test_a_machine_that_cannot_join_ends(moto_url: str, metadata: Stub, tmp_path: Path) -> None:
+    """The token never comes: the shutdown that the user data set is not taken back."""
+    machine = Machine(moto_url, metadata, tmp_path, "boot-never", "spot")
+    with pytest.raises(CloudError, match="ParameterNotFound"):
+        machine.boot("node")
+    assert machine.slept_s >= 600
+    assert ["shutdown", "-c"] not in machine.commands
+
+
+def test_ray_knows_our_options() -> None:
+    """`ray start` refuses options that it does not know before anything else."""
+    from ray.scripts.scripts import start
+
+    from agileml.runtime.boot import Myself, head_command, node_command
+
+    known = {name for option in start.params for name in option.opts}
+    me = Myself("i-1", "10.0.0.9", True)
+    for command in (head_command(Place(), me), node_command(Place(), me, "10.0.0.5")):
+        assert {word.partition("=")[0] for word in command[2:]} <= known
+
+
+def test_the_user_data_ends_the_machine_when_a_line_fails(tmp_path: Path) -> None:
+    """The script in a folder of stand-ins for the machine's commands: a failing install leaves the shutdown set."""
+    from bidbrain.live.stack_boot import Boot, Role, boot_text
+
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    log = tmp_path / "log"
+    for name in ("shutdown", "aws", "dnf"):
+        (tools / name).write_text(f'#!/bin/bash\necho "{name} $*" >> {log}\n[ {name} != aws ]\n')
+        (tools / name).chmod(0o755)
+    (tools / "python3.12").write_text("#!/bin/bash\nexit 0\n")
+    (tools / "python3.12").chmod(0o755)
+    text = boot_text(Boot(Role.NODE, "demo", "us-east-1", "s3://b/p", "abc", 300))
+    text = text.replace("/opt/proteus", str(tmp_path / "opt"))
+    done = subprocess.run(
+        ["/bin/bash", "-c", text], env={"PATH": f"{tools}:/usr/bin:/bin"}, capture_output=True, check=False
+    )
+    assert done.returncode != 0
+    said = log.read_text().splitlines()
+    assert said[0].startswith("shutdown -h +30") and said[1].startswith("aws s3 cp")
+    assert not any("shutdown -c" in line for line in said)
+
+
+def test_an_interruption_is_told_to_ray_until_it_listens(metadata: Stub) -> None:
+    metadata.values["/latest/meta-data/spot/instance-action"] = (
+        '{"action": "terminate", "time": "2026-05-01T12:02:00Z"}'
+    )
+    answers = [False, True]
+    told: list[list[str]] = []
+
+    def ray(command: list[str]) -> bool:
+        told.append(command)
+        return answers.pop(0)
+
+    now_s = iter([1777636800.0, 1777636805.0])  # 12:00:00 and 12:00:05
+    source = ImdsNotices(f"http://127.0.0.1:{metadata.server_port}")
+    notice = watch(source, "10.0.0.5:6379", ray, sleep=lambda _: None, now_s=lambda: next(now_s))
+    assert notice.machine_id == "i-0abc"
+    assert [line[-1] for line in told] == [
+        "--deadline-remaining-seconds=120",
+        "--deadline-remaining-seconds=115",
+    ]
+    assert "--reason=DRAIN_NODE_REASON_PREEMPTION" in told[0]
