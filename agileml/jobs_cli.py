@@ -101,7 +101,7 @@ def submit(
         typer.echo(f"uploading {order.folder} to {server.url}", err=True)
         about = {OURS: version("proteus-train"), CONFIG: config.stem}
         server.submit(order.id, order.entrypoint, order.runtime_env(STOP_WAIT_S), about)
-    print(order.id)
+    print(order.id, flush=True)
     where = f" --address {server.url}"
     typer.echo(f"follow it: proteus logs -f {order.id}{where}", err=True)
     typer.echo(f"end it:    proteus stop {order.id}{where}", err=True)
@@ -209,6 +209,10 @@ def logs(
     address: Address = None,
 ) -> None:
     """Print what a job has printed. With -f: until it ends; the exit code is then 1 if it failed."""
+    if Path(run).is_dir():
+        raise typer.BadParameter(
+            f"{run} is a folder: its run printed to its own terminal, and `proteus status {run}` says how it stands"
+        )
     with sentences():
         server = server_at(address)
         job = server.job(run)

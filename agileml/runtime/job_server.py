@@ -7,6 +7,7 @@ the server and the token are checked first, within 3 s, and what it is then give
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -109,6 +110,8 @@ class JobServer:
         """`url` as `find_server` returns it."""
         from ray.job_submission import JobSubmissionClient
 
+        for name in ("dashboard_sdk", "job.sdk"):  # they tell of every step
+            logging.getLogger(f"ray.dashboard.modules.{name}").setLevel(logging.WARNING)
         os.environ[URL_VARIABLE] = url  # Ray takes this, or RAY_ADDRESS, before its argument
         self.url = url
         self._client = _told(lambda: JobSubmissionClient(url), f"address: {url}")

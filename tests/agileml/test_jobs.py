@@ -112,6 +112,7 @@ def test_a_folder_without_a_run_is_a_sentence(tmp_path: Path) -> None:
     [
         (["stop", "{out}"], "{out} belongs to process"),
         (["status", "{tmp}"], "{tmp} holds no run"),
+        (["logs", "{tmp}"], "{tmp} is a folder: its run printed to its own terminal"),
         (
             ["submit", "configs/mlr.yaml", "--address", "127.0.0.1:1"],
             "address: nobody listens at 127.0.0.1:1",
