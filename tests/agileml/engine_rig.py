@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from agileml.runtime.keys import KeyPair
 from agileml.runtime.machine import Machine
 from agileml.runtime.spec import RunSpec
 from agileml.runtime.store import FileStore
+from agileml.runtime.wiring import socket_folder
 from agileml.sequential import run_sequential
 
 LIMIT_S = 60.0
@@ -104,6 +106,7 @@ class Rig:
         for machine in self.machines.values():
             machine.stop()
         self.head.stop()
+        shutil.rmtree(socket_folder(self.spec.run), ignore_errors=True)
 
 
 def reference(values: Mapping[str, Any] | JobConfig) -> str:
