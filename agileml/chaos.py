@@ -6,6 +6,7 @@ A seed makes a plan, always the same: faults that the job's machines survive, an
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
@@ -24,6 +25,7 @@ from agileml.runtime.own_folder import orphans
 from agileml.session import Result, run
 
 SPARE_CLOCKS = 8  # between two events, at least
+DYING_S = 2.0  # what was killed is given so long, ours and that of other runs here
 LAST_CLOCKS = 16  # whose mean loss is compared where bits are not promised
 TOLERANCE = 0.05  # of that loss, relative
 PLAN, RUN, SEQUENTIAL, CHECKPOINTS = "plan.yaml", "run", "sequential", "checkpoints"
@@ -119,8 +121,8 @@ def run_chaos(config: JobConfig, seed: int, faults: int, out: Path) -> Verdict:
     """Run a plan of a seed on local nodes and, without faults, in one process; compare.
 
     Everything goes to `out`: plan.yaml, the run in `run` (its checkpoints in `checkpoints`, whatever the config says),
-    the reference in `sequential`. Raises what `run` raises, and FolderError when another one went there; nothing is left
-    of a job that cannot start.
+    the reference in `sequential`. Nothing is left of a job that cannot start. Raises what `run` raises, and FolderError
+    when another one went there.
     """
     check_chaos_out(out)
     clocks, plan = chaos_plan(config, seed, faults)
@@ -180,6 +182,11 @@ def _fired(result: Result, plan: list[dict[str, Any]]) -> dict[str, int]:
 
 def _left_behind() -> int:
     """Processes of the run that still live: children of this one, and those that have lost their parent."""
-    children = psutil.Process().children(recursive=True)
-    live = {c.pid for c in children if c.is_running() and c.status() != psutil.STATUS_ZOMBIE}
-    return len(live | {process.pid for process in orphans()})
+    until_s = time.monotonic() + DYING_S
+    while True:
+        children = psutil.Process().children(recursive=True)
+        live = {c.pid for c in children if c.is_running() and c.status() != psutil.STATUS_ZOMBIE}
+        live |= {process.pid for process in orphans()}
+        if not live or time.monotonic() > until_s:
+            return len(live)
+        time.sleep(0.1)
