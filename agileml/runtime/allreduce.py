@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -27,6 +28,7 @@ Command = Form | Introduce | Reduce | Abandon
 Report = Callable[[Met | Reduced | Broken], None]
 
 TIMEOUT_S = 1800.0  # the longest clock; a dead or frozen machine is found by its connection and heartbeats
+STOP_S = 1.0  # to wait for groups when the machine's process ends
 GLOO_THREADS = 2  # sums that are under way at once
 
 
@@ -40,6 +42,7 @@ class AllReduce:
         self._timeout_s = timeout_s
         self._known: dict[int, dict[str, bytes]] = {}  # by epoch: what came before its `Form`
         self._group: _Group | None = None
+        self._groups: list[_Group] = []  # with those that were given up and still wait for somebody
 
     def ask(self, command: Command) -> None:
         """Do this after what was asked before."""
@@ -53,6 +56,7 @@ class AllReduce:
                     command.epoch, command.group.index(self._me), len(command.group), self._node_ip
                 )
                 self._group = _Group(place, known, self._report, self._timeout_s)
+                self._groups = [group for group in self._groups if group.is_alive] + [self._group]
             case Introduce() if self._group is not None and self._group.place.epoch == command.epoch:
                 self._group.introduce(command.key, command.value)
             case Introduce():
@@ -61,14 +65,17 @@ class AllReduce:
                 self._group.ask(command)
             case Reduce():
                 pass  # of a group that was refused
-            case Abandon():
-                self.stop()
+            case Abandon() if self._group is not None:
+                self._group.abandon()
+                self._group = None
 
     def stop(self) -> None:
-        """Give the group up."""
-        if self._group is not None:
-            self._group.abandon()
-            self._group = None
+        """Give the group up, and wait a little for all there were: a thread that comes back from C++ while its
+        process ends takes it down with a message."""
+        self.ask(Abandon())
+        until_s = time.monotonic() + STOP_S
+        for group in self._groups:
+            group.join(until_s - time.monotonic())
 
 
 @dataclass(frozen=True)
@@ -154,8 +161,23 @@ class _Group:
         self._under_way: queue.SimpleQueue[_Sum | None] = queue.SimpleQueue()
         self._is_abandoned = threading.Event()
         self._process_group: Any = None
-        for run in (self._start_all, self._end_all):
-            threading.Thread(target=run, name="all-reduce", daemon=True).start()
+        self._threads = [
+            threading.Thread(target=run, name="all-reduce", daemon=True)
+            for run in (self._start_all, self._end_all)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        """False once both threads have ended."""
+        return any(thread.is_alive() for thread in self._threads)
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the threads, at most so long."""
+        until_s = time.monotonic() + timeout_s
+        for thread in self._threads:
+            thread.join(max(0.0, until_s - time.monotonic()))
 
     def introduce(self, key: str, value: bytes) -> None:
         self._store.learn(key, value)
