@@ -21,5 +21,5 @@ class Market(Protocol):
     def ended(self, clock: int) -> None:
         """The result of so many clocks is in hand."""
 
-    def summary(self) -> dict[str, Any]:
-        """The market's part of summary.json, once the fleet was left."""
+    def summary(self) -> dict[str, Any] | None:
+        """The market's part of summary.json, once the fleet was left; None without a last bill."""

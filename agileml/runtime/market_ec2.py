@@ -15,6 +15,7 @@ from agileml.runtime.cluster_errors import ClusterError
 from agileml.runtime.drain_notices import DrainNotices, Together
 from agileml.runtime.fleet import ExistingFleet
 from agileml.runtime.market_nodes import LabelledNodes
+from agileml.runtime.market_service import pause
 from agileml.runtime.market_setup import MarketSetup, first_decision
 from agileml.runtime.spec import RunSpec
 from agileml.runtime.watchdog import PULSE_PORT, Pulse
@@ -105,4 +106,4 @@ class Ec2Ground:
 
     def open(self, stopping: threading.Event) -> tuple[Cloud, Timekeeper]:
         """EC2, and Unix time."""
-        return self._cloud, UnixClock(stopping.wait)
+        return self._cloud, UnixClock(lambda seconds: pause(stopping, seconds))

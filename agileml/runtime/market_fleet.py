@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-import traceback
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from agileml.core.commands import Note
 from agileml.core.plan import Fault
@@ -18,51 +17,11 @@ from agileml.run_folder import RunFolder
 from agileml.runtime.fleet import FleetEvent
 from agileml.runtime.market_bill import Bill, bill_of
 from agileml.runtime.market_engine import MarketEngine, Pace
-from agileml.runtime.market_nodes import Nodes
+from agileml.runtime.market_service import FOLDER, Ground, NotGivenBackError, OpenMarket
 from agileml.runtime.market_setup import MarketSetup, first_decision
-from agileml.runtime.market_story import Story
 from agileml.runtime.spec import RunSpec
-from bidbrain.live.cloud import Cloud, CloudError
-from bidbrain.live.desk import Desk
 from bidbrain.live.estimators import Estimator
-from bidbrain.live.job import Timekeeper
 from bidbrain.live.journal import Closing, Journal, JournalError
-from bidbrain.live.service import Service
-from bidbrain.money import usd
-from bidbrain.simulator import PolicyError
-
-CLOSE_S = 120.0  # to give everything back at the end
-FOLDER = "market"
-
-
-class Ground(Protocol):
-    """Where a market's machines are: a Ray cluster that this process is connected to. A context manager."""
-
-    @property
-    def head_node_id(self) -> str: ...
-
-    @property
-    def warm(self) -> int:
-        """Nodes whose processes are up before the market opens; 0 where nodes come with the machines."""
-
-    @property
-    def leave_s(self) -> float:
-        """How long a machine that is given up may take to leave."""
-
-    @property
-    def nodes(self) -> Nodes: ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-    def runtime_env(self) -> dict[str, Any]:
-        """See `fleet.Fleet.runtime_env`."""
-
-    def open(self, stopping: threading.Event) -> tuple[Cloud, Timekeeper]:
-        """The market and its clock, which starts now; it does not wait once `stopping` is set."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +42,7 @@ class MarketFleet:
         self._started: set[str] = set()
         self._folder: RunFolder | None = None
         self._journal: Journal | None = None
-        self._market: _OpenMarket | None = None
+        self._market: OpenMarket | None = None
         setting = setup.plan.setting
         self.engine = MarketEngine(
             ground.nodes,
@@ -94,6 +53,7 @@ class MarketFleet:
         )
         self._finished = False
         self.outcome: Outcome | None = None
+        self.left = ""  # what could not be given back, in one sentence
 
     def _now_s(self) -> int:
         return self._setup.start_s if self._market is None else self._market.clock.now_s()
@@ -128,7 +88,7 @@ class MarketFleet:
         elif len(self._started) >= self._ground.warm:
             assert self._journal is not None
             assert self._folder is not None
-            self._market = _OpenMarket(self._setup, self._ground, self.engine, self._journal, self._folder)
+            self._market = OpenMarket(self._setup, self._ground, self.engine, self._journal, self._folder)
             self._market.start()
         return self.engine.events()
 
@@ -163,12 +123,15 @@ class MarketFleet:
 
     @property
     def code(self) -> int:
-        """The exit code of the job: 0 finished or stopped, 3 its budget was reached, 4 the market closed."""
+        """The exit code of the job: 0 finished or stopped, 3 budget reached, 4 market closed, 1 machines are left."""
+        if self.left:
+            return 1
         return 0 if self.outcome is None else self.outcome.closing.code
 
-    def summary(self) -> dict[str, Any]:
-        """The market's part of summary.json."""
-        assert self.outcome is not None
+    def summary(self) -> dict[str, Any] | None:
+        """The market's part of summary.json; None where machines are left and there is no last bill."""
+        if self.outcome is None:
+            return None
         closing, job = self.outcome.closing, self._setup.setting.job
         return {
             "policy": self._setup.plan.scheme,
@@ -198,8 +161,16 @@ class MarketFleet:
                 closing = self._market.close(None if self._finished else reason)
                 ledger = self._market.desk.ledger()
                 self.outcome = Outcome(closing, bill_of(self._setup, ledger, self._market.folder))
+        except NotGivenBackError as left:
+            self._say_left(str(left))  # the result is worth keeping all the same
         finally:
             self._stack.close()
+
+    def _say_left(self, sentence: str) -> None:
+        assert self._folder is not None
+        self.left = sentence
+        self._folder.events.write("error", reason=sentence)
+        print(f"proteus: {sentence}", file=sys.stderr)
 
 
 def _sentence(error: BaseException) -> str:
@@ -219,92 +190,3 @@ def market_fleet(spec: RunSpec, setup: MarketSetup) -> MarketFleet:
         first_decision(setup)  # what a policy compiles is compiled before the clock runs
         ground = LocalGround(setup, config)
     return MarketFleet(setup, ground, clocks=config.clocks, reliable=config.machines.reliable)
-
-
-class _OpenMarket:
-    """The service of one run in its thread, from the opening of the market to its last bill."""
-
-    def __init__(
-        self, setup: MarketSetup, ground: Ground, engine: MarketEngine, journal: Journal, folder: RunFolder
-    ) -> None:
-        self.folder = folder.path / FOLDER
-        self.story = Story(folder.events)
-        self._stopping = threading.Event()
-        self._cloud, self.clock = ground.open(self._stopping)
-        self._log = self.story.of(journal)
-        self._plan, self._engine = setup.plan, engine
-        self._service = self._new_service()
-        hourly_usd = usd(float(setup.setting.baseline_micro_usd())) / setup.setting.job.hours
-        fields: dict[str, Any] = {"speed": setup.speed, "policy": setup.plan.scheme, "nominal_vcpus": setup.vcpus}
-        folder.events.write("market_opened", market_s=setup.start_s, **fields, on_demand_usd_per_h=hourly_usd)
-        self._thread = threading.Thread(target=self._serve, name="market", daemon=True)
-        self._problem: tuple[str, str] | None = None
-
-    def _new_service(self) -> Service:
-        ticking = _Ticking(self.clock, self._tell)
-        service = Service(self._plan, self._cloud, self._engine, ticking, self._log)
-        self.story.desk = service.desk
-        return service
-
-    @property
-    def desk(self) -> Desk:
-        """The books."""
-        return self._service.desk
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def _serve(self) -> None:
-        try:
-            self._service.run()
-        except (CloudError, PolicyError) as error:
-            self._problem = f"market: {error}", ""
-        except Exception as error:  # a bug of ours: the run must hear of it
-            self._problem = f"market: {type(error).__name__}: {error}", traceback.format_exc()
-
-    def _tell(self) -> None:
-        now_s = self.clock.now_s()
-        self.story.stand(now_s, self.desk, self._cloud, self._engine.report(now_s).measured)
-
-    def raise_problem(self) -> None:
-        """Raise RunError if the service cannot go on."""
-        if self._problem is not None:
-            raise RunError(*self._problem)
-
-    def close(self, reason: str | None) -> Closing:
-        """Have everything given back; `reason`: why the job ends before it is done.
-
-        Raises RunError if something may be left. A service that failed is tried once more, from its journal.
-        """
-        if self._problem is not None:
-            self._thread.join()
-            self._service = self._new_service()
-            self._thread = threading.Thread(target=self._serve, name="market", daemon=True)
-            self._problem = None
-            self._thread.start()
-        if reason is not None:
-            self._service.stop(reason)
-        self._stopping.set()
-        self._thread.join(timeout=CLOSE_S)
-        if self.desk.closed is None or self.desk.closing is None:
-            left = (
-                ", ".join(machine.machine_id for machine in self.desk.open_machines()) or "orders under way"
-            )
-            why = self._problem[0] if self._problem else f"it took more than {CLOSE_S:g} s"
-            raise RunError(f"machines may not have been given back ({why}); look after: {left}")
-        self.story.stand(self.clock.now_s(), self.desk, self._cloud, self._engine.report(0).measured)
-        return self.desk.closing
-
-
-class _Ticking:
-    """A clock that tells how things stand whenever the service waits."""
-
-    def __init__(self, clock: Timekeeper, tell: Callable[[], None]) -> None:
-        self._clock, self._tell = clock, tell
-
-    def now_s(self) -> int:
-        return self._clock.now_s()
-
-    def wait(self, until_s: int, market: bool) -> None:
-        self._tell()
-        self._clock.wait(until_s, market)

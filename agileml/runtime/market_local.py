@@ -12,6 +12,7 @@ from agileml.config import JobConfig
 from agileml.market_config import Played
 from agileml.runtime.local import LocalCluster
 from agileml.runtime.market_nodes import WarmPool
+from agileml.runtime.market_service import pause
 from agileml.runtime.market_setup import MarketSetup
 from bidbrain.live.cloud import Cloud
 from bidbrain.live.job import Timekeeper
@@ -72,11 +73,7 @@ class LocalGround:
         """The market and its clock, which starts now."""
         market = self._market
         clock = MarketClock(
-            self._setup.start_s, market.speed, POLL_S, sleep=lambda seconds: _sleep(stopping, seconds)
+            self._setup.start_s, market.speed, POLL_S, sleep=lambda seconds: pause(stopping, seconds)
         )
         warnings = Warnings(market.notice_s, market.silent_share, market.seed)
         return Replay(self._setup.plan.setting, clock.now_s, self.nodes, warnings), clock
-
-
-def _sleep(stopping: threading.Event, seconds: float) -> None:
-    stopping.wait(seconds)

@@ -162,11 +162,14 @@ class _Told:
 
     def __init__(self, journal: Log, tell: Callable[[Record], None]) -> None:
         self._journal, self._tell = journal, tell
+        self._records = list(journal.records)
 
     @property
     def records(self) -> tuple[Record, ...]:
-        return self._journal.records
+        """All that there are by now: what the next service is continued from."""
+        return tuple(self._records)
 
     def append(self, record: Record) -> None:
         self._journal.append(record)
+        self._records.append(record)
         self._tell(record)

@@ -28,7 +28,7 @@ from agileml.runtime.market_setup import first_decision, set_up
 from agileml.runtime.spec import RunSpec
 from agileml.runtime.store import FileStore
 from agileml.sequential import run_sequential
-from bidbrain.live.cloud import Cloud, Machine
+from bidbrain.live.cloud import Cloud, CredentialsError, Machine
 from bidbrain.live.job import Timekeeper
 from bidbrain.live.replay import MarketClock, Replay, Warnings
 
@@ -84,6 +84,32 @@ class InstantNodes:
         process.stop()
 
 
+class Moody:
+    """A market that fails now and then: every so many calls there are no credentials."""
+
+    def __init__(self, market: Replay, every: int) -> None:
+        self._market, self._every = market, every
+        self.calls = self.failures = 0
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._market, name)
+        if name not in ("quotes", "acquire", "release", "ended", "held"):
+            return found
+
+        def call(*arguments: Any) -> Any:
+            self.calls += 1
+            if self.calls % self._every == 0:
+                self.failures += 1
+                raise CredentialsError("no credentials just now")
+            answer = found(*arguments)
+            if self.calls % self._every == self._every // 2 and name == "acquire":
+                self.failures += 1
+                raise CredentialsError("no credentials for the answer")
+            return answer
+
+        return call
+
+
 class InstantGround:
     """No cluster: what a market gives is there."""
 
@@ -95,6 +121,8 @@ class InstantGround:
         self._config, self._setup = config, setup
         self.nodes = InstantNodes(config.market.boot_s)  # type: ignore[union-attr]
         self.clock: MarketClock | None = None
+        self.fails_every = 0
+        self.may_leave = False
 
     def __enter__(self) -> Self:
         return self
@@ -102,7 +130,7 @@ class InstantGround:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert not self.nodes.processes, "every machine was given back"
+        assert self.may_leave or not self.nodes.processes, "every machine was given back"
 
     def runtime_env(self) -> dict[str, Any]:
         return {}
@@ -111,7 +139,11 @@ class InstantGround:
         market = self._config.market
         self.clock = MarketClock(self._setup.start_s, market.speed, 0.02, sleep=stopping.wait)  # type: ignore[union-attr]
         warnings = Warnings(market.notice_s, market.silent_share, market.seed)  # type: ignore[union-attr]
-        return Replay(self._setup.plan.setting, self.clock.now_s, self.nodes, warnings), self.clock
+        self.market = Replay(self._setup.plan.setting, self.clock.now_s, self.nodes, warnings)
+        if self.fails_every:
+            self.moody = Moody(self.market, self.fails_every)
+            return self.moody, self.clock
+        return self.market, self.clock
 
 
 @dataclass
@@ -148,6 +180,7 @@ class MarketRig:
     ) -> None:
         """interrupt_at: Ctrl-C comes after so many clocks. ground: None for a played market."""
         self._interrupt_at = interrupt_at
+        self.on_clock: Callable[[int], None] = lambda clock: None
         self.config = from_values(values)
         self.setup = set_up(self.config, "job", secrets.token_hex(4), int(time.time()))
         self.ground = ground(self) if ground is not None else self._played()
@@ -210,6 +243,7 @@ class MarketRig:
                 self.folder.events.write(dated.note.kind, t_s=at_s - self._wall_start_s, **fields)
             if self._interrupt_at is not None and state.clock >= self._interrupt_at:
                 raise KeyboardInterrupt
+            self.on_clock(state.clock)
             for name in state.released:
                 self.fleet.release(self._nodes[name])
             assert state.halted is None, state.halted

@@ -9,6 +9,7 @@ import pytest
 from agileml.config_text import ConfigError
 from agileml.errors import RunError
 from agileml.run_folder import REPORT
+from agileml.runtime import market_service
 from agileml.runtime.market_setup import first_decision, set_up
 from bidbrain.live.job import EXIT_BUDGET, EXIT_FINISHED, EXIT_MARKET_CLOSED
 from tests.market.market_rig import MarketRig, reference
@@ -93,6 +94,46 @@ def test_a_history_that_ends_before_the_job_ends_it_with_its_own_code(tmp_path: 
     assert ran.outcome.closing.code == EXIT_MARKET_CLOSED
     assert "before the job does" in ran.outcome.closing.reason
     assert 0 < ran.clock < 800
+
+
+def test_a_service_that_the_market_fails_goes_on_from_its_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training goes on meanwhile; nothing is bought twice, and nothing is left."""
+    monkeypatch.setattr(market_service, "AGAIN_S", 0.02)
+    monkeypatch.setattr(market_service, "MOST_FAILURES", 10_000)
+    rig = MarketRig(job(60, job_hours=1.0), tmp_path)
+    rig.ground.fails_every = 41
+    ran = rig.run()
+    assert ran.sha256 == reference(rig.config)
+    assert rig.ground.moody.failures >= 3
+    assert (
+        len([event for event in ran.of("warning") if "no credentials" in event["reason"]])
+        == rig.ground.moody.failures
+    )
+    assert (
+        len(ran.of("market_grant"))
+        == len(rig.ground.market.purchases)
+        == len(set(rig.ground.market.purchases))
+    )
+    assert ran.outcome.bill.differences == ()
+    assert rig.ground.market.held() == ()
+
+
+def test_a_market_that_fails_for_good_ends_the_run_and_says_what_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(market_service, "AGAIN_S", 0.02)
+    monkeypatch.setattr(market_service, "MOST_FAILURES", 3)
+    rig = MarketRig(job(4000), tmp_path)
+    rig.ground.fails_every = 10
+    rig.on_clock = lambda clock: setattr(rig.ground.moody, "_every", 1) if clock >= 10 else None
+    rig.ground.may_leave = True
+    with pytest.raises(RunError, match="market: no credentials just now"):
+        rig.run()
+    assert "machines may not have been given back (market: no credentials" in capsys.readouterr().err
+    assert "job-0-0" in rig.fleet.left
+    assert rig.fleet.code == 1
 
 
 def test_a_second_service_for_the_same_job_is_refused(tmp_path: Path) -> None:
