@@ -67,6 +67,7 @@ class Schedule:
     gentle: bool
     faults: tuple[Fault, ...]
     plan: tuple[PlannedEvent, ...] = field(default=())
+    restless: bool = False  # stages are tried at random
 
 
 def make_schedule(seed: int, mode: str, faults: int | None = None) -> Schedule:
@@ -112,6 +113,7 @@ def make_schedule(seed: int, mode: str, faults: int | None = None) -> Schedule:
         if planned
         else tuple(sorted((_fault(rng, gentle, span_s) for _ in range(count)), key=lambda f: f.at_s)),
         plan=plan,
+        restless=random.Random(f"{seed}/{mode}/stages").random() < 0.3,  # of its own: other draws stay as they are
     )
 
 

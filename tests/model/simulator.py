@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from agileml.application import Array
+from agileml.core.auto_stage import Patience
 from agileml.core.commands import (
     Abandon,
     Begin,
@@ -42,6 +43,7 @@ from agileml.core.controller import Controller, ControllerSettings
 from agileml.core.cutting import CutRule
 from agileml.core.events import (
     ControllerEvent,
+    Measured,
     NodeDown,
     NodeUp,
     Notice,
@@ -70,6 +72,7 @@ from tests.model.schedule import Fault, Schedule
 from tests.model.toy import toy_job
 
 TICK_S = 0.2
+RESTLESS = Patience(clocks=2, settle=0, try_gain=-99.0, keep_gain=0.0, worth=-1e12)  # tries whatever there is
 LAST_S = 400.0  # simulated: a run that is not done by then hangs
 
 
@@ -143,6 +146,7 @@ class Simulation:
         self.toy, self.job = toy_job(s.mode, s.algorithm, s.slices, s.parts, s.partitions, s.clocks)
         self.initial = initial_values(self.toy, self.job.layout.tables)
         self.rng = random.Random(f"{s.seed}/{s.mode}/run")
+        self.stage_rng = random.Random(f"{s.seed}/{s.mode}/measured")
         self.now_s = 0.0
         self.store: dict[int, str] = {}
         self.nodes: dict[str, SimulatedNode] = {}
@@ -243,7 +247,18 @@ class Simulation:
     def tick_node(self, simulated: SimulatedNode) -> None:
         if not simulated.is_dead and not self.is_over:
             self.on(simulated, lambda: self.do_node(simulated, simulated.node.tick(self.now_s)))
+            if self.schedule.restless:
+                self.measure(simulated)
             self.after(TICK_S, lambda: self.tick_node(simulated))
+
+    def measure(self, simulated: SimulatedNode) -> None:
+        """A machine's report, with any figures: what is made of them must do no harm."""
+        draw, at_s = self.stage_rng, self.now_s
+        counted = [int(at_s * draw.uniform(0, 1e6)) for _ in range(3)]
+        event = Measured(simulated.name, at_s, *counted, at_s * draw.random(), at_s * draw.random())
+        for controller in self.controllers:
+            if draw.random() < 0.5:
+                self.tell(controller, event)
 
     def start_controller(self) -> None:
         record = self.newest_record()
@@ -259,6 +274,7 @@ class Simulation:
             expected=0 if self.controllers else self.expected,  # some may have died since the first one
             seed=s.seed,
             checkpoint_every_s=self.checkpoint_every_s,
+            auto_stage=RESTLESS if s.restless and s.forced is None else None,
         )
         newest = max(self.sealed, key=lambda checkpoint: checkpoint.name, default=None)
         controller = Controller(f"c{len(self.controllers)}", self.job, settings, s.plan, record, newest)
