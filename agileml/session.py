@@ -72,6 +72,10 @@ def run(
     found = _resolved(config, overrides)
     if name is None:
         name = Path(config).stem if isinstance(config, str | Path) else "run"
+    if found.address is not None and fleet is None and not sequential:
+        from agileml.runtime.cluster import reach
+
+        reach(found.address)  # before an application loads its data
     return _Session(found, application, name, resume).run(fleet, sequential=sequential)
 
 
