@@ -98,7 +98,7 @@ def test_nothing_of_another_chaos_run_is_overwritten(
 
 
 def test_a_process_whose_folder_is_gone_is_found(tmp_path: Path) -> None:
-    gone = f"/tmp/proteus-{tmp_path.name.replace('-', '')}gone/x"  # noqa: S108  only its name is used
+    gone = f"/tmp/proteus-{tmp_path.name.replace('-', '')}gone/x"
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", gone])
     try:
         while not any(found.pid == process.pid for found in orphans()):
