@@ -43,9 +43,7 @@ class Membership:
     timeout_s: float
     nodes: dict[str, Member] = field(default_factory=dict)
     checked_s: float = 0.0  # when we looked last
-    awake_since_s: float = (
-        0.0  # since then there was no gap between two looks: silence before it may be our own
-    )
+    awake_since_s: float = 0.0  # no gap between two looks since then: silence before it may be our own
 
     def up(self, node: str, tier: Tier, allocation: str, admitted: bool, now_s: float) -> None:
         """A machine came. Being told twice changes nothing."""
