@@ -174,6 +174,17 @@ class _Session:
             return self._write(folder, tables)
         finally:
             folder.events.close()
+            self._keep(folder.path)
+
+    def _keep(self, folder: Path) -> None:
+        """What a run on EC2 leaves lies on a machine that will be given back: copy it, whatever happened."""
+        from agileml.market_config import Ec2
+
+        if isinstance(self.config.market, Ec2) and not self.is_reference:
+            from agileml.runtime.keep_run import keep_run
+
+            worked, told = keep_run(folder, self.config.market)
+            print(f"kept {told}" if worked else f"proteus: {told}", file=sys.stdout if worked else sys.stderr)
 
     def _write(self, folder: RunFolder, tables: dict[str, Array]) -> Result:
         digest = folder.write_model(tables)

@@ -106,6 +106,7 @@ def service(name: str, command: Sequence[str], place: Place, user: str | None = 
         "RAY_USAGE_STATS_ENABLED": "0",
         "PYTHONUNBUFFERED": "1",
         "HOME": str(place.home),
+        "PATH": f"{Path(place.python).parent}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin",
         **{f"RAY_health_check_{key}": str(value) for key, value in HEALTH_CHECK.items()},
     }
     return [

@@ -74,3 +74,25 @@ def test_a_job_trains_on_it(moto_url: str, tmp_path: Path) -> None:
         return str(agileml.run(from_values(values), sequential=True).summary["params_sha256"])
 
     assert train("s3://data-of-tests/two.npz", "far") == train(str(file), "near")
+
+
+def test_a_run_on_ec2_is_copied_before_its_machine_goes(moto_url: str, tmp_path: Path) -> None:
+    from agileml.runtime.keep_run import keep_run
+    from bidbrain.live.site import Site
+
+    folder = tmp_path / "digits-20260501-120000"
+    (folder / "market").mkdir(parents=True)
+    (folder / "summary.json").write_text("{}")
+    (folder / "market" / "journal.jsonl").write_bytes(b"x" * 100)
+    site = Site(name="kept", region=REGION, zones=("us-east-1a",), types=("c5.xlarge",))
+    worked, told = keep_run(folder, site)
+    assert not worked and "could not be copied to S3" in told and "\n" not in told, "no bucket yet"
+    s3 = client("s3", REGION, moto_url)
+    s3.create_bucket(Bucket="proteus-kept-123456789012-us-east-1")
+    worked, told = keep_run(folder, site)
+    assert (worked, told) == (
+        True,
+        "s3://proteus-kept-123456789012-us-east-1/proteus/kept/runs/digits-20260501-120000",
+    )
+    there = s3.list_objects_v2(Bucket="proteus-kept-123456789012-us-east-1")["Contents"]
+    assert [each["Key"].partition("120000/")[2] for each in there] == ["market/journal.jsonl", "summary.json"]
