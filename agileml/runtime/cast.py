@@ -116,7 +116,11 @@ class Cast:
 
     def _did_not_start(self, actor: _Actor, error: ray.exceptions.RayError) -> None:
         """A process can die while it starts, with its machine or alone; one that fails by itself is a mistake."""
-        gone = (ray.exceptions.RayActorError, ray.exceptions.ActorUnschedulableError)
+        gone = (
+            ray.exceptions.RayActorError,
+            ray.exceptions.ActorUnschedulableError,
+            ray.exceptions.OutOfMemoryError,  # Ray's own watch over a node's memory killed it
+        )
         died = isinstance(error, gone) and not getattr(error, "actor_init_failed", False)
         if died and not self._is_alive(actor.node):
             self._end(actor.name, "its machine went")
@@ -134,7 +138,7 @@ class Cast:
                 ray.get(reference)
             except ray.exceptions.ActorUnavailableError:  # a connection broke: the process may well live
                 actor.watch = actor.handle.until_gone.remote()
-            except ray.exceptions.RayActorError as error:
+            except (ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError) as error:
                 self._replace(actor, cause_of(str(error)))
             else:
                 self._end(actor.name, "its threads ended")  # as it was told, if it was
