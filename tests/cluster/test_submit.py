@@ -82,6 +82,7 @@ def summary_of(cluster: Started, job: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_a_submitted_run_ends_well_without_who_submitted_it(cluster: Started, project: Path) -> None:
     job = submit(cluster, cluster.address)
     follower = subprocess.Popen(
@@ -165,6 +166,7 @@ def test_without_the_right_token_nothing_is_let_in(
         cluster.environment = right
 
 
+@pytest.mark.slow
 def test_machines_are_listed_and_one_that_gets_notice_leaves(cluster: Started, project: Path) -> None:
     def machines() -> dict[str, str]:
         shown = cluster.proteus("machines", "list", "--address", cluster.dashboard, "--json")
