@@ -72,7 +72,7 @@ from tests.model.schedule import Fault, Schedule
 from tests.model.toy import toy_job
 
 TICK_S = 0.2
-RESTLESS = Patience(clocks=2, settle=0, try_gain=-99.0, keep_gain=0.0, worth=-1e12)  # tries whatever there is
+RESTLESS = Patience(clocks=1, settle=0, try_gain=-99.0, keep_gain=0.0, worth=-1e12)  # tries whatever there is
 LAST_S = 400.0  # simulated: a run that is not done by then hangs
 
 
@@ -257,7 +257,7 @@ class Simulation:
         counted = [int(at_s * draw.uniform(0, 1e6)) for _ in range(3)]
         event = Measured(simulated.name, at_s, *counted, at_s * draw.random(), at_s * draw.random())
         for controller in self.controllers:
-            if draw.random() < 0.5:
+            if draw.random() < 0.9:
                 self.tell(controller, event)
 
     def start_controller(self) -> None:
