@@ -83,7 +83,7 @@ def started_cluster(tiers: Sequence[str], *, dashboard: bool = False) -> Iterato
             )
             cluster.start(
                 "--head", f"--port={port}", "--num-cpus=0", "--node-ip-address=127.0.0.1",
-                f"--temp-dir={folder}", "--dashboard-agent-listen-port=0", *with_dashboard,
+                f"--temp-dir={folder}", f"--dashboard-agent-listen-port={free_port()}", *with_dashboard,
             )  # fmt: skip
             for tier in tiers:
                 cluster.start(
