@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -55,6 +56,10 @@ def run(
             metavar="PATH", help="Go on from the newest whole checkpoint in a folder or s3://bucket/prefix."
         ),
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="With a market: show the first decision and what it costs.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before machines are bought on EC2.")] = False,
 ) -> None:
     """Train a model on machines that come and go."""
     code = train(
@@ -63,6 +68,8 @@ def run(
         lambda job: with_options(job, out=out, address=address, stage=stage, profile=profile),
         sequential=sequential,
         resume=resume,
+        dry_run=dry_run,
+        yes=yes,
     )
     raise typer.Exit(code)
 
@@ -74,6 +81,8 @@ def train(
     *,
     sequential: bool = False,
     resume: str | None = None,
+    dry_run: bool = False,
+    yes: bool = False,
 ) -> int:
     """Train as a file says, with `--set` flags and then `settle` applied. Returns the exit code.
 
@@ -92,6 +101,14 @@ def train(
     except ConfigError as error:
         raise typer.BadParameter(str(error)) from None
     try:
+        if (dry_run or job.market is not None) and not sequential:
+            from agileml.market_cli import CloudError, may_run
+
+            try:
+                if not may_run(job, config.stem, dry_run=dry_run, yes=yes, can_ask=sys.stdin.isatty()):
+                    return 0
+            except CloudError as error:
+                raise typer.BadParameter(str(error)) from None
         return run_job(job, name=config.stem, sequential=sequential, resume=resume)
     except (ConfigError, InputError) as error:
         # It names a key; the file and line (or the flag) that it came from are known here.

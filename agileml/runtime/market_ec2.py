@@ -60,7 +60,7 @@ class Ec2Ground:
         # Machines ask it whether somebody still drives their market, and end when nobody does.
         host = gcs_address.rpartition(":")[0]
         try:
-            self._pulse = Pulse(host, PULSE_PORT)
+            self._pulse = Pulse(host, PULSE_PORT).__enter__()
         except OSError as error:
             raise ClusterError(
                 f"market: port {PULSE_PORT} of {host} is taken ({error.strerror}), "
@@ -83,6 +83,9 @@ class Ec2Ground:
         except CloudError as error:
             self._pulse.__exit__(None, None, None)
             raise ClusterError(str(error)) from None
+        except BaseException:
+            self._pulse.__exit__(None, None, None)
+            raise
 
     @property
     def head_node_id(self) -> str:
@@ -90,7 +93,6 @@ class Ec2Ground:
         return self._cluster.head_node_id
 
     def __enter__(self) -> Self:
-        self._pulse.__enter__()
         self._cluster.__enter__()
         return self
 

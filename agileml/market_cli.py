@@ -1,0 +1,64 @@
+"""What `proteus run` shows of a market before anything is bought: the first decision and what it costs."""
+
+from __future__ import annotations
+
+import secrets
+import time
+
+import typer
+
+from agileml.config import JobConfig
+from agileml.config_text import ConfigError
+from agileml.market_config import Ec2
+from agileml.runtime.market_setup import MarketSetup, first_decision, set_up
+from agileml.runtime.market_story import show_step
+from bidbrain.live.cloud import Cloud, CloudError
+from bidbrain.money import usd
+
+
+def preview(job: JobConfig, name: str) -> list[str]:
+    """The first decision of a job with a market, made without buying. Raises ConfigError, CloudError."""
+    if job.market is None:
+        raise ConfigError("missing, expected a market to ask for a decision", key=("market",))
+    setup = set_up(job, name, secrets.token_hex(6), int(time.time()))
+    found = first_decision(setup, _cloud(job, setup))
+    reliable = setup.setting.reliable
+    count = reliable.vcpus // reliable.vcpus_per_machine
+    lines = [f"policy {setup.plan.scheme}: {found.decided.reason}"]
+    if setup.plan.with_reliable:
+        lines.append(
+            f"  buy {count} x {reliable.instance_type} on demand at {usd(reliable.on_demand):.4f} $/h (reliable)"
+        )
+    lines += [f"  {show_step(step)}" for step in found.decided.steps]
+    cost = f"first hour ${usd(found.first_hour):.4f}"
+    if found.per_vcpu_hour is not None:
+        cost += f" for {found.vcpus} vCPUs: ${usd(found.per_vcpu_hour):.5f} per vCPU hour of work"
+    budget = setup.plan.guards.budget
+    return [*lines, cost, "no budget" if budget is None else f"budget ${usd(budget):.2f}"]
+
+
+def _cloud(job: JobConfig, setup: MarketSetup) -> Cloud | None:
+    """EC2 as it is now; None: the played market."""
+    if not isinstance(job.market, Ec2):
+        return None
+    from bidbrain.live.ec2 import Ec2 as Ec2Market
+    from bidbrain.live.stack_attach import attach
+
+    attached = attach(job.market, setup.plan.name)
+    return Ec2Market(attached.ec2, attached.place, setup.plan.setting, lambda: setup.start_s)
+
+
+def may_run(job: JobConfig, name: str, *, dry_run: bool, yes: bool, can_ask: bool) -> bool:
+    """Show the first decision where that is wanted, and ask before money is spent; False: do not run.
+
+    Without a terminal (a submitted job) nobody is asked: whoever submits has decided. Raises ConfigError, CloudError.
+    """
+    spends = isinstance(job.market, Ec2) and not yes and can_ask
+    if not dry_run and not spends:
+        return True
+    for line in preview(job, name):
+        print(line)
+    return not dry_run and typer.confirm("Buy machines on EC2?")
+
+
+__all__ = ["CloudError", "may_run", "preview"]

@@ -1,0 +1,55 @@
+"""`proteus run --dry-run`: the first decision and what it costs, and what is asked before money is spent."""
+
+from pathlib import Path
+
+import pytest
+
+from agileml.cli import main
+from agileml.config import load
+from agileml.market_cli import may_run
+
+DEMO = Path(__file__).resolve().parents[2] / "configs" / "demo.yaml"
+
+
+def proteus(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    return int(ended.value.code or 0)
+
+
+def test_a_dry_run_says_what_would_be_bought_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert proteus("run", str(DEMO), "--dry-run") == 0
+    said = capsys.readouterr().out
+    assert "buy 1 x c4.xlarge on demand at 0.2090 $/h (reliable)" in said
+    assert "buy 64 vCPUs of c3.8xlarge@us-east-1a, bid 0.3118 $/h" in said
+    assert "first hour $0.7726 for 64 vCPUs" in said
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (("--set", "market.budget_usd=0.1", "--set", "checkpoint.path=ck"), "expected at least 0.209000 $"),
+        (("--set", "market.types=[c3.8xlarg]"), "'c3.8xlarg'"),
+        (("--set", "market.policy=standard_young"), "market.policy: found standard_young"),
+    ],
+)
+def test_a_mistake_is_one_sentence(
+    flags: tuple[str, ...], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert proteus("run", str(DEMO), *flags) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("proteus: ")
+    assert sentence in line
+    assert not list(tmp_path.iterdir())
+
+
+def test_only_ec2_is_asked_about_and_only_somebody_who_can_answer() -> None:
+    ec2 = load(DEMO.parent / "aws.yaml")
+    assert may_run(load(DEMO), "demo", dry_run=False, yes=False, can_ask=True)
+    assert may_run(ec2, "aws", dry_run=False, yes=True, can_ask=True)
+    assert may_run(ec2, "aws", dry_run=False, yes=False, can_ask=False)
