@@ -21,7 +21,7 @@ from agileml.runtime.cluster_errors import ClusterError
 
 PACKAGES = ("agileml", "bidbrain", "straggler", "pipeline")
 RESULTS = "proteus-runs"  # in the home folder of whoever started the cluster's head
-EXCLUDED = ["/runs", "*.pyc", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis"]
+EXCLUDED = ["/runs", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis"]
 
 
 @dataclass(frozen=True)
