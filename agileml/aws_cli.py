@@ -76,6 +76,7 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="Everything as JSON.")] = False,
 ) -> None:
     """Say what there is and what runs now."""
+    from bidbrain.live.stack import Kind
     from bidbrain.live.stack_status import hours
 
     with _sentences():
@@ -92,7 +93,8 @@ def status(
             print(f"{part.kind:<20} {part.name}{'' if part.digest else '  (interrupted: say `up` again)'}")
         _show_machines(machines)
         if heads := [each for each in machines if each.is_head]:
-            stack.keep_token(stack.account())
+            if any(part.kind is Kind.TOKEN for part in parts):
+                stack.keep_token(stack.account())
             print(f"\n{stack.how_to_reach(heads[0].instance_id)}")
 
 

@@ -134,7 +134,6 @@ def head_policy(names: Names) -> dict[str, Any]:
     buying = ["ec2:CreateFleet", "ec2:RunInstances"]
     looks = [
         "ec2:DescribeInstances",
-        "ec2:DescribeInstanceTypes",
         "ec2:DescribeSpotPriceHistory",
         "ec2:DescribeLaunchTemplates",
         "ec2:DescribeLaunchTemplateVersions",
