@@ -2,7 +2,7 @@
 
 Machines meet over the run's own messages instead of a TCPStore: what a group's members must know of each other passes
 through `Met` and `Introduce`, authenticated and encrypted like everything else. The sums themselves do not: gloo
-connects the machines' node IPs without keys. See docs/assumptions.md.
+connects the machines without keys. See docs/assumptions.md.
 
 Nothing interrupts a gloo collective but its own timeout or the end of a peer's process. So a group that is given up
 keeps its threads until then, with the arrays that it was adding, and nobody waits for it.
@@ -24,7 +24,6 @@ import torch.distributed as dist
 from agileml.application import Array
 from agileml.core.commands import Abandon, Broken, Form, Introduce, Met, Reduce, Reduced
 
-Command = Form | Introduce | Reduce | Abandon
 Report = Callable[[Met | Reduced | Broken], None]
 
 TIMEOUT_S = 1800.0  # the longest clock; a dead or frozen machine is found by its connection and heartbeats
@@ -33,30 +32,27 @@ GLOO_THREADS = 2  # sums that are under way at once
 
 
 class AllReduce:
-    """The groups of one machine, one after the other. `ask` returns at once; `report` is called in other threads."""
+    """The groups of one machine, one after the other. Calls return at once; `report` is called in other threads."""
 
-    def __init__(self, me: str, node_ip: str, report: Report, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, me: str, report: Report, timeout_s: float = TIMEOUT_S) -> None:
         self._me = me
-        self._node_ip = node_ip
         self._report = report
         self._timeout_s = timeout_s
         self._known: dict[int, dict[str, bytes]] = {}  # by epoch: what came before its `Form`
         self._group: _Group | None = None
         self._groups: list[_Group] = []  # with those that were given up and still wait for somebody
 
-    def ask(self, command: Command) -> None:
+    def form(self, command: Form, host: str) -> None:
+        """Meet the others, listening at the address `host`."""
+        known = self._known.get(command.epoch, {})
+        self._known = {epoch: values for epoch, values in self._known.items() if epoch > command.epoch}
+        place = _Place(command.epoch, command.group.index(self._me), len(command.group), host)
+        self._group = _Group(place, known, self._report, self._timeout_s)
+        self._groups = [group for group in self._groups if group.is_alive] + [self._group]
+
+    def ask(self, command: Introduce | Reduce | Abandon) -> None:
         """Do this after what was asked before."""
         match command:
-            case Form():
-                known = self._known.get(command.epoch, {})
-                self._known = {
-                    epoch: values for epoch, values in self._known.items() if epoch > command.epoch
-                }
-                place = _Place(
-                    command.epoch, command.group.index(self._me), len(command.group), self._node_ip
-                )
-                self._group = _Group(place, known, self._report, self._timeout_s)
-                self._groups = [group for group in self._groups if group.is_alive] + [self._group]
             case Introduce() if self._group is not None and self._group.place.epoch == command.epoch:
                 self._group.introduce(command.key, command.value)
             case Introduce():
@@ -85,7 +81,7 @@ class _Place:
     epoch: int
     rank: int
     size: int
-    node_ip: str
+    host: str
 
 
 class _MessageStore(dist.Store):
@@ -235,7 +231,7 @@ class _Group:
 
 def _process_group(place: _Place, store: _MessageStore, timeout_s: float) -> Any:
     options = dist.ProcessGroupGloo._Options()
-    options._devices = [dist.ProcessGroupGloo.create_device(hostname=place.node_ip)]
+    options._devices = [dist.ProcessGroupGloo.create_device(hostname=place.host)]
     options._threads = GLOO_THREADS
     options._timeout = timedelta(seconds=timeout_s)
     return dist.ProcessGroupGloo(store, place.rank, place.size, options)

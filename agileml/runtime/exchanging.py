@@ -13,11 +13,16 @@ from agileml.runtime.transport_events import Address
 if TYPE_CHECKING:
     from agileml.runtime.allreduce import AllReduce
 
+LOOPBACK = "127.0.0.1"
+
 Command = Form | Introduce | Reduce | Abandon
 
 
 class Exchanging:
-    """Refuses groups that would send parameters unprotected through a network that nobody called trusted."""
+    """Refuses groups that would send gradients unprotected through a network that nobody called trusted.
+
+    Machines of one address listen where only that host reaches them.
+    """
 
     def __init__(
         self,
@@ -37,22 +42,25 @@ class Exchanging:
         if self._groups is None:
             from agileml.runtime.allreduce import AllReduce
 
-            self._groups = AllReduce(self._me, self._node_ip, self._report)
-        if isinstance(command, Form) and (far := self._far(command, peers)) and not self._is_trusted:
-            self._report(
-                Failure(
-                    f"exchange: allreduce adds up over connections without keys, and {', '.join(far)} "
-                    f"{'is' if len(far) == 1 else 'are'} not at this machine's address {self._node_ip}; set "
-                    "trusted_network: true where nobody else can reach that network, or exchange: servers",
-                    "",
-                )
-            )
-            return
-        self._groups.ask(command)
+            self._groups = AllReduce(self._me, self._report)
+        if isinstance(command, Form):
+            self._form(self._groups, command, peers)
+        else:
+            self._groups.ask(command)
 
-    def _far(self, command: Form, peers: Mapping[str, Address]) -> list[str]:
-        """Machines of a group at other addresses than this one."""
-        return [name for name in command.group if name in peers and peers[name].node_ip != self._node_ip]
+    def _form(self, groups: AllReduce, command: Form, peers: Mapping[str, Address]) -> None:
+        others = [name for name in command.group if name != self._me]
+        far = [name for name in others if name in peers and peers[name].node_ip != self._node_ip]
+        if far and not self._is_trusted:
+            problem = (
+                f"exchange: allreduce adds up over connections without keys, and {', '.join(far)} "
+                f"{'is' if len(far) == 1 else 'are'} not at this machine's address {self._node_ip}; set "
+                "trusted_network: true where nobody else can reach that network, or exchange: servers"
+            )
+            self._report(Failure(problem, ""))
+            return
+        is_one_host = not far and all(name in peers for name in others)
+        groups.form(command, LOOPBACK if is_one_host else self._node_ip)
 
     def stop(self) -> None:
         """Give up what is under way."""
