@@ -130,10 +130,13 @@ class _Session:
         check_out(config.out)
 
     def _market_setup(self, run: str) -> MarketSetup:
-        """What BidBrain needs. Raises ConfigError."""
-        from agileml.runtime.market_setup import set_up
+        """What BidBrain needs; on a played market down to the first decision. Raises ConfigError."""
+        from agileml.runtime.market_setup import first_decision, set_up
 
-        return set_up(self.config, self.name, run, int(time.time()))
+        setup = set_up(self.config, self.name, run, int(time.time()))
+        if setup.is_played:
+            first_decision(setup)  # what a policy compiles is compiled before the clock runs
+        return setup
 
     def run(self, fleet: Fleet | None, *, sequential: bool) -> Result:
         self.is_reference = sequential

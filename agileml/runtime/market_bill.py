@@ -63,7 +63,7 @@ def bill_of(setup: MarketSetup, ledger: Ledger, folder: Path) -> Bill:
     write_ledgers(folder / LEDGER, [ledger])
     differences: tuple[str, ...] = ()
     standard = None
-    if history.steps:
+    if setup.is_played:
         write_rows(folder / PRICES, rows_of(_since(history, setup.start_s)))
         differences = rebill(ledger, history).differences
         scheme = find_scheme(STANDARD)

@@ -18,7 +18,7 @@ from agileml.runtime.fleet import FleetEvent
 from agileml.runtime.market_bill import Bill, bill_of
 from agileml.runtime.market_engine import MarketEngine, Pace
 from agileml.runtime.market_service import FOLDER, Ground, NotGivenBackError, OpenMarket
-from agileml.runtime.market_setup import MarketSetup, first_decision
+from agileml.runtime.market_setup import MarketSetup
 from agileml.runtime.spec import RunSpec
 from bidbrain.live.estimators import Estimator
 from bidbrain.live.journal import Closing, Journal, JournalError
@@ -187,6 +187,5 @@ def market_fleet(spec: RunSpec, setup: MarketSetup) -> MarketFleet:
     else:
         from agileml.runtime.market_local import LocalGround
 
-        first_decision(setup)  # what a policy compiles is compiled before the clock runs
         ground = LocalGround(setup, config)
     return MarketFleet(setup, ground, clocks=config.clocks, reliable=config.machines.reliable)

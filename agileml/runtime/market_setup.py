@@ -57,8 +57,9 @@ class MarketSetup:
     unit_s: float = 0.0
 
     @property
-    def reliable_type(self) -> str:
-        return self.setting.reliable.instance_type
+    def is_played(self) -> bool:
+        """Whether prices are played from a history."""
+        return bool(self.setting.history.steps)
 
     @property
     def vcpus(self) -> dict[str, int]:

@@ -38,8 +38,12 @@ def test_a_dry_run_says_what_would_be_bought_and_leaves_nothing(
     ],
 )
 def test_a_mistake_is_one_sentence(
-    flags: tuple[str, ...], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:  # fmt: skip
+    flags: tuple[str, ...],
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert proteus("run", str(DEMO), *flags) == 2
     (line,) = capsys.readouterr().err.splitlines()
