@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -58,3 +61,26 @@ def test_the_pulse_is_heard_and_what_is_dead_or_stuck_is_not() -> None:
     assert not speaks(address, 0.2)
     with socket.create_server(("127.0.0.1", 0)) as stuck:  # the kernel accepts, nobody answers
         assert not speaks(f"127.0.0.1:{stuck.getsockname()[1]}", 0.2)
+
+
+def test_a_fixed_port_is_a_lock_that_a_crash_does_not_leave_behind() -> None:
+    """One process drives the market of a head; when it is killed, another may at once."""
+    code = """
+import sys
+from agileml.runtime.watchdog import Pulse
+with Pulse() as pulse:
+    print(pulse.address, flush=True)
+    sys.stdin.read()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as first:
+        assert first.stdout is not None
+        address = first.stdout.readline().strip()
+        port = int(address.rpartition(":")[2])
+        assert speaks(address, 5)
+        with pytest.raises(OSError, match="in use"):
+            Pulse(port=port)
+        first.kill()
+    with Pulse(port=port) as pulse:
+        assert pulse.address == address and speaks(address, 5)
