@@ -171,6 +171,17 @@ def test_what_cannot_work_is_one_sentence_and_makes_nothing(
     assert not StackRig(moto_url, "bad", tmp_path).leftovers()
 
 
+def test_a_plan_for_programs(proteus: Callable[..., str]) -> None:
+    told = json.loads(proteus("plan", str(CONFIG), "--json"))
+    assert told["account"] == "123456789012" and {step["action"] for step in told["steps"]} == {"make"}
+    assert told["costs_micro_usd_per_h"][0]["per_h"] == 96_000, "m5.large"
+    assert {statement["Sid"] for statement in told["policies"]["role proteus-demo-head"]["Statement"]} > {
+        "Buy",
+        "End",
+    }
+    assert "not checked" in {check["verdict"] for check in told["checks"]}, "moto has no quotas"
+
+
 def test_nobody_to_ask(proteus: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", open("/dev/null"))  # noqa: SIM115
     assert "say --yes" in proteus("up", str(CONFIG), *LIFE, code=2)
