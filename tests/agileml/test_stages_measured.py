@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from agileml.application import Application, Array, Settings, Table, Unit, Updates
 from agileml.core.auto_stage import Patience
+from agileml.core.tier import Tier
 from agileml.core.traffic import Load, Volume, loads
 from agileml.core.watching import arrangement_of
 from agileml.runtime.machine import Machine
@@ -109,3 +111,41 @@ def test_trials_change_no_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert [note["move"] for note in moves[:2]] in (["try", "keep"], ["try", "take back"])
     assert len({view["stage"] for view in ran.of("view")}) > 1
     assert ran.sha256 == reference(values)
+
+
+class Linked(Rig):
+    """Machines whose way out carries `BYTES_PER_S`, whoever they send to."""
+
+    BYTES_PER_S = 20e6
+
+    def add(self, tier: Tier, *, admitted: bool = True) -> Machine:
+        machine = super().add(tier, admitted=admitted)
+        send = machine._transport.send
+
+        def slow(name: str, header: bytes, arrays: Sequence[np.ndarray] = ()) -> bool:
+            if name != "controller":
+                time.sleep(sum(array.nbytes for array in arrays) / self.BYTES_PER_S)
+            return send(name, header, arrays)
+
+        machine._transport.send = slow  # type: ignore[method-assign]
+        return machine
+
+
+def test_auto_finds_the_stage_that_the_links_like_best(tmp_path: Path) -> None:
+    """1 + 3 machines, nearly nothing to compute: servers send 3 W, 2 W and 1.5 W in stages 1, 2 and 3."""
+    values = {
+        "application": "tests.agileml.test_stages_measured:Dense",
+        "clocks": 26,
+        "machines": {"reliable": 1, "transient": 3, "max": 4},
+        "slices": 4,
+        "partitions": 4,
+        "active_fraction": 0.5,
+        "deterministic": False,
+        "cuts": {"every_s": 1e6, "max_clocks": 1 << 30},
+    }
+    ran = Linked(values, tmp_path, Dense()).finish()
+    assert ran.halted is None
+    moves = ran.of("stage_auto")
+    assert [(note["move"], note["stage"]) for note in moves[:2]] == [("try", 3), ("keep", 3)], moves
+    assert [view["stage"] for view in ran.of("view")] == [2, 3]
+    assert moves[1]["clock_s"] < 0.9 * moves[0]["clock_s"]
