@@ -172,7 +172,8 @@ def test_what_cannot_work_is_one_sentence_and_makes_nothing(
 
 
 def test_a_plan_for_programs(proteus: Callable[..., str]) -> None:
-    told = json.loads(proteus("plan", str(CONFIG), "--json"))
+    said = proteus("plan", str(CONFIG), "--json")
+    told = json.loads(said[said.index("{") :])  # moto prints as well
     assert told["account"] == "123456789012" and {step["action"] for step in told["steps"]} == {"make"}
     assert told["costs_micro_usd_per_h"][0]["per_h"] == 96_000, "m5.large"
     assert {statement["Sid"] for statement in told["policies"]["role proteus-demo-head"]["Statement"]} > {
