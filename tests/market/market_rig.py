@@ -203,6 +203,7 @@ class MarketRig:
         head = Head(
             self.spec, self.config.machines.reliable, NODE_IP, keys, FileStore(self.folder.path / "records")
         )
+        self.head = head
         head.start()
         try:
             with self.fleet:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from agileml.config_text import ConfigError
+from agileml.core.events import Stop
 from agileml.errors import RunError
 from agileml.run_folder import REPORT
 from agileml.runtime import market_service
@@ -134,6 +135,16 @@ def test_a_market_that_fails_for_good_ends_the_run_and_says_what_is_left(
     assert "machines may not have been given back (market: no credentials" in capsys.readouterr().err
     assert "job-0-0" in rig.fleet.left
     assert rig.fleet.code == 1
+
+
+def test_a_job_that_is_told_to_stop_ends_with_its_next_cut_and_gives_everything_back(tmp_path: Path) -> None:
+    rig = MarketRig(job(4000), tmp_path)
+    rig.on_clock = lambda clock: rig.head.tell(Stop(None)) if clock >= 20 else None
+    ran = rig.run()
+    assert 20 <= ran.clock < 4000
+    closing = ran.outcome.closing
+    assert (closing.code, closing.finished, closing.reason) == (0, False, "the run was told to stop")
+    assert ran.outcome.bill.differences == ()
 
 
 def test_a_second_service_for_the_same_job_is_refused(tmp_path: Path) -> None:
