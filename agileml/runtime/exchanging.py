@@ -36,17 +36,25 @@ class Exchanging:
         self._is_trusted = config.trusted_network
         self._report = report
         self._groups: AllReduce | None = None
+        self._size = 1  # of the group
 
-    def ask(self, command: Command, peers: Mapping[str, Address]) -> None:
-        """Do this after what was asked before; `peers` says where the machines of the run are."""
+    def ask(self, command: Command, peers: Mapping[str, Address]) -> int:
+        """Do this after what was asked before; `peers` says where the machines of the run are.
+
+        Returns the bytes that this machine sends for it: gloo's ring sends 2 (n - 1) / n of what it adds up.
+        """
         if self._groups is None:
             from agileml.runtime.allreduce import AllReduce
 
             self._groups = AllReduce(self._me, self._report)
         if isinstance(command, Form):
+            self._size = len(command.group)
             self._form(self._groups, command, peers)
-        else:
-            self._groups.ask(command)
+            return 0
+        self._groups.ask(command)
+        if not isinstance(command, Reduce):
+            return 0
+        return 2 * (self._size - 1) * sum(block.nbytes for block in command.blocks) // self._size
 
     def _form(self, groups: AllReduce, command: Form, peers: Mapping[str, Address]) -> None:
         others = [name for name in command.group if name != self._me]

@@ -45,6 +45,7 @@ from agileml.runtime.wiring import KINDS, Peers, Usage, kind_of, open_transport,
 
 TICK_S = 0.02
 USAGE_S = 0.5
+PUSHED = KINDS.index("push")
 SWITCH_S = 0.0002  # of the GIL: the server thread must not wait 5 ms for the computing one
 
 
@@ -263,7 +264,7 @@ class Machine:
             elif isinstance(command, SavePart):
                 self._saving.ask(command)
             elif isinstance(command, Form | Introduce | Reduce | Abandon):
-                self._exchange.ask(command, self._peers)
+                self._sent[PUSHED] += self._exchange.ask(command, self._peers)
             else:
                 if isinstance(command, Compute):
                     self._landing.close(command)

@@ -134,3 +134,11 @@ def test_sparse_tables_are_refused() -> None:
         ConfigError, match="exchange: found allreduce, expected servers: mf has sparse tables"
     ):
         spec.job(spec.build())
+
+
+def test_what_a_ring_sends_is_counted(tmp_path: Path) -> None:
+    rig = Rig(job(clocks=10, stage=1), tmp_path)
+    assert rig.finish().halted is None
+    parameters = 4 * sum(table.rows * table.columns for table in rig.spec.build().tables())
+    for machine in rig.machines.values():
+        assert machine.bytes_sent()["push"] == pytest.approx(10 * 2 * 2 / 3 * parameters, rel=0.01)

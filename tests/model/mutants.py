@@ -43,6 +43,8 @@ CHANGE, CHANGING, CONTROLLER = (
     "agileml/core/controller.py",
 )
 MEMBERSHIP, CUTTING = "agileml/core/membership.py", "agileml/core/cutting.py"
+REDUCER, REPLICAS = "agileml/core/reducer.py", "agileml/core/replicas.py"
+PAUSING = "agileml/core/pausing.py"
 CONSISTENCY, COVERAGE = "straggler/consistency.py", "straggler/coverage.py"
 
 MUTANTS = (
@@ -408,6 +410,96 @@ MUTANTS = (
         "asp",
         "its parts are replaced while it is being committed",
         safe="servers keep what is named until something later is, so none misses it; test_controller has the rule",
+    ),
+    # -- sums by all-reduce
+    Mutant(
+        "what was with a group is used again",
+        REDUCER,
+        "            self._worker.forget(self._clock, bundle)\n",
+        "            pass\n",
+        "allreduce",
+        "sums are made in place: the array has whatever the group left in it",
+    ),
+    Mutant(
+        "the oldest replica counts",
+        REPLICAS,
+        "(known and known[0].version > state.version)",
+        "(known and known[0].version < state.version)",
+        "allreduce",
+        "partitions of two clocks, or work that is done and applied twice",
+    ),
+    Mutant(
+        "a replica that is behind stays so",
+        REPLICAS,
+        "if source.kind is Kind.SHARD and node in has else source",
+        "if source.kind is Kind.SHARD and has else source",
+        "allreduce",
+        "replicas begin a view at different versions",
+    ),
+    Mutant(
+        "replicas older than the committed cut count",
+        REPLICAS,
+        "state.version < committed.clock or ",
+        "",
+        "allreduce",
+        "the committed cut is ahead of what is trained on",
+    ),
+    Mutant(
+        "lost backups are not made again",
+        CHANGE,
+        "return replace(start, committed=CutId(version, epoch), reason=reason, is_cut=True)",
+        "return start",
+        "allreduce",
+        "the last cut is committed, and a part of it is nowhere",
+    ),
+    Mutant(
+        "a change does not wait for a clock's end",
+        PAUSING,
+        "if trigger is None or self._is_urgent(view) or self._has_stopped(view):",
+        "if True:",
+        "allreduce",
+        "a notice or a join costs sums that were under way",
+    ),
+    Mutant(
+        "a pause that nobody hears of again",
+        PAUSING,
+        "trigger = trigger or self._asked[1]",
+        "pass",
+        "allreduce",
+        "a notice that is taken back leaves everybody paused",
+    ),
+    Mutant(
+        "a pause takes effect at once",
+        REDUCER,
+        "        self._wants_pause = True\n",
+        "        self._wants_pause = self.is_paused = True\n",
+        "allreduce",
+        "some stop before a clock that others have begun",
+    ),
+    Mutant(
+        "a broken group is said once",
+        REDUCER,
+        "        if self._view is not None and self._failure is not None:\n",
+        "        if False:\n",
+        "allreduce",
+        "the message is lost, and everybody waits for a sum that never comes",
+    ),
+    Mutant(
+        "machines introduce themselves once",
+        REDUCER,
+        "        if self._view is not None and not self._has_summed:\n",
+        "        if False:\n",
+        "allreduce",
+        "the message is lost, and the group never meets",
+    ),
+    Mutant(
+        "sums of an old group count",
+        REDUCER,
+        "        if not self._is_current(event.epoch):\n            return\n        assert",
+        "        assert",
+        "allreduce",
+        "a sum that lacks a bundle, or has one twice",
+        safe="a shell gives a group up before it answers for the next one; the assertion behind it is a second fence",
     ),
 )
 
