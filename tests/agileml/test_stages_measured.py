@@ -131,8 +131,12 @@ class Linked(Rig):
         return machine
 
 
-def test_auto_finds_the_stage_that_the_links_like_best(tmp_path: Path) -> None:
+def test_auto_finds_the_stage_that_the_links_like_best(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """1 + 3 machines, nearly nothing to compute: servers send 3 W, 2 W and 1.5 W in stages 1, 2 and 3."""
+    patience = Patience(worth=0.0)  # the run is short
+    monkeypatch.setattr("agileml.runtime.spec.Patience", lambda: patience)
     values = {
         "application": "tests.agileml.test_stages_measured:Dense",
         "clocks": 26,
