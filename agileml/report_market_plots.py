@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import matplotlib
 from matplotlib.axes import Axes
-from matplotlib.ticker import StrMethodFormatter
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from agileml.summary import Event, of_kind
 
@@ -47,6 +47,10 @@ def prices_and_bids(axes: Axes, events: Sequence[Event]) -> bool:
             marker, ink = ENDINGS[ended["ending"]]
             axes.scatter([until_s], [bid], marker=marker, color=ink, s=22, zorder=4)
     _style(axes, events)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_ylabel("$ per machine hour")
     axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=2, frameon=False)
     axes.set_title("thin: price, thick: bid, x: evicted", fontsize=8, loc="right", pad=2)
