@@ -103,6 +103,8 @@ def run_job(config: JobConfig, *, name: str, sequential: bool, resume: str | Non
     print(f"params_sha256 {result.summary['params_sha256']}")
     for line in endings(result.summary):
         print(line)
+    if result.summary["stopped"] and config.checkpoint is not None:
+        print(f"go on with --resume {config.checkpoint.path}")
     print(f"report {result.folder / 'report.html'}")
     return result.code
 
