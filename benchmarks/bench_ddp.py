@@ -65,14 +65,14 @@ TASKS = {
 }
 
 
-def data_of(task: Task) -> Any:
-    """The items of both processes; the engine deals them out."""
-    both = [items(task, rank) for rank in range(WORLD)]
-    return tuple(torch.cat(column) for column in zip(*both, strict=True)), None
+def data_of(task: Task, world: int) -> Any:
+    """The items of all processes; the engine deals them out."""
+    parts = [items(task, rank) for rank in range(world)]
+    return tuple(torch.cat(column) for column in zip(*parts, strict=True)), None
 
 
-def application(task: Task) -> TorchModule:
-    return TorchModule(build=task.build, dataset=partial(data_of, task))
+def application(task: Task, world: int = WORLD) -> TorchModule:
+    return TorchModule(build=task.build, dataset=partial(data_of, task, world))
 
 
 @dataclass(frozen=True)
@@ -142,13 +142,13 @@ class CpuClock:
 
 
 class Pair:
-    """Two children that are told the same."""
+    """Children that are told the same, two of them."""
 
-    def __init__(self, target: Callable[..., None], *arguments: Any) -> None:
+    def __init__(self, target: Callable[..., None], *arguments: Any, world: int = WORLD) -> None:
         context = multiprocessing.get_context("spawn")
         self.pipes = []
         self.children = []
-        for rank in range(WORLD):
+        for rank in range(world):
             ours, theirs = context.Pipe()
             child = context.Process(target=target, args=(theirs, rank, *arguments), daemon=True)
             child.start()
@@ -197,19 +197,7 @@ def run_ddp(pair: Pair, task: Task, options: Options | None, steps: int) -> Samp
 
 def run_engine(pair: Pair, task: Task, engine: Engine, steps: int) -> Sample:
     spec = RunSpec(secrets.token_hex(4), from_values(engine.config(steps)), application(task))
-    keys = KeyPair.generate()
-    with tempfile.TemporaryDirectory() as folder:
-        head = Head(spec, WORLD, "127.0.0.1", keys, FileStore(Path(folder) / "records"))
-        head.start()
-        try:
-            pair.tell((spec, keys, head.address))
-            for rank, address in enumerate(pair.answers()):
-                head.register(address, NodeUp(f"m{rank}", Tier.RELIABLE, "", True))
-            ends = ends_of_clocks(head)
-        finally:
-            pair.tell("stop")
-            answers = pair.answers()
-            head.stop()
+    ends, answers = train(pair, spec)
     seconds = [after - before for before, after in pairwise(ends)]
     first, last = ends[WARM_UP - 1], ends[-1]
     cpu_s = sum(np.diff(np.interp((first, last), *zip(*seen, strict=True)))[0] for seen, _ in answers)
@@ -218,6 +206,25 @@ def run_engine(pair: Pair, task: Task, engine: Engine, steps: int) -> Sample:
         float(cpu_s) / (len(ends) - WARM_UP),
         max(memory for _, memory in answers),
     )
+
+
+def train(machines: Pair, spec: RunSpec) -> tuple[list[float], list[Any]]:
+    """One run, the reliable machines first: when each clock was applied, and what `serve_machine` answers."""
+    keys = KeyPair.generate()
+    with tempfile.TemporaryDirectory() as folder:
+        head = Head(spec, len(machines.pipes), "127.0.0.1", keys, FileStore(Path(folder) / "records"))
+        head.start()
+        try:
+            machines.tell((spec, keys, head.address))
+            for rank, address in enumerate(machines.answers()):
+                tier = Tier.RELIABLE if rank < spec.config.machines.reliable else Tier.TRANSIENT
+                head.register(address, NodeUp(f"m{rank}", tier, "", True))
+            ends = ends_of_clocks(head)
+        finally:
+            machines.tell("stop")
+            answers = machines.answers()
+            head.stop()
+    return ends, answers
 
 
 def ends_of_clocks(head: Head) -> list[float]:

@@ -21,6 +21,7 @@ from agileml.apps.labelled import Labelled, load_labelled
 from agileml.schema import Section, validate
 
 ROWS_AT_ONCE = 8192  # when whole splits are evaluated
+WARM_ROWS = 2048  # items of which the second product finds in the cache what the first one has read
 
 
 class Model(Section):
@@ -76,17 +77,21 @@ class LogisticRegression(Application):
 
     def _updates(self, ranges: Sequence[slice], items: Sequence[Share], weights: Array) -> Updates:
         """The gradient of the objective over some items, as their share in the mean over a clock's items."""
-        if len(ranges) == 1:
-            x, y = items[0].features[ranges[0]], items[0].labels[ranges[0]]
-        else:
-            x = np.concatenate([share.features[r] for share, r in zip(items, ranges, strict=True)])
-            y = np.concatenate([share.labels[r] for share, r in zip(items, ranges, strict=True)])
+        pieces = [(share.features[r], share.labels[r]) for share, r in zip(items, ranges, strict=True)]
+        here = sum(len(y) for _, y in pieces)
+        if len(pieces) > 1 and here <= WARM_ROWS:
+            x, y = (np.concatenate(columns) for columns in zip(*pieces, strict=True))
+            pieces = [(x, y)]
         count = len(self.data.train_labels)
-        loss, gradient = loss_and_gradient(weights, x, y)
+        loss, gradient = loss_and_gradient(weights, *pieces[0])
+        for x, y in pieces[1:]:
+            more_loss, more = loss_and_gradient(weights, x, y)
+            loss += more_loss
+            gradient += more
         # Each item brings its share of the penalty, so that a clock has it once.
-        gradient[:, :-1] += np.float32(self.model.l2 * len(y) / count) * weights[:, :-1]
+        gradient[:, :-1] += np.float32(self.model.l2 * here / count) * weights[:, :-1]
         gradient *= np.float32(self.settings.clocks_per_pass / count)
-        return Updates({"weights": gradient}, loss, len(y))
+        return Updates({"weights": gradient}, loss, here)
 
     def evaluate(self, parameters: Mapping[str, Array]) -> dict[str, float]:
         data = self.data
@@ -118,9 +123,15 @@ class LogisticRegression(Application):
 
 def loss_and_gradient(weights: Array, x: Array, y: Array) -> tuple[float, Array]:
     """(sum over the items of -log p(y | x), its gradient): sum_i (p(k | x_i) - [k = y_i]) x_i for each class k."""
-    loss, p = _log_loss(x @ weights.T, y)
-    p[np.arange(len(y)), y] -= 1
-    return loss, p.T @ x
+    loss, gradient = 0.0, None
+    for start in range(0, max(1, len(y)), WARM_ROWS):
+        some, labels = x[start : start + WARM_ROWS], y[start : start + WARM_ROWS]
+        more_loss, p = _log_loss(some @ weights.T, labels)
+        p[np.arange(len(labels)), labels] -= 1
+        loss += more_loss
+        gradient = p.T @ some if gradient is None else gradient + p.T @ some
+    assert gradient is not None
+    return loss, gradient
 
 
 def _log_loss(logits: Array, y: Array) -> tuple[float, Array]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from agileml.apps.torch_linear import write_in_place
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Ready = Callable[[int, int], None]
+HERE_ALONE = 2  # references to an array that only a local variable and the call that counts them have
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,9 @@ class Stepper:
         self._address = 0
         self._parameters: Tensor | None = None
         self._gradient: Tensor | None = None
+        self._kept: tuple[Tensor, Array] | None = (
+            None  # the gradient before, to be used again once nobody reads it
+        )
         self._ready: Ready | None = None
         self._written: set[str] = set()
         self._places = write_in_place(self.module, {id(p): name for name, p in flat.parameters})
@@ -106,9 +111,14 @@ class Stepper:
 
     def _begin(self) -> Array:
         """Make the flat gradient; returns the array of it that the caller gets."""
-        self._gradient = torch.empty(self.flat.elements, dtype=self.flat.dtype)
-        self._hand_out(self._gradient)
-        array: Array = self._gradient.numpy()
+        tensor, array = self._kept if self._kept is not None else (None, None)
+        self._kept = None
+        if tensor is None or array is None or sys.getrefcount(array) > HERE_ALONE:
+            tensor = torch.empty(self.flat.elements, dtype=self.flat.dtype)
+            array = tensor.numpy()
+        self._kept = tensor, array
+        self._gradient = tensor
+        self._hand_out(tensor)
         return array
 
     def _hand_out(self, gradient: Tensor) -> None:

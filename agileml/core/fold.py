@@ -31,18 +31,21 @@ class Contribution:
 def _merge_rows(rows_a, values_a, rows_b, values_b, rows, values):  # type: ignore[no-untyped-def]
     """Union of two ascending row lists; rows in both are added a + b. Returns the number of rows."""
     a = b = n = 0
+    columns = values.shape[1]  # element by element: slices of rows cost more than what is in them
     while a < rows_a.size or b < rows_b.size:
         if b == rows_b.size or (a < rows_a.size and rows_a[a] < rows_b[b]):
             rows[n] = rows_a[a]
-            values[n] = values_a[a]
+            for column in range(columns):
+                values[n, column] = values_a[a, column]
             a += 1
         elif a == rows_a.size or rows_b[b] < rows_a[a]:
             rows[n] = rows_b[b]
-            values[n] = values_b[b]
+            for column in range(columns):
+                values[n, column] = values_b[b, column]
             b += 1
         else:
             rows[n] = rows_a[a]
-            for column in range(values.shape[1]):
+            for column in range(columns):
                 values[n, column] = values_a[a, column] + values_b[b, column]
             a += 1
             b += 1

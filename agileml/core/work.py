@@ -200,10 +200,13 @@ class Work:
     def _parameters(self, inputs: Inputs, rows: Rows) -> dict[str, Array]:
         """The inputs with `rows` of the sparse tables only."""
         tables = dict(inputs.tables)
-        for name, wanted in rows.items():
-            there = inputs.reads.rows[name]
+        for table in self.layout.tables:
+            if not table.sparse:
+                continue
+            wanted, there = rows[table.name], inputs.reads.rows[table.name]
             if len(wanted) < len(there):
-                tables[name] = _read_only(tables[name][np.searchsorted(there, wanted)])
+                at = wanted if len(there) == table.rows else np.searchsorted(there, wanted)
+                tables[table.name] = _read_only(tables[table.name].take(at, axis=0))
         return tables
 
     def _compute_unit(self, inputs: Inputs, number: int) -> Contribution:

@@ -245,6 +245,23 @@ def test_streaming_reports_every_element_once_and_final() -> None:
     assert (at_once.loss, at_once.examples) == (updates.loss, updates.examples)
 
 
+def test_the_gradients_memory_is_used_again_once_nobody_has_it() -> None:
+    app = application()
+    parameters = {table.name: app.initial(table) for table in app.tables()}
+
+    def gradient(clock: int) -> np.ndarray:
+        return app.process(Unit(clock, 0), app.load(0), parameters).tables[PARAMETERS]
+
+    first = gradient(0)[0, 100:]  # as a contribution that waits to be sent
+    bits, place = first.tobytes(), first.ctypes.data
+    second = gradient(1)
+    assert first.tobytes() == bits
+    second_place = second.ctypes.data
+    del first, second
+    places = {gradient(clock).ctypes.data for clock in range(2, 6)}
+    assert places == {second_place} and place - 400 != second_place
+
+
 def test_initial_values_do_not_change_with_use() -> None:
     app = application(batch_norm=True)
     before = {table.name: app.initial(table).tobytes() for table in app.tables()}

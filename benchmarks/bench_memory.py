@@ -1,0 +1,334 @@
+"""What a machine's process holds, by mode: the formula beside what is measured.
+
+    python benchmarks/bench_memory.py [--quick] [--big] [--megabytes 100] [--only TEXT] [--json]
+
+Every mode runs a multilayer perceptron of `--megabytes` of parameters in fresh processes. An idle worker is the same
+process after a run of a tiny network: everything is imported, compiled and loaded. Measured is how far the resident
+memory (VmHWM) rises above that, and the highest number of bytes that malloc had given out. `--big` trains 1 GB of
+parameters for 10 clocks on two machines instead.
+
+The formula, with S the bytes of all parameters, a what the machine owns of them, b what it backs up, k the
+optimizer's arrays per parameter: see `formula`.
+"""
+
+import argparse
+import ctypes
+import gc
+import json
+import multiprocessing
+import os
+import platform
+import secrets
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+# As the engine sets them for the processes of a run; before torch and numpy come.
+os.environ |= {
+    "MALLOC_TRIM_THRESHOLD_": "-1",
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TOP_PAD_": str(1 << 26),
+    "MALLOC_ARENA_MAX": "1",
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+}
+
+import torch
+
+from agileml.apps.torch_models import mlp
+from agileml.apps.torch_module import TorchModule
+from agileml.config import from_values
+from agileml.core.events import NodeUp
+from agileml.core.tier import Tier
+from agileml.runtime.head import Head
+from agileml.runtime.keys import KeyPair
+from agileml.runtime.machine import Machine
+from agileml.runtime.spec import RunSpec
+from agileml.runtime.store import FileStore
+
+LAYERS = 4
+LIMIT_S = 400.0
+CLOCKS = 8
+SLOTS = {"sgd": 0, "momentum": 1, "adam": 2}
+
+
+@dataclass(frozen=True)
+class Mode:
+    """Machines, stage and rules of a run. `slices`: deterministic with so many; None: one sum per worker."""
+
+    stage: int
+    reliable: int
+    transient: int
+    optimizer: str = "momentum"
+    slices: int | None = None
+    cuts_s: float | None = None  # seconds from cut to cut; None: none until the end
+
+    @property
+    def machines(self) -> int:
+        return self.reliable + self.transient
+
+    @property
+    def workers(self) -> int:
+        return self.transient if self.stage == 3 else self.machines
+
+    @property
+    def owners(self) -> int:
+        return self.reliable if self.stage == 1 else self.transient
+
+    def __str__(self) -> str:
+        kind = "not deterministic" if self.slices is None else f"deterministic, {self.slices} slices"
+        cuts = "no cuts" if self.cuts_s is None else "cuts"
+        return f"stage {self.stage}, {self.reliable} + {self.transient}, {self.optimizer}, {kind}, {cuts}"
+
+
+MODES = (
+    Mode(1, 2, 0, "sgd"),
+    Mode(1, 2, 0),
+    Mode(1, 2, 0, "adam"),
+    Mode(1, 2, 0, slices=2),
+    Mode(1, 2, 0, slices=4),
+    Mode(1, 2, 0, cuts_s=0.3),
+    Mode(2, 1, 2, cuts_s=0.3),
+    Mode(3, 1, 2, "sgd", cuts_s=0.3),
+    Mode(3, 1, 2, cuts_s=0.3),
+    Mode(3, 1, 2, "adam", cuts_s=0.3),
+)
+QUICK = (Mode(1, 2, 0), Mode(3, 1, 2, cuts_s=0.3))
+
+
+def formula(mode: Mode, is_reliable: bool, whole: float) -> dict[str, float]:
+    """What a machine holds at most, by what it is for; in the unit of `whole`, all parameters."""
+    k = SLOTS[mode.optimizer]
+    owns = whole / mode.owners if (mode.stage == 1) == is_reliable else 0.0
+    backs_up = whole / mode.reliable if is_reliable and mode.stage > 1 else 0.0
+    works = mode.stage < 3 or not is_reliable
+    units = 1 if mode.slices is None else mode.slices // mode.workers
+    others = mode.workers - (1 if works else 0)
+    return {
+        # The whole table that a clock reads; the parameters of others are received into it.
+        "read": whole if works else 0.0,
+        # One gradient; of several units of a deterministic clock one more, into which each next one is added.
+        "gradient": whole * min(units, 2) if works else 0.0,
+        # The newest version, and the one before or the one that is being made.
+        "parameters": 2 * owns,
+        "optimizer": k * owns,
+        # The sum is made in the first contribution that comes from another machine; the next one is on its way.
+        "pending": owns * min(others, 2),
+        # Frames that have come and are not read yet.
+        "frames": owns if others else 0.0,
+        # Arrays of the committed cut and of the open one that no later version shares.
+        "cut": 2 * (1 + k) * owns if mode.cuts_s is not None else 0.0,
+        # The committed cut, and the next one arriving.
+        "backup": 2 * (1 + k) * backs_up,
+    }
+
+
+class Allocated(ctypes.Structure):
+    """glibc's struct mallinfo2."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+        )
+    ]
+
+
+def allocated_mb() -> float:
+    """MB that malloc has given out and not got back."""
+    found = MALLINFO()
+    return (found.uordblks + found.hblkhd) / 1e6
+
+
+MALLINFO = ctypes.CDLL("libc.so.6").mallinfo2
+MALLINFO.restype = Allocated
+
+
+def resident_mb(field: str) -> float:
+    """VmRSS or VmHWM of this process."""
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) / 1e3 for line in status if line.startswith(field))
+
+
+@contextmanager
+def highest_mb(found: list[float]) -> Iterator[None]:
+    """Puts the highest value of `allocated_mb` meanwhile into `found`, looked up every few milliseconds."""
+    stopping = threading.Event()
+
+    def watch() -> None:
+        while not stopping.wait(0.003):
+            found[0] = max(found[0], allocated_mb())
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    yield
+    stopping.set()
+    thread.join()
+
+
+def serve(pipe: Connection, name: str) -> None:
+    """One machine after the other until None comes; answers with (allocated, resident) MB above what was before."""
+    torch.set_num_threads(1)
+    while (asked := pipe.recv()) is not None:
+        gc.collect()
+        before = allocated_mb(), resident_mb("VmRSS")
+        highest = [0.0]
+        with highest_mb(highest):
+            spec, keys, head = asked
+            machine = Machine(name, spec, spec.build(), "127.0.0.1", keys, head)
+            machine.start()
+            pipe.send(machine.address)
+            pipe.recv()
+            machine.stop()
+        del machine
+        pipe.send((highest[0] - before[0], resident_mb("VmHWM") - before[1]))
+
+
+def build(width: int) -> torch.nn.Module:
+    return mlp((width,) * (LAYERS + 1))
+
+
+def data(width: int) -> Any:
+    generator = torch.Generator().manual_seed(1)
+    return (torch.randn(64, width, generator=generator), torch.arange(64) % width), None
+
+
+def config(mode: Mode, clocks: int) -> dict[str, Any]:
+    return {
+        "application": "torch",
+        "model": {"batch_size": 2 * mode.workers},
+        "optimizer": {"kind": mode.optimizer, "learning_rate": 0.001},
+        "clocks": clocks,
+        "slices": mode.slices or 1 << (mode.machines - 1).bit_length(),
+        "deterministic": mode.slices is not None,
+        "machines": {"reliable": mode.reliable, "transient": mode.transient, "max": mode.machines},
+        "stage": mode.stage,
+        "active_fraction": 1.0,
+        "partitions": mode.owners,
+        "cuts": {"every_s": mode.cuts_s or 1e6, "max_clocks": 1 << 30},
+        "heartbeat": {"interval_s": 0.5, "timeout_s": 60.0},
+    }
+
+
+def run(pipes: list[Connection], mode: Mode, width: int, clocks: int) -> tuple[list[Any], list[float]]:
+    """Train once; the machines' answers and when each clock was applied."""
+    module = TorchModule(build=partial(build, width), dataset=partial(data, width))
+    spec = RunSpec(secrets.token_hex(4), from_values(config(mode, clocks)), module)
+    keys = KeyPair.generate()
+    with tempfile.TemporaryDirectory() as folder:
+        head = Head(spec, mode.machines, "127.0.0.1", keys, FileStore(Path(folder) / "records"))
+        head.start()
+        try:
+            for pipe in pipes:
+                pipe.send((spec, keys, head.address))
+            for number, pipe in enumerate(pipes):
+                tier = Tier.RELIABLE if number < mode.reliable else Tier.TRANSIENT
+                head.register(pipe.recv(), NodeUp(f"m{number}", tier, "", True))
+            ends = ends_of_clocks(head)
+        finally:
+            for pipe in pipes:
+                pipe.send("stop")
+            answers = [pipe.recv() for pipe in pipes]
+            head.stop()
+    return answers, ends
+
+
+def ends_of_clocks(head: Head) -> list[float]:
+    """When each clock was applied, once all are."""
+    ends: dict[int, float] = {}
+    until_s = time.monotonic() + LIMIT_S
+    while True:
+        state = head.state()
+        for dated in state.notes:
+            if dated.note.kind == "clock":
+                ends[dated.note.fields["clock"]] = dated.note.fields.get("at_s", dated.at_s)
+        if state.halted is not None:
+            sys.exit(f"the engine stopped: {state.halted.reason}\n{state.halted.trace}")
+        if state.finished is not None:
+            return [ends[clock] for clock in sorted(ends)]
+        if time.monotonic() > until_s:
+            sys.exit(f"the engine stood still at clock {state.clock}")
+        time.sleep(0.01)
+
+
+def measure(mode: Mode, megabytes: float, clocks: int) -> list[dict[str, Any]]:
+    """Rows of the table: one for the reliable machines and one for the transient ones, the highest of each."""
+    width = round((megabytes * 1e6 / 4 / LAYERS) ** 0.5)
+    context = multiprocessing.get_context("spawn")
+    pipes, children = [], []
+    for number in range(mode.machines):
+        ours, theirs = context.Pipe()
+        child = context.Process(target=serve, args=(theirs, f"m{number}"), daemon=True)
+        child.start()
+        pipes.append(ours)
+        children.append(child)
+    run(pipes, mode, 16, 3)  # to be idle workers
+    answers, ends = run(pipes, mode, width, clocks)
+    for pipe in pipes:
+        pipe.send(None)
+    for child in children:
+        child.join(10)
+    whole = (width * width + width) * LAYERS * 4 / 1e6
+    rows = []
+    for is_reliable, group in ((True, answers[: mode.reliable]), (False, answers[mode.reliable :])):
+        if group:
+            parts = formula(mode, is_reliable, whole)
+            rows.append(
+                {
+                    "mode": str(mode),
+                    "machine": "reliable" if is_reliable else "transient",
+                    "parts_mb": {name: round(value) for name, value in parts.items() if value},
+                    "formula_mb": round(sum(parts.values())),
+                    "allocated_mb": round(max(allocated for allocated, _ in group)),
+                    "resident_mb": round(max(resident for _, resident in group)),
+                    "seconds": round(ends[-1] - ends[0], 1),
+                }
+            )
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="two modes")
+    parser.add_argument("--big", action="store_true", help="1 GB of parameters, 10 clocks, two machines")
+    parser.add_argument("--megabytes", type=float, default=100.0)
+    parser.add_argument("--only", default="", help="modes whose name has this text")
+    parser.add_argument("--json", action="store_true", help="the rows as JSON as well")
+    arguments = parser.parse_args()
+    modes = (Mode(1, 2, 0),) if arguments.big else QUICK if arguments.quick else MODES
+    megabytes, clocks = (1000.0, 10) if arguments.big else (arguments.megabytes, CLOCKS)
+    print(
+        f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, torch {torch.__version__}, "
+        f"python {platform.python_version()}; {megabytes:g} MB of parameters, MB above an idle worker"
+    )
+    print(f"{'':62}{'formula':>9}{'allocated':>11}{'ratio':>7}{'resident':>10}{'ratio':>7}")
+    found = []
+    for mode in modes:
+        if arguments.only not in str(mode):
+            continue
+        for row in measure(mode, megabytes, clocks):
+            found.append(row)
+            expected = row["formula_mb"]
+            print(
+                f"{row['mode'] + ': ' + row['machine']:62}{expected:9}"
+                f"{row['allocated_mb']:11}{row['allocated_mb'] / expected:7.2f}"
+                f"{row['resident_mb']:10}{row['resident_mb'] / expected:7.2f}",
+                flush=True,
+            )
+            print("    " + ", ".join(f"{name} {value}" for name, value in row["parts_mb"].items()))
+    if arguments.json:
+        print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
