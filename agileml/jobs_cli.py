@@ -31,7 +31,7 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY.PATH=VALUE", help="Override one key of the config; may be repeated."),
 ]
-TAIL_LINES = 3  # of a job that is over
+TAIL_LINES = 5  # of a job that is over
 
 
 def mount(app: typer.Typer) -> None:
