@@ -9,3 +9,7 @@ class RunError(Exception):
     def __init__(self, reason: str, trace: str = "") -> None:
         super().__init__(reason)
         self.trace = trace
+
+
+class HeadLostError(RunError):
+    """The cluster's head is gone, and the run's records with it: nobody is left whom one could ask, or stop."""

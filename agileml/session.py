@@ -18,7 +18,7 @@ from agileml.config import ConfigError, JobConfig, dump, from_values, load
 from agileml.core.contract import ContractError
 from agileml.core.job import Job
 from agileml.core.work import UnitError
-from agileml.errors import RunError
+from agileml.errors import HeadLostError, RunError
 from agileml.last_good import write_last_good
 from agileml.progress import Progress, Snapshot
 from agileml.report import build_report, summarize
@@ -273,6 +273,8 @@ class _Session:
                     self.market.ended(finished.clock)
                 cast.stop()
                 return tables
+            except HeadLostError:
+                raise
             except RunError as error:
                 told = write_last_good(error, cast, self.job.layout, folder, self.config, versions())
                 cast.stop(timeout_s=0.2)

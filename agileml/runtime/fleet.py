@@ -17,7 +17,7 @@ from agileml.config import JobConfig
 from agileml.core.commands import Note
 from agileml.core.plan import Fault
 from agileml.core.tier import Tier
-from agileml.errors import RunError
+from agileml.errors import HeadLostError, RunError
 from agileml.runtime import cluster as existing
 from agileml.runtime.cluster import NodeInfo
 from agileml.runtime.cluster_errors import ClusterError
@@ -156,6 +156,11 @@ class LocalFleet:
         return {"env_vars": {"PYTHONPATH": path.rstrip(os.pathsep)}}
 
     def poll(self) -> list[FleetEvent]:
+        if self._cluster.has_lost_head:
+            raise HeadLostError(
+                "Ray's head on this machine has ended, and the run with it; "
+                "start it again, with --resume if there are checkpoints"
+            )
         for node_id in [node_id for node_id, until_s in self._frozen.items() if until_s <= time.monotonic()]:
             del self._frozen[node_id]
             self._cluster.thaw(node_id)

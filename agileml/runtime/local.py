@@ -154,6 +154,15 @@ class LocalCluster:
         if node_id in self._nodes:
             _signal(_tree(_raylet(self._nodes[node_id])), signal.SIGCONT)
 
+    @property
+    def has_lost_head(self) -> bool:
+        """True when Ray's own processes of the head have ended: what asks them would wait for a minute."""
+        from ray._private import ray_constants as names
+
+        processes = self._cluster.head_node.all_processes
+        kinds = (names.PROCESS_TYPE_GCS_SERVER, names.PROCESS_TYPE_RAYLET)
+        return any(info.process.poll() is not None for kind in kinds for info in processes.get(kind, ()))
+
     def processes(self) -> list[psutil.Process]:
         """Every live process of this cluster, this one not included."""
         return processes_of(self._folder) if self._folder else []

@@ -11,6 +11,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
@@ -90,26 +91,31 @@ def orphans() -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            named = [*process.cmdline(), *(os.readlink(f"/proc/{process.pid}/fd/{n}") for n in (1, 2))]
-            folders = {Path(match[0]) for text in named for match in _FOLDER.finditer(text)}
+            folders = {Path(match[0]) for name in _names(process) for match in _FOLDER.finditer(name)}
             if folders and not any(folder.exists() for folder in folders) and _lives(process):
                 found.append(process)
     return found
 
 
 def is_of(process: psutil.Process, folder: Path) -> bool:
-    """Ray's own processes name the session's folder in their arguments; its workers, which overwrite those, write
-    their output there."""
+    """Ray's own processes name the session's folder in their arguments; its workers and agents, which overwrite those,
+    write their output there."""
     if process.pid == os.getpid():
         return False
+    return any(f"{folder}/" in name for name in _names(process))
+
+
+def _names(process: psutil.Process) -> list[str]:
+    """Its arguments, and the files that it writes to (`path (deleted)` when there is no such file any more)."""
+    found: list[str] = []
     with contextlib.suppress(psutil.Error, OSError):
-        if any(f"{folder}/" in argument for argument in process.cmdline()):
-            return True
-    for number in (1, 2):
-        with contextlib.suppress(OSError):
-            if os.readlink(f"/proc/{process.pid}/fd/{number}").startswith(f"{folder}/"):
-                return True
-    return False
+        found += process.cmdline()
+    with contextlib.suppress(OSError):
+        for descriptor in Path(f"/proc/{process.pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                if descriptor.lstat().st_mode & stat.S_IWUSR:
+                    found.append(os.readlink(descriptor))
+    return found
 
 
 def kill(processes: list[psutil.Process], patience_s: float = 10.0) -> None:

@@ -1,0 +1,41 @@
+"""Ray's head of a local run dies under its driver: one sentence, soon, and nothing is left."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from agileml.run_folder import EVENTS, read_events
+from agileml.runtime.own_folder import orphans
+
+pytestmark = [pytest.mark.slow, pytest.mark.cluster]
+
+
+def test_a_run_whose_head_died_says_so_and_leaves_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    command = [sys.executable, "-m", "agileml.cli", "run", "configs/mlr.yaml"]
+    command += ["--set", "clocks=1000000", "--set", "machines.transient=1", "--out", str(out)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as driver:
+        try:
+            until_s = time.monotonic() + 90
+            while not (out / EVENTS).exists() or not any(
+                e["kind"] == "cut" for e in read_events(out / EVENTS)
+            ):
+                assert driver.poll() is None
+                assert time.monotonic() < until_s
+                time.sleep(0.05)
+            (head,) = [p for p in psutil.Process(driver.pid).children() if p.name().startswith("gcs_server")]
+            head.kill()
+            _, said = driver.communicate(timeout=30)
+        finally:
+            driver.kill()
+    assert driver.returncode == 1, said
+    assert said.splitlines()[-1].startswith("proteus: Ray's head on this machine has ended"), said
+    assert "--resume" in said.splitlines()[-1]
+    assert "Traceback" not in said
+    assert not orphans()
