@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 import agileml
-from agileml.run_folder import EVENTS, read_events
+from agileml.errors import RunError
+from agileml.run_folder import EVENTS, MODEL, SUMMARY, model_sha256, read_events
 from agileml.runtime.local import LocalCluster
 from agileml.session import Result
 from tests.cluster.shared_fleet import SharedFleet
@@ -100,3 +104,15 @@ def check_planned(result: Result) -> None:
     clock_s = median(later - earlier for earlier, later in pairwise(times_s))
     print(f"longest gap {summary['longest_gap_s']:.3f} s, a clock {clock_s:.4f} s")
     assert summary["longest_gap_s"] <= 0.5 + 2 * clock_s
+
+
+def test_a_training_that_diverges_leaves_its_last_good_cut(shared: LocalCluster, tmp_path: Path) -> None:
+    diverging = {**MF, "optimizer": {"kind": "sgd", "learning_rate": 0.3}}
+    values = job(diverging, clocks=400, cuts={"every_s": 0.001, "max_clocks": 1}, **ONE)
+    with pytest.raises(RunError, match=r"clock \d+.*; the last good cut, of clock \d+, is "):
+        train(shared, values, tmp_path / "run")
+    summary = json.loads((tmp_path / "run" / SUMMARY).read_text())
+    model = load_file(tmp_path / "run" / MODEL)
+    assert summary["model_clock"] > 0 and "clock" in summary["failed"]
+    assert all(np.isfinite(table).all() for table in model.values())
+    assert summary["params_sha256"] == model_sha256(tmp_path / "run" / MODEL)
