@@ -180,10 +180,11 @@ class BusyFleet(KillableFleet):
         return events
 
 
+@pytest.mark.slow
 def test_a_controller_that_dies_while_nobody_asks_is_told_everything_again(
     local_cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    values = job(MLR, clocks=2000)
+    values = job(MLR, clocks=700)
     out = tmp_path / "run"
     fleet = BusyFleet(local_cluster, values, out / EVENTS)
     result = agileml.run(values, name="busy", fleet=fleet, out=str(out))
