@@ -102,8 +102,9 @@ class Wrecker:
 
     def _profile(self, found: Found) -> None:
         iam = self._aws.client("iam")
-        with unless_missing():
-            iam.remove_role_from_instance_profile(InstanceProfileName=found.name, RoleName=found.name)
+        there = iam.get_instance_profile(InstanceProfileName=found.name)["InstanceProfile"]
+        for role in there["Roles"]:
+            iam.remove_role_from_instance_profile(InstanceProfileName=found.name, RoleName=role["RoleName"])
         iam.delete_instance_profile(InstanceProfileName=found.name)
 
     def _role(self, found: Found) -> None:
