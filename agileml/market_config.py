@@ -1,7 +1,7 @@
 """The section `market` of a config: on which market BidBrain buys the machines of a run, and how it may buy.
 
-`made` and `replay` play a price history on local Ray nodes, `ec2` buys on AWS. Options that `proteus simulate` has too
-have its names.
+`made`, `replay` and `availability` play a history on local Ray nodes, `ec2` buys on AWS. Options that
+`proteus simulate` has too have its names.
 """
 
 from __future__ import annotations
@@ -83,6 +83,20 @@ class Replay(Played):
     start: str
 
 
+class Pools(Played):
+    """Recorded availability (files as `proteus simulate --availability` takes them), from `start_hours` on.
+
+    A machine is a node of one vCPU that costs 1 $/h on demand and `spot_share` of it on spot.
+    """
+
+    kind: Literal["availability"] = "availability"
+    policy: str = "elastic"
+    rules: Literal["per_second", "per_second_paid"] = "per_second_paid"
+    availability: Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
+    start_hours: Annotated[float, Field(ge=0)] = 0.0
+    spot_share: Positive = 0.3
+
+
 class Ec2(Buying, Site):
     """EC2 in one region, in the stack that `proteus aws up` made."""
 
@@ -99,7 +113,7 @@ class Ec2(Buying, Site):
         return self
 
 
-KINDS: dict[str, type[Section]] = {"made": Made, "replay": Replay, "ec2": Ec2}
+KINDS: dict[str, type[Section]] = {"made": Made, "replay": Replay, "availability": Pools, "ec2": Ec2}
 _pick = one_of(KINDS, "kind", default="made")
 
 
@@ -107,11 +121,11 @@ def _market(value: Any) -> Any:
     return None if value is None else _pick(value)
 
 
-Market = Annotated[Made | Replay | Ec2 | None, BeforeValidator(_market)]
+Market = Annotated[Made | Replay | Pools | Ec2 | None, BeforeValidator(_market)]
 
 
 def check_with(
-    market: Made | Replay | Ec2, *, transient: int, plan: bool, address: bool, checkpoint: bool
+    market: Made | Replay | Pools | Ec2, *, transient: int, plan: bool, address: bool, checkpoint: bool
 ) -> None:
     """Raise ConfigError for what the rest of a config cannot have beside a market."""
     if transient:

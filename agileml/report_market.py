@@ -7,6 +7,11 @@ from typing import Any
 
 from agileml.summary import Event, of_kind
 
+STANDARDS = {
+    "standard_checkpoint": "standard bid + checkpoints",
+    "static_checkpoint": "all nodes in one pool + checkpoints",
+}
+
 
 def endings(summary: Mapping[str, Any]) -> list[str]:
     """What is said at the end of a run beside its metrics: the comparison with one process, the bill."""
@@ -39,9 +44,8 @@ def bill_lines(market: Mapping[str, Any]) -> list[str]:
             if market["standard_checkpoint_finished"]
             else "not done when the prices end"
         )
-        lines.append(
-            f"  standard bid + checkpoints ${standard:.2f} ({hours}, {done}): {_share(usd, standard)}"
-        )
+        name = STANDARDS[market["standard"]]
+        lines.append(f"  {name} ${standard:.2f} ({hours}, {done}): {_share(usd, standard)}")
     if market["rebilled_differences"]:
         lines.append(f"  re-billed from the prices: {len(market['rebilled_differences'])} lines differ")
     return lines
@@ -61,7 +65,7 @@ def tiles(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("on demand", f"${market['on_demand_usd']:.2f}"),
     ]
     if market["standard_checkpoint_usd"] is not None:
-        found.append(("standard + checkpoints", f"${market['standard_checkpoint_usd']:.2f}"))
+        found.append((STANDARDS[market["standard"]], f"${market['standard_checkpoint_usd']:.2f}"))
     return [*found, ("evictions", str(market["evictions"]))]
 
 

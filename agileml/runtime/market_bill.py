@@ -16,7 +16,7 @@ from bidbrain.rebill import rebill
 from bidbrain.simulator import Outcome, simulate
 
 LEDGER, PRICES = "ledger.jsonl", "prices.csv.gz"
-STANDARD = "standard_checkpoint"
+STANDARD, STATIC = "standard_checkpoint", "static_checkpoint"
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class Bill:
     hours: float
     on_demand: int
     standard: Outcome | None
+    standard_scheme: str
     grants: int
     evictions: int
     spot_machine_hours: float
@@ -44,6 +45,7 @@ class Bill:
             "usd": usd(self.micro_usd),
             "market_hours": round(self.hours, 4),
             "on_demand_usd": usd(self.on_demand),
+            "standard": self.standard_scheme,
             "standard_checkpoint_usd": None if standard is None else usd(standard.micro_usd),
             "standard_checkpoint_hours": None
             if standard is None
@@ -66,9 +68,11 @@ def bill_of(setup: MarketSetup, ledger: Ledger, folder: Path) -> Bill:
     if setup.is_played:
         write_rows(folder / PRICES, rows_of(_since(history, setup.start_s)))
         differences = rebill(ledger, history).differences
-        scheme = find_scheme(STANDARD)
+        scheme = find_scheme(STATIC if setting.pools else STANDARD)
         own = scheme.setting(setting)
-        standard, _ = simulate(own, STANDARD, scheme.make(own, setup.start_s), setup.start_s, scheme.reliable)
+        standard, _ = simulate(
+            own, scheme.name, scheme.make(own, setup.start_s), setup.start_s, scheme.reliable
+        )
     spot = [entry for entry in ledger.entries if entry.market in setting.by_market]
     per_machine = {listing.market: listing.vcpus for listing in setting.listings}
     began = {e.allocation: e for e in spot if e.kind is Kind.GRANT}
@@ -84,6 +88,7 @@ def bill_of(setup: MarketSetup, ledger: Ledger, folder: Path) -> Bill:
         (end_s - setup.start_s) / HOUR_S,
         round(setting.baseline_micro_usd()),
         standard,
+        STATIC if setting.pools else STANDARD,
         len(began),
         sum(entry.kind is Kind.EVICTION for entry in spot),
         machine_s / HOUR_S,

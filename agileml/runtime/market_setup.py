@@ -13,7 +13,8 @@ from pathlib import Path
 
 from agileml.config import JobConfig
 from agileml.config_text import ConfigError
-from agileml.market_config import Ec2, Made, Played, Replay
+from agileml.market_config import Ec2, Made, Played, Pools, Replay
+from bidbrain.availability import read_trace
 from bidbrain.config import ConfigError as BidBrainConfigError
 from bidbrain.config import SimulateConfig
 from bidbrain.generate import Character, generate
@@ -31,11 +32,13 @@ from bidbrain.money import HOUR_S, micro_usd
 from bidbrain.plan import choose_markets, make_setting
 from bidbrain.policy.base import Policy
 from bidbrain.policy.registry import Scheme, Training, UnknownSchemeError, find_scheme
+from bidbrain.pool_plan import make_pool_plan
 from bidbrain.readers import HistoryError, read_history
 from bidbrain.setting import Setting
 
 PRODUCT = "Linux/UNIX"
 NAME_MOST = 32
+POOL_NAMES = ("boot_s", "lambda_s", "sigma_s", "phi", "rules", "spot_share")
 BIDDING = ("proteus", "renewal", "standard_agileml")
 SAME_NAMES = (
     *("job_vcpus", "cap", "slot_vcpus", "min_delta", "boot_s", "lambda_s", "sigma_s", "phi", "rules"),
@@ -84,11 +87,13 @@ def set_up(config: JobConfig, name: str, run: str, now_s: int) -> MarketSetup:
     with _users():
         if isinstance(market, Ec2):
             start_s, setting = now_s, _on_ec2(market, config, now_s)
+        elif isinstance(market, Pools):
+            start_s, setting = round(market.start_hours * HOUR_S), _of_pools(market, config)
         else:
             history, train, start_s = _history(market)
             setting = _setting(market, config, history, train, start_s)
     scheme = _scheme(market.policy)
-    if isinstance(market, Ec2) and market.policy in BIDDING:
+    if isinstance(market, Ec2 | Pools) and market.policy in BIDDING:
         raise ConfigError(
             f"found {market.policy}, which learns from a history of bids, expected elastic, spot_2026 or on_demand",
             key=("market", "policy"),
@@ -198,6 +203,20 @@ def _setting(market: Played, config: JobConfig, history: History, train: Interva
     return _reliable_as_configured(
         make_setting(_simulate_config(market), history, markets, train, window), config
     )
+
+
+def _of_pools(market: Pools, config: JobConfig) -> Setting:
+    """Nodes of pools whose capacity was recorded."""
+    values = {key: getattr(market, key) for key in POOL_NAMES}
+    values |= {"nodes": market.job_vcpus, "job_hours": [market.job_hours], "starts": 1}
+    traces = [read_trace(Path(path)) for path in market.availability]
+    setting = make_pool_plan(SimulateConfig.model_validate(values), traces).experiment.setting
+    if not market.start_hours * HOUR_S < setting.history.end_s:
+        raise ConfigError(
+            f"found {market.start_hours:g}, expected less than the {setting.history.end_s / HOUR_S:g} h recorded",
+            key=("market", "start_hours"),
+        )
+    return _reliable_as_configured(setting, config)
 
 
 def _on_ec2(market: Ec2, config: JobConfig, now_s: int) -> Setting:

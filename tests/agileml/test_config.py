@@ -284,6 +284,30 @@ def test_the_resolved_config_loads_back_equal(config: JobConfig) -> None:
     assert from_values(values) == config
 
 
+@pytest.mark.parametrize(
+    "market",
+    [
+        {"kind": "made"},
+        {"kind": "replay", "history": ["a.csv"], "train": "2016-03-01/2016-04-01", "start": "2016-04-01"},
+        {"kind": "availability", "availability": ["a.json"]},
+        {
+            "kind": "ec2",
+            "region": "us-east-1",
+            "zones": ["us-east-1a"],
+            "types": ["c5.xlarge"],
+            "budget_usd": 1.0,
+        },
+    ],
+)
+def test_a_resolved_market_loads_back_equal(market: dict[str, Any]) -> None:
+    from agileml.config_text import parse_yaml
+
+    more = {"address": "auto", "checkpoint": {"path": "ck"}} if market["kind"] == "ec2" else {}
+    config = from_values({**BASE, "market": {**market, "job_vcpus": 4, "job_hours": 1.0}, **more})
+    values, _ = parse_yaml(dump(config), "text")
+    assert from_values(values) == config
+
+
 def test_optimizers_keep_their_kind() -> None:
     assert isinstance(from_values(BASE, ["optimizer.kind=momentum"]).optimizer, Momentum)
     assert from_values(BASE, ["optimizer.kind=adam"]).optimizer == Adam()

@@ -12,6 +12,7 @@ from agileml.errors import RunError
 from agileml.run_folder import REPORT
 from agileml.runtime import market_service
 from agileml.runtime.market_setup import first_decision, set_up
+from bidbrain.availability import made_trace
 from bidbrain.live.job import EXIT_BUDGET, EXIT_FINISHED, EXIT_MARKET_CLOSED
 from tests.market.market_rig import MarketRig, reference
 
@@ -135,6 +136,26 @@ def test_a_market_that_fails_for_good_ends_the_run_and_says_what_is_left(
     assert "machines may not have been given back (market: no credentials" in capsys.readouterr().err
     assert "job-0-0" in rig.fleet.left
     assert rig.fleet.code == 1
+
+
+def test_a_job_on_recorded_availability(tmp_path: Path) -> None:
+    """Pools lose and regain nodes; the policy moves to where there is room."""
+    files = []
+    for name, seed in (("a", 1), ("b", 2)):
+        trace = made_trace(name, 4, 48.0, 0.5, 0.2, seed)
+        files.append(tmp_path / f"{name}.json")
+        document = {"metadata": {"gap_seconds": trace.tick_s}, "data": trace.counts.tolist()}
+        files[-1].write_text(json.dumps(document))
+    market = {"kind": "availability", "availability": [str(file) for file in files], "start_hours": 1.0}
+    kept = {key: MARKET[key] for key in ("speed", "silent_share", "paced", "seed")}
+    values = {**job(), "market": {**kept, **market, "job_vcpus": 4, "job_hours": 1.5}}
+    rig = MarketRig(values, tmp_path)
+    ran = rig.run()
+    assert ran.sha256 == reference(rig.config)
+    assert ran.outcome.closing.finished
+    assert ran.outcome.bill.evictions >= 1
+    assert ran.outcome.bill.differences == ()
+    assert ran.outcome.bill.standard_scheme == "static_checkpoint"
 
 
 def test_a_job_that_is_told_to_stop_ends_with_its_next_cut_and_gives_everything_back(tmp_path: Path) -> None:
