@@ -6,6 +6,7 @@ are those of `proteus run`, without Ray to start them: the same controller, node
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import secrets
@@ -45,6 +46,7 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
+    "TORCH_CPP_LOG_LEVEL": "ERROR",  # these hosts have no names
 }
 RELIABLE, TRANSIENT = Tier.RELIABLE, Tier.TRANSIENT
 
@@ -153,7 +155,7 @@ class Rig:
         config = from_values({**defaults, "machines": {**machines, "max": count}, **values})
         spec = RunSpec(secrets.token_hex(4), config, application)
         ran = Ran()
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             head = Head(spec, count, self.hosts.here, keys, FileStore(Path(folder) / "records"))
             head.start()
             try:
@@ -166,10 +168,11 @@ class Rig:
                     head.register(address, NodeUp(address.name, tier, "", admitted))
                 self._follow(head, ran, count, watch)
             finally:
-                for rank in range(count):
-                    self._pipes[rank].send(("stop", ()))
-                for rank in range(count):
-                    self._pipes[rank].recv()
+                with contextlib.suppress(EOFError, OSError):  # killed with this process
+                    for rank in range(count):
+                        self._pipes[rank].send(("stop", ()))
+                    for rank in range(count):
+                        self._pipes[rank].recv()
                 head.stop()
         return ran
 

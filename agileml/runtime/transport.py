@@ -2,12 +2,13 @@
 
 A process has one `Transport`. It receives on one socket, bound twice: to a file in a folder that only this user can
 enter, without keys, for peers on the same node IP; and to a TCP port, with the run's key at both ends, for all
-others. To each peer it has a connection of its own for sending, and one that only asks whether the peer's process
-is there.
+others. To each peer it has two connections of its own for sending, one of them for what is small, and one that only
+asks whether the peer's process is there.
 
 All of it runs in one thread, whoever calls; only `wake` may be called from others. libzmq's I/O thread moves the bytes
-meanwhile. Nothing here blocks but `receive`. Delivery is at most once and in order per peer: what is in flight when a
-connection breaks is lost, so the protocol above repeats what is not answered.
+meanwhile. Nothing here blocks but `receive`. Delivery is at most once and in order per connection, so what is small may
+overtake what is large: what is in flight when a connection breaks is lost, so the protocol above repeats what is not
+answered.
 """
 
 import contextlib
@@ -35,7 +36,7 @@ from agileml.runtime.transport_events import (
     Received,
 )
 from agileml.runtime.transport_inbox import Inbox, Room
-from agileml.runtime.transport_links import PIPE_MESSAGES, Link
+from agileml.runtime.transport_links import PIPE_MESSAGES, Lanes, Link
 from agileml.runtime.transport_liveness import REFUSALS, Heartbeat, Monitor, Pulse, connecting
 from agileml.runtime.transport_tally import Tally
 
@@ -87,7 +88,7 @@ class Transport:
         self._tally = Tally()
         self._inbox = Inbox(self._incarnation, self._tally)
         self._peers: dict[str, Address] = {}
-        self._links: dict[str, Link] = {}
+        self._links: dict[str, Lanes] = {}
         self._lost: set[str] = set()
         self._connect_until: dict[str, float] = {}
         self._names: dict[str, str] = {}  # of endpoints
@@ -100,7 +101,7 @@ class Transport:
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._closed = False
         self._context = zmq.Context(io_threads)
-        self._context.set(zmq.MAX_SOCKETS, MAX_PEERS + 64)
+        self._context.set(zmq.MAX_SOCKETS, 2 * MAX_PEERS + 64)
         self._context.setsockopt(zmq.IPV6, ":" in node_ip)  # of the sockets made from here on
         try:
             self._address = self._open(node_ip)
@@ -140,10 +141,9 @@ class Transport:
             self._pulse(local).connect(endpoint)
         except zmq.ZMQError as error:
             raise TransportError(f"peer {address.name!r} cannot be reached at {endpoint}: {error}") from error
-        self._links[address.name] = Link(
-            self._name, address.incarnation, lambda: self._push_socket(endpoint, local), self._frame_bytes,
-            self._queue_bytes,
-        )  # fmt: skip
+        self._links[address.name] = Lanes(
+            self._link(address, endpoint, local), self._link(address, endpoint, local, express=True)
+        )
         self._names[endpoint] = address.name
         self._peers[address.name] = address
         self._connect_until[address.name] = time.monotonic() + self._heartbeat.unreachable_s
@@ -172,10 +172,11 @@ class Transport:
         False, counted, when the peer is unknown or lost or its queue is full. Raises ValueError for what no peer could
         receive (transport_wire's limits).
         """
-        link = self._links.get(name)
-        if link is None:
+        lanes = self._links.get(name)
+        if lanes is None:
             self._tally.dropped_unknown += 1
             return False
+        link = lanes.of(arrays)
         if name in self._lost or not link.send(header, arrays):
             self._tally.dropped(name, 1)
             return False
@@ -184,6 +185,16 @@ class Transport:
             self._writers[link.socket] = link
             self._poll_items.append((link.socket, zmq.POLLOUT))
         return True
+
+    def take_back(self, name: str) -> None:
+        """Drop what is queued for a peer, as far as it has not left: nobody wants it any more.
+
+        Its connection is made anew, since libzmq gives back nothing; where little was sent, nothing is done.
+        """
+        lanes = self._links.get(name)
+        if lanes is not None and name not in self._lost and lanes.bulk.may_have_backlog:
+            self._reset(name, lanes.bulk)
+            lanes.bulk.open()
 
     def receive(self, timeout_s: float | None = None) -> list[Event]:
         """Give what has come, in order per peer; wait for it up to timeout_s (None: for ever), or until `wake`.
@@ -286,6 +297,12 @@ class Transport:
             self._readers[item] = read
         self._poll_items.append((item, zmq.POLLIN))
 
+    def _link(self, address: Address, endpoint: str, local: bool, *, express: bool = False) -> Link:
+        return Link(
+            self._name, address.incarnation, lambda: self._push_socket(endpoint, local), self._frame_bytes,
+            self._queue_bytes, express=express,
+        )  # fmt: skip
+
     def _push_socket(self, endpoint: str, local: bool) -> Any:
         socket = self._context.socket(zmq.PUSH)
         socket.linger = 0
@@ -317,7 +334,8 @@ class Transport:
                 continue
             self._connect_until.pop(name, None)
             self._lost.discard(name)
-            self._links[name].open()
+            for link in self._links[name]:
+                link.open()
             self._pending.append(PeerConnected(name))
 
     def _lose(self, name: str, reason: LossReason) -> None:
@@ -331,7 +349,10 @@ class Transport:
         self._pending.append(PeerLost(name, reason))
 
     def _drop(self, name: str) -> None:
-        link = self._links[name]
+        for link in self._links[name]:
+            self._reset(name, link)
+
+    def _reset(self, name: str, link: Link) -> None:
         self._stop_writing(link)
         self._tally.dropped(name, link.reset())
 

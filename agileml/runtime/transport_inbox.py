@@ -49,6 +49,9 @@ class Inbox:
         self._incarnation = incarnation
         self._tally = tally
         self._assemblies: dict[int, _Assembly] = {}  # by link
+        self._newest: dict[
+            tuple[str, bool], int
+        ] = {}  # links by sender and lane; later ones have larger numbers
         self.sending: set[str] = set()  # peers of whose message a part came; the reader clears it
 
     def drain(self, pull: Any, events: list[Event], most: int) -> None:
@@ -88,8 +91,15 @@ class Inbox:
             self._tear(link)
 
     def _take_head(self, head: wire.Head, pull: Any, events: list[Event]) -> int:
-        if self._assemblies:
-            # A sender has one connection at a time, and on it one message at a time.
+        lane = (head.sender, head.express)
+        if head.link < self._newest.get(lane, 0):
+            self._tally.torn += 1  # left over from a connection that its sender gave up
+            return 0
+        self._newest[lane] = head.link
+        if head.express and wire.Place.PARTS in head.places:
+            raise wire.WireError("parts on an express link")
+        if self._assemblies and not head.express:
+            # A sender has one connection at a time for what is large, and on it one message at a time.
             self.forget(head.sender)
         if not head.sizes:
             self._deliver(head, (), events)

@@ -1,8 +1,9 @@
-"""Sending: one connection to one peer, with a queue that never blocks."""
+"""Sending: two connections to each peer, one for what is small, with queues that never block."""
 
 import secrets
+import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,18 +14,29 @@ from agileml.runtime import transport_wire as wire
 # ZeroMQ messages that wait in libzmq; what is beyond them waits here, where it can be counted and dropped.
 PIPE_MESSAGES = 64
 ZERO_COPY_BYTES = 256 << 10  # below, copying costs less than telling Python that the memory is free again
+EXPRESS_BYTES = 32 << 10  # of a message's arrays: up to here it may overtake what is larger
+BACKLOG_BYTES = 1 << 20  # queued in one go, so that some of it may still be here
+BACKLOG_S = 10.0  # after so long without a message it is gone
 
 
 class Link:
     """The sending end of a connection to one peer. After `reset` it takes `open` to send again.
 
-    open_socket: gives a PUSH socket that is connecting to the peer.
+    open_socket: gives a PUSH socket that is connecting to the peer. express: it is for what is small.
     """
 
     def __init__(
-        self, sender: str, recipient: int, open_socket: Callable[[], Any], frame_bytes: int, queue_bytes: int
+        self,
+        sender: str,
+        recipient: int,
+        open_socket: Callable[[], Any],
+        frame_bytes: int,
+        queue_bytes: int,
+        *,
+        express: bool = False,
     ) -> None:
         self._sender = sender.encode()
+        self._express = express
         self._recipient = recipient
         self._open_socket = open_socket
         self._frame_bytes = frame_bytes
@@ -32,6 +44,9 @@ class Link:
         self._waiting: deque[tuple[int, list[bytes | np.ndarray]]] = deque()  # number of the message, frames
         self._waiting_bytes = 0
         self._number = 0
+        self._id = 0
+        self._burst_bytes = 0
+        self._sent_s = 0.0
         self.socket: Any = None
         self.open()
 
@@ -44,8 +59,16 @@ class Link:
         """Start connecting, unless it is already."""
         if self.socket is None:
             self.socket = self._open_socket()
-            self._origin = wire.Origin(self._sender, self._recipient, secrets.randbits(64))
+            self._id = max(self._id, time.time_ns() >> 21 << 23) + secrets.randbits(23) + 1
+            self._origin = wire.Origin(self._sender, self._recipient, self._id, self._express)
             self._number = 0
+            self._burst_bytes = 0
+
+    @property
+    def may_have_backlog(self) -> bool:
+        """Whether some of what was sent may still be queued, here or in libzmq, which does not tell."""
+        recent = time.monotonic() - self._sent_s < BACKLOG_S
+        return self.socket is not None and (self.waits or (recent and self._burst_bytes >= BACKLOG_BYTES))
 
     def send(self, header: bytes, arrays: Sequence[np.ndarray]) -> bool:
         """Queue a message, whole or not at all; False when the queue is full."""
@@ -53,6 +76,10 @@ class Link:
         if self._waiting and self._waiting_bytes >= self._queue_limit_bytes:
             return False
         self._number += 1
+        now_s = time.monotonic()
+        self._burst_bytes *= now_s - self._sent_s < BACKLOG_S
+        self._burst_bytes += sum(array.nbytes for array in arrays)
+        self._sent_s = now_s
         for frames in wire.cut(self._origin, self._number, header, arrays, self._frame_bytes):
             if self._waiting or not self._push(frames):
                 self._waiting.append((self._number, frames))
@@ -93,6 +120,20 @@ class Link:
         except zmq.Again:
             return False
         return True
+
+
+class Lanes:
+    """Both links to a peer. An answer of a few bytes does not wait behind seconds of parameters."""
+
+    def __init__(self, bulk: Link, express: Link) -> None:
+        self.bulk, self.express = bulk, express
+
+    def of(self, arrays: Sequence[np.ndarray]) -> Link:
+        """The link for a message with these arrays."""
+        return self.express if sum(array.nbytes for array in arrays) <= EXPRESS_BYTES else self.bulk
+
+    def __iter__(self) -> Iterator[Link]:
+        return iter((self.bulk, self.express))
 
 
 def _size(frames: list[bytes | np.ndarray]) -> int:

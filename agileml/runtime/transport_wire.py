@@ -8,7 +8,7 @@ of it is still on its way: ZeroMQ hands a message over only when all of it has c
 
 Every envelope names the recipient's incarnation (a port may be taken over by another process of the run), the link (one
 connection of one sender) and the message's number on that link, so that what a broken connection tore apart is never
-glued together wrong.
+glued together wrong. A sender has two links: what is small goes by the express one, past what is large.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ _ENVELOPE = struct.Struct("<4sQQQ")
 # kind, bytes of the sender's name, arrays, bytes of the header, bytes of a frame
 _HEAD = struct.Struct("<BBHxxIIxx")
 _PART = struct.Struct("<BxxxI")  # kind, number of the part
-_HEAD_KIND, _PART_KIND = 1, 2
+_HEAD_KIND, _PART_KIND, _EXPRESS_KIND = 1, 2, 3  # the last one: a head of an express link
 
 
 class WireError(Exception):
@@ -62,6 +62,7 @@ class Head:
     sizes: tuple[int, ...]  # bytes of each array
     inline: tuple[np.ndarray | None, ...]  # uint8 views of the frame; None where the array comes elsewhere
     frame_bytes: int
+    express: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -81,6 +82,7 @@ class Origin:
     sender: bytes
     recipient: int
     link: int
+    express: bool = False
 
 
 def places(sizes: Sequence[int], frame_bytes: int) -> tuple[Place, ...]:
@@ -117,10 +119,9 @@ def cut(
             f"{MAX_HEADER_BYTES}, {MAX_ARRAYS - 1} and {MAX_MESSAGE_BYTES}"
         )
     envelope = _ENVELOPE.pack(_MAGIC, origin.recipient, origin.link, number)
+    kind = _EXPRESS_KIND if origin.express else _HEAD_KIND
     first = (
-        envelope
-        + _HEAD.pack(_HEAD_KIND, len(origin.sender), len(arrays), len(header), frame_bytes)
-        + origin.sender
+        envelope + _HEAD.pack(kind, len(origin.sender), len(arrays), len(header), frame_bytes) + origin.sender
     )
     if not arrays:
         yield [first + header]
@@ -152,8 +153,9 @@ def read(frame: bytes) -> Head | Part:
         kind = frame[_ENVELOPE.size]
         if magic != _MAGIC:
             raise WireError(f"starts with {magic!r}, not with {_MAGIC!r}: not of this program or version")
-        if kind == _HEAD_KIND:
-            return _read_head(frame, recipient, link, number)
+        if kind in (_HEAD_KIND, _EXPRESS_KIND):
+            head = _read_head(frame, recipient, link, number)
+            return dataclasses.replace(head, express=True) if kind == _EXPRESS_KIND else head
         if kind == _PART_KIND:
             return Part(recipient, link, number, _PART.unpack_from(frame, _ENVELOPE.size)[1])
     except (struct.error, IndexError, UnicodeDecodeError) as error:

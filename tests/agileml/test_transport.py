@@ -1,4 +1,4 @@
-"""Messages arrive whole and in order; what cannot be sent is refused and counted; nothing stays behind."""
+"""Messages arrive whole and in order per lane; what cannot be sent is refused, counted; nothing stays behind."""
 
 import dataclasses
 import os
@@ -19,6 +19,7 @@ from agileml.runtime.codec import Codec
 from agileml.runtime.keys import KeyPair
 from agileml.runtime.transport import Transport, TransportError
 from agileml.runtime.transport_events import LossReason, PeerConnected, PeerLost, Received
+from agileml.runtime.transport_links import EXPRESS_BYTES
 from agileml.runtime.transport_liveness import Heartbeat
 
 KEYS = KeyPair.generate()
@@ -61,6 +62,25 @@ def test_it_says_from_whom_parts_of_a_large_message_came(pair: tuple[Transport, 
     assert b.sending() == set(), "once"
 
 
+def test_what_is_taken_back_is_not_delivered_after_what_is_sent_next(
+    pair: tuple[Transport, Transport],
+) -> None:
+    a, b = pair
+    assert a.send("b", b"small")
+    a.take_back("b")
+    assert gather(b, lambda events: bool(received(events)), a), "little was queued: nothing is taken back"
+    for number in range(400):
+        assert a.send("b", b"old %d" % number, [np.zeros(4 * FRAME_BYTES, np.uint8)])
+    a.take_back("b")
+    assert a.send("b", b"new", [np.ones(4 * FRAME_BYTES, np.uint8)])
+    events = gather(b, lambda events: any(event.header == b"new" for event in received(events)), a)
+    events += b.receive(0.2)
+    headers = [event.header for event in received(events)]
+    assert headers[-1] == b"new"
+    assert headers[:-1] == [b"old %d" % number for number in range(len(headers) - 1)]
+    assert len(headers) < 400
+
+
 @pytest.mark.parametrize("node_ip", [HERE, ELSEWHERE])
 def test_arrays_of_any_size_come_back_from_another_process(folder: Path, node_ip: str) -> None:
     rng = np.random.default_rng(1)
@@ -73,10 +93,11 @@ def test_arrays_of_any_size_come_back_from_another_process(folder: Path, node_ip
         assert (address.node_ip == HERE) == (address.node_ip == a.address.node_ip)
         a.connect(address)
         assert a.send("b", b"all", arrays)
-        for array in arrays:
-            assert a.send("b", b"one", [array])
-        got = received(gather(a, of_kind(Received, 1 + len(arrays)), within_s=10))
-        assert [one.header for one in got] == [b"all"] + [b"one"] * len(arrays)
+        for number, array in enumerate(arrays):
+            assert a.send("b", b"%03d" % number, [array])
+        came = received(gather(a, of_kind(Received, 1 + len(arrays)), within_s=10))
+        got = sorted(came, key=lambda one: (one.header != b"all", one.header))
+        assert [one.header for one in got] == [b"all", *(b"%03d" % number for number in range(len(arrays)))]
         for there, here in zip(
             [*got[0].arrays, *(one.arrays[0] for one in got[1:])], arrays * 2, strict=True
         ):
@@ -113,9 +134,20 @@ def test_messages_keep_their_order(pair: tuple[Transport, Transport]) -> None:
     for number, size in enumerate(sizes):
         assert a.send("b", str(number).encode(), [np.full(size, number % 256, np.uint8)])
     got = received(gather(b, of_kind(Received, len(sizes)), a, within_s=10))
-    assert [int(one.header) for one in got] == list(range(len(sizes)))
-    assert [one.arrays[0].nbytes for one in got] == sizes
+    for small in (True, False):
+        numbers = [number for number, size in enumerate(sizes) if (size <= EXPRESS_BYTES) is small]
+        assert [int(one.header) for one in got if (one.arrays[0].nbytes <= EXPRESS_BYTES) is small] == numbers
+    assert all(one.arrays[0].nbytes == sizes[int(one.header)] for one in got)
     assert all((one.arrays[0] == int(one.header) % 256).all() for one in got)
+
+
+def test_what_is_small_overtakes_what_is_large(pair: tuple[Transport, Transport]) -> None:
+    a, b = pair
+    for _ in range(300):
+        assert a.send("b", b"large", [np.zeros(8 * FRAME_BYTES, np.uint8)])
+    assert a.send("b", b"small", [np.zeros(EXPRESS_BYTES, np.uint8)])
+    headers = [one.header for one in received(gather(b, of_kind(Received, 301), a, within_s=20))]
+    assert headers.index(b"small") < 290
 
 
 def test_arrays_that_came_whole_are_not_copied_and_read_only(folder: Path) -> None:
@@ -137,10 +169,11 @@ def test_a_full_queue_refuses_and_counts(folder: Path) -> None:
             accepted += 1
             assert accepted < 1000
         assert a.counters.peers["b"].messages_dropped == 1
-        assert not a.send("b", b"still full")
-        got = gather(b, of_kind(Received, accepted), a)
-        assert len(received(got)) == accepted  # what was accepted comes
-        assert a.send("b", b"room again")
+        assert not a.send("b", b"still full", [block])
+        assert a.send("b", b"small"), "what is small has a queue of its own"
+        got = gather(b, of_kind(Received, accepted + 1), a)
+        assert len(received(got)) == accepted + 1  # what was accepted comes
+        assert a.send("b", b"room again", [block])
         assert received(gather(b, of_kind(Received), a))[0].header == b"room again"
 
 
