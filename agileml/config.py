@@ -266,7 +266,7 @@ class JobConfig(Section):
     stage_thresholds: Annotated[
         tuple[Positive, Positive], Field(strict=False), AfterValidator(_thresholds)
     ] = (1.0, 15.0)
-    active_fraction: Annotated[float, Field(gt=0, le=1)] = 0.5
+    active_fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
     partitions: PositiveInt
     cuts: Cuts = Cuts()
     heartbeat: Heartbeat = Heartbeat()

@@ -14,11 +14,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class StageRule:
-    """When to go from stage 1 to 2 and from 2 to 3: transient machines per reliable one (thesis 4.2)."""
+    """When to go from stage 1 to 2 and from 2 to 3: transient machines per reliable one (thesis 4.2).
+
+    `active_fraction`: the thesis serves from half of the transient machines. The more serve, the less each has to move,
+    W (1 + (N - 2) / A) bytes each way (see `traffic`); measured, all of them are fastest.
+    """
 
     thresholds: tuple[float, float] = (1.0, 15.0)
     forced: int | None = None
-    active_fraction: float = 0.5
+    active_fraction: float = 1.0
 
     def stage(self, reliable: int, transient: int) -> tuple[int, str]:
         """The stage for so many machines, and the reason."""

@@ -132,7 +132,7 @@ class Script:
     def __init__(self, job: Job, plan: Sequence[PlannedEvent] = (), **settings: Any) -> None:
         self.job = job
         self.plan = plan
-        settings.setdefault("rule", StageRule(thresholds=(1.0, 15.0)))
+        settings.setdefault("rule", StageRule(thresholds=(1.0, 15.0), active_fraction=0.5))
         self.settings = ControllerSettings(**{"timeout_s": 1.0, "join_wait_s": 1.0, **settings})
         self.now_s = 100.0
         self.store: dict[int, str] = {}

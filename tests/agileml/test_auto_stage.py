@@ -6,7 +6,7 @@ import math
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from agileml.core.auto_stage import (
@@ -27,6 +27,7 @@ from agileml.core.traffic import Load, Roles, Volume, loads
 UNITS = 64
 STAGES = (1, 2, 3)
 THESIS = (1.0, 15.0)
+FOUND = (Phase.generate,)  # worlds are slow to shrink, and are readable as they are
 
 
 class World:
@@ -152,7 +153,7 @@ worlds = st.builds(
 )
 
 
-@settings(deadline=None, derandomize=True, max_examples=100)
+@settings(deadline=None, derandomize=True, max_examples=100, phases=FOUND)
 @given(worlds)
 def test_it_ends_in_the_best_stage_where_links_are_alike(world: World) -> None:
     world.rates[Tier.TRANSIENT] = world.rates[Tier.RELIABLE]
@@ -162,19 +163,26 @@ def test_it_ends_in_the_best_stage_where_links_are_alike(world: World) -> None:
     assert world.clock_s(run.stage) * (1 - 0.05) <= best_s * 1.001  # what a trial must be predicted to win
 
 
-@settings(deadline=None, derandomize=True, max_examples=100)
+@settings(deadline=None, derandomize=True, max_examples=100, phases=FOUND)
 @given(worlds)
 def test_it_never_ends_in_a_worse_stage_than_it_began_with(world: World) -> None:
     """Links of a tier that never had the most to do are not known: they may be better than they can be seen to be."""
     run = Run(world)
     run.go(20)
     assert world.clock_s(run.stage) <= world.clock_s(run.stages[0])
-    if world.rates[Tier.TRANSIENT] >= world.rates[Tier.RELIABLE] and run.stages[0] > 1:
-        best_s = min(world.clock_s(stage) for stage in STAGES)
-        assert world.clock_s(run.stage) * (1 - 0.05) <= best_s * 1.001
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+def test_a_reliable_machine_on_a_slow_link_is_found_though_it_moves_the_least() -> None:
+    world = World(1, 13, 1e6, 8e6, 0.015, Volume(5e5, 5e5, 1e3))
+    run = Run(world)
+    run.go(4)
+    assert run.stages[0] == 2
+    assert run.stage == 3
+    assert world.clock_s(3) == min(world.clock_s(stage) for stage in STAGES)
+    assert run.links.rate(Tier.RELIABLE) < run.links.rate(Tier.TRANSIENT)
+
+
+@settings(deadline=None, derandomize=True, max_examples=60, phases=FOUND)
 @given(worlds, st.floats(0, 0.3), st.integers(0, 1000))
 def test_noise_does_not_make_it_flap(world: World, noise: float, seed: int) -> None:
     world.noise, world.draw = noise, random.Random(seed)
