@@ -160,7 +160,8 @@ class OpenMarket:
             left = ", ".join(machines) or "orders under way"
             why = self._problem[0] if self._problem else f"it took more than {CLOSE_S:g} s"
             raise NotGivenBackError(f"machines may not have been given back ({why}); look after: {left}")
-        self.story.stand(self.clock.now_s(), self.desk, self._cloud, self._engine.report(0).measured)
+        now_s = self.clock.now_s()
+        self.story.stand(now_s, self.desk, self._cloud, self._engine.report(now_s).measured, is_last=True)
         return self.desk.closing
 
 

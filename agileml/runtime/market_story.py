@@ -133,12 +133,14 @@ class Story:
         pending = None if self.desk is None else self.desk.pending.get(order)
         return [] if pending is None else list(pending.numbers)
 
-    def stand(self, now_s: int, desk: Desk, cloud: Cloud, measured: Measured) -> None:
-        """How things are: what changed since the last time is told."""
+    def stand(
+        self, now_s: int, desk: Desk, cloud: Cloud, measured: Measured, *, is_last: bool = False
+    ) -> None:
+        """How things are: what changed since the last time is told; the last time the bill in any case."""
         before_usd, self.spent_usd = self.spent_usd, round(usd(exposure(desk.books, now_s, now_s)), 6)
         # The cents of the reliable machines trickle; what spot machines cost comes by the hour.
         jumped = abs(self.spent_usd - before_usd) > JUMP * before_usd
-        if jumped or now_s >= self._spend_due_s:
+        if jumped or is_last or now_s >= self._spend_due_s:
             self._spend_due_s = now_s + SPEND_S
             self._write("spend", now_s, usd=self.spent_usd, held_vcpus=desk.spot_vcpus)
         try:

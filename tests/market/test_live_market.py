@@ -64,6 +64,7 @@ def test_a_job_on_a_market_ends_with_the_bits_of_one_process_and_a_bill_that_hol
     # The log tells of decisions with their reasons, of prices, spend and estimates; the report draws them.
     assert all(event["reason"] for event in ran.of("decision"))
     assert len(ran.of("spend")) > 5
+    assert ran.of("spend")[-1]["usd"] == bill.micro_usd / 1e6
     assert ran.of("prices")[0]["usd_per_h"].keys() == {str(m) for m in rig.setup.setting.markets}
     seen = ran.of("estimates")[-1]
     assert 0 < seen["nu"]["c3.8xlarge"] <= 40
