@@ -6,20 +6,17 @@ What is needed to go on raises; what is only good to know and cannot be read bec
 from __future__ import annotations
 
 import difflib
-import json
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from bidbrain.live.aws_calls import errors
 from bidbrain.live.cloud import CloudError
 from bidbrain.live.site import Site
-from bidbrain.live.stack import names_of
 from bidbrain.live.stack_checks import Facts, Quota, TypeFact, Unread, family
-from bidbrain.live.stack_find import Clients, code_of
-from bidbrain.live.stack_user_policy import user_policy
-from bidbrain.machines import UnknownTypeError, find_type
-from bidbrain.money import micro_usd
+from bidbrain.live.stack_find import NO_RETRY, Clients, code_of
+from bidbrain.live.stack_prices import on_demand_price, spot_prices
+from bidbrain.live.stack_rights import denied_actions, short
 
 # vCPUs that may run at a time, by family: Service Quotas' codes of (on-demand, spot).
 QUOTA_CODES = {
@@ -29,7 +26,6 @@ QUOTA_CODES = {
     "x": ("L-7295265B", "L-E3A00192"),
     "f": ("L-74FC7D96", "L-88CF9481"),
 }
-NO_RETRY = 1  # calls that an account often may not do, or that a stand-in does not know
 
 
 class FactError(CloudError):
@@ -70,9 +66,9 @@ def read_facts(aws: Clients, site: Site, now: datetime | None = None) -> Facts:
         root_device=device,
         vpc=vpc,
         subnets=subnets,
-        spot=_spot(aws, site, now or datetime.now(UTC)),
+        spot=spot_prices(aws, site, now or datetime.now(UTC)),
         quotas=_quotas(aws, site),
-        denied=_denied(aws, site, account, identity),
+        denied=denied_actions(aws, site, account, identity),
     )
 
 
@@ -173,7 +169,7 @@ def _types(aws: Clients, site: Site) -> dict[str, TypeFact]:
         }
     facts = {}
     for name, each in found.items():
-        price, source = _on_demand(aws, site, name)
+        price, source = on_demand_price(aws, site, name)
         facts[name] = TypeFact(
             vcpus=site.vcpus.get(name, each["VCpuInfo"]["DefaultVCpus"]),
             architectures=tuple(each.get("ProcessorInfo", {}).get("SupportedArchitectures", ())),
@@ -182,69 +178,6 @@ def _types(aws: Clients, site: Site) -> dict[str, TypeFact]:
             zones=tuple(zone for zone in site.zones if (name, zone) in offers),
         )
     return facts
-
-
-def _on_demand(aws: Clients, site: Site, name: str) -> tuple[int | None, str]:
-    """Micro-dollars per hour and where they are from: the config, AWS's price list, the package's table."""
-    if name in site.on_demand:
-        return micro_usd(str(site.on_demand[name])), "the config"
-    if (price := _listed(aws, site.region, name)) is not None:
-        return price, "AWS's price list"
-    try:
-        return find_type(name, 1 << 40).on_demand, "the package's table (us-east-1)"
-    except UnknownTypeError:
-        return None, "nobody"
-
-
-def _listed(aws: Clients, region: str, name: str) -> int | None:
-    """The price list's Linux price on shared hardware; None where it cannot be read."""
-    wanted = {
-        "instanceType": name,
-        "regionCode": region,
-        "operatingSystem": "Linux",
-        "tenancy": "Shared",
-        "preInstalledSw": "NA",
-        "capacitystatus": "Used",
-    }
-    filters = [{"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in wanted.items()]
-    try:
-        with errors("prices"):
-            answer = aws.client("pricing", NO_RETRY).get_products(ServiceCode="AmazonEC2", Filters=filters)
-    except CloudError:
-        return None
-    for text in answer.get("PriceList", ()):
-        for term in json.loads(text).get("terms", {}).get("OnDemand", {}).values():
-            for dimension in term["priceDimensions"].values():
-                if float(usd := dimension["pricePerUnit"].get("USD", "0")) > 0:
-                    return micro_usd(usd)
-    return None
-
-
-def _spot(aws: Clients, site: Site, now: datetime) -> dict[tuple[str, str], int] | Unread:
-    try:
-        with errors("spot prices"):
-            pages = (
-                aws.client("ec2")
-                .get_paginator("describe_spot_price_history")
-                .paginate(
-                    InstanceTypes=list(site.types),
-                    ProductDescriptions=["Linux/UNIX"],
-                    Filters=[{"Name": "availability-zone", "Values": list(site.zones)}],
-                    StartTime=now - timedelta(hours=1),
-                    EndTime=now,
-                )
-            )
-            newest: dict[tuple[str, str], tuple[datetime, int]] = {}
-            for page in pages:
-                for entry in page["SpotPriceHistory"]:
-                    key = (entry["InstanceType"], entry["AvailabilityZone"])
-                    if key[0] not in site.types or key[1] not in site.zones:
-                        continue
-                    row = (entry["Timestamp"], micro_usd(entry["SpotPrice"]))
-                    newest[key] = max(newest.get(key, row), row)
-    except CloudError as error:
-        return Unread(_short(error))
-    return {key: price for key, (_, price) in newest.items()}
 
 
 def _quotas(aws: Clients, site: Site) -> dict[tuple[str, str], Quota | Unread]:
@@ -264,51 +197,6 @@ def _quota(aws: Clients, group: str, life: str) -> Quota | Unread:
                 ServiceCode="ec2", QuotaCode=code
             )
     except CloudError as error:
-        return Unread(_short(error))
+        return Unread(short(error))
     quota = answer["Quota"]
     return Quota(code, quota.get("QuotaName", code), float(quota["Value"]))
-
-
-def _denied(aws: Clients, site: Site, account: str, identity: str) -> tuple[str, ...] | Unread:
-    """Actions of the user policy that IAM's simulator refuses for this identity."""
-    if identity.endswith(":root"):
-        return ()
-    source = identity
-    if ":assumed-role/" in identity:  # the role behind the session; its path is not told
-        partition, role = identity.split(":")[1], identity.split("/")[1]
-        source = f"arn:{partition}:iam::{account}:role/{role}"
-    iam = aws.client("iam", NO_RETRY)
-    refused: list[str] = []
-    for statement in user_policy(names_of(site, account), site.bucket is None)["Statement"]:
-        if "Condition" in statement:  # the simulator knows nothing of our tags
-            continue
-        # Wildcards are no resources: anything that they match stands for them.
-        resources = (
-            [] if statement["Resource"] == ["*"] else [r.replace("*", "x") for r in statement["Resource"]]
-        )
-        actions = [action for action in statement["Action"] if not action.endswith("*")]
-        try:
-            with errors("IAM's simulator"):
-                refused += _refused(iam, source, actions, resources)
-        except CloudError as error:
-            return Unread(_short(error))
-    return tuple(dict.fromkeys(refused))
-
-
-def _short(error: CloudError, most: int = 160) -> str:
-    """A sentence of an error, without the page that it may quote."""
-    text = " ".join(str(error).split())
-    return text if len(text) <= most else text[: most - 3] + "..."
-
-
-def _refused(iam: Any, source: str, actions: Sequence[str], resources: Sequence[str]) -> tuple[str, ...]:
-    where = {"ResourceArns": list(resources)} if resources else {}
-    results = iam.get_paginator("simulate_principal_policy").paginate(
-        PolicySourceArn=source, ActionNames=list(actions), **where
-    )
-    return tuple(
-        result["EvalActionName"]
-        for page in results
-        for result in page["EvaluationResults"]
-        if result["EvalDecision"] != "allowed"
-    )

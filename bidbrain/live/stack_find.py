@@ -15,6 +15,7 @@ from bidbrain.live.stack_policies import Names
 from bidbrain.live.template import digest_of
 
 WHOLE = digest_of({})
+NO_RETRY = 1  # attempts at what one often may not ask, or a stand-in does not know
 ALIVE = ["pending", "running", "stopping", "stopped", "shutting-down"]
 MISSING = {
     "404",
