@@ -37,7 +37,8 @@ PLAN = [
 
 def job(base: Mapping[str, Any], **more: Any) -> dict[str, Any]:
     machines = {"reliable": 1, "transient": 2, "max": 8}
-    return {"clocks": 30, "slices": 8, "machines": machines, "stage_thresholds": [1, 3], **base, **more}
+    stages = {"stage": "thresholds", "stage_thresholds": [1, 3]}
+    return {"clocks": 30, "slices": 8, "machines": machines, **stages, **base, **more}
 
 
 @pytest.mark.parametrize("base", [MF, MLR], ids=["mf", "mlr"])

@@ -53,7 +53,8 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 
 def job(base: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-    return {"clocks": 24, "slices": 8, "stage_thresholds": [1, 3], **base, **more}
+    stages = {"stage": "thresholds", "stage_thresholds": [1, 3]}
+    return {"clocks": 24, "slices": 8, **stages, **base, **more}
 
 
 def train(cluster: LocalCluster, values: dict[str, Any], out: Path) -> Result:

@@ -40,6 +40,7 @@ def job(clocks: int = 100, more: dict[str, Any] | None = None, **market: Any) ->
         "clocks_per_pass": 4,
         "slices": 16,
         "machines": {"reliable": 1, "max": 7},
+        "stage": "thresholds",
         "stage_thresholds": [1, 3],
         "cuts": {"every_s": 0.1},
         "market": {**MARKET, **market},

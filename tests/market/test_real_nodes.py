@@ -26,6 +26,7 @@ SMALL: dict[str, Any] = {
     "clocks_per_pass": 4,
     "slices": 8,
     "machines": {"reliable": 1, "max": 4},
+    "stage": "thresholds",
     "stage_thresholds": [1, 2],
     "cuts": {"every_s": 0.3},
     "verify": True,
