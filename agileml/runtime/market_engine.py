@@ -65,6 +65,7 @@ class MarketEngine:
         self._kinds: dict[str, str] = {}  # machine id -> type, for ever
         self._given_up: set[str] = set()  # machine ids
         self._completed = 0
+        self.has_begun = False  # the run has had machines to work on
         self._measured, self._measured_s = Measured(), 0.0
         self._is_stopping = False
         self._finished_s: int | None = None
@@ -185,6 +186,8 @@ class MarketEngine:
             if kind == "notice":
                 names = {name: self._machine_of.get(node_of(name)) for name in fields["machines"]}
                 self._run.planned |= {name for name, own in names.items() if own in self._given_up}
+            elif kind == "view":
+                self.has_begun = True
             elif kind == "clock":
                 self._completed = max(self._completed, fields["clock"])
             clock = self._run.noted(kind, at_s, fields)

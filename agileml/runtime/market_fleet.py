@@ -14,7 +14,7 @@ from agileml.core.plan import Fault
 from agileml.errors import RunError
 from agileml.market_config import Ec2
 from agileml.run_folder import RunFolder
-from agileml.runtime.fleet import FleetEvent
+from agileml.runtime.fleet import FleetEvent, Stopping
 from agileml.runtime.market_bill import Bill, bill_of
 from agileml.runtime.market_engine import MarketEngine, Pace
 from agileml.runtime.market_service import FOLDER, Ground, NotGivenBackError, OpenMarket
@@ -90,7 +90,10 @@ class MarketFleet:
             assert self._folder is not None
             self._market = OpenMarket(self._setup, self._ground, self.engine, self._journal, self._folder)
             self._market.start()
-        return self.engine.events()
+        events = self.engine.events()
+        if not self.engine.has_begun and any(isinstance(event, Stopping) for event in events):
+            raise RunError("market: the job ends before its first clock, there is no result")
+        return events
 
     def release(self, node_id: str) -> None:
         """The run holds nothing on it: the market may have it back."""

@@ -93,6 +93,17 @@ def test_a_budget_ends_the_job_with_a_checkpoint_and_its_own_code(tmp_path: Path
     assert again.run().sha256 == reference(again.config)
 
 
+def test_a_budget_that_is_gone_before_the_first_clock_leaves_nothing(tmp_path: Path) -> None:
+    """The reliable machine's hour fits, but not the reserve."""
+    values = job(400, {"checkpoint": {"path": str(tmp_path / "checkpoints")}}, budget_usd=0.21)
+    rig = MarketRig(values, tmp_path)
+    with pytest.raises(RunError, match="before its first clock"):
+        rig.run()
+    assert rig.fleet.outcome is not None
+    assert rig.fleet.outcome.closing.code == EXIT_BUDGET
+    assert rig.fleet.outcome.bill.micro_usd < 210_000
+
+
 def test_a_history_that_ends_before_the_job_ends_it_with_its_own_code(tmp_path: Path) -> None:
     ran = MarketRig(job(800, hours=1, job_hours=8.0), tmp_path).run()
     assert ran.outcome.closing.code == EXIT_MARKET_CLOSED
