@@ -186,16 +186,6 @@ class Transport:
             self._poll_items.append((link.socket, zmq.POLLOUT))
         return True
 
-    def take_back(self, name: str) -> None:
-        """Drop what is queued for a peer, as far as it has not left: nobody wants it any more.
-
-        Its connection is made anew, since libzmq gives back nothing; where little was sent, nothing is done.
-        """
-        lanes = self._links.get(name)
-        if lanes is not None and name not in self._lost and lanes.bulk.may_have_backlog:
-            self._reset(name, lanes.bulk)
-            lanes.bulk.open()
-
     def receive(self, timeout_s: float | None = None) -> list[Event]:
         """Give what has come, in order per peer; wait for it up to timeout_s (None: for ever), or until `wake`.
 

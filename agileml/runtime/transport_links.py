@@ -15,8 +15,6 @@ from agileml.runtime import transport_wire as wire
 PIPE_MESSAGES = 64
 ZERO_COPY_BYTES = 256 << 10  # below, copying costs less than telling Python that the memory is free again
 EXPRESS_BYTES = 32 << 10  # of a message's arrays: up to here it may overtake what is larger
-BACKLOG_BYTES = 1 << 20  # queued in one go, so that some of it may still be here
-BACKLOG_S = 10.0  # after so long without a message it is gone
 
 
 class Link:
@@ -45,8 +43,6 @@ class Link:
         self._waiting_bytes = 0
         self._number = 0
         self._id = 0
-        self._burst_bytes = 0
-        self._sent_s = 0.0
         self.socket: Any = None
         self.open()
 
@@ -62,13 +58,6 @@ class Link:
             self._id = max(self._id, time.time_ns() >> 21 << 23) + secrets.randbits(23) + 1
             self._origin = wire.Origin(self._sender, self._recipient, self._id, self._express)
             self._number = 0
-            self._burst_bytes = 0
-
-    @property
-    def may_have_backlog(self) -> bool:
-        """Whether some of what was sent may still be queued, here or in libzmq, which does not tell."""
-        recent = time.monotonic() - self._sent_s < BACKLOG_S
-        return self.socket is not None and (self.waits or (recent and self._burst_bytes >= BACKLOG_BYTES))
 
     def send(self, header: bytes, arrays: Sequence[np.ndarray]) -> bool:
         """Queue a message, whole or not at all; False when the queue is full."""
@@ -76,10 +65,6 @@ class Link:
         if self._waiting and self._waiting_bytes >= self._queue_limit_bytes:
             return False
         self._number += 1
-        now_s = time.monotonic()
-        self._burst_bytes *= now_s - self._sent_s < BACKLOG_S
-        self._burst_bytes += sum(array.nbytes for array in arrays)
-        self._sent_s = now_s
         for frames in wire.cut(self._origin, self._number, header, arrays, self._frame_bytes):
             if self._waiting or not self._push(frames):
                 self._waiting.append((self._number, frames))

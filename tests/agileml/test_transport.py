@@ -62,25 +62,6 @@ def test_it_says_from_whom_parts_of_a_large_message_came(pair: tuple[Transport, 
     assert b.sending() == set(), "once"
 
 
-def test_what_is_taken_back_is_not_delivered_after_what_is_sent_next(
-    pair: tuple[Transport, Transport],
-) -> None:
-    a, b = pair
-    assert a.send("b", b"small")
-    a.take_back("b")
-    assert gather(b, lambda events: bool(received(events)), a), "little was queued: nothing is taken back"
-    for number in range(400):
-        assert a.send("b", b"old %d" % number, [np.zeros(4 * FRAME_BYTES, np.uint8)])
-    a.take_back("b")
-    assert a.send("b", b"new", [np.ones(4 * FRAME_BYTES, np.uint8)])
-    events = gather(b, lambda events: any(event.header == b"new" for event in received(events)), a)
-    events += b.receive(0.2)
-    headers = [event.header for event in received(events)]
-    assert headers[-1] == b"new"
-    assert headers[:-1] == [b"old %d" % number for number in range(len(headers) - 1)]
-    assert len(headers) < 400
-
-
 @pytest.mark.parametrize("node_ip", [HERE, ELSEWHERE])
 def test_arrays_of_any_size_come_back_from_another_process(folder: Path, node_ip: str) -> None:
     rng = np.random.default_rng(1)
