@@ -8,12 +8,13 @@ import numpy as np
 
 from agileml.core.commands import Leave, LoadSlices, Send
 from agileml.core.fold import Contribution
-from agileml.core.layout import Dense
+from agileml.core.layout import Dense, Sparse
 from agileml.core.messages import (
     CONTROLLER,
     Ack,
     Announce,
     Behind,
+    Copy,
     Fetch,
     Heard,
     Installed,
@@ -23,6 +24,8 @@ from agileml.core.messages import (
     Missed,
     NameCut,
     Params,
+    Part,
+    PartRefused,
     Prepare,
     Promise,
     Pull,
@@ -67,6 +70,7 @@ class Cluster:
         }
         self.heard = []
         self.left = []
+        self.parts = []  # what went between the two of cuts and shards
 
     def tell(self, to, message, sender=CONTROLLER):
         queue = deque([(sender, to, message)])
@@ -77,6 +81,8 @@ class Cluster:
                 continue
             for command in self.nodes[to].handle(sender, message, 1.0):
                 if isinstance(command, Send):
+                    if isinstance(command.message, Part | PartRefused | Copy):
+                        self.parts.append(command.message)
                     queue.append((to, command.to, command.message))
                 else:
                     self.left.append((to, command))
@@ -123,6 +129,14 @@ class Cluster:
     def clock(self, to, epoch, clock):
         for unit in (0, 1):
             self.push(to, epoch, clock, unit)
+
+    def rows(self, to, epoch, clock, rows):
+        """A clock that changes these rows of the table `sparse`."""
+        for unit in (0, 1):
+            at = np.array(rows[unit::2], np.int32)
+            block = Sparse(at, np.full((len(at), 3), 1.5, np.float32))
+            contribution = Contribution((None, None, block if len(at) else None))
+            self.tell(to, Push(epoch, 0, clock, span(unit, unit + 1), contribution), "x")
 
     def pull(self, to, epoch, clock):
         self.tell(to, Pull(epoch, 0, clock, ROWS), "x")
@@ -239,6 +253,48 @@ def test_a_cut_goes_to_the_backup_and_survives_its_owner():
     view = cluster.view(2, "b", base=2, timeline=2, committed=committed)
     cluster.tell("b", Announce(view, 10))
     assert [m.version for m in cluster.pull("b", 2, 2)] == [2]
+
+
+def test_cuts_and_moves_take_what_changed_since_the_committed_cut():
+    cluster = Cluster()
+    cluster.start()
+    cluster.tell("a", NameCut(1, INITIAL, 1))
+    cluster.rows("a", 1, 0, [1, 4])
+    assert cluster.parts[-1].only is None, "the backup has nothing yet"
+    for name in "ab":
+        cluster.tell(name, NameCut(1, CutId(1, 1), 2))
+    cluster.rows("a", 1, 1, [4, 6, 9])
+    part = cluster.parts[-1]
+    assert (part.only.base, part.only.by_table[2].tolist()) == (CutId(1, 1), [4, 6, 9])
+    cluster.rows("a", 1, 2, [0])  # the cut at clock 2 is aborted by a change that moves the partition
+    for name in "ab":
+        cluster.tell(name, Prepare(2, 1, CutId(1, 1)))
+    cluster.tell("b", Fetch(2, 0, Role.OWNER, CutId(1, 1), Source(Kind.SHARD, "a")))
+    copy = cluster.parts[-1].copy
+    assert copy.only.by_table[2].tolist() == [0, 4, 6, 9] and len(copy.cut.blocks[2]) == 4
+    view = cluster.view(2, "b", base=3, committed=CutId(1, 1), open=())
+    expected = cluster.nodes["a"].server._copies[0][1].blocks[2]
+    cluster.tell("b", Announce(view, 10))
+    (answer,) = cluster.pull("b", 2, 3)
+    assert (answer.blocks[2] == expected).all()
+    cluster.tell("b", NameCut(2, CutId(1, 1), 4))
+    cluster.rows("b", 2, 3, [8])
+    assert cluster.nodes["b"].backup._arriving[0].only.by_table[2].tolist() == [0, 4, 6, 8, 9]
+
+
+def test_a_backup_that_lacks_the_committed_cut_gets_the_next_one_whole():
+    cluster = Cluster()
+    cluster.start()
+    cluster.tell("a", NameCut(1, INITIAL, 1))
+    cluster.rows("a", 1, 0, [1])
+    for name in "ab":
+        cluster.tell(name, NameCut(1, CutId(1, 1), 2))
+    cluster.nodes["b"].backup._cuts.clear()  # a part that no machine has is left out of a change
+    cluster.rows("a", 1, 1, [2])
+    relative, refused, whole = cluster.parts[-3:]
+    assert relative.only is not None and refused == PartRefused(1, 0, 2) and whole.only is None
+    assert (whole.cut.blocks[2] == cluster.nodes["a"].server._copies[0][1].blocks[2]).all()
+    assert [m for _, m in cluster.take(Stored)][-1] == Stored(1, 0, 2)
 
 
 def test_a_cut_that_was_passed_is_reported_as_missed():
