@@ -6,7 +6,7 @@ Everything that a user may have got wrong is said here, before anything is start
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,13 +24,11 @@ from bidbrain.live.cloud import Cloud
 from bidbrain.live.dry_run import BudgetError, DryRun, dry_run
 from bidbrain.live.guards import Guards
 from bidbrain.live.job import Plan
-from bidbrain.live.quick import QuickProteus
 from bidbrain.live.replay import InstantLauncher
 from bidbrain.live.replay import Replay as ReplayedMarket
 from bidbrain.machines import UnknownTypeError, types_at
 from bidbrain.money import HOUR_S, micro_usd
 from bidbrain.plan import choose_markets, make_setting
-from bidbrain.policy.base import Policy
 from bidbrain.policy.registry import Scheme, Training, UnknownSchemeError, find_scheme
 from bidbrain.pool_plan import make_pool_plan
 from bidbrain.readers import HistoryError, read_history
@@ -114,7 +112,7 @@ def set_up(config: JobConfig, name: str, run: str, now_s: int) -> MarketSetup:
         job,
         market.policy,
         live,
-        _policy(market.policy, scheme, live, start_s),
+        scheme.live(live, start_s),
         start_s,
         with_reliable=scheme.training is not Training.STEADY,
         guards=guards,
@@ -254,11 +252,6 @@ def _scheme(name: str) -> Scheme:
             f"found {name}, expected a policy for a running job ({why})", key=("market", "policy")
         )
     return scheme
-
-
-def _policy(name: str, scheme: Scheme, setting: Setting, start_s: int) -> Policy:
-    make: Callable[[Setting, int], Policy] = QuickProteus if name == "proteus" else scheme.make
-    return make(setting, start_s)
 
 
 def _unit_s(config: JobConfig, setting: Setting) -> float:
