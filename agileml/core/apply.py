@@ -57,18 +57,20 @@ def apply_total(
     *,
     in_place: bool,
     state_in_place: bool = False,
+    into: Sequence[Array | None] | None = None,
 ) -> Applied:
     """Apply the sum of all updates of `clock` (0-based) to the blocks of a partition.
 
     A table of gradients takes one step of the optimizer, a table of steps gets the sum added. A table that no unit
     updated stays as it is, and so do, with their optimizer state, the untouched rows of a sparse one.
     `in_place` is for dense tables: their arrays are overwritten, else `blocks` stay readable, and `state` unless
-    `state_in_place`. Sparse tables and their state are always overwritten.
+    `state_in_place`. Sparse tables and their state are always overwritten. `into`: arrays for dense tables' new blocks.
     """
     new_blocks: list[Array] = []
     new_state: list[State] = []
     undo: list[Undo | None] = []
-    for table, block, slots, update in zip(tables, blocks, state, total.blocks, strict=True):
+    rooms = into or [None] * len(tables)
+    for table, block, slots, update, room in zip(tables, blocks, state, total.blocks, rooms, strict=True):
         before = None
         if isinstance(update, Sparse):
             assert table.sparse, table
@@ -76,7 +78,8 @@ def apply_total(
         elif isinstance(update, Dense):
             assert not table.sparse, table
             own_state = in_place or state_in_place
-            block, slots = _apply_whole(table, block, slots, update, clock, optimizer, in_place, own_state)
+            room = block if in_place else room
+            block, slots = _apply_whole(table, block, slots, update, clock, optimizer, room, own_state)
         new_blocks.append(block)
         new_state.append(slots)
         undo.append(before)
@@ -90,13 +93,13 @@ def _apply_whole(
     update: Dense,
     clock: int,
     optimizer: Optimizer,
-    in_place: bool,
+    into: Array | None,
     own_state: bool,
 ) -> tuple[Array, State]:
     if table.update is Update.STEP:
-        return np.add(block, update.values, out=block if in_place else None), state
+        return np.add(block, update.values, out=into), state
     return take_step(
-        optimizer, clock, block, update.values, state, in_place=in_place, state_in_place=own_state
+        optimizer, clock, block, update.values, state, in_place=False, state_in_place=own_state, into=into
     )
 
 

@@ -236,9 +236,15 @@ def take_step(
     *,
     in_place: bool,
     state_in_place: bool = False,
+    into: Array | None = None,
 ) -> tuple[Array, list[Array]]:
-    """One step over a flat block; returns the new parameters and state, new arrays unless (each) `in_place`."""
-    new_parameters = parameters if in_place else np.empty_like(parameters)
+    """One step over a flat block; returns the new parameters and state, new arrays unless (each) `in_place`.
+
+    `into`: an array for the new parameters, if there is one already.
+    """
+    if in_place:
+        into = parameters
+    new_parameters = np.empty_like(parameters) if into is None else into
     new_state = state if in_place or state_in_place else [np.empty_like(array) for array in state]
     # numba compiles read-only arrays (what came over the network) and others apart: read through read-only views only.
     algorithm.step(

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from agileml.application import Array
+from agileml.core.arena import Arena
+from agileml.core.exchange import Exchange
 from agileml.core.job import Job
 from agileml.core.messages import (
     CONTROLLER,
@@ -65,6 +68,7 @@ class Server:
         self.me = me
         self.job = job
         self._stores = stores
+        self._arena = Arena(job.layout) if job.exchange is Exchange.ALLREDUCE else None
         self.limit = 0  # clocks >= limit may not start (partition 0 alone watches it)
         self._send = send
         self._view: View | None = None
@@ -230,6 +234,9 @@ class Server:
         self._next = None
         self._waiting.clear()
         self._unacked.clear()
+        if self._arena is not None:
+            # After a rollback the same versions come again, and these may still be read.
+            self._arena = Arena(self.job.layout)
         self._copies = {
             p: {message.tag: copies[message.tag]}
             for p, copies in self._copies.items()
@@ -275,10 +282,17 @@ class Server:
     def install(self, message: Fetch, copy: ShardCopy) -> None:
         """Stage a copy under a new epoch."""
         shard = Shard.restored(self.job, copy)
+        if self._arena is not None:
+            shard.room = partial(self._room, message.partition)
         if message.source.kind not in (Kind.SHARD, Kind.INITIAL):  # the start is made anew when it is needed
             shard.begin_from(message.committed)
         self._copies.setdefault(message.partition, {})[message.epoch] = shard
         self._send(CONTROLLER, Installed(message.epoch, message.partition, Role.OWNER))
+
+    def _room(self, partition: int, version: int) -> tuple[Array | None, ...]:
+        """Where a replica's blocks of a version go: side by side with the other partitions'."""
+        assert self._arena is not None
+        return self._arena.blocks(partition, version)
 
     def stored_cut(self, partition: int, source: Source) -> Cut:
         """A cut that comes from no machine: initial values, or a checkpoint."""

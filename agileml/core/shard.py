@@ -8,7 +8,7 @@ place, so whatever leaves the shard is a copy.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -46,6 +46,8 @@ class Shard:
         self._open: CutMark | None = None
         self._part: tuple[Cut, Rows | None] | None = None  # of the open cut, until its backup has it
         self.cut_at: CutId | None = None
+        self.room: Callable[[int], Sequence[Array | None]] | None = None  # where blocks of a version go
+        self._apart: tuple[int, tuple[Array, ...]] = (-1, ())  # a version's blocks in memory of their own
         self._losses: dict[int, tuple[float, int]] = {}  # of clocks that are applied on arrival
 
     # -- reading --------------------------------------------------------------------------------------------
@@ -154,6 +156,7 @@ class Shard:
             job.optimizer,
             in_place=False,
             state_in_place=self._owns_state,
+            into=self.room(clock + 1) if self.room else None,
         )
         self.blocks, self.state = applied.blocks, applied.state
         if (mark := self._open or self._base) is not None:
@@ -169,6 +172,7 @@ class Shard:
     def _advance(self, loss: float, examples: int, now_s: float) -> None:
         self.progress.append(Progress(self.version, loss, examples, now_s))
         self.version += 1
+        self._apart = (-1, ())
         if self.cut_at and self.version == self.cut_at.clock:
             self.take_cut(self.cut_at)
 
@@ -259,7 +263,17 @@ class Shard:
         slots = range(self.job.optimizer.slots)
         state = tuple(own([arrays[slot] if arrays else empty for arrays in self.state]) for slot in slots)
         counted = tuple((clock, tuple(sorted(self.counted[clock]))) for clock in sorted(self.counted))
-        return Cut(self.version, own(self.blocks), state, counted, tuple(self.progress))
+        return Cut(self.version, own(self._blocks_apart()), state, counted, tuple(self.progress))
+
+    def _blocks_apart(self) -> tuple[Array, ...]:
+        """The blocks, those of dense tables without the rest of the memory that they lie in."""
+        if self.room is None:
+            return self.blocks
+        if self._apart[0] != self.version:
+            tables = self.job.layout.tables
+            apart = tuple(b if t.sparse else b.copy() for t, b in zip(tables, self.blocks, strict=True))
+            self._apart = self.version, apart
+        return self._apart[1]
 
     def _own(self, blocks: Sequence[Array]) -> tuple[Array, ...]:
         """Blocks that are this shard's alone: copies of sparse tables, the arrays themselves of dense ones."""

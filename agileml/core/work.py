@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from agileml.application import Application, Array, InputError, Unit
+from agileml.core.arena import joined
 from agileml.core.contract import ContractError, checked_reads, checked_updates
 from agileml.core.fold import Contribution, running_sum, tree_sum
 from agileml.core.layout import Block, Dense, Layout, Sparse
@@ -121,6 +122,8 @@ class Work:
                 whole = pieces[0].view()
             elif table.sparse:
                 whole = np.concatenate(pieces)
+            elif (found := joined(pieces)) is not None:  # all of it is on this machine already
+                whole = found
             else:
                 whole = self._whole(index)
                 for partition, piece in enumerate(pieces):
