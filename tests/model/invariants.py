@@ -42,11 +42,11 @@ def check_commit(simulation: Simulation, record: Record) -> None:
     """The committed cut never goes back, is never ahead of a version, and is whole at the backups."""
     committed = record.committed
     before = simulation.newest_record()
+    view = record.view
     assert committed >= simulation.committed, (committed, simulation.committed)
     if committed == simulation.committed:
         return
     simulation.committed = committed
-    view = record.view
     assert view is not None
     if before is None or before.view != view:  # everyone goes back to a checkpoint
         is_worse = before is not None and before.committed.clock > committed.clock
@@ -61,6 +61,7 @@ def check_commit(simulation: Simulation, record: Record) -> None:
         cut = backup.arrived(partition) or backup.cut(partition)
         assert cut is not None, (partition, node, committed)
         assert cut.clock == committed.clock, (partition, node, committed, cut.clock)
+        simulation.kept.add((committed, partition, node))
         check_counts(simulation.job, partition, cut)
         owner = simulation.nodes[view.owner[partition]]
         if not owner.is_dead:
@@ -76,7 +77,9 @@ def check_given_up(simulation: Simulation, view: View, committed: CutId) -> None
     """
     members = [simulation.nodes[name] for name in view.members]
     alive = [node for node in members if not simulation.is_lost_to_controller(node)]
-    for partition in range(simulation.job.layout.partitions):
+    for partition, backup in enumerate(view.backup):
+        if (committed, partition, backup) in simulation.kept and simulation.nodes[backup] in alive:
+            continue  # it had the part when the cut was committed, and has been its backup since then
         backed_up = any(n.node.backup.committed == committed and n.node.backup.cut(partition) for n in alive)
         copies = [n.node.server._copies.get(partition, {}).values() for n in alive]
         if not backed_up and not any(committed in shard.own_cuts for held in copies for shard in held):

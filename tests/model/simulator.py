@@ -163,6 +163,7 @@ class Simulation:
         self.messages = 0
         self.acceptors: dict[tuple[int, int], str] = {}
         self.committed = INITIAL
+        self.kept: set[tuple[CutId, int, str]] = set()  # committed parts, by partition and backup
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._sequence = 0
         self._cuts_until_s = 0.0  # until then some machine is cut off
@@ -427,6 +428,8 @@ class Simulation:
         if record.view is not None and (before is None or before.view != record.view):
             check_view(self.job, record.view)
         check_commit(self, record)
+        if record.view is not None:  # whoever is no backup of a partition any more may drop its part
+            self.kept = {kept for kept in self.kept if record.view.backup[kept[1]] == kept[2]}
         self.store[command.number] = command.text
         self.tell(simulated, Persisted(command.number))
 
