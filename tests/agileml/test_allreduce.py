@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 from agileml.config import ConfigError, from_values
@@ -143,3 +145,22 @@ def test_what_a_ring_sends_is_counted(tmp_path: Path) -> None:
     parameters = 4 * sum(table.rows * table.columns for table in rig.spec.build().tables())
     for machine in rig.machines.values():
         assert machine.bytes_sent()["push"] == pytest.approx(10 * 2 * 2 / 3 * parameters, rel=0.01)
+
+
+@pytest.mark.slow
+def test_twenty_four_changes_lose_nothing_and_leak_nothing(tmp_path: Path) -> None:
+    plan = []
+    for index in range(12):
+        plan.append({"at_clock": 6 * index + 4, "join": 1})
+        plan.append({"at_clock": 6 * index + 7, "notice": 1, "warning_s": 30})
+    values = job(clocks=80, plan=plan)
+    process = psutil.Process()
+    before = process.num_fds()
+    ran = FaultRig(values, tmp_path).finish()
+    np.testing.assert_allclose(losses(ran), reference(values), rtol=1e-3)
+    views = ran.of("view")
+    assert len(views) == 25
+    assert not any(view["redone"] or view["rolled_back"] for view in views)
+    assert [clock["clock"] for clock in ran.of("clock")] == list(range(1, 81))
+    assert not [thread.name for thread in threading.enumerate() if thread.name == "all-reduce"]
+    assert process.num_fds() <= before + 8
