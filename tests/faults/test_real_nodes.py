@@ -101,6 +101,7 @@ def test_a_process_that_is_killed_alone_is_replaced_and_counted(
     tiers = result.summary["machines"]
     assert sum(tier["lost"] for tier in tiers.values()) == 1, (lost, tiers)
     assert sum(tier["joined"] for tier in tiers.values()) == 1
+    assert result.summary["failures"] == 1
 
 
 DRIVER = [sys.executable, "-m", "agileml.cli", "run", "configs/mlr.yaml"]

@@ -58,6 +58,7 @@ class Exits(Application):
         return {}
 
 
+@pytest.mark.slow
 def test_one_exit_is_survived_and_a_lost_machine_is_none(local_cluster: LocalCluster, tmp_path: Path) -> None:
     application = Exits(tmp_path / "left", once=True)
     values = {**JOB, "max_failures": 1, "plan": [{"at_clock": 15, "kill_many": "all"}]}
