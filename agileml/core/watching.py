@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from statistics import fmean, median
@@ -29,6 +30,7 @@ from agileml.core.view import NOBODY, View
 from straggler.coverage import aligned_subtrees, members
 
 STAGES = (1, 2, 3)
+MOST_CLOCKS = 256  # of a window; more are done between two reports of a machine only if they are very short
 LEAST_CHANGE_S = 0.5  # what a change costs at least, with the clocks that find their pace again
 
 
@@ -46,7 +48,7 @@ class Watching:
     def _open(self, epoch: int) -> None:
         self._epoch = epoch
         self._to_skip = self._auto.patience.settle
-        self._clocks_s: list[float] = []
+        self._clocks_s: deque[float] = deque(maxlen=MOST_CLOCKS)
         self._first: dict[str, Measured] = {}
         self._last: dict[str, Measured] = {}
 
@@ -79,7 +81,7 @@ class Watching:
         control, view = self._control, self._control.view
         if self._patience is None or view is None or view.epoch != self._epoch or not control.is_quiet:
             return False
-        if len(self._clocks_s) < self._patience.clocks:
+        if len(self._clocks_s) < self._patience.clocks or not view.member_set <= self._last.keys():
             return False
         machines = control.members.machines(view.member_set)
         if not machines.transient or {*machines.reliable, *machines.transient} != view.member_set:
@@ -97,10 +99,8 @@ class Watching:
         return decision is not None and self._follow(decision, clock_s, predicted)
 
     def _observed(self, view: View, mean_s: float, clock_s: float) -> Observed | None:
-        """What the machines counted, per clock; None while reports are missing that span most of the window."""
+        """What the machines counted, per clock; None until their reports span most of the window."""
         window_s = mean_s * len(self._clocks_s)
-        if not set(view.members) <= set(self._last):
-            return None
         spans = {node: self._last[node].at_s - self._first[node].at_s for node in view.members}
         if min(spans.values()) < window_s / 2:
             return None
