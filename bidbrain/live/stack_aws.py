@@ -32,12 +32,13 @@ from bidbrain.live.stack import (
     tags_of,
     template_content,
 )
-from bidbrain.live.stack_find import Clients, code_of, find, named, tag_map
+from bidbrain.live.stack_find import MISSING, Clients, code_of, find, named, tag_map
 from bidbrain.live.stack_policies import head_policy, node_policy, queue_policy, trust_policy
 from bidbrain.live.template import ensure_template
 
 MESSAGES_S = 3600  # a notice that nobody has read for so long is no news
 PROFILE_WAIT_S = 90  # until EC2 knows a new instance profile
+LAG_S = 90  # until what was made is known to all of AWS
 POLL_S = 5.0
 LINKED = ("spot.amazonaws.com", "ec2fleet.amazonaws.com")
 
@@ -87,28 +88,51 @@ class Builder:
             self._linked_roles()
         found = self._look()
         for index in range(len(desired(self._site, self.ground))):
+            found = self._bring(index, found, tell)
+        assert self._named.head_id is not None
+        assert self._named.head_ip is not None
+        return Head(self._named.head_id, self._named.head_ip)
+
+    def _bring(self, index: int, found: tuple[Found, ...], tell: Tell) -> tuple[Found, ...]:
+        """One part into being; what was found, or is found now. What was just made may not be known everywhere yet."""
+        from botocore.exceptions import ClientError
+
+        waited_s = 0.0
+        while True:
             resource = desired(self._site, self.ground)[index]
             (step,) = steps([resource], found)
-            tell(step)
+            if not waited_s:
+                tell(step)
             if step.action is Action.KEEP:
-                continue
+                return found
             with errors(f"{step.kind} {step.name}"):
-                self._make(step, resource)
-            if resource.kind in NAMED:
-                found = self._look()
-        return self._head()
+                try:
+                    self._make(step, resource)
+                    return self._look_for(resource) if resource.kind in NAMED else found
+                except ClientError as error:
+                    if code_of(error) not in MISSING or waited_s >= LAG_S:
+                        raise
+            self._sleep(POLL_S)
+            waited_s += POLL_S
+            found = self._look()
+
+    def _look_for(self, resource: Resource) -> tuple[Found, ...]:
+        """What is found once this part is listed. Raises StackError if it is not for too long."""
+        waited_s = 0.0
+        while True:
+            found = self._look()
+            if any((each.kind, each.name) == (resource.kind, resource.name) for each in found):
+                return found
+            if waited_s >= LAG_S:
+                raise StackError(f"{resource.kind} {resource.name}: made, and not listed after {LAG_S:.0f} s")
+            self._sleep(POLL_S)
+            waited_s += POLL_S
 
     def _look(self) -> tuple[Found, ...]:
         found = find(self._aws, self._site, self.ground.account)
         self._named = named(self._aws, found)
         self.ground = replace(self.ground, group_id=self._named.group_id, head_ip=self._named.head_ip)
         return found
-
-    def _head(self) -> Head:
-        self._look()
-        assert self._named.head_id is not None
-        assert self._named.head_ip is not None
-        return Head(self._named.head_id, self._named.head_ip)
 
     def _tags(self, part: str, resource: Resource | None = None) -> list[dict[str, str]]:
         return tag_list(tags_of(self._site, part, None if resource is None else resource.digest))

@@ -240,6 +240,18 @@ def _fleets(ec2: Any, names: Names) -> Iterator[Found]:
     pages = ec2.get_paginator("describe_tags").paginate(Filters=filters)
     ids = [tag["ResourceId"] for page in pages for tag in page["Tags"]]
     for start in range(0, len(ids), 100):
-        for fleet in ec2.describe_fleets(FleetIds=ids[start : start + 100])["Fleets"]:
+        for fleet in _described(ec2, ids[start : start + 100]):
             if not fleet["FleetState"].startswith("deleted"):
                 yield Found(Kind.FLEET, fleet["FleetId"], fleet["FleetId"])
+
+
+def _described(ec2: Any, ids: list[str]) -> list[dict[str, Any]]:
+    """Fleets by id; the tag of one may outlive it, and EC2 answers to none of several where one is unknown."""
+    from botocore.exceptions import ClientError
+
+    try:
+        return list(ec2.describe_fleets(FleetIds=ids)["Fleets"])
+    except ClientError as error:
+        if not code_of(error).startswith("InvalidFleetId"):
+            raise
+    return [] if len(ids) == 1 else [fleet for each in ids for fleet in _described(ec2, [each])]

@@ -134,6 +134,18 @@ def test_ec2_may_not_know_a_new_profile_yet(rig: StackRig) -> None:
     is_whole(rig)
 
 
+def test_what_was_just_made_may_not_be_known_everywhere(rig: StackRig) -> None:
+    rig.aws.late = {
+        "ec2.authorize_security_group_ingress": "InvalidGroup.NotFound",
+        "iam.add_role_to_instance_profile": "NoSuchEntity",
+        "iam.put_role_policy": "NoSuchEntity",
+    }
+    rig.aws.blind_after_launch = 4  # the head is listed late as well
+    rig.up()
+    assert rig.aws.seen["not known yet"] == 3 and not rig.aws.blind and rig.slept_s == (3 + 4) * 5
+    is_whole(rig)
+
+
 def test_somebody_elses_role_is_left_alone(rig: StackRig) -> None:
     iam, name = rig.plain.client("iam"), f"proteus-{rig.site.name}-node"
     iam.create_role(RoleName=name, AssumeRolePolicyDocument="{}")
