@@ -126,6 +126,11 @@ class Application(ABC):
         unit would otherwise wait for, and all machines with it. Nothing unless overridden."""
         return
 
+    def started(self) -> None:
+        """Called when a machine has taken its part of the initial values: what was kept for `initial` alone may go. It
+        is asked for again only if everybody goes back to the start. Nothing unless overridden."""
+        return
+
     def reads(self, unit: Unit, items: Any) -> Mapping[str, Array]:
         """For each sparse table the rows that the unit reads: ascending, distinct, int32 or int64."""
         return {}

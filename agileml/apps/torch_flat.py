@@ -62,6 +62,7 @@ class FlatModule:
 
     def __init__(self, module: nn.Module, source: str) -> None:
         self.module = module
+        self.is_emptied = False  # the module does not hold what it was built with any more
         self.parameters = _trainable(module, source)
         self.dtype = self.parameters[0][1].dtype
         self.pieces = lay_out((name, parameter.shape) for name, parameter in self.parameters)
@@ -112,6 +113,12 @@ class FlatModule:
         array = flat.numpy().reshape(1, -1)
         array.flags.writeable = False
         return array
+
+    def empty(self) -> None:
+        """Let go of the parameters' memory; `point` gives them another."""
+        self.is_emptied = True
+        for _, parameter in self.parameters:
+            parameter.data = torch.zeros(1, dtype=self.dtype).expand(parameter.shape)
 
     def _tensors(self, table: str) -> list[tuple[Piece, Tensor]]:
         if table == PARAMETERS:

@@ -145,8 +145,18 @@ class TorchModule(Application):
 
     def initial(self, table: Table) -> Array:
         # Once units were computed the module holds what they read.
-        fresh = self.flat if "_stepper" not in self.__dict__ else self._built()
+        is_fresh = "_stepper" not in self.__dict__ and not self.flat.is_emptied
+        fresh = self.flat if is_fresh else self._built()
         return fresh.gathered() if table.name == PARAMETERS else fresh.values(table)
+
+    def started(self) -> None:
+        # A machine that only keeps cuts has no use for the module's own parameters; others read those of a clock.
+        if "_stepper" not in self.__dict__ and _TORCH.acquire(blocking=False):
+            try:
+                if "_stepper" not in self.__dict__:
+                    self.flat.empty()
+            finally:
+                _TORCH.release()
 
     def load(self, slice_index: int) -> Share:
         return self.minibatches.share(slice_index)

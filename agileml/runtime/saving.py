@@ -47,6 +47,7 @@ class MachineStores:
     def release(self) -> None:
         """A view is in force: the whole tables are needed no more."""
         self._initial = None
+        self._application.started()
 
     def saved(self, name: CutId, partition: int) -> Cut:
         """A partition's part of a checkpoint. Raises CheckpointError."""

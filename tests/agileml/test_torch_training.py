@@ -265,8 +265,23 @@ def test_the_gradients_memory_is_used_again_once_nobody_has_it() -> None:
 def test_initial_values_do_not_change_with_use() -> None:
     app = application(batch_norm=True)
     before = {table.name: app.initial(table).tobytes() for table in app.tables()}
+    facts = app.describe()
+    app.started()
+    for again in range(2):
+        assert {table.name: app.initial(table).tobytes() for table in app.tables()} == before, again
+        app.started()
+    assert app.describe() == facts
     app.evaluate(train(app, 3))
+    app.started()
     assert {table.name: app.initial(table).tobytes() for table in app.tables()} == before
+
+
+def test_a_machine_that_has_started_holds_no_parameters_of_its_own() -> None:
+    app = application()
+    app.started()
+    assert sum(parameter.untyped_storage().nbytes() for _, parameter in app.flat.parameters) < 100
+    trained = train(app, 2)
+    assert params_sha256(trained) == params_sha256(train(application(), 2))
 
 
 def test_parameters_are_used_where_they_lie() -> None:
