@@ -1,4 +1,4 @@
-"""What a machine does with its node's wishes for sums by all-reduce: torch is imported where there are any."""
+"""What a machine does with its node's wishes for sums by all-reduce: torch is imported where there will be any."""
 
 from __future__ import annotations
 
@@ -36,6 +36,11 @@ class Exchanging:
         self._is_trusted = config.trusted_network
         self._report = report
         self._groups: AllReduce | None = None
+        if config.exchange == "allreduce":
+            # Here and not when it is needed: importing torch takes a second, and a whole group would wait for it.
+            from agileml.runtime.allreduce import AllReduce
+
+            self._groups = AllReduce(me, report)
         self._size = 1  # of the group
 
     def ask(self, command: Command, peers: Mapping[str, Address]) -> int:
@@ -43,10 +48,7 @@ class Exchanging:
 
         Returns the bytes that this machine sends for it: gloo's ring sends 2 (n - 1) / n of what it adds up.
         """
-        if self._groups is None:
-            from agileml.runtime.allreduce import AllReduce
-
-            self._groups = AllReduce(self._me, self._report)
+        assert self._groups is not None, command
         if isinstance(command, Form):
             self._size = len(command.group)
             self._form(self._groups, command, peers)

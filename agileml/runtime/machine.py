@@ -241,7 +241,7 @@ class Machine:
     def _happened(self, event: NodeEvent) -> None:
         started_s = wall_s()
         commands = self.node.happened(event, started_s)
-        if isinstance(event, Computed | Reduced):  # a share of the updates, or all of them, is added up and applied
+        if isinstance(event, Computed | Reduced):  # updates of its own, or of all, are added up at once
             self.node.spent.folded(wall_s() - started_s)
             if self._recorder is not None:
                 self._recorder.add(SERVING, FOLD, event.clock, started_s, wall_s())
