@@ -1,6 +1,6 @@
 """What a machine's process holds, by mode: the formula beside what is measured.
 
-    python benchmarks/bench_memory.py [--quick] [--big] [--megabytes 100] [--only TEXT] [--json]
+    python benchmarks/bench_memory.py [--quick] [--big] [--together] [--megabytes 100] [--only TEXT] [--json]
 
 Every mode runs a multilayer perceptron of `--megabytes` of parameters in fresh processes. An idle worker is the same
 process after a run of a tiny network: everything is imported, compiled and loaded. Measured is how far the resident
@@ -176,8 +176,8 @@ def highest_mb(found: list[float]) -> Iterator[None]:
     thread.join()
 
 
-def serve(pipe: Connection, name: str) -> None:
-    """One machine after the other until None comes; answers with (allocated, resident) MB above what was before."""
+def serve(pipe: Connection, names: list[str]) -> None:
+    """These machines, again and again until None comes; answers with (allocated, resident) MB above what was before."""
     torch.set_num_threads(1)
     while (asked := pipe.recv()) is not None:
         gc.collect()
@@ -185,12 +185,14 @@ def serve(pipe: Connection, name: str) -> None:
         highest = [0.0]
         with highest_mb(highest):
             spec, keys, head = asked
-            machine = Machine(name, spec, spec.build(), "127.0.0.1", keys, head)
-            machine.start()
-            pipe.send(machine.address)
+            machines = [Machine(name, spec, spec.build(), "127.0.0.1", keys, head) for name in names]
+            for machine in machines:
+                machine.start()
+            pipe.send([machine.address for machine in machines])
             pipe.recv()
-            machine.stop()
-        del machine
+            for machine in machines:
+                machine.stop()
+        del machine, machines
         pipe.send((highest[0] - before[0], resident_mb("VmHWM") - before[1]))
 
 
@@ -231,9 +233,9 @@ def run(pipes: list[Connection], mode: Mode, width: int, clocks: int) -> tuple[l
         try:
             for pipe in pipes:
                 pipe.send((spec, keys, head.address))
-            for number, pipe in enumerate(pipes):
+            for number, address in enumerate(address for pipe in pipes for address in pipe.recv()):
                 tier = Tier.RELIABLE if number < mode.reliable else Tier.TRANSIENT
-                head.register(pipe.recv(), NodeUp(f"m{number}", tier, "", True))
+                head.register(address, NodeUp(f"m{number}", tier, "", True))
             ends = ends_of_clocks(head)
         finally:
             for pipe in pipes:
@@ -261,14 +263,18 @@ def ends_of_clocks(head: Head) -> list[float]:
         time.sleep(0.01)
 
 
-def measure(mode: Mode, megabytes: float, clocks: int) -> list[dict[str, Any]]:
-    """Rows of the table: one for the reliable machines and one for the transient ones, the highest of each."""
+def measure(mode: Mode, megabytes: float, clocks: int, *, together: bool) -> list[dict[str, Any]]:
+    """Rows of the table: one for the reliable machines and one for the transient ones, the highest of each.
+
+    `together`: all machines in one process, and one row for their sum.
+    """
     width = round((megabytes * 1e6 / 4 / LAYERS) ** 0.5)
     context = multiprocessing.get_context("spawn")
     pipes, children = [], []
-    for number in range(mode.machines):
+    names = [f"m{number}" for number in range(mode.machines)]
+    for group in [names] if together else [[name] for name in names]:
         ours, theirs = context.Pipe()
-        child = context.Process(target=serve, args=(theirs, f"m{number}"), daemon=True)
+        child = context.Process(target=serve, args=(theirs, group), daemon=True)
         child.start()
         pipes.append(ours)
         children.append(child)
@@ -279,27 +285,37 @@ def measure(mode: Mode, megabytes: float, clocks: int) -> list[dict[str, Any]]:
     for child in children:
         child.join(10)
     whole = (width * width + width) * LAYERS * 4 / 1e6
+    held = [formula(mode, number < mode.reliable, whole) for number in range(mode.machines)]
+    if together:
+        groups = {"all machines": (held, answers)}
+    else:
+        groups = {
+            "reliable": (held[:1], answers[: mode.reliable]),
+            "transient": (held[-1:], answers[mode.reliable :]),
+        }
     rows = []
-    for is_reliable, group in ((True, answers[: mode.reliable]), (False, answers[mode.reliable :])):
-        if group:
-            parts = formula(mode, is_reliable, whole)
-            rows.append(
-                {
-                    "mode": str(mode),
-                    "machine": "reliable" if is_reliable else "transient",
-                    "parts_mb": {name: round(value) for name, value in parts.items() if value},
-                    "formula_mb": round(sum(parts.values())),
-                    "allocated_mb": round(max(allocated for allocated, _ in group)),
-                    "resident_mb": round(max(resident for _, resident in group)),
-                    "seconds": round(ends[-1] - ends[0], 1),
-                }
-            )
+    for name, (parts, found) in groups.items():
+        if not found:
+            continue
+        total = {part: sum(machine[part] for machine in parts) for part in parts[0]}
+        rows.append(
+            {
+                "mode": str(mode),
+                "machine": name,
+                "parts_mb": {part: round(value) for part, value in total.items() if value},
+                "formula_mb": round(sum(total.values())),
+                "allocated_mb": round(max(allocated for allocated, _ in found)),
+                "resident_mb": round(max(resident for _, resident in found)),
+                "seconds": round(ends[-1] - ends[0], 1),
+            }
+        )
     return rows
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="two modes")
+    parser.add_argument("--quick", action="store_true", help="two modes, all machines in one process")
+    parser.add_argument("--together", action="store_true", help="all machines of a mode in one process")
     parser.add_argument("--big", action="store_true", help="1 GB of parameters, 10 clocks, two machines")
     parser.add_argument("--megabytes", type=float, default=100.0)
     parser.add_argument("--only", default="", help="modes whose name has this text")
@@ -316,7 +332,7 @@ def main() -> None:
     for mode in modes:
         if arguments.only not in str(mode):
             continue
-        for row in measure(mode, megabytes, clocks):
+        for row in measure(mode, megabytes, clocks, together=arguments.together or arguments.quick):
             found.append(row)
             expected = row["formula_mb"]
             print(
