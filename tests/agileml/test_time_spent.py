@@ -7,6 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agileml.core.time_spent import DOING, Doing, TimeSpent
+from agileml.report_plots import pictures
+from agileml.summary import spent_by_machine, time_spent_s
 
 
 def spent(times: TimeSpent, now_s: float) -> dict[Doing, float]:
@@ -59,3 +61,25 @@ def test_every_second_counts_once_whenever_one_asks(steps: list[tuple[Doing, flo
     times.turn(Doing.IDLE, 0, now_s)
     assert sum(times.seconds(now_s)) == pytest.approx(now_s - 100.0)
     assert sum(heard) == pytest.approx(now_s - 100.0)
+
+
+LOG = [
+    {
+        "kind": "time_spent",
+        "t_s": 10.0,
+        "by_machine": {"m0": {"pull": 1.0, "compute": 2.0}, "m1": {"compute": 9.0}},
+    },
+    {"kind": "time_spent", "t_s": 20.0, "by_machine": {"m0": {"pull": 2.0, "compute": 4.0}}},  # m1 has left
+]
+
+
+def test_totals_of_a_machine_that_left_stay() -> None:
+    assert spent_by_machine(LOG) == {"m0": {"pull": 2.0, "compute": 4.0}, "m1": {"compute": 9.0}}
+    assert time_spent_s(LOG) == {"pull": 2.0, "compute": 13.0}
+
+
+def test_the_report_has_a_bar_for_each_machine_that_worked() -> None:
+    idle = {"kind": "time_spent", "t_s": 30.0, "by_machine": {"m2": {"idle": 5.0}}}
+    drawn = dict(pictures([*LOG, idle]))["Where the time of a clock went"]
+    assert all(text in drawn for text in ("m0", "m1", "wait for parameters", "compute"))
+    assert "m2" not in drawn
