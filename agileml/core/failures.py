@@ -50,9 +50,15 @@ class Failures:
 
     def verdict(self) -> str:
         """Why the run stops when they are too many."""
+        many = len(self.counted)
+        what = (
+            "a process ended on a machine that lives"
+            if many == 1
+            else f"{many} processes ended on machines that live"
+        )
         return (
-            f"{len(self.counted)} processes ended on machines that live on, more than max_failures = {self.most}; "
-            f"user code exits or crashes, or memory runs out: {self.counted[-1]}"
+            f"{what}, more than max_failures = {self.most}: user code exits or crashes, or memory runs out; "
+            f"the last: {self.counted[-1]}"
         )
 
     def blamed(self, reason: str) -> str:

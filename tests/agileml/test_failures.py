@@ -51,8 +51,8 @@ def test_the_verdict_and_the_blame_name_the_cause() -> None:
     failures.died("b", Death("m2", "out of memory"))
     failures.machine_lives("b")
     assert failures.verdict() == (
-        "2 processes ended on machines that live on, more than max_failures = 1; user code exits or crashes, or "
-        "memory runs out: the process of machine m2 ended by itself (out of memory)"
+        "2 processes ended on machines that live, more than max_failures = 1: user code exits or crashes, or "
+        "memory runs out; the last: the process of machine m2 ended by itself (out of memory)"
     )
 
 
