@@ -18,6 +18,8 @@ from agileml.errors import RunError
 from agileml.run_folder import EVENTS, MODEL, SUMMARY, model_sha256, read_events
 from agileml.runtime.local import LocalCluster
 from agileml.session import Result
+from agileml.trace_file import TRACE
+from tests.agileml.test_profile import check_format
 from tests.cluster.shared_fleet import SharedFleet
 
 pytestmark = pytest.mark.cluster
@@ -88,12 +90,15 @@ def test_one_digest_for_every_set_of_machines(
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     wanted = agileml.run(job(base, **ONE), sequential=True, out=str(tmp_path / "sequential")).summary
     for name, shape in SHAPES.items():
-        result = train(shared, job(base, **shape), tmp_path / name.replace(" ", "-"))
+        values = job(base, profile="plan" in shape, **shape)
+        result = train(shared, values, tmp_path / name.replace(" ", "-"))
         summary = result.summary
         assert summary["params_sha256"] == wanted["params_sha256"], name
         assert summary["clocks_redone"] == 0, name
         if "plan" in shape:
             check_planned(result)
+            check_profiled(result)
+        assert (result.folder / TRACE).exists() == ("plan" in shape)
 
 
 def check_planned(result: Result) -> None:
@@ -105,6 +110,18 @@ def check_planned(result: Result) -> None:
     clock_s = median(later - earlier for earlier, later in pairwise(times_s))
     print(f"longest gap {summary['longest_gap_s']:.3f} s, a clock {clock_s:.4f} s")
     assert summary["longest_gap_s"] <= 0.5 + 2 * clock_s
+
+
+def check_profiled(result: Result) -> None:
+    """The trace is a good one and shows the machines; the log knows what time was spent with."""
+    events = json.loads((result.folder / TRACE).read_text())["traceEvents"]
+    check_format(events)
+    joined = {
+        name for e in read_events(result.folder / EVENTS) if e["kind"] == "join" for name in e["machines"]
+    }
+    named = {e["args"]["name"] for e in events if e["name"] == "process_name"}
+    assert {"controller", "m0"} <= named <= {"controller"} | joined
+    assert result.summary["time_spent_s"]["compute"] > 0
 
 
 def test_a_training_that_diverges_leaves_its_last_good_cut(shared: LocalCluster, tmp_path: Path) -> None:
