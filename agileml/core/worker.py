@@ -56,8 +56,13 @@ class Worker:
         self._view: View | None = None
         self._kept: dict[tuple[int, Units], _Kept] = {}
         self._computing: set[tuple[int, Units]] = set()  # of this timeline, at the shell
-        self._void: dict[tuple[int, Units], int] = {}  # of these, what is of no use; contributions still to come
+        self._void: dict[
+            tuple[int, Units], int
+        ] = {}  # of these, what is of no use; contributions still to come
         self._reading: dict[int, _Reading] = {}  # by clock: this one, and the next one ahead
+        self._carried: dict[
+            int, dict[int, tuple[Array, ...]]
+        ] = {}  # read under the view before: clock, partition
 
     @property
     def doing(self) -> Doing:
@@ -74,11 +79,29 @@ class Worker:
             self._kept.clear()
             self._computing.clear()
             self._void.clear()
+            self._carried.clear()
+        else:
+            self._carry()
         self._view = view
         self.clock = view.base
         self._reading.clear()
         self._kept = {key: kept for key, kept in self._kept.items() if key[0] >= view.base}
         self._start()
+
+    def _carry(self) -> None:
+        """What was read of whole dense partitions is the same under every view of a timeline: it is not read twice.
+
+        Copies, since what comes in is laid where the tables are computed from, and an older clock may come first now.
+        """
+        if self.job.exchange is Exchange.ALLREDUCE:
+            return
+        for clock, reading in self._reading.items():
+            if reading.rows is None:
+                continue
+            carried = self._carried.setdefault(clock, {})
+            for partition, blocks in reading.parts.items():
+                if all(rows is None for rows in reading.rows[partition]):
+                    carried[partition] = tuple(block.copy() for block in blocks)
 
     def bundles(self, clock: int) -> tuple[Units, ...]:
         """What this worker contributes to a clock under the present view."""
@@ -139,7 +162,11 @@ class Worker:
         reading = self._reading.get(event.begin.clock)
         if reading is not None and reading.begin == event.begin:
             reading.rows = event.rows
+            for partition, blocks in self._carried.pop(event.begin.clock, {}).items():
+                if all(rows is None for rows in event.rows[partition]):
+                    reading.parts[partition] = blocks
             self._pull(reading)
+            self._compute()
 
     def _pull(self, reading: _Reading) -> None:
         assert self._view is not None
@@ -248,6 +275,7 @@ class Worker:
     def _leave_clock(self) -> None:
         self._reading.pop(self.clock, None)
         self._kept = {key: kept for key, kept in self._kept.items() if key[0] > self.clock}
+        self._carried.pop(self.clock, None)
         self.clock += 1
         self._start()
         self._compute()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from agileml.core.commands import Begin, Begun, Compute, Computed
@@ -182,3 +183,38 @@ def test_nothing_is_computed_after_the_last_clock(base):
 def test_a_machine_without_work_asks_for_nothing():
     rig = Rig(replace(VIEW, share=(("b", 0xFF),)))
     assert (rig.asked, rig.sent) == ([], [])
+
+
+def test_what_was_read_of_the_next_clock_is_not_read_again_after_a_change():
+    rig = Rig()
+    rig.begin()
+    rig.answer_pulls()
+    rig.compute()
+    rig.begin()  # of clock 1, which is asked for ahead
+    rig.take(Pull)
+    blocks = (np.arange(3.0), np.arange(4.0), np.arange(5.0))
+    rig.worker.params(Params(1, 0, 1, 1, blocks))
+    rig.worker.adopt(replace(VIEW, epoch=2, owner=("b", "b")))
+    assert [m.partition for m in rig.take(Push) if m.epoch == 2] == [1], (
+        "partition 0 said that it has clock 0"
+    )
+    rig.begin()
+    assert [(m.epoch, m.partition) for m in rig.take(Pull)] == [(2, 1)]
+    rig.worker.params(Params(2, 1, 1, 1, ()))
+    command = [c for c in rig.asked if isinstance(c, Compute)][-1]
+    assert command.clock == 1
+    assert all(np.array_equal(a, b) for a, b in zip(command.parts[0], blocks, strict=True))
+    assert not any(a is b for a, b in zip(command.parts[0], blocks, strict=True)), "memory of its own"
+
+
+def test_after_a_rollback_everything_is_read_again():
+    rig = Rig()
+    rig.begin()
+    rig.answer_pulls()
+    rig.compute()
+    rig.begin()
+    rig.take(Pull)
+    rig.worker.params(Params(1, 0, 1, 1, ()))
+    rig.worker.adopt(replace(VIEW, epoch=2, timeline=2))
+    rig.begin()
+    assert [(m.epoch, m.partition, m.clock) for m in rig.take(Pull)] == [(2, 0, 0), (2, 1, 0)]
