@@ -31,6 +31,7 @@ class MachineActor:
         faulthandler.enable()
         node_ip = ray.util.get_node_ip_address()
         self._machine = Machine(name, spec, spec.build(), node_ip, keys, head)
+        self._asked = 0  # how often to be told of the end
         self._machine.start()
         end_with_parent()
 
@@ -43,8 +44,14 @@ class MachineActor:
         return self._machine.final_blocks(partition, clock)
 
     def until_gone(self) -> None:
-        """Returns when it left; while it runs, the call fails when its process dies."""
-        self._machine.join()
+        """Returns when it left; while it runs, the call fails when its process dies.
+
+        A later call ends an earlier one, whose caller has lost the connection: each holds one of the actor's threads.
+        """
+        self._asked += 1
+        asked = self._asked
+        while self._machine.is_running and self._asked == asked:
+            self._machine.join(1.0)
 
     def suffer(self, strike: Strike) -> None:
         """A planned fault."""

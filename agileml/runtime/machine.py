@@ -105,9 +105,9 @@ class Machine:
         if self._thread.is_alive():
             self._thread.join(timeout=2.0)
 
-    def join(self) -> None:
-        """Wait until it left or was stopped."""
-        self._thread.join()
+    def join(self, timeout_s: float | None = None) -> None:
+        """Wait until it left or was stopped, for so long."""
+        self._thread.join(timeout_s)
 
     @property
     def is_running(self) -> bool:
