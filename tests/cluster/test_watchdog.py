@@ -22,7 +22,7 @@ from agileml.runtime.watchdog import MARK
 
 pytestmark = pytest.mark.cluster
 
-AFTER_S = 4.0
+AFTER_S = 8.0  # a busy machine may look late: a fifth of it is left for that
 DRIVER = """
     import json, os, sys, time
     import ray
