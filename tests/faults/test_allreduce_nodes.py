@@ -35,12 +35,12 @@ def test_a_frozen_and_a_killed_machine_a_notice_and_a_join(
     local_cluster: LocalCluster, tmp_path: Path
 ) -> None:
     plan = [
-        {"at_clock": 20, "freeze": 1, "seconds": 1.6},  # nothing closes: the sum under way is given up
-        {"at_clock": 50, "kill": 1},  # connections close: the sum fails
-        {"at_clock": 70, "join": 1},
-        {"at_clock": 90, "notice": 1, "warning_s": 20.0},
+        {"at_clock": 10, "freeze": 1, "seconds": 1.6},  # nothing closes: the sum under way is given up
+        {"at_clock": 25, "kill": 1},  # connections close: the sum fails
+        {"at_clock": 40, "join": 1},
+        {"at_clock": 50, "notice": 1, "warning_s": 20.0},
     ]
-    values = job(clocks=110, plan=plan)
+    values = job(clocks=60, plan=plan)
     events = train(local_cluster, values, tmp_path / "run")
     np.testing.assert_allclose(losses(events), reference(values), rtol=1e-3)
     done = [event["status"] for event in events if event["kind"] == "plan"]
