@@ -121,16 +121,11 @@ def test_a_service_that_the_market_fails_goes_on_from_its_journal(
     rig.ground.fails_every = 41
     ran = rig.run()
     assert ran.sha256 == reference(rig.config)
-    assert rig.ground.moody.failures >= 3
-    assert (
-        len([event for event in ran.of("warning") if "no credentials" in event["reason"]])
-        == rig.ground.moody.failures
-    )
-    assert (
-        len(ran.of("market_grant"))
-        == len(rig.ground.market.purchases)
-        == len(set(rig.ground.market.purchases))
-    )
+    warnings = [event for event in ran.of("warning") if "no credentials" in event["reason"]]
+    # (Whoever only looks at prices for the log meets some of the failures, and leaves them to the service.)
+    assert 3 <= len(warnings) <= rig.ground.moody.failures
+    bought = rig.ground.market.purchases
+    assert len(ran.of("market_grant")) == len(bought) == len(set(bought))
     assert ran.outcome.bill.differences == ()
     assert rig.ground.market.held() == ()
 
