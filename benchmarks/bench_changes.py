@@ -105,7 +105,8 @@ def main() -> None:
     link = Link(arguments.rate)
     count = RELIABLE_COUNT + START + JOINING
     print(
-        f"{machine_line()}; {count} hosts, links {link}, stage {arguments.stage}, {rounds} rounds", flush=True
+        f"{machine_line()}; {count} hosts, links {link}, stage {arguments.stage}, rounds: {rounds}",
+        flush=True,
     )
     tiers = [RELIABLE] * RELIABLE_COUNT + [TRANSIENT] * (START + JOINING)
     figures = {}

@@ -47,8 +47,8 @@ def main() -> None:
     quick = arguments.quick
     counts = (1, 4) if quick else COUNTS
     model_mb = arguments.model_mb or (1.0 if quick else 4.0)
-    clocks = WARM_UP + (arguments.clocks or (3 if quick else 5))
-    products = round((arguments.clock_s or (1.5 if quick else 5.0)) * arguments.cpus / product_s())
+    clocks = WARM_UP + (arguments.clocks or (2 if quick else 5))
+    products = round((arguments.clock_s or (0.8 if quick else 5.0)) * arguments.cpus / product_s())
     link = Link(arguments.rate)
     print(f"{machine_line()}; {arguments.cpus:g} CPU a host, links {link}, model {model_mb:g} MB", flush=True)
     figures: dict[str, dict[int, float]] = {}

@@ -15,6 +15,7 @@ import json
 import statistics
 from dataclasses import dataclass
 
+import plain_sockets
 from exchange import Exchange
 from hosts import Link
 from link_rig import RELIABLE, TRANSIENT, WARM_UP, Ran, Rig, machine_line, or_skip
@@ -22,7 +23,7 @@ from link_rig import RELIABLE, TRANSIENT, WARM_UP, Ran, Rig, machine_line, or_sk
 from agileml.core.tier import Tier
 
 HOSTS = 8
-SHARDS = 8  # partitions of each server, so that all servers have the same load
+PARTITIONS = 56  # about; a multiple of the servers, so that all of them have the same load
 NEVER = {"every_s": 1e6, "max_clocks": 1 << 30}
 TCP_SHARE = 1448 / 1514  # of a link's bytes: what is not headers
 AUTO_CLOCKS = 20  # after which `auto` should have decided
@@ -36,7 +37,6 @@ class Layout:
     stage: int
     active_fraction: float = 1.0
     backups: bool = True
-    shards: int = SHARDS
 
     @property
     def transient(self) -> int:
@@ -67,7 +67,7 @@ class Layout:
             "clocks": clocks,
             "stage": self.stage or "auto",
             "active_fraction": self.active_fraction,
-            "partitions": self.shards * (self.servers() if self.stage else HOSTS),
+            "partitions": PARTITIONS // self.servers() * self.servers() if self.stage else PARTITIONS,
             **({} if self.backups else {"cuts": NEVER}),
         }
 
@@ -121,24 +121,38 @@ def main() -> None:
     parts = [QUICK] if arguments.quick else [PARTS[name] for name in arguments.part.split(",")]
     layouts = list(dict.fromkeys([TRADITIONAL, *(layout for part in parts for layout in part)]))
     link = Link(arguments.rate)
-    print(f"{machine_line()}; {HOSTS} hosts, links {link}, W = {model_mb:g} MB, {rounds} rounds", flush=True)
+    print(f"{machine_line()}; {HOSTS} hosts, links {link}, W = {model_mb:g} MB, rounds: {rounds}", flush=True)
     found: dict[Layout, list[Ran]] = {layout: [] for layout in layouts}
+    plain_s = []
     with Rig(HOSTS, link) as rig:
         for _ in range(rounds):
+            plain_s.append(plain(rig, model_mb))
             for layout in layouts:
                 ran = measure(rig, layout, model_mb, WARM_UP + arguments.clocks)
                 found[layout].append(ran)
                 print(f"  {layout}: {ran.clock_s(first_clock(layout)):.3f} s a clock", flush=True)
-    figures = report(found, model_mb, link)
+    figures = report(found, plain_s, model_mb, link)
     if arguments.json:
         print(json.dumps(figures))
 
 
-def report(found: dict[Layout, list[Ran]], model_mb: float, link: Link) -> dict[str, float]:
+def plain(rig: Rig, model_mb: float) -> float:
+    """Seconds in which plain sockets move what a clock of the traditional layout moves."""
+    addresses = [rig.hosts.address(host) for host in range(HOSTS)]
+    bytes_each = round(TRADITIONAL.most_sent() * model_mb * 1e6 / (HOSTS - 1))
+    return max(rig.call(HOSTS, plain_sockets.exchange, addresses, bytes_each, 4))
+
+
+def report(
+    found: dict[Layout, list[Ran]], plain_s: list[float], model_mb: float, link: Link
+) -> dict[str, float]:
     """Print the table; ratios are medians of the rounds' ratios."""
     limit_s = TRADITIONAL.most_sent() * model_mb * 1e6 / (link.bytes_per_s * TCP_SHARE)
     seconds = {layout: [ran.clock_s(first_clock(layout)) for ran in runs] for layout, runs in found.items()}
-    print(f"\nthe links' limit for a traditional clock: {limit_s:.3f} s")
+    print(
+        f"\nthe bytes of a traditional clock: {limit_s:.3f} s at the links' rate, {statistics.median(plain_s):.3f} s"
+    )
+    print("for plain sockets here, all hosts at once")
     print(
         f"{'':34}{'s':>8}{'/ trad.':>9}{'formula':>9}   MB sent a clock, reliable | transient: most, formula"
     )

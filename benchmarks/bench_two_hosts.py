@@ -38,11 +38,11 @@ def main() -> None:
     arguments = parser.parse_args()
     quick = arguments.quick
     rounds = arguments.rounds or (1 if quick else 3)
-    steps = WARM_UP + (arguments.steps or (4 if quick else 8))
+    steps = WARM_UP + (arguments.steps or (3 if quick else 8))
     partitions = [int(n) for n in (arguments.partitions or ("8" if quick else "2,8,16")).split(",")]
     buckets = (25,) if quick else (5, 25, 100)
     task, link = TASKS[arguments.model], Link(arguments.rate)
-    print(f"{machine_line()}; {task.name}, {WORLD} hosts, link {link}, {rounds} rounds", flush=True)
+    print(f"{machine_line()}; {task.name}, {WORLD} hosts, link {link}, rounds: {rounds}", flush=True)
     found: dict[str, list[float]] = {}
     with Rig(WORLD, link) as rig:
         rig.call(WORLD, link_peer.join, rig.hosts.address(0), PORT, WORLD)
