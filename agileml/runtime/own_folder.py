@@ -87,9 +87,9 @@ def processes_of(folder: Path) -> list[psutil.Process]:
 
 
 def orphans() -> list[psutil.Process]:
-    """Live processes of folders that are gone: there must be none."""
+    """Live processes of folders that are gone: there must be none. This one, which may have a log there, is left out."""
     found = []
-    for process in psutil.process_iter():
+    for process in (other for other in psutil.process_iter() if other.pid != os.getpid()):
         with contextlib.suppress(psutil.Error, OSError):
             folders = {Path(match[0]) for name in _names(process) for match in _FOLDER.finditer(name)}
             if folders and not any(folder.exists() for folder in folders) and _lives(process):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -107,6 +110,22 @@ def test_a_process_whose_folder_is_gone_is_found(tmp_path: Path) -> None:
         process.kill()
         process.wait()
     assert not any(found.pid == process.pid for found in orphans())
+
+
+def test_a_process_that_writes_to_a_folder_that_is_gone_is_found_but_not_the_one_that_asks() -> None:
+    folder = Path(tempfile.mkdtemp(prefix="proteus-", dir=tempfile.gettempdir()))
+    with (folder / "log").open("wb") as log:
+        child = subprocess.Popen(
+            [sys.executable, "-c", "import time; time.sleep(60)"], pass_fds=[log.fileno()]
+        )
+        shutil.rmtree(folder)
+        try:
+            found = {process.pid for process in orphans()}
+            assert child.pid in found
+            assert os.getpid() not in found
+        finally:
+            child.kill()
+            child.wait()
 
 
 def test_the_documented_command_is_one(tmp_path: Path) -> None:
