@@ -87,7 +87,7 @@ def processes_of(folder: Path) -> list[psutil.Process]:
 
 
 def orphans() -> list[psutil.Process]:
-    """Live processes of folders that are gone: there must be none. This one, which may have a log there, is left out."""
+    """Live processes of folders that are gone: there must be none. This one, which may have a log there, is none."""
     found = []
     for process in (other for other in psutil.process_iter() if other.pid != os.getpid()):
         with contextlib.suppress(psutil.Error, OSError):
