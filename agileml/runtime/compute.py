@@ -43,7 +43,7 @@ class Computing:
         self._reads: tuple[tuple[int, tuple[Units, ...]], Reads] | None = None
         self._slow: tuple[float, float] = (1.0, 0.0)  # factor, until
         self._asked = self._done = 0  # computations
-        self.on_done: Callable[[Job, float, float], None] | None = None  # who wants to know of each job: a profile
+        self.on_done: Callable[[Job, float, float], None] | None = None  # told of each job: for a profile
         self._thread = threading.Thread(target=self._run, name="compute", daemon=True)
         self._thread.start()
 

@@ -9,8 +9,8 @@ from typing import Any, Literal
 from agileml.application import Application, Settings
 from agileml.apps import build
 from agileml.config import JobConfig
-from agileml.core.auto_stage import Patience
 from agileml.config_text import ConfigError
+from agileml.core.auto_stage import Patience
 from agileml.core.contract import checked_tables
 from agileml.core.controller import ControllerSettings
 from agileml.core.cutting import CutRule
