@@ -295,6 +295,8 @@ class Controller:
                 control.versions[partition] = max(version, control.versions.get(partition, 0))
             # Of this timeline: a late one may be of another.
             done = list(control.log.add(status.progress))
+            if self.view is not None and member.name == self.view.owner[0] and not status.progress:
+                control.log.none_left(dict(status.versions).get(0, 0))
             control.out.extend(done)
             self._watching.clocks(note.fields["seconds"] for note in done)
         if status.progress and control.log.heard is not None:

@@ -35,6 +35,11 @@ class ProgressLog:
             fields = {"loss": entry.loss, "examples": entry.examples, "seconds": seconds, "at_s": entry.at_s}
             yield Note("clock", {"clock": self.heard, **fields})
 
+    def none_left(self, version: int) -> None:
+        """The owner applied the clocks < `version` and has nothing to report: another controller was told the rest."""
+        if self.heard is not None:
+            self.heard = max(self.heard, version)
+
     def roll_back(self, known: int, base: int) -> int:
         """Training goes on from `base` although clocks < `known` were done; returns how many are done again."""
         reached = max(known, self.heard or 0)

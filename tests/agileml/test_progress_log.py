@@ -46,3 +46,15 @@ def test_clocks_that_another_controller_was_told_of_are_not_waited_for():
     list(log.add(entries(0, 1)))
     assert clocks(log.add(entries(5, 6))) == [6, 7]
     assert log.heard == 7
+
+
+def test_what_another_controller_was_told_is_not_waited_for():
+    log = ProgressLog(None)
+    log.none_left(5)
+    assert log.heard is None  # nothing is known yet, so nothing is missing
+    list(log.add([Progress(1, 1.0, 1, 2.0)]))
+    assert log.heard == 2
+    log.none_left(5)
+    assert log.heard == 5
+    log.none_left(3)
+    assert log.heard == 5

@@ -75,3 +75,8 @@ def test_5000_schedules(mode: str) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_100_schedules_of_30_faults(mode: str) -> None:
     assert_everything_happened(assert_clean(range(100), mode, faults=30))
+
+
+def test_a_run_ends_though_another_controller_heard_of_its_last_clocks() -> None:
+    """Two controllers at once: what one of them was told of progress the other never hears."""
+    assert run_one(854, "bsp").finished is not None
