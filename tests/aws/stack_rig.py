@@ -29,12 +29,16 @@ def plain_aws(url: str) -> Aws:
 
 
 @cache
-def plain_ground(url: str) -> Ground:
+def image_of(url: str) -> str:
     """moto's list of images is long."""
+    return str(plain_aws(url).client("ec2").describe_images(Owners=["amazon"])["Images"][0]["ImageId"])
+
+
+def plain_ground(url: str) -> Ground:
+    """Asked each time: another test may have made moto forget everything, and its network is new then."""
     ec2 = plain_aws(url).client("ec2")
     subnets = {each["AvailabilityZone"]: each["SubnetId"] for each in ec2.describe_subnets()["Subnets"]}
-    image = ec2.describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
-    return Ground(ACCOUNT, image, "/dev/xvda", ec2.describe_vpcs()["Vpcs"][0]["VpcId"], subnets, "p1")
+    return Ground(ACCOUNT, image_of(url), "/dev/xvda", ec2.describe_vpcs()["Vpcs"][0]["VpcId"], subnets, "p1")
 
 
 class Killed(BaseException):
