@@ -113,7 +113,8 @@ def make_schedule(seed: int, mode: str, faults: int | None = None) -> Schedule:
         if planned
         else tuple(sorted((_fault(rng, gentle, span_s) for _ in range(count)), key=lambda f: f.at_s)),
         plan=plan,
-        restless=random.Random(f"{seed}/{mode}/stages").random() < 0.3,  # of its own: other draws stay as they are
+        # A generator of its own: other draws stay as they are.
+        restless=random.Random(f"{seed}/{mode}/stages").random() < 0.3,
     )
 
 
