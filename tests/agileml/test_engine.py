@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,8 @@ def test_machines_that_come_and_go_do_not_change_a_bit(base: Mapping[str, Any], 
     ran = Rig(values, tmp_path).finish()
     assert ran.sha256 == reference(values)
     views = ran.of("view")
-    assert [view["stage"] for view in views] == [2, 3, 2, 1, 2]
+    # A leaver that ends what it computes makes a second change, in the same stage.
+    assert [stage for stage, _ in groupby(view["stage"] for view in views)] == [2, 3, 2, 1, 2]
     assert not any(view["rolled_back"] or view["redone"] for view in views)
     assert [clock["clock"] for clock in ran.of("clock")] == list(range(1, 31))
     assert [plan["status"] for plan in ran.of("plan")] == ["fired", "finished"] * len(PLAN)

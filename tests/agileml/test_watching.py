@@ -39,8 +39,10 @@ class Played:
         script, view = self.script, self.script.view
         for p, name in enumerate(view.owner):
             script.machines[name].shards[p][view.epoch] = self.clock
-        script.heartbeats()
         owner = script.machines[view.owner[0]]
+        for machine in list(script.machines.values()):
+            if machine is not owner:  # it has never anything to say without what it did
+                script.tell(Received(machine.name, machine.status()))
         done = Progress(self.clock - 1, 1.0, 1, script.now_s)
         script.tell(Received(owner.name, owner.status((done,))))
 
