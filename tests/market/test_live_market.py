@@ -77,7 +77,9 @@ def test_a_job_on_a_market_ends_with_the_bits_of_one_process_and_a_bill_that_hol
 
 def test_a_budget_ends_the_job_with_a_checkpoint_and_its_own_code(tmp_path: Path) -> None:
     place = str(tmp_path / "checkpoints")
-    values = job(400, {"checkpoint": {"path": place, "every_s": 60}}, budget_usd=2.2, silent_share=0.0)
+    # Slow enough for a busy computer: it must get to its first clock before the money is gone.
+    slow: dict[str, Any] = {"budget_usd": 2.2, "silent_share": 0.0, "speed": 400}
+    values = job(400, {"checkpoint": {"path": place, "every_s": 60}}, **slow)
     ran = MarketRig(values, tmp_path).run()
     assert ran.outcome.closing.code == EXIT_BUDGET
     assert "budget" in ran.outcome.closing.reason
