@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
 
 from agileml.application import Application, Array
@@ -87,7 +89,7 @@ class Machine:
         self._stopping = threading.Event()
         self._failed = False
         self._cut_s = 0.0
-        self._met: queue.SimpleQueue[Address] = queue.SimpleQueue()
+        self._asked: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="server", daemon=True)
 
     def start(self) -> None:
@@ -136,11 +138,25 @@ class Machine:
 
     def meet(self, address: Address) -> None:
         """A process of the run has a new address."""
-        self._met.put(address)
+        self._asked.put(lambda: self._connect(address))
         self._transport.wake()
 
     def final_blocks(self, partition: int, clock: int) -> tuple[Array, ...] | None:
         """This machine's copy of a partition in the cut of `clock`, the run's last, if it is a backup and has it."""
+        answer: Future[tuple[Array, ...] | None] = Future()
+
+        def look() -> None:
+            answer.set_result(self._final_blocks(partition, clock))
+
+        # The server thread's to look: another could see a cut that is about to take the place of the one before.
+        self._asked.put(look)
+        self._transport.wake()
+        while self._thread.is_alive():
+            with contextlib.suppress(TimeoutError):
+                return answer.result(timeout=0.1)
+        return answer.result() if answer.done() else self._final_blocks(partition, clock)
+
+    def _final_blocks(self, partition: int, clock: int) -> tuple[Array, ...] | None:
         backup = self.node.backup
         for cut in (backup.arrived(partition), backup.cut(partition)):
             if cut is not None and cut.clock == clock:
@@ -185,8 +201,8 @@ class Machine:
             self._transport.connect(address)
 
     def _turn(self) -> None:
-        while not self._met.empty():
-            self._connect(self._met.get())
+        while not self._asked.empty():
+            self._asked.get()()
         for event in self._transport.receive(TICK_S):
             if isinstance(event, Received):
                 self._received(event)

@@ -36,7 +36,7 @@ from agileml.runtime.transport_events import (
     Received,
 )
 from agileml.runtime.transport_inbox import Inbox, Room
-from agileml.runtime.transport_links import PIPE_MESSAGES, Lanes, Link
+from agileml.runtime.transport_links import PIPE_MESSAGES, Lanes, Link, connection_ids
 from agileml.runtime.transport_liveness import REFUSALS, Heartbeat, Monitor, Pulse, connecting
 from agileml.runtime.transport_tally import Tally
 
@@ -85,6 +85,7 @@ class Transport:
         self._queue_bytes = queue_bytes
         self._ipc_path = _private_socket_path(ipc_folder)
         self._incarnation = secrets.randbits(64)
+        self._connection_ids = connection_ids()
         self._tally = Tally()
         self._inbox = Inbox(self._incarnation, self._tally)
         self._peers: dict[str, Address] = {}
@@ -289,8 +290,8 @@ class Transport:
 
     def _link(self, address: Address, endpoint: str, local: bool, *, express: bool = False) -> Link:
         return Link(
-            self._name, address.incarnation, lambda: self._push_socket(endpoint, local), self._frame_bytes,
-            self._queue_bytes, express=express,
+            self._name, address.incarnation, lambda: self._push_socket(endpoint, local), self._connection_ids,
+            self._frame_bytes, self._queue_bytes, express=express,
         )  # fmt: skip
 
     def _push_socket(self, endpoint: str, local: bool) -> Any:

@@ -49,9 +49,7 @@ class Inbox:
         self._incarnation = incarnation
         self._tally = tally
         self._assemblies: dict[int, _Assembly] = {}  # by link
-        self._newest: dict[
-            tuple[str, bool], int
-        ] = {}  # links by sender and lane; later ones have larger numbers
+        self._newest: dict[tuple[str, bool], int] = {}  # links by sender and lane
         self.sending: set[str] = set()  # peers of whose message a part came; the reader clears it
 
     def drain(self, pull: Any, events: list[Event], most: int) -> None:
@@ -92,7 +90,7 @@ class Inbox:
 
     def _take_head(self, head: wire.Head, pull: Any, events: list[Event]) -> int:
         lane = (head.sender, head.express)
-        if head.link < self._newest.get(lane, 0):
+        if wire.is_older(head.link, self._newest.get(lane, 0)):
             self._tally.torn += 1  # left over from a connection that its sender gave up
             return 0
         self._newest[lane] = head.link

@@ -1,7 +1,7 @@
 """Sending: two connections to each peer, one for what is small, with queues that never block."""
 
+import itertools
 import secrets
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -20,7 +20,8 @@ EXPRESS_BYTES = 32 << 10  # of a message's arrays: up to here it may overtake wh
 class Link:
     """The sending end of a connection to one peer. After `reset` it takes `open` to send again.
 
-    open_socket: gives a PUSH socket that is connecting to the peer. express: it is for what is small.
+    open_socket: gives a PUSH socket that is connecting to the peer. ids: of the connections of this process, see
+    `connection_ids`. express: it is for what is small.
     """
 
     def __init__(
@@ -28,6 +29,7 @@ class Link:
         sender: str,
         recipient: int,
         open_socket: Callable[[], Any],
+        ids: Iterator[int],
         frame_bytes: int,
         queue_bytes: int,
         *,
@@ -37,12 +39,12 @@ class Link:
         self._express = express
         self._recipient = recipient
         self._open_socket = open_socket
+        self._ids = ids
         self._frame_bytes = frame_bytes
         self._queue_limit_bytes = queue_bytes
         self._waiting: deque[tuple[int, list[bytes | np.ndarray]]] = deque()  # number of the message, frames
         self._waiting_bytes = 0
         self._number = 0
-        self._id = 0
         self.socket: Any = None
         self.open()
 
@@ -55,7 +57,7 @@ class Link:
         """Start connecting, unless it is already."""
         if self.socket is None:
             self.socket = self._open_socket()
-            self._id = max(self._id, time.time_ns() >> 21 << 23) + secrets.randbits(23) + 1
+            self._id = next(self._ids)
             self._origin = wire.Origin(self._sender, self._recipient, self._id, self._express)
             self._number = 0
 
@@ -105,6 +107,11 @@ class Link:
         except zmq.Again:
             return False
         return True
+
+
+def connection_ids() -> Iterator[int]:
+    """Numbers for the connections of one transport: its own part, drawn once, above a count (`wire.COUNT_BITS`)."""
+    return itertools.count(secrets.randbits(64 - wire.COUNT_BITS) << wire.COUNT_BITS)
 
 
 class Lanes:

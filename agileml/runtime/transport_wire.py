@@ -26,6 +26,7 @@ MAX_MESSAGE_BYTES = 1 << 36
 MAX_NAME_BYTES = 255
 MAX_ARRAYS = 1 << 16
 MAX_FRAME_BYTES = 64 << 20  # of any frame; a longer one closes its connection
+COUNT_BITS = 24  # of a link's number: how many connections its process had made before; above, its process
 _ALIGNMENT = 16
 
 _MAGIC = b"PRO1"
@@ -96,6 +97,11 @@ def places(sizes: Sequence[int], frame_bytes: int) -> tuple[Place, ...]:
         else:
             found.append(Place.FRAME if size <= frame_bytes else Place.PARTS)
     return tuple(found)
+
+
+def is_older(link: int, newest: int) -> bool:
+    """True when both connections are of one process, and it had given up `link` when it made `newest`."""
+    return link < newest and link >> COUNT_BITS == newest >> COUNT_BITS
 
 
 def as_bytes(array: np.ndarray) -> np.ndarray:

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agileml.runtime import transport_wire as wire
+from agileml.runtime.transport_links import connection_ids
 
 ORIGIN = wire.Origin(b"worker-1", recipient=7, link=9)
 
@@ -99,3 +100,13 @@ def test_damaged_frames_are_refused() -> None:
     for size in range(64):
         with pytest.raises(wire.WireError):
             wire.read(rng.randbytes(size))
+
+
+def test_a_connection_is_older_only_than_later_ones_of_its_own_process() -> None:
+    ours, theirs = connection_ids(), connection_ids()
+    first, second, other = next(ours), next(ours), next(theirs)
+    assert wire.is_older(first, second)
+    assert not wire.is_older(second, first)
+    assert not wire.is_older(first, first)
+    assert not wire.is_older(first, other)  # whatever was drawn, and whatever their clocks say
+    assert not wire.is_older(other, first)
