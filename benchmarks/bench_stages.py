@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 from dataclasses import dataclass
 
@@ -23,7 +24,7 @@ from link_rig import RELIABLE, TRANSIENT, WARM_UP, Ran, Rig, machine_line, or_sk
 from agileml.core.tier import Tier
 
 HOSTS = 8
-PARTITIONS = 56  # about; a multiple of the servers, so that all of them have the same load
+PARTITIONS = 56  # about; a multiple of the servers in any stage, so that all of them have the same load
 NEVER = {"every_s": 1e6, "max_clocks": 1 << 30}
 TCP_SHARE = 1448 / 1514  # of a link's bytes: what is not headers
 AUTO_CLOCKS = 20  # after which `auto` should have decided
@@ -58,16 +59,23 @@ class Layout:
         return [RELIABLE] * self.reliable + [TRANSIENT] * self.transient
 
     def servers(self) -> int:
-        if self.is_traditional or self.stage == 1:
-            return self.reliable
+        return self.reliable if self.is_traditional or self.stage == 1 else self.active
+
+    @property
+    def active(self) -> int:
         return max(1, -int(-self.transient * self.active_fraction // 1))
+
+    def partitions(self) -> int:
+        """The same in every stage of these machines: what `auto` has is what it is compared with."""
+        servers = math.lcm(self.reliable, self.active)
+        return PARTITIONS // servers * servers
 
     def values(self, clocks: int) -> dict[str, object]:
         return {
             "clocks": clocks,
             "stage": self.stage or "auto",
             "active_fraction": self.active_fraction,
-            "partitions": PARTITIONS // self.servers() * self.servers() if self.stage else PARTITIONS,
+            "partitions": self.partitions(),
             **({} if self.backups else {"cuts": NEVER}),
         }
 
