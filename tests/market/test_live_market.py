@@ -138,7 +138,7 @@ def test_a_market_that_fails_for_good_ends_the_run_and_says_what_is_left(
     monkeypatch.setattr(market_service, "AGAIN_S", 0.02)
     monkeypatch.setattr(market_service, "MOST_FAILURES", 3)
     rig = MarketRig(job(4000), tmp_path)
-    rig.ground.fails_every = 10
+    rig.ground.fails_every = 1 << 40  # never, until
     rig.on_clock = lambda clock: setattr(rig.ground.moody, "_every", 1) if clock >= 10 else None
     rig.ground.may_leave = True
     with pytest.raises(RunError, match="market: no credentials just now"):

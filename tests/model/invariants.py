@@ -88,9 +88,10 @@ def check_given_up(simulation: Simulation, view: View, committed: CutId) -> None
 
 
 def check_rollbacks(simulation: Simulation) -> None:
-    """Nothing is rolled back unless an owner died or did not answer."""
+    """Nothing is rolled back unless an owner died or did not answer, or must go sooner than it can give its shards."""
     owners: set[str] = set()
     lost: set[str] = set()
+    pressed: set[str] = set()
     for note in simulation.notes:
         if note.kind == "lost":
             lost |= set(note.fields["machines"])
@@ -98,8 +99,12 @@ def check_rollbacks(simulation: Simulation) -> None:
             lost -= set(note.fields["machines"])
         elif note.kind == "view":
             missing = {name for name in owners if name in lost or simulation.nodes[name].is_dead}
-            assert missing or not note.fields["rolled_back"], note.fields
+            assert missing or pressed & owners or not note.fields["rolled_back"], note.fields
             owners = set(note.fields["owners"])
+            pressed = set()
+        elif note.kind == "short_notice" and note.fields["way"] == "roll back":
+            assert note.fields["left_s"] < 2 * note.fields["needed_s"], note.fields
+            pressed = set(note.fields["machines"])
 
 
 def check_counts(job: Job, partition: int, cut: Cut) -> None:

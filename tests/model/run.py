@@ -40,6 +40,8 @@ class Tally:
                 self.seen[f"stage {note.fields['stage']}"] += 1
                 self.seen["rollbacks"] += note.fields["rolled_back"]
                 self.seen["clocks redone"] += note.fields["redone"]
+            elif note.kind == "short_notice":
+                self.seen[f"short notice: {note.fields['way']}"] += 1
 
     def __str__(self) -> str:
         fired = ", ".join(f"{kind} {count}" for kind, count in sorted(self.fired.items()))

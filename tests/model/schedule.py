@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from agileml.core.plan import PlannedEvent, PlannedJoin, PlannedNotice
 
@@ -68,6 +68,7 @@ class Schedule:
     faults: tuple[Fault, ...]
     plan: tuple[PlannedEvent, ...] = field(default=())
     restless: bool = False  # stages are tried at random
+    bytes_per_s: float | None = None  # that a machine's link carries of cuts and moves; None: any number
 
 
 def make_schedule(seed: int, mode: str, faults: int | None = None) -> Schedule:
@@ -92,7 +93,7 @@ def make_schedule(seed: int, mode: str, faults: int | None = None) -> Schedule:
     if planned:
         plan, transient = _make_plan(rng, clocks, transient)
     count = faults if faults is not None else rng.randint(1, 8)
-    return Schedule(
+    schedule = Schedule(
         seed=seed,
         mode=mode,
         algorithm=rng.choice(["sgd", "momentum", "adam"]),
@@ -116,6 +117,32 @@ def make_schedule(seed: int, mode: str, faults: int | None = None) -> Schedule:
         # A generator of its own: other draws stay as they are.
         restless=random.Random(f"{seed}/{mode}/stages").random() < 0.3,
     )
+    links = random.Random(f"{seed}/{mode}/links")
+    return _over_slow_links(schedule, links) if links.random() < 0.25 else schedule
+
+
+def _over_slow_links(schedule: Schedule, rng: random.Random) -> Schedule:
+    """The same where the toy's few hundred bytes take up to seconds: a notice may be too short for them.
+
+    In half of the rough ones little else goes wrong, so that it is known by then what links carry.
+    """
+    schedule = replace(schedule, bytes_per_s=rng.choice([300.0, 1000.0, 3000.0]))
+    if schedule.gentle:
+        return schedule
+    pressing = tuple(_pressing(rng) for _ in range(rng.randint(2, 5)))
+    if rng.random() < 0.5:
+        return replace(schedule, faults=schedule.faults + pressing)
+    joins = tuple(Fault("join", rng.uniform(1.0, 10.0), 2) for _ in range(2))
+    return replace(
+        schedule,
+        clocks=schedule.clocks + 15,
+        transient=schedule.transient + 2,
+        forced=rng.choice([None, 2, 3]),
+        cut_every_s=rng.choice([0.5, 2.0]),
+        cut_clocks=8,
+        network=rng.choice([schedule.network, Network(0.0, 0.0, 0.01, 0.0)]),
+        faults=schedule.faults[:1] + joins + pressing,
+    )
 
 
 def _make_plan(rng: random.Random, clocks: int, transient: int) -> tuple[tuple[PlannedEvent, ...], int]:
@@ -132,6 +159,8 @@ def _make_plan(rng: random.Random, clocks: int, transient: int) -> tuple[tuple[P
             now += joining
     return tuple(plan), transient
 
+
+PRESSING = "notice_owner"
 
 # How often each kind is drawn.
 GENTLE = {"join": 4, "notice": 2, "notice_all": 2, "notice_reliable": 1}
@@ -177,3 +206,10 @@ def _fault(rng: random.Random, gentle: bool, span_s: float) -> Fault:
     if not gentle and kind != "join" and rng.random() < 0.4:
         return Fault(kind, at_s, number, seconds, aim=rng.choice(AIMS), count=rng.randint(1, 6))
     return Fault(kind, at_s, number, seconds)
+
+
+def _pressing(rng: random.Random) -> Fault:
+    """A notice for machines that serve, over links that may be too slow for it; some while a cut is on its way."""
+    at_s, number, seconds = rng.uniform(2.0, 12.0), rng.randint(1, 2), rng.uniform(0.05, 4.0)
+    aim = rng.choice(["NameCut", "Part", "Stored"]) if rng.random() < 0.5 else ""
+    return Fault(PRESSING, at_s, number, seconds, aim, rng.randint(1, 6))

@@ -55,7 +55,8 @@ from agileml.core.events import (
     Superseded,
     Tick,
 )
-from agileml.core.messages import CONTROLLER, Ack, Cut, Message, Params, Push, Saved, SaveFailed
+from agileml.core.link_rate import LinkRule
+from agileml.core.messages import CONTROLLER, Ack, Copy, Cut, Message, Params, Part, Push, Saved, SaveFailed
 from agileml.core.node import Node, Timers
 from agileml.core.placement import StageRule
 from agileml.core.plan import PlannedJoin
@@ -103,6 +104,7 @@ class SimulatedNode(Process):
     admitted: bool = True
     reads: dict[tuple[int, ...], Reads] = field(default_factory=dict)
     deadline_s: float | None = None
+    link_free_s: float = 0.0  # when what it sends of cuts and moves is through
 
 
 @dataclass
@@ -275,6 +277,7 @@ class Simulation:
             expected=0 if self.controllers else self.expected,  # some may have died since the first one
             seed=s.seed,
             checkpoint_every_s=self.checkpoint_every_s,
+            links=LinkRule(least_bytes=64, settle_s=0.2),
             auto_stage=RESTLESS if s.restless and s.forced is None else None,
         )
         newest = max(self.sealed, key=lambda checkpoint: checkpoint.name, default=None)
@@ -465,9 +468,20 @@ class Simulation:
             delay_s = self.rng.expovariate(1 / network.delay_s)
             if network.late and self.rng.random() < network.late:
                 delay_s += self.rng.uniform(0.2, 2.5)
+            delay_s += self.on_the_link(sender, message)
             self.after(delay_s, lambda: self.deliver(sender, to, message))
         if self._aimed:
             self.aim(type(message).__name__)
+
+    def on_the_link(self, sender: str, message: Message) -> float:
+        """For how long a cut's part or a moved shard is on its sender's link, behind those before it."""
+        rate = self.schedule.bytes_per_s
+        if rate is None or not isinstance(message, Part | Copy):
+            return 0.0
+        cut = message.cut if isinstance(message, Part) else message.copy.cut
+        node = self.nodes[sender]
+        node.link_free_s = max(self.now_s, node.link_free_s) + cut.size_bytes / rate
+        return node.link_free_s - self.now_s
 
     def deliver(self, sender: str, to: str, message: Message) -> None:
         if self.now_s < self._cuts_until_s and self.is_cut(sender, to):
@@ -537,7 +551,14 @@ class Simulation:
         machines = self.victims(fault)
         for node in machines:
             match fault.kind:
-                case "notice" | "short_notice" | "cancelled_notice" | "notice_all" | "notice_reliable":
+                case (
+                    "notice"
+                    | "short_notice"
+                    | "cancelled_notice"
+                    | "notice_all"
+                    | "notice_reliable"
+                    | "notice_owner"
+                ):
                     self.notice(node, fault)
                 case "kill" | "kill_owner" | "kill_many" | "kill_reliable":
                     self.kill(node.name)
@@ -566,6 +587,8 @@ class Simulation:
                 return self.pick(1 + self.rng.randrange(4))
             case "kill_owner":
                 return self.owners()[:1]
+            case "notice_owner":
+                return self.owners()[: fault.number]
             case "freeze_reliable":
                 return self.pick(1, Tier.RELIABLE)
             case _:
