@@ -70,7 +70,7 @@ def test_a_process_that_is_killed_alone_is_replaced_and_counted(
     local_cluster: LocalCluster, tmp_path: Path
 ) -> None:
     """As the kernel does it when memory is short: SIGKILL to one process; its machine lives on."""
-    values = job(MLR, clocks=3000)
+    values = job(MLR, clocks=1500)
     out = tmp_path / "run"
     killed: list[int] = []
 
