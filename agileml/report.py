@@ -67,6 +67,7 @@ TIMELINE = (
     "join",
     "view",
     "notice",
+    "short_notice",
     "released",
     "lost",
     "stage_auto",
@@ -110,7 +111,7 @@ def _sentence(event: Event) -> str:
             return f"{event['fault']}{lasts}: {machines or 'the controller'}"
         case "checkpoint_failed":
             return f"checkpoint of clock {event['clock']} could not be written: {event['reason']}"
-        case "warning" | "stage_auto":
+        case "warning" | "stage_auto" | "short_notice":
             return str(event["reason"])
         case "waiting":
             return (

@@ -32,7 +32,7 @@ class _Arriving:
 
     def stored(self, partition: int) -> Stored:
         """What the controller is told."""
-        return Stored(self.name.epoch, partition, self.name.clock, self.is_finite)
+        return Stored(self.name.epoch, partition, self.name.clock, self.is_finite, self.cut.size_bytes)
 
 
 @dataclass

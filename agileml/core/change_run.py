@@ -32,6 +32,7 @@ class ChangeRun:
     phase: Phase = Phase.CLAIM
     change: Change | None = None
     promises: dict[str, Promise] = field(default_factory=dict)
+    installing_since_s: float = 0.0
     waiting_since_s: float | None = None  # for a silent machine that has what is needed
     _installed: set[tuple[str, int, Role]] = field(default_factory=set)
 
@@ -57,9 +58,9 @@ class ChangeRun:
                 yield node, fetch
 
     def is_good(self, members: Membership) -> bool:
-        """False when a machine that the change counts on died or got a notice since it was planned."""
+        """False when a machine that the change still counts on died or got a notice since it was planned."""
         assert self.change is not None
-        sources = {fetch.source.node for _, fetch in self.change.fetches} - {NOBODY}
+        sources = {fetch.source.node for _, fetch in self.outstanding()} - {NOBODY}  # others gave what they had
         counted_on = self.change.view.members
         if not all(members.is_alive(node) for node in {*counted_on, *sources}):
             return False

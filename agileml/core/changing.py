@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from agileml.core.change import Change, LostError, plan_change
@@ -13,6 +14,7 @@ from agileml.core.commands import HaltKind
 from agileml.core.control import Control
 from agileml.core.exchange import Exchange
 from agileml.core.keeping import Keeping
+from agileml.core.leaving import Leaving
 from agileml.core.messages import Installed, Prepare, Promise
 from agileml.core.pausing import Pausing
 from agileml.core.placement import Machines
@@ -29,6 +31,7 @@ class Changing:
         self._control = control
         self._keeping = keeping
         self.pausing = Pausing(control)
+        self._leaving = Leaving(control, keeping)
         self._listen_until_s: float | None = None
 
     # -- before ---------------------------------------------------------------------------------------------
@@ -48,6 +51,11 @@ class Changing:
     def begin(self) -> bool:
         """Claim the next epoch if the arrangement must change."""
         trigger = self.pausing.settle(self._trigger())
+        next_epoch = self._control.record.claimed + 1
+        if trigger is not None and self._leaving.waits(
+            lambda promises: self._plan_from(next_epoch, promises)
+        ):
+            trigger = None
         if trigger is not None:
             self._claim(trigger)
         return trigger is not None
@@ -107,6 +115,7 @@ class Changing:
             elif not any(running.outstanding()):
                 running.phase = Phase.COMMIT
                 change = running.change
+                self._leaving.copied(change, running.promises, running.installing_since_s)
                 control.persist(replace(control.record, view=change.view, committed=change.committed))
 
     def _install(self, running: ChangeRun) -> None:
@@ -127,20 +136,26 @@ class Changing:
             return
         running.change = change
         running.phase = Phase.INSTALL
+        running.installing_since_s = control.now_s
         for node, fetch in change.fetches:
             control.send(node, fetch)
 
     def _plan(self, running: ChangeRun) -> Change:
-        """The change that the promises allow. Raises LostError."""
+        """The change that the promises allow, and the time that leavers have. Raises LostError."""
+        alive = {member.name for member in self._control.members.alive()}
+        promises = {node: promise for node, promise in running.promises.items() if node in alive}
+        return self._leaving.choose(lambda some: self._plan_from(running.epoch, some), promises)
+
+    def _plan_from(self, epoch: int, promises: Mapping[str, Promise]) -> Change:
+        """The change that these promises allow. Raises LostError."""
         control = self._control
-        alive = {member.name for member in control.members.alive()}
         return plan_change(
             control.job,
             control.rule,
-            running.epoch,
+            epoch,
             control.view,
             control.record.committed,
-            {node: promise for node, promise in running.promises.items() if node in alive},
+            promises,
             self._machines(),
             self._finishing(),
             self._keeping.newest,

@@ -11,6 +11,7 @@ from agileml.core.change_run import ChangeRun
 from agileml.core.commands import ControllerCommand, Finished, Halt, HaltKind, Note, Persist, Send
 from agileml.core.cutting import CutRule
 from agileml.core.job import Job
+from agileml.core.link_rate import LinkRule
 from agileml.core.membership import Membership
 from agileml.core.messages import Announce, Message
 from agileml.core.placement import StageRule
@@ -42,6 +43,7 @@ class ControllerSettings:
     seed: int = 0
     checkpoint_every_s: float | None = None
     auto_stage: Patience | None = None  # None: the rule's thresholds stay as they are
+    links: LinkRule = field(default_factory=LinkRule)
 
 
 class Control:

@@ -173,6 +173,7 @@ class Controller:
             case Measured():
                 control.members.heard(event.node, now_s)
                 self._watching.measured(event)
+                self._keeping.links.measured(event, now_s)
             case NodeDown():
                 self._down(event.node, event.reason)
             case NodeLost():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -35,7 +36,7 @@ class OpenCut:
 
     def __init__(self, partitions: int) -> None:
         self._partitions = partitions
-        self._stored: set[int] = set()
+        self._stored: dict[int, int] = {}  # partition -> bytes
         self._extra = 1
         self._left_s: float | None = None
         self.next: int | None = None
@@ -60,14 +61,24 @@ class OpenCut:
         if self.next is not None and version >= self.next and self._left_s is None:
             self._left_s = now_s
 
+    @property
+    def left_s(self) -> float | None:
+        """Since when parts have been on their way, as far as is known; None: they are not."""
+        return self._left_s
+
     def travel_s(self, now_s: float) -> float:
         """For how long parts have been on their way, as far as is known."""
         return 0.0 if self._left_s is None else now_s - self._left_s
 
-    def stored(self, partition: int, clock: int) -> None:
+    def stored(self, partition: int, clock: int, size_bytes: int = 0) -> None:
         """A part has arrived at its backup."""
         if clock == self.next:
-            self._stored.add(partition)
+            self._stored[partition] = size_bytes
+
+    @property
+    def part_bytes(self) -> Mapping[int, int]:
+        """By partition, how large its part is that has arrived."""
+        return dict(self._stored)
 
     def is_open_at(self, clock: int) -> bool:
         """True when the named cut is that one and parts are missing: a whole one is on its way to be committed."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from agileml.core.commands import HaltKind, Seal
 from agileml.core.control import Control
 from agileml.core.cutting import OpenCut
 from agileml.core.ending import Ending
+from agileml.core.link_rate import LinkRate
 from agileml.core.messages import Missed, NameCut, Save, Saved, Stored
+from agileml.core.moving import Transfer, through
 from agileml.core.saving import Checkpoint, OpenSave
 from agileml.core.view import CutId
 
@@ -21,6 +24,8 @@ class Keeping:
         self._partitions = control.job.layout.partitions
         self._cut = OpenCut(self._partitions)
         self._travel_s = 0.0  # of the newest committed cut
+        self.part_bytes: Mapping[int, int] = {}  # by partition, of that cut
+        self.links = LinkRate(control.settings.links)
         self._save = OpenSave(control.settings.checkpoint_every_s, self._partitions, checkpoint)
         self.ending = Ending(control.job.clocks)
 
@@ -58,7 +63,7 @@ class Keeping:
                 "diverged (a lower learning rate may help)",
             )
             return
-        self._cut.stored(message.partition, message.clock)
+        self._cut.stored(message.partition, message.clock, message.size_bytes)
 
     def missed(self, message: Missed) -> None:
         """An owner was past the named clock already: name a later one."""
@@ -75,8 +80,25 @@ class Keeping:
         self._travel_s = self._cut.travel_s(control.now_s)
         assert control.view is not None
         assert self._cut.next is not None
+        self.part_bytes = self._cut.part_bytes
+        if self._cut.left_s is not None:
+            view = control.view
+            moved = [Transfer(view.owner[p], view.backup[p], size) for p, size in self.part_bytes.items()]
+            self.links.arrived(
+                through([t for t in moved if t.source != t.to]), self._cut.left_s, control.now_s
+            )
         control.persist(replace(control.record, committed=CutId(self._cut.next, control.view.epoch)))
         return True
+
+    def arriving(self) -> tuple[int, float] | None:
+        """The clock of the cut whose parts are on their way, and in how many seconds it is likely to be whole.
+
+        It is expected to take what the one before took; once it is late, as much again as it is late.
+        """
+        if self._cut.next is None or self._cut.left_s is None:
+            return None
+        so_far_s = self._cut.travel_s(self._control.now_s)
+        return self._cut.next, 0.0 if self._cut.is_whole else abs(self._travel_s - so_far_s)
 
     def committed(self) -> None:
         """That record is durable: the next cut may be named."""

@@ -46,6 +46,11 @@ class Cut:
     counted: Pending = ()
     progress: tuple[Progress, ...] = ()
 
+    @property
+    def size_bytes(self) -> int:
+        """Of its arrays."""
+        return sum(a.nbytes for a in self.blocks) + sum(a.nbytes for slot in self.state for a in slot)
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -193,12 +198,13 @@ class PartRefused:
 
 @dataclass(frozen=True)
 class Stored:
-    """Backup to controller: this part of the open cut is here. Not finite: the training has diverged."""
+    """Backup to controller: this part of the open cut is here, and so large. Not finite: the training has diverged."""
 
     epoch: int
     partition: int
     clock: int
     is_finite: bool = True
+    size_bytes: int = 0
 
 
 @dataclass(frozen=True)
