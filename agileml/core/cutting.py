@@ -11,13 +11,16 @@ from dataclasses import dataclass
 class CutRule:
     """A cut about every `every_s` seconds, at least every `max_clocks` clocks.
 
-    Where links are slow cuts are farther apart: on its way a cut takes from the links what the clocks need, so one may
-    be on its way for at most the share `travelling` of the time; but never more than `most` times `every_s` apart.
+    Where a cut takes long they are farther apart: on its way it takes from links and processors what the clocks need, up
+    to all of it. So one may be on its way for at most the share `travelling` of the time, which is what backups may
+    cost; but they are never more than `most` times `every_s` apart. What that adds to a sudden loss is little beside it:
+    the best interval of a cut that costs c seconds, with a loss every M, is sqrt(2 c M) (Young 1974), 12 s for 0.02 s
+    and an hour.
     """
 
     every_s: float = 1.0
     max_clocks: int = 64
-    travelling: float = 1 / 3
+    travelling: float = 0.05
     most: float = 8.0
 
     def interval(self, clock_s: float | None, travel_s: float = 0.0) -> int:
