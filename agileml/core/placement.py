@@ -1,8 +1,8 @@
 """Who serves, backs up and computes what, with the fewest moves. Every decision says why.
 
 Partitions are never cut again, only re-assigned (thesis 4.2). Loads differ by at most one. A node that stays keeps
-what it has up to its new load; what it must give up is taken from the end of its list, so that slices stay in runs
-(a run of slices is few subtrees, and few arrays to send).
+what it has up to its new load. Slices stay in runs (a run of slices is few subtrees, and few arrays to send); partitions
+lie in stripes, so that all servers are busy at a time.
 """
 
 from __future__ import annotations
@@ -49,30 +49,64 @@ def spread(current: Sequence[str], nodes: Sequence[str]) -> tuple[str, ...]:
     """Assign each thing to one of `nodes`; `current[i]` has thing i now (it may be none of `nodes`).
 
     Loads differ by at most one, and no assignment with that property moves fewer things. Of equal nodes the
-    earlier in `nodes` gets more.
+    earlier in `nodes` gets more. What a node has stays together, as far as that goes.
     """
-    assert nodes
-    order = {node: index for index, node in enumerate(nodes)}
-    held: dict[str, list[int]] = {node: [] for node in nodes}
-    loose: list[int] = []
-    for thing, node in enumerate(current):
-        held[node].append(thing) if node in held else loose.append(thing)
-    small, larger = divmod(len(current), len(nodes))
-    # The nodes that have the most keep the larger loads: that is what moves least.
-    by_held = sorted(nodes, key=lambda node: (-len(held[node]), order[node]))
-    load = {node: small + (index < larger) for index, node in enumerate(by_held)}
+    held, load = _held_and_load(current, nodes)
+    kept = {node: held[node][: load[node]] for node in nodes}
+    assigned = _assign(current, kept)
+    loose = iter([thing for thing, node in enumerate(assigned) if not node])
     for node in nodes:
-        loose += held[node][load[node] :]
-        del held[node][load[node] :]
-    loose.sort()
-    assigned = list(current)
-    at = 0
-    for node in nodes:
-        room = load[node] - len(held[node])
-        for thing in loose[at : at + room]:
-            assigned[thing] = node
-        at += room
+        for _ in range(load[node] - len(kept[node])):
+            assigned[next(loose)] = node
     return tuple(assigned)
+
+
+def stripe(current: Sequence[str], nodes: Sequence[str]) -> tuple[str, ...]:
+    """As `spread`, but neighbours go to different nodes, as far as that goes.
+
+    Parameters are read from the first on and updates leave from the last on: in runs, everybody would ask one server
+    and then the next one.
+    """
+    held, load = _held_and_load(current, nodes)
+    kept = {node: _evenly(held[node], min(load[node], len(held[node]))) for node in nodes}
+    assigned = _assign(current, kept)
+    loose = iter([thing for thing, node in enumerate(assigned) if not node])
+    room = {node: load[node] - len(kept[node]) for node in nodes}
+    while any(room.values()):
+        for node in nodes:
+            if room[node]:
+                room[node] -= 1
+                assigned[next(loose)] = node
+    return tuple(assigned)
+
+
+def _held_and_load(
+    current: Sequence[str], nodes: Sequence[str]
+) -> tuple[Mapping[str, Sequence[int]], Mapping[str, int]]:
+    """(what each node has now, how many it is to have)."""
+    assert nodes
+    held: dict[str, list[int]] = {node: [] for node in nodes}
+    for thing, node in enumerate(current):
+        if node in held:
+            held[node].append(thing)
+    small, larger = divmod(len(current), len(nodes))
+    # The nodes that have the most keep the larger loads: that is what moves least. (Stable: else by age.)
+    by_held = sorted(nodes, key=lambda node: -len(held[node]))
+    return held, {node: small + (index < larger) for index, node in enumerate(by_held)}
+
+
+def _assign(current: Sequence[str], kept: Mapping[str, Sequence[int]]) -> list[str]:
+    """By thing who keeps it, or nobody."""
+    assigned = [""] * len(current)
+    for node, things in kept.items():
+        for thing in things:
+            assigned[thing] = node
+    return assigned
+
+
+def _evenly(things: Sequence[int], count: int) -> Sequence[int]:
+    """So many of them, from all over."""
+    return [things[index * len(things) // count] for index in range(count)]
 
 
 def deal_slices(
@@ -132,14 +166,14 @@ def place(
     machines that do so already, then others, own; reliable machines back up. Stage 3: only transient ones work.
     """
     stage, reason = rule.stage(len(machines.reliable), len(machines.transient))
-    new_backup = spread(backup, machines.reliable)
+    new_backup = stripe(backup, machines.reliable)
     if stage == 1:
         new_owner = new_backup
     else:
         count = min(rule.servers(len(machines.transient)), len(owner))
         serving = set(owner)
         ranked = sorted(machines.transient, key=lambda node: node not in serving)  # stable: by age
-        new_owner = spread(owner, ranked[:count])
+        new_owner = stripe(owner, ranked[:count])
     workers = machines.transient if stage == 3 else machines.reliable + machines.transient
     new_worker, new_previous = deal_slices(worker, previous, workers)
     return Placement(stage, new_owner, new_backup, new_worker, new_previous, reason)

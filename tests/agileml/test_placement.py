@@ -8,7 +8,7 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agileml.core.placement import Machines, StageRule, count_by, deal_slices, moves, place, spread
+from agileml.core.placement import Machines, StageRule, count_by, deal_slices, moves, place, spread, stripe
 
 NODES = ["a", "b", "c", "d", "e"]
 NOBODY = ""
@@ -24,25 +24,35 @@ def is_balanced(assigned, nodes):
     current=st.lists(st.sampled_from([*NODES, NOBODY]), max_size=5),
     nodes=st.lists(st.sampled_from(NODES), min_size=1, max_size=4, unique=True),
 )
-def test_spread_is_balanced_and_no_balanced_assignment_moves_fewer(current, nodes):
-    found = spread(current, nodes)
+def test_no_balanced_assignment_moves_fewer(current, nodes):
+    found, striped = spread(current, nodes), stripe(current, nodes)
     assert is_balanced(found, nodes)
+    assert is_balanced(striped, nodes)
     fewest = min(
         moves(current, tried) for tried in product(nodes, repeat=len(current)) if is_balanced(tried, nodes)
     )
-    assert moves(current, found) == fewest
+    assert moves(current, found) == moves(current, striped) == fewest
 
 
 @settings(deadline=None, derandomize=True, max_examples=200)
 @given(data=st.data())
-def test_spread_is_balanced_at_any_size_and_does_nothing_twice(data):
+def test_balanced_at_any_size_and_does_nothing_twice(data):
     nodes = data.draw(
         st.lists(st.text("abcdef", min_size=1, max_size=3), min_size=1, max_size=20, unique=True)
     )
     current = data.draw(st.lists(st.sampled_from([*nodes, "gone"]), max_size=200))
-    found = spread(current, nodes)
-    assert is_balanced(found, nodes)
-    assert spread(found, nodes) == found
+    for assign in (spread, stripe):
+        found = assign(current, nodes)
+        assert is_balanced(found, nodes)
+        assert assign(found, nodes) == found
+
+
+def test_runs_and_stripes():
+    nobody = (NOBODY,) * 8
+    assert "".join(spread(nobody, ["a", "b", "c"])) == "aaabbbcc"
+    assert "".join(stripe(nobody, ["a", "b", "c"])) == "abcabcab"
+    assert "".join(stripe(tuple("abababab"), ["a", "b", "c", "d"])) == "abcdabcd"
+    assert "".join(stripe(tuple("abcdabcd"), ["a", "b"])) == "ababab" + "ab"
 
 
 def test_figure_4_4_of_the_thesis():
