@@ -177,17 +177,21 @@ class Changing:
         """Members that must go but have time for the clock that they compute, where that pays for another change."""
         control = self._control
         clock_s = control.log.clock_s
-        if control.view is None or clock_s is None or clock_s < control.settings.worth_finishing_s:
-            return []
-        if control.job.exchange is Exchange.ALLREDUCE:
-            return []  # the change has waited for the clock's end
+        if control.view is None or clock_s is None or control.job.exchange is Exchange.ALLREDUCE:
+            return []  # (by all-reduce the change has waited for the clock's end)
         return [
             node
             for node in control.view.members
             if control.members.is_alive(node)
             and (deadline_s := control.members.nodes[node].deadline_s) is not None
             and deadline_s - control.now_s > 2 * clock_s
+            and self._computes_s(node, clock_s) >= control.settings.worth_finishing_s
         ]
+
+    def _computes_s(self, node: str, clock_s: float) -> float:
+        """Seconds that a machine computes in a clock; all of it, as long as nothing is known."""
+        share = self._control.members.nodes[node].computing
+        return clock_s if share is None else share * clock_s
 
     def _waits_for_silent(self, running: ChangeRun, reason: str) -> bool:
         """Something is nowhere among the machines that answer. One that is only silent may still bring it back."""

@@ -28,7 +28,7 @@ class ControllerSettings:
 
     `restart_wait_s`: how long a controller that took over waits for members that it has not heard.
     `silent_limit_s`: how long a silent machine is waited for that alone has what the run needs.
-    `worth_finishing_s`: in clocks longer than this a leaver ends its part of the open clock, if its notice allows.
+    `worth_finishing_s`: a leaver that computes so long in a clock ends its part of the open one, if its notice allows.
     """
 
     rule: StageRule = field(default_factory=StageRule)

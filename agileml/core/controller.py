@@ -171,7 +171,8 @@ class Controller:
             case NodeSeen():
                 control.members.heard(event.node, now_s)
             case Measured():
-                control.members.heard(event.node, now_s)
+                if (member := control.members.heard(event.node, now_s)) is not None:
+                    member.measure(event)
                 self._watching.measured(event)
                 self._keeping.links.measured(event, now_s)
             case NodeDown():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from agileml.core.events import Measured
 from agileml.core.messages import Status
 from agileml.core.placement import Machines
 from agileml.core.tier import Tier
@@ -25,6 +26,19 @@ class Member:
     is_gone: bool = False  # its process is dead: it never comes back under this name
     is_silent: bool = False  # missed its heartbeats: it may come back
     is_released: bool = False
+    measured: tuple[Measured, Measured] | None = None  # its first report and the newest
+
+    def measure(self, report: Measured) -> None:
+        """It says what it has counted so far."""
+        self.measured = (report if self.measured is None else self.measured[0], report)
+
+    @property
+    def computing(self) -> float | None:
+        """The share of its time in which its worker computed; None: not known yet."""
+        if self.measured is None or self.measured[1].at_s <= self.measured[0].at_s:
+            return None
+        first, newest = self.measured
+        return min(1.0, (newest.compute_s - first.compute_s) / (newest.at_s - first.at_s))
 
     @property
     def is_alive(self) -> bool:

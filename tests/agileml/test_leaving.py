@@ -8,7 +8,7 @@ import pytest
 
 from agileml.core.commands import Send
 from agileml.core.cutting import CutRule
-from agileml.core.events import NodeDown, Notice, Received, Tick
+from agileml.core.events import Measured, NodeDown, Notice, Received, Tick
 from agileml.core.link_rate import LinkRule
 from agileml.core.messages import Fetch, Installed, NameCut, Role, Stored
 from agileml.core.moving import shard_size
@@ -231,3 +231,21 @@ def test_a_leaver_that_gave_all_it_had_may_die_before_the_others_are_done(script
     assert not script.views[-1]["rolled_back"]
     script.tell(Tick())
     assert script.released == [other]
+
+
+@pytest.mark.parametrize(("share", "stays"), [(None, True), (0.9, True), (0.1, False)])
+def test_a_leaver_ends_its_part_of_a_clock_where_it_computes_for_long(
+    scripts: Any, share: float | None, stays: bool
+) -> None:
+    """A second change costs more than little work that is done again; links that are slow do not make it more."""
+    script: Script = scripts(make_job(clocks=1000, partitions=4), worth_finishing_s=0.3)
+    script.up("r0", "t0", "t1", "t2")
+    script.wait(1.5)
+    for clock in (1, 2, 3):
+        script.reach(clock, CLOCK_S)
+    if share is not None:
+        for at_s in (100.0, 200.0):
+            script.tell(Measured("t1", at_s, 0, 0, 0, compute_s=share * at_s, push_s=0.0))
+    leave(script, 60.0, "t1")
+    assert "t1" not in script.view.owner
+    assert ("t1" in script.view.members) == stays
