@@ -11,11 +11,11 @@ from dataclasses import dataclass
 class CutRule:
     """A cut about every `every_s` seconds, at least every `max_clocks` clocks.
 
-    Where a cut takes long they are farther apart: on its way it takes from links and processors what the clocks need, up
-    to all of it. So one may be on its way for at most the share `travelling` of the time, which is what backups may
-    cost; but they are never more than `most` times `every_s` apart. What that adds to a sudden loss is little beside it:
-    the best interval of a cut that costs c seconds, with a loss every M, is sqrt(2 c M) (Young 1974), 12 s for 0.02 s
-    and an hour.
+    Where a cut takes long they are farther apart: on its way it takes from links and processors what the clocks need,
+    up to all of it. So one may be on its way for at most the share `travelling` of the time, which is what backups
+    may cost; but they are never more than `most` times `every_s` apart. What that adds to a sudden loss is little
+    beside it: the best interval of a cut that costs c seconds, with a loss every M, is sqrt(2 c M) (Young 1974), 12 s
+    for 0.02 s and an hour.
     """
 
     every_s: float = 1.0

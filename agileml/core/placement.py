@@ -1,8 +1,8 @@
 """Who serves, backs up and computes what, with the fewest moves. Every decision says why.
 
 Partitions are never cut again, only re-assigned (thesis 4.2). Loads differ by at most one. A node that stays keeps
-what it has up to its new load. Slices stay in runs (a run of slices is few subtrees, and few arrays to send); partitions
-lie in stripes, so that all servers are busy at a time.
+what it has up to its new load. Slices stay in runs (a run of slices is few subtrees, and few arrays to send);
+partitions lie in stripes, so that all servers are busy at a time.
 """
 
 from __future__ import annotations
