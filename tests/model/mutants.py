@@ -45,6 +45,7 @@ CHANGE, CHANGING, CONTROLLER = (
 MEMBERSHIP, CUTTING = "agileml/core/membership.py", "agileml/core/cutting.py"
 REDUCER, REPLICAS = "agileml/core/reducer.py", "agileml/core/replicas.py"
 PAUSING = "agileml/core/pausing.py"
+LEAVING, CHANGE_RUN = "agileml/core/leaving.py", "agileml/core/change_run.py"
 CONSISTENCY, COVERAGE = "straggler/consistency.py", "straggler/coverage.py"
 
 MUTANTS = (
@@ -304,6 +305,31 @@ MUTANTS = (
         "if member.deadline_s is not None:",
         "bsp",
         "what they hold goes with them",
+    ),
+    Mutant(
+        "a change counts on a source that is dead",
+        CHANGE_RUN,
+        "sources = {fetch.source.node for _, fetch in self.outstanding()} - {NOBODY}",
+        "sources: set[str] = set()",
+        "bsp",
+        "what it has not given yet is waited for, for ever",
+    ),
+    # -- notices that may be too short
+    Mutant(
+        "a notice is never long enough",
+        LEAVING,
+        "member.name: member.deadline_s - control.now_s",
+        "member.name: 0.0",
+        "bsp",
+        "clocks are done again though there was time to move everything",
+    ),
+    Mutant(
+        "a short notice gives the committed cut up",
+        LEAVING,
+        "if not back.rolled_back or (committed.clock and back.committed != committed):",
+        "if not back.rolled_back:",
+        "bsp",
+        "everyone goes back to a checkpoint, or to the start, though the leaver lives",
     ),
     # -- cuts
     Mutant(

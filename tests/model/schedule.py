@@ -118,23 +118,30 @@ def make_schedule(seed: int, mode: str, faults: int | None = None) -> Schedule:
         restless=random.Random(f"{seed}/{mode}/stages").random() < 0.3,
     )
     links = random.Random(f"{seed}/{mode}/links")
-    return _over_slow_links(schedule, links) if links.random() < 0.25 else schedule
+    if links.random() >= 0.25:
+        return schedule
+    return _over_slow_links(schedule, links, is_quiet=faults is None and links.random() < 0.5)
 
 
-def _over_slow_links(schedule: Schedule, rng: random.Random) -> Schedule:
+def _over_slow_links(schedule: Schedule, rng: random.Random, *, is_quiet: bool) -> Schedule:
     """The same where the toy's few hundred bytes take up to seconds: a notice may be too short for them.
 
-    In half of the rough ones little else goes wrong, so that it is known by then what links carry.
+    `is_quiet`: little else goes wrong in a rough one, so that it is known by then what links carry.
     """
     schedule = replace(schedule, bytes_per_s=rng.choice([300.0, 1000.0, 3000.0]))
     if schedule.gentle:
         return schedule
     pressing = tuple(_pressing(rng) for _ in range(rng.randint(2, 5)))
-    if rng.random() < 0.5:
+    if not is_quiet:
         return replace(schedule, faults=schedule.faults + pressing)
     joins = tuple(Fault("join", rng.uniform(1.0, 10.0), 2) for _ in range(2))
+    if is_doubled := rng.random() < 0.4:  # a leaver may be the last that has a part of the committed cut
+        at_s = rng.uniform(3.0, 10.0)
+        later_s = at_s + rng.uniform(0.0, 0.3)
+        pressing += Fault("kill_reliable", at_s), Fault(PRESSING, later_s, 3, rng.uniform(0.05, 1.0))
     return replace(
         schedule,
+        reliable=2 if is_doubled else schedule.reliable,
         clocks=schedule.clocks + 15,
         transient=schedule.transient + 2,
         forced=rng.choice([None, 2, 3]),

@@ -12,9 +12,11 @@ from collections.abc import Iterable
 import pytest
 
 from tests.model.run import MODES, Tally, run_many, run_one
-from tests.model.schedule import GENTLE, ROUGH
+from tests.model.schedule import GENTLE, PRESSING, ROUGH
 
-KINDS = {*GENTLE, *ROUGH}
+KINDS = {*GENTLE, *ROUGH, PRESSING}
+SEEN = ("stage 1", "stage 2", "stage 3", "rollbacks", "clocks redone")
+WAYS = ("short notice: move", "short notice: roll back")
 
 
 def assert_clean(seeds: Iterable[int], mode: str, faults: int | None = None) -> Tally:
@@ -29,7 +31,7 @@ def assert_everything_happened(tally: Tally) -> None:
     """A test that injects nothing proves nothing."""
     missing = KINDS - set(tally.fired)
     assert not missing, missing
-    for what in ("stage 1", "stage 2", "stage 3", "rollbacks", "clocks redone"):
+    for what in (*SEEN, *WAYS):
         assert tally.seen[what], what
 
 
