@@ -134,15 +134,15 @@ def _over_slow_links(schedule: Schedule, rng: random.Random, *, is_quiet: bool) 
     pressing = tuple(_pressing(rng) for _ in range(rng.randint(2, 5)))
     if not is_quiet:
         return replace(schedule, faults=schedule.faults + pressing)
-    joins = tuple(Fault("join", rng.uniform(1.0, 10.0), 2) for _ in range(2))
+    joins = tuple(Fault("join", rng.uniform(1.0, 8.0), 2) for _ in range(2))
     if is_doubled := rng.random() < 0.4:  # a leaver may be the last that has a part of the committed cut
-        at_s = rng.uniform(3.0, 10.0)
+        at_s = rng.uniform(2.0, 7.0)
         later_s = at_s + rng.uniform(0.0, 0.3)
         pressing += Fault("kill_reliable", at_s), Fault(PRESSING, later_s, 3, rng.uniform(0.05, 1.0))
     return replace(
         schedule,
         reliable=2 if is_doubled else schedule.reliable,
-        clocks=schedule.clocks + 15,
+        clocks=schedule.clocks + 8,
         transient=schedule.transient + 2,
         forced=rng.choice([None, 2, 3]),
         cut_every_s=rng.choice([0.5, 2.0]),
@@ -217,6 +217,6 @@ def _fault(rng: random.Random, gentle: bool, span_s: float) -> Fault:
 
 def _pressing(rng: random.Random) -> Fault:
     """A notice for machines that serve, over links that may be too slow for it; some while a cut is on its way."""
-    at_s, number, seconds = rng.uniform(2.0, 12.0), rng.randint(1, 2), rng.uniform(0.05, 4.0)
+    at_s, number, seconds = rng.uniform(2.0, 8.0), rng.randint(1, 2), rng.uniform(0.05, 4.0)
     aim = rng.choice(["NameCut", "Part", "Stored"]) if rng.random() < 0.5 else ""
     return Fault(PRESSING, at_s, number, seconds, aim, rng.randint(1, 6))
