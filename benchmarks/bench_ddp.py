@@ -10,6 +10,7 @@ The limit: the model's own step in one process on its own share (no exchange at 
 """
 
 import argparse
+import gc
 import json
 import multiprocessing
 import os
@@ -119,6 +120,8 @@ def serve_machine(pipe: Connection, rank: int) -> None:
         pipe.recv()
         machine.stop()
         pipe.send((clock.stop(), resident_mb()["peak"] - idle))
+        del machine, spec, asked
+        gc.collect()  # else a machine's arrays, which refer to each other, stay until the next ones fill the memory
 
 
 class CpuClock:
@@ -289,7 +292,6 @@ def main() -> None:
         flush=True,
     )
     peers = Pair(ddp_peer.serve, WORLD, free_port())
-    machines = Pair(serve_machine)
     figures = {}
     try:
         for name in arguments.models.split(","):
@@ -302,19 +304,26 @@ def main() -> None:
             }
             for options in (Options(), *map(Options, buckets)):
                 variants[f"DDP {options}"] = partial(run_ddp, peers, task, options, steps)
-            for count in (None, *slices):
-                engine = Engine(count, arguments.partitions)
-                variants[f"engine, {engine}"] = partial(run_engine, machines, task, engine, steps)
-            for partitions in (arguments.partitions,) if arguments.quick else (1, WORLD, 4 * WORLD):
-                engine = Engine(None, partitions, "allreduce")
-                variants[f"engine, {engine}"] = partial(run_engine, machines, task, engine, steps)
-            found: dict[str, list[Sample]] = {label: [] for label in variants}
+            by_sums = (arguments.partitions,) if arguments.quick else (1, WORLD, 4 * WORLD)
+            engines = {
+                f"engine, {engine}": engine
+                for engine in (
+                    *(Engine(count, arguments.partitions) for count in (None, *slices)),
+                    *(Engine(None, partitions, "allreduce") for partitions in by_sums),
+                )
+            }
+            found: dict[str, list[Sample]] = {label: [] for label in (*variants, *engines)}
             for _ in range(rounds):
                 for label, measure in variants.items():
                     found[label].append(measure())
+                # New processes in each round: torch keeps the modules of runs that are over.
+                machines = Pair(serve_machine)
+                for label, engine in engines.items():
+                    found[label].append(run_engine(machines, task, engine, steps))
+                machines.end()
+                print(f"  round {len(found[label])} of {rounds} is done", flush=True)
             figures[name] = report(task, found)
     finally:
-        machines.end()
         peers.end()
     if not arguments.quick:
         memory_of(TASKS["mlp"], slices[:1], arguments.partitions)
