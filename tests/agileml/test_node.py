@@ -244,7 +244,7 @@ def test_a_cut_goes_to_the_backup_and_survives_its_owner():
     cluster.clock("a", 1, 0)
     assert cluster.take(Stored) == []
     cluster.clock("a", 1, 1)
-    assert [m for _, m in cluster.take(Stored)] == [Stored(1, 0, 2)]
+    assert [(m.partition, m.clock) for _, m in cluster.take(Stored)] == [(0, 2)]
     cluster.clock("a", 1, 2)
     committed = CutId(2, 1)
     cluster.tell("b", Prepare(2, 1, committed))
@@ -294,7 +294,7 @@ def test_a_backup_that_lacks_the_committed_cut_gets_the_next_one_whole():
     relative, refused, whole = cluster.parts[-3:]
     assert relative.only is not None and refused == PartRefused(1, 0, 2) and whole.only is None
     assert (whole.cut.blocks[2] == cluster.nodes["a"].server._copies[0][1].blocks[2]).all()
-    assert [m for _, m in cluster.take(Stored)][-1] == Stored(1, 0, 2)
+    assert [(m.partition, m.clock) for _, m in cluster.take(Stored)][-1] == (0, 2)
 
 
 def test_a_cut_that_was_passed_is_reported_as_missed():
