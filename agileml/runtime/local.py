@@ -212,11 +212,13 @@ class LocalCluster:
         if self._pulse is None:
             self._pulse = watchdog.Pulse().__enter__()
         mark = f"{self._folder.name}-{secrets.token_hex(4)}"
-        _put_environment({watchdog.MARK: mark})
+        marks = watchdog.marked(mark)
+        before = {name: os.environ.get(name) for name in marks}
+        _put_environment(marks)
         try:
             node = self._add_node(**arguments)
         finally:
-            _put_environment({watchdog.MARK: None})
+            _put_environment(before)
         heads = (self.address, self._pulse.address)
         log = self._folder / "watchdog.log"
         watchdog.start(mark, _raylet_process(node).pid, heads, self._orphan_after_s, log)

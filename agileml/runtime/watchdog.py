@@ -31,6 +31,8 @@ from agileml.core.orphan import Silence
 from agileml.runtime.own_folder import kill
 
 MARK = "PROTEUS_MACHINE"  # in the environment of every process of a local machine
+# Ray's workers and agents give themselves names, and write them over their environment where this is not set.
+KEEP_ENVIRONMENT = "SPT_NOENV"
 PULSE_PORT = 6378
 # The preface of HTTP/2 and an empty SETTINGS frame; a gRPC server answers with its own SETTINGS.
 HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
@@ -112,6 +114,11 @@ def _is_marked(process: psutil.Process, mark: str) -> bool:
     with contextlib.suppress(psutil.Error, OSError):
         return process.pid != os.getpid() and process.environ().get(MARK) == mark
     return False
+
+
+def marked(mark: str) -> dict[str, str]:
+    """What the first process of a local machine must have in its environment, for all of them to be found."""
+    return {MARK: mark, KEEP_ENVIRONMENT: "1"}
 
 
 class LocalMachine:

@@ -10,11 +10,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+
+from agileml.runtime.watchdog import KEEP_ENVIRONMENT
 
 BIN = Path(sys.executable).parent
 
@@ -57,8 +59,10 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def started_cluster(tiers: Sequence[str], *, dashboard: bool = False) -> Iterator[Started]:
-    """A head and a node of each tier; nothing of it is left at the end."""
+def started_cluster(
+    tiers: Sequence[str], *, dashboard: bool = False, variables: Mapping[str, str] | None = None
+) -> Iterator[Started]:
+    """A head and a node of each tier; nothing of it is left at the end. `variables`: more of the environment."""
     with tempfile.TemporaryDirectory(prefix="pt-", dir="/tmp") as name:
         folder = Path(name)
         token = folder / "token"
@@ -73,6 +77,8 @@ def started_cluster(tiers: Sequence[str], *, dashboard: bool = False) -> Iterato
             "RAY_TMPDIR": str(folder),
             "HOME": str(home),
             "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+            KEEP_ENVIRONMENT: "1",  # it is how `kill_all_of` knows them
+            **(variables or {}),
         }
         port, dashboard_port = free_port(), free_port()
         url = f"http://127.0.0.1:{dashboard_port}" if dashboard else ""

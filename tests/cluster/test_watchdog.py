@@ -110,9 +110,14 @@ def test_the_driver_is_killed() -> None:
     with a_driver() as (process, told):
         folder = Path(str(told["folder"]))
         assert watchdogs(folder) == 2
-        assert len(machines_of(folder)) >= 6  # two raylets, two actors with a child each
-        os.kill(process.pid, signal.SIGKILL)
         children = cast("list[int]", told["pids"])
+        machines = machines_of(folder)
+        assert {each.pid for each in machines} >= set(children), "actors, and a child of each"
+        names = [" ".join(each.cmdline()) for each in machines]
+        # Workers and agents of Ray, which name themselves, are found as well.
+        for kind in ("raylet/raylet", "ray::Sleeper", "ray::DashboardAgent", "ray::RuntimeEnvAgent"):
+            assert sum(kind in name for name in names) == 2, (kind, names)
+        os.kill(process.pid, signal.SIGKILL)
         # (A process that is being ended has no environment any more, but still a number.)
         seconds = seconds_until(
             lambda: not machines_of(folder) and not any(map(lives, children)), AFTER_S + 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import subprocess
@@ -15,6 +16,8 @@ import pytest
 import yaml
 
 from agileml.run_folder import EVENTS, read_events
+from agileml.runtime.own_folder import sweep
+from agileml.runtime.watchdog import MARK
 
 pytestmark = pytest.mark.cluster
 ROOT = Path(__file__).resolve().parents[2]
@@ -104,7 +107,11 @@ def test_the_demo(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_killed_driver_leaves_no_machine(tmp_path: Path) -> None:
-    """SIGKILL: nobody gives anything back, and every machine ends by itself within orphan_after_s."""
+    """SIGKILL: nobody gives anything back, and every machine ends by itself within orphan_after_s.
+
+    The head is no machine: what Ray leaves of it (agents look for a GCS that is gone for up to a minute) goes when the
+    next cluster of this machine starts, at the latest.
+    """
     config, out = tmp_path / "job.yaml", tmp_path / "run"
     orphan_after_s = 10.0
     config.write_text(
@@ -120,14 +127,39 @@ def test_a_killed_driver_leaves_no_machine(tmp_path: Path) -> None:
             assert time.monotonic() < until_s
             time.sleep(0.2)
         family = psutil.Process(run.pid).children(recursive=True)
-        assert any("raylet" in process.name() for process in family)
+        machines = [process for process in family if is_of_a_machine(process)]
+        names = [" ".join(process.cmdline()) for process in machines]
+        for kind in ("raylet/raylet", "ray::MachineActor", "ray::DashboardAgent", "ray::RuntimeEnvAgent"):
+            assert any(kind in name for name in names), (kind, names)
         run.send_signal(signal.SIGKILL)
         run.wait()
-        killed_s = time.monotonic()
-        _, alive = psutil.wait_procs(family, timeout=orphan_after_s + 5.0)
-        print(
-            f"{len(family)} processes, the last one ended {time.monotonic() - killed_s:.1f} s after the driver"
-        )
-        assert not alive, [process.name() for process in alive]
+        took_s = seconds_to_end(machines, limit_s=orphan_after_s + 5.0)
+        print(f"{len(machines)} processes of machines, the last one ended {took_s:.1f} s after the driver")
+        print(f"{sum(map(lives, family))} of {len(family) - len(machines)} others are there still")
+        sweep()
+        seconds_to_end(family, limit_s=5.0)
     finally:
         run.kill()
+
+
+def is_of_a_machine(process: psutil.Process) -> bool:
+    """Whether it carries the mark of a machine, as the watchdogs know it."""
+    with contextlib.suppress(psutil.Error):
+        return MARK in process.environ()
+    return False
+
+
+def lives(process: psutil.Process) -> bool:
+    """The children of dead parents are zombies until somebody asks for them."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def seconds_to_end(processes: list[psutil.Process], limit_s: float) -> float:
+    """Until all of them are dead."""
+    began_s = time.monotonic()
+    while left := [process for process in processes if lives(process)]:
+        assert time.monotonic() - began_s < limit_s, left
+        time.sleep(0.05)
+    return time.monotonic() - began_s
