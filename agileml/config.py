@@ -267,7 +267,7 @@ class JobConfig(Section):
         tuple[Positive, Positive], Field(strict=False), AfterValidator(_thresholds)
     ] = (1.0, 15.0)
     active_fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
-    partitions: PositiveInt
+    partitions: PositiveInt | None = None  # see `layout.partitions_for`
     cuts: Cuts = Cuts()
     heartbeat: Heartbeat = Heartbeat()
     checkpoint: Checkpoint | None = None
@@ -282,16 +282,14 @@ class JobConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _defaults_that_follow(cls, values: Any) -> Any:
-        """`slices`, `partitions` and `deterministic` follow other keys where they are not given."""
+        """`slices` and `deterministic` follow other keys where they are not given."""
         if not isinstance(values, dict):
             return values
         most = _inside(values, "machines", "max", Machines().max)
         if isinstance(most, int) and most >= 1:
             values.setdefault("slices", 1 << (most - 1).bit_length())
-            values.setdefault("partitions", most)
         else:  # machines.max itself is wrong and will be told
             values.setdefault("slices", 1)
-            values.setdefault("partitions", 1)
         is_bsp = _inside(values, "consistency", "kind", "bsp") == "bsp"
         values.setdefault("deterministic", is_bsp and values.get("exchange") != "allreduce")
         if values.get("market") is not None and isinstance(values.setdefault("machines", {}), dict):

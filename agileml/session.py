@@ -129,6 +129,9 @@ class _Session:
             self.application = self.spec.build()
         with _users("tables()"):
             self.job: Job = self.spec.job(self.application)
+        self.config = self.config.model_copy(
+            update={"partitions": self.job.layout.partitions}
+        )  # for the record
         check_out(config.out)
 
     def _market_setup(self, run: str) -> MarketSetup:

@@ -38,6 +38,20 @@ class Sparse:
 Block = Dense | Sparse
 
 
+MOST_EACH = 4
+LEAST_BYTES = 256 << 10
+
+
+def partitions_for(tables: Sequence[Table], machines: int) -> int:
+    """Into how many parts parameters are cut: as many as there may be machines, or up to `MOST_EACH` times that.
+
+    The more there are, the more evenly they lie on any number of servers, and the more of reading, updating and
+    computing overlaps. Each costs some 0.1 ms of CPU per worker and clock: parts under `LEAST_BYTES` are not worth it.
+    """
+    size_bytes = sum(table.rows * table.columns * np.dtype(table.dtype).itemsize for table in tables)
+    return machines * min(MOST_EACH, max(1, size_bytes // (machines * LEAST_BYTES)))
+
+
 @dataclass(frozen=True)
 class Layout:
     """Where each part of each table lies.

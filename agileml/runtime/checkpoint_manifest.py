@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from agileml.application import Application, Table
 from agileml.config import JobConfig
+from agileml.core.layout import partitions_for
 from agileml.core.view import CutId
 from agileml.runtime.checkpoint_errors import DamagedError
 from agileml.runtime.checkpoint_format import FORMAT
@@ -84,7 +85,7 @@ class Identity:
             slices=config.slices,
             units_per_slice=config.units_per_slice,
             clocks_per_pass=config.clocks_per_pass,
-            partitions=config.partitions,
+            partitions=config.partitions or partitions_for(tables, config.machines.max),
             tables={table.name: _shown(table) for table in tables},
             version=version("proteus-train"),
         )

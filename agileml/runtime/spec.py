@@ -16,7 +16,7 @@ from agileml.core.controller import ControllerSettings
 from agileml.core.cutting import CutRule
 from agileml.core.exchange import Exchange
 from agileml.core.job import Job
-from agileml.core.layout import Layout
+from agileml.core.layout import Layout, partitions_for
 from agileml.core.node import Timers
 from agileml.core.optimizer import optimizer
 from agileml.core.placement import StageRule
@@ -89,7 +89,7 @@ class RunSpec:
                 key=("exchange",),
             )
         return Job(
-            layout=Layout(tables, config.partitions),
+            layout=Layout(tables, config.partitions or partitions_for(tables, config.machines.max)),
             optimizer=optimizer(**config.optimizer.model_dump()),
             consistency=consistency(config.consistency.kind, config.consistency.slack),
             slices=config.slices,

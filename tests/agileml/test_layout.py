@@ -1,11 +1,12 @@
 """How tables are cut into partitions, and how pieces find back together."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agileml.application import Table, Unit
-from agileml.core.layout import ALIGNMENT, Dense, Layout, Sparse
+from agileml.core.layout import ALIGNMENT, Dense, Layout, Sparse, partitions_for
 
 EXAMPLES = settings(deadline=None, derandomize=True, max_examples=100)
 
@@ -96,3 +97,12 @@ def test_a_pass_has_every_item_in_exactly_one_unit(
     assert [i for start, stop in ranges for i in range(start, stop)] == list(range(items))
     sizes = {stop - start for start, stop in ranges}
     assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize(
+    ("machines", "megabytes", "partitions"),
+    [(8, 0, 8), (12, 0, 12), (8, 4, 16), (8, 64, 32), (2, 64, 8), (1, 1, 4)],
+)
+def test_partitions_follow_the_machines_and_the_size(machines: int, megabytes: int, partitions: int) -> None:
+    tables = [Table("small", 10, 4), Table("large", (megabytes << 18) or 1, 1)]
+    assert partitions_for(tables, machines) == partitions
