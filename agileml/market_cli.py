@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from dataclasses import replace
 
 import typer
 
@@ -13,6 +14,8 @@ from agileml.market_config import Ec2
 from agileml.runtime.market_setup import MarketSetup, first_decision, set_up
 from agileml.runtime.market_story import show_step
 from bidbrain.live.cloud import Cloud, CloudError
+from bidbrain.live.guards import Guards
+from bidbrain.live.journal import Buy, Step
 from bidbrain.money import usd
 
 
@@ -29,12 +32,19 @@ def preview(job: JobConfig, name: str) -> list[str]:
         lines.append(
             f"  buy {count} x {reliable.instance_type} on demand at {usd(reliable.on_demand):.4f} $/h (reliable)"
         )
-    lines += [f"  {show_step(step)}" for step in found.decided.steps]
+    lines += [f"  {show_step(_within(step, setup.plan.guards))}" for step in found.decided.steps]
     cost = f"first hour ${usd(found.first_hour):.4f}"
     if found.per_vcpu_hour is not None:
         cost += f" for {found.vcpus} vCPUs: ${usd(found.per_vcpu_hour):.5f} per vCPU hour of work"
     budget = setup.plan.guards.budget
     return [*lines, cost, "no budget" if budget is None else f"budget ${usd(budget):.2f}"]
+
+
+def _within(step: Step, guards: Guards) -> Step:
+    """With the bid that would be made."""
+    if isinstance(step, Buy) and guards.max_price is not None:
+        return replace(step, bid=min(step.bid, guards.max_price))
+    return step
 
 
 def _cloud(job: JobConfig, setup: MarketSetup) -> Cloud | None:

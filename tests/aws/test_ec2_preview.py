@@ -1,0 +1,93 @@
+"""What `proteus run` says of a job on EC2 before it buys anything, and that a purchase is made once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agileml.cli import main
+from bidbrain.live.aws_calls import client
+from bidbrain.live.cloud import Cause, Order, RefusedError
+from bidbrain.live.ec2 import Ec2
+from bidbrain.live.site import Site
+from bidbrain.live.stack_attach import attach
+from tests.aws.front import Front, front_of
+from tests.aws.ground import ZONES, make_setting
+from tests.aws.layer import REGION
+from tests.aws.stack_rig import StackRig
+
+pytestmark = pytest.mark.aws
+
+CONFIG = Path(__file__).resolve().parents[2] / "configs" / "aws.yaml"
+SHOWN = [
+    "policy elastic: 16 of 16 nodes missing, c5.xlarge@us-east-1b first",
+    "  buy 1 x m5.xlarge on demand at 0.1920 $/h (reliable)",
+    "  buy 16 vCPUs of c5.xlarge@us-east-1b, bid 0.1500 $/h",
+]
+
+
+@pytest.fixture
+def front(moto_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Front]:
+    """A stack with prices, and a working folder to leave nothing in."""
+    stack = StackRig(moto_url, "shown", tmp_path)
+    stack.up()
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", moto_url)
+    with front_of(moto_url) as front:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_EC2", front.url)
+        front.prices = {("c5.xlarge", "us-east-1a"): 0.07, ("c5.xlarge", "us-east-1b"): 0.06}
+        yield front
+    stack.down()
+
+
+def proteus(*flags: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(["run", str(CONFIG), "--set", "market.name=shown", *flags])
+    return int(ended.value.code or 0)
+
+
+def test_the_first_decision_is_shown_and_nothing_is_bought(
+    front: Front,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert proteus("--dry-run") == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[:3] == SHOWN
+    # The reliable machine, and four of 4 vCPUs: 0.192 + 4 * 0.06.
+    assert said[-2:] == ["first hour $0.4320 for 16 vCPUs: $0.02700 per vCPU hour of work", "budget $3.00"]
+
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("typer.confirm", lambda question: False)
+    assert proteus() == 0, "who says no has not failed"
+    assert capsys.readouterr().out.splitlines()[:3] == SHOWN
+
+    assert front.seen["fleets"] == 0
+    assert not list((tmp_path / "work").iterdir())
+
+
+def test_an_answer_that_is_lost_on_the_way_buys_nothing_twice(front: Front) -> None:
+    """The same token over HTTP, and who ended a machine: what a job's own process is told beyond moto."""
+    site = Site(name="shown", region=REGION, zones=ZONES, types=("c5.xlarge",))
+    setting = make_setting()
+    market = setting.listings[0].market
+    cloud = Ec2(
+        client("ec2", REGION, front.url), attach(site, "lost").place, setting, lambda: int(time.time())
+    )
+    front.lost = 1
+    machines = cloud.acquire(Order("lost-1", market, 2, 1, setting.listings[0].on_demand))
+    assert front.seen == {"fleets": 1, "answer lost": 1, "same token": 1}
+    assert sorted(cloud.held(), key=str) == sorted(machines, key=str) and len(machines) == 2
+    with pytest.raises(RefusedError, match="IdempotentParameterMismatch"):
+        cloud.acquire(Order("lost-1", market, 3, 1, setting.listings[0].on_demand))
+
+    taken, given_back = (machine.machine_id for machine in machines)
+    front.evict(taken)
+    cloud.release((given_back,))
+    fates = {fate.machine_id: fate.cause for fate in cloud.ended((taken, given_back))}
+    assert fates == {taken: Cause.EVICTED, given_back: Cause.RELEASED}
