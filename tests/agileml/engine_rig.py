@@ -50,6 +50,7 @@ class Rig:
     """Starts the machines of a config and waits for the end."""
 
     node_ip = "127.0.0.1"
+    machine_type = Machine
 
     def __init__(
         self, values: Mapping[str, Any] | JobConfig, folder: Path, application: Application | None = None
@@ -73,7 +74,8 @@ class Rig:
 
     def add(self, tier: Tier, *, admitted: bool = True) -> Machine:
         name = f"m{len(self.machines)}"
-        machine = Machine(name, self.spec, self.spec.build(), self.node_ip, self.keys, self.head.address)
+        application = self.spec.build()
+        machine = self.machine_type(name, self.spec, application, self.node_ip, self.keys, self.head.address)
         self.machines[name] = machine
         machine.start()
         self.head.register(machine.address, NodeUp(name, tier, "", admitted))

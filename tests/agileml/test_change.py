@@ -89,6 +89,18 @@ def test_survivors_use_their_own_cut_and_lost_partitions_the_backup():
     assert "back to clock 6" in found.reason
 
 
+def test_after_a_rollback_a_new_owner_uses_what_it_has_itself():
+    """Back in stage 1 the backups serve: nothing travels, though survivors have own copies as well."""
+    job = make_job(partitions=2)
+    view = first_view(job)
+    states = {p: ShardState(9, ()) for p in range(2)}
+    promises = promises_of(view, states, own=6, backed=6, without=(view.owner[0],))
+    survivor = Machines(("r",), (view.owner[1],))
+    found = plan_change(job, StageRule(forced=1), 2, view, CutId(6, 1), promises, survivor)
+    assert found.rolled_back
+    assert list(sources(found, Role.OWNER).values()) == [("r", Kind.BACKUP, "r")] * 2
+
+
 def test_only_the_owner_of_the_durable_view_has_the_shard():
     """A machine that was frozen may still hold a copy of a partition that it does not own any more."""
     job = make_job(partitions=1)

@@ -1,0 +1,93 @@
+"""Over real sockets with slow links: after a notice too short for what must move everyone goes back at once."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agileml.core.events import Notice
+from agileml.core.messages import Copy, Message, Part
+from agileml.runtime.head import HeadState
+from agileml.runtime.machine import Machine
+from tests.agileml.engine_rig import Ran, reference
+from tests.faults.fault_rig import FaultRig, job
+
+BYTES_PER_S = 1.5e6
+# 1.5 MB with its moments; each of two servers has a half, so that a cut takes half a second.
+MODEL = {
+    "application": "mlr",
+    "data": {"kind": "blobs", "examples": 300, "features": 2000, "classes": 64},
+    "optimizer": {"kind": "adam", "learning_rate": 0.05},
+    "clocks_per_pass": 4,
+}
+
+
+class FarMachine(Machine):
+    """A machine whose link carries so much a second of cuts and moves, one after the other."""
+
+    def __init__(self, *made_of: Any) -> None:
+        super().__init__(*made_of)
+        self._on_the_link: deque[tuple[float, str, Message]] = deque()
+        self._link_free_s = 0.0
+
+    def _send(self, to: str, message: Any) -> None:
+        if not isinstance(message, Part | Copy):
+            super()._send(to, message)
+            return
+        cut = message.cut if isinstance(message, Part) else message.copy.cut
+        self._link_free_s = max(self._link_free_s, time.monotonic()) + cut.size_bytes / BYTES_PER_S
+        self._on_the_link.append((self._link_free_s, to, message))
+
+    def _turn(self) -> None:
+        super()._turn()
+        while self._on_the_link and self._on_the_link[0][0] <= time.monotonic():
+            _, to, message = self._on_the_link.popleft()
+            super()._send(to, message)
+
+
+class FarRig(FaultRig):
+    """Tells a server that it goes, once a cut has shown what links carry; takes it away when its time is over."""
+
+    machine_type = FarMachine
+
+    def __init__(self, values: Any, folder: Path, warning_s: float) -> None:
+        self._warning_s, self._due_s, self.leaver = warning_s, 0.0, ""
+        super().__init__(values, folder, FarRig._look)
+
+    def _look(self, state: HeadState) -> None:
+        if not self.leaver and any(dated.note.kind == "cut" for dated in state.notes):
+            self.leaver = f"m{len(self.machines) - 1}"
+            self._due_s = time.time() + self._warning_s
+            self.head.tell(Notice(self.leaver, self._due_s))
+        elif self.leaver and self.leaver not in self._killed and time.time() >= self._due_s:
+            self.kill(self.leaver)
+
+
+def leave(warning_s: float, folder: Path) -> tuple[FarRig, Ran]:
+    values = job(MODEL, clocks=60, partitions=4, stage=2)
+    rig = FarRig(values, folder, warning_s)
+    ran = rig.finish()
+    assert ran.sha256 == reference(values)
+    return rig, ran
+
+
+def test_a_notice_too_short_goes_back_at_once_to_the_same_bits(tmp_path: Path) -> None:
+    rig, ran = leave(0.02, tmp_path)
+    (note,) = ran.of("short_notice")
+    assert note["machines"] == [rig.leaver] and note["way"] == "roll back"
+    assert f"{rig.leaver} goes in 0.0" in note["reason"]
+    view = ran.of("view")[1]
+    assert view["rolled_back"] and note["reason"] in view["reason"]
+    assert rig.leaver not in view["owners"]
+
+
+@pytest.mark.slow
+def test_a_notice_long_enough_does_nothing_again(tmp_path: Path) -> None:
+    rig, ran = leave(30.0, tmp_path)
+    assert not ran.of("short_notice")
+    assert not any(view["rolled_back"] or view["redone"] for view in ran.of("view"))
+    assert rig.leaver not in ran.of("view")[-1]["owners"]
