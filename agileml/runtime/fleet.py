@@ -223,15 +223,7 @@ class ExistingFleet:
         raise ClusterError(f"address: the cluster at {self._address} has no live head node")
 
     def __enter__(self) -> Self:
-        import ray
-
-        ray.init(
-            address=self._address,
-            namespace="proteus",
-            runtime_env=travelling(self._spec.config),
-            log_to_driver=False,
-            logging_level="ERROR",
-        )
+        existing.connect(self._address, namespace="proteus", runtime_env=travelling(self._spec.config))
         return self
 
     def __exit__(

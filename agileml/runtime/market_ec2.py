@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -63,7 +64,7 @@ class Ec2Ground:
             self._pulse = Pulse(host, PULSE_PORT).__enter__()
         except OSError as error:
             raise ClusterError(
-                f"market: port {PULSE_PORT} of {host} is taken ({error.strerror}), "
+                f"market: port {PULSE_PORT} of {host} is taken ({os.strerror(error.errno or 0)}), "
                 "expected no other job that drives this market from the same head"
             ) from None
         self.nodes = LabelledNodes()
