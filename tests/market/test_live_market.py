@@ -1,6 +1,7 @@
 """A run whose machines BidBrain buys and loses, in one process: the bits, the bill, the log, and the ways it ends."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ from agileml.core.events import Stop
 from agileml.errors import RunError
 from agileml.run_folder import REPORT
 from agileml.runtime import market_service
+from agileml.runtime.cluster import NodeInfo
 from agileml.runtime.market_setup import first_decision, set_up
 from bidbrain.availability import made_trace
+from bidbrain.live.cloud import Machine
 from bidbrain.live.job import EXIT_BUDGET, EXIT_FINISHED, EXIT_MARKET_CLOSED
-from tests.market.market_rig import MarketRig, reference
+from tests.market.market_rig import InstantGround, InstantNodes, MarketRig, reference
 
 MARKET: dict[str, Any] = {
     "kind": "made",
@@ -95,10 +98,23 @@ def test_a_budget_ends_the_job_with_a_checkpoint_and_its_own_code(tmp_path: Path
     assert again.run().sha256 == reference(again.config)
 
 
+class Booting(InstantNodes):
+    """Machines that come up later than the money lasts."""
+
+    def present(self, wanted: Mapping[str, Machine], now_s: int) -> dict[str, NodeInfo]:
+        return {}
+
+
 def test_a_budget_that_is_gone_before_the_first_clock_leaves_nothing(tmp_path: Path) -> None:
     """The reliable machine's hour fits, but not the reserve."""
+
+    def ground(rig: MarketRig) -> InstantGround:
+        found = InstantGround(rig.config, rig.setup)
+        found.nodes = Booting(0)
+        return found
+
     values = job(400, {"checkpoint": {"path": str(tmp_path / "checkpoints")}}, budget_usd=0.21)
-    rig = MarketRig(values, tmp_path)
+    rig = MarketRig(values, tmp_path, ground=ground)
     with pytest.raises(RunError, match="before its first clock"):
         rig.run()
     assert rig.fleet.outcome is not None
