@@ -69,6 +69,14 @@ def check_commit(simulation: Simulation, record: Record) -> None:
                 assert p != partition or version >= committed.clock
 
 
+def note_backups(simulation: Simulation, view: View) -> None:
+    """A view is durable: whoever has its part of the committed cut by now, staged for it or before, has to keep it."""
+    for partition, name in enumerate(view.backup):
+        backup = simulation.nodes[name].node.backup
+        if backup.is_staged(view.epoch, partition) or backup.name(partition) == view.committed:
+            simulation.kept.add((view.committed, partition, name))
+
+
 def check_given_up(simulation: Simulation, view: View, committed: CutId) -> None:
     """The committed cut is given up only when a part of it is with no machine that lives (and speaks).
 

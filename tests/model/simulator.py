@@ -68,7 +68,7 @@ from agileml.core.work import Reads, Work
 from agileml.sequential import run_sequential
 from straggler.coverage import members
 from tests.model.groups import Groups
-from tests.model.invariants import check_commit, check_rollbacks, check_view
+from tests.model.invariants import check_commit, check_rollbacks, check_view, note_backups
 from tests.model.schedule import Fault, Schedule
 from tests.model.toy import toy_job
 
@@ -433,6 +433,8 @@ class Simulation:
         check_commit(self, record)
         if record.view is not None:  # whoever is no backup of a partition any more may drop its part
             self.kept = {kept for kept in self.kept if record.view.backup[kept[1]] == kept[2]}
+            if before is None or before.view != record.view:
+                note_backups(self, record.view)
         self.store[command.number] = command.text
         self.tell(simulated, Persisted(command.number))
 
