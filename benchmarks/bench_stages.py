@@ -98,6 +98,7 @@ PARTS = {
     ),
     "backups": (Layout(1, 3, backups=False), Layout(1, 3), Layout(1, 2, backups=False), Layout(1, 2)),
     "auto": tuple(Layout(reliable, stage) for reliable in (4, 2, 1) for stage in (1, 2, 3, 0)),
+    "chosen": tuple(Layout(reliable, stage) for reliable in (4, 2, 1) for stage in (3, 0)),  # 3 is the best of each
 }
 QUICK = (Layout(1, 3), Layout(1, 2))
 
@@ -139,6 +140,8 @@ def main() -> None:
                 ran = measure(rig, layout, model_mb, WARM_UP + arguments.clocks)
                 found[layout].append(ran)
                 print(f"  {layout}: {ran.clock_s(first_clock(layout)):.3f} s a clock", flush=True)
+                for decision in ran.of("stage_auto"):
+                    print(f"    {decision['reason']}", flush=True)
     figures = report(found, plain_s, model_mb, link)
     if arguments.json:
         print(json.dumps(figures))

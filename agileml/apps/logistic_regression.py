@@ -17,11 +17,12 @@ from pydantic import Field
 
 from agileml.application import Application, Array, Settings, Table, Unit, Updates
 from agileml.apps.data import Draw, share_of
+from agileml.apps.few_classes import add_gradient, logits_of
 from agileml.apps.labelled import Labelled, load_labelled
 from agileml.schema import Section, validate
 
 ROWS_AT_ONCE = 8192  # when whole splits are evaluated
-WARM_ROWS = 2048  # items of which the second product finds in the cache what the first one has read
+WARM_ROWS = 512  # items of which the second product finds in the cache what the first one has read
 
 
 class Model(Section):
@@ -58,6 +59,11 @@ class LogisticRegression(Application):
         order = self.settings.rng(Draw.SHUFFLE).permutation(len(data.train_labels))
         mine = order[share_of(len(order), slice_index, self.settings)]
         return Share(_with_ones(data.scaled(data.train_items[mine])), data.train_labels[mine])
+
+    def warm_up(self) -> None:
+        table = self.tables()[0]
+        nothing = np.zeros((2, table.columns), np.float32)
+        loss_and_gradient(np.zeros((table.rows, table.columns), np.float32), nothing, np.zeros(2, np.int64))
 
     def process(self, unit: Unit, items: Share, parameters: Mapping[str, Array]) -> Updates:
         return self._updates([self._range(unit, items)], [items], parameters["weights"])
@@ -104,8 +110,8 @@ class LogisticRegression(Application):
         right, loss = 0, 0.0
         for start in range(0, len(labels), ROWS_AT_ONCE):
             at = slice(start, start + ROWS_AT_ONCE)
-            logits = _with_ones(self.data.scaled(items[at])) @ weights.T
-            right += int((logits.argmax(axis=1) == labels[at]).sum())
+            logits = logits_of(weights, _with_ones(self.data.scaled(items[at])))
+            right += int((logits.argmax(axis=0) == labels[at]).sum())
             loss += _log_loss(logits, labels[at])[0]
         return {f"{name}_accuracy": right / len(labels), f"{name}_log_loss": loss / len(labels)}
 
@@ -122,26 +128,28 @@ class LogisticRegression(Application):
 
 
 def loss_and_gradient(weights: Array, x: Array, y: Array) -> tuple[float, Array]:
-    """(sum over the items of -log p(y | x), its gradient): sum_i (p(k | x_i) - [k = y_i]) x_i for each class k."""
-    loss, gradient = 0.0, None
+    """(sum over the items of -log p(y | x), its gradient): sum_i (p(k | x_i) - [k = y_i]) x_i for each class k.
+
+    Classes lie in rows, items in columns: what is done for all items then goes through memory in order.
+    """
+    loss, gradient = 0.0, np.zeros_like(weights)
     for start in range(0, max(1, len(y)), WARM_ROWS):
         some, labels = x[start : start + WARM_ROWS], y[start : start + WARM_ROWS]
-        more_loss, p = _log_loss(some @ weights.T, labels)
-        p[np.arange(len(labels)), labels] -= 1
+        more_loss, p = _log_loss(logits_of(weights, some), labels)
+        p[labels, np.arange(len(labels))] -= 1
         loss += more_loss
-        gradient = p.T @ some if gradient is None else gradient + p.T @ some
-    assert gradient is not None
+        add_gradient(gradient, p, some)
     return loss, gradient
 
 
 def _log_loss(logits: Array, y: Array) -> tuple[float, Array]:
-    """(sum of -log p(y | x), all p(k | x)); overwrites `logits` with the probabilities."""
-    logits -= logits.max(axis=1, keepdims=True, initial=-np.inf)
-    right = logits[np.arange(len(y)), y]
+    """(sum of -log p(y | x), all p(k | x)); `logits` (classes, items) are overwritten with the probabilities."""
+    logits -= logits.max(axis=0, initial=-np.inf)
+    right = logits[y, np.arange(len(y))]
     p = np.exp(logits, out=logits)
-    total = p.sum(axis=1)
+    total = p.sum(axis=0)
     loss = float((np.log(total) - right).sum(dtype=np.float64))
-    p /= total[:, None]
+    p /= total
     return loss, p
 
 
