@@ -125,8 +125,9 @@ def formula(mode: Mode, is_reliable: bool, whole: float) -> dict[str, float]:
         "pending": owns * min(others, 2),
         # Frames that have come and are not read yet.
         "frames": owns if others else 0.0,
-        # Arrays of the committed cut that no later version shares; of the open one too, while it is on its way.
-        "cut": (1 if mode.stage == 1 else 2) * (1 + k) * owns if mode.cuts_s is not None else 0.0,
+        # Arrays of the committed cut that no later version shares; of the open one too, while it is on its way. Without
+        # cuts there is that of the first clock: it is taken before anybody knows how long clocks are.
+        "cut": (1 if mode.stage == 1 else 2) * (1 + k) * owns,
         # The committed cut, and the next one arriving.
         "backup": 2 * (1 + k) * backs_up,
     }
