@@ -155,7 +155,9 @@ class MarketEngine:
             self._events.clear()
             found += [Appeared(node, admitted=False) for node in self._nodes.warm if self._is_new(node)]
             for machine_id, node in self._nodes.present(self._held, self._pace.now_s()).items():
-                if machine_id not in self._given and machine_id not in self._going:
+                if machine_id in self._going or node.node_id in self._let_go:
+                    continue
+                if machine_id not in self._given:
                     self._given[machine_id] = node.node_id
                     self._machine_of[node.node_id] = machine_id
                     if self._is_new(node):
@@ -165,6 +167,8 @@ class MarketEngine:
             missing = self._nodes.missing(set(self._given.values()))
             found += [Vanished(node_id, "Ray lost the node") for node_id in sorted(missing - self._let_go)]
             self._let_go |= missing
+            # Where Ray is started again on a machine, it comes back as another node.
+            self._given = {machine: node for machine, node in self._given.items() if node not in missing}
             return found
 
     def _is_new(self, node: NodeInfo) -> bool:

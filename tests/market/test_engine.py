@@ -32,6 +32,7 @@ class There:
         self.booted: dict[str, Machine] = {}
         self.ahead: list[NodeInfo] = []
         self.dead: set[str] = set()
+        self.again: dict[str, str] = {}  # the node of a machine on which Ray was started again
 
     @property
     def warm(self) -> tuple[NodeInfo, ...]:
@@ -39,7 +40,7 @@ class There:
 
     def present(self, wanted: Mapping[str, Machine], now_s: int) -> dict[str, NodeInfo]:
         return {
-            name: NodeInfo(f"node-{name}", "", tier_of(own), "t")
+            name: NodeInfo(self.again.get(name, f"node-{name}"), "", tier_of(own), "t")
             for name, own in self.booted.items()
             if name in wanted
         }
@@ -166,6 +167,22 @@ def test_a_node_that_ray_lost_is_told_once() -> None:
     nodes.dead = {"node-a"}
     assert engine.events() == [Vanished("node-a", "Ray lost the node")]
     assert engine.events() == []
+
+
+def test_a_machine_on_which_ray_starts_again_is_used_again() -> None:
+    """systemd restarts Ray on a machine of EC2, which comes back as another node with the same label."""
+    nodes = There()
+    nodes.booted = {"a": machine("a")}
+    engine = engine_of(nodes)
+    engine.hold(0, (), (machine("a"),))
+    engine.events()
+    nodes.dead = {"node-a"}
+    engine.events()
+    nodes.again = {"a": "node-b"}
+    assert engine.events() == [Appeared(NodeInfo("node-b", "", Tier.TRANSIENT, "t"), admitted=True)]
+    assert engine.events() == []
+    engine.lost(0, ("a",))
+    assert engine.events() == [Vanished("node-b", "the market took it")]
 
 
 class Calls(RuleBasedStateMachine):
