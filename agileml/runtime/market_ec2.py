@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -23,7 +24,8 @@ from agileml.runtime.watchdog import PULSE_PORT, Pulse
 from bidbrain.live.cloud import Cloud, CloudError
 from bidbrain.live.ec2 import Ec2 as Ec2Market
 from bidbrain.live.job import Timekeeper
-from bidbrain.live.stack_attach import attach
+from bidbrain.live.stack_attach import attach, left_behind
+from bidbrain.live.tagged import Tagged, terminate
 
 WAIT_S = 5.0
 LEAVE_S = 60.0
@@ -43,6 +45,14 @@ class UnixClock:
     def wait(self, until_s: int, market: bool) -> None:
         """Until then, but looks every few seconds: notices and machines that have ended do not wait."""
         self._sleep(max(0.0, min(WAIT_S, until_s - self._now_s())))
+
+
+def _end(ec2: Any, machines: list[Tagged]) -> None:
+    """End machines that nobody drives, and say so."""
+    if machines:
+        terminate(ec2, machines)
+        named = ", ".join(f"{machine.machine_id} of {machine.job}" for machine in machines)
+        print(f"proteus: ended machines that an earlier job left running: {named}", file=sys.stderr)
 
 
 class Ec2Ground:
@@ -81,6 +91,7 @@ class Ec2Ground:
                 archive,
             )
             first_decision(setup, self._cloud)
+            _end(attached.ec2, left_behind(attached, market.name, host))
         except CloudError as error:
             self._pulse.__exit__(None, None, None)
             raise ClusterError(str(error)) from None

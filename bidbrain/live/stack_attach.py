@@ -10,9 +10,10 @@ from bidbrain.live.cloud import CloudError
 from bidbrain.live.ec2 import Place
 from bidbrain.live.notices import SqsNotices
 from bidbrain.live.site import Site
-from bidbrain.live.stack import TAG_STACK, tags_of
+from bidbrain.live.stack import TAG_PART, TAG_STACK, tags_of
 from bidbrain.live.stack_find import Aws, Clients, tag_map
 from bidbrain.live.stack_policies import Names
+from bidbrain.live.tagged import Tagged, tagged
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,30 @@ def attach(site: Site, job: str, aws: Clients | None = None) -> Attached:
     tags = tags_of(site, "machine")
     place = Place(f"{site.name}/{job}", templates[0]["LaunchTemplateId"], newest, subnets, tags)
     return Attached(ec2, place, SqsNotices(sqs, url))
+
+
+def left_behind(attached: Attached, stack: str, host: str) -> list[Tagged]:
+    """Machines of the stack's other jobs, for the job that holds the lock of its head: nobody drives them any more.
+
+    Their watchdogs hear the one pulse of the head and take it for that of their own job. host: where the caller runs;
+    a stack with its head elsewhere may have another job there, and has none left behind. Raises CloudError.
+    """
+    filters = [
+        {"Name": f"tag:{TAG_STACK}", "Values": [stack]},
+        {"Name": f"tag:{TAG_PART}", "Values": ["head"]},
+    ]
+    with errors(f"the stack {stack}"):
+        found = attached.ec2.describe_instances(Filters=filters)
+    heads = [each.get("PrivateIpAddress") for r in found["Reservations"] for each in r["Instances"]]
+    if host not in heads:
+        return []
+    return [
+        machine
+        for machine in tagged(attached.ec2)
+        if machine.job.startswith(f"{stack}/")
+        and machine.job != attached.place.job
+        and machine.state != "shutting-down"
+    ]
 
 
 def _is_ours(resource: Any, site: Site) -> bool:

@@ -51,6 +51,13 @@ class Front:
             instance.state_reason = StateReason(f"{EVICTED}: Instance terminated by the market", EVICTED)
             instance._reason = EVICTED
 
+    def move(self, machine_id: str, ip: str) -> None:
+        """Give an instance the address of the machine that stands for it."""
+        from moto.ec2.models import ec2_backends
+
+        with self._lock:
+            ec2_backends[ACCOUNT][REGION].get_instance(machine_id).nics[0].private_ip_address = ip
+
     def answer(self, method: str, path: str, headers: Any, body: bytes) -> Answer:
         """One request at a time, as the rules above are not moto's."""
         form = {key: values[0] for key, values in parse_qs(body.decode()).items()}

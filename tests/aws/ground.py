@@ -6,11 +6,15 @@ import time
 
 from bidbrain.history import History, Market, Steps
 from bidbrain.instants import Interval
+from bidbrain.live.cloud import Order
 from bidbrain.live.ec2 import Ec2, NoticeSource, Place
 from bidbrain.live.guards import Guards
 from bidbrain.live.job import Log, Plan
 from bidbrain.live.journal import Closing
 from bidbrain.live.service import Service
+from bidbrain.live.site import Site
+from bidbrain.live.stack_attach import attach
+from bidbrain.live.stack_find import Clients
 from bidbrain.policy.today import Elastic
 from bidbrain.setting import Engine, Job, Listing, Reliable, Setting
 from tests.aws.layer import Ec2Layer
@@ -30,6 +34,15 @@ def make_setting(nodes: int = 6, hours: float = 0.7) -> Setting:
     history = History({each.market: never for each in listings}, 1 << 40)
     reliable = Reliable("c5.xlarge", 2, TYPES["c5.xlarge"], 1)
     return Setting(job, listings, history, Interval(0, 1), reliable, 680_000, rules="per_second")
+
+
+def bought_by(job: str, site: Site, aws: Clients, machines: int = 1) -> list[str]:
+    """Spot machines of a job of a stack, and nobody who drives it."""
+    setting, attached = make_setting(), attach(site, job, aws)
+    listing = setting.listings[0]
+    cloud = Ec2(attached.ec2, attached.place, setting, lambda: int(time.time()))
+    order = Order(f"{job}-1", listing.market, machines, 1, listing.on_demand)
+    return [machine.machine_id for machine in cloud.acquire(order)]
 
 
 class AwsGround:

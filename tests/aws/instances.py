@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,12 @@ class Instances:
     """Looks at the instances of a stack. One that runs boots: watchdog and Ray with the very words of `boot`, the
     system's shutdown excepted. One that was terminated loses all of its processes at once."""
 
-    def __init__(self, ec2: Any, cluster: Started, stack: str, orphan_after_s: int) -> None:
+    def __init__(
+        self, ec2: Any, cluster: Started, stack: str, orphan_after_s: int, asleep: Collection[str]
+    ) -> None:
+        """asleep: ids of instances that cost money and do not boot."""
         self._ec2, self._cluster, self._after_s = ec2, cluster, orphan_after_s
+        self._asleep = frozenset(asleep)
         self._filters = [{"Name": f"tag:{TAG_STACK}", "Values": [stack]}]
         self._shells: dict[str, list[subprocess.Popen[bytes]]] = {}
         self.booted: list[str] = []
@@ -70,7 +74,7 @@ class Instances:
             if shells[1].poll() is not None:  # its watchdog shut it down, which terminates it
                 self.orphaned.append(machine_id)
                 self._ec2.terminate_instances(InstanceIds=[machine_id])
-        for machine_id in set(there) - set(self._shells):
+        for machine_id in set(there) - set(self._shells) - self._asleep:
             self._boot(machine_id, there[machine_id].get("InstanceLifecycle") == "spot")
 
     def _boot(self, machine_id: str, is_spot: bool) -> None:
@@ -125,9 +129,11 @@ def replaced(command: list[str], values: dict[str, str]) -> list[str]:
 
 
 @contextmanager
-def instances_of(ec2: Any, cluster: Started, stack: str, orphan_after_s: int) -> Iterator[Instances]:
+def instances_of(
+    ec2: Any, cluster: Started, stack: str, orphan_after_s: int, asleep: Collection[str] = ()
+) -> Iterator[Instances]:
     """While it is open, instances of the stack are nodes of the cluster."""
-    instances = Instances(ec2, cluster, stack, orphan_after_s)
+    instances = Instances(ec2, cluster, stack, orphan_after_s, asleep)
     stopping = threading.Event()
     thread = threading.Thread(target=instances.run, args=(stopping,), name="instances", daemon=True)
     thread.start()

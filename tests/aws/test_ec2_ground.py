@@ -31,6 +31,7 @@ from agileml.run_folder import read_events
 from agileml.runtime.boot import HEALTH_CHECK
 from agileml.runtime.watchdog import PULSE_PORT, speaks
 from tests.aws.front import Front, front_of
+from tests.aws.ground import bought_by
 from tests.aws.instances import Instances, instances_of
 from tests.aws.layer import ENVIRONMENT
 from tests.aws.stack_rig import ACCOUNT, StackRig, plain_aws
@@ -48,7 +49,7 @@ JOB: dict[str, Any] = {
     "application": "held_back:HeldBack",
     "data": {"kind": "digits"},
     "optimizer": {"kind": "adam", "learning_rate": 0.01},
-    "clocks": 600,
+    "clocks": 300,
     "clocks_per_pass": 4,
     "slices": 8,
     "machines": {"reliable": 1, "max": 4},
@@ -70,7 +71,14 @@ JOB: dict[str, Any] = {
 }
 # How every line of a run begins that goes well.
 SAYS = (
-    *("clock ", "proteus: trains the same job", "kept s3://", "done: ", "params_sha256 "),
+    *(
+        "clock ",
+        "proteus: trains the same job",
+        "proteus: ended machines",
+        "kept s3://",
+        "done: ",
+        "params_sha256 ",
+    ),
     *("the same bits as ", "bill $", "  on demand $", "report "),
 )
 # The user's own model: slow as long as there is something left to happen to its machines.
@@ -84,7 +92,7 @@ from agileml.apps.logistic_regression import LogisticRegression
 class HeldBack(LogisticRegression):
     def process(self, unit, items, parameters):
         if not Path({let_go!r}).exists():
-            time.sleep(0.04)
+            time.sleep(0.1)
         return super().process(unit, items, parameters)
 """
 
@@ -99,6 +107,7 @@ class Rig:
     instances: Instances
     folder: Path
     moto_url: str
+    left: str  # a machine of a job that was killed: it listens to the head's pulse, whoever's that is
     runs: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def proteus(self, out: str, *settings: str) -> subprocess.Popen[str]:
@@ -181,15 +190,16 @@ def rig(moto_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig
         }.items():
             patch.setenv(name, value)
         stack = StackRig(moto_url, STACK, folder)
-        stack.up()
+        front.move(stack.up().instance_id, HERE)
         front.prices = {("c5.xlarge", "us-east-1a"): 0.06, ("c5.xlarge", "us-east-1b"): 0.07}
         with started_cluster([], variables=RAY_VARIABLES) as cluster:
             (folder / "job.yaml").write_text(yaml.safe_dump({**JOB, "address": cluster.address}))
             (folder / "held_back.py").write_text(APPLICATION.format(let_go=str(folder / "let_go")))
             cluster.environment["PYTHONPATH"] = os.getcwd()
             ec2 = plain_aws(moto_url).client("ec2")
-            with instances_of(ec2, cluster, STACK, ORPHAN_AFTER_S) as instances:
-                rig = Rig(stack, front, cluster, instances, folder, moto_url)
+            (left,) = bought_by("gone-1", stack.site, plain_aws(moto_url))
+            with instances_of(ec2, cluster, STACK, ORPHAN_AFTER_S, asleep=[left]) as instances:
+                rig = Rig(stack, front, cluster, instances, folder, moto_url, left)
                 yield rig
                 for run in rig.runs:
                     run.kill()
@@ -272,8 +282,10 @@ def test_a_job_through_the_real_ground(rig: Rig) -> None:
     rig.settled()
     assert pulse_is_free()
     assert not rig.instances.orphaned
-    left = {pid: what for pid, what in processes_of(rig.cluster).items() if pid not in head}
-    assert not left
+    more = {pid: what for pid, what in processes_of(rig.cluster).items() if pid not in head}
+    assert not more
+    ended = f"proteus: ended machines that an earlier job left running: {rig.left} of {STACK}/gone-1"
+    assert said.splitlines().count(ended) == 1
     told = [line for line in (output + said).splitlines() if line and not line.startswith(SAYS)]
     assert not told, "nothing of Ray's, no trace"
 

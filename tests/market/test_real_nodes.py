@@ -109,7 +109,7 @@ def test_the_demo(tmp_path: Path) -> None:
 def test_a_killed_driver_leaves_no_machine(tmp_path: Path) -> None:
     """SIGKILL: nobody gives anything back, and every machine ends by itself within orphan_after_s.
 
-    The head is no machine: what Ray leaves of it (agents look for a GCS that is gone for up to a minute) goes when the
+    The head is no machine: what Ray leaves of it (agents look for a GCS that is gone for a minute) goes when the
     next cluster of this machine starts, at the latest.
     """
     config, out = tmp_path / "job.yaml", tmp_path / "run"

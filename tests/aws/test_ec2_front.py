@@ -1,4 +1,4 @@
-"""What `proteus run` says of a job on EC2 before it buys anything, and that a purchase is made once."""
+"""Before a job on EC2 begins, over HTTP: the first decision, a purchase that is made once, what a killed job left."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from bidbrain.live.aws_calls import client
 from bidbrain.live.cloud import Cause, Order, RefusedError
 from bidbrain.live.ec2 import Ec2
 from bidbrain.live.site import Site
-from bidbrain.live.stack_attach import attach
+from bidbrain.live.stack_attach import attach, left_behind
 from tests.aws.front import Front, front_of
-from tests.aws.ground import ZONES, make_setting
+from tests.aws.ground import ZONES, bought_by, make_setting
 from tests.aws.layer import REGION
-from tests.aws.stack_rig import StackRig
+from tests.aws.stack_rig import StackRig, plain_aws
 
 pytestmark = pytest.mark.aws
 
 CONFIG = Path(__file__).resolve().parents[2] / "configs" / "aws.yaml"
+HEAD = [{"Name": "tag:proteus:stack", "Values": ["shown"]}, {"Name": "tag:proteus:part", "Values": ["head"]}]
 SHOWN = [
     "policy elastic: 16 of 16 nodes missing, c5.xlarge@us-east-1b first",
     "  buy 1 x m5.xlarge on demand at 0.1920 $/h (reliable)",
@@ -91,3 +92,26 @@ def test_an_answer_that_is_lost_on_the_way_buys_nothing_twice(front: Front) -> N
     cloud.release((given_back,))
     fates = {fate.machine_id: fate.cause for fate in cloud.ended((taken, given_back))}
     assert fates == {taken: Cause.EVICTED, given_back: Cause.RELEASED}
+
+
+def test_machines_of_a_killed_job_are_found_by_the_next_one_on_the_same_head(
+    front: Front, moto_url: str
+) -> None:
+    """Where the head is somebody else's address, another job may drive them."""
+    aws = plain_aws(moto_url)
+    site = Site(name="shown", region=REGION, zones=ZONES, types=("c5.xlarge",))
+    gone, mine = bought_by("gone", site, aws, machines=2), bought_by("mine", site, aws)
+    found = aws.client("ec2").describe_instances(Filters=HEAD)["Reservations"]
+    (head,) = (
+        each
+        for reservation in found
+        for each in reservation["Instances"]
+        if each["State"]["Name"] == "running"
+    )
+    front.move(head["InstanceId"], "10.0.0.5")
+    attached = attach(site, "mine", aws)
+    assert [machine.machine_id for machine in left_behind(attached, "shown", "10.0.0.5")] == sorted(gone)
+    assert not left_behind(attached, "shown", "10.0.0.6")
+    assert not left_behind(attached, "show", "10.0.0.5"), "another stack, though its name begins alike"
+    aws.client("ec2").terminate_instances(InstanceIds=[*gone, *mine])
+    assert not left_behind(attached, "shown", "10.0.0.5")
