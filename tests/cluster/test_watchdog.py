@@ -91,6 +91,15 @@ def machines_of(folder: Path) -> list[psutil.Process]:
     return found
 
 
+def kinds_of(processes: list[psutil.Process], kind: str) -> int:
+    """How many of them call themselves that."""
+    found = 0
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            found += kind in " ".join(process.cmdline())
+    return found
+
+
 def lives(pid: int) -> bool:
     """The children of dead parents are zombies until somebody asks for them."""
     with contextlib.suppress(psutil.NoSuchProcess):
@@ -111,12 +120,10 @@ def test_the_driver_is_killed() -> None:
         folder = Path(str(told["folder"]))
         assert watchdogs(folder) == 2
         children = cast("list[int]", told["pids"])
-        machines = machines_of(folder)
-        assert {each.pid for each in machines} >= set(children), "actors, and a child of each"
-        names = [" ".join(each.cmdline()) for each in machines]
-        # Workers and agents of Ray, which name themselves, are found as well.
+        assert {each.pid for each in machines_of(folder)} >= set(children), "actors, and a child of each"
+        # Workers and agents of Ray, which name themselves once they have started, are found as well.
         for kind in ("raylet/raylet", "ray::Sleeper", "ray::DashboardAgent", "ray::RuntimeEnvAgent"):
-            assert sum(kind in name for name in names) == 2, (kind, names)
+            seconds_until(lambda: kinds_of(machines_of(folder), kind) == 2, 30)  # noqa: B023
         os.kill(process.pid, signal.SIGKILL)
         # (A process that is being ended has no environment any more, but still a number.)
         seconds = seconds_until(
