@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from agileml.core.tier import Tier
@@ -29,14 +29,17 @@ class Patience:
 
     `clocks`: of a window of measurement, after `settle` clocks that do not count (connections, buffers, slices to
     load). `try_gain`, `keep_gain`: the shares of a clock that a stage must be predicted, and then be measured, to win.
+    `doubt`: a trial that loses by less than this share has a second window, and its better one counts: a cut, or
+    another program, slows a window down, and nothing speeds one up.
     `worth`: what a move must win over the rest of the run, in changes. `drift`: a clock that is so much slower or
     faster than when its stage was measured last makes what was measured of the others void.
     """
 
     clocks: int = 6
     settle: int = 2
-    try_gain: float = 0.05
+    try_gain: float = 0.03
     keep_gain: float = 0.02
+    doubt: float = 0.05
     worth: float = 2.0
     drift: float = 0.5
 
@@ -195,10 +198,11 @@ def moved(thresholds: tuple[float, float], ratio: float, stage: int) -> tuple[fl
 
 @dataclass
 class _Trial:
-    """Left `stage`, where a clock took `clock_s`."""
+    """Left `stage`, where a clock took `clock_s`; in the trial's first window, if it is over, it took `first_s`."""
 
     stage: int
     clock_s: float
+    first_s: float = math.inf
 
 
 @dataclass
@@ -238,9 +242,14 @@ class AutoStage:
             return None
         return self._begin(stage, clock_s, predicted, clocks_left, change_s)
 
-    def _end(self, trial: _Trial, stage: int, clock_s: float) -> Decision:
+    def _end(self, trial: _Trial, stage: int, clock_s: float) -> Decision | None:
+        wanted_s = (1 - self.patience.keep_gain) * trial.clock_s
+        if trial.first_s == math.inf and wanted_s < clock_s <= (1 + self.patience.doubt) * trial.clock_s:
+            self._trial = replace(trial, first_s=clock_s)
+            return None
+        clock_s = self._measured[stage] = min(clock_s, trial.first_s)
         compared = f"{clock_s:.3g} s a clock, {trial.clock_s:.3g} s in stage {trial.stage}"
-        if clock_s <= (1 - self.patience.keep_gain) * trial.clock_s:
+        if clock_s <= wanted_s:
             return Decision(Move.KEEP, stage, self.thresholds, f"stage {stage} stays: {compared}")
         self._failed += 1
         self._rest = 1 << self._failed

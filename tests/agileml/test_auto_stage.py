@@ -226,6 +226,17 @@ def test_a_trial_that_does_not_pay_is_taken_back_and_not_repeated_soon() -> None
         assert auto.judge(1, 1.0, {1: 1.0, 2: 0.5, 3: 2.0}, 10_000, 1.0) is None
 
 
+@pytest.mark.parametrize(("second_s", "move"), [(0.9, Move.KEEP), (1.02, Move.TAKE_BACK)])
+def test_a_trial_that_is_in_doubt_has_a_second_window(second_s: float, move: Move) -> None:
+    auto = AutoStage(THESIS)
+    auto.meet(frozenset({"r0"}), frozenset({"t0"}))
+    assert auto.judge(1, 1.0, {1: 1.0, 2: 0.5}, 10_000, 1.0) is not None
+    assert auto.judge(2, 1.03, {1: 1.0, 2: 1.0}, 10_000, 1.0) is None
+    ended = auto.judge(2, second_s, {1: 1.0, 2: 1.0}, 10_000, 1.0)
+    assert ended is not None
+    assert ended.move is move
+
+
 def test_the_end_of_a_run_is_no_time_to_move() -> None:
     auto = AutoStage(THESIS)
     auto.meet(frozenset({"r0"}), frozenset({"t0"}))
