@@ -20,7 +20,7 @@ class CutRule:
 
     every_s: float = 1.0
     max_clocks: int = 64
-    travelling: float = 0.05
+    travelling: float = 0.03
     most: float = 8.0
 
     def interval(self, clock_s: float | None, travel_s: float = 0.0) -> int:
