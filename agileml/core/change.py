@@ -231,7 +231,8 @@ def _plan_backups(
 ) -> list[tuple[str, Fetch]]:
     """Fetches for backups that do not have their part of the committed cut yet.
 
-    A part that no machine has any more is left out: the next cut makes it good.
+    A part that no machine has any more is the shard itself where that is at the cut's clock, as it is when the run ends
+    with this cut. Otherwise it is left out: the next cut makes it good.
     """
     fetches: list[tuple[str, Fetch]] = []
     if start.committed.clock == 0:
@@ -248,6 +249,9 @@ def _plan_backups(
         if have and not any(kind is Kind.BACKUP and holder == node for kind, holder, _ in have):
             kind, holder, _ = have[-1]  # a backup rather than an owner, which has more to do
             source = Source(kind, holder)
+            fetches.append((node, Fetch(epoch, partition, Role.BACKUP, start.committed, source)))
+        elif not have and start.states[partition].version == start.committed.clock:
+            source = start.sources[partition]
             fetches.append((node, Fetch(epoch, partition, Role.BACKUP, start.committed, source)))
     return fetches
 

@@ -60,7 +60,8 @@ class ChangeRun:
     def is_good(self, members: Membership) -> bool:
         """False when a machine that the change still counts on died or got a notice since it was planned."""
         assert self.change is not None
-        sources = {fetch.source.node for _, fetch in self.outstanding()} - {NOBODY}  # others gave what they had
+        # Who gave all that was asked of it may go.
+        sources = {fetch.source.node for _, fetch in self.outstanding()} - {NOBODY}
         counted_on = self.change.view.members
         if not all(members.is_alive(node) for node in {*counted_on, *sources}):
             return False

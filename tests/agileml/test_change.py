@@ -168,6 +168,21 @@ def test_the_backup_of_a_dead_reliable_machine_is_made_again_from_the_owners_own
     assert sources(found, Role.BACKUP)[0] == (left[0], Kind.OWN_CUT, view.owner[0])
 
 
+@pytest.mark.parametrize(("version", "is_made"), [(6, True), (7, False)])
+def test_a_part_that_is_nowhere_is_the_shard_itself_at_the_clock_of_the_cut(version, is_made):
+    """A run's last cut has no next one to make good what it lacks."""
+    job = make_job(partitions=2)
+    view = first_view(job, Machines(("r", "s"), ("t", "u")))
+    states = {p: ShardState(version, ()) for p in range(2)}
+    lost = view.backup[0]
+    promises = promises_of(view, states, backed=6, without=(lost,))  # owners got their shards by a move
+    left = tuple(n for n in ("r", "s") if n != lost)
+    found = change(job, view, promises, Machines(left, ("t", "u")), CutId(6, 1))
+    assert not found.rolled_back and found.committed == CutId(6, 1)
+    made = {0: (left[0], Kind.SHARD, view.owner[0])} if is_made else {}
+    assert sources(found, Role.BACKUP) == made
+
+
 def test_machines_that_are_finishing_keep_their_part_of_the_open_clock_and_nothing_else():
     job = make_job(partitions=1)
     view = first_view(job)
