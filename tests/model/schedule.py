@@ -139,7 +139,7 @@ def _over_slow_links(schedule: Schedule, rng: random.Random, *, is_quiet: bool) 
         at_s = rng.uniform(2.0, 7.0)
         later_s = at_s + rng.uniform(0.0, 0.3)
         pressing += Fault("kill_reliable", at_s), Fault(PRESSING, later_s, 3, rng.uniform(0.05, 1.0))
-    return replace(
+    schedule = replace(
         schedule,
         reliable=2 if is_doubled else schedule.reliable,
         clocks=schedule.clocks + 8,
@@ -149,6 +149,20 @@ def _over_slow_links(schedule: Schedule, rng: random.Random, *, is_quiet: bool) 
         cut_clocks=8,
         network=rng.choice([schedule.network, Network(0.0, 0.0, 0.01, 0.0)]),
         faults=schedule.faults[:1] + joins + pressing,
+    )
+    return _woken(schedule, rng) if rng.random() < 0.2 else schedule
+
+
+def _woken(schedule: Schedule, rng: random.Random) -> Schedule:
+    """An owner wakes while the rollback without it is copied, and then a notice has the change begin anew: with it."""
+    at_s, seconds = rng.uniform(1.5, 5.0), rng.uniform(1.2, 2.0)
+    notice = Fault("notice", at_s + seconds + rng.uniform(0.1, 0.5), 1, 60.0)
+    return replace(
+        schedule,
+        reliable=2,
+        bytes_per_s=300.0,
+        network=Network(0.0, 0.0, 0.01, 0.0),
+        faults=(Fault(WAKING, at_s, 1, seconds), notice),
     )
 
 
@@ -167,7 +181,7 @@ def _make_plan(rng: random.Random, clocks: int, transient: int) -> tuple[tuple[P
     return tuple(plan), transient
 
 
-PRESSING = "notice_owner"
+PRESSING, WAKING = "notice_owner", "freeze_owner"
 
 # How often each kind is drawn.
 GENTLE = {"join": 4, "notice": 2, "notice_all": 2, "notice_reliable": 1}

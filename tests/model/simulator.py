@@ -564,7 +564,7 @@ class Simulation:
                     self.notice(node, fault)
                 case "kill" | "kill_owner" | "kill_many" | "kill_reliable":
                     self.kill(node.name)
-                case "freeze" | "freeze_reliable":
+                case "freeze" | "freeze_reliable" | "freeze_owner":
                     self.freeze(node, fault.seconds)
                 case "cut":
                     node.cut_until_s = self.now_s + fault.seconds
@@ -589,7 +589,7 @@ class Simulation:
                 return self.pick(1 + self.rng.randrange(4))
             case "kill_owner":
                 return self.owners()[:1]
-            case "notice_owner":
+            case "notice_owner" | "freeze_owner":
                 return self.owners()[: fault.number]
             case "freeze_reliable":
                 return self.pick(1, Tier.RELIABLE)

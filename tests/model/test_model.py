@@ -12,9 +12,9 @@ from collections.abc import Iterable
 import pytest
 
 from tests.model.run import MODES, Tally, run_many, run_one
-from tests.model.schedule import GENTLE, PRESSING, ROUGH
+from tests.model.schedule import GENTLE, PRESSING, ROUGH, WAKING
 
-KINDS = {*GENTLE, *ROUGH, PRESSING}
+KINDS = {*GENTLE, *ROUGH, PRESSING, WAKING}
 SEEN = ("stage 1", "stage 2", "stage 3", "rollbacks", "clocks redone")
 WAYS = ("short notice: move", "short notice: roll back")
 
