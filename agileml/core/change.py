@@ -242,7 +242,7 @@ def _plan_backups(
             fetches.append((node, Fetch(epoch, partition, Role.BACKUP, start.committed, start.stored)))
             continue
         if start.is_cut:
-            source = start.sources[partition]
+            source = replicas.nearest(node, start.sources[partition], start.replicas.get(partition, ()))
             fetches.append((node, Fetch(epoch, partition, Role.BACKUP, start.committed, source)))
             continue
         have = holders.get(partition, ())

@@ -330,7 +330,9 @@ class Node:
             if message.source.kind in (Kind.INITIAL, Kind.CHECKPOINT):
                 cut: Cut | None = self.server.stored_cut(message.partition, message.source)
             elif message.source.kind is Kind.SHARD:
-                cut = self.server.shard_cut(message.partition, self.tag)
+                # (A replica of its own that is not named may be behind.)
+                is_mine = message.source.node == self.name
+                cut = self.server.shard_cut(message.partition, self.tag) if is_mine else None
             else:
                 cut = self.backup.cut(message.partition) or self.server.own_cut(message.partition, self.tag)
             if cut is None:

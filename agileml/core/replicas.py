@@ -44,11 +44,12 @@ def fetches(
 ) -> list[tuple[str, Fetch]]:
     """What every machine of a group must get: nothing of what it has. `has` says who has what `sources` name."""
     return [
-        (node, Fetch(epoch, partition, Role.OWNER, committed, _nearest(node, source, has.get(partition, ()))))
+        (node, Fetch(epoch, partition, Role.OWNER, committed, nearest(node, source, has.get(partition, ()))))
         for node in group
         for partition, source in sources.items()
     ]
 
 
-def _nearest(node: str, source: Source, has: Sequence[str]) -> Source:
+def nearest(node: str, source: Source, has: Sequence[str]) -> Source:
+    """Where a machine gets what `source` names: from itself, if it is one of those who have it."""
     return Source(source.kind, node) if source.kind is Kind.SHARD and node in has else source

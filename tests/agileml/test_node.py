@@ -255,6 +255,28 @@ def test_a_cut_goes_to_the_backup_and_survives_its_owner():
     assert [m.version for m in cluster.pull("b", 2, 2)] == [2]
 
 
+def test_a_backup_is_made_of_the_replica_that_is_named_and_not_of_an_older_one_of_its_own():
+    """By all-reduce every machine has a replica, and one may be behind by a clock when a change freezes them."""
+    cluster = Cluster(mode="allreduce")
+    for name in "ab":
+        cluster.tell(name, Prepare(1, 0, INITIAL))
+        cluster.tell(name, Fetch(1, 0, Role.OWNER, INITIAL, Source(Kind.INITIAL, "")))
+    for name in "ab":
+        cluster.tell(name, Announce(cluster.view(1, "a", share=(("a", 0b01), ("b", 0b10))), 10))
+    total = Contribution(tuple(Dense(np.ones(t.rows * t.columns, t.dtype)) for t in cluster.job.layout.tables))
+    cluster.nodes["a"].server.push("a", Push(1, 0, 0, 0b11, total), 1.0, given=False)
+    for name in "ab":
+        cluster.tell(name, Prepare(2, 1, INITIAL))
+    versions = {name: promise.shards[0][1].version for name, promise in cluster.take(Promise)[-2:]}
+    assert versions == {"a": 1, "b": 0}
+    name = CutId(1, 2)
+    cluster.tell("b", Fetch(2, 0, Role.BACKUP, name, Source(Kind.SHARD, "a")))
+    assert [m.role for _, m in cluster.take(Installed)][-1] is Role.BACKUP
+    cluster.tell("b", Prepare(3, 2, name))
+    ((partition, state),) = cluster.take(Promise)[-1][1].backups
+    assert (partition, state.version) == (0, 1)
+
+
 def test_cuts_and_moves_take_what_changed_since_the_committed_cut():
     cluster = Cluster()
     cluster.start()
