@@ -263,7 +263,9 @@ def test_a_backup_is_made_of_the_replica_that_is_named_and_not_of_an_older_one_o
         cluster.tell(name, Fetch(1, 0, Role.OWNER, INITIAL, Source(Kind.INITIAL, "")))
     for name in "ab":
         cluster.tell(name, Announce(cluster.view(1, "a", share=(("a", 0b01), ("b", 0b10))), 10))
-    total = Contribution(tuple(Dense(np.ones(t.rows * t.columns, t.dtype)) for t in cluster.job.layout.tables))
+    total = Contribution(
+        tuple(Dense(np.ones(t.rows * t.columns, t.dtype)) for t in cluster.job.layout.tables)
+    )
     cluster.nodes["a"].server.push("a", Push(1, 0, 0, 0b11, total), 1.0, given=False)
     for name in "ab":
         cluster.tell(name, Prepare(2, 1, INITIAL))
