@@ -110,6 +110,13 @@ def test_without_patience_or_reports_nothing_moves(scripts):
         assert not each.note("stage_auto")
 
 
+def test_clocks_that_end_at_the_same_moment_say_nothing(scripts):
+    """Under SSP a slow partition may make several clocks whole at once."""
+    run = played(scripts, {1: 0.0, 2: 0.0, 3: 0.0})
+    run.go(30)
+    assert not run.script.note("stage_auto")
+
+
 def test_joins_begin_a_new_measurement(scripts):
     run = played(scripts, {1: 9.0, 2: 1.0, 3: 0.8}, transient=6)
     run.go(7)
