@@ -13,8 +13,8 @@ STANDARDS = {
 }
 
 
-def endings(summary: Mapping[str, Any]) -> list[str]:
-    """What is said at the end of a run beside its metrics: the comparison with one process, the bill."""
+def endings(summary: Mapping[str, Any], clocks: int) -> list[str]:
+    """What is said at the end of a run of `clocks`, beside its metrics: the comparison with one process, the bill."""
     lines = []
     if "same_as_sequential" in summary:
         same = "the same bits as" if summary["same_as_sequential"] else "NOT the same bits as"
@@ -22,20 +22,23 @@ def endings(summary: Mapping[str, Any]) -> list[str]:
     market = summary.get("market")
     if market is not None:
         if not market["finished"]:
-            lines.append(f"ended early: {market['ending']}")
+            lines.append(f"ended early, {summary['clocks']} of {clocks} clocks: {market['ending']}")
         lines += bill_lines(market)
     return lines
 
 
 def bill_lines(market: Mapping[str, Any]) -> list[str]:
-    """The bill beside what the same job would have cost otherwise."""
+    """The bill beside what the same job would have cost otherwise; without that where only a part of it was done."""
     usd = market["usd"]
     took = f"{market['market_hours']:.2f} h of the market, {market['evictions']} evictions"
     lines = [f"bill ${usd:.2f} ({market['policy']}, {took})"]
+    return lines + (_compared(market) if market["finished"] else []) + _rebilled(market)
+
+
+def _compared(market: Mapping[str, Any]) -> list[str]:
+    usd = market["usd"]
     job = f"{market['job_vcpus']} vCPUs for {market['job_hours']:g} h"
-    lines.append(
-        f"  on demand ${market['on_demand_usd']:.2f} ({job}): {_share(usd, market['on_demand_usd'])}"
-    )
+    lines = [f"  on demand ${market['on_demand_usd']:.2f} ({job}): {_share(usd, market['on_demand_usd'])}"]
     standard = market["standard_checkpoint_usd"]
     if standard is not None:
         hours = f"{market['standard_checkpoint_hours']:.2f} h"
@@ -46,9 +49,12 @@ def bill_lines(market: Mapping[str, Any]) -> list[str]:
         )
         name = STANDARDS[market["standard"]]
         lines.append(f"  {name} ${standard:.2f} ({hours}, {done}): {_share(usd, standard)}")
-    if market["rebilled_differences"]:
-        lines.append(f"  re-billed from the prices: {len(market['rebilled_differences'])} lines differ")
     return lines
+
+
+def _rebilled(market: Mapping[str, Any]) -> list[str]:
+    differences = market["rebilled_differences"]
+    return [f"  re-billed from the prices: {len(differences)} lines differ"] if differences else []
 
 
 def _share(usd: float, other: float) -> str:
@@ -60,11 +66,10 @@ def tiles(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     market = summary.get("market")
     if market is None:
         return []
-    found = [
-        ("bill", f"${market['usd']:.2f}"),
-        ("on demand", f"${market['on_demand_usd']:.2f}"),
-    ]
-    if market["standard_checkpoint_usd"] is not None:
+    found = [("bill", f"${market['usd']:.2f}")]
+    if market["finished"]:  # the others are prices of the whole job
+        found.append(("on demand", f"${market['on_demand_usd']:.2f}"))
+    if market["finished"] and market["standard_checkpoint_usd"] is not None:
         found.append((STANDARDS[market["standard"]], f"${market['standard_checkpoint_usd']:.2f}"))
     return [*found, ("evictions", str(market["evictions"]))]
 

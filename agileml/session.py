@@ -101,7 +101,7 @@ def run_job(config: JobConfig, *, name: str, sequential: bool, resume: str | Non
         done = f"stopped: {result.summary['clocks']} of {config.clocks} clocks"
     print(f"{done}, {result.summary['clocks_redone']} redone; {metrics}")
     print(f"params_sha256 {result.summary['params_sha256']}")
-    for line in endings(result.summary):
+    for line in endings(result.summary, config.clocks):
         print(line)
     if result.summary["stopped"] and config.checkpoint is not None:
         print(f"go on with --resume {config.checkpoint.path}")
