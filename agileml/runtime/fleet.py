@@ -119,6 +119,15 @@ class Watcher(Protocol):
         """Dollars spent so far and the last decision, for the screen."""
 
 
+def check_head(cluster: LocalCluster) -> None:
+    """Raise HeadLostError when Ray's own processes of the head have ended: what asks them would wait for a minute."""
+    if cluster.has_lost_head:
+        raise HeadLostError(
+            "Ray's head on this machine has ended, and the run with it; "
+            "start it again, with --resume if there are checkpoints"
+        )
+
+
 class LocalFleet:
     """Real Ray nodes on this machine: those of the config, and those that its plan will join."""
 
@@ -156,11 +165,7 @@ class LocalFleet:
         return {"env_vars": {"PYTHONPATH": path.rstrip(os.pathsep)}}
 
     def poll(self) -> list[FleetEvent]:
-        if self._cluster.has_lost_head:
-            raise HeadLostError(
-                "Ray's head on this machine has ended, and the run with it; "
-                "start it again, with --resume if there are checkpoints"
-            )
+        check_head(self._cluster)
         for node_id in [node_id for node_id, until_s in self._frozen.items() if until_s <= time.monotonic()]:
             del self._frozen[node_id]
             self._cluster.thaw(node_id)

@@ -228,7 +228,7 @@ class LocalCluster:
         handler = signal.getsignal(signal.SIGTERM)
         # Ray's own hooks are signal handlers, which only the main thread may set; `shutdown` does without them.
         self._cluster._shutdown_at_exit = threading.current_thread() is threading.main_thread()
-        with self._rays_own_folder(), _quiet_ray(), only_here():
+        with self._rays_own_folder(), _quiet_ray(), only_here(), _sessions_of_their_own():
             node = self._cluster.add_node(
                 object_store_memory=OBJECT_STORE_BYTES, dashboard_agent_listen_port=0, **arguments
             )
@@ -320,6 +320,25 @@ def _undisturbed() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
+def _sessions_of_their_own() -> Iterator[None]:
+    """SIGTERM to our whole process group, as `timeout` and supervisors send it, must reach us alone: without Ray's
+    processes a run cannot end well. They get no session from Ray, but this call, after the fork of each."""
+    from ray._private import utils
+
+    before = utils.set_kill_on_parent_death_linux
+
+    def apart() -> None:
+        os.setsid()
+        before()
+
+    utils.set_kill_on_parent_death_linux = apart
+    try:
+        yield
+    finally:
+        utils.set_kill_on_parent_death_linux = before
 
 
 @contextlib.contextmanager

@@ -118,6 +118,9 @@ class Ec2Ground:
         """The code travels with the job."""
         return self._cluster.runtime_env()
 
+    def check(self) -> None:
+        """The head is no process of ours: Ray says when it is gone."""
+
     def open(self, stopping: threading.Event) -> tuple[Cloud, Timekeeper]:
         """EC2, and Unix time."""
         return self._cloud, UnixClock(lambda seconds: pause(stopping, seconds))

@@ -83,6 +83,7 @@ class MarketFleet:
 
     def poll(self) -> list[FleetEvent]:
         """What happened since the last time. The market opens once every warm node has its process."""
+        self._ground.check()
         if self._market is not None:
             self._market.raise_problem()
         elif len(self._started) >= self._ground.warm:

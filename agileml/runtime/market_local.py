@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from agileml.config import JobConfig
 from agileml.market_config import Played
+from agileml.runtime.fleet import check_head
 from agileml.runtime.local import LocalCluster
 from agileml.runtime.market_nodes import WarmPool
 from agileml.runtime.market_service import pause
@@ -68,6 +69,10 @@ class LocalGround:
         """The same interpreter and files: only the user's folder may be missing from the path."""
         path = os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])
         return {"env_vars": {"PYTHONPATH": path.rstrip(os.pathsep)}}
+
+    def check(self) -> None:
+        """Raises HeadLostError."""
+        check_head(self._cluster)
 
     def open(self, stopping: threading.Event) -> tuple[Cloud, Timekeeper]:
         """The market and its clock, which starts now."""

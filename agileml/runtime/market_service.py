@@ -60,6 +60,9 @@ class Ground(Protocol):
     def runtime_env(self) -> dict[str, Any]:
         """See `fleet.Fleet.runtime_env`."""
 
+    def check(self) -> None:
+        """Raise HeadLostError where Ray's head has ended: what asks it would wait for a minute."""
+
     def open(self, stopping: threading.Event) -> tuple[Cloud, Timekeeper]:
         """The market and its clock, which starts now; it does not wait once `stopping` is set."""
 

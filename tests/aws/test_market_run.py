@@ -102,6 +102,9 @@ class MotoGround:
     def runtime_env(self) -> dict[str, Any]:
         return {}
 
+    def check(self) -> None:
+        pass  # there is no head
+
     def open(self, stopping: threading.Event) -> tuple[Cloud, Timekeeper]:
         return self._cloud, UnixClock(lambda seconds: stopping.wait(min(0.2, seconds)))
 

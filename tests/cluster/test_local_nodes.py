@@ -59,6 +59,12 @@ def test_machines_carry_tier_and_allocation_and_the_head_is_none(cluster: LocalC
     assert ray.get_runtime_context().get_node_id() == cluster.head_node_id
 
 
+def test_a_signal_to_our_process_group_reaches_none_of_rays_processes(cluster: LocalCluster) -> None:
+    processes = cluster.processes()
+    assert len(processes) > 2
+    assert os.getpgrp() not in [os.getpgid(process.pid) for process in processes]
+
+
 def test_a_drained_node_is_seen_with_its_deadline_and_a_removed_one_is_gone(cluster: LocalCluster) -> None:
     first, second = cluster.add_machines(Tier.TRANSIENT, 2)
     assert ray_cluster.draining() == {}

@@ -135,6 +135,9 @@ class InstantGround:
     def runtime_env(self) -> dict[str, Any]:
         return {}
 
+    def check(self) -> None:
+        pass  # there is no head
+
     def open(self, stopping: threading.Event) -> tuple[Cloud, Timekeeper]:
         market = self._config.market
         self.clock = MarketClock(self._setup.start_s, market.speed, 0.02, sleep=stopping.wait)  # type: ignore[union-attr]
