@@ -14,8 +14,8 @@ from agileml.market_config import Ec2
 from agileml.runtime.market_setup import MarketSetup, first_decision, set_up
 from agileml.runtime.market_story import show_step
 from bidbrain.live.cloud import Cloud, CloudError
-from bidbrain.live.guards import Guards
-from bidbrain.live.journal import Buy, Step
+from bidbrain.live.dry_run import Purchase
+from bidbrain.live.journal import Buy
 from bidbrain.money import usd
 
 
@@ -32,19 +32,29 @@ def preview(job: JobConfig, name: str) -> list[str]:
         lines.append(
             f"  buy {count} x {reliable.instance_type} on demand at {usd(reliable.on_demand):.4f} $/h (reliable)"
         )
-    lines += [f"  {show_step(_within(step, setup.plan.guards))}" for step in found.decided.steps]
+    lines += [f"  {_show(purchase, found.decided.fill is not None)}" for purchase in found.purchases]
     cost = f"first hour ${usd(found.first_hour):.4f}"
     if found.per_vcpu_hour is not None:
         cost += f" for {found.vcpus} vCPUs: ${usd(found.per_vcpu_hour):.5f} per vCPU hour of work"
+    else:
+        cost += ", no machine of the market"
     budget = setup.plan.guards.budget
     return [*lines, cost, "no budget" if budget is None else f"budget ${usd(budget):.2f}"]
 
 
-def _within(step: Step, guards: Guards) -> Step:
-    """With the bid that would be made."""
-    if isinstance(step, Buy) and guards.max_price is not None:
-        return replace(step, bid=min(step.bid, guards.max_price))
-    return step
+def _show(purchase: Purchase, fills: bool) -> str:
+    """A purchase as it would be made. `fills`: the decision names more than it wants, for markets that refuse."""
+    step, vcpus = purchase.step, purchase.vcpus
+    if not vcpus:
+        why = "only if others refuse" if fills and not purchase.why.startswith("guard ") else purchase.why
+        return f"not bought: {_words(purchase, step.vcpus)} ({why})"
+    less = f" (of {step.vcpus}; {purchase.why})" if vcpus < step.vcpus else ""
+    return f"buy {_words(purchase, vcpus)}{less}"
+
+
+def _words(purchase: Purchase, vcpus: int) -> str:
+    step = replace(purchase.step, vcpus=vcpus)
+    return show_step(replace(step, bid=purchase.bid) if isinstance(step, Buy) else step).removeprefix("buy ")
 
 
 def _cloud(job: JobConfig, setup: MarketSetup) -> Cloud | None:

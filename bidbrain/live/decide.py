@@ -142,7 +142,7 @@ def _by_machine(step: Step, setting: Setting) -> Step:
 
 @dataclass(frozen=True)
 class Allowed:
-    """How much of a purchase the guards and the market leave; `why` it is nothing."""
+    """How much of a purchase the guards and the market leave; `why` it is less than was decided, or nothing."""
 
     vcpus: int
     parts: int
@@ -157,6 +157,7 @@ def allowed(step: Buy, desk: Desk, guards: Guards, now_s: int) -> Allowed:
     per_machine = desk.per_machine(step.market)
     bid = step.bid if guards.max_price is None else min(step.bid, guards.max_price)
     wanted = machines = -(-step.vcpus // per_machine)
+    why = ""
 
     def nothing(why: str) -> Allowed:
         return Allowed(0, 0, bid, why)
@@ -168,20 +169,21 @@ def allowed(step: Buy, desk: Desk, guards: Guards, now_s: int) -> Allowed:
         machines = machines if step.vcpus <= room else room // per_machine * (step.parts > 1)
         if not machines:
             return nothing(f"{decided.fill} vCPUs of spot are held")
+        if machines < wanted:
+            why = f"{decided.fill} vCPUs of spot are wanted"
     if guards.max_machines is not None:
-        machines = min(machines, max(0, guards.max_machines - desk.machine_count))
-        if not machines:
-            return nothing(f"guard max_machines: {desk.machine_count} of {guards.max_machines}")
-    why: str | None = None
+        left = max(0, guards.max_machines - desk.machine_count)
+        if left < machines:
+            machines, why = left, f"guard max_machines: {desk.machine_count} of {guards.max_machines}"
     while machines:
         whole = machines == wanted
         vcpus = step.vcpus if whole else machines * per_machine
         extra = of_new(desk.books.rules, vcpus, per_machine, bid, HOUR_S)
-        why = affordable(guards, desk.books, now_s, extra)
-        if why is None:
-            return Allowed(vcpus, machines if step.parts > 1 else 1, bid)
-        machines //= 2
-    return nothing(why or "")
+        dear = affordable(guards, desk.books, now_s, extra)
+        if dear is None:
+            return Allowed(vcpus, machines if step.parts > 1 else 1, bid, why)
+        machines, why = machines // 2, dear
+    return nothing(why)
 
 
 def allowed_on_demand(step: BuyOnDemand, setting: Setting, desk: Desk, guards: Guards, now_s: int) -> str:

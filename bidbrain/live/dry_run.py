@@ -1,18 +1,20 @@
 """The first decision of a job without making it: what would be bought, and what it would cost.
 
-Nothing is bought and nothing is written.
+Nothing is bought and nothing is written. A desk of its own goes through what the service would write down if
+every order were filled: the reliable machines first, then the steps of the decision within the guards.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bidbrain.live.cloud import Cloud
-from bidbrain.live.decide import Measured, allowed, decide, view_of
+from bidbrain.history import Market
+from bidbrain.live.cloud import Cloud, Machine
+from bidbrain.live.decide import Measured, allowed, allowed_on_demand, decide, view_of
 from bidbrain.live.desk import Desk
 from bidbrain.live.guards import of_new
 from bidbrain.live.job import Plan
-from bidbrain.live.journal import Buy, BuyOnDemand, Decided, Opened
+from bidbrain.live.journal import Answered, Buy, BuyOnDemand, Decided, Opened, Ordered, Passed
 from bidbrain.money import HOUR_S, machine_seconds_micro_usd, show_usd
 
 
@@ -21,11 +23,22 @@ class BudgetError(ValueError):
 
 
 @dataclass(frozen=True)
+class Purchase:
+    """A purchase of the decision: what would be bought of it (0 vCPUs: nothing), and why that is not all of it."""
+
+    step: Buy | BuyOnDemand
+    vcpus: int
+    bid: int
+    why: str = ""
+
+
+@dataclass(frozen=True)
 class DryRun:
     """Micro-dollars of the first hour at the prices of now (reliable machines included), vCPUs bought, and
     micro-dollars per vCPU hour of work that this means; None where nothing would be bought."""
 
     decided: Decided
+    purchases: tuple[Purchase, ...]
     first_hour: int
     vcpus: int
     per_vcpu_hour: float | None
@@ -36,10 +49,6 @@ def dry_run(plan: Plan, cloud: Cloud, now_s: int) -> DryRun:
     setting, reliable = plan.setting, plan.setting.reliable
     desk = Desk(setting, [Opened(plan.name, plan.scheme, now_s)])
     quotes = cloud.quotes(now_s)
-    view = view_of(setting, desk, quotes, Measured(), plan.guards, 0.0)
-    decided = decide(now_s, plan.policy, view, desk, quotes, setting, cloud.together)
-    desk.apply(decided)
-    prices = {offer.market: offer.price for offer in quotes.offers}
     hour = reliable.hourly if plan.with_reliable else 0
     budget = plan.guards.budget
     if budget is not None and budget < hour:
@@ -47,19 +56,56 @@ def dry_run(plan: Plan, cloud: Cloud, now_s: int) -> DryRun:
             f"budget_usd: found {show_usd(budget)} $, expected at least {show_usd(hour)} $, "
             "the first hour of the reliable machines alone"
         )
-    vcpus = 0
-    left = setting.job.cap_vcpus
-    for step in decided.steps:
-        if isinstance(step, Buy):
-            may = allowed(step, desk, plan.guards, now_s)
-            size = min(may.vcpus, left)  # later requests of a decision repeat what earlier pools may refuse
-            hour += of_new(desk.books.rules, size, desk.per_machine(step.market), prices[step.market], HOUR_S)
-        elif isinstance(step, BuyOnDemand):
-            size = step.vcpus
-            what = (reliable.on_demand, size, reliable.vcpus_per_machine, HOUR_S)
-            hour += machine_seconds_micro_usd(*what)
+    if hour:
+        what = (desk.orders, reliable.market, reliable.vcpus, 1, reliable.on_demand, now_s)
+        _fill(desk, Ordered(now_s, *what, reliable=True), reliable.on_demand)
+    view = view_of(setting, desk, quotes, Measured(), plan.guards, 0.0)
+    decided = decide(now_s, plan.policy, view, desk, quotes, setting, cloud.together)
+    desk.apply(decided)
+    prices = {offer.market: offer.price for offer in quotes.offers}
+    purchases = [
+        _purchase(step, plan, desk, prices) for step in decided.steps if isinstance(step, Buy | BuyOnDemand)
+    ]
+    for bought in purchases:
+        if isinstance(bought.step, Buy):
+            market = bought.step.market
+            hour += of_new(desk.books.rules, bought.vcpus, desk.per_machine(market), prices[market], HOUR_S)
         else:
-            continue
-        vcpus += size
-        left -= size
-    return DryRun(decided, hour, vcpus, hour / vcpus if vcpus else None)
+            size = (reliable.on_demand, bought.vcpus, reliable.vcpus_per_machine, HOUR_S)
+            hour += machine_seconds_micro_usd(*size)
+    vcpus = sum(bought.vcpus for bought in purchases)
+    return DryRun(decided, tuple(purchases), hour, vcpus, hour / vcpus if vcpus else None)
+
+
+def _purchase(step: Buy | BuyOnDemand, plan: Plan, desk: Desk, prices: dict[Market, int]) -> Purchase:
+    """What the service would do with this step, as things stand on the desk; it is done there."""
+    assert desk.decided is not None
+    now_s, reliable = desk.decided.at_s, plan.setting.reliable
+    if isinstance(step, BuyOnDemand):
+        if why := allowed_on_demand(step, plan.setting, desk, plan.guards, now_s):
+            desk.apply(Passed(now_s, why))
+            return Purchase(step, 0, reliable.on_demand, why)
+        what = (desk.orders, reliable.market, step.vcpus, 1, reliable.on_demand, now_s)
+        _fill(desk, Ordered(now_s, *what), reliable.on_demand)
+        return Purchase(step, step.vcpus, reliable.on_demand)
+    may = allowed(step, desk, plan.guards, now_s)
+    if may.parts:
+        what = (desk.orders, step.market, may.vcpus, may.parts, may.bid, now_s)
+        ordered = Ordered(now_s, *what)
+        if desk.decided.fill is not None:
+            _fill(desk, ordered, prices[step.market])
+        else:  # answered when all are placed: until then the guards count them at their bids
+            desk.apply(ordered)
+    else:
+        desk.apply(Passed(now_s, may.why))
+    return Purchase(step, may.vcpus, may.bid, may.why)
+
+
+def _fill(desk: Desk, ordered: Ordered, price: int) -> None:
+    """An order, and all its machines at once."""
+    desk.apply(ordered)
+    order = desk.pending[ordered.order].order
+    machines = tuple(
+        Machine(f"{order.token}-{i}", order.token, order.market, ordered.at_s) for i in range(order.machines)
+    )
+    desk.apply(Answered(ordered.at_s, ordered.order, price, machines))

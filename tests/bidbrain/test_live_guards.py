@@ -17,7 +17,7 @@ from bidbrain.ledger import Kind
 from bidbrain.live.decide import steps_of
 from bidbrain.live.dry_run import BudgetError, dry_run
 from bidbrain.live.guards import Guards, exposure, spent
-from bidbrain.live.journal import Buy, Decided, Draining, Noticed, Passed
+from bidbrain.live.journal import Buy, Decided, Draining, Noticed, Opened, Ordered, Passed
 from bidbrain.live.replay import MarketClock, Warnings
 from bidbrain.live.service import Service
 from bidbrain.policy.base import Request
@@ -190,6 +190,38 @@ def test_a_dry_run_shows_the_first_decision_and_buys_nothing(setting: Setting) -
     charges = [e.micro_usd or 0 for e in ledger.entries if e.kind is Kind.CHARGE and e.at_s == START_S]
     assert shown.first_hour == setting.reliable.hourly + sum(charges[:1])
     assert shown.per_vcpu_hour == shown.first_hour / shown.vcpus
+
+
+@pytest.mark.parametrize("scheme", ["proteus", "renewal", "standard_agileml", "on_demand"])
+@pytest.mark.parametrize(
+    "guards",
+    [
+        Guards(max_machines=3),
+        Guards(max_machines=4),
+        Guards(max_machines=7),
+        Guards(max_machines=40, max_price=150_000),
+        Guards(budget=700_000),
+        Guards(budget=1_500_000),
+        Guards(budget=9_000_000),
+    ],
+)
+def test_a_dry_run_shows_what_the_service_does_within_its_limits(
+    setting: Setting, scheme: str, guards: Guards
+) -> None:
+    own, log = find_scheme(scheme), Memory([Opened("job", scheme, START_S)])
+    ground = Ground(setting, START_S)
+    shown = dry_run(plan_of(setting, own, START_S, guards), ground.replay, START_S)
+    service = Service(plan_of(setting, own, START_S, guards), ground.replay, ground.engine, ground, log)
+    service.step()
+    first = next(number for number, record in enumerate(log.records) if isinstance(record, Decided))
+    did = [
+        (r.vcpus, r.bid) if isinstance(r, Ordered) else r.why
+        for r in log.records[first:]
+        if isinstance(r, Ordered | Passed)
+    ]
+    assert [(each.vcpus, each.bid) if each.vcpus else each.why for each in shown.purchases] == did
+    for each in shown.purchases:
+        assert bool(each.why) == (each.vcpus < each.step.vcpus)
 
 
 def test_a_budget_below_the_first_hour_is_one_sentence(setting: Setting) -> None:

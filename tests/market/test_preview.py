@@ -30,6 +30,32 @@ def test_a_dry_run_says_what_would_be_bought_and_leaves_nothing(
 
 
 @pytest.mark.parametrize(
+    ("flag", "line", "cost"),
+    [
+        (
+            "machines.max=1",
+            "not bought: 64 vCPUs of c3.8xlarge",
+            "first hour $0.2090, no machine of the market",
+        ),
+        ("machines.max=1", "(guard max_machines: 1 of 1)", ""),
+        ("machines.max=2", "buy 32 vCPUs of c3.8xlarge", "first hour $0.4908 for 32 vCPUs"),
+        ("machines.max=2", "(of 64; guard max_machines: 1 of 2)", ""),
+        ("market.budget_usd=0.3", "(guard budget: 0.520800 $ with it, the budget is 0.300000 $)", ""),
+        ("market.budget_usd=0.8", "buy 32 vCPUs of c3.8xlarge", "first hour $0.4908 for 32 vCPUs"),
+        ("market.max_price=0.29", "buy 64 vCPUs of c3.8xlarge@us-east-1a, bid 0.2900 $/h", ""),
+    ],
+)
+def test_a_dry_run_keeps_the_limits(
+    flag: str, line: str, cost: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    flags = ("--set", flag, "--set", f"checkpoint.path={tmp_path}")
+    assert proteus("run", str(DEMO), "--dry-run", *flags) == 0
+    said = capsys.readouterr().out
+    assert line in said
+    assert cost in said
+
+
+@pytest.mark.parametrize(
     ("flags", "sentence"),
     [
         (("--set", "market.budget_usd=0.1", "--set", "checkpoint.path=ck"), "expected at least 0.209000 $"),
