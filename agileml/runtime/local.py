@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import math
 import os
 import secrets
@@ -325,20 +326,15 @@ def _undisturbed() -> Iterator[None]:
 @contextlib.contextmanager
 def _sessions_of_their_own() -> Iterator[None]:
     """SIGTERM to our whole process group, as `timeout` and supervisors send it, must reach us alone: without Ray's
-    processes a run cannot end well. They get no session from Ray, but this call, after the fork of each."""
-    from ray._private import utils
+    processes a run cannot end well."""
+    from ray._private import services
 
-    before = utils.set_kill_on_parent_death_linux
-
-    def apart() -> None:
-        os.setsid()
-        before()
-
-    utils.set_kill_on_parent_death_linux = apart
+    before = services.ConsolePopen
+    services.ConsolePopen = functools.partial(before, start_new_session=True)
     try:
         yield
     finally:
-        utils.set_kill_on_parent_death_linux = before
+        services.ConsolePopen = before
 
 
 @contextlib.contextmanager
