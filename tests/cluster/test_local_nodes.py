@@ -13,6 +13,7 @@ import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +61,12 @@ def test_machines_carry_tier_and_allocation_and_the_head_is_none(cluster: LocalC
 
 
 def test_a_signal_to_our_process_group_reaches_none_of_rays_processes(cluster: LocalCluster) -> None:
-    processes = cluster.processes()
-    assert len(processes) > 2
-    assert os.getpgrp() not in [os.getpgid(process.pid) for process in processes]
+    with ThreadPoolExecutor(1) as other_thread:  # as markets do it
+        (machine,) = other_thread.submit(cluster.add_machines, "transient", 1).result()
+        groups = [os.getpgid(process.pid) for process in cluster.processes()]
+        cluster.kill(machine.node_id)
+    assert len(groups) > 5
+    assert os.getpgrp() not in groups
 
 
 def test_a_drained_node_is_seen_with_its_deadline_and_a_removed_one_is_gone(cluster: LocalCluster) -> None:
