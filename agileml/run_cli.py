@@ -62,6 +62,8 @@ def run(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before machines are bought on EC2.")] = False,
 ) -> None:
     """Train a model on machines that come and go."""
+    if dry_run and sequential:
+        raise typer.BadParameter("found --dry-run with --sequential, expected one of them")
     code = train(
         config,
         tuple(settings or ()),

@@ -61,6 +61,7 @@ def test_a_dry_run_keeps_the_limits(
         (("--set", "market.budget_usd=0.1", "--set", "checkpoint.path=ck"), "expected at least 0.209000 $"),
         (("--set", "market.types=[c3.8xlarg]"), "'c3.8xlarg'"),
         (("--set", "market.policy=standard_young"), "market.policy: found standard_young"),
+        (("--dry-run", "--sequential"), "found --dry-run with --sequential, expected one of them"),
     ],
 )
 def test_a_mistake_is_one_sentence(
