@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from agileml.progress import Snapshot, duration, left_s, line, parse_line
+from agileml.run_cli import Stage
 
 if TYPE_CHECKING:
     from agileml.config import JobConfig
@@ -70,7 +71,7 @@ def submit(
         str | None,
         typer.Option(metavar="DIR", help="Folder for the results, on the head. [default: ~/proteus-runs/ID]"),
     ] = None,
-    stage: Annotated[str | None, typer.Option(metavar="auto|1|2|3", help="Force a stage.")] = None,
+    stage: Stage = None,
     resume: Annotated[
         str | None, typer.Option(metavar="PATH", help="Go on from the newest whole checkpoint there.")
     ] = None,

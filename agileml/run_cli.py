@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from agileml.config import JobConfig
     from agileml.config_text import ConfigError
 
+Stage = Annotated[
+    str | None, typer.Option(metavar="auto|thresholds|1|2|3", help="auto, thresholds alone, or a stage.")
+]
+
 
 def mount(app: typer.Typer) -> None:
     """Add the commands to `app`."""
@@ -44,9 +48,7 @@ def run(
     sequential: Annotated[
         bool, typer.Option("--sequential", help="One process without Ray: the reference of the same job.")
     ] = False,
-    stage: Annotated[
-        str | None, typer.Option(metavar="auto|thresholds|1|2|3", help="auto, thresholds alone, or a stage.")
-    ] = None,
+    stage: Stage = None,
     profile: Annotated[
         bool, typer.Option("--profile", help="Write trace.json: what every machine did when, for Perfetto.")
     ] = False,

@@ -159,6 +159,15 @@ def test_without_a_command_it_shows_help_and_no_empty_error(capsys: pytest.Captu
     assert shown.err == ""
 
 
+def test_a_run_and_a_submitted_one_take_the_same_stages(capsys: pytest.CaptureFixture[str]) -> None:
+    told = []
+    for command in ("run", "submit"):
+        with pytest.raises(SystemExit):
+            main([command, "--help"])
+        told.append(next(line for line in capsys.readouterr().out.splitlines() if "--stage" in line))
+    assert all("thresholds" in line for line in told), told
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         main(["--version"])
