@@ -1,5 +1,6 @@
 """A dead, frozen or cut-off peer is found in time; a busy one is not taken for dead."""
 
+import contextlib
 import os
 import select
 import signal
@@ -113,7 +114,10 @@ class Relay:
                     far = socket.create_connection(self._target)
                     other[near], other[far] = far, near
                 elif end in other:
-                    data = end.recv(1 << 16)
+                    try:
+                        data = end.recv(1 << 16)
+                    except ConnectionResetError:  # its owner connects anew
+                        data = b""
                     if self._wanted_break:
                         self._wanted_break = max(1, self._wanted_break - len(data))
                     if not data or self._wanted_break == 1:
@@ -122,7 +126,8 @@ class Relay:
                             other.pop(both, None)
                             both.close()
                     else:
-                        other[end].sendall(data)
+                        with contextlib.suppress(ConnectionError):  # said again when that end is read
+                            other[end].sendall(data)
         for end in [*other, self._listener, self._stopped]:
             end.close()
 

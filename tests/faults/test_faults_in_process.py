@@ -16,7 +16,9 @@ from tests.faults.fault_rig import MF, MLR, FaultRig, job
 TWO_RELIABLE = {"reliable": 2, "transient": 4, "max": 8}
 
 
-@pytest.mark.parametrize("base", [MF, MLR], ids=["mf", "mlr"])
+@pytest.mark.parametrize(
+    "base", [pytest.param(MF, id="mf"), pytest.param(MLR, id="mlr", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize(
     "fault",
     [

@@ -78,6 +78,7 @@ def test_a_job_on_a_market_ends_with_the_bits_of_one_process_and_a_bill_that_hol
     assert json.loads((ran.folder / "summary.json").read_text())["market"]["usd"] == bill.micro_usd / 1e6
 
 
+@pytest.mark.slow
 def test_a_budget_ends_the_job_with_a_checkpoint_and_its_own_code(tmp_path: Path) -> None:
     place = str(tmp_path / "checkpoints")
     # Slow enough for a busy computer: it must get to its first clock before the money is gone.
