@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from dataclasses import replace
+from itertools import groupby
 
 import typer
 
@@ -32,14 +33,18 @@ def preview(job: JobConfig, name: str) -> list[str]:
         lines.append(
             f"  buy {count} x {reliable.instance_type} on demand at {usd(reliable.on_demand):.4f} $/h (reliable)"
         )
-    lines += [f"  {_show(purchase, found.decided.fill is not None)}" for purchase in found.purchases]
+    shown = [_show(purchase, found.decided.fill is not None) for purchase in found.purchases]
+    for line, same in groupby(shown):
+        times = len(list(same))
+        lines.append(f"  {line}" if times == 1 else f"  {times} times: {line}")
     cost = f"first hour ${usd(found.first_hour):.4f}"
     if found.per_vcpu_hour is not None:
         cost += f" for {found.vcpus} vCPUs: ${usd(found.per_vcpu_hour):.5f} per vCPU hour of work"
     else:
         cost += ", no machine of the market"
     budget = setup.plan.guards.budget
-    return [*lines, cost, "no budget" if budget is None else f"budget ${usd(budget):.2f}"]
+    lines += [cost, "no budget" if budget is None else f"budget ${usd(budget):.2f}"]
+    return [*lines, f"warning: {setup.short}"] if setup.short else lines
 
 
 def _show(purchase: Purchase, fills: bool) -> str:

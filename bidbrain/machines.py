@@ -27,7 +27,14 @@ class MachineType:
 
 
 class UnknownTypeError(ValueError):
-    """A machine type without a price or a count of vCPUs, in one sentence."""
+    """A machine type without a price or a count of vCPUs, in one sentence.
+
+    `problem` is the sentence without what to do about it on the command line; `hint` follows it.
+    """
+
+    def __init__(self, problem: str, cure: str, hint: str = "") -> None:
+        self.problem, self.hint = problem, hint
+        super().__init__(f"{problem} (say {cure}){hint}")
 
 
 @cache
@@ -55,8 +62,9 @@ def find_type(name: str, at_s: int) -> MachineType:
         close = difflib.get_close_matches(name, sorted({row.name for row in table()}), 4)
         hint = f"; close to it: {', '.join(close)}" if close else ""
         raise UnknownTypeError(
-            f"no on-demand price is known for the machine type {name!r}"
-            f" (say --on-demand {name}=USD and --vcpus {name}=N){hint}"
+            f"no on-demand price is known for the machine type {name!r}",
+            f"--on-demand {name}=USD and --vcpus {name}=N",
+            hint,
         )
     past = [row for row in rows if row.from_s <= at_s]
     return max(past, key=lambda row: row.from_s) if past else min(rows, key=lambda row: row.from_s)
@@ -71,7 +79,7 @@ def types_at(
         if name in on_demand and name in vcpus:
             found[name] = (on_demand[name], vcpus[name])
         elif name in on_demand and not any(row.name == name for row in table()):
-            raise UnknownTypeError(f"how many vCPUs {name!r} has is not known (say --vcpus {name}=N)")
+            raise UnknownTypeError(f"how many vCPUs {name!r} has is not known", f"--vcpus {name}=N")
         else:
             row = find_type(name, at_s)
             found[name] = (on_demand.get(name, row.on_demand), vcpus.get(name, row.vcpus))

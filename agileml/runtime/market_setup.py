@@ -29,7 +29,7 @@ from bidbrain.live.replay import Replay as ReplayedMarket
 from bidbrain.machines import UnknownTypeError, types_at
 from bidbrain.money import HOUR_S, micro_usd
 from bidbrain.plan import choose_markets, make_setting
-from bidbrain.policy.registry import Scheme, Training, UnknownSchemeError, find_scheme
+from bidbrain.policy.registry import POOLS, SCHEMES, Scheme, Training, UnknownSchemeError, find_scheme
 from bidbrain.pool_plan import make_pool_plan
 from bidbrain.readers import HistoryError, read_history
 from bidbrain.setting import Setting
@@ -63,6 +63,14 @@ class MarketSetup:
         return bool(self.setting.history.steps)
 
     @property
+    def short(self) -> str:
+        """Where the prices end before a job of job_hours could: a sentence; empty: they suffice."""
+        hours = (self.setting.history.end_s - self.start_s) / HOUR_S
+        if not self.is_played or hours >= self.setting.job.hours:
+            return ""
+        return f"the market ends after {hours:.2f} h, before a job of {self.setting.job.hours:g} h does"
+
+    @property
     def vcpus(self) -> dict[str, int]:
         """Nominal vCPUs by machine type, the reliable one under `on_demand_kind` too."""
         found = {listing.market.instance_type: listing.vcpus for listing in self.setting.listings}
@@ -90,10 +98,15 @@ def set_up(config: JobConfig, name: str, run: str, now_s: int) -> MarketSetup:
         else:
             history, train, start_s = _history(market)
             setting = _setting(market, config, history, train, start_s)
-    scheme = _scheme(market.policy)
-    if isinstance(market, Ec2 | Pools) and market.policy in BIDDING:
+    scheme = _scheme(market)
+    if market.policy in RUNNING and market.policy not in _policies(market):
+        needs = (
+            "bids on a history of prices"
+            if market.policy in BIDDING
+            else "takes nodes of one vCPU from pools"
+        )
         raise ConfigError(
-            f"found {market.policy}, which learns from a history of bids, expected elastic, spot_2026 or on_demand",
+            f"found {market.policy}, which {needs}, expected {', '.join(_policies(market))}",
             key=("market", "policy"),
         )
     live = scheme.setting(setting)
@@ -137,7 +150,10 @@ def _users() -> Iterator[None]:
     """What BidBrain says of a wrong setting, as an error of the config's section."""
     try:
         yield
-    except (BidBrainConfigError, HistoryError, UnknownTypeError, UnknownSchemeError, ValueError) as error:
+    except UnknownTypeError as error:
+        cure = "market.on_demand is where its dollars per hour are said, market.vcpus its vCPUs"
+        raise ConfigError(f"{error.problem} ({cure}){error.hint}", key=("market",)) from None
+    except (BidBrainConfigError, HistoryError, UnknownSchemeError, ValueError) as error:
         if isinstance(error, ConfigError):
             raise
         raise ConfigError(str(error), key=("market",)) from None
@@ -165,12 +181,22 @@ def _history(market: Played) -> tuple[History, Interval, int]:
             f"found {market.start}, expected an instant within the history ({history.window})",
             key=("market", "start"),
         )
+    _lasts(history.end_s, start_s, market.start, ("market", "start"))
     if train.seconds <= 0 or train.end_s > start_s:
         raise ConfigError(
             f"found {market.train}, expected an interval of the history ({history.window}) that ends before the start",
             key=("market", "train"),
         )
     return history, train, start_s
+
+
+def _lasts(end_s: int, start_s: int, found: str, key: tuple[str, str]) -> None:
+    """Raise ConfigError where what was recorded ends within the first hour."""
+    if end_s - start_s < HOUR_S:
+        raise ConfigError(
+            f"found {found}, expected at least an hour of the recording after it: it ends {end_s - start_s} s later",
+            key=key,
+        )
 
 
 def _instant(market: Played) -> int:
@@ -214,6 +240,8 @@ def _of_pools(market: Pools, config: JobConfig) -> Setting:
             f"found {market.start_hours:g}, expected less than the {setting.history.end_s / HOUR_S:g} h recorded",
             key=("market", "start_hours"),
         )
+    start_s = round(market.start_hours * HOUR_S)
+    _lasts(setting.history.end_s, start_s, f"{market.start_hours:g}", ("market", "start_hours"))
     return _reliable_as_configured(setting, config)
 
 
@@ -238,20 +266,55 @@ def _reliable_as_configured(setting: Setting, config: JobConfig) -> Setting:
             f"found {setting.job.vcpus}, and with cap {setting.job.cap:g} not even one machine of {widest} vCPUs",
             key=("market", "job_vcpus"),
         )
+    _whole_machines(setting)
     return setting
 
 
-def _scheme(name: str) -> Scheme:
+def _whole_machines(setting: Setting) -> None:
+    """A simulated request may be a share of a machine, one that is bought may not. Raises ConfigError."""
+    slot = setting.bidding.slot_vcpus
+    for listing in setting.listings if slot is not None else ():
+        assert slot is not None
+        if slot % listing.vcpus:
+            raise ConfigError(
+                f"found {slot}, expected whole machines: a multiple of the {listing.vcpus} vCPUs of "
+                f"{listing.market.instance_type}",
+                key=("market", "slot_vcpus"),
+            )
+
+
+def _scheme(market: Played | Ec2) -> Scheme:
+    name = market.policy
     try:
         scheme = find_scheme(name)
     except UnknownSchemeError as error:
-        raise ConfigError(str(error), key=("market", "policy")) from None
-    if scheme.yardstick or scheme.training not in (Training.AGILEML, Training.STEADY):
+        told = str(error)
+        if ":" not in name:
+            told = (
+                f"there is no scheme {name!r} for a running job; there are {', '.join(_policies(market))}, "
+                "or your own as package.module:Class"
+            )
+        raise ConfigError(told, key=("market", "policy")) from None
+    if not _runs(scheme):
         why = "it knows the future" if scheme.yardstick else "it restarts from checkpoints"
         raise ConfigError(
             f"found {name}, expected a policy for a running job ({why})", key=("market", "policy")
         )
     return scheme
+
+
+def _runs(scheme: Scheme) -> bool:
+    """Whether a running job can follow it."""
+    return not scheme.yardstick and scheme.training in (Training.AGILEML, Training.STEADY)
+
+
+def _policies(market: Played | Ec2) -> list[str]:
+    """Our schemes that a job on this market can follow."""
+    others = BIDDING if isinstance(market, Ec2 | Pools) else tuple(POOLS)
+    return [name for name in RUNNING if name not in others]
+
+
+RUNNING = tuple(scheme.name for scheme in (*SCHEMES.values(), *POOLS.values()) if _runs(scheme))
 
 
 def _unit_s(config: JobConfig, setting: Setting) -> float:

@@ -215,8 +215,16 @@ def test_a_run_that_breaks_off_gives_its_machines_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("market", "sentence"),
     [
-        ({"types": ["c3.8xlarg"]}, "market: no on-demand price is known for the machine type 'c3.8xlarg'"),
-        ({"policy": "proteuss"}, "market.policy: there is no scheme 'proteuss'"),
+        ({"types": ["c3.8xlarg"]},
+         "market: no on-demand price is known for the machine type 'c3.8xlarg' (market.on_demand is"),
+        ({"types": ["c9.huge"], "on_demand": {"c9.huge": 1.0}},
+         "how many vCPUs 'c9.huge' has is not known (market.on_demand is"),
+        ({"slot_vcpus": 24},
+         "market.slot_vcpus: found 24, expected whole machines: a multiple of the 32 vCPUs of c3.8xlarge"),
+        ({"policy": "elastic"},
+         "found elastic, which takes nodes of one vCPU from pools, expected on_demand, standard_agileml,"),
+        ({"policy": "proteuss"}, "market.policy: there is no scheme 'proteuss' for a running job; there are on_demand, "
+         "standard_agileml, proteus, renewal, or your own"),
         ({"policy": "standard_checkpoint"}, "market.policy: found standard_checkpoint, expected a policy for"),
         ({"policy": "one_hour_oracle"}, "it knows the future"),
         ({"start": "tomorrow"}, "market.start: "),

@@ -7,6 +7,9 @@ import pytest
 from agileml.cli import main
 from agileml.config import load
 from agileml.market_cli import may_run
+from bidbrain.archive import rows_of, write_rows
+from bidbrain.generate import Character, generate
+from bidbrain.instants import Interval, show_instant
 
 DEMO = Path(__file__).resolve().parents[2] / "configs" / "demo.yaml"
 
@@ -77,6 +80,37 @@ def test_a_mistake_is_one_sentence(
     assert line.startswith("proteus: ")
     assert sentence in line
     assert not list(tmp_path.iterdir())
+
+
+def test_a_replay_has_an_hour_to_play_and_says_when_it_is_too_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    window = Interval.parse("2016-01-01/2016-01-03")
+    history = generate([("c4.xlarge", "us-east-1a", 209_000)], window, Character.CALM, 3)
+    rows = rows_of(history)
+    write_rows(tmp_path / "prices.csv.gz", rows)
+    market = (
+        "kind: replay, history: [prices.csv.gz], train: 2016-01-01/2016-01-02, job_vcpus: 16, job_hours: 2"
+    )
+    Path("job.yaml").write_text(
+        "application: mlr\ndata: {kind: digits}\nclocks: 100\nmachines: {reliable: 1, max: 7}\n"
+        f"market: {{{market}, start: 2016-01-02}}\n"
+    )
+    end_s = rows[-1][0]  # a recording ends with its last price
+    for before_s, told in (
+        (7200, ""),
+        (5400, "warning: the market ends after 1.50 h, before a job of 2 h does"),
+    ):
+        start = show_instant(end_s - before_s)
+        assert proteus("run", "job.yaml", "--dry-run", "--set", f"market.start={start}") == 0
+        said = capsys.readouterr().out
+        assert told in said
+        assert bool(told) == ("warning" in said)
+    start = show_instant(end_s - 25)
+    assert proteus("run", "job.yaml", "--dry-run", "--set", f"market.start={start}") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"found {start}, expected at least an hour of the recording after it: it ends 25 s later" in line
 
 
 def test_only_ec2_is_asked_about_and_only_somebody_who_can_answer() -> None:
