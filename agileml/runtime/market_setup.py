@@ -101,7 +101,7 @@ def set_up(config: JobConfig, name: str, run: str, now_s: int) -> MarketSetup:
     scheme = _scheme(market)
     if market.policy in RUNNING and market.policy not in _policies(market):
         needs = (
-            "bids on a history of prices"
+            "learns from a history of bids"
             if market.policy in BIDDING
             else "takes nodes of one vCPU from pools"
         )
