@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -78,6 +79,9 @@ def submit(
     python: Annotated[
         str, typer.Option(help="The interpreter on the head that has Proteus' packages.")
     ] = "python",
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do not ask before a job that buys machines on EC2 is submitted.")
+    ] = False,
 ) -> None:
     """Run a job on a cluster, whether this machine stays on or not. Prints its id; the working folder is uploaded."""
     from agileml.config import load
@@ -89,6 +93,11 @@ def submit(
         job = with_options(load(config, flags), out=out, address=None, stage=stage)
     except ConfigError as error:
         raise typer.BadParameter(str(error)) from None
+    if job.market is not None:
+        from agileml.market_cli import may_submit
+
+        if not may_submit(job, yes=yes, can_ask=sys.stdin.isatty()):
+            return
     with sentences():
         server = server_at(address or job.address)
         from importlib.metadata import version
@@ -120,7 +129,8 @@ def submitted(
         return settled(with_options(found, out=out, address=None, stage=stage), job, Path.home())
 
     place = resume and below_results(resume, Path.home())
-    raise typer.Exit(train(config, tuple(settings or ()), settle, resume=place))
+    # Whoever submitted it was asked.
+    raise typer.Exit(train(config, tuple(settings or ()), settle, resume=place, yes=True))
 
 
 def status(

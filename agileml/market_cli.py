@@ -73,17 +73,31 @@ def _cloud(job: JobConfig, setup: MarketSetup) -> Cloud | None:
     return Ec2Market(attached.ec2, attached.place, setup.plan.setting, lambda: setup.start_s)
 
 
+QUESTION = "Buy machines on EC2?"
+
+
 def may_run(job: JobConfig, name: str, *, dry_run: bool, yes: bool, can_ask: bool) -> bool:
     """Show the first decision where that is wanted, and ask before money is spent; False: do not run.
 
-    Without a terminal (a submitted job) nobody is asked: whoever submits has decided. Raises ConfigError, CloudError.
+    Raises ConfigError, CloudError; BadParameter where there is nobody to ask.
     """
-    spends = isinstance(job.market, Ec2) and not yes and can_ask
+    spends = isinstance(job.market, Ec2) and not yes
     if not dry_run and not spends:
         return True
+    if not dry_run and not can_ask:
+        raise typer.BadParameter(f"{QUESTION} There is nobody to ask here: say --yes")
     for line in preview(job, name):
         print(line)
-    return not dry_run and typer.confirm("Buy machines on EC2?")
+    return not dry_run and typer.confirm(QUESTION)
 
 
-__all__ = ["CloudError", "may_run", "preview"]
+def may_submit(job: JobConfig, *, yes: bool, can_ask: bool) -> bool:
+    """Ask before a job is submitted that will buy machines: then nobody can be asked any more."""
+    if not isinstance(job.market, Ec2) or yes:
+        return True
+    if not can_ask:
+        raise typer.BadParameter(f"{QUESTION} There is nobody to ask here: say --yes")
+    return typer.confirm(QUESTION)
+
+
+__all__ = ["CloudError", "may_run", "may_submit", "preview"]

@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import pytest
+import typer
 
 from agileml.cli import main
 from agileml.config import load
-from agileml.market_cli import may_run
+from agileml.market_cli import may_run, may_submit
 from bidbrain.archive import rows_of, write_rows
 from bidbrain.generate import Character, generate
 from bidbrain.instants import Interval, show_instant
@@ -113,8 +114,13 @@ def test_a_replay_has_an_hour_to_play_and_says_when_it_is_too_short(
     assert f"found {start}, expected at least an hour of the recording after it: it ends 25 s later" in line
 
 
-def test_only_ec2_is_asked_about_and_only_somebody_who_can_answer() -> None:
+def test_only_ec2_is_asked_about_and_without_an_answer_nothing_is_bought() -> None:
     ec2 = load(DEMO.parent / "aws.yaml")
-    assert may_run(load(DEMO), "demo", dry_run=False, yes=False, can_ask=True)
-    assert may_run(ec2, "aws", dry_run=False, yes=True, can_ask=True)
-    assert may_run(ec2, "aws", dry_run=False, yes=False, can_ask=False)
+    assert may_run(load(DEMO), "demo", dry_run=False, yes=False, can_ask=False)
+    assert may_run(ec2, "aws", dry_run=False, yes=True, can_ask=False)
+    with pytest.raises(typer.BadParameter, match="nobody to ask here: say --yes"):
+        may_run(ec2, "aws", dry_run=False, yes=False, can_ask=False)
+    assert may_submit(load(DEMO), yes=False, can_ask=False)
+    assert may_submit(ec2, yes=True, can_ask=False)
+    with pytest.raises(typer.BadParameter, match="nobody to ask here: say --yes"):
+        may_submit(ec2, yes=False, can_ask=False)
