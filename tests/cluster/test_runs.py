@@ -46,7 +46,6 @@ ONE = {"machines": {"reliable": 1, "transient": 0, "max": 8}}
 THREE = {"machines": {"reliable": 1, "transient": 2, "max": 8}}
 SHAPES: dict[str, dict[str, Any]] = {
     "one machine": ONE,
-    "three machines": THREE,
     "joins and notices": {**THREE, "plan": PLAN},
     "stage 1": {**THREE, "stage": 1},
     "stage 2": {**THREE, "stage": 2},

@@ -107,6 +107,7 @@ def test_a_process_that_is_killed_alone_is_replaced_and_counted(
 DRIVER = [sys.executable, "-m", "agileml.cli", "run", "configs/mlr.yaml"]
 
 
+@pytest.mark.slow
 def test_a_run_whose_driver_was_killed_goes_on_with_other_machines_in_another_stage(
     local_cluster: LocalCluster, tmp_path: Path
 ) -> None:
