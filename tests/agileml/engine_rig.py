@@ -95,6 +95,7 @@ class Rig:
                         self.machines[backup].final_blocks(partition, state.finished.clock)
                         for partition, backup in enumerate(state.finished.backup)
                     ]
+                    assert all(part is not None for part in parts), state.finished
                     layout = next(iter(self.machines.values())).job.layout
                     return Ran(
                         layout.whole([p for p in parts if p is not None]), notes, None, list(self.machines)

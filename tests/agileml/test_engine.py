@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -112,3 +112,22 @@ def test_nothing_runs_on_when_the_run_is_over(tmp_path: Path) -> None:
     left = [thread.name for thread in threading.enumerate() if thread.name in ("server", "controller")]
     assert not left
     assert threading.active_count() <= before + 8  # computing threads end when they are idle
+
+
+def test_the_last_cut_is_looked_up_by_the_thread_that_keeps_it(tmp_path: Path) -> None:
+    """Another one could find it neither arriving nor committed, between the two."""
+    rig = Rig(job(MLR, machines={"reliable": 1, "transient": 1, "max": 4}), tmp_path)
+    seen: list[str] = []
+
+    def watched(arrived: Callable[[int], Any]) -> Callable[[int], Any]:
+        def look(partition: int) -> Any:
+            seen.append(threading.current_thread().name)
+            return arrived(partition)
+
+        return look
+
+    for machine in rig.machines.values():
+        monitored: Any = machine.node.backup
+        monitored.arrived = watched(monitored.arrived)
+    assert rig.finish().sha256 is not None
+    assert set(seen) == {"server"}
