@@ -84,8 +84,8 @@ def may_run(job: JobConfig, name: str, *, dry_run: bool, yes: bool, can_ask: boo
     spends = isinstance(job.market, Ec2) and not yes
     if not dry_run and not spends:
         return True
-    if not dry_run and not can_ask:
-        raise typer.BadParameter(f"{QUESTION} There is nobody to ask here: say --yes")
+    if not dry_run:
+        _check_somebody(can_ask)
     for line in preview(job, name):
         print(line)
     return not dry_run and typer.confirm(QUESTION)
@@ -95,9 +95,13 @@ def may_submit(job: JobConfig, *, yes: bool, can_ask: bool) -> bool:
     """Ask before a job is submitted that will buy machines: then nobody can be asked any more."""
     if not isinstance(job.market, Ec2) or yes:
         return True
+    _check_somebody(can_ask)
+    return typer.confirm(QUESTION, err=True)  # standard output is the job's id
+
+
+def _check_somebody(can_ask: bool) -> None:
     if not can_ask:
         raise typer.BadParameter(f"{QUESTION} There is nobody to ask here: say --yes")
-    return typer.confirm(QUESTION)
 
 
 __all__ = ["CloudError", "may_run", "may_submit", "preview"]
