@@ -35,6 +35,13 @@ class ChangeRun:
     installing_since_s: float = 0.0
     waiting_since_s: float | None = None  # for a silent machine that has what is needed
     _installed: set[tuple[str, int, Role]] = field(default_factory=set)
+    _asked: set[str] = field(default_factory=set)
+
+    def unasked(self, nodes: Iterable[str]) -> list[str]:
+        """Those of `nodes` that were not asked for a promise yet. From now on they count as asked."""
+        found = [node for node in nodes if node not in self._asked]
+        self._asked.update(found)
+        return found
 
     def promise(self, node: str, message: Promise) -> None:
         """A node froze its shards."""

@@ -89,8 +89,7 @@ class Changing:
         running = self._control.running
         assert running is not None
         running.phase = Phase.PREPARE
-        for member in self._control.members.alive():
-            self._prepare(running, member.name)
+        self.drive(running)
 
     def promised(self, node: str, message: Promise) -> None:
         """A node froze its shards."""
@@ -106,8 +105,11 @@ class Changing:
         """Go on as far as what has come allows."""
         control = self._control
         alive = [member.name for member in control.members.alive()]
-        if running.phase is Phase.PREPARE and not running.unpromised(alive):
-            self._install(running)
+        if running.phase is Phase.PREPARE:
+            for node in running.unasked(alive):  # also who appears meanwhile
+                self._prepare(running, node)
+            if not running.unpromised(alive):
+                self._install(running)
         if running.phase is Phase.INSTALL and not control.is_halted:
             assert running.change is not None
             if not running.is_good(control.members):
@@ -258,3 +260,4 @@ class Changing:
         control.note("change", epoch=view.epoch, trigger=running.trigger, seconds=seconds)
         for member in control.members.alive():
             control.announce_to(member.name)
+        self._keeping.send_save()  # other machines may have the parts now

@@ -134,10 +134,11 @@ class Keeping:
         committed = control.record.committed
         if self._save.begin(committed, control.now_s, is_last=self._is_last) is None:
             return False
-        self._send_save()
+        self.send_save()
         return True
 
-    def _send_save(self) -> None:
+    def send_save(self) -> None:
+        """Ask the backups for what is to be saved and is not yet."""
         control = self._control
         assert control.view is not None
         if self._save.cut is not None:
@@ -164,4 +165,4 @@ class Keeping:
         control = self._control
         if control.record.committed.clock < control.job.clocks or self._cut.next is not None:
             self.send_cut()
-        self._send_save()
+        self.send_save()

@@ -232,6 +232,7 @@ class Server:
         """Freeze: keep only copies of the durable view, and of the cuts only the committed one."""
         self._commit(message.committed)
         self._next = None
+        self.limit = 0  # the view says where its own is
         self._waiting.clear()
         self._unacked.clear()
         if self._arena is not None:
@@ -324,7 +325,6 @@ class Server:
         """The view is durable: serve what it gives to this node, drop the rest."""
         self._stores.release()
         self._view = view
-        self._waiting.clear()
         self._unacked.clear()
         held = self.job.exchange.held(view, self.me)
         self._copies = {p: {view.epoch: self._copies[p][view.epoch]} for p in held}
@@ -335,3 +335,9 @@ class Server:
             else:
                 shard.cut_at = None
                 shard.forget_cuts()
+        # Who knew the view earlier asks at once, and only once; what is of older epochs is not answered.
+        early, self._waiting = self._waiting, {}
+        for pulls in early.values():
+            for (worker, _), pull in pulls.items():
+                if pull.epoch == view.epoch:
+                    self.pull(worker, pull)

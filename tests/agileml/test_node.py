@@ -237,6 +237,34 @@ def test_a_staged_copy_serves_as_soon_as_a_peer_speaks_the_new_epoch():
     assert len(cluster.take(Ack)) == 1
 
 
+def test_who_asks_before_the_view_is_here_is_answered_when_it_comes():
+    """Views travel to each machine by themselves: a peer may have it first, and asks once."""
+    cluster = Cluster()
+    cluster.start()
+    for name in "ab":
+        cluster.tell(name, Prepare(2, 1, INITIAL))
+    cluster.tell("b", Fetch(2, 0, Role.OWNER, INITIAL, Source(Kind.SHARD, "a")))
+    assert cluster.pull("b", 2, 0) == [], "where the limit is now, the view says"
+    assert cluster.pull("b", 2, 1) == []
+    cluster.tell("b", Announce(cluster.view(2, "b"), 10))
+    assert [m.version for _, m in cluster.take(Params)] == [0]
+    cluster.clock("b", 2, 0)
+    assert [m.version for _, m in cluster.take(Params)] == [1]
+
+
+def test_a_limit_that_was_lowered_with_a_view_holds_for_who_asks_before_it():
+    cluster = Cluster()
+    cluster.start()
+    cluster.tell("a", Prepare(2, 1, INITIAL))
+    cluster.tell("a", Fetch(2, 0, Role.OWNER, INITIAL, Source(Kind.SHARD, "a")))
+    cluster.clock("a", 2, 0)
+    assert cluster.pull("a", 2, 1) == []
+    cluster.tell("a", Announce(cluster.view(2, "a"), 1))
+    assert cluster.take(Params) == []
+    cluster.tell("a", Limit(2, 2))
+    assert [m.version for _, m in cluster.take(Params)] == [1]
+
+
 def test_a_cut_goes_to_the_backup_and_survives_its_owner():
     cluster = Cluster()
     cluster.start()

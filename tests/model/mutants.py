@@ -23,7 +23,10 @@ SEEDS = 5000
 
 @dataclass(frozen=True)
 class Mutant:
-    """`old`, which occurs once in `file`, becomes `new`. `safe` says why no run can tell, where none can."""
+    """`old`, which occurs once in `file`, becomes `new`. `safe` says why no run can tell, where none can.
+
+    orderly: it costs time only, and shows where nobody repeats anything.
+    """
 
     name: str
     file: str
@@ -32,6 +35,7 @@ class Mutant:
     mode: str
     why: str
     safe: str = ""
+    orderly: bool = False
 
 
 NODE, SERVER, SHARD = "agileml/core/node.py", "agileml/core/server.py", "agileml/core/shard.py"
@@ -218,8 +222,8 @@ MUTANTS = (
     Mutant(
         "not everybody has promised",
         CHANGING,
-        "if running.phase is Phase.PREPARE and not running.unpromised(alive):",
-        "if running.phase is Phase.PREPARE and len(running.unpromised(alive)) < 2:",
+        "            if not running.unpromised(alive):",
+        "            if len(running.unpromised(alive)) < 2:",
         "bsp",
         "an owner that goes on counting, or a rollback that was not needed",
     ),
@@ -526,6 +530,34 @@ MUTANTS = (
         "allreduce",
         "a sum that lacks a bundle, or has one twice",
     ),
+    # -- nobody waits for a repeat
+    Mutant(
+        "a view forgets who asked before it came",
+        SERVER,
+        "                if pull.epoch == view.epoch:",
+        "                if pull.epoch == -1:",
+        "bsp",
+        "a worker that had the view first waits until it asks again",
+        orderly=True,
+    ),
+    Mutant(
+        "who appears in a change is not asked",
+        CHANGE_RUN,
+        "if node not in self._asked]",
+        "if not self._asked]",
+        "bsp",
+        "a change waits for a promise that nobody asked for",
+        orderly=True,
+    ),
+    Mutant(
+        "a save is asked of the old backups alone",
+        CHANGING,
+        "        self._keeping.send_save()  # other machines may have the parts now\n",
+        "",
+        "bsp",
+        "a checkpoint, and the end of the run, wait for parts that nobody was asked for",
+        orderly=True,
+    ),
 )
 
 
@@ -545,6 +577,7 @@ def try_mutant(mutant: Mutant, seeds: int = SEEDS) -> Verdict:
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
         copy_broken(mutant, Path(folder))
         command = [sys.executable, "-m", "tests.model.run", "--first", "--mode", mutant.mode]
+        command += ["--orderly"] if mutant.orderly else []
         done = subprocess.run(
             [*command, "--seeds", f"0:{seeds}"], cwd=folder, capture_output=True, text=True, check=False
         )

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tests.model.schedule import make_schedule
+from tests.model.schedule import make_orderly, make_schedule
 from tests.model.simulator import Simulation
 
 LONGEST_S = 60  # of CPU time: a loop in no time at all
@@ -53,9 +53,10 @@ class Tally:
         )
 
 
-def run_one(seed: int, mode: str, faults: int | None = None) -> Simulation:
+def run_one(seed: int, mode: str, faults: int | None = None, *, orderly: bool = False) -> Simulation:
     """Run one schedule to its end; raises when an invariant does not hold."""
-    return Simulation(make_schedule(seed, mode, faults)).run()
+    schedule = make_orderly(seed, mode) if orderly else make_schedule(seed, mode, faults)
+    return Simulation(schedule).run()
 
 
 def _too_long(signum: int, frame: object) -> None:
@@ -63,7 +64,12 @@ def _too_long(signum: int, frame: object) -> None:
 
 
 def run_many(
-    seeds: Iterable[int], mode: str, faults: int | None = None, *, stop_at_first: bool = False
+    seeds: Iterable[int],
+    mode: str,
+    faults: int | None = None,
+    *,
+    orderly: bool = False,
+    stop_at_first: bool = False,
 ) -> Tally:
     """Run the schedules of many seeds, until one fails if told so."""
     tally = Tally(mode)
@@ -73,7 +79,7 @@ def run_many(
         tally.runs += 1
         signal.setitimer(signal.ITIMER_PROF, LONGEST_S)
         try:
-            tally.add(run_one(seed, mode, faults))
+            tally.add(run_one(seed, mode, faults, orderly=orderly))
         except Exception as error:
             tally.failed.append((seed, f"{type(error).__name__}: {str(error)[:300]}"))
             if stop_at_first:
@@ -90,13 +96,16 @@ def main() -> None:
     parser.add_argument("--seeds", default="0:100", help="first:stop")
     parser.add_argument("--mode", choices=(*MODES, "all"), default="all")
     parser.add_argument("--faults", type=int, help="so many faults in every schedule, none of them gentle")
+    parser.add_argument(
+        "--orderly", action="store_true", help="joins and long notices only, and nobody repeats anything"
+    )
     parser.add_argument("--first", action="store_true", help="stop at the first seed that fails")
     arguments = parser.parse_args()
     modes = MODES if arguments.mode == "all" else (arguments.mode,)
     if arguments.seed is not None:
         for mode in modes:
             try:
-                simulation = run_one(arguments.seed, mode, arguments.faults)
+                simulation = run_one(arguments.seed, mode, arguments.faults, orderly=arguments.orderly)
             except Exception:
                 traceback.print_exc()
                 raise SystemExit(f"{mode} seed {arguments.seed} failed") from None
@@ -108,7 +117,13 @@ def main() -> None:
     first, stop = (int(part) for part in arguments.seeds.split(":"))
     failed = []
     for mode in modes:
-        tally = run_many(range(first, stop), mode, arguments.faults, stop_at_first=arguments.first)
+        tally = run_many(
+            range(first, stop),
+            mode,
+            arguments.faults,
+            orderly=arguments.orderly,
+            stop_at_first=arguments.first,
+        )
         print(tally, flush=True)
         for seed, problem in tally.failed:
             print(f"  seed {seed}: {problem}", flush=True)

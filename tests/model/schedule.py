@@ -69,6 +69,9 @@ class Schedule:
     plan: tuple[PlannedEvent, ...] = field(default=())
     restless: bool = False  # stages are tried at random
     bytes_per_s: float | None = None  # that a machine's link carries of cuts and moves; None: any number
+    orderly: bool = (
+        False  # nothing is lost, what one says to another keeps its order, and nobody repeats anything
+    )
 
 
 def make_schedule(seed: int, mode: str, faults: int | None = None) -> Schedule:
@@ -93,6 +96,7 @@ def make_schedule(seed: int, mode: str, faults: int | None = None) -> Schedule:
     if planned:
         plan, transient = _make_plan(rng, clocks, transient)
     count = faults if faults is not None else rng.randint(1, 8)
+    weights = GENTLE if gentle else ROUGH
     schedule = Schedule(
         seed=seed,
         mode=mode,
@@ -112,7 +116,7 @@ def make_schedule(seed: int, mode: str, faults: int | None = None) -> Schedule:
         gentle=gentle,
         faults=()
         if planned
-        else tuple(sorted((_fault(rng, gentle, span_s) for _ in range(count)), key=lambda f: f.at_s)),
+        else tuple(sorted((_fault(rng, weights, span_s) for _ in range(count)), key=lambda f: f.at_s)),
         plan=plan,
         # A generator of its own: other draws stay as they are.
         restless=random.Random(f"{seed}/{mode}/stages").random() < 0.3,
@@ -121,6 +125,25 @@ def make_schedule(seed: int, mode: str, faults: int | None = None) -> Schedule:
     if links.random() >= 0.25:
         return schedule
     return _over_slow_links(schedule, links, is_quiet=faults is None and links.random() < 0.5)
+
+
+def make_orderly(seed: int, mode: str) -> Schedule:
+    """The schedule of a seed where nobody has to repeat anything: nothing is lost but with a machine that dies.
+
+    Half of them are gentle.
+    """
+    rng = random.Random(f"{seed}/{mode}/orderly")
+    schedule = make_schedule(seed, mode)
+    gentle, count = bool(schedule.plan) or rng.random() < 0.5, rng.randint(1, 8)
+    return replace(
+        schedule,
+        network=Network(0.0, 0.0, rng.choice([0.005, 0.03]), 0.0),
+        gentle=gentle,
+        faults=()
+        if schedule.plan
+        else tuple(_fault(rng, GENTLE if gentle else DEADLY, 8.0) for _ in range(count)),
+        orderly=True,
+    )
 
 
 def _over_slow_links(schedule: Schedule, rng: random.Random, *, is_quiet: bool) -> Schedule:
@@ -185,6 +208,15 @@ PRESSING, WAKING = "notice_owner", "freeze_owner"
 
 # How often each kind is drawn.
 GENTLE = {"join": 4, "notice": 2, "notice_all": 2, "notice_reliable": 1}
+DEADLY = {
+    "join": 5,
+    "notice": 2,
+    "short_notice": 2,
+    "kill": 2,
+    "kill_owner": 3,
+    "kill_many": 1,
+    "kill_reliable": 2,
+}
 ROUGH = {
     "join": 5,
     "notice": 2,
@@ -206,9 +238,9 @@ ROUGH = {
 }
 
 
-def _fault(rng: random.Random, gentle: bool, span_s: float) -> Fault:
+def _fault(rng: random.Random, weights: dict[str, int], span_s: float) -> Fault:
     at_s = rng.uniform(0.2, span_s)
-    weights = GENTLE if gentle else ROUGH
+    gentle = weights is GENTLE
     kind = rng.choices(list(weights), list(weights.values()))[0]
     number = rng.randint(1, 3)
     seconds = {

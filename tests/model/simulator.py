@@ -74,6 +74,7 @@ from tests.model.toy import toy_job
 
 TICK_S = 0.2
 RESTLESS = Patience(clocks=1, settle=0, try_gain=-99.0, keep_gain=0.0, worth=-1e12)  # tries whatever there is
+NEVER_S = 1e9
 LAST_S = 400.0  # simulated: a run that is not done by then hangs
 
 
@@ -169,6 +170,7 @@ class Simulation:
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._sequence = 0
         self._cuts_until_s = 0.0  # until then some machine is cut off
+        self._last_s: dict[tuple[str, str], float] = {}  # when the last message of one to another arrives
         self._aimed = [fault for fault in s.faults if fault.aim]
         self._aim_counts: Counter[int] = Counter()
 
@@ -239,7 +241,12 @@ class Simulation:
 
     def start_node(self, tier: Tier, *, admitted: bool = True) -> None:
         name = f"n{len(self.nodes)}"
-        node = Node(name, self.job, Timers(status_s=0.2, retry_s=1.0), SimulatedStores(self))
+        node = Node(
+            name,
+            self.job,
+            Timers(status_s=0.2, retry_s=NEVER_S if self.schedule.orderly else 1.0),
+            SimulatedStores(self),
+        )
         work = Work(self.toy, self.job.layout, self.job.parts, deterministic=self.job.deterministic)
         simulated = SimulatedNode(name, node=node, work=work, tier=tier, admitted=admitted)
         self.nodes[name] = simulated
@@ -270,7 +277,7 @@ class Simulation:
             rule=StageRule(s.thresholds, s.forced, s.active_fraction),
             cuts=CutRule(s.cut_every_s, s.cut_clocks),
             timeout_s=1.0,
-            retry_s=0.5,
+            retry_s=NEVER_S if s.orderly else 0.5,
             join_wait_s=0.5,
             restart_wait_s=1.0,
             silent_limit_s=self.silent_limit_s,
@@ -471,7 +478,10 @@ class Simulation:
             if network.late and self.rng.random() < network.late:
                 delay_s += self.rng.uniform(0.2, 2.5)
             delay_s += self.on_the_link(sender, message)
-            self.after(delay_s, lambda: self.deliver(sender, to, message))
+            at_s = self.now_s + delay_s
+            if self.schedule.orderly:
+                at_s = self._last_s[sender, to] = max(at_s, self._last_s.get((sender, to), 0.0))
+            self.at(at_s, lambda: self.deliver(sender, to, message))
         if self._aimed:
             self.aim(type(message).__name__)
 

@@ -82,3 +82,13 @@ def test_100_schedules_of_30_faults(mode: str) -> None:
 def test_a_run_ends_though_another_controller_heard_of_its_last_clocks() -> None:
     """Two controllers at once: what one of them was told of progress the other never hears."""
     assert run_one(854, "bsp").finished is not None
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_nobody_has_to_repeat_anything_where_nothing_is_lost(mode: str) -> None:
+    """Whatever is only found again by a repeat stops everybody for as long as that is waited for."""
+    tally = run_many(range(60), mode, orderly=True)
+    print(f"\n{tally}")
+    how = f"python -m tests.model.run --orderly --mode {mode}"
+    assert not tally.failed, f"{len(tally.failed)} of {tally.runs} failed; {how} --seed N: {tally.failed[:5]}"
+    assert not {"join", "notice", "kill_owner"} - set(tally.fired), tally
