@@ -3,8 +3,6 @@ SHELL := /bin/bash
 PYTHON ?= $(shell for p in python3.11 python3.12 python3; do $$p -c "" 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
 STAMP := .venv/.installed
-# Tests that start no machines: they may run beside each other.
-BESIDE := tests/bidbrain tests/model tests/pipeline tests/straggler tests/unit
 
 .PHONY: venv check test test-all bench mutants demo clean
 
@@ -23,8 +21,8 @@ check: venv
 	$(BIN)/pytest -q tests/unit/test_imports.py
 
 test: check
-	$(BIN)/pytest -q -m "not slow" -n auto $(BESIDE)
-	$(BIN)/pytest -q -m "not slow" $(addprefix --ignore=,$(BESIDE))
+	$(BIN)/pytest -q -m "not slow and not cluster" -n auto --dist worksteal
+	$(BIN)/pytest -q -m "not slow and cluster"
 
 test-all: check
 	$(BIN)/pytest -q

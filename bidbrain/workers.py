@@ -6,6 +6,7 @@ import multiprocessing as mp
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -15,8 +16,14 @@ R = TypeVar("R")
 _work: Callable[[Any], Any] | None = None
 
 
-def _ignore_interrupts() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """SIGINT waits until the end. Processes and threads that are started within never see it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _call(item: Any) -> Any:
@@ -43,10 +50,10 @@ class Pool:
             return
         _work = work
         context = mp.get_context("fork")
-        self._executor = ProcessPoolExecutor(
-            self._processes, mp_context=context, initializer=_ignore_interrupts
-        )
-        yield from self._executor.map(_call, items)
+        with _uninterrupted():  # in the middle of it there would be a process that nobody knows and nobody ends
+            self._executor = ProcessPoolExecutor(self._processes, mp_context=context)
+            results = self._executor.map(_call, items)
+        yield from results
         self._executor.shutdown()
         self._executor = None
 

@@ -120,7 +120,11 @@ def test_the_text_of_a_key_pair_hides_the_secret() -> None:
     assert pickle.loads(pickle.dumps(KEYS)) == KEYS  # noqa: S301  Ray hands it out
 
 
-@pytest.mark.parametrize("secret", [KeyPair.generate().secret, b"short", b"", "text"])
+@pytest.mark.parametrize(
+    "secret",
+    [KeyPair.generate().secret, b"short", b"", "text"],
+    ids=["of another", "short", "empty", "text"],
+)
 def test_halves_that_do_not_belong_together_are_refused(secret: Any) -> None:
     with pytest.raises(ValueError, match="do not belong together") as refused:
         KeyPair(KEYS.public, secret)

@@ -89,7 +89,7 @@ MISTAKES: list[tuple[dict[str, object], Callable[[Path], None], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "spoil", "sentence"), MISTAKES, ids=lambda value: str(value)[:50])
+@pytest.mark.parametrize(("changes", "spoil", "sentence"), MISTAKES, ids=lambda value: getattr(value, "__name__", str(value)[:50]))
 def test_a_resume_that_cannot_go_on(
     changes: dict[str, object],
     spoil: Callable[[Path], None],
