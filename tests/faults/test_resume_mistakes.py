@@ -89,7 +89,12 @@ MISTAKES: list[tuple[dict[str, object], Callable[[Path], None], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "spoil", "sentence"), MISTAKES, ids=lambda value: getattr(value, "__name__", str(value)[:50]))
+def name_of(value: object) -> str:
+    """The same in every process that collects the tests."""
+    return str(getattr(value, "__name__", value))[:50]
+
+
+@pytest.mark.parametrize(("changes", "spoil", "sentence"), MISTAKES, ids=name_of)
 def test_a_resume_that_cannot_go_on(
     changes: dict[str, object],
     spoil: Callable[[Path], None],
