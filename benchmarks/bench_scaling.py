@@ -1,9 +1,11 @@
 """One, two, four and eight hosts, each held to a share of a CPU, against linear (thesis, figure 4.14).
 
 The work of a clock stays the same and is dealt out to more hosts. A quota (cgroups) makes computing slow enough
-for eight hosts on few cores; what the engine itself computes counts against it. Beside the measured speed-up stands the
-limit that the links give: a clock takes at least as long as its bytes do.
-`python benchmarks/bench_scaling.py [--quick] [--cpus 0.2] [--rate 200mbit] [--model-mb 4]`. Needs root and cgroups.
+for eight hosts on few cores; what the engine itself computes counts against it. With `--sleep` the work is a pause
+and no quota holds: then what hosts take from each other on the same cores does not count. Beside the measured speed-up
+stands the limit that the links give: a clock takes at least as long as its bytes do.
+`python benchmarks/bench_scaling.py [--quick] [--sleep] [--cpus 0.2] [--rate 200mbit] [--model-mb 4]`. Needs root and
+cgroups.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one and four hosts, short clocks")
     parser.add_argument("--rate", default="200mbit")
     parser.add_argument("--cpus", type=float, default=0.2, help="that each host may use")
+    parser.add_argument("--sleep", action="store_true", help="the work is a pause, and no quota holds")
     parser.add_argument("--model-mb", type=float)
     parser.add_argument("--clock-s", type=float, help="about, of one host")
     parser.add_argument("--clocks", type=int, help="counted in each run")
@@ -48,11 +51,14 @@ def main() -> None:
     counts = (1, 4) if quick else COUNTS
     model_mb = arguments.model_mb or (1.0 if quick else 4.0)
     clocks = WARM_UP + (arguments.clocks or (2 if quick else 5))
-    products = round((arguments.clock_s or (0.8 if quick else 5.0)) * arguments.cpus / product_s())
+    clock_s = arguments.clock_s or (0.8 if quick else 5.0)
+    cpus = None if arguments.sleep else arguments.cpus
+    work = {"sleep_s": clock_s} if cpus is None else {"products": round(clock_s * cpus / product_s())}
     link = Link(arguments.rate)
-    print(f"{machine_line()}; {arguments.cpus:g} CPU a host, links {link}, model {model_mb:g} MB", flush=True)
+    held = "pauses for work" if cpus is None else f"{cpus:g} CPU a host"
+    print(f"{machine_line()}; {held}, links {link}, model {model_mb:g} MB", flush=True)
     figures: dict[str, dict[int, float]] = {}
-    with Rig(max(counts) + 1, link, cpus=arguments.cpus) as rig:
+    with Rig(max(counts) + 1, link, cpus=cpus) as rig:
         for count in counts:
             traditional = ([RELIABLE] * count, {"stage": 1, "partitions": 4 * count})
             stage_3 = (
@@ -64,8 +70,9 @@ def main() -> None:
                 "stage 3, one reliable machine more": stage_3,
             }.items():
                 told = {"clocks": clocks, "slices": SLICES, **values}
-                ran = rig.run(tiers, told, Exchange(model_mb, products=products))
+                ran = rig.run(tiers, told, Exchange(model_mb, **work))
                 figures.setdefault(label, {})[count] = ran.clock_s()
+                print(f"{count} hosts, {label}: {ran.clock_s():.2f} s a clock", flush=True)
     report(figures, model_mb, link)
     if arguments.json:
         print(json.dumps(figures))
