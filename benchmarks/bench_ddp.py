@@ -284,7 +284,7 @@ def main() -> None:
     slices = [
         int(n) for n in (arguments.slices or ("2" if arguments.quick else "2,4,8")).split(",") if int(n)
     ]
-    buckets = (25, 100) if arguments.quick else (5, 25, 50, 100)
+    buckets = (25,) if arguments.quick else (5, 25, 50, 100)
     print(
         f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, "
         f"torch {torch.__version__}, python {platform.python_version()}; "
@@ -297,7 +297,7 @@ def main() -> None:
         for name in arguments.models.split(","):
             task = TASKS[name]
             steps = (
-                WARM_UP + {"mlp": 8 if arguments.quick else 12, "cnn": 60 if arguments.quick else 150}[name]
+                WARM_UP + {"mlp": 6 if arguments.quick else 12, "cnn": 60 if arguments.quick else 150}[name]
             )
             variants: dict[str, Callable[[], Sample]] = {
                 "no exchange (limit)": partial(run_ddp, peers, task, None, steps)
