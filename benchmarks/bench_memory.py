@@ -54,10 +54,13 @@ from agileml.runtime.keys import KeyPair
 from agileml.runtime.machine import Machine
 from agileml.runtime.spec import RunSpec
 from agileml.runtime.store import FileStore
+from agileml.runtime.transport_links import UNREAD_MESSAGES
+from agileml.runtime.transport_wire import FRAME_BYTES
 
 LAYERS = 4
 LIMIT_S = 400.0
 CLOCKS = 8
+UNREAD_MB = UNREAD_MESSAGES * FRAME_BYTES / 1e6
 SLOTS = {"sgd": 0, "momentum": 1, "adam": 2}
 
 
@@ -106,7 +109,7 @@ QUICK = (Mode(1, 2, 0), Mode(3, 1, 2, cuts_s=0.3))
 
 
 def formula(mode: Mode, is_reliable: bool, whole: float) -> dict[str, float]:
-    """What a machine holds at most, by what it is for; in the unit of `whole`, all parameters."""
+    """What a machine holds at most, in MB, by what it is for. `whole`: all parameters."""
     k = SLOTS[mode.optimizer]
     owns = whole / mode.owners if (mode.stage == 1) == is_reliable else 0.0
     backs_up = whole / mode.reliable if is_reliable and mode.stage > 1 else 0.0
@@ -123,8 +126,8 @@ def formula(mode: Mode, is_reliable: bool, whole: float) -> dict[str, float]:
         "optimizer": k * owns,
         # The sum is made in the first contribution that comes from another machine; the next one is on its way.
         "pending": owns * min(others, 2),
-        # Frames that have come and are not read yet.
-        "frames": owns if others else 0.0,
+        # What has come and is not read yet, from each sender.
+        "unread": min(owns, others * UNREAD_MB) + min(backs_up, mode.owners * UNREAD_MB),
         # Arrays of the committed cut that no later version shares; of the open one too, while it is on its way. Without
         # cuts there is that of the first clock: it is taken before anybody knows how long clocks are.
         "cut": (1 if mode.stage == 1 else 2) * (1 + k) * owns,

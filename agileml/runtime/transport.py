@@ -36,7 +36,7 @@ from agileml.runtime.transport_events import (
     Received,
 )
 from agileml.runtime.transport_inbox import Inbox, Room
-from agileml.runtime.transport_links import PIPE_MESSAGES, Lanes, Link, connection_ids
+from agileml.runtime.transport_links import PIPE_MESSAGES, UNREAD_MESSAGES, Lanes, Link, connection_ids
 from agileml.runtime.transport_liveness import REFUSALS, Heartbeat, Monitor, Pulse, connecting
 from agileml.runtime.transport_tally import Tally
 
@@ -266,7 +266,7 @@ class Transport:
             self._watch(gate.socket, gate.answer)
         pull = self._context.socket(zmq.PULL)
         pull.linger = 0
-        pull.setsockopt(zmq.RCVHWM, PIPE_MESSAGES)
+        pull.setsockopt(zmq.RCVHWM, UNREAD_MESSAGES)
         pull.setsockopt(zmq.MAXMSGSIZE, wire.MAX_FRAME_BYTES)
         pull.setsockopt(zmq.TCP_KEEPALIVE, 1)  # so that ends of hosts that vanished do not pile up
         pull.setsockopt(zmq.TCP_KEEPALIVE_IDLE, 30)

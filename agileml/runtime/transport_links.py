@@ -13,6 +13,8 @@ from agileml.runtime import transport_wire as wire
 
 # ZeroMQ messages that wait in libzmq; what is beyond them waits here, where it can be counted and dropped.
 PIPE_MESSAGES = 64
+# What may lie unread in libzmq from one sender: frames of 2 MB, which count beside the parameters. More is no faster.
+UNREAD_MESSAGES = 8
 ZERO_COPY_BYTES = 256 << 10  # below, copying costs less than telling Python that the memory is free again
 EXPRESS_BYTES = 32 << 10  # of a message's arrays: up to here it may overtake what is larger
 
