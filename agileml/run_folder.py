@@ -27,6 +27,7 @@ from safetensors.numpy import save_file
 CONFIG, EVENTS, MODEL = "config.yaml", "events.jsonl", "model.safetensors"
 SUMMARY, REPORT = "summary.json", "report.html"
 FILES = (CONFIG, EVENTS, MODEL, SUMMARY, REPORT)
+MARKET = "market"  # a folder in that of the run: journal, ledger and prices of its market
 
 
 class FolderError(ValueError):
@@ -42,7 +43,7 @@ def check_out(out: str | Path | None) -> None:
     path = Path("runs") if out is None else Path(out)
     if out is not None and path.exists() and not path.is_dir():
         raise FolderError(f"out: {path} is a file, expected a folder or a new name")
-    if out is not None and (held := [name for name in FILES if (path / name).exists()]):
+    if out is not None and (held := [name for name in (*FILES, MARKET) if (path / name).exists()]):
         raise FolderError(
             f"out: {path} holds another run (found {held[0]}), expected a new or an empty folder"
         )

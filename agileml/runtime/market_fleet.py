@@ -13,11 +13,11 @@ from agileml.core.commands import Note
 from agileml.core.plan import Fault
 from agileml.errors import RunError
 from agileml.market_config import Ec2
-from agileml.run_folder import RunFolder
+from agileml.run_folder import MARKET, RunFolder
 from agileml.runtime.fleet import FleetEvent, Stopping
 from agileml.runtime.market_bill import Bill, bill_of
 from agileml.runtime.market_engine import MarketEngine, Pace
-from agileml.runtime.market_service import FOLDER, Ground, NotGivenBackError, OpenMarket
+from agileml.runtime.market_service import Ground, NotGivenBackError, OpenMarket
 from agileml.runtime.market_setup import MarketSetup
 from agileml.runtime.spec import RunSpec
 from bidbrain.live.estimators import Estimator
@@ -72,7 +72,7 @@ class MarketFleet:
     def attach(self, folder: RunFolder) -> None:
         """Keep the journal there, and tell its log what happens. Raises RunError where another service has it."""
         try:
-            self._journal = self._stack.enter_context(Journal(folder.path / FOLDER))
+            self._journal = self._stack.enter_context(Journal(folder.path / MARKET))
         except JournalError as error:
             raise RunError(str(error)) from None
         self._folder = folder

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from agileml.errors import RunError
-from agileml.run_folder import RunFolder
+from agileml.run_folder import MARKET, RunFolder
 from agileml.runtime.market_engine import MarketEngine
 from agileml.runtime.market_nodes import Nodes
 from agileml.runtime.market_setup import MarketSetup
@@ -24,7 +24,6 @@ from bidbrain.live.service import Service
 from bidbrain.money import usd
 from bidbrain.simulator import PolicyError
 
-FOLDER = "market"  # in that of the run
 CLOSE_S = 120.0  # to give everything back at the end
 AGAIN_S = 30.0  # until a service that the market failed is continued
 MOST_FAILURES, WITHIN_S = 10, 3600.0
@@ -73,7 +72,7 @@ class OpenMarket:
     def __init__(
         self, setup: MarketSetup, ground: Ground, engine: MarketEngine, journal: Journal, folder: RunFolder
     ) -> None:
-        self.folder = folder.path / FOLDER
+        self.folder = folder.path / MARKET
         self.story = Story(folder.events)
         self._events = folder.events
         self._stopping = threading.Event()
