@@ -5,6 +5,7 @@ Bad input leaves a command as `typer.BadParameter(sentence)`: it is printed on o
 
 from __future__ import annotations
 
+import signal
 import sys
 from typing import Annotated
 
@@ -77,6 +78,7 @@ def main(arguments: list[str] | None = None) -> None:
     except (KeyboardInterrupt, typer.Abort):
         status = INTERRUPTED
     if status == INTERRUPTED:  # typer makes this of a KeyboardInterrupt inside a command
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # what is left is short, and Ray's
         print("proteus: interrupted", file=sys.stderr)
     sys.exit(status if isinstance(status, int) else 0)
 

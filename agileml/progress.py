@@ -145,6 +145,10 @@ class Progress:
         if self._live is not None:
             self._live.stop()
 
+    def say(self, sentence: str) -> None:
+        """A line of its own, which stays."""
+        self._console.print(f"proteus: {sentence}", highlight=False, markup=False, soft_wrap=True)
+
     def show(self, snapshot: Snapshot) -> None:
         """Show where the run is."""
         now_s = self._clock_s()

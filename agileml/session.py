@@ -104,7 +104,11 @@ def run_job(config: JobConfig, *, name: str, sequential: bool, resume: str | Non
     for line in endings(result.summary, config.clocks):
         print(line)
     if result.summary["stopped"] and config.checkpoint is not None:
-        print(f"go on with --resume {config.checkpoint.path}")
+        newest = result.summary["checkpoints"]["newest_clock"]
+        if newest is None:
+            print(f"no checkpoint was written to {config.checkpoint.path}: there is nothing to go on from")
+        else:
+            print(f"go on with --resume {config.checkpoint.path}, which has clock {newest}")
     print(f"report {result.folder / 'report.html'}")
     return result.code
 

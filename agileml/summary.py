@@ -51,6 +51,7 @@ def summarize(
         "checkpoints": {
             "written": len(of_kind(events, "checkpoint")),
             "failed": len(of_kind(events, "checkpoint_failed")),
+            "newest_clock": max((event["clock"] for event in of_kind(events, "checkpoint")), default=None),
         },
         "seed": config.seed,
         "split": dict(split),

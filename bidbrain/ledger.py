@@ -133,11 +133,15 @@ def write_ledgers(path: Path, ledgers: Iterable[Ledger]) -> int:
     """Write jobs one after the other; the file appears only when it is whole. Returns how many jobs."""
     count = 0
     partial = path.with_name(path.name + ".partial")
-    with partial.open("w", encoding="utf-8") as out:
-        for ledger in ledgers:
-            count += 1
-            out.writelines(line + "\n" for line in lines_of(ledger))
-    partial.replace(path)
+    try:
+        with partial.open("w", encoding="utf-8") as out:
+            for ledger in ledgers:
+                count += 1
+                out.writelines(line + "\n" for line in lines_of(ledger))
+        partial.replace(path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
     return count
 
 

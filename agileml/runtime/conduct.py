@@ -53,6 +53,7 @@ class Conductor:
         self._stop_signal = stop_signal
         self._trace = Trace(self._wall_start_s)
         self._failures = 0
+        self._has_lost = False  # events, on a full disk
 
     def run(self) -> Finished:
         """Until the result is durable. SIGTERM brings that about with the next cut. Raises RunError."""
@@ -161,6 +162,8 @@ class Conductor:
             self._standstill = (
                 f"waits up to {fields['limit_s']:g} s for {', '.join(fields['machines'])} to answer"
             )
+        elif dated.note.kind == "checkpoint_failed":
+            self._progress.say(f"the checkpoint of clock {fields['clock']} failed: {fields['reason']}")
         elif dated.note.kind == "stopping":
             self._standstill = "stops with the next cut"
         elif dated.note.kind in ("view", "gave_up"):
@@ -190,6 +193,9 @@ class Conductor:
                 spent_usd,
             )
         )
+        if self._folder.events.lost and not self._has_lost:
+            self._has_lost = True
+            self._progress.say(f"{self._folder.events.path}: the disk is full, events are left out")
         if time.monotonic() >= self._bytes_due_s:
             self._bytes_due_s = time.monotonic() + BYTES_S
             self._log_bytes(state)

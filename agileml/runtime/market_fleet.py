@@ -167,6 +167,8 @@ class MarketFleet:
                 self.outcome = Outcome(closing, bill_of(self._setup, ledger, self._market.folder))
         except NotGivenBackError as left:
             self._say_left(str(left))  # the result is worth keeping all the same
+        except OSError as problem:  # of the bill: all machines are given back
+            self._say_left(f"market: its bill could not be written: {problem}")
         finally:
             self._stack.close()
 

@@ -127,6 +127,9 @@ class OpenMarket:
             except PolicyError as error:
                 self._problem = f"market: {error}", ""
                 return
+            except OSError as error:  # what is bought must be in the journal first
+                self._problem = f"market: {self.folder} could not be written: {error.strerror or error}", ""
+                return
             except Exception as error:  # a bug of ours: the run must hear of it
                 self._problem = f"market: {type(error).__name__}: {error}", traceback.format_exc()
                 return

@@ -36,7 +36,7 @@ from agileml.plan_config import (
     ShortNotice,
     Slow,
 )
-from agileml.runtime.checkpoint_store import CheckpointStore, open_store
+from agileml.runtime.checkpoint_store import CheckpointStore, FolderStore, open_store
 from straggler.consistency import consistency
 
 
@@ -103,7 +103,12 @@ class RunSpec:
         """Where checkpoints may be: what this run writes first, then what it goes on from."""
         base = Path(self.folder) if self.folder is not None else None
         paths = [self.config.checkpoint.path if self.config.checkpoint else None, self.resume]
-        return [open_store(path, base) for path in dict.fromkeys(paths) if path is not None]
+        found: dict[str, CheckpointStore] = {}
+        for path in (path for path in paths if path is not None):
+            store = open_store(path, base)
+            is_folder = isinstance(store, FolderStore)  # which has many names
+            found.setdefault(str(Path(store.where).resolve()) if is_folder else store.where, store)
+        return list(found.values())
 
     def timers(self) -> Timers:
         """How often a node reports and repeats."""

@@ -6,12 +6,18 @@ import queue
 from collections.abc import Iterable
 from pathlib import Path
 
+import pytest
+
+from agileml.config import from_values
 from agileml.core.commands import NodeEvent, PartSaved, SavePart
 from agileml.core.messages import Saved, SaveFailed
 from agileml.core.view import CutId
 from agileml.runtime.checkpoint_store import FolderStore
 from agileml.runtime.saving import Saving
+from agileml.runtime.spec import RunSpec
 from tests.agileml.checkpoint_rig import cut_of
+
+JOB = {"application": "mlr", "data": {"kind": "digits"}, "clocks": 8}
 
 
 class FailingStore(FolderStore):
@@ -42,3 +48,16 @@ def test_a_write_that_fails_in_a_way_that_nobody_expected_is_answered_and_the_ne
     assert first.outcome == SaveFailed(CutId(1, 1), 0, "RuntimeError: no such thing was expected")
     assert isinstance(second, PartSaved)
     assert isinstance(second.outcome, Saved)
+
+
+def test_one_place_under_two_names_is_one_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "link").symlink_to("saved")
+    monkeypatch.chdir(tmp_path)
+    for name in ("saved", "./saved/", str(tmp_path / "saved"), "link"):
+        spec = RunSpec(
+            "run", from_values({**JOB, "checkpoint": {"path": str(tmp_path / "saved")}}), resume=name
+        )
+        assert [store.where for store in spec.stores()] == [str(tmp_path / "saved")], name
+    spec = RunSpec("run", from_values({**JOB, "checkpoint": {"path": "saved"}}), resume="other")
+    assert [store.where for store in spec.stores()] == ["saved", "other"]

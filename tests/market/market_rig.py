@@ -15,6 +15,7 @@ from agileml.application import Array
 from agileml.config import JobConfig, dump, from_values
 from agileml.core.events import Admit, NodeDown, NodeUp, Notice, Stop
 from agileml.core.tier import Tier
+from agileml.errors import RunError
 from agileml.report import build_report, summarize
 from agileml.run_folder import RunFolder, params_sha256, read_events
 from agileml.runtime.cluster import NodeInfo
@@ -217,6 +218,8 @@ class MarketRig:
             head.stop()
             for process in list(self.ground.nodes.processes.values()):
                 process.stop()
+        if self.fleet.left:
+            raise RunError(self.fleet.left)  # (a session writes the result all the same)
         assert self.fleet.outcome is not None
         self.folder.events.write("finished", seconds=self.folder.events.now_s)
         self.folder.events.close()

@@ -165,6 +165,16 @@ def test_a_market_that_fails_for_good_ends_the_run_and_says_what_is_left(
     assert rig.fleet.code == 1
 
 
+def test_a_bill_that_cannot_be_written_costs_the_bill_alone(tmp_path: Path) -> None:
+    rig = MarketRig(job(8), tmp_path)
+    (rig.folder.path / "market" / "ledger.jsonl" / "in the way").mkdir(parents=True)
+    with pytest.raises(RunError, match=r"market: its bill could not be written: .*ledger.jsonl"):
+        rig.run()
+    assert rig.fleet.code == 1
+    assert rig.fleet.summary() is None
+    assert not list((rig.folder.path / "market").glob("*.partial"))
+
+
 def test_a_job_on_recorded_availability(tmp_path: Path) -> None:
     """Pools lose and regain nodes; the policy moves to where there is room."""
     files = []
