@@ -117,7 +117,8 @@ def test_a_run_that_is_stopped_keeps_its_last_cut(cluster: Started, project: Pat
     summary = summary_of(cluster, job)
     assert summary["stopped"]
     assert 0 < summary["clocks"] < 1000000
-    assert summary["checkpoints"] == {"written": 1, "failed": 0}
+    assert summary["checkpoints"] == {"written": 1, "failed": 0, "newest_clock": summary["clocks"]}
+    assert f"kept, which has clock {summary['clocks']}" in done.stdout
     kept = cluster.proteus("checkpoint", "show", str(cluster.home / "proteus-runs" / "kept"))
     assert f"{summary['clocks']} " in kept.stdout and "whole" in kept.stdout, kept.stdout
     again = cluster.proteus("stop", job, "--address", cluster.address)
