@@ -106,7 +106,7 @@ def run_job(config: JobConfig, *, name: str, sequential: bool, resume: str | Non
     if result.summary["stopped"] and config.checkpoint is not None:
         newest = result.summary["checkpoints"]["newest_clock"]
         if newest is None:
-            print(f"no checkpoint was written to {config.checkpoint.path}: there is nothing to go on from")
+            print(f"this run wrote no checkpoint to {config.checkpoint.path}")
         else:
             print(f"go on with --resume {config.checkpoint.path}, which has clock {newest}")
     print(f"report {result.folder / 'report.html'}")

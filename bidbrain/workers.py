@@ -50,9 +50,8 @@ class Pool:
             return
         _work = work
         context = mp.get_context("fork")
-        with (
-            _uninterrupted()
-        ):  # in the middle of it there would be a process that nobody knows and nobody ends
+        # Interrupted in the middle, it would leave a process that nobody knows and nobody ends.
+        with _uninterrupted():
             self._executor = ProcessPoolExecutor(self._processes, mp_context=context)
             results = self._executor.map(_call, items)
         yield from results

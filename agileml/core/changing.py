@@ -85,11 +85,10 @@ class Changing:
     # -- under way ------------------------------------------------------------------------------------------
 
     def claimed(self) -> None:
-        """The claim is durable: everybody promises."""
+        """The claim is durable: everybody promises, see `drive`."""
         running = self._control.running
         assert running is not None
         running.phase = Phase.PREPARE
-        self.drive(running)
 
     def promised(self, node: str, message: Promise) -> None:
         """A node froze its shards."""

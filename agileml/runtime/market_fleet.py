@@ -53,7 +53,7 @@ class MarketFleet:
         )
         self._finished = False
         self.outcome: Outcome | None = None
-        self.left = ""  # what could not be given back, in one sentence
+        self.left = ""  # what could not be given back, or that there is no bill, in one sentence
 
     def _now_s(self) -> int:
         return self._setup.start_s if self._market is None else self._market.clock.now_s()
@@ -127,13 +127,13 @@ class MarketFleet:
 
     @property
     def code(self) -> int:
-        """The exit code of the job: 0 finished or stopped, 3 budget reached, 4 market closed, 1 machines are left."""
+        """The job's exit code: 0 finished or stopped, 3 budget reached, 4 market closed, 1 machines left or no bill."""
         if self.left:
             return 1
         return 0 if self.outcome is None else self.outcome.closing.code
 
     def summary(self) -> dict[str, Any] | None:
-        """The market's part of summary.json; None where machines are left and there is no last bill."""
+        """The market's part of summary.json; None where there is no last bill."""
         if self.outcome is None:
             return None
         closing, job = self.outcome.closing, self._setup.setting.job

@@ -82,9 +82,8 @@ def test_a_process_that_is_killed_alone_is_replaced_and_counted(
         actors = [
             p for p in psutil.process_iter(["cmdline"]) if "MachineActor" in " ".join(p.info["cmdline"] or [])
         ]
-        raylets = {
-            process.pid for process in local_cluster.processes()
-        }  # of machines that came meanwhile too
+        # Now, and not before: machines of this run may have been added for it.
+        raylets = {process.pid for process in local_cluster.processes()}
         ours = [p for p in actors if any(part.pid in raylets for part in p.parents())]
         killed.append(ours[-1].pid)
         os.kill(ours[-1].pid, signal.SIGKILL)
