@@ -253,14 +253,15 @@ class Minibatches:
         slices = self.settings.slices
         first = unit.slice * self.batch // slices
         in_clock = (unit.slice + 1) * self.batch // slices - first
-        start, stop = self.range_of(unit)
-        at = unit.clock * in_clock + np.arange(start - first, stop - first)
+        start, stop = (unit.clock * in_clock - first + place for place in self.range_of(unit))
         here = len(share.numbers)
-        found = np.empty(len(at), np.int64)
-        for turn in np.unique(at // here).tolist() if here else ():
-            chosen = at // here == turn
-            found[chosen] = share.numbers[self._order(unit.slice, turn, share)[at[chosen] % here]]
-        return found
+        pieces = []
+        while here and start < stop:  # pass by pass
+            turn, at = divmod(start, here)
+            end = min(here, at + stop - start)
+            pieces.append(share.numbers[self._order(unit.slice, turn, share)[at:end]])
+            start += end - at
+        return np.concatenate(pieces) if pieces else np.empty(0, np.int64)
 
     def _order(self, slice_index: int, turn: int, share: Share) -> Array:
         if share.order is None or share.order[0] != turn:

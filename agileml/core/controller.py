@@ -170,6 +170,7 @@ class Controller:
                 control.members.up(event.node, event.tier, event.allocation, admitted, now_s)
             case NodeSeen():
                 control.members.heard(event.node, now_s)
+                return []  # of every machine all the time: the next tick looks what follows
             case Measured():
                 if (member := control.members.heard(event.node, now_s)) is not None:
                     member.measure(event)

@@ -121,6 +121,13 @@ class Layout:
             for p in range(self.partitions)
         ]
 
+    @cached_property
+    def whole_reads(self) -> tuple[tuple[None, ...], ...] | None:
+        """What is read, by partition and table, where units have no choice: whole blocks. None with sparse tables."""
+        if any(table.sparse for table in self.tables):
+            return None
+        return ((None,) * len(self.tables),) * self.partitions
+
     def split_updates(
         self, updates: Mapping[str, Array], rows: Mapping[str, Array]
     ) -> list[tuple[Block | None, ...]]:

@@ -121,13 +121,17 @@ class Behind:
 
 @dataclass(frozen=True)
 class Push:
-    """What a worker computed of a bundle, for one partition."""
+    """What a worker computed of a bundle, for one partition.
+
+    `pulls_next`: it wants the partition's whole blocks of the next clock as well, as a `Pull` would say.
+    """
 
     epoch: int
     partition: int
     clock: int
     bundle: Units
     contribution: Contribution
+    pulls_next: bool = False
 
 
 @dataclass(frozen=True)
@@ -156,7 +160,7 @@ class GroupFailed:
 
 @dataclass(frozen=True)
 class Ack:
-    """The bundle is counted (or was before)."""
+    """The bundle is counted (or was before). Parameters of a later version say so too."""
 
     epoch: int
     partition: int

@@ -64,6 +64,7 @@ from agileml.core.messages import (
     Status,
 )
 from agileml.core.patience import Patience
+from agileml.core.piggyback import with_next
 from agileml.core.reducer import Reducer
 from agileml.core.server import Server, Stores
 from agileml.core.time_spent import Doing, TimeSpent
@@ -150,6 +151,7 @@ class Node:
         if now_s >= self._retry_due_s:
             self._retry_due_s = now_s + self.timers.retry_s / 2
             self._repeat(now_s)
+        self.server.acknowledge(now_s)
         return self._flush(now_s)
 
     def _repeat(self, now_s: float) -> None:
@@ -205,7 +207,7 @@ class Node:
         if now_s >= self._status_due_s:
             self._status_due_s = now_s + self.timers.status_s
             self._out.append(Send(CONTROLLER, self.status()))
-        out = list(self._out)
+        out = with_next(self._out) if self.job.consistency.slack == 0 else list(self._out)
         self._out.clear()
         return out
 

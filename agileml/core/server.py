@@ -41,6 +41,7 @@ from agileml.core.messages import (
     ShardState,
     Source,
 )
+from agileml.core.piggyback import OwedAcks
 from agileml.core.shard import Shard, initial_cut
 from agileml.core.view import INITIAL, CutId, View
 from straggler.consistency import Read
@@ -74,6 +75,7 @@ class Server:
         self._view: View | None = None
         self._copies: dict[int, dict[int, Shard]] = {}
         self._waiting: dict[int, dict[tuple[str, int], Pull]] = {}  # by partition, then (worker, clock)
+        self._owed = OwedAcks()
         self._unacked: dict[int, Part] = {}
         self._committed = INITIAL
         self._next: CutId | None = None
@@ -124,24 +126,41 @@ class Server:
         if answer is Read.WAIT:
             waiting[key] = message
         elif isinstance(answer, Read):
+            for ack in self._owed.take(worker, message.partition):
+                self._send(worker, ack)
             self._send(worker, Behind(message.epoch, message.partition, message.clock))
         else:
             version, blocks = answer
+            self._owed.answered(worker, message.partition, message.clock, version)
             self._send(worker, Params(message.epoch, message.partition, message.clock, version, blocks))
 
     def push(self, worker: str, message: Push, now_s: float, *, given: bool) -> None:
-        """Count it or know it already; acknowledge either way. `given`: nobody else has its arrays."""
+        """Count it or know it already; acknowledge either way. `given`: nobody else has its arrays.
+
+        Who wants the next clock's parameters with it takes them for the acknowledgement, which waits for them a while.
+        """
         shard = self._served(message.partition, message.epoch)
         if shard is None:
             return
         before = shard.version
         shard.push(message.clock, message.bundle, message.contribution, now_s, given=given)
-        self._send(worker, Ack(message.epoch, message.partition, message.clock, message.bundle))
+        ack = Ack(message.epoch, message.partition, message.clock, message.bundle)
+        if message.pulls_next:
+            self._owed.owe(worker, ack, now_s)
+            rows = (None,) * len(self.job.layout.tables)
+            self.pull(worker, Pull(message.epoch, message.partition, message.clock + 1, rows))
+        else:
+            self._send(worker, ack)
         if shard.version != before:
             if message.partition != 0:
                 shard.progress.clear()  # partition 0 alone reports
             self._answer_waiting(message.partition)
             self._stream(message.partition, shard)
+
+    def acknowledge(self, now_s: float) -> None:
+        """Send the acknowledgements that have waited for parameters long enough."""
+        for worker, ack in self._owed.due(now_s):
+            self._send(worker, ack)
 
     def _answer_waiting(self, partition: int) -> None:
         for (worker, _), pull in list(self._waiting.get(partition, {}).items()):
@@ -234,6 +253,7 @@ class Server:
         self._next = None
         self.limit = 0  # the view says where its own is
         self._waiting.clear()
+        self._owed.clear()
         self._unacked.clear()
         if self._arena is not None:
             # After a rollback the same versions come again, and these may still be read.

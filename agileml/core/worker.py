@@ -51,6 +51,7 @@ class Worker:
         self.job = job
         self.clock = 0
         self._partitions = job.layout.partitions
+        self._reads_all = job.layout.whole_reads
         self._send = send
         self._ask = ask
         self._view: View | None = None
@@ -154,7 +155,10 @@ class Worker:
         if missing and clock not in self._reading:
             begin = Begin(self._view.timeline, clock, missing)
             self._reading[clock] = _Reading(begin)
-            self._ask(begin)
+            if self._reads_all is None:
+                self._ask(begin)
+            else:
+                self.begun(Begun(begin, self._reads_all))
         return bool(missing)
 
     def begun(self, event: Begun) -> None:

@@ -46,7 +46,7 @@ from agileml.runtime.tracing import Ping, Pong
 from agileml.runtime.transport_events import Address, PeerConnected, PeerLost, Received
 from agileml.runtime.wiring import KINDS, Peers, Usage, measured, open_transport, run_codec
 
-TICK_S = 0.02
+TICK_S = 0.05
 
 
 @dataclass(frozen=True)

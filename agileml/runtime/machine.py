@@ -273,10 +273,14 @@ class Machine:
         self._transport.connect(address)
 
     def _do(self, commands: list[NodeCommand]) -> None:
+        # First what others wait for: a computing thread that has begun takes its share of the interpreter.
         for command in commands:
             if isinstance(command, Send):
                 self._send(command.to, command.message)
-            elif isinstance(command, Leave):
+        for command in commands:
+            if isinstance(command, Send):
+                continue
+            if isinstance(command, Leave):
                 self._stopping.set()
             elif isinstance(command, SavePart):
                 self._saving.ask(command)

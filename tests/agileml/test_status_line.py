@@ -12,6 +12,8 @@ from agileml.progress import Snapshot, line, parse_line
 
 COUNTS = st.integers(0, 10**6)
 NOTES = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=30).map(str.strip)
+LARGEST = 1.797e308  # of what has four digits that are a float again
+LOSSES = st.none() | st.floats(-LARGEST, LARGEST) | st.sampled_from([math.inf, -math.inf, math.nan])
 POSITIVE = st.floats(1e-3, 1e6)
 
 
@@ -21,7 +23,7 @@ POSITIVE = st.floats(1e-3, 1e6)
         Snapshot,
         clock=COUNTS,
         clocks=COUNTS,
-        loss=st.none() | st.floats(),
+        loss=LOSSES,
         stage=st.integers(0, 3),
         reliable=COUNTS,
         transient=COUNTS,

@@ -50,6 +50,7 @@ MEMBERSHIP, CUTTING = "agileml/core/membership.py", "agileml/core/cutting.py"
 REDUCER, REPLICAS = "agileml/core/reducer.py", "agileml/core/replicas.py"
 PAUSING = "agileml/core/pausing.py"
 LEAVING, CHANGE_RUN = "agileml/core/leaving.py", "agileml/core/change_run.py"
+PIGGYBACK = "agileml/core/piggyback.py"
 CONSISTENCY, COVERAGE = "straggler/consistency.py", "straggler/coverage.py"
 
 MUTANTS = (
@@ -556,6 +557,45 @@ MUTANTS = (
         "",
         "bsp",
         "a checkpoint, and the end of the run, wait for parts that nobody was asked for",
+        orderly=True,
+    ),
+    # -- one message where two would do
+    Mutant(
+        "a push that asks for more gets nothing",
+        SERVER,
+        "            self.pull(worker, Pull(message.epoch, message.partition, message.clock + 1, rows))\n",
+        "",
+        "dense",
+        "the worker waits until it repeats its question",
+        orderly=True,
+    ),
+    Mutant(
+        "the question rides on any push",
+        PIGGYBACK,
+        "message.partition, message.clock - 1))",
+        "0, message.clock - 1))",
+        "dense",
+        "other partitions are not asked for what the worker waits for",
+        orderly=True,
+    ),
+    Mutant(
+        "every answer acknowledges all",
+        PIGGYBACK,
+        "if ack.clock >= min(clock, version)",
+        "if False",
+        "dense",
+        "parameters for work that is done again say nothing of the clock that was pushed",
+        safe="the parameters of the next clock come in the end; without them the push is repeated",
+        orderly=True,
+    ),
+    Mutant(
+        "what is owed is never sent",
+        PIGGYBACK,
+        "if owed[0][0] <= now_s:",
+        "if False:",
+        "dense",
+        "who is told nothing pushes again",
+        safe="a clock that takes long is pushed again and again; what is known already is not counted twice",
         orderly=True,
     ),
 )

@@ -14,7 +14,7 @@ from tests.model.schedule import make_orderly, make_schedule
 from tests.model.simulator import Simulation
 
 LONGEST_S = 60  # of CPU time: a loop in no time at all
-MODES = ("bsp", "sum", "ssp", "asp", "allreduce")
+MODES = ("bsp", "dense", "sum", "ssp", "asp", "allreduce")
 
 
 @dataclass

@@ -129,6 +129,10 @@ class SimulatedStores:
         return self._simulation.saved[name, partition]
 
 
+def _key(command: Begin | Compute) -> tuple[int, ...]:
+    return command.timeline, command.clock, *command.bundles
+
+
 def received(message: Message) -> Message:
     """A message as it comes out of a network: what a shard may add into is nobody else's."""
     if not isinstance(message, Push):
@@ -380,14 +384,15 @@ class Simulation:
         self.after(seconds, lambda: self.on(simulated, deliver))
 
     def begin(self, simulated: SimulatedNode, command: Begin) -> None:
-        slices = {u // self.job.parts for bundle in command.bundles for u in members(bundle)}
-        simulated.work.load(slices)
-        reads = simulated.work.reads(command.clock, command.bundles)
-        simulated.reads[(command.timeline, command.clock, *command.bundles)] = reads
+        simulated.reads[_key(command)] = reads = self.reads(simulated, command)
         self.happen(simulated, 0.001, Begun(command, reads.by_partition))
 
+    def reads(self, simulated: SimulatedNode, command: Begin | Compute) -> Reads:
+        simulated.work.load({u // self.job.parts for bundle in command.bundles for u in members(bundle)})
+        return simulated.work.reads(command.clock, command.bundles)
+
     def compute(self, simulated: SimulatedNode, command: Compute) -> None:
-        reads = simulated.reads.pop((command.timeline, command.clock, *command.bundles))
+        reads = simulated.reads.pop(_key(command), None) or self.reads(simulated, command)
         inputs = simulated.work.assemble(reads, command.parts)
         seconds = 0.0
         for bundle in command.bundles:
@@ -462,7 +467,7 @@ class Simulation:
 
     def send(self, sender: str, to: str, message: Message) -> None:
         self.messages += 1
-        if isinstance(message, Ack):
+        if isinstance(message, Ack | Params):
             acceptor = self.acceptors.setdefault((message.epoch, message.partition), sender)
             assert acceptor == sender, (
                 f"two servers for partition {message.partition} in epoch {message.epoch}"
@@ -653,14 +658,15 @@ class Simulation:
     def check_end(self) -> None:
         s = self.schedule
         found = self.result()
-        wanted = reference(s.algorithm, s.slices, s.parts, s.clocks, is_dense=s.mode == "allreduce")
+        is_dense = s.mode in ("dense", "allreduce")
+        wanted = reference(s.algorithm, s.slices, s.parts, s.clocks, is_dense=is_dense)
         np.testing.assert_array_equal(
             found["count"], wanted["count"], err_msg="a unit is missing or counted twice"
         )
-        if s.mode == "bsp":
+        if s.mode in ("bsp", "dense"):
             for name in wanted:
                 assert found[name].tobytes() == wanted[name].tobytes(), f"table {name} has other bits"
-        if s.mode in ("bsp", "sum", "allreduce"):
+        if s.mode in ("bsp", "dense", "sum", "allreduce"):
             np.testing.assert_allclose(found["dense"], wanted["dense"], rtol=2e-2, atol=2e-3)
         views = [note.fields for note in self.notes if note.kind == "view"]
         if s.gentle:

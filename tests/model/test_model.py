@@ -35,7 +35,7 @@ def assert_everything_happened(tally: Tally) -> None:
         assert tally.seen[what], what
 
 
-@pytest.mark.parametrize("mode", ["bsp", "ssp", "asp"])
+@pytest.mark.parametrize("mode", ["bsp", "dense", "ssp", "asp"])
 def test_300_schedules(mode: str) -> None:
     assert_everything_happened(assert_clean(range(300), mode))
 
@@ -52,7 +52,9 @@ def test_200_schedules_with_sums_by_all_reduce() -> None:
         assert tally.seen[stage]
 
 
-@pytest.mark.parametrize(("mode", "seeds"), [("bsp", 20), ("ssp", 5), ("asp", 5), ("allreduce", 10)])
+@pytest.mark.parametrize(
+    ("mode", "seeds"), [("bsp", 20), ("dense", 10), ("ssp", 5), ("asp", 5), ("allreduce", 10)]
+)
 def test_schedules_of_30_faults(mode: str, seeds: int) -> None:
     tally = assert_clean(range(seeds), mode, faults=30)
     assert sum(tally.fired.values()) > 15 * seeds, tally

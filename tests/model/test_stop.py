@@ -57,7 +57,7 @@ class StoppedSimulation(Simulation):
             self.toy, optimizer=self.job.optimizer, clocks=self.finished.clock, parts=s.parts
         )
         np.testing.assert_array_equal(found["count"], wanted["count"])
-        if s.mode == "bsp":
+        if s.mode in ("bsp", "dense"):
             for name in wanted:
                 assert found[name].tobytes() == wanted[name].tobytes(), f"table {name} has other bits"
 
@@ -79,7 +79,9 @@ def stop_many(mode: str, seeds: range) -> Counter[str]:
     return seen
 
 
-@pytest.mark.parametrize(("mode", "seeds"), [("bsp", 60), ("sum", 15), ("ssp", 15), ("asp", 15)])
+@pytest.mark.parametrize(
+    ("mode", "seeds"), [("bsp", 60), ("dense", 30), ("sum", 15), ("ssp", 15), ("asp", 15)]
+)
 def test_a_stop_at_any_moment_ends_with_a_whole_cut(mode: str, seeds: int) -> None:
     seen = stop_many(mode, range(seeds))
     assert seen["early"] >= seeds // 3
@@ -87,6 +89,6 @@ def test_a_stop_at_any_moment_ends_with_a_whole_cut(mode: str, seeds: int) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["bsp", "sum", "ssp", "asp"])
+@pytest.mark.parametrize("mode", ["bsp", "dense", "sum", "ssp", "asp"])
 def test_1000_stops(mode: str) -> None:
     stop_many(mode, range(1000))

@@ -94,7 +94,7 @@ def toy_job(
 ) -> tuple[Toy, Job]:
     """A job in mode `bsp` (deterministic), `sum` (BSP, one sum per worker), `ssp` (slack 2), `asp`, or `allreduce`.
 
-    `dense` is `bsp` with the tables of `allreduce`.
+    `dense` is `bsp` with the tables of `allreduce`: nothing is chosen to be read, and a push asks for what is next.
     """
     made = DenseToy if mode in ("allreduce", "dense") else Toy
     toy = made(Settings(seed=3, slices=slices, clocks_per_pass=2), parts)
