@@ -19,6 +19,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from agileml.checkpoint_location import location
 from agileml.config_text import ConfigError, Document, Key, apply_flags, dump_yaml, nearest, show
+from agileml.exchange_config import check_exchange
 from agileml.market_config import Market, check_with
 from agileml.plan_config import Fleet, Plan, fleets
 from agileml.schema import Section, one_of, validate
@@ -259,6 +260,7 @@ class JobConfig(Section):
     deterministic: bool
     consistency: Consistency = Consistency()
     exchange: Literal["servers", "allreduce"] = "servers"
+    allreduce_backend: Literal["gloo", "nccl"] = "gloo"
     trusted_network: bool = False
 
     machines: Machines = Machines()
@@ -315,8 +317,13 @@ class JobConfig(Section):
                 f"found true with consistency {self.consistency.kind}, expected false: only bsp gives the same bits",
                 key=("deterministic",),
             )
-        if self.exchange == "allreduce":
-            self._adds_up_by_all_reduce()
+        check_exchange(
+            self.exchange,
+            self.allreduce_backend,
+            deterministic=self.deterministic,
+            consistency=self.consistency.kind,
+            is_trusted=self.trusted_network,
+        )
         fleets(self.plan, self.start, most, self.clocks)
         if self.verify and not self.deterministic:
             raise ConfigError(
@@ -332,20 +339,6 @@ class JobConfig(Section):
                 checkpoint=self.checkpoint is not None,
             )
         return self
-
-    def _adds_up_by_all_reduce(self) -> None:
-        if self.deterministic:
-            raise ConfigError(
-                "found true with exchange: allreduce, expected false: the order in which an all-reduce adds up "
-                "depends on the machines",
-                key=("deterministic",),
-            )
-        if self.consistency.kind != "bsp":
-            raise ConfigError(
-                f"found allreduce with consistency {self.consistency.kind}, expected servers: an all-reduce is "
-                "a clock of everybody, which is bsp",
-                key=("exchange",),
-            )
 
     @property
     def start(self) -> Fleet:

@@ -23,6 +23,13 @@ from agileml.runtime.spec import RunSpec
 from agileml.runtime.store import GcsStore
 from agileml.runtime.transport_events import Address
 
+# torch reads them when it is loaded. The engine judges who is dead: NCCL's own watchdog is to end nothing.
+NCCL_VARIABLES = {
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+    "TORCH_NCCL_ENABLE_MONITORING": "0",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+}
+
 
 class MachineActor:
     """One machine of a run: one actor per Ray node."""
@@ -130,6 +137,8 @@ def environment(config: JobConfig) -> dict[str, Any]:
     }
     if config.deterministic:
         variables |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    if config.allreduce_backend == "nccl":
+        variables |= NCCL_VARIABLES
     return {"env_vars": variables}
 
 

@@ -1,8 +1,8 @@
 """Sums over the machines of an epoch by torch.distributed: a process group per epoch, given up when a change comes.
 
 Machines meet over the run's own messages instead of a TCPStore: what a group's members must know of each other passes
-through `Met` and `Introduce`, authenticated and encrypted like everything else. The sums themselves do not: gloo
-connects the machines without keys. See docs/assumptions.md.
+through `Met` and `Introduce`, authenticated and encrypted like everything else. The sums do not: gloo and NCCL
+connect the machines without keys. See docs/assumptions.md.
 
 Nothing interrupts a gloo collective but its own timeout or the end of a peer's process. So a group that is given up
 keeps its threads until then, with the arrays that it was adding, and nobody waits for it.
@@ -23,19 +23,22 @@ import torch.distributed as dist
 
 from agileml.application import Array
 from agileml.core.commands import Abandon, Broken, Form, Introduce, Met, Reduce, Reduced
+from agileml.runtime.collectives import Collectives, Place, Work
 
 Report = Callable[[Met | Reduced | Broken], None]
 
 TIMEOUT_S = 1800.0  # the longest clock; a dead or frozen machine is found by its connection and heartbeats
 STOP_S = 1.0  # to wait for groups when the machine's process ends
-GLOO_THREADS = 2  # sums that are under way at once
 
 
 class AllReduce:
     """The groups of one machine, one after the other. Calls return at once; `report` is called in other threads."""
 
-    def __init__(self, me: str, report: Report, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self, me: str, report: Report, collectives: Collectives, timeout_s: float = TIMEOUT_S
+    ) -> None:
         self._me = me
+        self._collectives = collectives
         self._report = report
         self._timeout_s = timeout_s
         self._known: dict[int, dict[str, bytes]] = {}  # by epoch: what came before its `Form`
@@ -46,8 +49,8 @@ class AllReduce:
         """Meet the others, listening at the address `host`."""
         known = self._known.get(command.epoch, {})
         self._known = {epoch: values for epoch, values in self._known.items() if epoch > command.epoch}
-        place = _Place(command.epoch, command.group.index(self._me), len(command.group), host)
-        self._group = _Group(place, known, self._report, self._timeout_s)
+        place = Place(command.epoch, command.group.index(self._me), len(command.group), host)
+        self._group = _Group(place, known, self._report, self._collectives, self._timeout_s)
         self._groups = [group for group in self._groups if group.is_alive] + [self._group]
 
     def ask(self, command: Introduce | Reduce | Abandon) -> None:
@@ -72,16 +75,6 @@ class AllReduce:
         until_s = time.monotonic() + STOP_S
         for group in self._groups:
             group.join(until_s - time.monotonic())
-
-
-@dataclass(frozen=True)
-class _Place:
-    """One machine's end of a group."""
-
-    epoch: int
-    rank: int
-    size: int
-    host: str
 
 
 class _MessageStore(dist.Store):
@@ -142,14 +135,22 @@ class _Sum:
     asked: Reduce
     blocks: tuple[Array, ...]
     facts: torch.Tensor | None  # loss, examples, pauses: with partition 0
-    works: list[Any] = field(default_factory=list)
+    works: list[Work] = field(default_factory=list)
 
 
 class _Group:
     """A process group. One thread forms it and starts collectives, another one waits for their ends in order."""
 
-    def __init__(self, place: _Place, known: dict[str, bytes], report: Report, timeout_s: float) -> None:
+    def __init__(
+        self,
+        place: Place,
+        known: dict[str, bytes],
+        report: Report,
+        collectives: Collectives,
+        timeout_s: float,
+    ) -> None:
         self.place = place
+        self._collectives = collectives
         self._report_to = report
         self._timeout_s = timeout_s
         self._store = _MessageStore(known, self._tell, timeout_s)
@@ -203,13 +204,28 @@ class _Group:
     def _start_all(self) -> None:
         try:
             if self.place.size > 1:
-                self._process_group = _process_group(self.place, self._store, self._timeout_s)
+                self._process_group = self._collectives.open(self.place, self._store, self._timeout_s)
             while (command := self._asked.get()) is not None and not self._is_abandoned.is_set():
-                self._under_way.put(_begun(self._process_group, command))
+                self._under_way.put(self._begun(command))
+            if self._process_group is not None:
+                self._collectives.give_up(self._process_group)
         except Exception as error:
             self._fail(error)
         finally:
             self._under_way.put(None)
+
+    def _begun(self, command: Reduce) -> _Sum:
+        """Start the collectives of a question; in a group of one there are none."""
+        blocks = tuple(block if block.flags.writeable else block.copy() for block in command.blocks)
+        facts = None
+        if command.partition == 0:
+            facts = torch.tensor([command.loss, command.examples, float(command.pause)], dtype=torch.float64)
+        found = _Sum(command, blocks, facts)
+        if self._process_group is not None:
+            tensors = [torch.from_numpy(block.reshape(-1)) for block in blocks if block.size]
+            tensors += [] if facts is None else [facts]
+            found.works = self._collectives.begin(self._process_group, tensors)
+        return found
 
     # -- the second thread ----------------------------------------------------------------------------------
 
@@ -227,28 +243,6 @@ class _Group:
                 self._report(_answer(found))
         # Only now: taking a group down waits for its collectives, with the interpreter's lock held.
         self._process_group = None
-
-
-def _process_group(place: _Place, store: _MessageStore, timeout_s: float) -> Any:
-    options = dist.ProcessGroupGloo._Options()
-    options._devices = [dist.ProcessGroupGloo.create_device(hostname=place.host)]
-    options._threads = GLOO_THREADS
-    options._timeout = timedelta(seconds=timeout_s)
-    return dist.ProcessGroupGloo(store, place.rank, place.size, options)
-
-
-def _begun(group: Any, command: Reduce) -> _Sum:
-    """Start the collectives of a question; of a group of one there are none."""
-    blocks = tuple(block if block.flags.writeable else block.copy() for block in command.blocks)
-    facts = None
-    if command.partition == 0:
-        facts = torch.tensor([command.loss, command.examples, float(command.pause)], dtype=torch.float64)
-    found = _Sum(command, blocks, facts)
-    if group is not None:
-        tensors = [torch.from_numpy(block.reshape(-1)) for block in blocks if block.size]
-        tensors += [] if facts is None else [facts]
-        found.works = [group.allreduce([tensor]) for tensor in tensors]
-    return found
 
 
 def _answer(found: _Sum) -> Reduced:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from agileml.application import InputError
 from agileml.config import JobConfig
 from agileml.core.commands import Abandon, Broken, Form, Introduce, Met, Reduce, Reduced
 from agileml.core.messages import Failure
@@ -36,19 +37,24 @@ class Exchanging:
         self._is_trusted = config.trusted_network
         self._report = report
         self._groups: AllReduce | None = None
+        self._size = 1  # of the group
         if config.exchange == "allreduce":
             # Here and not when it is needed: importing torch takes a second, and a whole group would wait for it.
             from agileml.runtime.allreduce import AllReduce
+            from agileml.runtime.collectives import collectives
 
-            self._groups = AllReduce(me, report)
-        self._size = 1  # of the group
+            try:
+                self._groups = AllReduce(me, report, collectives(config.allreduce_backend))
+            except InputError as error:
+                report(Failure(str(error), ""))
 
     def ask(self, command: Command, peers: Mapping[str, Address]) -> int:
         """Do this after what was asked before; `peers` says where the machines of the run are.
 
         Returns the bytes that this machine sends for it: gloo's ring sends 2 (n - 1) / n of what it adds up.
         """
-        assert self._groups is not None, command
+        if self._groups is None:
+            return 0  # the run ends: this machine has said that it cannot
         if isinstance(command, Form):
             self._size = len(command.group)
             self._form(self._groups, command, peers)

@@ -87,7 +87,7 @@ class Machine:
         self._was_idle = True
         self._recorder = recorder(spec.config, self.node, self._computing, node_ip == head.node_ip)
         self._stopping = threading.Event()
-        self._failed = False
+        self._failure: Failure | None = None
         self._cut_s = 0.0
         self._asked: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="server", daemon=True)
@@ -216,11 +216,11 @@ class Machine:
             except queue.Empty:
                 break
             if isinstance(done, Failure):
-                self._failed = True
+                self._failure = done
                 self._send(CONTROLLER, done)
             else:
                 self._happened(done)
-        if not self._failed:
+        if self._failure is None:
             self._do(self.node.tick(wall_s()))
         is_idle = self.node.spent.doing is Doing.IDLE
         if (now_s := time.monotonic()) >= self._usage_due_s or (is_idle and not self._was_idle):
@@ -230,6 +230,8 @@ class Machine:
 
     def _report_usage(self) -> None:
         now_s = wall_s()
+        if self._failure is not None:  # the controller may not have known this machine yet
+            self._send(CONTROLLER, self._failure)
         spent_s = self.node.spent.seconds(now_s)
         self._send(CONTROLLER, Usage(now_s, tuple(self._sent), tuple(self._got), spent_s))
         if self._recorder is not None:

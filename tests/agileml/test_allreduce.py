@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+import torch
 
 from agileml.config import ConfigError, from_values
 from agileml.core.tier import Tier
@@ -129,6 +130,13 @@ def test_machines_at_several_addresses_need_a_network_that_is_called_trusted(tmp
     np.testing.assert_allclose(
         losses(Far(values, tmp_path / "trusted").finish()), reference(values), rtol=1e-3
     )
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
+def test_nccl_without_a_device_is_a_sentence(tmp_path: Path) -> None:
+    halted = Rig(job(allreduce_backend="nccl", trusted_network=True), tmp_path).finish().halted
+    assert halted is not None
+    assert "allreduce_backend: found nccl, expected gloo: this machine has no CUDA device" in halted.reason
 
 
 def test_sparse_tables_are_refused() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from agileml.core.commands import Abandon, Broken, Form, Introduce, Met, Reduce, Reduced
 from agileml.runtime.allreduce import AllReduce
+from agileml.runtime.collectives import Gloo
 
 LIMIT_S = 30.0
 
@@ -24,7 +25,7 @@ class Machines:
         self._turn = threading.Lock()  # a machine's commands come from one thread
         self.reports: dict[str, queue.SimpleQueue[Any]] = {name: queue.SimpleQueue() for name in names}
         self.ends = {
-            name: AllReduce(name, lambda event, me=name: self._reported(me, event), timeout_s)
+            name: AllReduce(name, lambda event, me=name: self._reported(me, event), Gloo(), timeout_s)
             for name in names
         }
 

@@ -56,6 +56,11 @@ MISTAKES = [
     ("consistency: {kind: asp, slack: 2}", ":3: consistency.slack: found 2 with kind asp"),
     ("consistency: {kind: ssp}\ndeterministic: true", ":4: deterministic: found true with consistency ssp"),
     ("exchange: allreduce\ndeterministic: true", ":4: deterministic: found true with exchange: allreduce"),
+    ("allreduce_backend: nccl", ":3: allreduce_backend: found nccl with exchange: servers, expected gloo"),
+    (
+        "exchange: allreduce\nallreduce_backend: nccl",
+        ": trusted_network: found false with allreduce_backend: nccl, expected true",
+    ),
     ("consistency: {kind: ssp}\nexchange: allreduce", ":4: exchange: found allreduce with consistency ssp"),
     ("exchange: ring", ":3: exchange: found 'ring', expected"),
     ("heartbeat: {timeout_s: 0.1}", ":3: heartbeat.timeout_s: found 0.1, expected at least twice interval_s"),
