@@ -164,7 +164,11 @@ def read_ledgers(path: Path) -> Iterator[Ledger]:
                     header, entries = _parse_header(line), []
                     continue
                 entry = _parse_entry(line)
-            except (ValueError, KeyError, TypeError, AttributeError, UnicodeDecodeError) as error:
+            except KeyError as error:
+                raise LedgerError(
+                    f"{where}: no ledger line, it has no {error}; expected a file such as a run's ledger.jsonl"
+                ) from None
+            except (ValueError, TypeError, AttributeError, UnicodeDecodeError) as error:
                 raise LedgerError(f"{where}: no ledger line ({type(error).__name__}: {error})") from None
             if header is None or line["job"] != header.job:
                 raise LedgerError(f"{where}: an event of job {line['job']!r} without its header before it")

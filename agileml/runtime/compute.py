@@ -88,7 +88,6 @@ class Computing:
             self._do(job)
             if self.on_done is not None:
                 self.on_done(job, started_s, wall_s())
-            self._done += isinstance(job, Compute)
         return job is not None
 
     def _warm_up(self) -> None:
@@ -114,17 +113,25 @@ class Computing:
                 inputs = self._work.assemble(self._read(job.clock, job.bundles), job.parts)
                 for bundle in job.bundles:
                     started_s = time.monotonic()
-                    self._compute(job, inputs, bundle)
+                    self._compute(job, inputs, bundle, is_last=bundle is job.bundles[-1])
                     self._drag(time.monotonic() - started_s, bundle.bit_count())
 
-    def _compute(self, job: Compute, inputs: Inputs, bundle: Units) -> None:
-        """Report each partition's contribution as soon as it is final."""
+    def _compute(self, job: Compute, inputs: Inputs, bundle: Units, *, is_last: bool) -> None:
+        """Report each partition's contribution as soon as it is final.
+
+        With the last one the inputs are read no more, and what comes next may lie there: it is asked for at once.
+        """
         if self._work.layout.partitions == 1 or not self._work.may_stream:
             contributions = tuple(enumerate(self._work.compute(inputs, bundle)))
+            self._done += is_last
             self._report(Computed(job.timeline, job.clock, bundle, contributions))
             return
+        left = self._work.layout.partitions
 
         def report(partition: int, contribution: Contribution) -> None:
+            nonlocal left
+            left -= 1
+            self._done += is_last and not left
             self._report(Computed(job.timeline, job.clock, bundle, ((partition, contribution),)))
 
         self._work.stream(inputs, bundle, report)
