@@ -323,6 +323,7 @@ class JobConfig(Section):
             deterministic=self.deterministic,
             consistency=self.consistency.kind,
             is_trusted=self.trusted_network,
+            gpus=self.machines.gpus,
         )
         fleets(self.plan, self.start, most, self.clocks)
         if self.verify and not self.deterministic:

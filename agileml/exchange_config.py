@@ -6,7 +6,7 @@ from agileml.config_text import ConfigError
 
 
 def check_exchange(
-    exchange: str, backend: str, *, deterministic: bool, consistency: str, is_trusted: bool
+    exchange: str, backend: str, *, deterministic: bool, consistency: str, is_trusted: bool, gpus: float
 ) -> None:
     """Raises ConfigError where the keys do not go together."""
     if exchange != "allreduce":
@@ -28,7 +28,14 @@ def check_exchange(
             "a clock of everybody, which is bsp",
             key=("exchange",),
         )
-    if backend == "nccl" and not is_trusted:
+    if backend != "nccl":
+        return
+    if gpus < 1:
+        raise ConfigError(
+            f"found {gpus:g} with allreduce_backend: nccl, expected at least 1: NCCL wants a device for each machine",
+            key=("machines", "gpus"),
+        )
+    if not is_trusted:
         raise ConfigError(
             "found false with allreduce_backend: nccl, expected true: NCCL listens on the network without keys",
             key=("trusted_network",),

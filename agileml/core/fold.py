@@ -26,11 +26,6 @@ class Contribution:
     loss: float = 0.0
     examples: int = 0
 
-    @property
-    def size_bytes(self) -> int:
-        """Of its values; the row numbers of sparse blocks are left out."""
-        return sum(block.values.nbytes for block in self.blocks if block is not None)
-
 
 @numba.njit(cache=True, nogil=True)
 def _merge_rows(rows_a, values_a, rows_b, values_b, rows, values):  # type: ignore[no-untyped-def]

@@ -48,8 +48,11 @@ def partitions_for(tables: Sequence[Table], machines: int) -> int:
     The more there are, the more evenly they lie on any number of servers, and the more of reading, updating and
     computing overlaps. Each costs some 0.1 ms of CPU per worker and clock: parts under `LEAST_BYTES` are not worth it.
     """
-    size_bytes = sum(table.rows * table.columns * np.dtype(table.dtype).itemsize for table in tables)
-    return machines * min(MOST_EACH, max(1, size_bytes // (machines * LEAST_BYTES)))
+    return machines * min(MOST_EACH, max(1, _bytes_of(tables) // (machines * LEAST_BYTES)))
+
+
+def _bytes_of(tables: Sequence[Table]) -> int:
+    return sum(table.rows * table.columns * np.dtype(table.dtype).itemsize for table in tables)
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,11 @@ class Layout:
 
     tables: tuple[Table, ...]
     partitions: int
+
+    @cached_property
+    def size_bytes(self) -> int:
+        """Of all tables."""
+        return _bytes_of(self.tables)
 
     def cuts(self, table: int) -> list[int]:
         """N + 1 ascending positions: elements of a dense table, rows of a sparse one."""

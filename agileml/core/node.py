@@ -64,7 +64,7 @@ from agileml.core.messages import (
     Status,
 )
 from agileml.core.patience import Patience
-from agileml.core.piggyback import with_next
+from agileml.core.piggyback import rides, with_next
 from agileml.core.reducer import Reducer
 from agileml.core.server import Server, Stores
 from agileml.core.time_spent import Doing, TimeSpent
@@ -106,6 +106,7 @@ class Node:
         self._retry_due_s = 0.0
         self._patience = Patience(timers.retry_s)
         self._reported_limit = -1
+        self._rides = rides(job)
         self.spent = TimeSpent()
 
     # -- the three entrances --------------------------------------------------------------------------------
@@ -207,7 +208,7 @@ class Node:
         if now_s >= self._status_due_s:
             self._status_due_s = now_s + self.timers.status_s
             self._out.append(Send(CONTROLLER, self.status()))
-        out = with_next(self._out) if self.job.consistency.slack == 0 else list(self._out)
+        out = with_next(self._out) if self._rides else list(self._out)
         self._out.clear()
         return out
 

@@ -11,21 +11,28 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from agileml.core.commands import NodeCommand, Send
+from agileml.core.job import Job
 from agileml.core.messages import Ack, Pull, Push
 
-SMALL_BYTES = 2 << 20  # of a contribution; of a larger one the transfer counts, and an early acknowledgement
+SMALL_BYTES = 2 << 20  # of all parameters; of larger ones the transfer counts, and an early acknowledgement
 ACK_S = 0.05  # how long an acknowledgement waits for the parameters
 
 
+def rides(job: Job) -> bool:
+    """True for jobs whose pulls ride on pushes: small, in BSP, and every worker reads everything."""
+    layout = job.layout
+    return job.consistency.slack == 0 and layout.whole_reads is not None and layout.size_bytes <= SMALL_BYTES
+
+
 def with_next(commands: Sequence[NodeCommand]) -> list[NodeCommand]:
-    """The commands, with pulls of whole blocks in the small pushes of the clock before to the same partition."""
+    """The commands, with pulls of whole blocks in the pushes of the clock before to the same partition."""
     merged: list[NodeCommand | None] = list(commands)
     last: dict[tuple[str, int, int, int], int] = {}  # where a partition's last push of a clock is
     for place, command in enumerate(commands):
         if not isinstance(command, Send):
             continue
         message = command.message
-        if isinstance(message, Push) and message.contribution.size_bytes <= SMALL_BYTES:
+        if isinstance(message, Push):
             last[command.to, message.epoch, message.partition, message.clock] = place
         elif isinstance(message, Pull) and all(rows is None for rows in message.rows):
             at = last.get((command.to, message.epoch, message.partition, message.clock - 1))

@@ -19,6 +19,7 @@ from agileml.core.exchange import Exchange
 from agileml.core.fold import Contribution
 from agileml.core.job import Job
 from agileml.core.messages import Ack, Behind, Message, Params, Pull, Push
+from agileml.core.piggyback import rides
 from agileml.core.time_spent import Doing
 from agileml.core.view import View
 from straggler.coverage import Units, aligned_subtrees
@@ -52,6 +53,7 @@ class Worker:
         self.clock = 0
         self._partitions = job.layout.partitions
         self._reads_all = job.layout.whole_reads
+        self._rides = rides(job)
         self._send = send
         self._ask = ask
         self._view: View | None = None
@@ -70,8 +72,8 @@ class Worker:
         """What this worker spends its time with now."""
         if self._computing:
             return Doing.COMPUTE
-        if self.clock in self._reading:
-            return Doing.PULL
+        if self.clock in self._reading or (self._rides and self.clock + 1 in self._reading):
+            return Doing.PULL  # a push that asks for more is a moment, the answer may take long
         return Doing.PUSH if self._kept else Doing.IDLE
 
     def adopt(self, view: View) -> None:

@@ -23,12 +23,8 @@ from agileml.runtime.spec import RunSpec
 from agileml.runtime.store import GcsStore
 from agileml.runtime.transport_events import Address
 
-# torch reads them when it is loaded. The engine judges who is dead: NCCL's own watchdog is to end nothing.
-NCCL_VARIABLES = {
-    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
-    "TORCH_NCCL_ENABLE_MONITORING": "0",
-    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
-}
+# Who waits for a sum hears of errors and of the timeout; no thread of torch's own watches, and ends the process.
+NCCL_VARIABLES = {"TORCH_NCCL_BLOCKING_WAIT": "1"}
 
 
 class MachineActor:

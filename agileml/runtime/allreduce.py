@@ -157,6 +157,9 @@ class _Group:
         self._asked: queue.SimpleQueue[Reduce | None] = queue.SimpleQueue()
         self._under_way: queue.SimpleQueue[_Sum | None] = queue.SimpleQueue()
         self._is_abandoned = threading.Event()
+        self._is_over = threading.Event()  # sums that come back are not to be trusted
+        self._giving_up = threading.Lock()
+        self._is_given_up = False
         self._process_group: Any = None
         self._threads = [
             threading.Thread(target=run, name="all-reduce", daemon=True)
@@ -167,7 +170,7 @@ class _Group:
 
     @property
     def is_alive(self) -> bool:
-        """False once both threads have ended."""
+        """False once its threads have ended."""
         return any(thread.is_alive() for thread in self._threads)
 
     def join(self, timeout_s: float) -> None:
@@ -187,6 +190,18 @@ class _Group:
         self._is_abandoned.set()
         self._store.close()
         self._asked.put(None)
+        # In a thread of its own: the first one may be stuck in a sum that it begins.
+        self._threads.append(threading.Thread(target=self._give_up, name="all-reduce", daemon=True))
+        self._threads[-1].start()
+
+    def _give_up(self) -> None:
+        """Once there is a group, once."""
+        self._is_over.set()
+        with self._giving_up:
+            group = self._process_group
+            if group is not None and not self._is_given_up:
+                self._is_given_up = True
+                self._collectives.give_up(group)
 
     def _tell(self, key: str, value: bytes) -> None:
         self._report(Met(self.place.epoch, key, value))
@@ -207,12 +222,12 @@ class _Group:
                 self._process_group = self._collectives.open(self.place, self._store, self._timeout_s)
             while (command := self._asked.get()) is not None and not self._is_abandoned.is_set():
                 self._under_way.put(self._begun(command))
-            if self._process_group is not None:
-                self._collectives.give_up(self._process_group)
         except Exception as error:
+            self._is_over.set()
             self._fail(error)
         finally:
             self._under_way.put(None)
+            self._give_up()
 
     def _begun(self, command: Reduce) -> _Sum:
         """Start the collectives of a question; in a group of one there are none."""
@@ -239,7 +254,7 @@ class _Group:
                 if not has_failed:
                     self._fail(error)
                 has_failed = True
-            if not has_failed:
+            if not has_failed and not self._is_over.is_set():
                 self._report(_answer(found))
         # Only now: taking a group down waits for its collectives, with the interpreter's lock held.
         self._process_group = None

@@ -74,12 +74,14 @@ class Nccl:
 
     def __init__(self) -> None:
         """On the present device. Raises InputError where there is none, or torch has no NCCL."""
-        if not torch.cuda.is_available() or not dist.is_nccl_available():
-            lacks = (
-                "this torch has no NCCL" if torch.cuda.is_available() else "this machine has no CUDA device"
-            )
+        if not torch.cuda.is_available():
             raise InputError(
-                f"allreduce_backend: found nccl, expected gloo: {lacks} for the run (machines.gpus reserves one)"
+                "allreduce_backend: found nccl, expected gloo: this machine has no CUDA device for the run "
+                "(machines.gpus reserves one)"
+            )
+        if not dist.is_nccl_available():
+            raise InputError(
+                "allreduce_backend: found nccl, expected gloo: torch was built without NCCL here"
             )
         self._device = torch.device("cuda", torch.cuda.current_device())
         self._up = torch.cuda.Stream(self._device)
@@ -114,7 +116,7 @@ class _OnDevice:
     def wait(self) -> None:
         arrived = torch.cuda.Event()
         with torch.cuda.stream(self.down):
-            self.work.wait()  # the stream does
+            self.work.wait()  # looks for errors of the group meanwhile (TORCH_NCCL_BLOCKING_WAIT)
             self.here.copy_(self.there, non_blocking=True)
             arrived.record(self.down)
         arrived.synchronize()

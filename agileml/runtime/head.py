@@ -99,6 +99,8 @@ class Head:
         )
         self._store = store
         self._codec = run_codec()
+        # Well below the gap after which the controller takes itself for one that slept.
+        self._tick_s = min(TICK_S, spec.config.heartbeat.timeout_s / 6)
         self._transport = open_transport(CONTROLLER, spec.run, node_ip, keys, spec.config.heartbeat.timeout_s)
         self.address = self._transport.address
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -198,7 +200,7 @@ class Head:
             self._transport.close()
 
     def _turn(self) -> None:
-        for event in self._transport.receive(TICK_S):
+        for event in self._transport.receive(self._tick_s):
             match event:
                 case Received():
                     message = self._codec.decode(event.header, event.arrays)

@@ -134,7 +134,9 @@ def test_machines_at_several_addresses_need_a_network_that_is_called_trusted(tmp
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
 def test_nccl_without_a_device_is_a_sentence(tmp_path: Path) -> None:
-    halted = Rig(job(allreduce_backend="nccl", trusted_network=True), tmp_path).finish().halted
+    values = job(allreduce_backend="nccl", trusted_network=True)
+    values["machines"] = {**values["machines"], "gpus": 1}
+    halted = Rig(values, tmp_path).finish().halted
     assert halted is not None
     assert "allreduce_backend: found nccl, expected gloo: this machine has no CUDA device" in halted.reason
 
@@ -163,12 +165,12 @@ def test_twenty_four_changes_lose_nothing_and_leak_nothing(tmp_path: Path) -> No
         plan.append({"at_clock": 6 * index + 7, "notice": 1, "warning_s": 30})
     values = job(clocks=80, plan=plan)
     process = psutil.Process()
-    before = process.num_fds()
+    before, threads = process.num_fds(), set(threading.enumerate())
     ran = FaultRig(values, tmp_path).finish()
     np.testing.assert_allclose(losses(ran), reference(values), rtol=1e-3)
     views = ran.of("view")
     assert len(views) == 25
     assert not any(view["redone"] or view["rolled_back"] for view in views)
     assert [clock["clock"] for clock in ran.of("clock")] == list(range(1, 81))
-    assert not [thread.name for thread in threading.enumerate() if thread.name == "all-reduce"]
+    assert not [thread for thread in set(threading.enumerate()) - threads if thread.name == "all-reduce"]
     assert process.num_fds() <= before + 8

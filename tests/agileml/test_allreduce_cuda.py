@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from agileml.runtime.actors import NCCL_VARIABLES
 from agileml.runtime.collectives import Nccl, Place
 
 LIMIT_S = 60.0
@@ -40,6 +42,7 @@ def test_what_goes_up_comes_down_again() -> None:
 
 
 def serve(rank: int, port: int, pipe: Any) -> None:
+    os.environ |= NCCL_VARIABLES
     torch.cuda.set_device(rank)
     store = dist.TCPStore("127.0.0.1", port, 2, is_master=rank == 0, timeout=timedelta(seconds=LIMIT_S))
     collectives = Nccl()

@@ -5,15 +5,16 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from agileml.core.commands import Abandon, Broken, Form, Introduce, Met, Reduce, Reduced
 from agileml.runtime.allreduce import AllReduce
-from agileml.runtime.collectives import Gloo
+from agileml.runtime.collectives import Gloo, Work
 
 LIMIT_S = 30.0
 
@@ -21,11 +22,18 @@ LIMIT_S = 30.0
 class Machines:
     """Machines that hand each other what they must know; what they report else waits in a queue each."""
 
-    def __init__(self, *names: str, timeout_s: float = 600.0) -> None:
+    def __init__(
+        self, *names: str, timeout_s: float = 600.0, collectives: Mapping[str, Gloo] | None = None
+    ) -> None:
         self._turn = threading.Lock()  # a machine's commands come from one thread
         self.reports: dict[str, queue.SimpleQueue[Any]] = {name: queue.SimpleQueue() for name in names}
         self.ends = {
-            name: AllReduce(name, lambda event, me=name: self._reported(me, event), Gloo(), timeout_s)
+            name: AllReduce(
+                name,
+                lambda event, me=name: self._reported(me, event),
+                collectives[name] if collectives else Gloo(),
+                timeout_s,
+            )
             for name in names
         }
 
@@ -124,3 +132,39 @@ def test_who_never_comes_is_said_after_the_timeout() -> None:
     assert "nothing came from" in broken.reason
     for end in machines.ends.values():
         end.stop()
+
+
+class Watched(Gloo):
+    """Gloo that says when a group is given up, and whose sums cannot begin from a partition on."""
+
+    def __init__(self, fails: bool) -> None:
+        self.given_up: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._fails = fails
+
+    def begin(self, group: Any, tensors: Sequence[torch.Tensor]) -> list[Work]:
+        if self._fails:
+            raise RuntimeError("the peer is gone")
+        return super().begin(group, tensors)
+
+    def give_up(self, group: Any) -> None:
+        self.given_up.put(group)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_group_is_given_up_once_whether_it_is_abandoned_or_a_sum_cannot_begin(fails: bool) -> None:
+    collectives = {name: Watched(fails) for name in "ab"}
+    machines = Machines("a", "b", collectives=collectives)
+    machines.form(1, "a", "b")
+    for name in "ab":
+        machines.give(name, 1, 1.0)
+    for name in "ab":
+        found = machines.next(name)
+        assert isinstance(found, Broken if fails else Reduced), found
+        assert not fails or "the peer is gone" in found.reason
+    for name, end in machines.ends.items():
+        if not fails:
+            assert collectives[name].given_up.empty()
+        end.ask(Abandon())
+        assert collectives[name].given_up.get(timeout=LIMIT_S) is not None
+        end.stop()
+        assert collectives[name].given_up.empty()

@@ -58,7 +58,11 @@ MISTAKES = [
     ("exchange: allreduce\ndeterministic: true", ":4: deterministic: found true with exchange: allreduce"),
     ("allreduce_backend: nccl", ":3: allreduce_backend: found nccl with exchange: servers, expected gloo"),
     (
-        "exchange: allreduce\nallreduce_backend: nccl",
+        "exchange: allreduce\nallreduce_backend: nccl\nmachines: {gpus: 0.5}",
+        ":5: machines.gpus: found 0.5 with allreduce_backend: nccl, expected at least 1",
+    ),
+    (
+        "exchange: allreduce\nallreduce_backend: nccl\nmachines: {gpus: 1}",
         ": trusted_network: found false with allreduce_backend: nccl, expected true",
     ),
     ("consistency: {kind: ssp}\nexchange: allreduce", ":4: exchange: found allreduce with consistency ssp"),

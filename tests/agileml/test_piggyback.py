@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agileml.application import Array
+from agileml.application import Array, Table
 from agileml.core.commands import Begin, Begun, Compute, Computed, Leave, NodeCommand, Send
 from agileml.core.fold import Contribution
 from agileml.core.job import Job
-from agileml.core.layout import Dense
+from agileml.core.layout import Dense, Layout
 from agileml.core.messages import (
     CONTROLLER,
     Ack,
@@ -28,25 +30,24 @@ from agileml.core.messages import (
     Source,
 )
 from agileml.core.node import Node, Timers
-from agileml.core.piggyback import ACK_S, SMALL_BYTES, OwedAcks, with_next
+from agileml.core.piggyback import ACK_S, SMALL_BYTES, OwedAcks, rides, with_next
 from agileml.core.view import INITIAL, CutId, View
 from agileml.core.work import Work
+from straggler.consistency import consistency
 from straggler.coverage import span
 from tests.model.toy import Toy, toy_job
 
 SMALL = Contribution((Dense(np.zeros(4, np.float32)),))
-LARGE = Contribution((Dense(np.zeros(SMALL_BYTES // 4 + 1, np.float32)),))
 WHOLE, SOME = (None,), (np.array([1], np.int32),)
 
 commands = st.lists(
     st.one_of(
         st.builds(
-            lambda to, p, t, bundle, what: Send(to, Push(7, p, t, bundle, what)),
+            lambda to, p, t, bundle: Send(to, Push(7, p, t, bundle, SMALL)),
             st.sampled_from("ab"),
             st.integers(0, 1),
             st.integers(3, 4),
             st.sampled_from([1, 2]),
-            st.sampled_from([SMALL, LARGE]),
         ),
         st.builds(
             lambda to, p, t, rows, epoch: Send(to, Pull(epoch, p, t, rows)),
@@ -86,10 +87,6 @@ def test_the_same_is_asked_and_pushed_in_no_more_messages(before: list[NodeComma
     assert pushed == [(c.to, c.message.partition, c.message.clock, c.message.bundle, id(c.message.contribution))
                       for c in after if isinstance(c, Send) and isinstance(c.message, Push)]  # fmt: skip
     assert [c for c in after if not isinstance(c, Send)] == [c for c in before if not isinstance(c, Send)]
-    assert not any(
-        isinstance(c, Send) and isinstance(c.message, Push) and c.message.pulls_next
-        and c.message.contribution is LARGE for c in after
-    )  # fmt: skip
 
 
 def test_a_question_rides_on_the_last_push_of_the_clock_before() -> None:
@@ -137,10 +134,11 @@ class Initial:
     """Where a new run begins."""
 
     def __init__(self, toy: Toy, job: Job) -> None:
-        self._blocks = job.layout.blocks({table.name: toy.initial(table) for table in toy.tables()}, 0)
+        self._job = job
+        self._values = {table.name: toy.initial(table) for table in toy.tables()}
 
     def initial(self, partition: int) -> tuple[Array, ...]:
-        return self._blocks
+        return self._job.layout.blocks(self._values, partition)
 
     def saved(self, name: CutId, partition: int) -> Cut:
         raise AssertionError("no checkpoint here")
@@ -149,15 +147,16 @@ class Initial:
         pass
 
 
-def messages_of(clocks: int, mode: str) -> Counter[str]:
+def messages_of(clocks: int, mode: str, partitions: int = 1) -> Counter[str]:
     """What a server and the one worker on another machine say to each other, in a job of so many clocks."""
-    toy, job = toy_job(mode, "momentum", 2, 1, 1, clocks)
+    toy, job = toy_job(mode, "momentum", 2, 1, partitions, clocks)
     stores = Initial(toy, job)
     nodes = {name: Node(name, job, Timers(status_s=1e9, retry_s=1e9), stores) for name in "ab"}
     work = Work(toy, job.layout, job.parts, deterministic=job.deterministic)
     work.load(range(2))
     everything = span(0, 2)
-    view = View(1, 2, ("a", "b"), ("a",), ("a",), (("b", everything),), ("", ""), 0, (), 1, INITIAL)
+    owners = ("a",) * partitions
+    view = View(1, 2, ("a", "b"), owners, owners, (("b", everything),), ("", ""), 0, (), 1, INITIAL)
     said: Counter[str] = Counter()
     todo: deque[tuple[str, NodeCommand]] = deque()
 
@@ -166,7 +165,8 @@ def messages_of(clocks: int, mode: str) -> Counter[str]:
 
     for name in nodes:
         tell(name, Prepare(1, 0, INITIAL))
-    tell("a", Fetch(1, 0, Role.OWNER, INITIAL, Source(Kind.INITIAL, "a")))
+    for partition in range(partitions):
+        tell("a", Fetch(1, partition, Role.OWNER, INITIAL, Source(Kind.INITIAL, "a")))
     for name in nodes:
         tell(name, Announce(view, clocks))
     while todo:
@@ -184,14 +184,36 @@ def messages_of(clocks: int, mode: str) -> Counter[str]:
                     done = tuple(enumerate(work.compute(inputs, bundle)))
                     event = Computed(command.timeline, command.clock, bundle, done)
                     todo.extend((name, c) for c in nodes[name].happened(event, 1.0))
-    assert dict(nodes["a"].server.versions(1)) == {0: clocks}
+    assert dict(nodes["a"].server.versions(1)) == dict.fromkeys(range(partitions), clocks)
     return said
 
 
-def test_a_clock_of_a_dense_model_takes_two_messages() -> None:
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_clock_of_a_small_dense_model_takes_two_messages_a_partition(partitions: int) -> None:
     """The first question comes alone, and the last push asks for nothing."""
-    assert messages_of(10, "dense") == {"Pull": 1, "Push": 10, "Params": 10, "Ack": 1}
+    found = messages_of(10, "dense", partitions)
+    assert found == {
+        "Pull": partitions,
+        "Push": 10 * partitions,
+        "Params": 10 * partitions,
+        "Ack": partitions,
+    }
 
 
 def test_a_clock_whose_reads_are_chosen_takes_four() -> None:
     assert messages_of(10, "bsp") == {"Pull": 10, "Push": 10, "Params": 10, "Ack": 10}
+
+
+def test_it_is_for_small_jobs_in_bsp_whose_workers_read_everything() -> None:
+    def job(mode: str, columns: int = 1) -> Job:
+        made = toy_job(mode, "sgd", 2, 1, 64, 10)[1]
+        if mode != "dense":
+            return made
+        return replace(made, layout=Layout((Table("p", 1, columns),), 64))
+
+    assert rides(job("dense"))
+    assert rides(job("dense", SMALL_BYTES // 4))
+    assert not rides(job("dense", SMALL_BYTES // 4 + 1))  # however many parts it is cut into
+    assert not rides(job("bsp"))
+    assert not rides(replace(job("dense"), consistency=consistency("ssp", 2)))
+    assert not rides(replace(job("dense"), consistency=consistency("asp")))

@@ -10,6 +10,7 @@ import pytest
 from agileml.core.commands import Begin, Begun, Compute, Computed
 from agileml.core.fold import Contribution
 from agileml.core.messages import Ack, Behind, Params, Pull, Push
+from agileml.core.time_spent import Doing
 from agileml.core.view import INITIAL, View
 from agileml.core.worker import Worker
 from tests.agileml.core_fixtures import make_job
@@ -218,3 +219,26 @@ def test_after_a_rollback_everything_is_read_again():
     rig.worker.adopt(replace(VIEW, epoch=2, timeline=2))
     rig.begin()
     assert [(m.epoch, m.partition, m.clock) for m in rig.take(Pull)] == [(2, 0, 0), (2, 1, 0)]
+
+
+def test_waiting_for_others_is_no_time_of_the_links() -> None:
+    """Where a pull rides on a push, what comes after the computing is the answer's time: stages are judged by it."""
+    rig = Rig(mode="dense")
+    assert rig.worker.doing is Doing.PULL
+    rig.answer_pulls()
+    assert rig.worker.doing is Doing.COMPUTE
+    rig.compute()
+    assert rig.worker.doing is Doing.PULL
+    assert [pull.clock for pull in rig.take(Pull)] == [1, 1]
+    rig.ack_all()
+    assert rig.worker.doing is Doing.PULL
+
+
+def test_a_push_that_is_alone_is_time_of_the_links() -> None:
+    rig = Rig()
+    rig.begin()
+    rig.answer_pulls()
+    rig.compute()
+    assert rig.worker.doing is Doing.PUSH
+    rig.ack_all()
+    assert rig.worker.doing is Doing.PULL
