@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from agileml.core.commands import NodeCommand, Send
+from agileml.core.exchange import Exchange
 from agileml.core.job import Job
 from agileml.core.messages import Ack, Pull, Push
 
@@ -19,9 +20,10 @@ ACK_S = 0.05  # how long an acknowledgement waits for the parameters
 
 
 def rides(job: Job) -> bool:
-    """True for jobs whose pulls ride on pushes: small, in BSP, and every worker reads everything."""
-    layout = job.layout
-    return job.consistency.slack == 0 and layout.whole_reads is not None and layout.size_bytes <= SMALL_BYTES
+    """True for jobs whose pulls ride on pushes: small, in BSP, with servers, and every worker reads everything."""
+    if job.exchange is not Exchange.SERVERS or job.consistency.slack != 0:
+        return False
+    return job.layout.whole_reads is not None and job.layout.size_bytes <= SMALL_BYTES
 
 
 def with_next(commands: Sequence[NodeCommand]) -> list[NodeCommand]:

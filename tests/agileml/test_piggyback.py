@@ -215,5 +215,6 @@ def test_it_is_for_small_jobs_in_bsp_whose_workers_read_everything() -> None:
     assert rides(job("dense", SMALL_BYTES // 4))
     assert not rides(job("dense", SMALL_BYTES // 4 + 1))  # however many parts it is cut into
     assert not rides(job("bsp"))
+    assert not rides(job("allreduce"))
     assert not rides(replace(job("dense"), consistency=consistency("ssp", 2)))
     assert not rides(replace(job("dense"), consistency=consistency("asp")))
