@@ -147,7 +147,8 @@ class Server:
         ack = Ack(message.epoch, message.partition, message.clock, message.bundle)
         if message.pulls_next:
             self._owed.owe(worker, ack, now_s)
-            rows = (None,) * len(self.job.layout.tables)
+            assert self.job.layout.whole_reads is not None, message
+            rows = self.job.layout.whole_reads[message.partition]
             self.pull(worker, Pull(message.epoch, message.partition, message.clock + 1, rows))
         else:
             self._send(worker, ack)
