@@ -18,7 +18,7 @@ check: venv
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -q tests/unit/test_imports.py
+	$(BIN)/pytest -q tests/house/test_imports.py
 
 test: check
 	$(BIN)/pytest -q -m "not slow and not cluster" -n auto --dist worksteal

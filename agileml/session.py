@@ -14,25 +14,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agileml.application import Application, Array, InputError
-from agileml.config import ConfigError, JobConfig, dump, from_values, load
-from agileml.core.contract import ContractError
-from agileml.core.job import Job
-from agileml.core.work import UnitError
+from agileml.config.job import ConfigError, JobConfig, dump, from_values, load
+from agileml.core.compute.contract import ContractError
+from agileml.core.compute.work import UnitError
+from agileml.core.protocol.job import Job
+from agileml.core.sequential import run_sequential
+from agileml.driver.last_good import write_last_good
+from agileml.driver.stop_signal import StopSignal
 from agileml.errors import HeadLostError, RunError
-from agileml.last_good import write_last_good
-from agileml.progress import Progress, Snapshot
-from agileml.report import build_report, summarize
-from agileml.report_market import endings
-from agileml.run_folder import RunFolder, StorageError, check_out, params_sha256, read_events
-from agileml.run_status import this_process
-from agileml.runtime.market import Market
-from agileml.runtime.spec import RunSpec
-from agileml.runtime.stopping import StopSignal
-from agileml.sequential import run_sequential
+from agileml.market.protocol import Market
+from agileml.process.spec import RunSpec
+from agileml.runs.folder import RunFolder, StorageError, check_out, params_sha256, read_events
+from agileml.runs.progress import Progress, Snapshot
+from agileml.runs.report.market import endings
+from agileml.runs.report.page import build_report, summarize
+from agileml.runs.status import this_process
 
 if TYPE_CHECKING:
-    from agileml.runtime.fleet import Fleet
-    from agileml.runtime.market_setup import MarketSetup
+    from agileml.cluster.fleet import Fleet
+    from agileml.market.setup import MarketSetup
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def run(
     if name is None:
         name = Path(config).stem if isinstance(config, str | Path) else "run"
     if found.address is not None and fleet is None and not sequential:
-        from agileml.runtime.cluster import reach
+        from agileml.cluster.existing import reach
 
         reach(found.address)  # before an application loads its data
     return _Session(found, application, name, resume).run(fleet, sequential=sequential)
@@ -140,7 +140,7 @@ class _Session:
 
     def _market_setup(self, run: str) -> MarketSetup:
         """What BidBrain needs; on a played market down to the first decision. Raises ConfigError."""
-        from agileml.runtime.market_setup import first_decision, set_up
+        from agileml.market.setup import first_decision, set_up
 
         setup = set_up(self.config, self.name, run, int(time.time()))
         if setup.is_played:
@@ -157,7 +157,7 @@ class _Session:
             return self._finish_in(self._sequential)
         self._check_checkpoints()
         if fleet is None:
-            from agileml.runtime.fleet import fleet_for
+            from agileml.assembly import fleet_for
 
             fleet = fleet_for(self.spec, self.setup)  # an address is tried before anything is made
         chosen = fleet
@@ -166,8 +166,8 @@ class _Session:
 
     def _check_checkpoints(self) -> None:
         """Before anything is made: checkpoints can be written, and there is one to resume from."""
-        from agileml.runtime.checkpoint import Identity
-        from agileml.runtime.saving import check_place, resumed
+        from agileml.checkpoints.checkpoint import Identity
+        from agileml.process.checkpoint_io import check_place, resumed
 
         check_place(self.spec)
         identity = Identity.of(self.config, self.job.layout.tables, self.spec.application)
@@ -190,10 +190,10 @@ class _Session:
 
     def _keep(self, folder: Path) -> None:
         """What a run on EC2 leaves lies on a machine that will be given back: copy it, whatever happened."""
-        from agileml.market_config import Ec2
+        from agileml.config.market import Ec2
 
         if isinstance(self.config.market, Ec2) and not self.is_reference:
-            from agileml.runtime.keep_run import keep_run
+            from agileml.aws.run_upload import keep_run
 
             worked, told = keep_run(folder, self.config.market)
             print(f"kept {told}" if worked else f"proteus: {told}", file=sys.stdout if worked else sys.stderr)
@@ -262,10 +262,10 @@ class _Session:
             )
 
     def _elastic(self, fleet: Fleet, folder: RunFolder, progress: Progress) -> dict[str, Array]:
-        from agileml.runtime.cast import Cast
-        from agileml.runtime.conduct import Conductor
-        from agileml.runtime.own_folder import owned
-        from agileml.runtime.wiring import socket_folder
+        from agileml.cluster.own_folder import owned
+        from agileml.driver.actor_group import Cast
+        from agileml.driver.run_loop import Conductor
+        from agileml.process.wiring import socket_folder
 
         with owned(socket_folder(self.spec.run)), fleet:
             if isinstance(fleet, Market):
@@ -308,8 +308,8 @@ def _users(what: str) -> Iterator[None]:
 
 def _check_place(resume: str | None) -> None:
     """Raise CheckpointError for text that names no place where checkpoints could be."""
-    from agileml.checkpoint_location import location
-    from agileml.runtime.checkpoint_errors import CheckpointError
+    from agileml.checkpoints.errors import CheckpointError
+    from agileml.config.checkpoint_location import location
 
     if resume is not None:
         try:

@@ -28,10 +28,10 @@ from sklearn.linear_model import LogisticRegression as Peer
 from agileml.application import Settings
 from agileml.apps.logistic_regression import LogisticRegression, loss_and_gradient
 from agileml.apps.matrix_factorization import MatrixFactorization, _steps
-from agileml.core.optimizer import optimizer
-from agileml.core.threads import single_threaded
-from agileml.core.work import UnitError
-from agileml.sequential import run_sequential
+from agileml.core.compute.threads import single_threaded
+from agileml.core.compute.work import UnitError
+from agileml.core.parameters.optimizer import optimizer
+from agileml.core.sequential import run_sequential
 
 DATA = Path(__file__).resolve().parents[2] / "shared/data/ml"
 SUM = optimizer("sgd", learning_rate=1.0)  # tables of steps have no use for one

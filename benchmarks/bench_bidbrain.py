@@ -21,19 +21,19 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bidbrain.archive import rows_of, write_rows
 from bidbrain.config import load_config
-from bidbrain.eviction import EvictionTable
-from bidbrain.experiment import Starts, price_margin_s
-from bidbrain.fast import FastSimulator
-from bidbrain.generate import Character, generate
-from bidbrain.history import History
+from bidbrain.history.archive import rows_of, write_rows
+from bidbrain.history.generate import Character, generate
+from bidbrain.history.prices import History
+from bidbrain.history.readers import read_history
 from bidbrain.instants import Interval
-from bidbrain.plan import make_setting
 from bidbrain.policy.registry import SCHEMES
-from bidbrain.readers import read_history
+from bidbrain.risk.eviction import EvictionTable
 from bidbrain.setting import Setting
-from bidbrain.simulator import simulate
+from bidbrain.simulate.experiment import Starts, price_margin_s
+from bidbrain.simulate.fast import FastSimulator
+from bidbrain.simulate.plan import make_setting
+from bidbrain.simulate.simulator import simulate
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDING = ROOT.parent / "shared" / "data" / "spot" / "2016-02_2016-04_us-east-1.csv.gz"

@@ -19,8 +19,8 @@ from exchange import Exchange
 from hosts import Link
 from link_rig import RELIABLE, TRANSIENT, WARM_UP, Ran, Rig, machine_line, or_skip
 
-from agileml.core.events import Admit, Notice
-from agileml.runtime.head import Head, HeadState
+from agileml.core.protocol.events import Admit, Notice
+from agileml.process.head import Head, HeadState
 
 RELIABLE_COUNT, START, JOINING = 2, 3, 3
 SLICES = 64  # so that the work can be dealt out evenly to five machines and to eight

@@ -15,10 +15,12 @@ from collections import defaultdict, deque
 import numpy as np
 
 from agileml.application import Table
-from agileml.core.change import plan_change
-from agileml.core.commands import Persist, Send
-from agileml.core.controller import Controller, ControllerSettings
-from agileml.core.events import (
+from agileml.core.change.planning import plan_change
+from agileml.core.controller.controller import Controller, ControllerSettings
+from agileml.core.parameters.layout import Layout
+from agileml.core.parameters.optimizer import Sgd
+from agileml.core.protocol.commands import Persist, Send
+from agileml.core.protocol.events import (
     ControllerEvent,
     NodeDown,
     NodeUp,
@@ -28,9 +30,8 @@ from agileml.core.events import (
     Received,
     Tick,
 )
-from agileml.core.job import Job
-from agileml.core.layout import Layout
-from agileml.core.messages import (
+from agileml.core.protocol.job import Job
+from agileml.core.protocol.messages import (
     Announce,
     Fetch,
     Installed,
@@ -42,10 +43,9 @@ from agileml.core.messages import (
     Status,
     Stored,
 )
-from agileml.core.optimizer import Sgd
-from agileml.core.placement import Machines, StageRule
-from agileml.core.tier import Tier
-from agileml.core.view import View
+from agileml.core.protocol.tier import Tier
+from agileml.core.protocol.view import View
+from agileml.core.stage.placement import Machines, StageRule
 from straggler.consistency import Bsp
 
 EVENT_LIMIT_S, PLACEMENT_LIMIT_S = 0.010, 0.100

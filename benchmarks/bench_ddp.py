@@ -47,14 +47,14 @@ import torch
 from ddp_peer import Options, Task, items, resident_mb
 
 from agileml.apps.torch_module import TorchModule
-from agileml.config import from_values
-from agileml.core.events import NodeUp
-from agileml.core.tier import Tier
-from agileml.runtime.head import Head
-from agileml.runtime.keys import KeyPair
-from agileml.runtime.machine import Machine
-from agileml.runtime.spec import RunSpec
-from agileml.runtime.store import FileStore
+from agileml.config.job import from_values
+from agileml.core.protocol.events import NodeUp
+from agileml.core.protocol.tier import Tier
+from agileml.net.keys import KeyPair
+from agileml.process.head import Head
+from agileml.process.machine import Machine
+from agileml.process.record_store import FileStore
+from agileml.process.spec import RunSpec
 
 WORLD = 2
 BATCH = 64

@@ -46,16 +46,16 @@ import torch
 
 from agileml.apps.torch_models import mlp
 from agileml.apps.torch_module import TorchModule
-from agileml.config import from_values
-from agileml.core.events import NodeUp
-from agileml.core.tier import Tier
-from agileml.runtime.head import Head
-from agileml.runtime.keys import KeyPair
-from agileml.runtime.machine import Machine
-from agileml.runtime.spec import RunSpec
-from agileml.runtime.store import FileStore
-from agileml.runtime.transport_links import UNREAD_MESSAGES
-from agileml.runtime.transport_wire import FRAME_BYTES
+from agileml.config.job import from_values
+from agileml.core.protocol.events import NodeUp
+from agileml.core.protocol.tier import Tier
+from agileml.net.keys import KeyPair
+from agileml.net.links import UNREAD_MESSAGES
+from agileml.net.wire import FRAME_BYTES
+from agileml.process.head import Head
+from agileml.process.machine import Machine
+from agileml.process.record_store import FileStore
+from agileml.process.spec import RunSpec
 
 LAYERS = 4
 LIMIT_S = 400.0

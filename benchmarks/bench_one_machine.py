@@ -33,9 +33,9 @@ from agileml.application import Settings
 from agileml.apps.labelled import load_labelled
 from agileml.apps.logistic_regression import LogisticRegression
 from agileml.apps.matrix_factorization import MatrixFactorization, _steps
-from agileml.config import from_values
-from agileml.core.threads import single_threaded
-from agileml.runtime.spec import RunSpec
+from agileml.config.job import from_values
+from agileml.core.compute.threads import single_threaded
+from agileml.process.spec import RunSpec
 
 PASS_CLOCKS = 16
 RATE, L2 = 0.0005, 0.1

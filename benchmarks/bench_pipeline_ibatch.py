@@ -16,9 +16,9 @@ from pathlib import Path
 import numba
 import numpy as np
 
-from pipeline import ibatch_baselines as baselines
-from pipeline.ibatch import batches
-from pipeline.profile import read
+from pipeline.ibatch import baselines
+from pipeline.ibatch.batches import batches
+from pipeline.profile.layers import read
 
 PROFILES = Path(__file__).resolve().parents[2] / "shared" / "data" / "profiles"
 STARTUP_S = 1e-3

@@ -16,11 +16,11 @@ from pathlib import Path
 import numba
 import numpy as np
 
-from pipeline.closed_sets import closed_sets
 from pipeline.compare import best_in_flight, simulate_long
-from pipeline.partition import data_parallel_plan, partition
-from pipeline.profile import Layer, Profile, chain, read
-from pipeline.topology import Topology, parse_topology
+from pipeline.partition.closed_sets import closed_sets
+from pipeline.partition.planner import data_parallel_plan, partition
+from pipeline.profile.layers import Layer, Profile, chain, read
+from pipeline.topology.levels import Topology, parse_topology
 
 PROFILES = Path(__file__).resolve().parents[2] / "shared" / "data" / "profiles"
 CLUSTERS = {"1x4 A": "4x12e9", "4x4 A": "4x12e9,4x1.25e9", "2x8 B": "8x30e9,2x3.125e9"}

@@ -25,11 +25,11 @@ import torch.multiprocessing as mp
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
-from pipeline.partition import partition
-from pipeline.profiler import profile_module
-from pipeline.schedule import full_rate_in_flight, noam, one_f_one_b
-from pipeline.timing import Exchange, Network, StageCost, simulate
-from pipeline.topology import Topology
+from pipeline.partition.planner import partition
+from pipeline.profile.profiler import profile_module
+from pipeline.schedule.actions import full_rate_in_flight, noam, one_f_one_b
+from pipeline.schedule.timing import Exchange, Network, StageCost, simulate
+from pipeline.topology.levels import Topology
 
 # Microbatches long enough (a third of a second) that handing over between processes is a small part.
 WIDTH, LAYERS, SAMPLES, MICROBATCHES = 1024, 8, 256, 8

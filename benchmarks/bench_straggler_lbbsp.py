@@ -17,7 +17,7 @@ import scipy
 from scipy.optimize import linprog
 from scipy.sparse import diags, hstack
 
-from straggler.lbbsp import allocate_cpu, cpu_batch_sizes, gpu_batch_sizes, resolve
+from straggler.lbbsp.sizes import allocate_cpu, cpu_batch_sizes, gpu_batch_sizes, resolve
 
 
 def best_ms(run: Callable[..., object], *arguments: object, times: int = 5) -> float:

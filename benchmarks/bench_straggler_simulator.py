@@ -9,8 +9,8 @@ import argparse
 import resource
 import time
 
-from straggler.patterns import Cluster, parse_pattern
-from straggler.schemes import Experiment, parse_scheme, run_scheme
+from straggler.simulate.patterns import Cluster, parse_pattern
+from straggler.simulate.schemes import Experiment, parse_scheme, run_scheme
 
 
 def main() -> None:

@@ -18,9 +18,9 @@ import numpy as np
 from sklearn.datasets import load_digits
 from threadpoolctl import threadpool_limits
 
-from straggler.outcome import Counted, Outcome
-from straggler.patterns import Cluster, parse_pattern
-from straggler.schemes import Experiment, Kind, parse_scheme, run_scheme
+from straggler.simulate.outcome import Counted, Outcome
+from straggler.simulate.patterns import Cluster, parse_pattern
+from straggler.simulate.schemes import Experiment, Kind, parse_scheme, run_scheme
 
 GOAL, HOLD = 0.90, 5  # reached when it holds for so many iterations
 WORKERS = 16

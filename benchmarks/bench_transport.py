@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 import zmq
 
-from agileml.runtime import transport_wire as wire
-from agileml.runtime.keys import KeyPair
-from agileml.runtime.transport import Transport
-from agileml.runtime.transport_events import Received
+from agileml.net import wire
+from agileml.net.events import Received
+from agileml.net.keys import KeyPair
+from agileml.net.transport import Transport
 
 SIZES_MB = (0.01, 1.0, 10.0, 100.0)
 # What the engine's processes run with: big blocks are kept by malloc instead of being faulted in anew each time.

@@ -6,7 +6,7 @@ import sys
 from multiprocessing.connection import Client, Connection
 from typing import Any
 
-from agileml.runtime.machine import Machine
+from agileml.process.machine import Machine
 
 
 def serve(pipe: Connection) -> None:

@@ -17,11 +17,11 @@ from typing import Any
 from kill_one_task import MACHINES, SLICES
 
 import agileml
-from agileml.config import from_values
-from agileml.core.tier import Tier
-from agileml.run_folder import EVENTS, read_events
-from agileml.runtime.fleet import Appeared, Draining, FleetEvent, LocalFleet
-from agileml.runtime.spec import RunSpec
+from agileml.cluster.fleet import Appeared, Draining, FleetEvent, LocalFleet
+from agileml.config.job import from_values
+from agileml.core.protocol.tier import Tier
+from agileml.process.spec import RunSpec
+from agileml.runs.folder import EVENTS, read_events
 
 FROZEN_S = 2.5  # Ray itself gives a machine up after 3.5 s
 BETWEEN_S = (1.0, 2.0)  # from everybody being at work to the next strike

@@ -27,13 +27,13 @@ import zmq
 from hosts import Hosts, HostsError, Link
 
 from agileml.application import Application
-from agileml.config import from_values
-from agileml.core.events import NodeUp
-from agileml.core.tier import Tier
-from agileml.runtime.head import Dated, Head, HeadState
-from agileml.runtime.keys import KeyPair
-from agileml.runtime.spec import RunSpec
-from agileml.runtime.store import FileStore
+from agileml.config.job import from_values
+from agileml.core.protocol.events import NodeUp
+from agileml.core.protocol.tier import Tier
+from agileml.net.keys import KeyPair
+from agileml.process.head import Dated, Head, HeadState
+from agileml.process.record_store import FileStore
+from agileml.process.spec import RunSpec
 
 LIMIT_S = 120.0
 WARM_UP = 3  # clocks that are not counted: connections are made, buffers are touched for the first time

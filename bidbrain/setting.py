@@ -6,12 +6,12 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 
-from bidbrain.availability import Trace
-from bidbrain.eviction import DELTAS_MICRO_USD, EvictionTable
-from bidbrain.history import History, Market
+from bidbrain.history.availability import Trace
+from bidbrain.history.prices import History, Market
 from bidbrain.instants import DAY_S, Interval
 from bidbrain.money import HOUR_S, rounded_ratio
-from bidbrain.survival import SurvivalTable
+from bidbrain.risk.eviction import DELTAS_MICRO_USD, EvictionTable
+from bidbrain.risk.survival import SurvivalTable
 
 ON_DEMAND_ZONE = "on-demand"
 REFERENCE_VCPUS = 4

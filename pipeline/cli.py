@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from pipeline.partition import Options
-    from pipeline.plan import Plan
-    from pipeline.profile import Profile
-    from pipeline.schedule import Schedule
-    from pipeline.timing import Timeline
-    from pipeline.topology import Topology
+    from pipeline.partition.plan import Plan
+    from pipeline.partition.planner import Options
+    from pipeline.profile.layers import Profile
+    from pipeline.schedule.actions import Schedule
+    from pipeline.schedule.timing import Timeline
+    from pipeline.topology.levels import Topology
 
 
 def mount(app: typer.Typer) -> None:
@@ -40,9 +40,9 @@ def profile_command(
     """Measure a torch model layer by layer: seconds forward and backward, bytes, graph."""
     import torch
 
-    from pipeline.loading import LoadError, load_function, to_device
-    from pipeline.profile import ProfileError, write
-    from pipeline.profiler import profile_module, sum_of_outputs
+    from pipeline.profile.layers import ProfileError, write
+    from pipeline.profile.loading import LoadError, load_function, to_device
+    from pipeline.profile.profiler import profile_module, sum_of_outputs
 
     _check_out(out)
     if batch is not None and batch < 1:
@@ -108,9 +108,9 @@ def plan_command(
 ) -> None:
     """Split a model into stages over machines, and compare with the other ways to train it."""
     from pipeline.compare import compare
-    from pipeline.partition import Options, PartitionError, plans_for_machines, top_plans
-    from pipeline.profile import ProfileError, read
-    from pipeline.topology import TopologyError
+    from pipeline.partition.planner import Options, PartitionError, plans_for_machines, top_plans
+    from pipeline.profile.layers import ProfileError, read
+    from pipeline.topology.levels import TopologyError
 
     _check_out(out)
     try:
@@ -177,10 +177,10 @@ def schedule_command(
     out: Annotated[Path | None, typer.Option(help="Picture (.png, .svg) or text (.txt) to write.")] = None,
 ) -> None:
     """Print a static schedule, check it, simulate it, draw it."""
-    from pipeline.schedule import Policy, ScheduleError, gpipe, model_parallel, one_f_one_b
-    from pipeline.schedule_check import problems
-    from pipeline.timing import StageCost, simulate
-    from pipeline.versions import Versions, VersionsError, trace
+    from pipeline.schedule.actions import Policy, ScheduleError, gpipe, model_parallel, one_f_one_b
+    from pipeline.schedule.check import problems
+    from pipeline.schedule.timing import StageCost, simulate
+    from pipeline.schedule.versions import Versions, VersionsError, trace
 
     _check_out(out)
     try:
@@ -303,8 +303,8 @@ def _print_rows(rows: object, data_parallel_s: float) -> None:
 
 def _topology(text: str) -> tuple[Topology, float | None, tuple[float, ...] | None]:
     """A topology from text or from a YAML file (levels, memory, device_speed)."""
-    from pipeline.topology import parse_topology
-    from pipeline.topology_file import read_topology
+    from pipeline.topology.file import read_topology
+    from pipeline.topology.levels import parse_topology
 
     if text.endswith((".yaml", ".yml")):
         found = read_topology(Path(text))
@@ -313,7 +313,7 @@ def _topology(text: str) -> tuple[Topology, float | None, tuple[float, ...] | No
 
 
 def _size(text: str, flag: str) -> float:
-    from pipeline.topology import parse_bytes
+    from pipeline.topology.levels import parse_bytes
 
     return parse_bytes(text, flag)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from pipeline.memory import stage_bytes
-from pipeline.partition import Options, PartitionError, data_parallel_plan, top_plans
-from pipeline.plan import Plan
-from pipeline.profile import Profile
-from pipeline.schedule import (
+from pipeline.partition.memory import stage_bytes
+from pipeline.partition.plan import Plan
+from pipeline.partition.planner import Options, PartitionError, data_parallel_plan, top_plans
+from pipeline.profile.layers import Profile
+from pipeline.schedule.actions import (
     Schedule,
     full_rate_in_flight,
     gpipe,
@@ -18,8 +18,8 @@ from pipeline.schedule import (
     one_f_one_b,
     stage_limits,
 )
-from pipeline.timing import Network, Timeline, simulate_plan
-from pipeline.topology import Topology, parse_topology
+from pipeline.schedule.timing import Network, Timeline, simulate_plan
+from pipeline.topology.levels import Topology, parse_topology
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pipeline.ibatch import Batching
-from pipeline.plan import Plan, Source
-from pipeline.schedule import Kind
-from pipeline.timing import Timeline
+from pipeline.ibatch.batches import Batching
+from pipeline.partition.plan import Plan, Source
+from pipeline.schedule.actions import Kind
+from pipeline.schedule.timing import Timeline
 
 FORWARD, BACKWARD, IDLE = "#4C78A8", "#72B07A", "#EDEDED"
 LINK = "#E0A33E"

@@ -67,9 +67,9 @@ def stragglers(
     from rich.console import Console
     from rich.progress import track
 
-    from straggler.patterns import parse_pattern
     from straggler.report import summarise, write_report
-    from straggler.schemes import parse_scheme, run_scheme
+    from straggler.simulate.patterns import parse_pattern
+    from straggler.simulate.schemes import parse_scheme, run_scheme
 
     console = Console()
     if not console.is_terminal:

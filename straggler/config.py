@@ -8,11 +8,11 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from straggler.groups import helper_groups
-from straggler.outcome import Departure, Network
-from straggler.patterns import Cluster, parse_pattern
-from straggler.protocol import FlexRrParameters
-from straggler.schemes import Experiment, Kind, parse_scheme
+from straggler.flexrr.protocol import FlexRrParameters
+from straggler.simulate.groups import helper_groups
+from straggler.simulate.outcome import Departure, Network
+from straggler.simulate.patterns import Cluster, parse_pattern
+from straggler.simulate.schemes import Experiment, Kind, parse_scheme
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from straggler.lbbsp import cpu_batch_sizes
+from straggler.lbbsp.sizes import cpu_batch_sizes
 
 Times = npt.NDArray[np.int64]
 Objective = Literal["wait", "rate"]

@@ -19,7 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from straggler.config import StragglerConfig
-from straggler.schemes import Row
+from straggler.simulate.schemes import Row
 
 COLOURS = {
     "bsp": "#7f7f7f",

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from agileml.runtime.local import LocalCluster
+from agileml.cluster.local import LocalCluster
 
 
 @pytest.fixture(scope="session")

@@ -11,8 +11,8 @@ import numpy as np
 
 from agileml.application import Array, InputError, Settings
 from agileml.apps.s3_data import fetched
-from agileml.config_text import ConfigError, nearest, show
-from agileml.schema import Section, validate
+from agileml.config.section import Section, validate
+from agileml.config.text import ConfigError, nearest, show
 
 
 class Draw(IntEnum):

@@ -12,7 +12,7 @@ import numba
 import numpy as np
 
 from agileml.application import Array
-from agileml.core.layout import read_only
+from agileml.core.parameters.layout import read_only
 
 MOST_CLASSES = 32  # beyond them BLAS is faster
 _REORDER = {"reassoc", "contract", "nsz"}  # NaN and infinities stay what they are

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from agileml.application import Array, InputError, Settings
 from agileml.apps.data import Draw, check_enough, data_file, data_section, stratified_split
-from agileml.schema import Section
+from agileml.config.section import Section
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 

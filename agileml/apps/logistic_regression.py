@@ -19,7 +19,7 @@ from agileml.application import Application, Array, Settings, Table, Unit, Updat
 from agileml.apps.data import Draw, share_of
 from agileml.apps.few_classes import add_gradient, logits_of
 from agileml.apps.labelled import Labelled, load_labelled
-from agileml.schema import Section, validate
+from agileml.config.section import Section, validate
 
 ROWS_AT_ONCE = 8192  # when whole splits are evaluated
 WARM_ROWS = 512  # items of which the second product finds in the cache what the first one has read

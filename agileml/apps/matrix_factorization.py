@@ -20,7 +20,7 @@ from pydantic import Field
 from agileml.application import Application, Array, Settings, Table, Unit, Update, Updates
 from agileml.apps.data import Draw, share_of
 from agileml.apps.ratings import RatingsSplit, load_split
-from agileml.schema import Section, validate
+from agileml.config.section import Section, validate
 
 
 class Model(Section):

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from agileml.application import Array, InputError, Settings
 from agileml.apps.data import Draw, check_enough, data_file, data_section, random_split
-from agileml.schema import Section
+from agileml.config.section import Section
 
 HEADER = ("userId", "movieId", "rating")
 EXPECTED = (

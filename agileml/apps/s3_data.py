@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from agileml.application import InputError
-from agileml.checkpoint_location import S3Location, location
+from agileml.config.checkpoint_location import S3Location, location
 
 ATTEMPTS = 8
 
@@ -56,7 +56,7 @@ def _etag(client: Any, place: S3Location, url: str) -> str:
 
 def _download(client: Any, place: S3Location, etag: str, url: str, file: Path) -> bool:
     """Whole or not at all; False if the object was replaced meanwhile. A broken download goes on where it broke."""
-    from agileml.runtime.checkpoint_s3 import S3Store
+    from agileml.checkpoints.s3 import S3Store
 
     descriptor, part = tempfile.mkstemp(dir=file.parent, suffix=".part")
     try:
@@ -98,7 +98,7 @@ def _explained(url: str) -> Iterator[None]:
     from boto3.exceptions import Boto3Error
     from botocore.exceptions import BotoCoreError, ClientError
 
-    from agileml.runtime.checkpoint_errors import CheckpointError
+    from agileml.checkpoints.errors import CheckpointError
 
     try:
         yield

@@ -23,8 +23,8 @@ from agileml.application import Array, InputError, Settings, Unit
 from agileml.apps.data import Draw, share_of
 from agileml.apps.labelled import Labelled, load_labelled
 from agileml.apps.torch_names import called, function_named
-from agileml.config_text import ConfigError
-from agileml.schema import Section, validate
+from agileml.config.section import Section, validate
+from agileml.config.text import ConfigError
 
 SIDE = 28  # pixels of an MNIST image
 

@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from agileml.application import Array, InputError, Table, Update
-from agileml.core.layout import ALIGNMENT
+from agileml.core.parameters.layout import ALIGNMENT
 
 PARAMETERS, BUFFERS, COUNTERS = "parameters", "buffers", "counters"
 DTYPES = {torch.float32: "float32", torch.float64: "float64"}

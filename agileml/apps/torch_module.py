@@ -26,8 +26,8 @@ from agileml.apps.torch_data import DataSet, Examples, Minibatches, Share, conca
 from agileml.apps.torch_flat import PARAMETERS, FlatModule
 from agileml.apps.torch_names import called, function_named, loss_named
 from agileml.apps.torch_step import Batch, Ready, Stepper, seeded
-from agileml.config_text import ConfigError
-from agileml.schema import Section, validate
+from agileml.config.section import Section, validate
+from agileml.config.text import ConfigError
 
 # torch's random generator and its threads belong to the process: units of one process take turns.
 _TORCH = threading.RLock()

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from agileml.application import InputError
 from agileml.apps.named import imported, split_name
-from agileml.config_text import nearest
+from agileml.config.text import nearest
 
 LOSSES: dict[str, Callable[..., Any]] = {
     "cross_entropy": functional.cross_entropy,

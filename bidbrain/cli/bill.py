@@ -23,10 +23,10 @@ def bill(
     from rich.console import Console
     from rich.table import Table
 
+    from bidbrain.accounts.ledger import read_ledgers
+    from bidbrain.accounts.rebill import rebill
     from bidbrain.cli.common import load_history, user_errors
-    from bidbrain.ledger import read_ledgers
     from bidbrain.money import show_usd
-    from bidbrain.rebill import rebill
 
     recorded = load_history(history)
     console = Console() if sys.stdout.isatty() else Console(width=110)

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from bidbrain.history import History
+    from bidbrain.history.prices import History
 
 
 @contextmanager
 def user_errors() -> Iterator[None]:
     """What a user got wrong leaves as one sentence with exit code 2, Ctrl-C as one line with 130."""
+    from bidbrain.accounts.ledger import LedgerError
     from bidbrain.config import ConfigError
-    from bidbrain.ledger import LedgerError
+    from bidbrain.history.readers import HistoryError
     from bidbrain.machines import UnknownTypeError
     from bidbrain.policy.registry import UnknownSchemeError
-    from bidbrain.readers import HistoryError
-    from bidbrain.simulator import PolicyError
+    from bidbrain.simulate.simulator import PolicyError
 
     try:
         yield
@@ -80,7 +80,7 @@ def make_folder(path: Path) -> Path:
 
 def load_history(paths: list[Path]) -> History:
     """Files and folders as one history."""
-    from bidbrain.readers import read_history
+    from bidbrain.history.readers import read_history
 
     if not paths:
         raise typer.BadParameter("no price history is named (--history PATH)")

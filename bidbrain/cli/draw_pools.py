@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from bidbrain.experiment import Result, Row
-from bidbrain.plan import Plan
 from bidbrain.report.page import write_page
 from bidbrain.report.plots import plot_cost_against_runtime, plot_cost_and_runtime, plot_machine_hours
 from bidbrain.report.pools import plot_pool_job, plot_pools
+from bidbrain.simulate.experiment import Result, Row
+from bidbrain.simulate.plan import Plan
 
 
 def draw(plan: Plan, results: Sequence[Result], rows: Sequence[Row], settings: str, folder: Path) -> Path:

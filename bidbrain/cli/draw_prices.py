@@ -8,12 +8,12 @@ from pathlib import Path
 import yaml
 
 from bidbrain.config import SimulateConfig
-from bidbrain.experiment import Result, Row
 from bidbrain.instants import Interval
-from bidbrain.plan import Plan
 from bidbrain.report.markets import plot_job, plot_prices
 from bidbrain.report.page import write_page
 from bidbrain.report.plots import plot_cost_against_runtime, plot_cost_and_runtime, plot_machine_hours
+from bidbrain.simulate.experiment import Result, Row
+from bidbrain.simulate.plan import Plan
 
 DRAWN_JOBS = ("proteus", "renewal")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from bidbrain.history import History
+    from bidbrain.history.prices import History
     from bidbrain.instants import Interval
 
 prices = typer.Typer(no_args_is_help=True, help="Price histories: show, generate, fetch, evictions.")
@@ -23,7 +23,7 @@ WINDOW = typer.Option(None, metavar="FROM/TO", help="Part of the history (ISO 86
 
 def _select(history: list[Path], types: list[str] | None, zones: list[str] | None) -> History:
     from bidbrain.cli.common import load_history, split, user_errors
-    from bidbrain.plan import choose_markets
+    from bidbrain.simulate.plan import choose_markets
 
     recorded = load_history(history)
     with user_errors():
@@ -64,8 +64,8 @@ def show(
     from bidbrain.cli.common import pairs
     from bidbrain.instants import show_instant
     from bidbrain.machines import UnknownTypeError, types_at
-    from bidbrain.market_summary import summarise_market
     from bidbrain.money import micro_usd
+    from bidbrain.report.market_summary import summarise_market
 
     chosen = _select(history, types, zones)
     span = _window(window, chosen, "--window")
@@ -116,10 +116,10 @@ def generate(
     on_demand: list[str] | None = ON_DEMAND,
 ) -> None:
     """Make a seeded market of a given character, for people without recordings. It is no evidence about a real one."""
-    from bidbrain.archive import rows_of, write_rows
     from bidbrain.cli.common import pairs, split, user_errors
-    from bidbrain.generate import Character
-    from bidbrain.generate import generate as make
+    from bidbrain.history.archive import rows_of, write_rows
+    from bidbrain.history.generate import Character
+    from bidbrain.history.generate import generate as make
     from bidbrain.instants import Interval
     from bidbrain.machines import types_at
     from bidbrain.money import micro_usd
@@ -158,9 +158,9 @@ def fetch(
     import boto3
     from botocore.exceptions import BotoCoreError
 
-    from bidbrain.archive import append_rows
     from bidbrain.cli.common import split, user_errors
-    from bidbrain.fetch import FetchError, fetch_rows
+    from bidbrain.history.archive import append_rows
+    from bidbrain.history.fetch import FetchError, fetch_rows
     from bidbrain.instants import DAY_S, Interval
 
     if not archive.name.endswith((".csv", ".csv.gz", ".csv.zst")):
@@ -185,8 +185,8 @@ def evictions(
     window: str | None = WINDOW,
 ) -> None:
     """Export beta and time to eviction per market and bid delta, exact over all start instants of a window."""
-    from bidbrain.eviction import EvictionTable
-    from bidbrain.market_summary import write_evictions
+    from bidbrain.report.market_summary import write_evictions
+    from bidbrain.risk.eviction import EvictionTable
 
     chosen = _select(history, types, zones)
     span = _window(window, chosen, "--window")

@@ -5,15 +5,15 @@ from __future__ import annotations
 import yaml
 from rich.console import Console
 
-from bidbrain.archive import rows_of, write_rows
-from bidbrain.availability import read_trace
+from bidbrain.accounts.ledger import write_ledgers
 from bidbrain.cli import run_prices
 from bidbrain.cli.common import make_folder
 from bidbrain.config import SimulateConfig
-from bidbrain.experiment import compare, summarise
-from bidbrain.ledger import write_ledgers
-from bidbrain.pool_plan import make_pool_plan
+from bidbrain.history.archive import rows_of, write_rows
+from bidbrain.history.availability import read_trace
 from bidbrain.report.tables import rich_tables, write_tables
+from bidbrain.simulate.experiment import compare, summarise
+from bidbrain.simulate.pool_plan import make_pool_plan
 
 
 def run(settings: SimulateConfig, sweep: str | None) -> None:

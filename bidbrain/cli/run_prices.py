@@ -11,15 +11,15 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from bidbrain.accounts.ledger import Ledger, write_ledgers
 from bidbrain.cli.common import make_folder
 from bidbrain.config import ConfigError, SimulateConfig, load_config
-from bidbrain.experiment import Experiment, Result, Row, compare, summarise
-from bidbrain.ledger import Ledger, write_ledgers
-from bidbrain.plan import make_plan
+from bidbrain.history.readers import read_history
 from bidbrain.policy.registry import OTHER_SCHEMES, find_scheme
-from bidbrain.readers import read_history
 from bidbrain.report.tables import rich_tables, write_tables
-from bidbrain.workers import Pool
+from bidbrain.simulate.experiment import Experiment, Result, Row, compare, summarise
+from bidbrain.simulate.plan import make_plan
+from bidbrain.simulate.workers import Pool
 
 SWEEPABLE = (
     *("min_delta", "grant_delay_s", "boot_s", "lambda_s", "sigma_s", "phi"),
@@ -177,8 +177,8 @@ def write_sweep(
     """sweep_KEY.json: the rows of every value."""
     import json
 
-    from bidbrain.experiment import as_json
     from bidbrain.report.tables import write_text
+    from bidbrain.simulate.experiment import as_json
 
     assert folder is not None
     make_folder(folder)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from bidbrain.history import Market
+from bidbrain.history.prices import Market
 from bidbrain.policy.base import Offer
 from bidbrain.setting import ON_DEMAND_ZONE
 

@@ -12,7 +12,7 @@ from bidbrain.live.journal import Buy, BuyOnDemand, Decided, Figures, Mark, Step
 from bidbrain.money import HOUR_S, machine_seconds_micro_usd
 from bidbrain.policy.base import Action, Keep, LetGo, Policy, Release, Request, RequestOnDemand, View
 from bidbrain.setting import Job, Setting
-from bidbrain.simulator import PolicyError
+from bidbrain.simulate.simulator import PolicyError
 
 
 @dataclass(frozen=True)

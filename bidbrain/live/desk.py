@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from bidbrain.accounts.books import RELIABLE_NUMBER, Allocation, Books
+from bidbrain.accounts.ledger import Ledger
 from bidbrain.billing import RULES, Ending
-from bidbrain.books import RELIABLE_NUMBER, Allocation, Books
-from bidbrain.history import NEVER_S, Market
-from bidbrain.ledger import Ledger
+from bidbrain.history.prices import NEVER_S, Market
 from bidbrain.live.cloud import Machine, Order
 from bidbrain.live.journal import (
     Answered,
@@ -36,7 +36,7 @@ from bidbrain.live.journal import (
 from bidbrain.money import HOUR_S
 from bidbrain.policy.base import Phase
 from bidbrain.setting import Setting
-from bidbrain.simulator import header
+from bidbrain.simulate.simulator import header
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bidbrain.history import Market
+from bidbrain.history.prices import Market
 from bidbrain.live.cloud import Cloud, Machine
 from bidbrain.live.decide import Measured, allowed, allowed_on_demand, decide, view_of
 from bidbrain.live.desk import Desk

@@ -15,8 +15,8 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
-from bidbrain.footprint import scaling_efficiency
 from bidbrain.live.decide import Measured
+from bidbrain.policy.footprint import scaling_efficiency
 
 Floats = npt.NDArray[np.float64]
 KEPT = 2000  # clocks

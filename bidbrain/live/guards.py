@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bidbrain.accounts.books import Allocation, Books
 from bidbrain.billing import Ending, InstanceHour, Rules
-from bidbrain.books import Allocation, Books
 from bidbrain.money import HOUR_S, machine_seconds_micro_usd, show_usd
 from bidbrain.policy.base import Phase
 

@@ -18,7 +18,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, TypeAdapter, ValidationError
 
 from bidbrain.billing import Ending
-from bidbrain.history import Market
+from bidbrain.history.prices import Market
 from bidbrain.live.cloud import Machine, Notice
 
 

@@ -15,10 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from bidbrain.accounts.books import Allocation
 from bidbrain.billing import InstanceHour
-from bidbrain.books import Allocation
-from bidbrain.exchange import exchange_of
-from bidbrain.history import NEVER_S, Market
+from bidbrain.history.prices import NEVER_S, Market
 from bidbrain.instants import show_instant
 from bidbrain.live.cloud import (
     Alert,
@@ -34,6 +33,7 @@ from bidbrain.live.cloud import (
 )
 from bidbrain.policy.base import Phase
 from bidbrain.setting import ON_DEMAND_ZONE, Setting
+from bidbrain.simulate.exchange import exchange_of
 
 
 class Launcher(Protocol):

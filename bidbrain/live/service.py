@@ -11,7 +11,7 @@ decides. Instants that passed while nobody looked are worked off in order of tim
 from __future__ import annotations
 
 from bidbrain.billing import Ending
-from bidbrain.history import NEVER_S
+from bidbrain.history.prices import NEVER_S
 from bidbrain.live.cloud import (
     Alert,
     Cause,

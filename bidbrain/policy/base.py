@@ -12,9 +12,9 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Protocol
 
-from bidbrain.eviction import PriceNow
-from bidbrain.history import Market
+from bidbrain.history.prices import Market
 from bidbrain.money import HOUR_S
+from bidbrain.risk.eviction import PriceNow
 from bidbrain.setting import Job
 
 

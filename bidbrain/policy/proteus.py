@@ -9,17 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bidbrain.eviction import EvictionModel, Outlook
-from bidbrain.footprint import (
-    allocation_work,
-    cost_per_work,
-    eviction_free,
-    expected_charge,
-    expected_work,
-    scaling_efficiency,
-    useful_time,
-    useful_until,
-)
 from bidbrain.money import HOUR_S
 from bidbrain.policy.base import (
     Action,
@@ -35,6 +24,17 @@ from bidbrain.policy.base import (
     next_tick_s,
     show_price,
 )
+from bidbrain.policy.footprint import (
+    allocation_work,
+    cost_per_work,
+    eviction_free,
+    expected_charge,
+    expected_work,
+    scaling_efficiency,
+    useful_time,
+    useful_until,
+)
+from bidbrain.risk.eviction import EvictionModel, Outlook
 from bidbrain.setting import Setting
 
 TICK_S = 120

@@ -11,16 +11,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from bidbrain import compiled
-from bidbrain.eviction import mean_time_to_eviction_s
-from bidbrain.live.quick import QuickProteus
+from bidbrain.policy import compiled
 from bidbrain.policy.base import Policy
 from bidbrain.policy.proteus import SLOT_SHARE as PROTEUS_SHARE
 from bidbrain.policy.proteus import Proteus
+from bidbrain.policy.quick import QuickProteus
 from bidbrain.policy.renewal import REQUESTS, OneHourOracle, Renewal
 from bidbrain.policy.renewal import SLOT_SHARE as RENEWAL_SHARE
 from bidbrain.policy.standard import OnDemand, Standard
 from bidbrain.policy.today import Elastic, Spot2026, StaticCheckpoint
+from bidbrain.risk.eviction import mean_time_to_eviction_s
 from bidbrain.setting import Engine, Setting
 
 

@@ -7,9 +7,7 @@ index is lower; it is placed one boot earlier, so that its machine boots inside 
 
 from __future__ import annotations
 
-from bidbrain.eviction import EvictionModel
-from bidbrain.footprint import renewal_index
-from bidbrain.history import Market, Steps
+from bidbrain.history.prices import Market, Steps
 from bidbrain.money import HOUR_S
 from bidbrain.policy.base import (
     Action,
@@ -25,6 +23,8 @@ from bidbrain.policy.base import (
     next_tick_s,
     show_price,
 )
+from bidbrain.policy.footprint import renewal_index
+from bidbrain.risk.eviction import EvictionModel
 from bidbrain.setting import Setting
 
 TICK_S = 120

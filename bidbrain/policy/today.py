@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import math
 
-from bidbrain.footprint import cost_per_work
-from bidbrain.hazard import PoolHazard
 from bidbrain.money import HOUR_S
 from bidbrain.policy.base import (
     Action,
@@ -23,6 +21,8 @@ from bidbrain.policy.base import (
     View,
     next_tick_s,
 )
+from bidbrain.policy.footprint import cost_per_work
+from bidbrain.risk.hazard import PoolHazard
 from bidbrain.setting import ON_DEMAND_ZONE, Setting
 
 TICK_S = 300

@@ -10,9 +10,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from bidbrain.history import History, Market, Steps
+from bidbrain.accounts.ledger import ENDINGS, Entry, Kind, Ledger
+from bidbrain.history.prices import History, Market, Steps
 from bidbrain.instants import DAY_S, Interval, show_day, show_instant
-from bidbrain.ledger import ENDINGS, Entry, Kind, Ledger
 from bidbrain.report.style import MARKET_COLOURS, label, new_figure, plain_ticks, save
 from bidbrain.setting import ON_DEMAND_ZONE
 

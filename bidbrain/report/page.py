@@ -10,8 +10,8 @@ from pathlib import Path
 
 import jinja2
 
-from bidbrain.experiment import Row
 from bidbrain.report.tables import show, write_text
+from bidbrain.simulate.experiment import Row
 
 HEADER = (
     "scheme",

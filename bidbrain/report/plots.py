@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from bidbrain.experiment import Result, Row
 from bidbrain.money import HOUR_S
 from bidbrain.report.style import KIND_COLOURS, label, new_figure, plain_ticks, save, scheme_colour
+from bidbrain.simulate.experiment import Result, Row
 
 
 def plot_cost_and_runtime(rows: Sequence[Row], path: Path) -> Path:

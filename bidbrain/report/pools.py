@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bidbrain.availability import Trace
-from bidbrain.ledger import ENDINGS, Kind, Ledger
+from bidbrain.accounts.ledger import ENDINGS, Kind, Ledger
+from bidbrain.history.availability import Trace
 from bidbrain.money import HOUR_S
 from bidbrain.report.style import KIND_COLOURS, label, new_figure, save
 from bidbrain.setting import ON_DEMAND_ZONE

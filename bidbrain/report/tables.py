@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from bidbrain.experiment import Pair, Row, as_json
+from bidbrain.simulate.experiment import Pair, Row, as_json
 
 
 def write_text(path: Path, text: str) -> None:

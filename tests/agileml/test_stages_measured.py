@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from agileml.application import Application, Array, Settings, Table, Unit, Updates
-from agileml.core.auto_stage import Patience
-from agileml.core.tier import Tier
-from agileml.core.traffic import Load, Volume, loads
-from agileml.core.watching import arrangement_of
-from agileml.runtime.machine import Machine
-from tests.agileml.engine_rig import Rig, reference
+from agileml.core.controller.stage_chooser import arrangement_of
+from agileml.core.protocol.tier import Tier
+from agileml.core.stage.auto_stage import Patience
+from agileml.core.stage.traffic import Load, Volume, loads
+from agileml.process.machine import Machine
+from tests.agileml.process.engine_rig import Rig, reference
 
 ROWS, COLUMNS, CLOCKS = 500, 1000, 12
 W = 4.0 * ROWS * COLUMNS
@@ -100,7 +100,7 @@ def test_machines_move_what_the_formulas_say(
 def test_trials_change_no_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As eager as can be: another stage is tried whatever it promises."""
     eager = Patience(clocks=8, settle=1, try_gain=-99.0, worth=-1e12)
-    monkeypatch.setattr("agileml.runtime.spec.Patience", lambda: eager)
+    monkeypatch.setattr("agileml.process.spec.Patience", lambda: eager)
     values = {
         "application": "mlr",
         "clocks": 500,
@@ -137,7 +137,7 @@ def test_auto_finds_the_stage_that_the_links_like_best(
 ) -> None:
     """1 + 3 machines, nearly nothing to compute: servers send 3 W, 2 W and 1.5 W in stages 1, 2 and 3."""
     patience = Patience(worth=0.0)  # the run is short
-    monkeypatch.setattr("agileml.runtime.spec.Patience", lambda: patience)
+    monkeypatch.setattr("agileml.process.spec.Patience", lambda: patience)
     values = {
         "application": "tests.agileml.test_stages_measured:Dense",
         "clocks": 26,

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import time
 
-from bidbrain.history import History, Market, Steps
+from bidbrain.aws.ec2 import Ec2, NoticeSource, Place
+from bidbrain.aws.site import Site
+from bidbrain.aws.stack.attach import attach
+from bidbrain.aws.stack.find import Clients
+from bidbrain.history.prices import History, Market, Steps
 from bidbrain.instants import Interval
 from bidbrain.live.cloud import Order
-from bidbrain.live.ec2 import Ec2, NoticeSource, Place
 from bidbrain.live.guards import Guards
 from bidbrain.live.job import Log, Plan
 from bidbrain.live.journal import Closing
 from bidbrain.live.service import Service
-from bidbrain.live.site import Site
-from bidbrain.live.stack_attach import attach
-from bidbrain.live.stack_find import Clients
 from bidbrain.policy.today import Elastic
 from bidbrain.setting import Engine, Job, Listing, Reliable, Setting
 from tests.aws.layer import Ec2Layer
-from tests.bidbrain.live_makers import ModelEngine
+from tests.bidbrain.live.makers import ModelEngine
 
 USD = 1_000_000
 TYPES = {"c5.xlarge": 170_000, "m5.xlarge": 192_000}

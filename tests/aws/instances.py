@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from agileml.runtime.boot import Myself, Place, node_command, watchdog_command
-from agileml.runtime.own_folder import kill
-from agileml.runtime.watchdog import marked, processes_of
-from bidbrain.live.stack import TAG_PART, TAG_STACK
+from agileml.aws.boot import Myself, Place, node_command, watchdog_command
+from agileml.cluster.own_folder import kill
+from agileml.cluster.watchdog import marked, processes_of
+from bidbrain.aws.stack.up import TAG_PART, TAG_STACK
 from tests.cluster.started import Started
 
 LOOK_S = 0.1

@@ -14,9 +14,9 @@ from typing import Any
 from botocore.exceptions import ClientError, ReadTimeoutError
 from moto.server import ThreadedMotoServer
 
-from bidbrain.live.aws_calls import client
-from bidbrain.live.ec2 import TAG_JOB
-from bidbrain.live.template import ensure_template, machine_data
+from bidbrain.aws.calls import client
+from bidbrain.aws.ec2 import TAG_JOB
+from bidbrain.aws.template import ensure_template, machine_data
 
 REGION = "us-east-1"
 ENVIRONMENT = {

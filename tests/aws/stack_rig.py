@@ -10,12 +10,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from bidbrain.live.aws_calls import ATTEMPTS
-from bidbrain.live.site import Site
-from bidbrain.live.stack import TAG_STACK, Found, Ground, Step
-from bidbrain.live.stack_aws import Builder, Head, Package
-from bidbrain.live.stack_down import Wrecker
-from bidbrain.live.stack_find import Aws, find
+from bidbrain.aws.calls import ATTEMPTS
+from bidbrain.aws.site import Site
+from bidbrain.aws.stack.aws import Builder, Head, Package
+from bidbrain.aws.stack.down import Wrecker
+from bidbrain.aws.stack.find import Aws, find
+from bidbrain.aws.stack.up import TAG_STACK, Found, Ground, Step
 from tests.aws.layer import REGION, failure
 
 ACCOUNT = "123456789012"

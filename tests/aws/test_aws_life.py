@@ -10,22 +10,22 @@ from typing import Any
 
 import pytest
 
+from agileml.aws.preemption import watch
 from agileml.cli import main
-from agileml.runtime.drain_notices import DrainNotices, Together
-from agileml.runtime.preemption import watch
+from agileml.market.drain_notices import DrainNotices, Together
+from bidbrain.accounts.ledger import Kind
+from bidbrain.aws.notices import ImdsNotices
+from bidbrain.aws.site import Site
+from bidbrain.aws.stack.attach import attach
 from bidbrain.instants import show_instant
-from bidbrain.ledger import Kind
 from bidbrain.live.cloud import Alert
 from bidbrain.live.guards import Guards
 from bidbrain.live.journal import Noticed
-from bidbrain.live.notices import ImdsNotices
-from bidbrain.live.site import Site
-from bidbrain.live.stack_attach import attach
 from tests.aws.ground import AwsGround
 from tests.aws.layer import Ec2Layer
 from tests.aws.metadata import Metadata
 from tests.aws.stack_rig import StackRig, plain_aws
-from tests.bidbrain.live_makers import Memory
+from tests.bidbrain.live.makers import Memory
 
 pytestmark = pytest.mark.aws
 

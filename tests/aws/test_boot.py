@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from agileml.runtime.boot import Place, boot
-from agileml.runtime.preemption import watch
+from agileml.aws.boot import Place, boot
+from agileml.aws.preemption import watch
+from bidbrain.aws.notices import ImdsNotices, Metadata
+from bidbrain.aws.stack.policies import Names
 from bidbrain.live.cloud import CloudError
-from bidbrain.live.notices import ImdsNotices, Metadata
-from bidbrain.live.stack_policies import Names
 from tests.aws.layer import REGION
 from tests.aws.metadata import Metadata as Stub
 from tests.aws.stack_rig import plain_aws
@@ -74,7 +74,7 @@ def test_a_node(moto_url: str, metadata: Stub, tmp_path: Path) -> None:
     machine.boot("node")
     watchdog, ray, notices, end = machine.commands
     assert command_of(watchdog) == [
-        "/opt/proteus/bin/python", "-m", "agileml.runtime.watchdog", "--shutdown", "--after=300",
+        "/opt/proteus/bin/python", "-m", "agileml.cluster.watchdog", "--shutdown", "--after=300",
         "--head=10.0.0.5:6379", "--head=10.0.0.5:6378",
     ]  # fmt: skip
     assert command_of(ray) == [
@@ -120,7 +120,7 @@ def test_ray_knows_our_options() -> None:
     """`ray start` refuses options that it does not know before anything else."""
     from ray.scripts.scripts import start
 
-    from agileml.runtime.boot import Myself, head_command, node_command
+    from agileml.aws.boot import Myself, head_command, node_command
 
     known = {name for option in start.params for name in option.opts}
     me = Myself("i-1", "10.0.0.9", True)
@@ -130,7 +130,7 @@ def test_ray_knows_our_options() -> None:
 
 def test_the_user_data_ends_the_machine_when_a_line_fails(tmp_path: Path) -> None:
     """The script in a folder of stand-ins for the machine's commands: a failing install leaves the shutdown set."""
-    from bidbrain.live.stack_boot import Boot, Role, boot_text
+    from bidbrain.aws.stack.boot import Boot, Role, boot_text
 
     tools = tmp_path / "tools"
     tools.mkdir()

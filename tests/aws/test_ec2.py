@@ -11,19 +11,19 @@ from typing import Any
 
 import pytest
 
-from bidbrain.history import Market
-from bidbrain.ledger import Kind
-from bidbrain.live.aws_calls import client
+from bidbrain.accounts.ledger import Kind
+from bidbrain.accounts.rebill import rebill
+from bidbrain.aws.calls import client
+from bidbrain.aws.notices import SqsNotices
+from bidbrain.aws.template import ensure_template, machine_data
+from bidbrain.history.prices import Market
 from bidbrain.live.cloud import Alert, CapacityError, CredentialsError, Order, RefusedError
 from bidbrain.live.guards import Guards
 from bidbrain.live.journal import Answered, Journal, Noticed
-from bidbrain.live.notices import SqsNotices
-from bidbrain.live.template import ensure_template, machine_data
-from bidbrain.rebill import rebill
 from tests.aws.ground import USD, AwsGround
 from tests.aws.layer import REGION, Ec2Layer
-from tests.bidbrain.live_kills import Fuse, FusedCloud, FusedJournal, Killed, pick
-from tests.bidbrain.live_makers import Memory
+from tests.bidbrain.live.kills import Fuse, FusedCloud, FusedJournal, Killed, pick
+from tests.bidbrain.live.makers import Memory
 
 pytestmark = pytest.mark.aws
 

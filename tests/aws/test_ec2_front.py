@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from agileml.cli import main
-from bidbrain.live.aws_calls import client
+from bidbrain.aws.calls import client
+from bidbrain.aws.ec2 import Ec2
+from bidbrain.aws.site import Site
+from bidbrain.aws.stack.attach import attach, left_behind
 from bidbrain.live.cloud import Cause, Order, RefusedError
-from bidbrain.live.ec2 import Ec2
-from bidbrain.live.site import Site
-from bidbrain.live.stack_attach import attach, left_behind
 from tests.aws.front import Front, front_of
 from tests.aws.ground import ZONES, bought_by, make_setting
 from tests.aws.layer import REGION

@@ -27,9 +27,9 @@ import psutil
 import pytest
 import yaml
 
-from agileml.run_folder import read_events
-from agileml.runtime.boot import HEALTH_CHECK
-from agileml.runtime.watchdog import PULSE_PORT, speaks
+from agileml.aws.boot import HEALTH_CHECK
+from agileml.cluster.watchdog import PULSE_PORT, speaks
+from agileml.runs.folder import read_events
 from tests.aws.front import Front, front_of
 from tests.aws.ground import bought_by
 from tests.aws.instances import Instances, instances_of

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from bidbrain.live.aws_calls import ATTEMPTS
+from bidbrain.aws.calls import ATTEMPTS
+from bidbrain.aws.site import Site
+from bidbrain.aws.stack.checks import Quota, Unread
+from bidbrain.aws.stack.facts import check_region, read_facts
 from bidbrain.live.cloud import CloudError
-from bidbrain.live.site import Site
-from bidbrain.live.stack_checks import Quota, Unread
-from bidbrain.live.stack_facts import check_region, read_facts
 from tests.aws.layer import failure
 from tests.aws.stack_rig import plain_aws
 

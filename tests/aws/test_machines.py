@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agileml.cli import main
-from bidbrain.live.ec2 import TAG_JOB, TAG_MARKET
+from bidbrain.aws.ec2 import TAG_JOB, TAG_MARKET
 from tests.aws.layer import REGION, Ec2Layer
 
 pytestmark = pytest.mark.aws

@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from agileml.config import from_values
-from agileml.config_text import ConfigError
-from agileml.market_config import Ec2 as Ec2Config
-from agileml.runtime.cluster import NodeInfo
-from agileml.runtime.market_ec2 import UnixClock
-from agileml.runtime.market_nodes import tier_of
-from agileml.runtime.market_setup import set_up
+from agileml.cluster.existing import NodeInfo
+from agileml.config.job import from_values
+from agileml.config.market import Ec2 as Ec2Config
+from agileml.config.text import ConfigError
+from agileml.market.ec2 import UnixClock
+from agileml.market.nodes import tier_of
+from agileml.market.setup import set_up
+from bidbrain.aws.ec2 import Ec2, Place
+from bidbrain.aws.notices import SqsNotices
 from bidbrain.live.cloud import Cloud, Machine
-from bidbrain.live.ec2 import Ec2, Place
 from bidbrain.live.job import EXIT_FINISHED, Timekeeper
-from bidbrain.live.notices import SqsNotices
 from tests.aws.layer import Ec2Layer
 from tests.aws.stack_rig import plain_aws
 from tests.market.market_rig import NODE_IP, InstantNodes, MarketRig, reference

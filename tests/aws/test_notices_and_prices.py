@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from bidbrain.history import Market
+from bidbrain.aws.calls import refusal
+from bidbrain.aws.notices import ImdsNotices, parse_event
+from bidbrain.aws.prices import Ec2Prices
+from bidbrain.history.prices import Market
+from bidbrain.history.readers import read_rows
 from bidbrain.instants import parse_instant
-from bidbrain.live.aws_calls import refusal
 from bidbrain.live.cloud import (
     Alert,
     CapacityError,
@@ -19,9 +22,6 @@ from bidbrain.live.cloud import (
     RefusedError,
     UnknownOutcomeError,
 )
-from bidbrain.live.ec2_prices import Ec2Prices
-from bidbrain.live.notices import ImdsNotices, parse_event
-from bidbrain.readers import read_rows
 from tests.aws.layer import Ec2Layer
 from tests.aws.metadata import Metadata
 

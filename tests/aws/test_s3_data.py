@@ -10,8 +10,8 @@ import pytest
 from agileml.application import InputError
 from agileml.apps.data import data_file
 from agileml.apps.s3_data import fetched
-from agileml.config import from_values
-from bidbrain.live.aws_calls import client
+from agileml.config.job import from_values
+from bidbrain.aws.calls import client
 from tests.aws.layer import REGION
 
 pytestmark = pytest.mark.aws
@@ -77,8 +77,8 @@ def test_a_job_trains_on_it(moto_url: str, tmp_path: Path) -> None:
 
 
 def test_a_run_on_ec2_is_copied_before_its_machine_goes(moto_url: str, tmp_path: Path) -> None:
-    from agileml.runtime.keep_run import keep_run
-    from bidbrain.live.site import Site
+    from agileml.aws.run_upload import keep_run
+    from bidbrain.aws.site import Site
 
     folder = tmp_path / "digits-20260501-120000"
     (folder / "market").mkdir(parents=True)

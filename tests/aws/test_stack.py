@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from bidbrain.aws.stack.attach import attach
+from bidbrain.aws.stack.up import Action, ForeignError, Kind
 from bidbrain.live.cloud import CloudError
-from bidbrain.live.stack import Action, ForeignError, Kind
-from bidbrain.live.stack_attach import attach
 from tests.aws.stack_rig import Killed, StackRig, moments
 
 pytestmark = pytest.mark.aws

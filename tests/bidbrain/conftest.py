@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bidbrain.generate import Character, generate
-from bidbrain.history import History
+from bidbrain.history.generate import Character, generate
+from bidbrain.history.prices import History
 from bidbrain.instants import Interval
 from bidbrain.setting import Setting
 from tests.bidbrain.makers import ON_DEMAND, make_setting

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bidbrain.history import History, Market, Steps
+from bidbrain.history.prices import History, Market, Steps
 from bidbrain.instants import Interval
 from bidbrain.setting import Bidding, Job, Listing, Reliable, Setting
 

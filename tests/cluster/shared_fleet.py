@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from agileml.config import JobConfig, from_values
-from agileml.core.plan import Fault
-from agileml.core.tier import Tier
-from agileml.runtime.fleet import Appeared, FleetEvent, LocalFleet
-from agileml.runtime.local import LocalCluster
-from agileml.runtime.spec import RunSpec
+from agileml.cluster.fleet import Appeared, FleetEvent, LocalFleet
+from agileml.cluster.local import LocalCluster
+from agileml.config.job import JobConfig, from_values
+from agileml.core.protocol.plan import Fault
+from agileml.core.protocol.tier import Tier
+from agileml.process.spec import RunSpec
 
 
 class SharedFleet:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from agileml.runtime.watchdog import KEEP_ENVIRONMENT
+from agileml.cluster.watchdog import KEEP_ENVIRONMENT
 
 BIN = Path(sys.executable).parent
 

@@ -21,11 +21,11 @@ import psutil
 import pytest
 import ray
 
-from agileml.core.tier import Tier
-from agileml.runtime import cluster as ray_cluster
-from agileml.runtime.cluster import reach
-from agileml.runtime.cluster_errors import ClusterError
-from agileml.runtime.local import LocalCluster
+from agileml.cluster import existing as ray_cluster
+from agileml.cluster.errors import ClusterError
+from agileml.cluster.existing import reach
+from agileml.cluster.local import LocalCluster
+from agileml.core.protocol.tier import Tier
 
 pytestmark = pytest.mark.cluster
 
@@ -152,7 +152,7 @@ def test_an_address_that_is_no_cluster_is_one_sentence_within_3_s(cluster: Local
 
 DRIVER = """
     import os, sys, time
-    from agileml.runtime.local import LocalCluster
+    from agileml.cluster.local import LocalCluster
     how = sys.argv[1]
     try:
         with LocalCluster() as cluster:
@@ -237,7 +237,7 @@ def test_what_a_killed_process_leaves_is_removed_by_the_next_cluster(start_drive
     driver.kill()
     driver.wait()
     script = (
-        "import json; from agileml.runtime.local import sweep; print(json.dumps([str(f) for f in sweep()]))"
+        "import json; from agileml.cluster.local import sweep; print(json.dumps([str(f) for f in sweep()]))"
     )
     swept = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert str(folder) in json.loads(swept.stdout)
@@ -266,7 +266,7 @@ def test_labels_make_a_machine(labels: dict[str, str], tier: Tier | None) -> Non
     assert ray_cluster.machine_of(head) is None
 
 
-REACH = "import sys; from agileml.runtime.cluster import reach; print(reach(sys.argv[1]))"
+REACH = "import sys; from agileml.cluster.existing import reach; print(reach(sys.argv[1]))"
 
 
 @pytest.mark.slow

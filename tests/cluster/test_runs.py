@@ -14,12 +14,12 @@ import pytest
 from safetensors.numpy import load_file
 
 import agileml
+from agileml.cluster.local import LocalCluster
 from agileml.errors import RunError
-from agileml.run_folder import EVENTS, MODEL, SUMMARY, model_sha256, read_events
-from agileml.runtime.local import LocalCluster
+from agileml.runs.folder import EVENTS, MODEL, SUMMARY, model_sha256, read_events
+from agileml.runs.trace import TRACE
 from agileml.session import Result
-from agileml.trace_file import TRACE
-from tests.agileml.test_profile import check_format
+from tests.agileml.runs.test_profiles import check_format
 from tests.cluster.shared_fleet import SharedFleet
 
 pytestmark = pytest.mark.cluster

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from agileml.runtime.cluster import reach
-from agileml.runtime.cluster_errors import ClusterError
-from agileml.runtime.job_server import find_server
+from agileml.cluster.errors import ClusterError
+from agileml.cluster.existing import reach
+from agileml.cluster.job_server import find_server
 from tests.cluster.started import Started, started_cluster
 
 pytestmark = pytest.mark.cluster

@@ -18,8 +18,8 @@ from typing import cast
 import psutil
 import pytest
 
-from agileml.runtime.own_folder import processes_of, remove
-from agileml.runtime.watchdog import MARK
+from agileml.cluster.own_folder import processes_of, remove
+from agileml.cluster.watchdog import MARK
 
 pytestmark = pytest.mark.cluster
 
@@ -27,7 +27,7 @@ AFTER_S = 8.0  # a busy machine may look late: a fifth of it is left for that
 DRIVER = """
     import json, os, sys, time
     import ray
-    from agileml.runtime.local import LocalCluster
+    from agileml.cluster.local import LocalCluster
     from tests.cluster.test_local_nodes import Sleeper
 
     with LocalCluster(orphan_after_s=float(sys.argv[1])) as cluster:
@@ -111,7 +111,7 @@ def watchdogs(folder: Path) -> int:
     found = 0
     for process in processes_of(folder):
         with contextlib.suppress(psutil.Error):  # one that is dying has no command line
-            found += "agileml.runtime.watchdog" in process.cmdline()
+            found += "agileml.cluster.watchdog" in process.cmdline()
     return found
 
 

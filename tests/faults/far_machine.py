@@ -6,7 +6,7 @@ import base64
 import pickle
 import sys
 
-from agileml.runtime.machine import Machine
+from agileml.process.machine import Machine
 
 
 def run() -> None:

@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from agileml.core.events import NodeDown, NodeUp
-from agileml.core.plan import Fault, Strike
-from agileml.core.tier import Tier
-from agileml.runtime.head import Dated, Head, HeadState
-from agileml.runtime.machine import Machine
-from agileml.runtime.store import FileStore
-from tests.agileml.engine_rig import LIMIT_S, Ran, Rig
+from agileml.core.protocol.events import NodeDown, NodeUp
+from agileml.core.protocol.plan import Fault, Strike
+from agileml.core.protocol.tier import Tier
+from agileml.process.head import Dated, Head, HeadState
+from agileml.process.machine import Machine
+from agileml.process.record_store import FileStore
+from tests.agileml.process.engine_rig import LIMIT_S, Ran, Rig
 
 MF = {
     "application": "mf",

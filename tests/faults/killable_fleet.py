@@ -6,11 +6,11 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from agileml.config import JobConfig
-from agileml.core.plan import Fault
-from agileml.runtime import cluster as existing
-from agileml.runtime.fleet import Appeared, FleetEvent, Vanished
-from agileml.runtime.local import LocalCluster
+from agileml.cluster import existing
+from agileml.cluster.fleet import Appeared, FleetEvent, Vanished
+from agileml.cluster.local import LocalCluster
+from agileml.config.job import JobConfig
+from agileml.core.protocol.plan import Fault
 from tests.cluster.shared_fleet import SharedFleet
 
 

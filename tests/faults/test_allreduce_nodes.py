@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import agileml
-from agileml.run_folder import EVENTS, read_events
-from agileml.runtime.local import LocalCluster
-from tests.agileml.test_allreduce import job, reference
+from agileml.cluster.local import LocalCluster
+from agileml.runs.folder import EVENTS, read_events
+from tests.agileml.net.test_allreduce import job, reference
 from tests.faults.killable_fleet import KillableFleet
 
 pytestmark = pytest.mark.cluster

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import yaml
 
-from agileml.config import from_values
-from agileml.plan_config import KINDS
+from agileml.config.job import from_values
+from agileml.config.plan import KINDS
 from tests.faults.fault_rig import MLR
 
 

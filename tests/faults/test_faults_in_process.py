@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from agileml.runtime.head import HeadState
-from tests.agileml.engine_rig import reference
+from agileml.process.head import HeadState
+from tests.agileml.process.engine_rig import reference
 from tests.faults.fault_rig import MF, MLR, FaultRig, job
 
 TWO_RELIABLE = {"reliable": 2, "transient": 4, "max": 8}

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from agileml.run_folder import model_sha256
-from agileml.runtime.checkpoint import Check, newest
-from agileml.runtime.checkpoint_store import open_store
-from agileml.runtime.head import HeadState
-from tests.agileml.engine_rig import reference
+from agileml.checkpoints.checkpoint import Check, newest
+from agileml.checkpoints.opening import open_store
+from agileml.process.head import HeadState
+from agileml.runs.folder import model_sha256
+from tests.agileml.process.engine_rig import reference
 from tests.faults.fault_rig import MLR, FaultRig, job
 
 FULL = os.strerror(errno.ENOSPC)

@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agileml.run_folder import EVENTS, read_events
-from agileml.runtime.own_folder import orphans
+from agileml.cluster.own_folder import orphans
+from agileml.runs.folder import EVENTS, read_events
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import pytest
 
-from agileml.core.events import NodeUp
-from agileml.core.tier import Tier
-from agileml.runtime.head import HeadState
-from tests.agileml.engine_rig import reference
+from agileml.core.protocol.events import NodeUp
+from agileml.core.protocol.tier import Tier
+from agileml.process.head import HeadState
+from tests.agileml.process.engine_rig import reference
 from tests.faults.fault_rig import MLR, FaultRig, job
 
 pytestmark = pytest.mark.slow

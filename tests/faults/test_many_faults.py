@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agileml.runtime.head import HeadState
-from tests.agileml.engine_rig import reference
+from agileml.process.head import HeadState
+from tests.agileml.process.engine_rig import reference
 from tests.faults.fault_rig import MF, FaultRig, job
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from agileml.core.events import Notice, NoticeCancelled
-from agileml.runtime.head import HeadState
-from tests.agileml.core_fixtures import make_job
-from tests.agileml.core_fixtures import scripts as scripts
-from tests.agileml.engine_rig import reference
+from agileml.core.protocol.events import Notice, NoticeCancelled
+from agileml.process.head import HeadState
+from tests.agileml.core.fixtures import make_job
+from tests.agileml.core.fixtures import scripts as scripts
+from tests.agileml.process.engine_rig import reference
 from tests.faults.fault_rig import MLR, FaultRig, job
 
 MANY = 100

@@ -17,14 +17,14 @@ import psutil
 import pytest
 
 import agileml
-from agileml.config import load
-from agileml.run_folder import EVENTS, read_events
-from agileml.runtime.checkpoint import Check, newest
-from agileml.runtime.checkpoint_store import open_store
-from agileml.runtime.fleet import FleetEvent
-from agileml.runtime.local import LocalCluster, sweep
+from agileml.checkpoints.checkpoint import Check, newest
+from agileml.checkpoints.opening import open_store
+from agileml.cluster.fleet import FleetEvent
+from agileml.cluster.local import LocalCluster, sweep
+from agileml.config.job import load
+from agileml.runs.folder import EVENTS, read_events
 from agileml.session import Result
-from tests.agileml.engine_rig import reference
+from tests.agileml.process.engine_rig import reference
 from tests.faults.fault_rig import MLR, job
 from tests.faults.killable_fleet import KillableFleet
 

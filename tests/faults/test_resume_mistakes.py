@@ -55,7 +55,7 @@ def truncate_all(saved: Path) -> None:
 
 
 def another_version(saved: Path) -> None:
-    from agileml.runtime.checkpoint_manifest import _checksum
+    from agileml.checkpoints.manifest import _checksum
 
     for path in saved.rglob("manifest.json"):
         plain = json.loads(path.read_text())
@@ -129,9 +129,9 @@ def copied(folder: Path, to: Path) -> Path:
 def test_a_damaged_newest_checkpoint_is_said_and_the_one_before_is_taken(
     checkpointed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from agileml.runtime.checkpoint import Check
-    from agileml.runtime.checkpoint import newest as newest_whole
-    from agileml.runtime.checkpoint_store import open_store
+    from agileml.checkpoints.checkpoint import Check
+    from agileml.checkpoints.checkpoint import newest as newest_whole
+    from agileml.checkpoints.opening import open_store
 
     saved = copied(checkpointed, tmp_path / "saved")
     damage_all(newest(saved))

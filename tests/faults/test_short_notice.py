@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from agileml.core.events import Notice
-from agileml.core.messages import Copy, Message, Part
-from agileml.runtime.head import HeadState
-from agileml.runtime.machine import Machine
-from tests.agileml.engine_rig import Ran, reference
+from agileml.core.protocol.events import Notice
+from agileml.core.protocol.messages import Copy, Message, Part
+from agileml.process.head import HeadState
+from agileml.process.machine import Machine
+from tests.agileml.process.engine_rig import Ran, reference
 from tests.faults.fault_rig import FaultRig, job
 
 BYTES_PER_S = 1.5e6

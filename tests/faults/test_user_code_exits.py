@@ -13,9 +13,9 @@ import pytest
 
 import agileml
 from agileml.application import Application, Array, Settings, Table, Unit, Updates
+from agileml.cluster.local import LocalCluster
 from agileml.errors import RunError
-from agileml.run_folder import EVENTS, read_events
-from agileml.runtime.local import LocalCluster
+from agileml.runs.folder import EVENTS, read_events
 from tests.faults.killable_fleet import KillableFleet
 
 pytestmark = pytest.mark.cluster

@@ -12,23 +12,23 @@ from types import TracebackType
 from typing import Any, Self
 
 from agileml.application import Array
-from agileml.config import JobConfig, dump, from_values
-from agileml.core.events import Admit, NodeDown, NodeUp, Notice, Stop
-from agileml.core.tier import Tier
+from agileml.cluster.existing import NodeInfo
+from agileml.cluster.fleet import Admitted, Appeared, Draining, FleetEvent, Stopping, Vanished
+from agileml.config.job import JobConfig, dump, from_values
+from agileml.core.protocol.events import Admit, NodeDown, NodeUp, Notice, Stop
+from agileml.core.protocol.tier import Tier
+from agileml.core.sequential import run_sequential
 from agileml.errors import RunError
-from agileml.report import build_report, summarize
-from agileml.run_folder import RunFolder, params_sha256, read_events
-from agileml.runtime.cluster import NodeInfo
-from agileml.runtime.fleet import Admitted, Appeared, Draining, FleetEvent, Stopping, Vanished
-from agileml.runtime.head import Head
-from agileml.runtime.keys import KeyPair
-from agileml.runtime.machine import Machine as Process
-from agileml.runtime.market_fleet import MarketFleet, Outcome
-from agileml.runtime.market_nodes import tier_of
-from agileml.runtime.market_setup import first_decision, set_up
-from agileml.runtime.spec import RunSpec
-from agileml.runtime.store import FileStore
-from agileml.sequential import run_sequential
+from agileml.market.fleet import MarketFleet, Outcome
+from agileml.market.nodes import tier_of
+from agileml.market.setup import first_decision, set_up
+from agileml.net.keys import KeyPair
+from agileml.process.head import Head
+from agileml.process.machine import Machine as Process
+from agileml.process.record_store import FileStore
+from agileml.process.spec import RunSpec
+from agileml.runs.folder import RunFolder, params_sha256, read_events
+from agileml.runs.report.page import build_report, summarize
 from bidbrain.live.cloud import Cloud, CredentialsError, Machine
 from bidbrain.live.job import Timekeeper
 from bidbrain.live.replay import MarketClock, Replay, Warnings

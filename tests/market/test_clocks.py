@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agileml.market_clocks import RunClocks
+from agileml.market.clocks import RunClocks
 from bidbrain.live.estimators import Disturbance, Estimator
 
 VCPUS = {"spot": 32, "steady": 4}

@@ -8,12 +8,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from agileml.core.tier import Tier
-from agileml.runtime.cluster import NodeInfo
-from agileml.runtime.fleet import Admitted, Appeared, Draining, Stopping, Vanished
-from agileml.runtime.market_engine import MarketEngine, Pace
-from agileml.runtime.market_nodes import LabelledNodes, tier_of
-from bidbrain.history import Market
+from agileml.cluster.existing import NodeInfo
+from agileml.cluster.fleet import Admitted, Appeared, Draining, Stopping, Vanished
+from agileml.core.protocol.tier import Tier
+from agileml.market.engine import MarketEngine, Pace
+from agileml.market.nodes import LabelledNodes, tier_of
+from bidbrain.history.prices import Market
 from bidbrain.live.cloud import Alert, Machine, Notice
 from bidbrain.live.estimators import Estimator
 from bidbrain.setting import ON_DEMAND_ZONE

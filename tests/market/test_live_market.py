@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from agileml.config_text import ConfigError
-from agileml.core.events import Stop
+from agileml.cluster.existing import NodeInfo
+from agileml.config.text import ConfigError
+from agileml.core.protocol.events import Stop
 from agileml.errors import RunError
-from agileml.run_folder import REPORT
-from agileml.runtime import market_service
-from agileml.runtime.cluster import NodeInfo
-from agileml.runtime.market_setup import first_decision, set_up
-from bidbrain.availability import made_trace
+from agileml.market import service as market_service
+from agileml.market.setup import first_decision, set_up
+from agileml.runs.folder import REPORT
+from bidbrain.history.availability import made_trace
 from bidbrain.live.cloud import Machine
 from bidbrain.live.job import EXIT_BUDGET, EXIT_FINISHED, EXIT_MARKET_CLOSED
 from tests.market.market_rig import InstantGround, InstantNodes, MarketRig, reference
@@ -245,7 +245,7 @@ def test_a_run_that_breaks_off_gives_its_machines_back(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_said_before_anything_starts(market: dict[str, Any], sentence: str) -> None:
-    from agileml.config import from_values
+    from agileml.config.job import from_values
 
     values = job(**market)
     if market.get("kind") == "replay":
@@ -256,7 +256,7 @@ def test_what_cannot_be_is_said_before_anything_starts(market: dict[str, Any], s
 
 
 def test_a_budget_below_the_first_hour_is_refused(tmp_path: Path) -> None:
-    from agileml.config import from_values
+    from agileml.config.job import from_values
 
     values = job(more={"checkpoint": {"path": str(tmp_path)}}, budget_usd=0.1)
     with pytest.raises(

@@ -6,10 +6,10 @@ import pytest
 import typer
 
 from agileml.cli import main
-from agileml.config import load
-from agileml.market_cli import may_run, may_submit
-from bidbrain.archive import rows_of, write_rows
-from bidbrain.generate import Character, generate
+from agileml.cli.market_preview import may_run, may_submit
+from agileml.config.job import load
+from bidbrain.history.archive import rows_of, write_rows
+from bidbrain.history.generate import Character, generate
 from bidbrain.instants import Interval, show_instant
 
 DEMO = Path(__file__).resolve().parents[2] / "configs" / "demo.yaml"

@@ -15,9 +15,9 @@ import psutil
 import pytest
 import yaml
 
-from agileml.run_folder import EVENTS, read_events
-from agileml.runtime.own_folder import sweep
-from agileml.runtime.watchdog import MARK
+from agileml.cluster.own_folder import sweep
+from agileml.cluster.watchdog import MARK
+from agileml.runs.folder import EVENTS, read_events
 
 pytestmark = pytest.mark.cluster
 ROOT = Path(__file__).resolve().parents[2]

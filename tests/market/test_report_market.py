@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from agileml.report_market import endings, tiles
+from agileml.runs.report.market import endings, tiles
 
 MARKET: dict[str, Any] = {
     "policy": "proteus",

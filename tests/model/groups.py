@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from agileml.application import Array
-from agileml.core.commands import Broken, Form, Introduce, Met, Reduce, Reduced
+from agileml.core.protocol.commands import Broken, Form, Introduce, Met, Reduce, Reduced
 
 if TYPE_CHECKING:
     from tests.model.simulator import SimulatedNode, Simulation

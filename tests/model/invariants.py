@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from agileml.core.job import Job
-from agileml.core.messages import Cut
-from agileml.core.record import Record
-from agileml.core.view import CutId, View
+from agileml.core.protocol.job import Job
+from agileml.core.protocol.messages import Cut
+from agileml.core.protocol.record import Record
+from agileml.core.protocol.view import CutId, View
 from straggler.coverage import members, show
 
 if TYPE_CHECKING:

@@ -38,19 +38,19 @@ class Mutant:
     orderly: bool = False
 
 
-NODE, SERVER, SHARD = "agileml/core/node.py", "agileml/core/server.py", "agileml/core/shard.py"
-CUTS = "agileml/core/cuts.py"
-WORKER, BACKUP = "agileml/core/worker.py", "agileml/core/backup.py"
+NODE, SERVER, SHARD = "agileml/core/node/node.py", "agileml/core/node/server.py", "agileml/core/node/shard.py"
+CUTS = "agileml/core/node/dirty_rows.py"
+WORKER, BACKUP = "agileml/core/node/worker.py", "agileml/core/node/backup.py"
 CHANGE, CHANGING, CONTROLLER = (
-    "agileml/core/change.py",
-    "agileml/core/changing.py",
-    "agileml/core/controller.py",
+    "agileml/core/change/planning.py",
+    "agileml/core/controller/changes.py",
+    "agileml/core/controller/controller.py",
 )
-MEMBERSHIP, CUTTING = "agileml/core/membership.py", "agileml/core/cutting.py"
-REDUCER, REPLICAS = "agileml/core/reducer.py", "agileml/core/replicas.py"
-PAUSING = "agileml/core/pausing.py"
-LEAVING, CHANGE_RUN = "agileml/core/leaving.py", "agileml/core/change_run.py"
-PIGGYBACK = "agileml/core/piggyback.py"
+MEMBERSHIP, CUTTING = "agileml/core/change/membership.py", "agileml/core/cuts/rule.py"
+REDUCER, REPLICAS = "agileml/core/node/reducer.py", "agileml/core/change/replicas.py"
+PAUSING = "agileml/core/controller/allreduce_pause.py"
+LEAVING, CHANGE_RUN = "agileml/core/controller/notices.py", "agileml/core/change/run.py"
+PIGGYBACK = "agileml/core/node/piggyback.py"
 CONSISTENCY, COVERAGE = "straggler/consistency.py", "straggler/coverage.py"
 
 MUTANTS = (
@@ -233,7 +233,7 @@ MUTANTS = (
         CHANGING,
         "control.persist(replace(control.record, view=change.view, committed=change.committed))",
         "control.persist(replace(control.record, view=change.view, committed=change.committed)); "
-        "from agileml.core.messages import Announce; "
+        "from agileml.core.protocol.messages import Announce; "
         "[control.send(m.name, Announce(change.view, control.limit)) for m in control.members.alive()]",
         "bsp",
         "nodes drop what the durable view says they hold",

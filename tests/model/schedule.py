@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field, replace
 
-from agileml.core.plan import PlannedEvent, PlannedJoin, PlannedNotice
+from agileml.core.protocol.plan import PlannedEvent, PlannedJoin, PlannedNotice
 
 # Messages in the middle of a change at which an aimed fault strikes.
 AIMS = (

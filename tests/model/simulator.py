@@ -14,8 +14,13 @@ from typing import Any
 import numpy as np
 
 from agileml.application import Array
-from agileml.core.auto_stage import Patience
-from agileml.core.commands import (
+from agileml.core.compute.contract import initial_values
+from agileml.core.compute.work import Reads, Work
+from agileml.core.controller.controller import Controller, ControllerSettings
+from agileml.core.cuts.checkpoint import Checkpoint
+from agileml.core.cuts.rule import CutRule
+from agileml.core.node.node import Node, Timers
+from agileml.core.protocol.commands import (
     Abandon,
     Begin,
     Begun,
@@ -38,10 +43,7 @@ from agileml.core.commands import (
     Seal,
     Send,
 )
-from agileml.core.contract import initial_values
-from agileml.core.controller import Controller, ControllerSettings
-from agileml.core.cutting import CutRule
-from agileml.core.events import (
+from agileml.core.protocol.events import (
     ControllerEvent,
     Measured,
     NodeDown,
@@ -55,17 +57,26 @@ from agileml.core.events import (
     Superseded,
     Tick,
 )
-from agileml.core.link_rate import LinkRule
-from agileml.core.messages import CONTROLLER, Ack, Copy, Cut, Message, Params, Part, Push, Saved, SaveFailed
-from agileml.core.node import Node, Timers
-from agileml.core.placement import StageRule
-from agileml.core.plan import PlannedJoin
-from agileml.core.record import Record
-from agileml.core.saving import Checkpoint
-from agileml.core.tier import Tier
-from agileml.core.view import INITIAL, CutId
-from agileml.core.work import Reads, Work
-from agileml.sequential import run_sequential
+from agileml.core.protocol.messages import (
+    CONTROLLER,
+    Ack,
+    Copy,
+    Cut,
+    Message,
+    Params,
+    Part,
+    Push,
+    Saved,
+    SaveFailed,
+)
+from agileml.core.protocol.plan import PlannedJoin
+from agileml.core.protocol.record import Record
+from agileml.core.protocol.tier import Tier
+from agileml.core.protocol.view import INITIAL, CutId
+from agileml.core.sequential import run_sequential
+from agileml.core.stage.auto_stage import Patience
+from agileml.core.stage.link_rate import LinkRule
+from agileml.core.stage.placement import StageRule
 from straggler.coverage import members
 from tests.model.groups import Groups
 from tests.model.invariants import check_commit, check_rollbacks, check_view, note_backups

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import pytest
 
-from agileml.core.record import Record
+from agileml.core.protocol.record import Record
 from tests.model.run import MODES
 from tests.model.schedule import Schedule, make_schedule
 from tests.model.simulator import Simulation

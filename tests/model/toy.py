@@ -8,10 +8,10 @@ from functools import cache
 import numpy as np
 
 from agileml.application import Application, Array, Settings, Table, Unit, Update, Updates
-from agileml.core.exchange import Exchange
-from agileml.core.job import Job
-from agileml.core.layout import Layout
-from agileml.core.optimizer import optimizer
+from agileml.core.parameters.layout import Layout
+from agileml.core.parameters.optimizer import optimizer
+from agileml.core.protocol.exchange import Exchange
+from agileml.core.protocol.job import Job
 from straggler.consistency import consistency
 
 

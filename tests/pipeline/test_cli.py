@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from agileml.cli import main
-from pipeline.plan import parse_plan
-from pipeline.profile import chain, read, write
-from pipeline.schedule import parse_schedule
-from pipeline.topology_file import read_topology
+from pipeline.partition.plan import parse_plan
+from pipeline.profile.layers import chain, read, write
+from pipeline.schedule.actions import parse_schedule
+from pipeline.topology.file import read_topology
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 MODEL = """
@@ -88,7 +88,7 @@ def test_size_answers_from_the_shipped_file(tmp_path: Path, capsys) -> None:
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("pipeline_*.yaml")), ids=lambda path: path.name)
 def test_every_shipped_file_loads(path: Path) -> None:
     if "sizing" in path.name:
-        from agileml.sizing_cli import load
+        from pipeline.sizing.command import load
 
         assert load(path).name
     else:

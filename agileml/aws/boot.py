@@ -1,0 +1,202 @@
+"""The first thing of ours that runs on a machine of EC2, as root, from its user data: it joins or begins the cluster.
+
+    python -m agileml.aws.boot node --stack demo --region us-east-1 --orphan-after 300
+
+The cluster's token comes from SSM by the machine's role, into a file that only Ray's user reads. A node's watchdog is
+there before Ray is, and only when all of it runs is the shutdown taken back that the user data began with. Ray and the
+watchers are services of systemd: they restart, and their output is in the journal (`journalctl -u 'proteus-*'`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pwd
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agileml.cluster.watchdog import PULSE_PORT
+from bidbrain.aws.calls import errors
+from bidbrain.aws.notices import IMDS, Metadata
+from bidbrain.aws.stack.find import Aws, Clients
+from bidbrain.aws.stack.policies import Names
+from bidbrain.live.cloud import CloudError
+
+USER = "proteus"
+HOME = Path("/var/lib/proteus")
+GCS_PORT = 6379
+DASHBOARD_PORT = 8265
+TRY_S, TRY_EVERY_S = 600.0, 5.0
+# A raylet that died is found dead after about a second (Ray's own default: 15 s).
+HEALTH_CHECK = {"initial_delay_ms": 0, "period_ms": 500, "timeout_ms": 2000, "failure_threshold": 3}
+
+Run = Callable[[Sequence[str]], None]
+
+
+@dataclass(frozen=True)
+class Myself:
+    """What the metadata service says of this machine."""
+
+    instance_id: str
+    ip: str
+    is_spot: bool
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where this installation and its files are. python: the interpreter that has the package."""
+
+    python: str = sys.executable
+    home: Path = HOME
+
+    @property
+    def token(self) -> Path:
+        return self.home / "token"
+
+    @property
+    def ray(self) -> str:
+        return str(Path(self.python).with_name("ray"))
+
+
+def myself(metadata: Metadata) -> Myself:
+    """Raises OSError where there is no metadata service."""
+    found = [metadata.get(path) for path in ("instance-id", "local-ipv4", "instance-life-cycle")]
+    if found[0] is None or found[1] is None:
+        raise OSError("the metadata service knows neither this machine's id nor its address")
+    return Myself(found[0], found[1], found[2] == "spot")
+
+
+def head_command(place: Place, me: Myself) -> list[str]:
+    """Ray's head: dashboard and job port on loopback, the rest inside the security group. It does no work."""
+    return [
+        *(place.ray, "start", "--head", "--block", f"--node-ip-address={me.ip}", f"--port={GCS_PORT}"),
+        *("--num-cpus=0", "--num-gpus=0", "--dashboard-host=127.0.0.1", f"--dashboard-port={DASHBOARD_PORT}"),
+    ]
+
+
+def node_command(place: Place, me: Myself, head: str) -> list[str]:
+    """A machine that joins: labelled with its tier, and with its id as EC2 calls it."""
+    tier = "transient" if me.is_spot else "reliable"
+    labels = f"tier={tier},allocation={me.instance_id},machine={me.instance_id}"
+    address = f"--address={head}:{GCS_PORT}"
+    return [place.ray, "start", "--block", address, f"--node-ip-address={me.ip}", f"--labels={labels}"]
+
+
+def watchdog_command(place: Place, head: str, after_s: int) -> list[str]:
+    """Ends this machine when the head, or who drives the market on it, is silent."""
+    heads = (f"--head={head}:{GCS_PORT}", f"--head={head}:{PULSE_PORT}")
+    return [place.python, "-m", "agileml.cluster.watchdog", "--shutdown", f"--after={after_s}", *heads]
+
+
+def notice_command(place: Place, head: str) -> list[str]:
+    """Tells Ray what the metadata service says of an interruption."""
+    return [place.python, "-m", "agileml.aws.preemption", f"--address={head}:{GCS_PORT}"]
+
+
+def service(name: str, command: Sequence[str], place: Place, user: str | None = None) -> list[str]:
+    """A command as a service of systemd that is restarted when it ends. Raises nothing; holds no secret."""
+    variables = {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(place.token),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "PYTHONUNBUFFERED": "1",
+        "HOME": str(place.home),
+        "PATH": f"{Path(place.python).parent}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin",
+        **{f"RAY_health_check_{key}": str(value) for key, value in HEALTH_CHECK.items()},
+    }
+    return [
+        *("systemd-run", f"--unit=proteus-{name}", "--property=Restart=always", "--property=RestartSec=5"),
+        *("--property=LimitNOFILE=65536", f"--working-directory={place.home}"),
+        *((f"--uid={user}",) if user else ()),
+        *(f"--setenv={key}={value}" for key, value in variables.items()),
+        "--",
+        *command,
+    ]
+
+
+def parameter(aws: Clients, name: str, sleep: Callable[[float], None], limit_s: float = TRY_S) -> str:
+    """A value from SSM, asked for until it is there: rights and values of a new stack take a while to arrive."""
+    waited_s = 0.0
+    while True:
+        try:
+            with errors(f"parameter {name}"):
+                answer: Any = aws.client("ssm").get_parameter(Name=name, WithDecryption=True)
+                return str(answer["Parameter"]["Value"])
+        except CloudError:
+            if waited_s >= limit_s:
+                raise
+        sleep(TRY_EVERY_S)
+        waited_s += TRY_EVERY_S
+
+
+def keep_token(token: str, place: Place, user: str | None) -> None:
+    """The token in a file of mode 0600 that belongs to Ray's user."""
+    place.home.mkdir(mode=0o755, parents=True, exist_ok=True)
+    place.token.unlink(missing_ok=True)
+    descriptor = os.open(place.token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(token)
+    if user is not None:
+        entry = pwd.getpwnam(user)
+        for path in (place.home, place.token):
+            os.chown(path, entry.pw_uid, entry.pw_gid)
+
+
+def boot(
+    role: str,
+    names: Names,
+    after_s: int,
+    aws: Clients,
+    metadata: Metadata,
+    run: Run,
+    place: Place,
+    *,
+    user: str | None = USER,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Join or begin the cluster. Raises CloudError, OSError, CalledProcessError: the set shutdown stays then."""
+    me = myself(metadata)
+    if user is not None and not _exists(user):
+        run(["useradd", "--system", "--home-dir", str(place.home), "--shell", "/usr/sbin/nologin", user])
+    keep_token(parameter(aws, names.token, sleep), place, user)
+    if role == "head":
+        run(service("ray", head_command(place, me), place, user))
+    else:
+        head = parameter(aws, names.address, sleep)
+        run(service("watchdog", watchdog_command(place, head, after_s), place))
+        run(service("ray", node_command(place, me, head), place, user))
+        run(service("notices", notice_command(place, head), place, user))
+    run(["shutdown", "-c"])
+
+
+def _exists(user: str) -> bool:
+    try:
+        pwd.getpwnam(user)
+    except KeyError:
+        return False
+    return True
+
+
+def _run(command: Sequence[str]) -> None:
+    subprocess.run(command, check=True)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The command line of a machine's start."""
+    parser = argparse.ArgumentParser(description="Join or begin the cluster of a stack.")
+    parser.add_argument("role", choices=("head", "node"))
+    parser.add_argument("--stack", required=True)
+    parser.add_argument("--region", required=True)
+    parser.add_argument("--orphan-after", type=int, required=True, metavar="SECONDS")
+    options = parser.parse_args(arguments)
+    names = Names(options.stack, options.region, "", "")
+    boot(options.role, names, options.orphan_after, Aws(options.region), Metadata(IMDS), _run, Place())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,204 @@
+"""What the commands `proteus aws ...` do: a config's stack planned, made, looked at and removed."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from agileml.aws.wheel import Wheel, build_wheel
+from agileml.config.job import JobConfig
+from agileml.config.market import Ec2
+from agileml.config.text import ConfigError
+from bidbrain.aws.calls import errors
+from bidbrain.aws.site import Site
+from bidbrain.aws.stack.aws import Builder, Head, Package
+from bidbrain.aws.stack.checks import Check, Cost, Facts, Scale, Verdict, checks, costs
+from bidbrain.aws.stack.down import Wrecker
+from bidbrain.aws.stack.facts import check_region, read_facts
+from bidbrain.aws.stack.find import Aws, Clients, find, named
+from bidbrain.aws.stack.policies import head_policy, node_policy
+from bidbrain.aws.stack.status import Running, running
+from bidbrain.aws.stack.up import Found, Ground, Kind, Step, desired, names_of, steps
+from bidbrain.aws.stack.user_policy import user_policy
+from bidbrain.money import micro_usd
+
+DASHBOARD_PORT = 8265
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What `plan` says."""
+
+    facts: Facts
+    checks: tuple[Check, ...]
+    steps: tuple[Step, ...]
+    costs: tuple[Cost, ...]
+    policies: Mapping[str, Any]
+
+    @property
+    def wrong(self) -> Check | None:
+        """The first thing that must be put right before anything is made."""
+        return next((check for check in self.checks if check.verdict is Verdict.WRONG), None)
+
+    def total(self, *, sure: bool) -> int:
+        """Micro-dollars per hour of what is there in any case, or of everything that there may be."""
+        return sum(cost.per_h or 0 for cost in self.costs if cost.is_sure or not sure)
+
+    def as_json(self) -> str:
+        """Everything, for programs."""
+        return json.dumps(
+            {
+                "account": self.facts.account,
+                "identity": self.facts.identity,
+                "checks": [vars(check) for check in self.checks],
+                "steps": [
+                    {"action": step.action, "kind": step.kind, "name": step.name, "reason": step.reason}
+                    for step in self.steps
+                ],
+                "costs_micro_usd_per_h": [vars(cost) for cost in self.costs],
+                "policies": self.policies,
+            },
+            indent=2,
+        )
+
+
+def site_of(config: JobConfig) -> tuple[Site, Scale]:
+    """The stack that a config names. Raises ConfigError unless its market is EC2."""
+    market = config.market
+    if not isinstance(market, Ec2):
+        found = "no market" if market is None else market.kind
+        raise ConfigError(f"found {found}, expected ec2", key=("market", "kind"))
+    site = Site(**{name: getattr(market, name) for name in Site.model_fields})
+    budget = None if market.budget_usd is None else micro_usd(market.budget_usd)
+    return site, Scale(config.machines.reliable, config.machines.max, budget)
+
+
+def connect(site: Site) -> Aws:
+    """Clients for the site's region. Raises CloudError for a region that does not exist."""
+    check_region(site.region)
+    return Aws(site.region)
+
+
+class Stack:
+    """One config's stack. `sleep` waits for AWS."""
+
+    def __init__(self, config: JobConfig, aws: Clients, sleep: Callable[[float], None] = time.sleep) -> None:
+        self.site, self.scale = site_of(config)
+        self._config = config
+        self.aws, self._sleep = aws, sleep
+
+    def look(self, wheel: Wheel) -> Outlook:
+        """What there is, what would be made, and what that costs; makes nothing. Raises CloudError, ForeignError."""
+        facts = read_facts(self.aws, self.site)
+        found = find(self.aws, self.site, facts.account)
+        told = (*checks(self.site, self.scale, facts), *self._places(facts))
+        planned: tuple[Step, ...] = ()
+        if not any(check.verdict is Verdict.WRONG for check in told):
+            known = named(self.aws, found)
+            ground = replace(self._ground(facts, wheel), group_id=known.group_id, head_ip=known.head_ip)
+            planned = steps(desired(self.site, ground), found)
+        names = names_of(self.site, facts.account)
+        policies = {
+            "whoever says proteus aws": user_policy(names, self.site.bucket is None),
+            f"role {names.head}": head_policy(names),
+            f"role {names.node}": node_policy(names),
+        }
+        return Outlook(facts, told, planned, costs(self.site, self.scale, facts), policies)
+
+    def _places(self, facts: Facts) -> Iterator[Check]:
+        """Machines may write and read below the stack's own prefix only."""
+        names = names_of(self.site, facts.account)
+        ours = f"s3://{names.bucket}/{names.prefix}"
+        checkpoint, data = self._config.checkpoint, self._config.data.get("path")
+        if checkpoint is not None and not checkpoint.path.startswith(f"{ours}checkpoints"):
+            found = f"checkpoint.path: found {checkpoint.path}"
+            text = f"{found}, expected {ours}checkpoints: no machine may write elsewhere"
+            yield Check("places", Verdict.WRONG, text)
+        elif isinstance(data, str) and data.startswith("s3://") and not data.startswith(ours):
+            text = f"data.path: found {data}, expected an object below {ours}: no machine may read elsewhere"
+            yield Check("places", Verdict.WRONG, text)
+        else:
+            yield Check("places", Verdict.GOOD, f"everything is below {ours}")
+
+    def _ground(self, facts: Facts, wheel: Wheel) -> Ground:
+        return Ground(
+            account=facts.account,
+            image=facts.image,
+            root_device=facts.root_device,
+            vpc=facts.vpc,
+            subnets=facts.subnets,
+            package=wheel.digest,
+        )
+
+    def up(self, outlook: Outlook, wheel: Wheel, tell: Callable[[Step], None]) -> Head:
+        """Make what is missing, and keep the cluster's token for this user. Raises CloudError, ForeignError."""
+        with tempfile.TemporaryDirectory(prefix="proteus-wheel-") as folder:
+            path = Path(folder) / wheel.name
+            path.write_bytes(wheel.content)
+            package = Package(path, wheel.constraints, wheel.digest)
+            ground = self._ground(outlook.facts, wheel)
+            head = Builder(self.aws, self.site, ground, package, self._sleep).up(tell)
+        self.keep_token(outlook.facts.account)
+        return head
+
+    def down(self, account: str, keep_data: bool) -> Wrecker:
+        """What removes it."""
+        return Wrecker(self.aws, self.site, account, keep_data, self._sleep)
+
+    def account(self) -> str:
+        """Whose it is. Raises CloudError."""
+        with errors("credentials"):
+            return str(self.aws.client("sts").get_caller_identity()["Account"])
+
+    def parts(self) -> tuple[Found, ...]:
+        """What there is of it, without its machines and objects. Raises CloudError."""
+        without = (Kind.MACHINE, Kind.FLEET, Kind.OBJECTS, Kind.VOLUME)
+        found = find(self.aws, self.site, self.account())
+        return tuple(each for each in found if each.is_ours and each.kind not in without)
+
+    def machines(self) -> tuple[Running, ...]:
+        """What runs now. Raises CloudError."""
+        return running(self.aws, self.site)
+
+    # -- the token ----------------------------------------------------------------------------------------------
+
+    @property
+    def token_file(self) -> Path:
+        """Where this user's copy of the cluster's token is, mode 0600."""
+        return Path.home() / ".proteus" / "aws" / f"{self.site.region}-{self.site.name}.token"
+
+    def keep_token(self, account: str) -> None:
+        """Write the cluster's token where only this user reads it. Raises CloudError."""
+        name = names_of(self.site, account).token
+        with errors(f"the token {name}"):
+            answer = self.aws.client("ssm").get_parameter(Name=name, WithDecryption=True)
+        self.token_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        written = self.token_file.with_suffix(".part")
+        descriptor = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(answer["Parameter"]["Value"])
+        written.replace(self.token_file)
+
+    def forget_token(self) -> None:
+        self.token_file.unlink(missing_ok=True)
+
+    def how_to_reach(self, instance_id: str) -> str:
+        """Commands for a laptop: the forwarded dashboard and job port, the token, a job."""
+        ports = json.dumps({"portNumber": [str(DASHBOARD_PORT)], "localPortNumber": [str(DASHBOARD_PORT)]})
+        return "\n".join(
+            [
+                f"aws ssm start-session --region {self.site.region} --target {instance_id} \\",
+                f"    --document-name AWS-StartPortForwardingSession --parameters '{ports}'",
+                f"export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={self.token_file}",
+                f"proteus submit CONFIG --address http://127.0.0.1:{DASHBOARD_PORT}",
+            ]
+        )
+
+
+__all__ = ["Outlook", "Stack", "build_wheel", "connect", "site_of"]

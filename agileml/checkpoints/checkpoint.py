@@ -1,0 +1,337 @@
+"""Checkpoints: committed cuts on disk or in S3, from which a run goes on when every reliable machine is gone.
+
+    <store>/clock-<clock>-<epoch>/part-<partition>.safetensors    one for every partition
+    <store>/clock-<clock>-<epoch>/manifest.json                   written when all of them are there
+
+Newer is who has the later epoch, then the later clock; epochs never repeat in a store (`last_epoch`). A part is
+written by whoever holds it (`write_part`, from any thread and machine), the manifest by whoever hears that
+all are there (`write_manifest`). Without its manifest a checkpoint does not exist for a reader, so a writer that is
+killed at any moment leaves the checkpoints before it as they are. A cut's name is written once in a run: its epoch
+fences off what machines write that were declared dead.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from agileml.checkpoints.errors import CheckpointError, DamagedError, NotThereError, StoreError
+from agileml.checkpoints.format import Encoded, decode, encode
+from agileml.checkpoints.manifest import (
+    MANIFEST,
+    Identity,
+    Manifest,
+    PartInfo,
+    check_identity,
+    folder_of,
+    part_file,
+)
+from agileml.checkpoints.store import Bytes, CheckpointStore
+from agileml.core.protocol.messages import Cut
+from agileml.core.protocol.view import CutId
+
+__all__ = [
+    "Check",
+    "CheckpointError",
+    "CheckpointStore",
+    "Condition",
+    "DamagedError",
+    "Found",
+    "Identity",
+    "Manifest",
+    "NotThereError",
+    "PartInfo",
+    "StoreError",
+    "check_identity",
+    "check_unused",
+    "find",
+    "last_epoch",
+    "newest",
+    "prune",
+    "read_part",
+    "survey",
+    "verify",
+    "write_manifest",
+    "write_part",
+]
+
+_PREFIX = "clock-"
+_OURS = re.compile(r"clock-(0|[1-9]\d*)-(0|[1-9]\d*)/(manifest\.json|part-(?:0|[1-9]\d*)\.safetensors)")
+_TRIES = 10  # of reading a store that changes meanwhile
+
+
+class Check(Enum):
+    """How closely to look whether a checkpoint is whole."""
+
+    SIZES = "all files are there with the right sizes"
+    CHECKSUMS = "every byte is the one that was written"
+
+
+class Condition(Enum):
+    """What a checkpoint is good for."""
+
+    WHOLE = "whole"
+    UNFINISHED = "unfinished"  # no manifest: it is being written, or its writer was killed
+    DAMAGED = "damaged"
+
+
+@dataclass(frozen=True)
+class Found:
+    """A checkpoint that is there. `problem`: a sentence, empty when whole. `bytes`: of its files, as they are."""
+
+    name: CutId
+    condition: Condition
+    problem: str
+    manifest: Manifest | None
+    bytes: int
+
+
+# -- writing ------------------------------------------------------------------------------------------------
+
+
+def write_part(store: CheckpointStore, name: CutId, partition: int, cut: Cut) -> PartInfo:
+    """Write one partition's part of the cut `name`; its arrays must stay as they are meanwhile.
+
+    A part that is there already, under a manifest and with these bytes, is left alone. Raises StoreError, and
+    CheckpointError when the manifest there speaks of other bytes: a finished checkpoint is never changed.
+    """
+    encoded = encode(name, partition, cut)
+    file = f"{folder_of(name)}/{part_file(partition)}"
+    if (there := _manifest_there(store, name)) is not None:
+        part = PartInfo(partition, encoded.size_bytes, _digest(encoded))
+        if part not in there.parts:
+            raise CheckpointError(
+                f"{store.where}/{file} was written by another run, expected epochs never used here"
+            )
+        if _is_intact(store, there, part):
+            return part
+    digest = hashlib.sha256()
+
+    def hashed() -> Iterator[Bytes]:
+        for chunk in encoded.chunks():
+            digest.update(chunk)
+            yield chunk
+
+    store.put(file, hashed(), encoded.size_bytes)
+    return PartInfo(partition, encoded.size_bytes, digest.hexdigest())
+
+
+def write_manifest(store: CheckpointStore, manifest: Manifest) -> None:
+    """Make the checkpoint exist.
+
+    Raises CheckpointError: a part is not there, or a checkpoint of a later epoch is, so whoever writes this one
+    was replaced. Raises StoreError.
+    """
+    files = _checkpoints(store)
+    later = [
+        name for name, is_there in _outline(files).items() if is_there and name.epoch > manifest.name.epoch
+    ]
+    problem = _parts_problem(store, manifest, files.get(manifest.name, {}))
+    if later:
+        problem = f"{store.where}/{folder_of(max(later))} is of a later epoch than {folder_of(manifest.name)}"
+    if problem:
+        raise CheckpointError(f"no manifest was written: {problem}")
+    text = manifest.to_text().encode()
+    store.put(f"{folder_of(manifest.name)}/{MANIFEST}", [text], len(text))
+
+
+def prune(store: CheckpointStore, keep: int) -> list[CutId]:
+    """Delete all that is older than the `keep` newest whole checkpoints, and the unfinished and damaged among them.
+
+    Nothing that is newer than the newest whole one is touched, so nothing at all when none is whole. A manifest is
+    deleted before its parts. Returns what was deleted. Raises StoreError.
+    """
+    assert keep >= 1
+    files = _checkpoints(store)
+    found = [_inspected(store, name, files[name], Check.SIZES) for name in sorted(files, reverse=True)]
+    whole = [one.name for one in found if one.condition is Condition.WHOLE]
+    if not whole:
+        return []
+    doomed = [name for name in files if name < whole[0] and name not in whole[:keep]]
+    for name in sorted(doomed):
+        for file in sorted(files[name], key=lambda file: (not file.endswith(MANIFEST), file)):
+            store.delete(file)
+
+    def is_stale(file: str) -> bool:
+        ours = _OURS.fullmatch(file)
+        return ours is not None and CutId(int(ours[1]), int(ours[2])) < whole[0]
+
+    store.sweep(is_stale)
+    return sorted(doomed)
+
+
+def check_unused(store: CheckpointStore) -> None:
+    """Before a new run. Raises CheckpointError when there are checkpoints, finished or not; StoreError."""
+    if files := _checkpoints(store):
+        raise CheckpointError(
+            f"{store.where} holds {folder_of(max(files))} of another run, expected an empty place, or a resume from it"
+        )
+
+
+def last_epoch(store: CheckpointStore) -> int:
+    """The highest epoch in any name that is there, 0 when there is none. A run that goes on starts above it."""
+    return max((name.epoch for name in _checkpoints(store)), default=0)
+
+
+# -- reading ------------------------------------------------------------------------------------------------
+
+
+def newest(
+    store: CheckpointStore, report: Callable[[str], None], check: Check = Check.SIZES
+) -> Manifest | None:
+    """The newest whole checkpoint. What is newer and is not whole goes to `report`, a sentence each.
+
+    Raises StoreError when the store cannot be read.
+    """
+    for _ in range(_TRIES):
+        files = _checkpoints(store)
+        skipped: list[str] = []
+        for name in sorted(files, reverse=True):
+            one = _inspected(store, name, files[name], check)
+            if one.manifest is not None and one.condition is Condition.WHOLE:
+                for problem in skipped:
+                    report(problem)
+                return one.manifest
+            skipped.append(one.problem)
+        if _outline(files) == _outline(_checkpoints(store)):  # else a writer pruned what was just listed
+            for problem in skipped:
+                report(problem)
+            return None
+    raise StoreError(f"{store.where} changes faster than it can be read")
+
+
+def find(store: CheckpointStore, name: CutId) -> Manifest | None:
+    """The manifest of one checkpoint, None when there is none or it is damaged. Raises StoreError."""
+    return _manifest_there(store, name)
+
+
+def survey(store: CheckpointStore, check: Check, seen: Callable[[int], None] = lambda _: None) -> list[Found]:
+    """All checkpoints that are there, oldest first. `seen` hears of bytes as they are read."""
+    files = _checkpoints(store)
+    return [_inspected(store, name, files[name], check, seen) for name in sorted(files)]
+
+
+def verify(store: CheckpointStore, manifest: Manifest, seen: Callable[[int], None] = lambda _: None) -> None:
+    """Read every part. Raises DamagedError when a byte differs, NotThereError, StoreError."""
+    for part in manifest.parts:
+        for chunk in _checked(store, manifest, part):
+            seen(len(chunk))
+
+
+def read_part(store: CheckpointStore, manifest: Manifest, partition: int) -> Cut:
+    """One part, its checksum verified. Its arrays share one buffer. Raises DamagedError, NotThereError, StoreError."""
+    part = manifest.parts[partition]
+    content = np.empty(part.bytes, np.uint8)
+    filled = 0
+    for chunk in _checked(store, manifest, part):
+        content[filled : filled + len(chunk)] = np.frombuffer(chunk, np.uint8)
+        filled += len(chunk)
+    try:
+        return decode(content, manifest.name, partition)
+    except DamagedError as error:
+        raise DamagedError(f"{store.where}/{manifest.file(partition)} {error}") from error
+
+
+def _checked(store: CheckpointStore, manifest: Manifest, part: PartInfo) -> Iterator[Bytes]:
+    """The content of a part in pieces; raises DamagedError no later than at its end."""
+    digest, count = hashlib.sha256(), 0
+    where = f"{store.where}/{manifest.file(part.partition)}"
+    for chunk in store.get(manifest.file(part.partition)):
+        count += len(chunk)
+        if count > part.bytes:
+            raise DamagedError(
+                f"{where} is damaged: it has more than the {part.bytes} bytes that were written"
+            )
+        digest.update(chunk)
+        yield chunk
+    if count < part.bytes:
+        raise DamagedError(f"{where} is damaged: it has {count} bytes, {part.bytes} were written")
+    if digest.hexdigest() != part.sha256:
+        raise DamagedError(f"{where} is damaged: its SHA-256 is not that of what was written")
+
+
+# -- looking ------------------------------------------------------------------------------------------------
+
+
+def _checkpoints(store: CheckpointStore) -> dict[CutId, dict[str, int]]:
+    """The files that are ours, and their sizes, by checkpoint."""
+    found: dict[CutId, dict[str, int]] = {}
+    for file, size in store.list(_PREFIX).items():
+        if ours := _OURS.fullmatch(file):
+            found.setdefault(CutId(int(ours[1]), int(ours[2])), {})[file] = size
+    return found
+
+
+def _outline(files: Mapping[CutId, Mapping[str, int]]) -> dict[CutId, bool]:
+    """Which checkpoints are there, and which of them have a manifest."""
+    return {name: f"{folder_of(name)}/{MANIFEST}" in there for name, there in files.items()}
+
+
+def _inspected(
+    store: CheckpointStore,
+    name: CutId,
+    files: Mapping[str, int],
+    check: Check,
+    seen: Callable[[int], None] = lambda _: None,
+) -> Found:
+    total = sum(files.values())
+    where = f"{store.where}/{folder_of(name)}"
+    if f"{folder_of(name)}/{MANIFEST}" not in files:
+        problem = f"{where} is unfinished: it has no {MANIFEST}"
+        return Found(name, Condition.UNFINISHED, problem, None, total)
+    manifest = None
+    try:
+        manifest = _read_manifest(store, name)
+        if problem := _parts_problem(store, manifest, files):
+            raise DamagedError(problem)
+        if check is Check.CHECKSUMS:
+            verify(store, manifest, seen)
+    except (DamagedError, NotThereError) as error:
+        return Found(name, Condition.DAMAGED, str(error), manifest, total)
+    return Found(name, Condition.WHOLE, "", manifest, total)
+
+
+def _read_manifest(store: CheckpointStore, name: CutId) -> Manifest:
+    file = f"{folder_of(name)}/{MANIFEST}"
+    try:
+        return Manifest.from_text(b"".join(store.get(file)), name)
+    except DamagedError as error:
+        raise DamagedError(f"{store.where}/{file} is damaged: it {error}") from error
+
+
+def _manifest_there(store: CheckpointStore, name: CutId) -> Manifest | None:
+    try:
+        return _read_manifest(store, name)
+    except (DamagedError, NotThereError):
+        return None
+
+
+def _is_intact(store: CheckpointStore, manifest: Manifest, part: PartInfo) -> bool:
+    try:
+        for _ in _checked(store, manifest, part):
+            pass
+    except (DamagedError, NotThereError):
+        return False
+    return True
+
+
+def _parts_problem(store: CheckpointStore, manifest: Manifest, files: Mapping[str, int]) -> str:
+    for part in manifest.parts:
+        file = manifest.file(part.partition)
+        if file not in files:
+            return f"{store.where}/{file} is missing"
+        if files[file] != part.bytes:
+            return f"{store.where}/{file} is damaged: it has {files[file]} bytes, {part.bytes} were written"
+    return ""
+
+
+def _digest(encoded: Encoded) -> str:
+    digest = hashlib.sha256()
+    for chunk in encoded.chunks():
+        digest.update(chunk)
+    return digest.hexdigest()

@@ -1,0 +1,191 @@
+"""The manifest of a checkpoint: written last, it says which files belong to it and whose run it is."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import PurePath
+from typing import Any, Self
+
+from agileml.application import Application, Table
+from agileml.checkpoints.errors import DamagedError
+from agileml.checkpoints.format import FORMAT
+from agileml.config.job import JobConfig
+from agileml.core.parameters.layout import partitions_for
+from agileml.core.protocol.view import CutId
+
+NOT_SET = "nothing"
+
+
+def folder_of(name: CutId) -> str:
+    """Where the files of a checkpoint are, relative to the store."""
+    return f"clock-{name.clock}-{name.epoch}"
+
+
+def part_file(partition: int) -> str:
+    """The file of a part, relative to its checkpoint's folder."""
+    return f"part-{partition}.safetensors"
+
+
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True)
+class PartInfo:
+    """A part as it was written."""
+
+    partition: int
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a run and the checkpoint it goes on from must agree in. Plain JSON values throughout.
+
+    Machines, stages, plans, the number of clocks, and how often cuts and checkpoints are taken may differ.
+    """
+
+    application: str
+    data: Mapping[str, Any]
+    model: Mapping[str, Any]
+    optimizer: Mapping[str, Any]
+    consistency: Mapping[str, Any]
+    deterministic: bool
+    seed: int
+    slices: int
+    units_per_slice: int
+    clocks_per_pass: int
+    partitions: int
+    tables: Mapping[str, str]
+    version: str
+
+    @classmethod
+    def of(cls, config: JobConfig, tables: Sequence[Table], application: Application | None = None) -> Self:
+        """The identity of a run; `application`: an instance of the user's, None for the config's own.
+
+        Of `data.path` the last part counts: the same file may lie elsewhere.
+        """
+        plain = config.model_dump(mode="json")
+        data = dict(plain["data"])
+        if isinstance(path := data.get("path"), str):
+            data["path"] = PurePath(path).name
+        own = type(application)
+        return cls(
+            application=config.application if application is None else f"{own.__module__}:{own.__qualname__}",
+            data=data,
+            model=plain["model"],
+            optimizer=plain["optimizer"],
+            consistency=plain["consistency"],
+            deterministic=config.deterministic,
+            seed=config.seed,
+            slices=config.slices,
+            units_per_slice=config.units_per_slice,
+            clocks_per_pass=config.clocks_per_pass,
+            partitions=config.partitions or partitions_for(tables, config.machines.max),
+            tables={table.name: _shown(table) for table in tables},
+            version=version("proteus-train"),
+        )
+
+
+def _shown(table: Table) -> str:
+    kind = "sparse" if table.sparse else "dense"
+    return f"{table.rows} x {table.columns} {table.dtype}, {kind}, {table.update.value}"
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """One whole checkpoint. `parts` in the order of partitions; `at_s` is wall time."""
+
+    name: CutId
+    at_s: float
+    identity: Identity
+    parts: tuple[PartInfo, ...]
+
+    @property
+    def total_bytes(self) -> int:
+        """Of all parts."""
+        return sum(part.bytes for part in self.parts)
+
+    def file(self, partition: int) -> str:
+        """The name of a part in the store."""
+        return f"{folder_of(self.name)}/{part_file(partition)}"
+
+    def to_text(self) -> str:
+        """A JSON object with a checksum of itself; `from_text` reads it back."""
+        plain = {
+            "format": FORMAT,
+            "clock": self.name.clock,
+            "epoch": self.name.epoch,
+            "at_s": self.at_s,
+            "partitions": len(self.parts),
+            "parts": [{"file": part_file(part.partition), **asdict(part)} for part in self.parts],
+            "identity": asdict(self.identity),
+        }
+        return json.dumps({**plain, "checksum": _checksum(plain)}, indent=1) + "\n"
+
+    @classmethod
+    def from_text(cls, text: bytes, name: CutId) -> Self:
+        """Read what `to_text` wrote of the cut `name`. Raises DamagedError, which does not name the file."""
+        try:
+            plain = json.loads(text.decode())
+            if (found := plain["format"]) != FORMAT:
+                raise DamagedError(f"has format {found}, this version of proteus reads format {FORMAT}")
+            if plain.pop("checksum") != _checksum(plain):
+                raise DamagedError("has another checksum than it says")
+            parts = tuple(
+                PartInfo(part["partition"], part["bytes"], part["sha256"]) for part in plain["parts"]
+            )
+            manifest = cls(
+                CutId(plain["clock"], plain["epoch"]), plain["at_s"], Identity(**plain["identity"]), parts
+            )
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise DamagedError("is no manifest of a checkpoint") from error
+        if manifest.name != name:
+            raise DamagedError(f"is that of {folder_of(manifest.name)}")
+        if [part.partition for part in parts] != list(range(plain["partitions"])):
+            raise DamagedError(f"does not list the {plain['partitions']} parts it should have")
+        return manifest
+
+
+def _checksum(plain: Mapping[str, Any]) -> str:
+    canonical = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def check_identity(manifest: Manifest, identity: Identity) -> list[str]:
+    """One sentence for everything in which a run (`identity`) differs from a checkpoint's; empty when it may go on."""
+    there, here = _flat(asdict(manifest.identity)), _flat(asdict(identity))
+    return [
+        f"{key}: found {_told(here, key)}, expected {_told(there, key)} as in the checkpoint "
+        f"{folder_of(manifest.name)}"
+        for key in {**there, **here}
+        if _plain(there.get(key, ...)) != _plain(here.get(key, ...))
+    ]
+
+
+def _flat(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """`{"optimizer": {"kind": "sgd"}}` as `{"optimizer.kind": "sgd"}`."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{above}{key}.")
+        else:
+            flat[above + key] = value
+    return flat
+
+
+def _plain(value: Any) -> str:
+    """A value such that 1 and 1.0 are the same, 1 and true are not, and a tuple is a list."""
+    if value is ...:
+        return ""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return json.dumps(value)
+
+
+def _told(values: Mapping[str, Any], key: str) -> str:
+    return json.dumps(values[key]) if key in values else NOT_SET

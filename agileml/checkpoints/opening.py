@@ -1,0 +1,22 @@
+"""Which store a location names: a folder or a bucket of S3."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from agileml.checkpoints.store import CheckpointStore, FolderStore
+from agileml.config.checkpoint_location import FolderLocation, location
+
+
+def open_store(path: str, base: Path | None = None) -> CheckpointStore:
+    """The store that `path` names; relative folders lead from `base`. Raises ValueError (see `location`).
+
+    Nothing is looked at or made yet: `probe` does, and the first `put`.
+    """
+    found = location(path)
+    if isinstance(found, FolderLocation):
+        folder = Path(found.path).expanduser()
+        return FolderStore(folder if base is None else base / folder)
+    from agileml.checkpoints.s3 import S3Store  # boto3 takes half a second to load
+
+    return S3Store(found.bucket, found.prefix)

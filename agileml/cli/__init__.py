@@ -1,0 +1,87 @@
+"""The `proteus` command. Each package brings its own commands; this module only mounts them.
+
+Bad input leaves a command as `typer.BadParameter(sentence)`: it is printed on one line, exit code 2.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from typing import Annotated
+
+import typer
+from typer.exceptions import TyperException
+
+import agileml.cli.aws
+import agileml.cli.checkpoint
+import agileml.cli.jobs
+import agileml.cli.machines
+import agileml.cli.run
+import bidbrain.cli
+import pipeline.cli
+import pipeline.sizing.command
+import straggler.cli
+
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="proteus",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"proteus {version('proteus-train')}")
+        raise typer.Exit
+
+
+@app.callback()
+def proteus(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Train models on machines that can be taken away at any moment."""
+
+
+agileml.cli.run.mount(app)
+agileml.cli.jobs.mount(app)
+agileml.cli.machines.mount(app)
+bidbrain.cli.mount(app)
+straggler.cli.mount(app)
+pipeline.cli.mount(app)
+pipeline.sizing.command.mount(app)
+agileml.cli.checkpoint.mount(app)
+agileml.cli.aws.mount(app)
+
+
+def _sentence(error: TyperException) -> str:
+    if isinstance(error, typer.BadParameter) and error.param is None:
+        message = error.message  # says itself what it is about
+    else:
+        message = error.format_message() if hasattr(error, "format_message") else str(error)
+    return " ".join(message.split())
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line; bad input is one sentence on stderr and exit code 2."""
+    try:
+        status = app(args=arguments, standalone_mode=False)
+    except TyperException as error:
+        if sentence := _sentence(error):  # none when the help was shown instead of a command
+            print(f"proteus: {sentence}", file=sys.stderr)
+        sys.exit(getattr(error, "exit_code", 2))
+    except (KeyboardInterrupt, typer.Abort):
+        status = INTERRUPTED
+    if status == INTERRUPTED:  # typer makes this of a KeyboardInterrupt inside a command
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # what is left is short, and Ray's
+        print("proteus: interrupted", file=sys.stderr)
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+if __name__ == "__main__":
+    main()

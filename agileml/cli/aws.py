@@ -1,0 +1,220 @@
+"""`proteus aws plan | up | status | down`: what a job on EC2 needs around it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from agileml.aws.commands import Outlook, Stack
+    from bidbrain.aws.stack.up import Step
+
+Config = Annotated[
+    Path, typer.Argument(help="YAML file of a job whose market is ec2, such as configs/aws.yaml.")
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY.PATH=VALUE", help="Override one key of the config; may be repeated."),
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+
+aws = typer.Typer(name="aws", no_args_is_help=True, help="Make, look at and remove what a job on EC2 needs.")
+
+
+def mount(app: typer.Typer) -> None:
+    """Add the commands to `app`."""
+    app.add_typer(aws)
+
+
+@aws.command()
+def plan(
+    config: Config,
+    settings: Settings = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Everything as JSON.")] = False,
+) -> None:
+    """Say what `up` would make, what it costs, and whether it can work; nothing is made."""
+    from agileml.aws.commands import build_wheel
+
+    with _sentences():
+        stack = _stack(config, settings)
+        outlook = stack.look(build_wheel())
+        if as_json:
+            print(outlook.as_json())
+        else:
+            _show(outlook)
+        _stop_if_wrong(outlook)
+
+
+@aws.command()
+def up(config: Config, settings: Settings = None, yes: Yes = False) -> None:
+    """Make what is missing and start the head. Repeat it after an interruption: it goes on."""
+    from agileml.aws.commands import build_wheel
+
+    with _sentences():
+        stack, wheel = _stack(config, settings), build_wheel()
+        outlook = stack.look(wheel)
+        _stop_if_wrong(outlook)
+        _show_costs(outlook)
+        hour = outlook.costs[0].per_h or 0
+        _ask(f"Make the stack {stack.site.name}? Its head costs {hour / 1e6:.3f} $/h until `down`.", yes)
+        head = stack.up(outlook, wheel, _tell)
+        print(f"\nThe head {head.instance_id} is starting; it is ready in about five minutes. To reach it:\n")
+        print(stack.how_to_reach(head.instance_id))
+        print(f"\nRemove everything with: proteus aws down {config}")
+
+
+@aws.command()
+def status(
+    config: Config,
+    settings: Settings = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Everything as JSON.")] = False,
+) -> None:
+    """Say what there is and what runs now."""
+    from bidbrain.aws.stack.status import hours
+    from bidbrain.aws.stack.up import Kind
+
+    with _sentences():
+        stack = _stack(config, settings)
+        parts, machines = stack.parts(), stack.machines()
+        if as_json:
+            told = [vars(each) | {"hours": round(hours(each), 3)} for each in machines]
+            print(json.dumps({"parts": [f"{p.kind} {p.name}" for p in parts], "machines": told}, indent=2))
+            return
+        if not parts:
+            print(f"There is nothing of the stack {stack.site.name} in {stack.site.region}.")
+            return
+        for part in parts:
+            print(f"{part.kind:<20} {part.name}{'' if part.digest else '  (interrupted: say `up` again)'}")
+        _show_machines(machines)
+        if heads := [each for each in machines if each.is_head]:
+            if any(part.kind is Kind.TOKEN for part in parts):
+                stack.keep_token(stack.account())
+            print(f"\n{stack.how_to_reach(heads[0].instance_id)}")
+
+
+@aws.command()
+def down(
+    config: Config,
+    settings: Settings = None,
+    yes: Yes = False,
+    keep_data: Annotated[
+        bool, typer.Option("--keep-data", help="Leave the bucket with checkpoints and results.")
+    ] = False,
+) -> None:
+    """End every machine and remove everything; prove it by looking again."""
+    from bidbrain.aws.stack.up import Kind
+
+    with _sentences():
+        stack = _stack(config, settings)
+        wrecker = stack.down(stack.account(), keep_data)
+        found = wrecker.found()
+        if found:
+            objects = [each for each in found if each.kind is Kind.OBJECTS]
+            lost = f", with {objects[0].resource_id} objects in {objects[0].name}" if objects else ""
+            _ask(f"Remove the {len(found)} parts of the stack {stack.site.name}{lost}?", yes)
+            wrecker.down(_tell)
+        stack.forget_token()
+        _prove(stack, keep_data)
+
+
+def _prove(stack: Stack, keep_data: bool) -> None:
+    from bidbrain.aws.stack.status import still_tagged, terminated
+
+    listed = still_tagged(stack.aws, stack.site)
+    gone = terminated(stack.aws, stack.site)
+    but = " but the bucket" if keep_data else ""
+    print(
+        f"Nothing of the stack {stack.site.name} is left{but}; {gone} terminated machines keep their tags a while."
+    )
+    if listed is None:
+        print("AWS' tagging service was not checked: these credentials may not ask it.")
+    elif listed and not keep_data:
+        print(f"AWS' tagging service, which lags behind, still lists {', '.join(listed)}.")
+
+
+def _stack(config: Path, settings: list[str] | None) -> Stack:
+    from agileml.aws.commands import Stack, connect, site_of
+    from agileml.config.job import load, locate
+    from agileml.config.text import ConfigError
+
+    flags = tuple(settings or ())
+    job = load(config, flags)
+    try:
+        site, _ = site_of(job)
+    except ConfigError as error:
+        raise locate(error, config, flags) from None
+    return Stack(job, connect(site))
+
+
+@contextmanager
+def _sentences() -> Iterator[None]:
+    """What went wrong as one sentence, exit code 2."""
+    from agileml.config.text import ConfigError
+    from bidbrain.aws.stack.up import ForeignError
+    from bidbrain.live.cloud import CloudError
+
+    try:
+        yield
+    except (ConfigError, CloudError, ForeignError) as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def _stop_if_wrong(outlook: Outlook) -> None:
+    if outlook.wrong is not None:
+        raise typer.BadParameter(outlook.wrong.text)
+
+
+def _ask(question: str, yes: bool) -> None:
+    """Before money is spent or data is lost."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise typer.BadParameter(f"{question} There is nobody to ask here: say --yes")
+    if not typer.confirm(question):
+        print("Nothing was done.")
+        raise typer.Exit(1)
+
+
+def _tell(step: Step) -> None:
+    print(f"{step.action:<7}{step.kind:<20} {step.name}", flush=True)
+
+
+def _show(outlook: Outlook) -> None:
+    width = max(len(check.what) for check in outlook.checks)
+    for check in outlook.checks:
+        print(f"{check.verdict:<12}{check.what:<{width}}  {check.text}")
+    if outlook.steps:
+        print()
+        for step in outlook.steps:
+            print(f"{step.action:<7}{step.kind:<20} {step.name}  ({step.reason})")
+    _show_costs(outlook)
+    for who, policy in outlook.policies.items():
+        print(f"\nIAM policy of {who}:\n{json.dumps(policy, indent=2)}")
+
+
+def _show_costs(outlook: Outlook) -> None:
+    print("\n$ per hour")
+    for cost in outlook.costs:
+        figure = "?" if cost.per_h is None else f"{cost.per_h / 1e6:.4f}"
+        print(f"{figure:>10}  {cost.what} ({cost.basis})")
+    sure, most = outlook.total(sure=True) / 1e6, outlook.total(sure=False) / 1e6
+    print(
+        f"{sure:>10.4f}  while a job runs, before BidBrain buys anything; {most:.4f} at most at these prices"
+    )
+
+
+def _show_machines(machines: tuple[object, ...]) -> None:
+    from bidbrain.aws.stack.status import Running, hours
+
+    print()
+    for each in machines:
+        assert isinstance(each, Running)
+        what = "head" if each.is_head else f"job {each.job}, {'spot' if each.is_spot else 'on-demand'}"
+        where = f"{each.instance_type} in {each.zone}"
+        print(f"{each.instance_id:<20} {each.state:<8} {where:<26} {hours(each):7.2f} h  {what}")

@@ -1,0 +1,281 @@
+"""`proteus submit`, `status`, `logs`, `stop`: runs of a cluster, and runs of this machine by their folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from agileml.cli.run import Stage
+from agileml.runs.progress import Snapshot, duration, left_s, line, parse_line
+
+if TYPE_CHECKING:
+    from agileml.cluster.job_server import Job, JobServer
+    from agileml.config.job import JobConfig
+    from agileml.runs.status import RunStatus
+
+Address = Annotated[
+    str | None,
+    typer.Option(
+        help="The cluster: host:port, its dashboard's http address, or auto. "
+        "[default: RAY_API_SERVER_ADDRESS, or the cluster of this machine]"
+    ),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY.PATH=VALUE", help="Override one key of the config; may be repeated."),
+]
+TAIL_LINES = 5  # of a job that is over
+
+
+def mount(app: typer.Typer) -> None:
+    """Add the commands to `app`."""
+    app.command()(submit)
+    app.command()(status)
+    app.command()(logs)
+    app.command()(stop)
+    app.command(hidden=True)(submitted)
+
+
+@contextmanager
+def sentences() -> Iterator[None]:
+    """What is wrong with an address, a folder or an id leaves as one sentence."""
+    from agileml.cluster.errors import ClusterError
+    from agileml.runs.folder import FolderError
+
+    try:
+        yield
+    except (ClusterError, FolderError) as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def server_at(address: str | None) -> JobServer:
+    """The job server of a cluster, checked within 3 s. Raises ClusterError."""
+    from agileml.cluster.job_server import URL_VARIABLE, JobServer, find_server
+
+    return JobServer(find_server(address or os.environ.get(URL_VARIABLE) or "auto"))
+
+
+def submit(
+    config: Annotated[Path, typer.Argument(help="YAML file that describes the job, in the working folder.")],
+    address: Address = None,
+    settings: Settings = None,
+    out: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Folder for the results, on the head. [default: ~/proteus-runs/ID]"),
+    ] = None,
+    stage: Stage = None,
+    resume: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Go on from the newest whole checkpoint there.")
+    ] = None,
+    python: Annotated[
+        str, typer.Option(help="The interpreter on the head that has Proteus' packages.")
+    ] = "python",
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do not ask before a job that buys machines on EC2 is submitted.")
+    ] = False,
+) -> None:
+    """Run a job on a cluster, whether this machine stays on or not. Prints its id; the working folder is uploaded."""
+    from agileml.cli.run import with_options
+    from agileml.config.job import load
+    from agileml.config.text import ConfigError
+
+    flags = tuple(settings or ())
+    try:
+        job = with_options(load(config, flags), out=out, address=None, stage=stage)
+    except ConfigError as error:
+        raise typer.BadParameter(str(error)) from None
+    if job.market is not None:
+        from agileml.cli.market_preview import may_submit
+
+        if not may_submit(job, yes=yes, can_ask=sys.stdin.isatty()):
+            return
+    with sentences():
+        server = server_at(address or job.address)
+        from importlib.metadata import version
+
+        from agileml.cluster.job_server import CONFIG, OURS, STOP_WAIT_S
+        from agileml.cluster.submission import submission
+
+        options = {"--out": out, "--stage": stage, "--resume": resume}
+        given = [word for name, value in options.items() if value is not None for word in (name, value)]
+        order = submission(config, [*(w for flag in flags for w in ("--set", flag)), *given], python=python)
+        typer.echo(f"uploading {order.folder} to {server.url}", err=True)
+        about = {OURS: version("proteus-train"), CONFIG: config.stem}
+        server.submit(order.id, order.entrypoint, order.runtime_env(STOP_WAIT_S), about)
+    print(order.id, flush=True)
+    where = f" --address {server.url}"
+    typer.echo(f"follow it: proteus logs -f {order.id}{where}", err=True)
+    typer.echo(f"end it:    proteus stop {order.id}{where}", err=True)
+
+
+def submitted(
+    job: str, config: Path, settings: Settings = None, out: str | None = None, stage: str | None = None,
+    resume: str | None = None,
+) -> None:  # fmt: skip
+    """What `submit` has a cluster run: `run`, with the results in the head's home folder."""
+    from agileml.cli.run import train, with_options
+    from agileml.cluster.submission import below_results, settled
+
+    def settle(found: JobConfig) -> JobConfig:
+        return settled(with_options(found, out=out, address=None, stage=stage), job, Path.home())
+
+    place = resume and below_results(resume, Path.home())
+    # Whoever submitted it was asked.
+    raise typer.Exit(train(config, tuple(settings or ()), settle, resume=place, yes=True))
+
+
+def status(
+    run: Annotated[
+        str | None, typer.Argument(metavar="[ID|DIR]", help="A job of the cluster, or the folder of a run.")
+    ] = None,
+    address: Address = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each run.")] = False,
+) -> None:
+    """How runs stand: stage, clock, machines, clocks/s, spend, time left. Without an id: every job of the cluster."""
+    with sentences():
+        if run is not None and Path(run).is_dir():
+            from agileml.runs.status import read_status
+
+            _show_folder(read_status(Path(run)), as_json)
+            return
+        server = server_at(address)
+        jobs = server.jobs() if run is None else [server.job(run)]
+        if not jobs and not as_json:
+            print(f"no jobs at {server.url}")
+        for job in jobs:
+            _show_job(job, server, as_json, is_one=run is not None)
+
+
+def _show_folder(found: RunStatus, as_json: bool) -> None:
+    if as_json:
+        more: dict[str, Any] = {
+            "run": str(found.folder),
+            "state": found.state.value,
+            "seconds": found.seconds,
+        }
+        more["process"] = asdict(found.process)
+        print(_json(found.snapshot, found.clocks_per_s, more))
+        return
+    who = f" (process {found.process.pid} of {found.process.host})" if found.state == "running" else ""
+    print(f"{found.folder}: {found.state}{who}, {duration(found.seconds)}")
+    print(line(found.snapshot, found.clocks_per_s if found.state == "running" else None))
+
+
+def _show_job(job: Job, server: JobServer, as_json: bool, *, is_one: bool) -> None:
+    log = [] if job.state == "PENDING" else server.log(job.id).splitlines()
+    standing = newest(log)
+    seconds = (job.ended_s or time.time()) - job.started_s if job.started_s else 0.0
+    if as_json:
+        more: dict[str, Any] = {
+            "run": job.id,
+            "state": job.state,
+            "seconds": seconds,
+            "exit_code": job.exit_code,
+        }
+        print(_json(standing[0] if standing else None, standing[1] if standing else None, more))
+        return
+    print(f"{job.id}: {job.state}, {duration(seconds)}")
+    if standing is not None:
+        print(f"  {line(standing[0], None if job.is_over else standing[1])}")
+    if is_one and job.is_over:
+        for text in _plain(log)[-TAIL_LINES:]:
+            print(f"  {text}")
+    elif is_one and standing is None and job.message:
+        print(f"  {job.message}")
+
+
+def newest(log: list[str]) -> tuple[Snapshot, float | None] | None:
+    """The last line of progress in what a run printed."""
+    return next((parsed for text in reversed(log) if (parsed := parse_line(text)) is not None), None)
+
+
+def _plain(log: list[str]) -> list[str]:
+    return [text for text in log if text.strip() and parse_line(text) is None]
+
+
+def _json(snapshot: Snapshot | None, clocks_per_s: float | None, more: dict[str, Any]) -> str:
+    known = asdict(snapshot) if snapshot is not None else {}
+    if snapshot is not None:
+        known |= {
+            "clocks_per_s": clocks_per_s,
+            "left_s": left_s(snapshot, clocks_per_s) if clocks_per_s else None,
+        }
+    from agileml.runs.folder import plain
+
+    return json.dumps(plain(more | known))
+
+
+def logs(
+    run: Annotated[str, typer.Argument(metavar="ID", help="A job of the cluster.")],
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")] = False,
+    address: Address = None,
+) -> None:
+    """Print what a job has printed. With -f: until it ends; the exit code is then 1 if it failed."""
+    if Path(run).is_dir():
+        raise typer.BadParameter(
+            f"{run} is a folder: its run printed to its own terminal, and `proteus status {run}` says how it stands"
+        )
+    with sentences():
+        server = server_at(address)
+        job = server.job(run)
+        if not follow:
+            print(server.log(job.id), end="")
+            return
+        server.follow(job.id, lambda text: print(text, end="", flush=True))
+        if (job := server.job(run)).state == "FAILED":
+            raise typer.Exit(1)
+
+
+def stop(
+    run: Annotated[
+        str, typer.Argument(metavar="ID|DIR", help="A job of the cluster, or the folder of a run.")
+    ],
+    address: Address = None,
+    wait: Annotated[bool, typer.Option(help="Wait until it has ended.")] = True,
+) -> None:
+    """End a run before its last clock: with its next cut, which becomes its result and its last checkpoint."""
+    with sentences():
+        if Path(run).is_dir():
+            _stop_folder(Path(run), wait)
+        else:
+            _stop_job(run, server_at(address), wait)
+
+
+def _stop_folder(folder: Path, wait: bool) -> None:
+    from agileml.runs.status import State, read_status, stop_process
+
+    found = read_status(folder)
+    if found.state is not State.RUNNING:
+        print(f"{folder}: it was over already ({found.state})")
+        return
+    if not stop_process(found.process):
+        raise typer.BadParameter(
+            f"{folder} belongs to process {found.process.pid} of {found.process.host}, stop it there"
+        )
+    print(f"{folder}: asked to end with its next cut")
+    while wait and (found := read_status(folder)).process.is_alive:
+        time.sleep(0.2)
+    if wait:
+        _show_folder(found, as_json=False)
+
+
+def _stop_job(name: str, server: JobServer, wait: bool) -> None:
+    job = server.job(name)
+    if job.is_over:
+        print(f"{name}: it was over already ({job.state})")
+        return
+    server.stop(name)
+    print(f"{name}: asked to end with its next cut")
+    while wait and not (job := server.job(name)).is_over:
+        time.sleep(0.5)
+    if wait:
+        _show_job(job, server, as_json=False, is_one=True)

@@ -1,0 +1,107 @@
+"""What `proteus run` shows of a market before anything is bought: the first decision and what it costs."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import replace
+from itertools import groupby
+
+import typer
+
+from agileml.config.job import JobConfig
+from agileml.config.market import Ec2
+from agileml.config.text import ConfigError
+from agileml.market.log import show_step
+from agileml.market.setup import MarketSetup, first_decision, set_up
+from bidbrain.live.cloud import Cloud, CloudError
+from bidbrain.live.dry_run import Purchase
+from bidbrain.live.journal import Buy
+from bidbrain.money import usd
+
+
+def preview(job: JobConfig, name: str) -> list[str]:
+    """The first decision of a job with a market, made without buying. Raises ConfigError, CloudError."""
+    if job.market is None:
+        raise ConfigError("missing, expected a market to ask for a decision", key=("market",))
+    setup = set_up(job, name, secrets.token_hex(6), int(time.time()))
+    found = first_decision(setup, _cloud(job, setup))
+    reliable = setup.setting.reliable
+    count = reliable.vcpus // reliable.vcpus_per_machine
+    lines = [f"policy {setup.plan.scheme}: {found.decided.reason}"]
+    if setup.plan.with_reliable:
+        lines.append(
+            f"  buy {count} x {reliable.instance_type} on demand at {usd(reliable.on_demand):.4f} $/h (reliable)"
+        )
+    shown = [_show(purchase, found.decided.fill is not None) for purchase in found.purchases]
+    for line, same in groupby(shown):
+        times = len(list(same))
+        lines.append(f"  {line}" if times == 1 else f"  {times} times: {line}")
+    cost = f"first hour ${usd(found.first_hour):.4f}"
+    if found.per_vcpu_hour is not None:
+        cost += f" for {found.vcpus} vCPUs: ${usd(found.per_vcpu_hour):.5f} per vCPU hour of work"
+    else:
+        cost += ", no machine of the market"
+    budget = setup.plan.guards.budget
+    lines += [cost, "no budget" if budget is None else f"budget ${usd(budget):.2f}"]
+    return [*lines, f"warning: {setup.short}"] if setup.short else lines
+
+
+def _show(purchase: Purchase, fills: bool) -> str:
+    """A purchase as it would be made. `fills`: the decision names more than it wants, for markets that refuse."""
+    step, vcpus = purchase.step, purchase.vcpus
+    if not vcpus:
+        why = "only if others refuse" if fills and not purchase.why.startswith("guard ") else purchase.why
+        return f"not bought: {_words(purchase, step.vcpus)} ({why})"
+    less = f" (of {step.vcpus}; {purchase.why})" if vcpus < step.vcpus else ""
+    return f"buy {_words(purchase, vcpus)}{less}"
+
+
+def _words(purchase: Purchase, vcpus: int) -> str:
+    step = replace(purchase.step, vcpus=vcpus)
+    return show_step(replace(step, bid=purchase.bid) if isinstance(step, Buy) else step).removeprefix("buy ")
+
+
+def _cloud(job: JobConfig, setup: MarketSetup) -> Cloud | None:
+    """EC2 as it is now; None: the played market."""
+    if not isinstance(job.market, Ec2):
+        return None
+    from bidbrain.aws.ec2 import Ec2 as Ec2Market
+    from bidbrain.aws.stack.attach import attach
+
+    attached = attach(job.market, setup.plan.name)
+    return Ec2Market(attached.ec2, attached.place, setup.plan.setting, lambda: setup.start_s)
+
+
+QUESTION = "Buy machines on EC2?"
+
+
+def may_run(job: JobConfig, name: str, *, dry_run: bool, yes: bool, can_ask: bool) -> bool:
+    """Show the first decision where that is wanted, and ask before money is spent; False: do not run.
+
+    Raises ConfigError, CloudError; BadParameter where there is nobody to ask.
+    """
+    spends = isinstance(job.market, Ec2) and not yes
+    if not dry_run and not spends:
+        return True
+    if not dry_run:
+        _check_somebody(can_ask)
+    for line in preview(job, name):
+        print(line)
+    return not dry_run and typer.confirm(QUESTION)
+
+
+def may_submit(job: JobConfig, *, yes: bool, can_ask: bool) -> bool:
+    """Ask before a job is submitted that will buy machines: then nobody can be asked any more."""
+    if not isinstance(job.market, Ec2) or yes:
+        return True
+    _check_somebody(can_ask)
+    return typer.confirm(QUESTION, err=True)  # standard output is the job's id
+
+
+def _check_somebody(can_ask: bool) -> None:
+    if not can_ask:
+        raise typer.BadParameter(f"{QUESTION} There is nobody to ask here: say --yes")
+
+
+__all__ = ["CloudError", "may_run", "may_submit", "preview"]

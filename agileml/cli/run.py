@@ -1,0 +1,224 @@
+"""`proteus run`, `proteus report`, `proteus doctor`."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from agileml.config.job import JobConfig
+    from agileml.config.text import ConfigError
+
+Stage = Annotated[
+    str | None, typer.Option(metavar="auto|thresholds|1|2|3", help="auto, thresholds alone, or a stage.")
+]
+
+
+def mount(app: typer.Typer) -> None:
+    """Add the commands to `app`."""
+    app.command()(run)
+    app.command()(report)
+    app.command()(doctor)
+    app.command()(chaos)
+
+
+def run(
+    config: Annotated[
+        Path, typer.Argument(help="YAML file that describes the job, such as configs/demo.yaml.")
+    ],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY.PATH=VALUE", help="Override one key of the config; may be repeated."
+        ),
+    ] = None,
+    out: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Folder for the results. [default: a new one in runs/]")
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(help="Join the Ray cluster at host:port, at its dashboard's http address, or auto."),
+    ] = None,
+    sequential: Annotated[
+        bool, typer.Option("--sequential", help="One process without Ray: the reference of the same job.")
+    ] = False,
+    stage: Stage = None,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Write trace.json: what every machine did when, for Perfetto.")
+    ] = False,
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH", help="Go on from the newest whole checkpoint in a folder or s3://bucket/prefix."
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="With a market: show the first decision and what it costs.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before machines are bought on EC2.")] = False,
+) -> None:
+    """Train a model on machines that come and go."""
+    if dry_run and sequential:
+        raise typer.BadParameter("found --dry-run with --sequential, expected one of them")
+    code = train(
+        config,
+        tuple(settings or ()),
+        lambda job: with_options(job, out=out, address=address, stage=stage, profile=profile),
+        sequential=sequential,
+        resume=resume,
+        dry_run=dry_run,
+        yes=yes,
+    )
+    raise typer.Exit(code)
+
+
+def train(
+    config: Path,
+    flags: tuple[str, ...],
+    settle: Callable[[JobConfig], JobConfig],
+    *,
+    sequential: bool = False,
+    resume: str | None = None,
+    dry_run: bool = False,
+    yes: bool = False,
+) -> int:
+    """Train as a file says, with `--set` flags and then `settle` applied. Returns the exit code.
+
+    Raises BadParameter for input that is wrong.
+    """
+    from agileml.application import InputError
+    from agileml.config.job import load, locate
+    from agileml.config.text import ConfigError
+    from agileml.runs.folder import FolderError, StorageError
+
+    try:
+        job = settle(load(config, flags))
+        from agileml.checkpoints.errors import CheckpointError
+        from agileml.cluster.errors import ClusterError
+        from agileml.session import run_job
+    except ConfigError as error:
+        raise typer.BadParameter(str(error)) from None
+    try:
+        if (dry_run or job.market is not None) and not sequential:
+            from agileml.cli.market_preview import CloudError, may_run
+
+            try:
+                if not may_run(job, config.stem, dry_run=dry_run, yes=yes, can_ask=sys.stdin.isatty()):
+                    return 0
+            except CloudError as error:
+                raise typer.BadParameter(str(error)) from None
+        return run_job(job, name=config.stem, sequential=sequential, resume=resume)
+    except (ConfigError, InputError) as error:
+        # It names a key; the file and line (or the flag) that it came from are known here.
+        raise typer.BadParameter(str(locate(_as_config_error(error), config, flags))) from None
+    except (FolderError, ClusterError, CheckpointError) as error:
+        raise typer.BadParameter(str(error)) from None
+    except StorageError as error:
+        typer.echo(f"proteus: {error}", err=True)
+        return 1
+
+
+def with_options(
+    job: JobConfig, *, out: str | None, address: str | None, stage: str | None, profile: bool = False
+) -> JobConfig:
+    """The config with the options of the command line applied. Raises BadParameter."""
+    if stage is not None and stage not in ("auto", "thresholds", "1", "2", "3"):
+        raise typer.BadParameter(f"--stage: found {stage!r}, expected auto, thresholds, 1, 2 or 3")
+    options: dict[str, object] = {"out": out, "address": address, "profile": profile or None}
+    options["stage"] = int(stage) if stage and stage.isdecimal() else stage
+    return job.changed(**{name: value for name, value in options.items() if value is not None})
+
+
+def _as_config_error(error: Exception) -> ConfigError:
+    """An application says `data.path: ...`; a ConfigError says the same in parts."""
+    from agileml.config.text import ConfigError
+
+    if isinstance(error, ConfigError):
+        return error
+    named = re.match(r"([a-z_]\w*(?:\.\w+)*): (.*)", str(error), re.DOTALL)
+    if named is None:
+        return ConfigError(str(error))
+    return ConfigError(named[2], key=tuple(named[1].split(".")))
+
+
+def chaos(
+    config: Annotated[Path, typer.Argument(help="YAML file that describes the job.")],
+    seed: Annotated[int, typer.Option(help="The plan of a seed is always the same.")] = 0,
+    faults: Annotated[int, typer.Option(min=1, help="So many faults, spread over the run.")] = 6,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY.PATH=VALUE", help="Override one key of the config; may be repeated."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder for everything. [default: a new one in runs/]")
+    ] = None,
+) -> None:
+    """Train through random faults on real local nodes and compare with the sequential run, to the bit.
+
+    Exit code 0 only if all faults fired, the bits are the same and no process is left.
+    """
+    from agileml.application import InputError
+    from agileml.config.job import load
+    from agileml.config.text import ConfigError
+    from agileml.errors import RunError
+    from agileml.runs.folder import FolderError, StorageError
+
+    try:
+        job = load(config, tuple(settings or ()))
+        if job.machines.reliable + job.machines.transient < 2 or job.machines.max < 3:
+            raise typer.BadParameter("chaos needs at least 2 machines, and machines.max of at least 3")
+        if job.plan or job.address or job.market:
+            raise typer.BadParameter(
+                "chaos makes its own plan and machines: leave out plan, address and market"
+            )
+        folder = out or Path("runs") / f"chaos-{config.stem}-{seed}-{time.strftime('%Y%m%d-%H%M%S')}"
+        from agileml.checkpoints.errors import CheckpointError
+        from agileml.cli.chaos import run_chaos
+    except ConfigError as error:
+        raise typer.BadParameter(str(error)) from None
+    try:
+        verdict = run_chaos(job, seed, faults, folder)
+    except (ConfigError, InputError, FolderError, CheckpointError) as error:
+        raise typer.BadParameter(str(error)) from None
+    except (RunError, StorageError) as error:
+        if trace := getattr(error, "trace", ""):
+            typer.echo(trace.rstrip(), err=True)
+        typer.echo(f"proteus: {error}", err=True)
+        raise typer.Exit(1) from None
+    print(verdict)
+    raise typer.Exit(0 if verdict.is_good else 1)
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(help="The folder of a run, such as runs/demo-20260101-120000.")],
+) -> None:
+    """Build report.html of a run anew from its config, events and summary."""
+    from agileml.runs.folder import StorageError
+    from agileml.runs.report.page import ReportError, rebuild
+
+    try:
+        print(rebuild(folder))
+    except ReportError as error:
+        raise typer.BadParameter(str(error)) from None
+    except StorageError as error:
+        typer.echo(f"proteus: {error}", err=True)
+        raise typer.Exit(1) from None
+
+
+def doctor(
+    address: Annotated[
+        str | None, typer.Option(help="Look at this Ray cluster instead of starting one.")
+    ] = None,
+) -> None:
+    """Say whether this machine can run Proteus, and what to do about each thing that is not right."""
+    from agileml.cli.doctor import run_doctor
+
+    raise typer.Exit(run_doctor(address))

@@ -1,0 +1,225 @@
+"""A Ray cluster that is there already: can we reach it, what machines has it, and which of them must go.
+
+`ray.init` takes 20 s to give up and never says whether it was the address or the token. So `reach` looks first,
+within 3 s, with the one request that every GCS answers.
+
+Ray shows a node's drain nowhere in its public API; `draining` is the only place that asks the private one.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from agileml.cluster.dashboard import gcs_behind, is_http
+from agileml.cluster.errors import ClusterError
+from agileml.cluster.tokens import HOW_TO_NAME_IT, find_token, use_tokens
+from agileml.core.protocol.tier import Tier
+
+REACH_TIMEOUT_S = 3.0
+TIER_LABEL, ALLOCATION_LABEL, MARKET_LABEL = "tier", "allocation", "ray.io/market-type"
+MARKETS = {"spot": Tier.TRANSIENT, "on-demand": Tier.RELIABLE}
+
+
+@dataclass(frozen=True)
+class NodeInfo:
+    """A machine: a Ray node with a tier. Machines of one `allocation` were acquired together."""
+
+    node_id: str
+    ip: str
+    tier: Tier
+    allocation: str
+
+
+def connect(gcs_address: str, *, namespace: str, runtime_env: Mapping[str, Any] | None = None) -> None:
+    """Make this process a driver of a cluster that answers (see `reach`), with Ray's own output off."""
+    import ray
+
+    ray.init(
+        address=gcs_address,
+        namespace=namespace,
+        runtime_env=dict(runtime_env) if runtime_env else None,
+        log_to_driver=False,
+        logging_level="ERROR",
+    )
+    # Ray prints four lines for every node that dies, in a thread that no option stops. We say it ourselves.
+    ray._private.worker.print_to_stdstream = lambda data, ignore_prefix: None
+
+
+def machines() -> list[NodeInfo]:
+    """The live machines of the cluster that this process is connected to, in the order of their ids.
+
+    A node is a machine if it carries the label `tier` (reliable, transient) or Ray's own `ray.io/market-type` (spot,
+    on-demand); the head is none: it keeps the controller.
+    """
+    import ray
+
+    return sorted(
+        (m for node in ray.nodes() if node["Alive"] and (m := machine_of(node)) is not None),
+        key=lambda machine: machine.node_id,
+    )
+
+
+def machine_of(node: Mapping[str, Any]) -> NodeInfo | None:
+    """The machine that an entry of `ray.nodes()` stands for, None if it is none."""
+    labels = node.get("Labels") or {}
+    if "node:__internal_head__" in node.get("Resources", {}):
+        return None
+    named, market = labels.get(TIER_LABEL), labels.get(MARKET_LABEL)
+    tier = Tier(named) if named in list(Tier) else MARKETS.get(market or "")
+    if tier is None:
+        return None
+    allocation = labels.get(ALLOCATION_LABEL) or node["NodeID"]
+    return NodeInfo(node["NodeID"], node["NodeManagerAddress"], tier, allocation)
+
+
+def draining() -> dict[str, float | None]:
+    """Nodes that are being drained: id -> the Unix time in s at which they go, None when it was not said."""
+    import ray
+
+    deadlines_ms: dict[str, int] = ray._private.state.state.get_draining_nodes()
+    return {node_id: at_ms / 1000 if at_ms else None for node_id, at_ms in deadlines_ms.items()}
+
+
+def drain(gcs_address: str, node_id: str, deadline_unix_s: float, message: str) -> None:
+    """Mark a node as preempted at `deadline_unix_s`, as a cloud's notice would (`ray drain-node` does the same)."""
+    import ray
+    from ray.core.generated import autoscaler_pb2
+
+    reason = autoscaler_pb2.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
+    client = ray._raylet.GcsClient(address=gcs_address)
+    accepted, why = client.drain_node(node_id, reason, message, int(deadline_unix_s * 1000))
+    if not accepted:
+        raise ClusterError(f"node {node_id} cannot be drained: {why}")
+
+
+def reach(address: str, timeout_s: float = REACH_TIMEOUT_S) -> str:
+    """The host:port of the GCS behind `address` (host:port, the dashboard's http address, or auto).
+
+    If the cluster wants a token and this user has the right one, token mode is switched on for this process.
+
+    Raises ClusterError within `timeout_s`: nobody listens, something else listens, another version of Ray, a
+    token is needed, or the token is wrong.
+    """
+    if is_http(address):
+        host, port = gcs_behind(address, timeout_s / 2)
+        timeout_s /= 2
+    else:
+        host, port = locate(address)
+    check_alive(host, port, timeout_s)
+    _is_a_node(host, port)
+    return f"{host}:{port}"
+
+
+def locate(address: str) -> tuple[str, int]:
+    """Host and port of the GCS that host:port or `auto` names; nothing is asked yet. Raises ClusterError."""
+    return _on_this_machine() if address == "auto" else _host_and_port(address)
+
+
+def check_alive(host: str, port: int, timeout_s: float) -> None:
+    """Raise ClusterError within `timeout_s` unless a GCS of our version answers there and lets us in."""
+    _listens(host, port, timeout_s / 3)
+    _speaks(host, port, timeout_s * 2 / 3)
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ClusterError(f"address: found {address!r}, expected host:port, http://host:port or auto")
+    return host.strip("[]"), int(port)
+
+
+def _on_this_machine() -> tuple[str, int]:
+    found = os.environ.get("RAY_ADDRESS", "").removeprefix("ray://")
+    file = Path(os.environ.get("RAY_TMPDIR", "/tmp")) / "ray" / "ray_current_cluster"
+    if not found and file.is_file():
+        found = file.read_text().strip()
+    if not found:
+        raise ClusterError(
+            "address: found no Ray cluster on this machine for auto, expected one that `ray start` began"
+        )
+    return _host_and_port(found)
+
+
+def _listens(host: str, port: int, timeout_s: float) -> None:
+    try:
+        socket.create_connection((host, port), timeout=timeout_s).close()
+    except socket.gaierror:
+        raise ClusterError(f"address: {host}:{port} names a host that is not known") from None
+    except TimeoutError:
+        raise ClusterError(
+            f"address: nobody answers at {host}:{port} within {timeout_s:.0f} s, expected a Ray head node"
+        ) from None
+    except OSError as error:
+        raise ClusterError(
+            f"address: nobody listens at {host}:{port} ({error.strerror}), expected a Ray head node"
+        ) from None
+
+
+def _speaks(host: str, port: int, timeout_s: float) -> None:
+    import grpc  # type: ignore[import-untyped]
+    import ray
+
+    code, version = _ask(host, port, None, timeout_s / 2)
+    if code == grpc.StatusCode.UNAUTHENTICATED:
+        token, where = find_token()
+        if token is None:
+            raise ClusterError(
+                f"address: the cluster at {host}:{port} needs a token and none was found; {HOW_TO_NAME_IT}"
+            )
+        code, version = _ask(host, port, token, timeout_s / 2)
+        if code == grpc.StatusCode.UNAUTHENTICATED:
+            raise ClusterError(
+                f"address: the cluster at {host}:{port} refuses the token of {where}; {HOW_TO_NAME_IT}"
+            )
+        use_tokens()
+    if code != grpc.StatusCode.OK:
+        raise ClusterError(
+            f"address: what listens at {host}:{port} is no Ray head node, expected its GCS ({code.name})"
+        )
+    if version and version != ray.__version__:
+        raise ClusterError(
+            f"address: the cluster at {host}:{port} runs Ray {version}, expected {ray.__version__} as here"
+        )
+
+
+def _is_a_node(host: str, port: int) -> None:
+    """A Ray driver works only beside a raylet of its cluster; without one `ray.init` waits in vain."""
+    for process in psutil.process_iter(["name", "cmdline"]):
+        if process.info["name"] == "raylet" and any(
+            argument.startswith("--gcs-address=") and argument.endswith(f":{port}")
+            for argument in process.info["cmdline"] or []
+        ):
+            return
+    raise ClusterError(
+        f"address: this machine is no node of the cluster at {host}:{port}; run it on the head node, "
+        f"or make this machine one: ray start --address={host}:{port} --num-cpus=0"
+    )
+
+
+def _ask(host: str, port: int, token: str | None, timeout_s: float) -> tuple[Any, str]:
+    """(gRPC status, Ray's version) of the GCS's CheckAlive."""
+    import grpc
+    from ray.core.generated.gcs_service_pb2 import CheckAliveReply, CheckAliveRequest
+
+    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    # A channel of its own: gRPC would otherwise share one that is still backing off from an earlier failure.
+    options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)]
+    with grpc.insecure_channel(where, options=options) as channel:
+        check = channel.unary_unary(
+            "/ray.rpc.NodeInfoGcsService/CheckAlive",
+            request_serializer=CheckAliveRequest.SerializeToString,
+            response_deserializer=CheckAliveReply.FromString,
+        )
+        metadata = [("authorization", f"Bearer {token}")] if token else []
+        try:
+            reply = check(CheckAliveRequest(), timeout=timeout_s, metadata=metadata)
+        except grpc.RpcError as error:
+            return error.code(), ""
+        return grpc.StatusCode.OK, reply.ray_version

@@ -1,0 +1,301 @@
+"""Where a run's machines come from: nodes that we start on this machine, or nodes of a cluster that exists."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self, runtime_checkable
+
+from agileml.cluster import existing
+from agileml.cluster.errors import ClusterError
+from agileml.cluster.existing import NodeInfo
+from agileml.cluster.local import LocalCluster
+from agileml.config.job import JobConfig
+from agileml.core.protocol.commands import Note
+from agileml.core.protocol.plan import Fault
+from agileml.core.protocol.tier import Tier
+from agileml.errors import HeadLostError, RunError
+from agileml.process.spec import RunSpec
+
+LOOK_S = 0.5  # between two looks at Ray's list of nodes
+JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # what Ray's job server tells a driver that it started
+
+
+@dataclass(frozen=True)
+class Appeared:
+    """A node is there. `admitted`: it may work at once; the others wait for the plan."""
+
+    node: NodeInfo
+    admitted: bool
+
+
+@dataclass(frozen=True)
+class Vanished:
+    """A node is gone."""
+
+    node_id: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Draining:
+    """A node will be taken away; `deadline_s` is Unix time."""
+
+    node_id: str
+    deadline_s: float
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """A node that has appeared before may work from now on."""
+
+    node_id: str
+
+
+@dataclass(frozen=True)
+class Stopping:
+    """The run must end before its last clock: with the next cut, or at `deadline_s` (Unix time) with what there is."""
+
+    deadline_s: float
+
+
+FleetEvent = Appeared | Admitted | Vanished | Draining | Stopping
+
+
+class Fleet(Protocol):
+    """A source of machines. A context manager; `poll` may block for as long as a node takes to start."""
+
+    @property
+    def head_node_id(self) -> str:
+        """The Ray node that keeps the controller."""
+
+    @property
+    def expected(self) -> int:
+        """Machines that must be there before the run starts."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def runtime_env(self) -> dict[str, Any]:
+        """What our processes need in their environment to find our code and the user's, beyond the job's."""
+
+    def poll(self) -> list[FleetEvent]:
+        """What happened since the last time."""
+
+    def release(self, node_id: str) -> None:
+        """This machine is not needed any more."""
+
+    def take_away(self, node_id: str) -> None:
+        """The deadline of this machine's notice has come."""
+
+    def strike(self, kind: Fault, node_id: str, seconds: float) -> None:
+        """A planned fault: kill or freeze a machine. Raises RunError where machines are not ours."""
+
+
+@runtime_checkable
+class Watcher(Protocol):
+    """A fleet that follows what becomes of its machines."""
+
+    def started(self, node_id: str) -> None:
+        """The run's process on this node is up."""
+
+    def noted(self, note: Note, at_s: float, node_of: Callable[[str], str]) -> None:
+        """The controller said this at `at_s` (Unix time). `node_of`: the node of a machine of the run."""
+
+    def standing(self) -> tuple[float, str]:
+        """Dollars spent so far and the last decision, for the screen."""
+
+
+def check_head(cluster: LocalCluster) -> None:
+    """Raise HeadLostError when Ray's own processes of the head have ended: what asks them would wait for a minute."""
+    if cluster.has_lost_head:
+        raise HeadLostError(
+            "Ray's head on this machine has ended, and the run with it; "
+            "start it again, with --resume if there are checkpoints"
+        )
+
+
+class LocalFleet:
+    """Real Ray nodes on this machine: those of the config, and those that its plan will join."""
+
+    def __init__(self, spec: RunSpec) -> None:
+        self._config = spec.config
+        waiting = spec.waiting_machines()
+        start = spec.config.machines
+        self._orders: deque[tuple[Tier, bool]] = deque(
+            [(Tier.RELIABLE, True)] * start.reliable
+            + [(Tier.TRANSIENT, True)] * start.transient
+            + [(tier, False) for tier, count in waiting.items() for _ in range(count)]
+        )
+        self.expected = len(self._orders)
+        self._cluster = LocalCluster()
+        self._present: set[str] = set()
+        self._frozen: dict[str, float] = {}  # until
+        self._look_due_s = 0.0
+
+    @property
+    def head_node_id(self) -> str:
+        return self._cluster.head_node_id
+
+    def __enter__(self) -> Self:
+        self._cluster.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._cluster.shutdown()
+
+    def runtime_env(self) -> dict[str, Any]:
+        # The same interpreter and file system: only the user's folder may be missing from the path.
+        path = os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])
+        return {"env_vars": {"PYTHONPATH": path.rstrip(os.pathsep)}}
+
+    def poll(self) -> list[FleetEvent]:
+        check_head(self._cluster)
+        for node_id in [node_id for node_id, until_s in self._frozen.items() if until_s <= time.monotonic()]:
+            del self._frozen[node_id]
+            self._cluster.thaw(node_id)
+        if not self._orders:
+            return list(self._vanished())
+        tier, admitted = self._orders.popleft()
+        machines = self._config.machines
+        added = self._cluster.add_machines(tier, 1, cpus=machines.cpus, gpus=machines.gpus)
+        self._present.update(node.node_id for node in added)
+        return [Appeared(node, admitted) for node in added]
+
+    def _vanished(self) -> Iterator[Vanished]:
+        """Nodes that Ray has lost, whatever the reason: the second to notice, after our own connections."""
+        if time.monotonic() < self._look_due_s:
+            return
+        self._look_due_s = time.monotonic() + LOOK_S
+        alive = {node.node_id for node in existing.machines()}
+        for node_id in sorted(self._present - alive):
+            self._present.discard(node_id)
+            yield Vanished(node_id, "Ray lost the node")
+
+    def release(self, node_id: str) -> None:
+        if any(machine.node_id == node_id for machine in self._cluster.machines()):
+            self._cluster.kill(node_id)  # it holds nothing: no need to wait for a good-bye
+
+    def take_away(self, node_id: str) -> None:
+        self.release(node_id)
+
+    def strike(self, kind: Fault, node_id: str, seconds: float) -> None:
+        if kind is Fault.FREEZE:
+            self._cluster.freeze(node_id)
+            self._frozen[node_id] = time.monotonic() + seconds
+        else:
+            self._cluster.kill(node_id)
+
+
+class ExistingFleet:
+    """Labelled nodes of a Ray cluster that others run: they come and go, we only watch."""
+
+    def __init__(self, spec: RunSpec, gcs_address: str) -> None:
+        self._spec = spec
+        self._address = gcs_address
+        waiting = spec.waiting_machines()
+        start = spec.config.machines
+        self._wanted = {Tier.RELIABLE: start.reliable, Tier.TRANSIENT: start.transient}
+        self._for_plan = sum(waiting.values())
+        self.expected = start.reliable + start.transient + self._for_plan
+        self._known: dict[str, NodeInfo] = {}
+        self._admitted = dict.fromkeys(Tier, 0)
+        self._draining: set[str] = set()
+        self._due_s = 0.0
+
+    @property
+    def head_node_id(self) -> str:
+        import ray
+
+        for node in ray.nodes():
+            if node["Alive"] and "node:__internal_head__" in node["Resources"]:
+                return str(node["NodeID"])
+        raise ClusterError(f"address: the cluster at {self._address} has no live head node")
+
+    def __enter__(self) -> Self:
+        existing.connect(self._address, namespace="proteus", runtime_env=travelling(self._spec.config))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        import ray
+
+        ray.shutdown()
+
+    def runtime_env(self) -> dict[str, Any]:
+        return {}  # the code travels with the job
+
+    def poll(self) -> list[FleetEvent]:
+        if time.monotonic() < self._due_s:
+            return []
+        self._due_s = time.monotonic() + LOOK_S
+        return list(self._changes(existing.machines(), existing.draining()))
+
+    def _changes(self, present: Sequence[NodeInfo], draining: dict[str, float | None]) -> list[FleetEvent]:
+        events: list[FleetEvent] = []
+        for node in present:
+            if node.node_id in self._known or node.node_id in draining:
+                continue
+            if len(self._known) >= self._spec.config.machines.max:
+                break
+            self._known[node.node_id] = node
+            tier = Tier(str(node.tier))
+            # With a plan, machines beyond those of the start wait for their clock.
+            admitted = not self._for_plan or self._admitted[tier] < self._wanted[tier]
+            self._admitted[tier] += admitted
+            events.append(Appeared(node, admitted))
+        alive = {node.node_id for node in present}
+        for node_id in [node_id for node_id in self._known if node_id not in alive]:
+            del self._known[node_id]
+            events.append(Vanished(node_id, "Ray lost the node"))
+        for node_id, deadline_s in draining.items():
+            if node_id in self._known and node_id not in self._draining:
+                self._draining.add(node_id)
+                events.append(Draining(node_id, deadline_s if deadline_s is not None else time.time()))
+        return events
+
+    def release(self, node_id: str) -> None:
+        """Its owner ends it; a raylet that drains exits by itself once our actor is gone."""
+
+    def take_away(self, node_id: str) -> None:
+        """Its owner does."""
+
+    def strike(self, kind: Fault, node_id: str, seconds: float) -> None:
+        """Raises RunError: these machines are somebody else's."""
+        raise RunError(f"plan: found {kind}, expected no such fault in a cluster that others run")
+
+
+def travelling(config: JobConfig) -> dict[str, Any]:
+    """The runtime environment that takes our code and the user's along.
+
+    A job that was submitted with code of its own has it already, and Ray refuses to be told twice.
+    """
+    job = json.loads(os.environ.get(JOB_VARIABLE, "{}"))
+    return {} if "py_modules" in job.get("runtime_env", {}) else {"py_modules": our_modules(config)}
+
+
+def our_modules(config: JobConfig) -> list[str]:
+    """The folders of code that processes on other machines need: ours, and the user's application."""
+    names = ["agileml", "bidbrain", "straggler"]
+    if ":" in config.application:
+        names.append(config.application.partition(":")[0].split(".")[0])
+    found = []
+    for name in names:
+        file = importlib.import_module(name).__file__
+        assert file is not None, name
+        path = Path(file)
+        found.append(str(path.parent if path.name == "__init__.py" else path))
+    return found

@@ -1,0 +1,186 @@
+"""Ray's job server: found behind any kind of address, asked to run a job, and about jobs.
+
+`ray.job_submission` asks for minutes before it gives up, and takes the address from the environment before ours. So
+the server and the token are checked first, within 3 s, and what it is then given is the server's URL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+
+from agileml.cluster import dashboard
+from agileml.cluster.errors import ClusterError
+from agileml.cluster.existing import REACH_TIMEOUT_S, check_alive, locate
+
+OURS = "proteus"  # the key in a job's metadata that makes it ours; its value is the version that submitted it
+CONFIG = "config"  # and the one with the config's name
+OVER = ("STOPPED", "SUCCEEDED", "FAILED")
+# Ray kills a job so many seconds after it asked it to stop; a run ends by itself long before (see stopping.py).
+STOP_WAIT_S = 900
+URL_VARIABLE = "RAY_API_SERVER_ADDRESS"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One of our jobs as the server knows it. `state`: PENDING, RUNNING, or one of `OVER`. Times are Unix seconds."""
+
+    id: str
+    state: str
+    message: str
+    started_s: float | None
+    ended_s: float | None
+    exit_code: int | None
+
+    @property
+    def is_over(self) -> bool:
+        """True when its driver has ended."""
+        return self.state in OVER
+
+
+def find_server(address: str, timeout_s: float = REACH_TIMEOUT_S) -> str:
+    """The URL of the job server of a cluster: host:port of its GCS, its dashboard's http address, or auto.
+
+    Raises ClusterError within `timeout_s`: nobody listens, something else does, a token is needed or wrong, the
+    cluster has no job server, or only its head can reach it.
+    """
+    if dashboard.is_http(address):
+        _check_server(address, timeout_s)
+        return address.rstrip("/")
+    host, port = locate(address)
+    check_alive(host, port, timeout_s / 2)
+    url = _url_known_to(host, port)
+    if url is None:
+        raise ClusterError(
+            f"address: the cluster at {host}:{port} takes no jobs, expected a head that was started with "
+            "--include-dashboard=true"
+        )
+    name = url.removeprefix("http://").rpartition(":")[0]
+    if name in ("127.0.0.1", "localhost", "[::1]") and not _is_here(host):
+        port_there = url.rpartition(":")[2]
+        raise ClusterError(
+            f"address: the job server of {host} listens on its loopback only; forward it with "
+            f"`ssh -L {port_there}:127.0.0.1:{port_there} {host}` and give --address http://127.0.0.1:{port_there}"
+        )
+    _check_server(url, timeout_s / 2)
+    return url
+
+
+def _check_server(url: str, timeout_s: float) -> None:
+    import ray
+
+    answer = dashboard.ask(url, "/api/version", timeout_s)
+    version = answer.get("ray_version") if isinstance(answer, dict) else None
+    if version is None:
+        raise ClusterError(f"address: what answers at {url} is no Ray dashboard")
+    if version != ray.__version__:
+        raise ClusterError(
+            f"address: the cluster at {url} runs Ray {version}, expected {ray.__version__} as here"
+        )
+
+
+def _url_known_to(host: str, port: int) -> str | None:
+    """The dashboard's URL as its GCS has it."""
+    import ray
+    from ray._private import ray_constants
+
+    client = ray._raylet.GcsClient(address=f"{host}:{port}")
+    found = client.internal_kv_get(
+        ray_constants.DASHBOARD_ADDRESS.encode(), namespace=ray_constants.KV_NAMESPACE_DASHBOARD, timeout=1.0
+    )
+    return f"http://{found.decode()}" if found else None
+
+
+def _is_here(host: str) -> bool:
+    if host in ("127.0.0.1", "localhost", "::1"):
+        return True
+    return any(host == a.address for addresses in psutil.net_if_addrs().values() for a in addresses)
+
+
+class JobServer:
+    """The jobs of one cluster. Every method raises ClusterError: one sentence of what the server said."""
+
+    def __init__(self, url: str) -> None:
+        """`url` as `find_server` returns it."""
+        from ray.job_submission import JobSubmissionClient
+
+        for name in ("dashboard_sdk", "job.sdk"):  # they tell of every step
+            logging.getLogger(f"ray.dashboard.modules.{name}").setLevel(logging.WARNING)
+        os.environ[URL_VARIABLE] = url  # Ray takes this, or RAY_ADDRESS, before its argument
+        self.url = url
+        self._client = _told(lambda: JobSubmissionClient(url), f"address: {url}")
+
+    def submit(
+        self, job: str, entrypoint: str, runtime_env: Mapping[str, Any], metadata: Mapping[str, str]
+    ) -> None:
+        """Upload what `runtime_env` names and start the job; returns as soon as the server has it."""
+        _told(
+            lambda: self._client.submit_job(
+                submission_id=job,
+                entrypoint=entrypoint,
+                runtime_env=dict(runtime_env),
+                metadata=dict(metadata),
+            ),
+            "submit",
+        )
+
+    def jobs(self) -> list[Job]:
+        """Ours, the oldest first."""
+        details = _told(self._client.list_jobs, "status")
+        ours = [_job(each) for each in details if each.submission_id and OURS in (each.metadata or {})]
+        return sorted(ours, key=lambda job: job.started_s or 0.0)
+
+    def job(self, name: str) -> Job:
+        """One of ours."""
+        for job in self.jobs():
+            if job.id == name:
+                return job
+        known = ", ".join(job.id for job in self.jobs()[-3:]) or "none"
+        raise ClusterError(
+            f"found no job {name} at {self.url}, expected one of its jobs (the newest: {known})"
+        )
+
+    def log(self, name: str) -> str:
+        """What the job has printed so far."""
+        return str(_told(lambda: self._client.get_job_logs(name), f"logs of {name}"))
+
+    def follow(self, name: str, say: Callable[[str], None]) -> None:
+        """Call `say` with what the job prints, from its start on, until it ends."""
+
+        async def tail() -> None:
+            async for text in self._client.tail_job_logs(name):
+                say(text)
+
+        _told(lambda: asyncio.run(tail()), f"logs of {name}")
+
+    def stop(self, name: str) -> None:
+        """Ask the job to end; returns at once."""
+        _told(lambda: self._client.stop_job(name), f"stop {name}")
+
+
+def _job(details: Any) -> Job:
+    started, ended = (at_ms / 1000 if at_ms else None for at_ms in (details.start_time, details.end_time))
+    state = getattr(details.status, "value", str(details.status))
+    return Job(details.submission_id, state, details.message or "", started, ended, details.driver_exit_code)
+
+
+def _told(ask: Callable[[], Any], what: str) -> Any:
+    """What a call of Ray's client returns; whatever it raises as one sentence."""
+    import aiohttp
+    import ray
+    import requests
+
+    try:
+        return ask()
+    except (
+        RuntimeError, ValueError, OSError,
+        ray.exceptions.RayError, aiohttp.ClientError, requests.RequestException,
+    ) as error:  # fmt: skip
+        said = " ".join(str(error).split()) or type(error).__name__
+        raise ClusterError(f"{what}: {said[:400]}") from error

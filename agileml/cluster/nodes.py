@@ -1,0 +1,83 @@
+"""The machines of a cluster, for whoever is no node of it: asked of its GCS, without becoming a driver."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from agileml.cluster.dashboard import gcs_behind, is_http
+from agileml.cluster.errors import ClusterError
+from agileml.cluster.existing import REACH_TIMEOUT_S, NodeInfo, check_alive, drain, locate, machine_of
+
+RPC_TIMEOUT_S = 5.0
+MESSAGE = "proteus machines terminate"
+
+
+@dataclass(frozen=True)
+class Node:
+    """A live machine. `leaves_s`: the Unix time at which it is taken away, None while nobody said so."""
+
+    machine: NodeInfo
+    leaves_s: float | None
+
+
+class Nodes:
+    """The machines of one cluster. Raises ClusterError within 3 s when it cannot be reached (see `reach`)."""
+
+    def __init__(self, address: str) -> None:
+        if is_http(address):
+            host, port = gcs_behind(address, REACH_TIMEOUT_S / 2)
+            check_alive(host, port, REACH_TIMEOUT_S / 2)
+        else:
+            host, port = locate(address)
+            check_alive(host, port, REACH_TIMEOUT_S)
+        self.address = f"{host}:{port}"
+
+    def all(self) -> list[Node]:
+        """The live machines (labelled nodes, see `machine_of`), by tier and allocation."""
+        client = self._client()
+        leaving: dict[str, int] = client.get_draining_nodes(RPC_TIMEOUT_S)
+        found = []
+        for info in client.get_all_node_info(RPC_TIMEOUT_S).values():
+            machine = machine_of(_as_ray_shows_it(info))
+            if machine is not None and info.state == info.ALIVE:
+                at_ms = leaving.get(machine.node_id)
+                found.append(Node(machine, None if at_ms is None else (at_ms / 1000 or time.time())))
+        return sorted(
+            found, key=lambda node: (node.machine.tier, node.machine.allocation, node.machine.node_id)
+        )
+
+    def terminate(self, node_id: str, warning_s: float) -> None:
+        """Tell a machine, and the run on it, that it goes in `warning_s` seconds; its Ray node ends once it is idle."""
+        drain(self.address, node_id, time.time() + warning_s, MESSAGE)
+
+    def _client(self) -> Any:
+        import ray
+
+        return ray._raylet.GcsClient(address=self.address)
+
+
+def _as_ray_shows_it(info: Any) -> dict[str, Any]:
+    """An entry of `ray.nodes()`."""
+    return {
+        "NodeID": info.node_id.hex(),
+        "NodeManagerAddress": info.node_manager_address,
+        "Labels": dict(info.labels),
+        "Resources": dict(info.resources_total),
+    }
+
+
+def chosen(nodes: list[Node], wanted: list[str], *, every: bool) -> list[Node]:
+    """The nodes that `wanted` names, by id or by its first characters (at least 4). Raises ClusterError."""
+    if every == bool(wanted):
+        raise ClusterError("found no machine to terminate, expected ids or --all, and not both")
+    found = list(nodes) if every else []
+    for prefix in wanted:
+        named = [node for node in nodes if len(prefix) >= 4 and node.machine.node_id.startswith(prefix)]
+        if len(named) != 1:
+            raise ClusterError(
+                f"found {len(named)} machines for {prefix!r}, expected the id of one as `machines list` shows it"
+            )
+        found += [node for node in named if node not in found]
+    return found

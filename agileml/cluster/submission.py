@@ -1,0 +1,98 @@
+"""A run as a job of a cluster: what is uploaded, what is started there, and where its results go.
+
+The folder that `proteus submit` is called in is the run's working folder, as it is with `proteus run`: its files travel
+to the cluster. They are removed there when the job ends, so what a run writes goes to `RESULTS` of the head instead.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import secrets
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agileml.cluster.errors import ClusterError
+from agileml.config.job import JobConfig
+
+PACKAGES = ("agileml", "bidbrain", "straggler", "pipeline")
+RESULTS = "proteus-runs"  # in the home folder of whoever started the cluster's head
+EXCLUDED = ["/runs", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis"]
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A job that is about to be submitted. `flags`: of `proteus run`. `python`: the head's interpreter."""
+
+    id: str
+    folder: Path
+    config: Path
+    flags: tuple[str, ...]
+    python: str = "python"
+
+    @property
+    def entrypoint(self) -> str:
+        """The shell command that the cluster runs; `exec`, so that a signal reaches the run and not a shell."""
+        words = [self.python, "-m", "agileml.cli", "submitted", self.id, str(self.config), *self.flags]
+        return f"exec {shlex.join(words)}"
+
+    def runtime_env(self, stop_wait_s: int) -> dict[str, Any]:
+        """What travels with the job: the user's folder and our code, as they are here."""
+        return {
+            "working_dir": str(self.folder),
+            "py_modules": [_folder_of(package) for package in PACKAGES],
+            "excludes": EXCLUDED,
+            "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(stop_wait_s)},
+        }
+
+
+def submission(
+    config: Path, flags: Sequence[str], *, python: str = "python", here: Path | None = None
+) -> Submission:
+    """A submission of `config` from the folder `here` (None: the current one); one outside it takes its own along.
+
+    Raises ClusterError for a folder that nobody means to upload.
+    """
+    here = (here or Path.cwd()).resolve()
+    file = (here / config).resolve()
+    folder = here if file.is_relative_to(here) else file.parent
+    if folder in (Path.home(), Path(folder.anchor)):
+        raise ClusterError(
+            f"found {folder} as the working folder, which would be uploaded whole; "
+            "expected a project's folder: change to it, or move the config into one"
+        )
+    return Submission(new_id(file.stem), folder, file.relative_to(folder), tuple(flags), python)
+
+
+def new_id(name: str) -> str:
+    """An id that tells people what and when: mlr-20260101-120000-1f3a."""
+    plain = re.sub(r"[^\w-]+", "-", name, flags=re.ASCII).strip("-") or "run"
+    return f"{plain}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+
+
+def _folder_of(package: str) -> str:
+    file = importlib.import_module(package).__file__
+    assert file is not None, package
+    return str(Path(file).parent)
+
+
+def settled(config: JobConfig, job: str, home: Path) -> JobConfig:
+    """The config of a submitted run, on the head, with everything that it writes below `home`.
+
+    `out` is the job's id if it is not given.
+    """
+    changes: dict[str, Any] = {"out": below_results(config.out or job, home)}
+    if config.market is None or config.market.kind == "ec2":
+        changes["address"] = "auto"
+    if (checkpoint := config.checkpoint) is not None:
+        changes["checkpoint"] = checkpoint.changed(path=below_results(checkpoint.path, home))
+    return config.changed(**changes)
+
+
+def below_results(place: str, home: Path) -> str:
+    """A place for results or checkpoints: relative paths lead from `RESULTS`."""
+    return place if place.startswith(("s3://", "~")) else str(home / RESULTS / place)

@@ -1,0 +1,181 @@
+"""Ends a machine whose head has been silent: a process of its own beside every machine that costs money.
+
+    python -m agileml.cluster.watchdog --after 300 --head 10.0.0.5:6379 --head 10.0.0.5:6378 --shutdown
+
+It asks every address it was given, and counts silence from the moment that one of them does not answer: the GCS of
+the head node, and the pulse of the process that drives the market (`Pulse`). Both answer to the first bytes of an
+HTTP/2 connection, so that a process that is frozen is silent too, and no token is needed to ask.
+
+A machine on EC2 is shut down, which terminates it. A local Ray node is killed with all of its processes, which are
+known by a mark in their environment. The watchdog goes when its machine is gone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psutil
+
+from agileml.cluster.orphan import Silence
+from agileml.cluster.own_folder import kill
+
+MARK = "PROTEUS_MACHINE"  # in the environment of every process of a local machine
+# Ray's workers and agents give themselves names, and write them over their environment where this is not set.
+KEEP_ENVIRONMENT = "SPT_NOENV"
+PULSE_PORT = 6378
+# The preface of HTTP/2 and an empty SETTINGS frame; a gRPC server answers with its own SETTINGS.
+HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
+SHUTDOWN = ("shutdown", "-h", "now")
+
+
+class Pulse:
+    """Answers whoever asks whether this process lives; a context manager. `port` 0: any free one.
+
+    A fixed port is a lock too, which a crash does not leave behind. Raises OSError where somebody else has it.
+    """
+
+    def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
+        self._socket = socket.create_server((host, port), reuse_port=False)
+        self._host = host
+        self._thread = threading.Thread(target=self._answer, name="pulse", daemon=True)
+
+    @property
+    def address(self) -> str:
+        """host:port."""
+        return f"{self._host}:{self._socket.getsockname()[1]}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with contextlib.suppress(OSError):  # wakes the thread
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _answer(self) -> None:
+        while True:
+            try:
+                peer, _ = self._socket.accept()
+            except OSError:
+                return  # closed
+            with peer, contextlib.suppress(OSError):
+                peer.sendall(b"proteus\n")
+
+
+def speaks(address: str, timeout_s: float) -> bool:
+    """Whether the process at host:port answers: that somebody accepts the connection is not enough."""
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_s) as peer:
+            peer.settimeout(timeout_s)
+            peer.sendall(HELLO)
+            return bool(peer.recv(1))
+    except OSError:
+        return False
+
+
+def watch(
+    heads: tuple[str, ...], after_s: float, end: Callable[[], None], is_there: Callable[[], bool]
+) -> None:
+    """Ask until the machine is gone, or the head was silent for `after_s`: then `end()` until it is gone."""
+    silence = Silence(after_s)
+    while is_there():
+        began_s = time.monotonic()
+        answered = all(speaks(head, silence.period_s / len(heads)) for head in heads)
+        silence = silence.asked(time.monotonic(), answered)
+        if silence.is_orphaned:
+            print(f"the head was silent for {silence.silent_s:.1f} s: this machine ends", flush=True)
+            end()
+        time.sleep(max(0.0, silence.period_s - (time.monotonic() - began_s)))
+
+
+def processes_of(mark: str) -> list[psutil.Process]:
+    """Every process of a local machine."""
+    return [process for process in psutil.process_iter() if _is_marked(process, mark)]
+
+
+def _is_marked(process: psutil.Process, mark: str) -> bool:
+    with contextlib.suppress(psutil.Error, OSError):
+        return process.pid != os.getpid() and process.environ().get(MARK) == mark
+    return False
+
+
+def marked(mark: str) -> dict[str, str]:
+    """What the first process of a local machine must have in its environment, for all of them to be found."""
+    return {MARK: mark, KEEP_ENVIRONMENT: "1"}
+
+
+class LocalMachine:
+    """A machine of `LocalCluster`: its raylet, and all that carries its mark."""
+
+    def __init__(self, mark: str, raylet_pid: int) -> None:
+        self._mark = mark
+        self._raylet: psutil.Process | None = None
+        with contextlib.suppress(psutil.NoSuchProcess):
+            self._raylet = psutil.Process(raylet_pid)
+
+    def is_there(self) -> bool:
+        """Workers outlive a raylet, so all processes are looked at once it is gone."""
+        if self._raylet is not None and self._raylet.is_running():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if self._raylet.status() != psutil.STATUS_ZOMBIE:
+                    return True
+        return bool(processes_of(self._mark))
+
+    def end(self) -> None:
+        kill(processes_of(self._mark))
+
+
+def shut_down() -> None:
+    """End the machine that this runs on; said again until it works."""
+    done = subprocess.run(SHUTDOWN, capture_output=True, text=True, check=False)
+    if done.returncode:
+        print(f"{' '.join(SHUTDOWN)} answers {done.returncode}: {done.stderr.strip()}", flush=True)
+
+
+def start(mark: str, raylet_pid: int, heads: tuple[str, ...], after_s: float, log: Path) -> None:
+    """Watch over a local machine from a process of its own, which outlives this one and its Ctrl-C."""
+    command = [sys.executable, "-m", "agileml.cluster.watchdog", f"--after={after_s}", f"--machine={mark}"]
+    command += [f"--raylet={raylet_pid}", *(f"--head={head}" for head in heads)]
+    with log.open("ab") as output:
+        subprocess.Popen(
+            command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, start_new_session=True
+        )
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The command line of a watchdog."""
+    parser = argparse.ArgumentParser(description="End this machine when its head has been silent.")
+    parser.add_argument("--head", action="append", required=True, metavar="HOST:PORT")
+    parser.add_argument("--after", type=float, required=True, metavar="SECONDS")
+    parser.add_argument("--shutdown", action="store_true", help="shut this machine down")
+    parser.add_argument("--machine", metavar="MARK", help="kill the processes with this mark")
+    parser.add_argument("--raylet", type=int, metavar="PID")
+    options = parser.parse_args(arguments)
+    if options.shutdown == (options.machine is not None) or (options.machine and options.raylet is None):
+        parser.error("expected --shutdown, or --machine with --raylet")
+    if options.shutdown:
+        watch(tuple(options.head), options.after, shut_down, lambda: True)
+    else:
+        machine = LocalMachine(options.machine, options.raylet)
+        watch(tuple(options.head), options.after, machine.end, machine.is_there)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,394 @@
+"""The schema of `configs/*.yaml`: one frozen `JobConfig` per run.
+
+    config = load("configs/mf.yaml", ["clocks=200", "optimizer.kind=adam"])
+
+Everything that can be said to be wrong without opening the data or a connection is said here, as one
+`ConfigError` with the file and line (or the `--set` flag), the key, what was found and what is expected.
+What the `data` and `model` sections may hold is the application's business (`schema.validate` helps it).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from agileml.config.checkpoint_location import location
+from agileml.config.exchange import check_exchange
+from agileml.config.market import Market, check_with
+from agileml.config.plan import Fleet, Plan, fleets
+from agileml.config.section import Section, one_of, validate
+from agileml.config.text import ConfigError, Document, Key, apply_flags, dump_yaml, nearest, show
+
+__all__ = ["ConfigError", "JobConfig", "dump", "from_values", "load"]
+
+APPLICATIONS = ("mf", "mlr", "torch")
+
+PositiveInt = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0)]
+Rate = Annotated[float, Field(ge=0, lt=1)]
+
+
+def _settings(value: Any) -> Any:
+    """Only what YAML can hold, so that the resolved config loads back equal."""
+
+    def check(item: Any, key: Key) -> None:
+        if isinstance(item, dict):
+            for name, below in item.items():
+                if not isinstance(name, str):
+                    raise ConfigError(f"found the key {show(name)}, expected keys of text", key=key)
+                check(below, (*key, name))
+        elif isinstance(item, list):
+            for index, below in enumerate(item):
+                check(below, (*key, index))
+        elif not (item is None or isinstance(item, bool | int | str | float)):
+            raise ConfigError(
+                f"found {show(item)}, expected text, a number, true, false, a list or keys", key=key
+            )
+        elif isinstance(item, float) and not math.isfinite(item):
+            raise ConfigError(f"found {show(item)}, expected a finite number", key=key)
+
+    if isinstance(value, dict):
+        check(value, ())
+    return value
+
+
+def _stage(value: Any) -> Any:
+    if isinstance(value, bool):  # True == 1, but nobody means it
+        raise ConfigError(f"found {show(value)}, expected auto, thresholds, 1, 2 or 3")
+    return value
+
+
+Settings = Annotated[dict[str, Any], BeforeValidator(_settings)]
+
+
+class Steps(Section):
+    """The rate times `by` every `every` clocks, after a linear warm-up of `warmup` clocks."""
+
+    kind: Literal["steps"] = "steps"
+    every: PositiveInt
+    by: Annotated[float, Field(gt=0, le=1)] = 0.1
+    warmup: Annotated[int, Field(ge=0)] = 0
+
+
+class Cosine(Section):
+    """The rate down half a cosine to `final` times itself at clock `clocks`, after a linear warm-up."""
+
+    kind: Literal["cosine"] = "cosine"
+    clocks: PositiveInt
+    final: Annotated[float, Field(ge=0, le=1)] = 0.0
+    warmup: Annotated[int, Field(ge=0)] = 0
+
+
+class Linear(Cosine):
+    """The rate down a line to `final` times itself at clock `clocks`, after a linear warm-up."""
+
+    kind: Literal["linear"] = "linear"  # type: ignore[assignment]
+
+
+SCHEDULES: dict[str, type[Section]] = {"steps": Steps, "cosine": Cosine, "linear": Linear}
+_pick_schedule = one_of(SCHEDULES, "kind", default="cosine")
+
+
+class _Shaping(Section):
+    """What every optimizer takes: each element of a gradient is clipped, then weight_decay * w added."""
+
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    clip: Positive | None = None
+    schedule: Annotated[
+        Steps | Cosine | Linear | None,
+        BeforeValidator(lambda value: None if value is None else _pick_schedule(value)),
+    ] = None
+
+
+class Sgd(_Shaping):
+    """w -= learning_rate * g."""
+
+    kind: Literal["sgd"] = "sgd"
+    learning_rate: Positive = 0.1
+
+
+class Momentum(_Shaping):
+    """m = momentum * m + g; w -= learning_rate * m, or learning_rate * (g + momentum * m) with `nesterov`."""
+
+    kind: Literal["momentum"] = "momentum"
+    learning_rate: Positive = 0.1
+    momentum: Rate = 0.9
+    nesterov: bool = False
+
+
+class Adam(_Shaping):
+    """Adam with bias correction (Kingma and Ba 2015, algorithm 1)."""
+
+    kind: Literal["adam"] = "adam"
+    learning_rate: Positive = 0.001
+    beta1: Rate = 0.9
+    beta2: Rate = 0.999
+    epsilon: Positive = 1e-8
+
+
+class AdamW(Adam):
+    """Adam with w *= 1 - learning_rate * weight_decay beside it (Loshchilov and Hutter 2019)."""
+
+    kind: Literal["adamw"] = "adamw"  # type: ignore[assignment]
+    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+
+
+OPTIMIZERS: dict[str, type[Section]] = {"sgd": Sgd, "momentum": Momentum, "adam": Adam, "adamw": AdamW}
+Optimizer = Annotated[
+    Sgd | Momentum | Adam | AdamW, BeforeValidator(one_of(OPTIMIZERS, "kind", default="sgd"))
+]
+
+
+class Consistency(Section):
+    """How old a read may be: bsp, exactly this clock; ssp, up to `slack` clocks older; asp, any."""
+
+    kind: Literal["bsp", "ssp", "asp"] = "bsp"
+    slack: Annotated[int, Field(ge=0)] = 0
+
+    @model_validator(mode="after")
+    def _slack_is_for_ssp(self) -> Self:
+        if self.slack and self.kind != "ssp":
+            raise ConfigError(
+                f"found {self.slack} with kind {self.kind}, expected a slack with kind ssp only",
+                key=("slack",),
+            )
+        return self
+
+
+class Machines(Section):
+    """Machines at the start, the most there may ever be, and what the actor on each one reserves."""
+
+    reliable: Annotated[int, Field(ge=0)] = 1
+    transient: Annotated[int, Field(ge=0)] = 2
+    max: PositiveInt = 8
+    cpus: Positive = 1
+    gpus: Annotated[float, Field(ge=0)] = 0
+
+    @model_validator(mode="after")
+    def _fit(self) -> Self:
+        if not self.reliable:
+            raise ConfigError(
+                "found 0, expected at least 1 reliable machine: it keeps the result", key=("reliable",)
+            )
+        if (total := self.reliable + self.transient) > self.max:
+            raise ConfigError(
+                f"found {self.max}, expected at least reliable + transient = {total}", key=("max",)
+            )
+        return self
+
+
+class Cuts(Section):
+    """A cut (a whole copy at one clock) starts every `every_s` seconds, or every `max_clocks` if that is sooner."""
+
+    every_s: Positive = 1.0
+    max_clocks: PositiveInt = 64
+
+
+class Heartbeat(Section):
+    """A machine that was not heard for `timeout_s` is lost.
+
+    One that alone has what the run needs is waited for until it was silent for `silent_limit_s`.
+    """
+
+    interval_s: Positive = 0.1
+    timeout_s: Positive = 1.0
+    silent_limit_s: Positive = 300.0
+
+    @model_validator(mode="after")
+    def _timeout_spans_beats(self) -> Self:
+        if self.silent_limit_s < self.timeout_s:
+            raise ConfigError(
+                f"found {self.silent_limit_s:g}, expected at least timeout_s = {self.timeout_s:g}",
+                key=("silent_limit_s",),
+            )
+        if self.timeout_s < 2 * self.interval_s:
+            raise ConfigError(
+                f"found {self.timeout_s:g}, expected at least twice interval_s = {self.interval_s:g}",
+                key=("timeout_s",),
+            )
+        return self
+
+
+def _location(path: str) -> str:
+    try:
+        location(path)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    return path
+
+
+class Checkpoint(Section):
+    """Every `every_s` seconds the committed cut is written to `path`; the `keep` newest checkpoints stay."""
+
+    path: Annotated[str, AfterValidator(_location)]
+    every_s: Positive = 60.0
+    keep: PositiveInt = 2
+
+
+def _application(name: str) -> str:
+    if name in APPLICATIONS or re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*", name):
+        return name
+    near = nearest(name, APPLICATIONS)
+    hint = f"{near} or package.module:Class"
+    raise ConfigError(f"found {show(name)}, {hint}")
+
+
+def _thresholds(value: tuple[float, float]) -> tuple[float, float]:
+    if value[0] > value[1]:
+        raise ConfigError(f"found {show(value)}, expected the threshold of stage 2 first, then stage 3's")
+    return value
+
+
+class JobConfig(Section):
+    """One training job. Lists of YAML are tuples here; `data` and `model` stay as they were written."""
+
+    application: Annotated[str, AfterValidator(_application)]
+    data: Settings = Field(default_factory=dict)
+    model: Settings = Field(default_factory=dict)
+    optimizer: Optimizer = Sgd()
+
+    clocks: PositiveInt
+    clocks_per_pass: PositiveInt = 64
+    slices: PositiveInt
+    units_per_slice: PositiveInt = 1
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    deterministic: bool
+    consistency: Consistency = Consistency()
+    exchange: Literal["servers", "allreduce"] = "servers"
+    allreduce_backend: Literal["gloo", "nccl"] = "gloo"
+    trusted_network: bool = False
+
+    machines: Machines = Machines()
+    stage: Annotated[Literal["auto", "thresholds", 1, 2, 3], BeforeValidator(_stage)] = "auto"
+    stage_thresholds: Annotated[
+        tuple[Positive, Positive], Field(strict=False), AfterValidator(_thresholds)
+    ] = (1.0, 15.0)
+    active_fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
+    partitions: PositiveInt | None = None  # see `layout.partitions_for`
+    cuts: Cuts = Cuts()
+    heartbeat: Heartbeat = Heartbeat()
+    checkpoint: Checkpoint | None = None
+    max_failures: Annotated[int, Field(ge=0)] = 3
+    plan: Plan = ()
+    market: Market = None
+    verify: bool = False
+    profile: bool = False
+    out: str | None = None
+    address: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults_that_follow(cls, values: Any) -> Any:
+        """`slices` and `deterministic` follow other keys where they are not given."""
+        if not isinstance(values, dict):
+            return values
+        most = _inside(values, "machines", "max", Machines().max)
+        if isinstance(most, int) and most >= 1:
+            values.setdefault("slices", 1 << (most - 1).bit_length())
+        else:  # machines.max itself is wrong and will be told
+            values.setdefault("slices", 1)
+        is_bsp = _inside(values, "consistency", "kind", "bsp") == "bsp"
+        values.setdefault("deterministic", is_bsp and values.get("exchange") != "allreduce")
+        if values.get("market") is not None and isinstance(values.setdefault("machines", {}), dict):
+            values["machines"] = {"transient": 0, **values["machines"]}
+        return values
+
+    @model_validator(mode="after")
+    def _keys_agree(self) -> Self:
+        most = self.machines.max
+        for name in ("slices", "units_per_slice"):
+            value: int = getattr(self, name)
+            if value & (value - 1):
+                raise ConfigError(
+                    f"found {value}, expected a power of two ({_powers_around(value)})", key=(name,)
+                )
+        if self.slices < most:
+            raise ConfigError(
+                f"found {self.slices}, expected at least machines.max = {most}: every machine works on its own slices",
+                key=("slices",),
+            )
+        if self.deterministic and self.consistency.kind != "bsp":
+            raise ConfigError(
+                f"found true with consistency {self.consistency.kind}, expected false: only bsp gives the same bits",
+                key=("deterministic",),
+            )
+        check_exchange(
+            self.exchange,
+            self.allreduce_backend,
+            deterministic=self.deterministic,
+            consistency=self.consistency.kind,
+            is_trusted=self.trusted_network,
+            gpus=self.machines.gpus,
+        )
+        fleets(self.plan, self.start, most, self.clocks)
+        if self.verify and not self.deterministic:
+            raise ConfigError(
+                "found true without deterministic, expected false: only deterministic runs can be compared",
+                key=("verify",),
+            )
+        if self.market is not None:
+            check_with(
+                self.market,
+                transient=self.machines.transient,
+                plan=bool(self.plan),
+                address=self.address is not None,
+                checkpoint=self.checkpoint is not None,
+            )
+        return self
+
+    @property
+    def start(self) -> Fleet:
+        """The machines at the start."""
+        return Fleet(self.machines.reliable, self.machines.transient)
+
+
+def _inside(values: Mapping[str, Any], section: str, key: str, default: Any) -> Any:
+    found = values.get(section, {})
+    if isinstance(found, Section):
+        return getattr(found, key)
+    return found.get(key, default) if isinstance(found, Mapping) else default
+
+
+def _powers_around(value: int) -> str:
+    below = 1 << int(math.log2(value))
+    return f"{below} or {2 * below}"
+
+
+def load(path: str | Path, overrides: Sequence[str] = ()) -> JobConfig:
+    """The config of a file with `--set` flags (`key.path=value`) applied. Raises ConfigError."""
+    return _validated(apply_flags(Document.read(Path(path)), overrides))
+
+
+def from_values(
+    values: Mapping[str, Any], overrides: Sequence[str] = (), *, source: str = "config"
+) -> JobConfig:
+    """The config of a mapping as a file would hold it; `source` names it in errors. Raises ConfigError."""
+    return _validated(apply_flags(Document(source, _copied(values)), overrides))
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _copied(item) for key, item in value.items()}
+    return [_copied(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _validated(document: Document) -> JobConfig:
+    try:
+        return validate(JobConfig, document.values)
+    except ConfigError as error:
+        raise document.blame(error) from None
+
+
+def locate(error: ConfigError, path: str | Path, overrides: Sequence[str] = ()) -> ConfigError:
+    """An error that an application raised for a key of this config, with the file and line it came from."""
+    return apply_flags(Document.read(Path(path)), overrides).blame(error)
+
+
+def dump(config: JobConfig) -> str:
+    """The config with every default written out, as YAML that `load` reads back equal."""
+    return dump_yaml(config.model_dump(mode="json"))

@@ -1,0 +1,152 @@
+"""The section `market` of a config: on which market BidBrain buys the machines of a run, and how it may buy.
+
+`made`, `replay` and `availability` play a history on local Ray nodes, `ec2` buys on AWS. Options that
+`proteus simulate` has too have its names.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from agileml.config.section import Section, one_of
+from agileml.config.text import ConfigError
+from bidbrain.aws.site import Site
+
+Positive = Annotated[float, Field(gt=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Seconds = Annotated[int, Field(ge=0)]
+Names = Annotated[tuple[str, ...], Field(strict=False)]
+Prices = dict[str, Positive]
+
+
+class Buying(Section):
+    """Who decides, on what assumptions, within which limits.
+
+    The job is `job_vcpus` for `job_hours`, its guess of the work; what machines are really worth is measured. phi,
+    lambda_s, sigma_s hold until they were measured.
+    """
+
+    policy: str = "proteus"
+    job_vcpus: Annotated[int, Field(ge=1)]
+    job_hours: Positive
+    cap: Annotated[float, Field(ge=1)] = 1.5
+    slot_vcpus: Annotated[int, Field(ge=1)] | None = None
+    min_delta: Annotated[float, Field(ge=0)] = 0.0
+    boot_s: Annotated[int, Field(ge=0, lt=3600)] = 120
+    lambda_s: Seconds = 60
+    sigma_s: Seconds = 0
+    phi: Share = 1.0
+    budget_usd: Positive | None = None
+    max_price: Positive | None = None
+    drain_s: Annotated[int, Field(ge=1)] = 120
+
+
+class Played(Buying):
+    """What `made` and `replay` share: a market on local nodes, `speed` market seconds in a second."""
+
+    rules: Literal["hourly_2016", "per_second", "per_second_paid"] = "hourly_2016"
+    types: Names = ()
+    zones: Names = ()
+    reliable_type: str | None = None
+    on_demand: Prices = Field(default_factory=dict)
+    vcpus: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
+    speed: Positive = 60.0
+    notice_s: Seconds = 120
+    silent_share: Share = 0.0
+    seed: Annotated[int, Field(ge=0)] = 0
+    orphan_after_s: Positive = 300.0
+    warm: Annotated[int, Field(ge=0)] = 2
+    paced: bool = False
+
+
+class Made(Played):
+    """A market made by `seed`: `train_days` that policies learn from, then `hours` in which the job runs."""
+
+    kind: Literal["made"] = "made"
+    character: Literal["calm", "turbulent", "smooth"] = "turbulent"
+    types: Annotated[tuple[str, ...], Field(strict=False, min_length=1)] = ("c4.xlarge",)
+    zones: Annotated[tuple[str, ...], Field(strict=False, min_length=1)] = ("us-east-1a", "us-east-1b")
+    start: str = "2016-05-16"
+    train_days: Annotated[int, Field(ge=1, le=90)] = 14
+    hours: Annotated[int, Field(ge=1, le=1000)] = 12
+
+
+class Replay(Played):
+    """A recorded price history (files as `proteus simulate` takes them), from `start` on."""
+
+    kind: Literal["replay"] = "replay"
+    history: Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
+    product: str = "Linux/UNIX"
+    train: str
+    start: str
+
+
+class Pools(Played):
+    """Recorded availability (files as `proteus simulate --availability` takes them), from `start_hours` on.
+
+    A machine is a node of one vCPU that costs 1 $/h on demand and `spot_share` of it on spot.
+    """
+
+    kind: Literal["availability"] = "availability"
+    policy: str = "elastic"
+    rules: Literal["per_second", "per_second_paid"] = "per_second_paid"
+    availability: Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
+    start_hours: Annotated[float, Field(ge=0)] = 0.0
+    spot_share: Positive = 0.3
+
+
+class Ec2(Buying, Site):
+    """EC2 in one region, in the stack that `proteus aws up` made."""
+
+    kind: Literal["ec2"] = "ec2"
+    policy: str = "elastic"
+    rules: Literal["per_second", "per_second_paid"] = "per_second"
+
+    @model_validator(mode="after")
+    def _capped(self) -> Self:
+        if self.budget_usd is None:
+            raise ConfigError(
+                "missing, expected the most that this job may cost, in dollars", key=("budget_usd",)
+            )
+        return self
+
+
+KINDS: dict[str, type[Section]] = {"made": Made, "replay": Replay, "availability": Pools, "ec2": Ec2}
+_pick = one_of(KINDS, "kind", default="made")
+
+
+def _market(value: Any) -> Any:
+    return None if value is None else _pick(value)
+
+
+Market = Annotated[Made | Replay | Pools | Ec2 | None, BeforeValidator(_market)]
+
+
+def check_with(
+    market: Made | Replay | Pools | Ec2, *, transient: int, plan: bool, address: bool, checkpoint: bool
+) -> None:
+    """Raise ConfigError for what the rest of a config cannot have beside a market."""
+    if transient:
+        raise ConfigError(
+            f"found {transient} with a market, expected 0: BidBrain buys the transient machines",
+            key=("machines", "transient"),
+        )
+    if plan:
+        raise ConfigError("found a plan beside a market, expected one of them", key=("plan",))
+    if market.kind == "ec2" and not address:
+        raise ConfigError(
+            "missing, expected the cluster that machines from EC2 join: auto on the head that `proteus aws up` made",
+            key=("address",),
+        )
+    if market.kind != "ec2" and address:
+        raise ConfigError(
+            f"found an address with market.kind {market.kind}, expected none: its machines are nodes of this machine",
+            key=("address",),
+        )
+    if market.budget_usd is not None and not checkpoint:
+        raise ConfigError(
+            "found a budget without checkpoint.path, expected one: a stopped job goes on from there",
+            key=("market", "budget_usd"),
+        )

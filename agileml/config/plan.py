@@ -1,0 +1,326 @@
+"""Scheduled events of a run as data: `plan:` of a config.
+
+Each event names the clock it comes after and carries exactly one kind, whose key is the name of the kind:
+
+    plan:
+      - {at_clock: 3, join: 2, tier: transient}
+      - {at_clock: 7, notice: 2, warning_s: 60}
+      - {at_clock: 9, notice: all, warning_s: 30}
+
+A new kind is a subclass of `Event` with a field of its own name, listed in `KINDS` and in `Plan`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from agileml.config.section import Section, validate
+from agileml.config.text import ConfigError, nearest, show
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """How many machines of each tier are members."""
+
+    reliable: int
+    transient: int
+
+    @property
+    def total(self) -> int:
+        return self.reliable + self.transient
+
+    def __str__(self) -> str:
+        return f"{self.reliable} reliable and {self.transient} transient"
+
+
+class Event(Section):
+    """Something that happens to the machines once clock `at_clock` is complete (clocks count from 1).
+
+    Or, with `at_s`, so many seconds after the first clock could start.
+    """
+
+    kind: ClassVar[str]
+    at_clock: Annotated[int, Field(ge=1)] | None = None
+    at_s: Annotated[float, Field(ge=0)] | None = None
+
+    @model_validator(mode="after")
+    def _has_one_time(self) -> Self:
+        if (self.at_clock is None) == (self.at_s is None):
+            found = "neither" if self.at_clock is None else "both"
+            raise ConfigError(f"found {found} of at_clock and at_s, expected exactly one")
+        return self
+
+    @property
+    def when(self) -> str:
+        """When it happens, in words."""
+        return f"clock {self.at_clock}" if self.at_clock is not None else f"{self.at_s:g} s"
+
+    def after(self, fleet: Fleet, most: int) -> Fleet:
+        """The machines after this event; raises ConfigError if it cannot happen to `fleet`."""
+        raise NotImplementedError
+
+
+class Join(Event):
+    """`join` machines of `tier` become members."""
+
+    kind: ClassVar[str] = "join"
+    join: Annotated[int, Field(ge=1)]
+    tier: Literal["transient", "reliable"] = "transient"
+
+    def after(self, fleet: Fleet, most: int) -> Fleet:
+        if fleet.total + self.join > most:
+            raise ConfigError(
+                f"found {self.join} more machines at {self.when}, where there are {fleet}; "
+                f"expected at most machines.max = {most} in all",
+                key=("join",),
+            )
+        if self.tier == "reliable":
+            return replace(fleet, reliable=fleet.reliable + self.join)
+        return replace(fleet, transient=fleet.transient + self.join)
+
+    def __str__(self) -> str:
+        return f"{self.when}: join {self.join} {self.tier}"
+
+
+def _count(value: Any) -> Any:
+    if value == "all" or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
+        return value
+    raise ConfigError(f"found {show(value)}, expected a whole number of at least 1, or all")
+
+
+Count = Annotated[int | Literal["all"], BeforeValidator(_count)]
+
+
+class Notice(Event):
+    """`notice` transient machines (or all of them) are told that they go in `warning_s` seconds."""
+
+    kind: ClassVar[str] = "notice"
+    notice: Count
+    warning_s: Annotated[float, Field(gt=0)] = 120.0
+
+    def after(self, fleet: Fleet, most: int) -> Fleet:
+        return without(fleet, self.notice, self, "notice")
+
+    def __str__(self) -> str:
+        return f"{self.when}: notice {self.notice}, {self.warning_s:g} s ahead"
+
+
+def without(fleet: Fleet, count: int | Literal["all"], event: Event, key: str) -> Fleet:
+    """`fleet` less `count` transient machines; raises ConfigError if there are not as many."""
+    leaving = fleet.transient if count == "all" else count
+    if leaving > fleet.transient or not leaving:
+        raise ConfigError(
+            f"found {count} at {event.when}, where there are {fleet} machines; "
+            "expected no more than the transient ones there are, and at least one",
+            key=(key,),
+        )
+    return replace(fleet, transient=fleet.transient - leaving)
+
+
+class ShortNotice(Event):
+    """`short_notice` transient machines are told too late: they go before all that they hold can be moved."""
+
+    kind: ClassVar[str] = "short_notice"
+    short_notice: Count
+    warning_s: Annotated[float, Field(ge=0)] = 0.0
+
+    def after(self, fleet: Fleet, most: int) -> Fleet:
+        return without(fleet, self.short_notice, self, "short_notice")
+
+    def __str__(self) -> str:
+        return f"{self.when}: notice {self.short_notice}, {self.warning_s:g} s ahead"
+
+
+class Kill(Event):
+    """`kill` transient machines die without a word."""
+
+    kind: ClassVar[str] = "kill"
+    kill: Annotated[int, Field(ge=1)] = 1
+
+    def after(self, fleet: Fleet, most: int) -> Fleet:
+        return without(fleet, self.kill, self, "kill")
+
+    def __str__(self) -> str:
+        return f"{self.when}: kill {self.kill}"
+
+
+class KillMany(Event):
+    """`kill_many` transient machines (or all of them) die at once, as a whole allocation does."""
+
+    kind: ClassVar[str] = "kill_many"
+    kill_many: Count
+
+    def after(self, fleet: Fleet, most: int) -> Fleet:
+        return without(fleet, self.kill_many, self, "kill_many")
+
+    def __str__(self) -> str:
+        return f"{self.when}: kill {self.kill_many}"
+
+
+class KillReliable(Event):
+    """`kill_reliable` reliable machines die without a word; at least one must stay."""
+
+    kind: ClassVar[str] = "kill_reliable"
+    kill_reliable: Annotated[int, Field(ge=1)] = 1
+
+    def after(self, fleet: Fleet, most: int) -> Fleet:
+        if self.kill_reliable >= fleet.reliable:
+            raise ConfigError(
+                f"found {self.kill_reliable} at {self.when}, where there are {fleet} machines; "
+                "expected that at least one reliable machine stays",
+                key=("kill_reliable",),
+            )
+        return replace(fleet, reliable=fleet.reliable - self.kill_reliable)
+
+    def __str__(self) -> str:
+        return f"{self.when}: kill_reliable {self.kill_reliable}"
+
+
+class _Passing(Event):
+    """A fault that passes: the machines are members again afterwards."""
+
+    seconds: Annotated[float, Field(gt=0)]
+
+    @property
+    def count(self) -> int:
+        """How many machines it strikes."""
+        found: int = getattr(self, self.kind)
+        return found
+
+    def after(self, fleet: Fleet, most: int) -> Fleet:
+        without(fleet, self.count, self, self.kind)
+        return fleet
+
+    def __str__(self) -> str:
+        return f"{self.when}: {self.kind} {self.count}, {self.seconds:g} s"
+
+
+class Freeze(_Passing):
+    """`freeze` transient machines stand still for `seconds`, with their connections open."""
+
+    kind: ClassVar[str] = "freeze"
+    freeze: Annotated[int, Field(ge=1)] = 1
+
+
+class Cut(_Passing):
+    """`cut` transient machines run on, but no message gets through for `seconds`."""
+
+    kind: ClassVar[str] = "cut"
+    cut: Annotated[int, Field(ge=1)] = 1
+
+
+class Slow(_Passing):
+    """`slow` transient machines compute `factor` times slower for `seconds`."""
+
+    kind: ClassVar[str] = "slow"
+    slow: Annotated[int, Field(ge=1)] = 1
+    factor: Annotated[float, Field(gt=1)] = 10.0
+
+
+class DiskFull(Event):
+    """For `seconds` no checkpoint can be written."""
+
+    kind: ClassVar[str] = "disk_full"
+    disk_full: Literal[True] = True
+    seconds: Annotated[float, Field(gt=0)]
+
+    def after(self, fleet: Fleet, most: int) -> Fleet:
+        return fleet
+
+    def __str__(self) -> str:
+        return f"{self.when}: disk_full, {self.seconds:g} s"
+
+
+class KillController(Event):
+    """The controller's process dies; Ray starts another."""
+
+    kind: ClassVar[str] = "kill_controller"
+    kill_controller: Literal[True] = True
+
+    def after(self, fleet: Fleet, most: int) -> Fleet:
+        return fleet
+
+    def __str__(self) -> str:
+        return f"{self.when}: kill_controller"
+
+
+KINDS: tuple[type[Event], ...] = (
+    Join,
+    Notice,
+    ShortNotice,
+    Kill,
+    KillMany,
+    KillReliable,
+    Freeze,
+    Cut,
+    Slow,
+    DiskFull,
+    KillController,
+)
+
+
+def _event(value: Any) -> Any:
+    if isinstance(value, Event):
+        return value
+    kinds = {kind.kind: kind for kind in KINDS}
+    if not isinstance(value, dict):
+        raise ConfigError(f"found {show(value)}, expected a mapping such as {{at_clock: 3, join: 2}}")
+    found = [kind for name, kind in kinds.items() if name in value]
+    if len(found) > 1:
+        raise ConfigError(f"found {show(value)}, expected exactly one of {', '.join(kinds)}")
+    if not found:
+        unknown = [name for name in value if name not in Event.model_fields]
+        for name in unknown:
+            if (near := nearest(name, kinds)).startswith("did you mean"):
+                raise ConfigError(f"unknown key, {near}", key=(name,))
+        raise ConfigError(f"found {show(value)}, expected at_clock and exactly one of {', '.join(kinds)}")
+    return validate(found[0], value)
+
+
+# Strict for what is inside; YAML knows lists only, so the tuple itself is converted.
+AnyEvent = (
+    Join
+    | Notice
+    | ShortNotice
+    | Kill
+    | KillMany
+    | KillReliable
+    | Freeze
+    | Cut
+    | Slow
+    | DiskFull
+    | KillController
+)
+Plan = Annotated[tuple[Annotated[AnyEvent, BeforeValidator(_event)], ...], Field(strict=False)]
+
+
+def fleets(plan: Sequence[Event], start: Fleet, most: int, clocks: int) -> list[Fleet]:
+    """The machines at the start and after each event, in the order the events happen.
+
+    Raises ConfigError with the event's place in `plan`: one that removes more than there are, joins above
+    `most`, or comes at or after the last clock.
+    """
+    history = [start]
+    for index, event in in_order(plan):
+        if event.at_clock is not None and event.at_clock >= clocks:
+            raise ConfigError(
+                f"found {show(event.at_clock)}, expected a clock before the last one (clocks = {clocks})",
+                key=("plan", index, "at_clock"),
+            )
+        try:
+            history.append(event.after(history[-1], most))
+        except ConfigError as error:
+            raise ConfigError(error.detail, key=("plan", index, *error.key)) from None
+    return history
+
+
+def in_order(plan: Sequence[Event]) -> list[tuple[int, Event]]:
+    """`(place in the plan, event)` by clock, then by time; events of one clock keep the plan's order."""
+    return sorted(
+        enumerate(plan),
+        key=lambda item: (item[1].at_clock is None, item[1].at_clock or 0, item[1].at_s or 0.0),
+    )

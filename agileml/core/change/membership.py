@@ -1,0 +1,139 @@
+"""Which machines there are, who is alive, and who may hold things. Time is an argument."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from agileml.core.protocol.events import Measured
+from agileml.core.protocol.messages import Status
+from agileml.core.protocol.tier import Tier
+from agileml.core.stage.placement import Machines
+
+
+@dataclass
+class Member:
+    """A machine as the controller knows it."""
+
+    name: str
+    tier: Tier
+    allocation: str
+    admitted: bool
+    heard_s: float
+    status: Status | None = None
+    ready_since_s: float | None = None
+    deadline_s: float | None = None  # of its notice
+    is_gone: bool = False  # its process is dead: it never comes back under this name
+    is_silent: bool = False  # missed its heartbeats: it may come back
+    is_released: bool = False
+    measured: tuple[Measured, Measured] | None = None  # its first report and the newest
+
+    def measure(self, report: Measured) -> None:
+        """It says what it has counted so far."""
+        self.measured = (report if self.measured is None else self.measured[0], report)
+
+    @property
+    def computing(self) -> float | None:
+        """The share of its time in which its worker computed; None: not known yet."""
+        if self.measured is None or self.measured[1].at_s <= self.measured[0].at_s:
+            return None
+        first, newest = self.measured
+        return min(1.0, (newest.compute_s - first.compute_s) / (newest.at_s - first.at_s))
+
+    @property
+    def is_alive(self) -> bool:
+        return not (self.is_gone or self.is_silent or self.is_released)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the view it works under."""
+        return self.status.epoch if self.status else 0
+
+
+@dataclass
+class Membership:
+    """All machines ever heard of, in the order in which they came."""
+
+    timeout_s: float
+    nodes: dict[str, Member] = field(default_factory=dict)
+    checked_s: float = 0.0  # when we looked last
+    awake_since_s: float = 0.0  # no gap between two looks since then: silence before it may be our own
+
+    def up(self, node: str, tier: Tier, allocation: str, admitted: bool, now_s: float) -> None:
+        """A machine came. Being told twice changes nothing."""
+        if node not in self.nodes:
+            self.nodes[node] = Member(node, tier, allocation, admitted, heard_s=now_s)
+
+    def heard(self, node: str, now_s: float) -> Member | None:
+        """A machine gave a sign of life: None if it is unknown, gone or released."""
+        member = self.nodes.get(node)
+        if member is None or member.is_gone or member.is_released:
+            return None
+        member.heard_s = now_s
+        member.is_silent = False
+        return member
+
+    def check(self, now_s: float) -> list[Member]:
+        """Machines that have just been silent for too long.
+
+        Whoever slept himself (no check for a third of the timeout) gives everyone a fresh deadline first.
+        """
+        slept = now_s - self.checked_s > self.timeout_s / 3
+        self.checked_s = now_s
+        if slept:
+            self.awake_since_s = now_s
+            for member in self.nodes.values():
+                member.heard_s = max(member.heard_s, now_s)
+            return []
+        found = [m for m in self.nodes.values() if m.is_alive and now_s - m.heard_s > self.timeout_s]
+        for member in found:
+            member.is_silent = True
+        return found
+
+    def is_alive(self, node: str) -> bool:
+        """True for a machine that is known and there."""
+        return node in self.nodes and self.nodes[node].is_alive
+
+    def epoch(self, node: str) -> int:
+        """The epoch of the view a machine works under; 0 when that is not known."""
+        return self.nodes[node].epoch if node in self.nodes else 0
+
+    def alive(self) -> list[Member]:
+        """Machines that are there, members or not."""
+        return [member for member in self.nodes.values() if member.is_alive]
+
+    def may_hold(self, member: Member) -> bool:
+        """True for a machine that is admitted, alive and stays."""
+        return member.is_alive and member.admitted and member.deadline_s is None
+
+    def machines(self, also: frozenset[str]) -> Machines:
+        """Who may hold things after a change: ready machines and those in `also` (the members)."""
+        return self._by_tier(
+            member
+            for member in self.nodes.values()
+            if self.may_hold(member) and (member.ready_since_s is not None or member.name in also)
+        )
+
+    def with_machine(self, extra: Member) -> Machines:
+        """As `expected`, with `extra` even if it is not admitted yet."""
+        return self._by_tier(m for m in self.nodes.values() if self.may_hold(m) or m is extra)
+
+    @staticmethod
+    def _by_tier(members: Iterable[Member]) -> Machines:
+        chosen = list(members)
+        return Machines(
+            tuple(m.name for m in chosen if m.tier is Tier.RELIABLE),
+            tuple(m.name for m in chosen if m.tier is Tier.TRANSIENT),
+        )
+
+    def expected(self) -> Machines:
+        """As `machines`, with those that are still loading."""
+        return self.machines(frozenset(self.nodes))
+
+    def waiting(self) -> dict[Tier, list[str]]:
+        """Machines that are ready but not admitted, by tier."""
+        found: dict[Tier, list[str]] = {tier: [] for tier in Tier}
+        for member in self.alive():
+            if not member.admitted and member.deadline_s is None and member.ready_since_s is not None:
+                found[member.tier].append(member.name)
+        return found

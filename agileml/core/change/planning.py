@@ -1,0 +1,332 @@
+"""The plan of one change of members: what counts as true, what is still open, what must be copied from where.
+
+Pure and without memory: the durable view, the promises of all live nodes and the machines that may hold things go
+in; the next view and the fetches that make it true come out. PROTOCOL: CHANGE, steps 3 and 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from agileml.core.change import replicas
+from agileml.core.cuts.checkpoint import Checkpoint
+from agileml.core.protocol.exchange import Exchange
+from agileml.core.protocol.job import Job
+from agileml.core.protocol.messages import Fetch, Kind, Promise, Role, ShardState, Source
+from agileml.core.protocol.view import NOBODY, CutId, View
+from agileml.core.stage.placement import Machines, Placement, StageRule, moves, place
+from straggler.coverage import Units, aligned_subtrees, ranges, union
+
+
+@dataclass(frozen=True)
+class Change:
+    """A view that becomes true once every fetch is answered: (node, what it must get)."""
+
+    view: View
+    fetches: tuple[tuple[str, Fetch], ...]
+    rolled_back: bool
+    reason: str
+
+    @property
+    def committed(self) -> CutId:
+        """The committed cut after the change: the same as before, unless everyone goes back to a checkpoint."""
+        return self.view.committed
+
+
+class LostError(Exception):
+    """Something that the run needs is nowhere any more. The sentence says what."""
+
+
+def plan_change(
+    job: Job,
+    rule: StageRule,
+    epoch: int,
+    view: View | None,
+    committed: CutId,
+    promises: Mapping[str, Promise],
+    machines: Machines,
+    finishing: Sequence[str] = (),
+    checkpoint: Checkpoint | None = None,
+) -> Change:
+    """The change to the nearest arrangement on these machines. Raises `LostError`.
+
+    `finishing` are machines that will go, but have the time to end what they compute for clocks that are begun.
+    `checkpoint` is what everyone goes back to when machines have lost even the committed cut; None: the start.
+    """
+    if not machines.reliable:
+        raise LostError("no reliable machine is left")
+    placement = _place(job, rule, view, machines)
+    holders = _holders(promises)
+    start = _start(job, epoch, view, committed, promises, _nearest(holders, placement), checkpoint)
+    backups = _plan_backups(epoch, start, holders, placement)
+    states, sources, rolled_back = start.states, start.sources, start.rolled_back
+    base = min(state.version for state in states.values())
+    share = _share(job, placement)
+    members = machines.reliable + machines.transient
+    before = None if rolled_back else view
+    dealt = _open(job, before, states, base, share, (*members, *finishing))
+    at_work = {node for _, bundles in dealt for node, _ in bundles}
+    new_view = View(
+        epoch=epoch,
+        stage=placement.stage,
+        members=(*members, *(node for node in finishing if node in at_work)),
+        owner=placement.owner,
+        backup=placement.backup,
+        share=share,
+        previous=placement.previous,
+        base=base,
+        open=dealt,
+        timeline=epoch if view is None or rolled_back else view.timeline,
+        committed=start.committed,
+    )
+    if job.exchange is Exchange.ALLREDUCE:
+        live = replicas.fetches(epoch, new_view.group, start.committed, sources, start.replicas)
+    else:
+        live = [
+            (node, Fetch(epoch, p, Role.OWNER, start.committed, sources[p]))
+            for p, node in enumerate(placement.owner)
+        ]
+    reason = f"{placement.reason}; {start.reason}"
+    if view is not None:
+        reason += f"; {moves(view.owner, placement.owner)} partitions move"
+    return Change(new_view, (*live, *backups), rolled_back, reason)
+
+
+@dataclass(frozen=True)
+class _Start:
+    """Where every partition goes on from: its state, where that is, and what is committed then."""
+
+    states: Mapping[int, ShardState]
+    sources: Mapping[int, Source]
+    committed: CutId
+    rolled_back: bool
+    reason: str
+    stored: Source | None = None  # everything comes from a checkpoint, or is the start
+    replicas: Mapping[int, Sequence[str]] = field(default_factory=dict)  # all that have what `sources` name
+    is_cut: bool = False  # what `sources` name is the committed cut
+
+
+def _start(
+    job: Job,
+    epoch: int,
+    view: View | None,
+    committed: CutId,
+    promises: Mapping[str, Promise],
+    holders: Holders,
+    checkpoint: Checkpoint | None,
+) -> _Start:
+    if view is None:
+        return _from_store(job, epoch, checkpoint, "first view", rolled_back=False)
+    if job.exchange is Exchange.ALLREDUCE:
+        found = replicas.newest(view, promises, committed)
+    else:
+        found = {p: (state, [view.owner[p]]) for p, state in _authoritative(view, promises).items()}
+    frozen = {p: state for p, (state, _) in found.items()}
+    has = {p: nodes for p, (_, nodes) in found.items()}
+    lost = sorted(set(range(job.layout.partitions)) - set(frozen))
+    if not lost:
+        sources = {p: Source(Kind.SHARD, nodes[0]) for p, nodes in has.items()}
+        kept = _Start(frozen, sources, committed, rolled_back=False, reason="nothing lost", replicas=has)
+        return _with_backups(job, epoch, kept, holders)
+    why = f"partitions {lost} are lost with their owners"
+    if committed.clock == 0:
+        return _from_store(job, epoch, None, f"{why}: back to the start", rolled_back=True)
+    gone = [p for p in range(job.layout.partitions) if p not in holders]
+    if gone:
+        to = f"the checkpoint at clock {checkpoint.name.clock}" if checkpoint else "the start"
+        why = f"partitions {gone} are lost with their owners and backups: back to {to}"
+        return _from_store(job, epoch, checkpoint, why, rolled_back=True)
+    states, sources = {}, {}
+    for partition in range(job.layout.partitions):
+        kind, node, states[partition] = holders[partition][0]
+        sources[partition] = Source(kind, node)
+    why += f": back to clock {committed.clock}"
+    return _Start(states, sources, committed, rolled_back=True, reason=why)
+
+
+def _with_backups(job: Job, epoch: int, start: _Start, holders: Holders) -> _Start:
+    """The replicas that live become the committed cut where a part of the one before is with no machine any more."""
+    versions = {state.version for state in start.states.values()}
+    is_whole = all(p in holders for p in start.states)
+    if job.exchange is Exchange.SERVERS or is_whole or not start.committed.clock or len(versions) > 1:
+        return start  # where replicas are within a clock, the next cut makes it good
+    (version,) = versions
+    reason = f"nothing lost but backups, made again at clock {version}"
+    return replace(start, committed=CutId(version, epoch), reason=reason, is_cut=True)
+
+
+def _from_store(
+    job: Job, epoch: int, checkpoint: Checkpoint | None, reason: str, *, rolled_back: bool
+) -> _Start:
+    partitions = range(job.layout.partitions)
+    if checkpoint is None:
+        initial = Source(Kind.INITIAL, NOBODY)
+        states = {p: ShardState(0, ()) for p in partitions}
+        return _Start(
+            states, dict.fromkeys(partitions, initial), CutId(0, epoch), rolled_back, reason, initial
+        )
+    name = checkpoint.name
+    saved = Source(Kind.CHECKPOINT, NOBODY, name)
+    states = {p: ShardState(name.clock, checkpoint.counted[p]) for p in partitions}
+    # A name of its own: cuts of the time line that is given up must not be taken for it.
+    again = CutId(name.clock, epoch)
+    return _Start(states, dict.fromkeys(partitions, saved), again, rolled_back, reason, saved)
+
+
+def _place(job: Job, rule: StageRule, view: View | None, machines: Machines) -> Placement:
+    nobody = (NOBODY,) * job.layout.partitions
+    if view is None:
+        no_slices = (NOBODY,) * job.slices
+        return place(machines, rule, nobody, nobody, no_slices, no_slices)
+    return place(machines, rule, view.owner, view.backup, _worker_of_slice(job, view), view.previous)
+
+
+def _worker_of_slice(job: Job, view: View) -> tuple[str, ...]:
+    workers = [NOBODY] * job.slices
+    for node, units in view.share:
+        for start, stop in ranges(units):
+            workers[start // job.parts : stop // job.parts] = [node] * ((stop - start) // job.parts)
+    return tuple(workers)
+
+
+def _share(job: Job, placement: Placement) -> tuple[tuple[str, Units], ...]:
+    units: dict[str, Units] = {}
+    for index, node in enumerate(placement.worker):
+        units[node] = units.get(node, 0) | job.units_of_slice(index)
+    return tuple(units.items())
+
+
+def _authoritative(view: View, promises: Mapping[str, Promise]) -> dict[int, ShardState]:
+    """The frozen shards of the durable view, by partition: only its owner's copy counts."""
+    found = {}
+    for partition, owner in enumerate(view.owner):
+        promise = promises.get(owner)
+        for p, state in promise.shards if promise else ():
+            if p == partition:
+                found[partition] = state
+    return found
+
+
+Holders = Mapping[int, Sequence[tuple[Kind, str, ShardState]]]
+
+
+def _holders(promises: Mapping[str, Promise]) -> Holders:
+    """By partition, who has its part of the committed cut; owners' own copies before backups."""
+    found: dict[int, list[tuple[Kind, str, ShardState]]] = {}
+    for kind in (Kind.OWN_CUT, Kind.BACKUP):
+        for node, promise in promises.items():
+            for partition, state in promise.own_cuts if kind is Kind.OWN_CUT else promise.backups:
+                found.setdefault(partition, []).append((kind, node, state))
+    return found
+
+
+def _nearest(holders: Holders, placement: Placement) -> Holders:
+    """The same, with a partition's new owner first: what it has itself need not travel."""
+    return {p: sorted(have, key=lambda held: held[1] != placement.owner[p]) for p, have in holders.items()}
+
+
+def _plan_backups(
+    epoch: int, start: _Start, holders: Holders, placement: Placement
+) -> list[tuple[str, Fetch]]:
+    """Fetches for backups that do not have their part of the committed cut yet.
+
+    A part that no machine has any more is the shard itself where that is at the cut's clock, as it is when the run ends
+    with this cut. Otherwise it is left out: the next cut makes it good.
+    """
+    fetches: list[tuple[str, Fetch]] = []
+    if start.committed.clock == 0:
+        return fetches
+    for partition, node in enumerate(placement.backup):
+        if start.stored is not None:
+            fetches.append((node, Fetch(epoch, partition, Role.BACKUP, start.committed, start.stored)))
+            continue
+        if start.is_cut:
+            source = replicas.nearest(node, start.sources[partition], start.replicas.get(partition, ()))
+            fetches.append((node, Fetch(epoch, partition, Role.BACKUP, start.committed, source)))
+            continue
+        have = holders.get(partition, ())
+        if have and not any(kind is Kind.BACKUP and holder == node for kind, holder, _ in have):
+            kind, holder, _ = have[-1]  # a backup rather than an owner, which has more to do
+            source = Source(kind, holder)
+            fetches.append((node, Fetch(epoch, partition, Role.BACKUP, start.committed, source)))
+        elif not have and start.states[partition].version == start.committed.clock:
+            source = start.sources[partition]
+            fetches.append((node, Fetch(epoch, partition, Role.BACKUP, start.committed, source)))
+    return fetches
+
+
+def _open(
+    job: Job,
+    view: View | None,
+    states: Mapping[int, ShardState],
+    base: int,
+    share: Sequence[tuple[str, Units]],
+    members: Sequence[str],
+) -> tuple[tuple[int, tuple[tuple[str, Units], ...]], ...]:
+    """Deal exactly what some partition still lacks of every clock that is begun.
+
+    Bundles that wait in any shard keep their boundaries and are re-done whole. Of the rest, members that stay go on
+    with the bundles they had, which they may be computing, and the others are dealt by the new share.
+    """
+    pending = [(state.version, dict(state.pending)) for state in states.values()]
+    begun = {clock for _, waiting in pending for clock in waiting}
+    if view is not None:
+        begun |= {clock for clock in view.open_at if clock >= base}
+        begun.add(base)
+    dealt = []
+    for clock in sorted(clock for clock in begun if base <= clock < job.clocks):
+        counted = [
+            (job.all_units if version > clock else union(waiting.get(clock, ())))
+            for version, waiting in pending
+        ]
+        lacking = union(job.all_units & ~units for units in counted)
+        waiting_here = sorted({b for _, waiting in pending for b in waiting.get(clock, ())})
+        dealt.append((clock, _deal(job, view, clock, lacking, waiting_here, share, members)))
+    return tuple(dealt)
+
+
+def _deal(
+    job: Job,
+    view: View | None,
+    clock: int,
+    lacking: Units,
+    waiting: Sequence[Units],
+    share: Sequence[tuple[str, Units]],
+    members: Sequence[str],
+) -> tuple[tuple[str, Units], ...]:
+    had = _assignments(job, view, clock) if view is not None else []
+    stays = set(members)
+    had_by = {bundle: node for node, bundle in had if node in stays}
+    workers = [node for node, _ in share]
+    load = dict.fromkeys(workers, 0)
+    dealt: list[tuple[str, Units]] = []
+
+    def give(node: str, bundle: Units) -> None:
+        load[node] = load.get(node, 0) + bundle.bit_count()
+        dealt.append((node, bundle))
+
+    free = lacking & ~union(waiting)
+    for bundle, node in had_by.items():
+        if bundle & ~free == 0:
+            give(node, bundle)
+            free &= ~bundle
+    for node, units in share:
+        left = units & free
+        for bundle in aligned_subtrees(left) if job.deterministic else [left] * bool(left):
+            give(node, bundle)
+    for bundle in waiting:
+        if bundle & lacking:
+            give(had_by.get(bundle) or min(workers, key=lambda node: load[node]), bundle)
+    return tuple(dealt)
+
+
+def _assignments(job: Job, view: View, clock: int) -> list[tuple[str, Units]]:
+    """(worker, bundle) of a clock under a view."""
+    if (dealt := view.open_at.get(clock)) is not None:
+        return list(dealt)
+    return [
+        (node, bundle)
+        for node, units in view.share
+        for bundle in (aligned_subtrees(units) if job.deterministic else [units])
+    ]

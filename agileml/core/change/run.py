@@ -1,0 +1,78 @@
+"""How far a change under way is: claimed, prepared, installed. A new epoch starts over; nothing was destroyed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+
+from agileml.core.change.membership import Membership
+from agileml.core.change.planning import Change
+from agileml.core.protocol.messages import Fetch, Installed, Promise, Role
+from agileml.core.protocol.tier import Tier
+from agileml.core.protocol.view import NOBODY
+
+
+class Phase(Enum):
+    """The steps of a change. CLAIM and COMMIT end when their record is durable."""
+
+    CLAIM = "claim"
+    PREPARE = "prepare"
+    INSTALL = "install"
+    COMMIT = "commit"
+
+
+@dataclass
+class ChangeRun:
+    """One attempt at a change, under one epoch."""
+
+    epoch: int
+    trigger: str
+    started_s: float
+    phase: Phase = Phase.CLAIM
+    change: Change | None = None
+    promises: dict[str, Promise] = field(default_factory=dict)
+    installing_since_s: float = 0.0
+    waiting_since_s: float | None = None  # for a silent machine that has what is needed
+    _installed: set[tuple[str, int, Role]] = field(default_factory=set)
+    _asked: set[str] = field(default_factory=set)
+
+    def unasked(self, nodes: Iterable[str]) -> list[str]:
+        """Those of `nodes` that were not asked for a promise yet. From now on they count as asked."""
+        found = [node for node in nodes if node not in self._asked]
+        self._asked.update(found)
+        return found
+
+    def promise(self, node: str, message: Promise) -> None:
+        """A node froze its shards."""
+        if self.phase is Phase.PREPARE and message.epoch == self.epoch:
+            self.promises[node] = message
+
+    def installed(self, node: str, message: Installed) -> None:
+        """A node is ready to be what the change makes of it."""
+        if self.phase is Phase.INSTALL and message.epoch == self.epoch:
+            self._installed.add((node, message.partition, message.role))
+
+    def unpromised(self, nodes: Iterable[str]) -> list[str]:
+        """Those of `nodes` that have not promised yet."""
+        return [node for node in nodes if node not in self.promises]
+
+    def outstanding(self) -> Iterator[tuple[str, Fetch]]:
+        """Fetches that are not answered yet."""
+        assert self.change is not None
+        for node, fetch in self.change.fetches:
+            if (node, fetch.partition, fetch.role) not in self._installed:
+                yield node, fetch
+
+    def is_good(self, members: Membership) -> bool:
+        """False when a machine that the change still counts on died or got a notice since it was planned."""
+        assert self.change is not None
+        # Who gave all that was asked of it may go.
+        sources = {fetch.source.node for _, fetch in self.outstanding()} - {NOBODY}
+        counted_on = self.change.view.members
+        if not all(members.is_alive(node) for node in {*counted_on, *sources}):
+            return False
+        holders = self.change.view.holders
+        leaving = [n for n in counted_on if n in holders and members.nodes[n].deadline_s is not None]
+        reliable = [node for node in counted_on if members.nodes[node].tier is Tier.RELIABLE]
+        return not leaving or leaving == reliable  # reliable machines stay until there is another

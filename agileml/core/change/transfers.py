@@ -1,0 +1,99 @@
+"""What a change copies from machine to machine, in bytes, as far as it is known before."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from agileml.application import Update
+from agileml.core.change.planning import Change
+from agileml.core.protocol.job import Job
+from agileml.core.protocol.messages import Fetch, Kind, Promise, Role, ShardState
+from agileml.core.protocol.view import NOBODY
+from straggler.coverage import aligned_subtrees, union
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """So many bytes from one machine to another."""
+
+    source: str
+    to: str
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class ShardSize:
+    """Bytes of a partition: its dense and its sparse tables with optimizer state; of its dense tables one sum."""
+
+    dense: int
+    sparse: int
+    dense_sum: int
+
+    @property
+    def cut(self) -> int:
+        """A whole cut."""
+        return self.dense + self.sparse
+
+
+def shard_size(job: Job, partition: int) -> ShardSize:
+    """The size of a partition of a job."""
+    found = {False: 0, True: 0}
+    one_sum = 0
+    for index, table in enumerate(job.layout.tables):
+        start, stop = job.layout.range_of(index, partition)
+        block = (stop - start) * (table.columns if table.sparse else 1) * np.dtype(table.dtype).itemsize
+        found[table.sparse] += block * (1 + job.optimizer.slots * (table.update is Update.GRADIENT))
+        one_sum += block * (not table.sparse)
+    return ShardSize(found[False], found[True], one_sum)
+
+
+def transfers(
+    job: Job, change: Change, promises: Mapping[str, Promise], part_bytes: Mapping[int, int]
+) -> list[Transfer]:
+    """What the fetches of a change bring from other machines. `part_bytes`: of each partition's part of the newest
+    cut, which is about as much as changed since: all that goes of sparse tables to a machine that has that cut."""
+    found = []
+    for node, fetch in change.fetches:
+        source = fetch.source.node
+        if source not in (NOBODY, node):
+            found.append(Transfer(source, node, _size_bytes(job, node, fetch, promises, part_bytes)))
+    return found
+
+
+def _size_bytes(
+    job: Job, node: str, fetch: Fetch, promises: Mapping[str, Promise], part_bytes: Mapping[int, int]
+) -> int:
+    partition = fetch.partition
+    size = shard_size(job, partition)
+    if fetch.source.kind is not Kind.SHARD or fetch.role is Role.BACKUP:
+        return size.cut
+    state = dict(promises[fetch.source.node].shards).get(partition, ShardState(0, ()))
+    has_cut = node in promises and partition in dict(promises[node].backups)
+    sparse = min(size.sparse, part_bytes.get(partition, size.sparse)) if has_cut else size.sparse
+    return size.dense + sparse + _sums(job, state) * size.dense_sum
+
+
+def _sums(job: Job, state: ShardState) -> int:
+    """Arrays of the dense tables that go beside the newest version: the sums that wait, or before the first of them
+    the version before."""
+    if job.consistency.applies_on_arrival:
+        return 0
+    waiting = 0
+    for _, bundles in state.pending:
+        waiting += len(aligned_subtrees(union(bundles))) if job.deterministic else 1
+    has_previous = state.version > 0 and state.version not in dict(state.pending)
+    return waiting + (has_previous and job.consistency.keeps_previous)
+
+
+def through(moved: Sequence[Transfer]) -> dict[str, int]:
+    """By machine, the bytes of its busier direction."""
+    sent: Counter[str] = Counter()
+    received: Counter[str] = Counter()
+    for transfer in moved:
+        sent[transfer.source] += transfer.size_bytes
+        received[transfer.to] += transfer.size_bytes
+    return {node: max(sent[node], received[node]) for node in sorted({*sent, *received})}

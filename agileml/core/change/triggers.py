@@ -1,0 +1,68 @@
+"""Why the arrangement must change, if it must: the difference between the durable view and what there is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from agileml.core.change.membership import Member, Membership
+from agileml.core.protocol.tier import Tier
+from agileml.core.protocol.view import NOBODY, View
+from agileml.core.stage.placement import StageRule, place
+from straggler.coverage import Units
+
+
+def why_start(members: Membership, expected: int) -> str | None:
+    """The reason for the first view: everybody who is expected came (some may have died since) and is ready."""
+    machines = members.machines(frozenset())
+    is_ready = machines == members.expected() and bool(machines.reliable)
+    return "start" if is_ready and len(members.nodes) >= expected else None
+
+
+def why_change(
+    view: View, members: Membership, rule: StageRule, now_s: float, join_wait_s: float, completed: int
+) -> str | None:
+    """The reason for another view, the most urgent first: failure, notice, join, stage.
+
+    `completed` clocks are done: a machine that only ends its part of an open clock stays until then.
+    """
+    dead = [node for node in view.members if not members.is_alive(node)]
+    if dead:
+        return f"failure of {', '.join(dead)}"
+    going = [node for node in view.members if not members.may_hold(members.nodes[node])]
+    gone = frozenset(going)
+    stays = [node for node in view.members if node not in gone]
+    leaving = [node for node in going if node in view.holders or view.last_open(node) < completed]
+    reliable = sum(members.nodes[node].tier is Tier.RELIABLE for node in stays)
+    if leaving and reliable:  # the last reliable machine stays until there is another
+        return f"notice for {', '.join(leaving)}"
+    machines = members.machines(view.member_set)
+    joining = [node for node in machines.reliable + machines.transient if node not in view.member_set]
+    if joining and _may_join(view, members, joining, now_s, join_wait_s):
+        return f"join of {', '.join(joining)}"
+    if reliable:
+        stage, why = rule.stage(reliable, len(stays) - reliable)
+        if stage != view.stage:
+            return f"stage {stage}: {why}"
+    return None
+
+
+def _may_join(
+    view: View, members: Membership, joining: Sequence[str], now_s: float, join_wait_s: float
+) -> bool:
+    """Machines that come together join together, unless one of them is late."""
+    expected = members.expected()
+    known = {*view.members, *joining}
+    if all(node in known for node in expected.reliable + expected.transient):
+        return True
+    since_s = min(members.nodes[node].ready_since_s or 0.0 for node in joining)
+    return now_s - since_s >= join_wait_s
+
+
+def slices_for(member: Member, members: Membership, rule: StageRule, slices: int) -> Units:
+    """What a machine would work on, as a set of slices, if everyone who is expected were a member."""
+    machines = members.with_machine(member)
+    if not machines.reliable:
+        return 0
+    nobody, one = (NOBODY,) * slices, (NOBODY,)
+    worker = place(machines, rule, one, one, nobody, nobody).worker
+    return sum(1 << index for index, node in enumerate(worker) if node == member.name)

@@ -1,0 +1,48 @@
+"""Updates that leave while the rest is still being computed: a partition's share goes as soon as it is final.
+
+Backward reaches the last layers first. With one dense table the elements of a partition are final when backward is
+through the layers that lie in it; pushing, adding and applying them overlaps with the rest of backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from agileml.application import Array
+from agileml.core.parameters.fold import Contribution
+from agileml.core.parameters.layout import Dense, Layout
+
+Emit = Callable[[int, Contribution], None]
+
+
+def can_stream(layout: Layout) -> bool:
+    """True for jobs of one dense table: with more, a partition is final only when all its blocks are."""
+    return len(layout.tables) == 1 and not layout.tables[0].sparse
+
+
+class Stream:
+    """Hands out partitions as ranges of the table become final. Partition 0 waits: the loss goes with it."""
+
+    def __init__(self, layout: Layout, emit: Emit) -> None:
+        assert can_stream(layout)
+        self._layout = layout
+        self._emit = emit
+        self._missing = [stop - start for start, stop in map(self._range, range(layout.partitions))]
+        self.emitted: set[int] = set()
+
+    def _range(self, partition: int) -> tuple[int, int]:
+        return self._layout.range_of(0, partition)
+
+    def ready(self, table: str, values: Array, start: int, stop: int) -> None:
+        """Elements start .. stop - 1 of the flat updates are final; ranges do not overlap."""
+        assert table == self._layout.tables[0].name, table
+        for partition in range(1, self._layout.partitions):
+            first, last = self._range(partition)
+            within = min(stop, last) - max(start, first)
+            if within <= 0:
+                continue
+            self._missing[partition] -= within
+            assert self._missing[partition] >= 0, (partition, start, stop)
+            if self._missing[partition] == 0:
+                self.emitted.add(partition)
+                self._emit(partition, Contribution((Dense(values[first:last]),)))

@@ -1,0 +1,305 @@
+"""Computing units: what the compute thread of a worker and the sequential run have in common.
+
+    reads = work.reads(clock, bundles)            # which rows to pull, by partition
+    inputs = work.assemble(reads, pulled)         # the pulled blocks as whole tables
+    contributions = work.compute(inputs, bundle)  # one per partition, for each bundle
+
+Unit u of a clock is part u % parts of slice u // parts. A bundle is a set of units; in a deterministic job it is an
+aligned subtree, and its sum is taken along the tree of `fold`.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from agileml.application import Application, Array, InputError, Unit
+from agileml.core.compute.contract import ContractError, checked_reads, checked_updates
+from agileml.core.compute.streaming import Emit, Stream, can_stream
+from agileml.core.parameters.arena import joined
+from agileml.core.parameters.fold import Contribution, running_sum, tree_sum
+from agileml.core.parameters.layout import Block, Dense, Layout, Sparse
+from straggler.coverage import Units, members, show, union
+
+Rows = Mapping[str, Array]  # ascending row numbers of each sparse table
+
+
+class UnitError(Exception):
+    """User code failed. `place` is the unit, `problem` one sentence, `trace` the traceback ("" if it did not raise)."""
+
+    def __init__(self, place: str, problem: str, trace: str = "") -> None:
+        super().__init__(place, problem, trace)
+        self.place, self.problem, self.trace = place, problem, trace
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.problem}" + (f"\n{self.trace}" if self.trace else "")
+
+
+@dataclass(frozen=True)
+class Reads:
+    """What some units of a clock read. `by_partition[p]` has local rows per table, None for a whole dense block."""
+
+    clock: int
+    by_unit: Mapping[int, Rows]
+    rows: Rows  # the union over the units
+    by_partition: tuple[tuple[Array | None, ...], ...]
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The parameters that some units of a clock read: whole dense tables, the rows `reads.rows` of sparse ones.
+
+    Read-only, and valid until the next `assemble` of the same Work.
+    """
+
+    reads: Reads
+    tables: Mapping[str, Array]
+
+
+class Work:
+    """The units of an application that this process can compute: those of the slices it has loaded."""
+
+    def __init__(
+        self, application: Application, layout: Layout, parts: int = 1, *, deterministic: bool = True
+    ) -> None:
+        self.application = application
+        self.layout = layout
+        self.parts = parts
+        self.deterministic = deterministic
+        self._items: dict[int, Any] = {}
+        self._streams: bool = can_stream(layout)
+        self._wholes: dict[str, Array] = {}  # a buffer for each dense table, against page faults
+
+    @property
+    def may_stream(self) -> bool:
+        """False once it is known that contributions come all at once."""
+        return self._streams
+
+    @property
+    def units(self) -> int:
+        """Units of one clock."""
+        return self.application.settings.slices * self.parts
+
+    @property
+    def loaded(self) -> frozenset[int]:
+        """The slices whose items are here."""
+        return frozenset(self._items)
+
+    def load(self, slices: Iterable[int]) -> None:
+        """Load what is not there yet. Raises InputError (bad data) or UnitError (anything else)."""
+        for index in slices:
+            if index not in self._items:
+                with _blamed(f"loading slice {index}"):
+                    self._items[index] = self.application.load(index)
+
+    def drop(self, slices: Iterable[int]) -> None:
+        """Forget the items of these slices."""
+        for index in slices:
+            self._items.pop(index, None)
+
+    def unit(self, clock: int, number: int) -> Unit:
+        """Unit `number` of a clock."""
+        return Unit(clock, number // self.parts, number % self.parts, self.parts)
+
+    def reads(self, clock: int, bundles: Iterable[Units]) -> Reads:
+        """What the units of the bundles read. Raises UnitError."""
+        numbers = list(members(union(bundles)))
+        by_unit = {number: self._reads_of(self.unit(clock, number)) for number in numbers}
+        rows = self._union(list(by_unit.values()))
+        return Reads(clock, by_unit, rows, tuple(self.layout.rows_by_partition(rows)))
+
+    def assemble(self, reads: Reads, pulled: Sequence[Sequence[Array]]) -> Inputs:
+        """Put together what was pulled: `pulled[p]` are partition p's blocks, the rows that were asked for."""
+        tables = {}
+        for index, table in enumerate(self.layout.tables):
+            pieces = [blocks[index] for blocks in pulled]
+            if len(pieces) == 1:
+                whole = pieces[0].view()
+            elif table.sparse:
+                whole = np.concatenate(pieces)
+            elif (found := joined(pieces)) is not None:  # all of it is on this machine already
+                whole = found
+            else:
+                whole = self._whole(index)
+                for partition, piece in enumerate(pieces):
+                    start, stop = self.layout.range_of(index, partition)
+                    if not _is_same(whole[start:stop], piece):  # it may have come right to its place
+                        whole[start:stop] = piece
+            tables[table.name] = _read_only(whole.reshape(-1, table.columns))
+            assert len(tables[table.name]) == (len(reads.rows[table.name]) if table.sparse else table.rows)
+        return Inputs(reads, tables)
+
+    def room(self, table: int, partition: int) -> Array | None:
+        """Where a partition's block of a dense table will lie in the next inputs, while nothing is computed: who puts
+        it there himself saves a copy. None: `assemble` takes it as it is."""
+        if self.layout.partitions == 1 or self.layout.tables[table].sparse:
+            return None
+        start, stop = self.layout.range_of(table, partition)
+        return self._whole(table)[start:stop]
+
+    def _whole(self, index: int) -> Array:
+        table = self.layout.tables[index]
+        if table.name not in self._wholes:
+            self._wholes[table.name] = np.empty(table.rows * table.columns, table.dtype)
+        return self._wholes[table.name]
+
+    def compute(self, inputs: Inputs, bundle: Units) -> list[Contribution]:
+        """The summed updates of a bundle, per partition; loss and examples are in partition 0's. Raises UnitError."""
+        found: dict[int, Contribution] = {}
+        self.stream(inputs, bundle, found.__setitem__)
+        return [found[partition] for partition in range(self.layout.partitions)]
+
+    def stream(self, inputs: Inputs, bundle: Units, emit: Emit) -> None:
+        """As `compute`, handing out each partition's contribution once, as soon as it is final. Raises UnitError."""
+        stream = self._streamed(inputs, bundle, emit)
+        if stream is None:
+            for partition, contribution in enumerate(self._split(self._total(inputs, bundle))):
+                emit(partition, contribution)
+
+    def _streamed(self, inputs: Inputs, bundle: Units, emit: Emit) -> Stream | None:
+        """Let the application stream; None when it does not, or when the sum has more than one term."""
+        numbers = list(members(bundle))
+        if self._streams is False or (self.deterministic and len(numbers) > 1):
+            return None
+        stream = Stream(self.layout, emit)
+        units = [self.unit(inputs.reads.clock, number) for number in numbers]
+        items = [self._items[unit.slice] for unit in units]
+        with _blamed(f"clock {inputs.reads.clock}, units {show(bundle)}"):
+            updates = self.application.process_streaming(units, items, inputs.tables, stream.ready)
+            if updates is None:
+                self._streams = False
+                return None
+            checked = checked_updates("process_streaming", self.layout.tables, {}, updates)
+        for partition, contribution in enumerate(self._split(self._contribution({}, checked))):
+            if partition not in stream.emitted:
+                emit(partition, contribution)
+        return stream
+
+    def _total(self, inputs: Inputs, bundle: Units) -> Contribution:
+        numbers = list(members(bundle))
+        if self.deterministic:
+            return tree_sum(self._compute_unit(inputs, number) for number in numbers)
+        at_once = self._compute_many(inputs, bundle) if len(numbers) > 1 else None
+        return at_once or running_sum(self._compute_unit(inputs, number) for number in numbers)
+
+    def _reads_of(self, unit: Unit) -> Rows:
+        items = self._items[unit.slice]
+        with _blamed(_place(unit)):
+            found = self.application.reads(unit, items)
+            return checked_reads(self.layout.tables, found)
+
+    def _union(self, rows: Sequence[Rows]) -> Rows:
+        return {
+            table.name: _union_of_rows([found[table.name] for found in rows], table.rows)
+            for table in self.layout.tables
+            if table.sparse
+        }
+
+    def _parameters(self, inputs: Inputs, rows: Rows) -> dict[str, Array]:
+        """The inputs with `rows` of the sparse tables only."""
+        tables = dict(inputs.tables)
+        for table in self.layout.tables:
+            if not table.sparse:
+                continue
+            wanted, there = rows[table.name], inputs.reads.rows[table.name]
+            if len(wanted) < len(there):
+                at = wanted if len(there) == table.rows else np.searchsorted(there, wanted)
+                tables[table.name] = _read_only(tables[table.name].take(at, axis=0))
+        return tables
+
+    def _compute_unit(self, inputs: Inputs, number: int) -> Contribution:
+        unit = self.unit(inputs.reads.clock, number)
+        rows = inputs.reads.by_unit[number]
+        items, parameters = self._items[unit.slice], self._parameters(inputs, rows)
+        with _blamed(_place(unit)):
+            updates = self.application.process(unit, items, parameters)
+            return self._contribution(rows, checked_updates("process", self.layout.tables, rows, updates))
+
+    def _compute_many(self, inputs: Inputs, bundle: Units) -> Contribution | None:
+        clock = inputs.reads.clock
+        numbers = list(members(bundle))
+        units = [self.unit(clock, number) for number in numbers]
+        rows = inputs.reads.rows
+        if len(numbers) < len(inputs.reads.by_unit):
+            rows = self._union([inputs.reads.by_unit[number] for number in numbers])
+        items = [self._items[unit.slice] for unit in units]
+        parameters = self._parameters(inputs, rows)
+        with _blamed(f"clock {clock}, units {show(bundle)}"):
+            updates = self.application.process_many(units, items, rows, parameters)
+            if updates is None:
+                return None
+            return self._contribution(
+                rows, checked_updates("process_many", self.layout.tables, rows, updates)
+            )
+
+    def _contribution(self, rows: Rows, updates: tuple[dict[str, Array], float, int]) -> Contribution:
+        """The updates of whole tables, not yet cut into partitions: the sum of cuts is the cut of the sum."""
+        arrays, loss, examples = updates
+        blocks: list[Block | None] = []
+        for table in self.layout.tables:
+            values = arrays.get(table.name)
+            if values is None or values.size == 0:
+                blocks.append(None)
+            elif table.sparse:
+                blocks.append(Sparse(rows[table.name].astype(np.int32, copy=False), values))
+            else:
+                blocks.append(Dense(values.reshape(-1)))
+        return Contribution(tuple(blocks), loss, examples)
+
+    def _split(self, total: Contribution) -> list[Contribution]:
+        updates, rows = {}, {}
+        for table, block in zip(self.layout.tables, total.blocks, strict=True):
+            if block is not None:
+                updates[table.name] = block.values
+            if isinstance(block, Sparse):
+                rows[table.name] = block.rows
+        split = self.layout.split_updates(updates, rows)
+        first = Contribution(split[0], total.loss, total.examples)
+        return [first, *(Contribution(blocks) for blocks in split[1:])]
+
+
+def _union_of_rows(rows: Sequence[Array], most: int) -> Array:
+    """The ascending union of ascending row lists of a table of `most` rows."""
+    if len(rows) == 1:
+        return rows[0]
+    together = np.concatenate(rows) if rows else np.empty(0, np.int64)
+    if together.size < most // 64:
+        return np.unique(together)
+    # Marking is linear; it beats sorting unless the table is far larger than what is read.
+    marks = np.zeros(most, bool)
+    marks[together] = True
+    return np.flatnonzero(marks)
+
+
+def _is_same(one: Array, other: Array) -> bool:
+    """True when both are the same memory."""
+    place, size = one.__array_interface__["data"][0], one.nbytes
+    return bool(other.__array_interface__["data"][0] == place and other.nbytes == size)
+
+
+def _read_only(array: Array) -> Array:
+    array.flags.writeable = False
+    return array
+
+
+def _place(unit: Unit) -> str:
+    return f"clock {unit.clock}, slice {unit.slice}, part {unit.part}"
+
+
+@contextmanager
+def _blamed(place: str) -> Iterator[None]:
+    """Turn what user code raises into a UnitError of that place; bad input passes as it is."""
+    try:
+        yield
+    except (InputError, UnitError):
+        raise
+    except ContractError as error:
+        raise UnitError(place, str(error)) from None
+    except (Exception, SystemExit) as error:  # sys.exit() in user code must say where as well
+        problem = f"{type(error).__name__}: {error}"
+        raise UnitError(place, problem, traceback.format_exc()) from error

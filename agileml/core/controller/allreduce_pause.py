@@ -1,0 +1,89 @@
+"""With `exchange: allreduce`, a change that can wait waits until the group has stopped between two clocks.
+
+Sums under way would be lost with the group. So a join, a notice or another stage asks the group to pause, which it
+agrees on with the sums themselves, and begins when everybody has: no clock is done again. A machine's death does not
+wait, nor does a notice with no time for that.
+"""
+
+from __future__ import annotations
+
+from agileml.core.controller.control import Control
+from agileml.core.protocol.commands import HaltKind
+from agileml.core.protocol.exchange import Exchange
+from agileml.core.protocol.messages import GroupFailed, Pause
+from agileml.core.protocol.view import View
+
+SHORT_S = 0.5  # of a notice: too short to wait, whatever a clock takes
+MOST_FAILURES = 5  # of groups, one after the other without a clock in between
+
+
+class Pausing:
+    """Whether a change may begin, and what groups that cannot add up lead to."""
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
+        self._asked: tuple[int, str] | None = None  # the epoch that is to pause, and why
+        self._broken: tuple[int, str] | None = None  # the epoch whose group failed, and why
+        self._failures: list[int] = []  # clocks done at each failure, since one was done
+
+    def settle(self, trigger: str | None) -> str | None:
+        """What a change is to begin for now, if for anything."""
+        control, view = self._control, self._control.view
+        if control.job.exchange is not Exchange.ALLREDUCE or view is None or control.is_restarted:
+            return trigger
+        if self._broken and self._broken[0] == view.epoch:
+            return trigger or self._broken[1]
+        if self._asked and self._asked[0] == view.epoch:
+            trigger = trigger or self._asked[1]  # who has paused goes on only after a change
+        if trigger is None or self._is_urgent(view) or self._has_stopped(view):
+            return trigger
+        if self._asked is None or self._asked[0] != view.epoch:
+            self._asked = (view.epoch, trigger)
+            self.resend()
+        return None
+
+    def _is_urgent(self, view: View) -> bool:
+        """True when somebody is dead, or will be before a clock ends."""
+        members, control = self._control.members, self._control
+        if not all(members.is_alive(node) for node in view.group):
+            return True
+        time_s = max(SHORT_S, 2 * (control.log.clock_s or 0.0))
+        deadlines_s = [members.nodes[node].deadline_s for node in view.group]
+        return any(at_s is not None and at_s - control.now_s < time_s for at_s in deadlines_s)
+
+    def _has_stopped(self, view: View) -> bool:
+        """True when everybody has paused, or has done all that may be done."""
+        control = self._control
+        statuses = [control.members.nodes[node].status for node in view.group]
+        there = [status for status in statuses if status is not None and status.epoch == view.epoch]
+        if len(there) < len(statuses):
+            return False
+        versions = [version for status in there for _, version in status.versions]
+        at_limit = bool(versions) and min(versions) >= control.limit
+        return at_limit or all(status.is_paused for status in there)
+
+    def resend(self) -> None:
+        """Ask again whoever has not paused."""
+        control, view = self._control, self._control.view
+        if view is None or self._asked is None or self._asked[0] != view.epoch:
+            return
+        for node in view.group:
+            status = control.members.nodes[node].status
+            if status is None or not (status.is_paused and status.epoch == view.epoch):
+                control.send(node, Pause(view.epoch))
+
+    def failed(self, node: str, message: GroupFailed) -> None:
+        """A group cannot add up any more: a change makes another."""
+        control = self._control
+        if self._broken and self._broken[0] == message.epoch:
+            return
+        self._broken = (message.epoch, f"the all-reduce failed at {node}")
+        control.note("exchange_failed", machines=[node], epoch=message.epoch, reason=message.reason)
+        self._failures = [done for done in self._failures if done >= control.completed]
+        self._failures.append(control.completed)
+        if len(self._failures) >= MOST_FAILURES:
+            control.halt(
+                HaltKind.LOST,
+                f"the machines could not add up by all-reduce {MOST_FAILURES} times in a row, last at {node}: "
+                f"{message.reason}",
+            )

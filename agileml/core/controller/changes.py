@@ -1,0 +1,262 @@
+"""The controller's part in a change: claim, prepare, install, commit, announce. PROTOCOL: CHANGE.
+
+`change.py` plans one, `change_run.py` knows how far it is; here they meet the machines and the record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from agileml.core.change.planning import Change, LostError, plan_change
+from agileml.core.change.run import ChangeRun, Phase
+from agileml.core.change.silence import awaited
+from agileml.core.change.triggers import why_change, why_start
+from agileml.core.controller.allreduce_pause import Pausing
+from agileml.core.controller.control import Control
+from agileml.core.controller.cut_keeper import Keeping
+from agileml.core.controller.notices import Leaving
+from agileml.core.protocol.commands import HaltKind
+from agileml.core.protocol.exchange import Exchange
+from agileml.core.protocol.messages import Installed, Prepare, Promise
+from agileml.core.protocol.record import Record
+from agileml.core.protocol.tier import Tier
+from agileml.core.stage.placement import Machines
+
+
+class Changing:
+    """Starts a change when the arrangement must become another, and drives it to its end."""
+
+    def __init__(self, control: Control, keeping: Keeping) -> None:
+        self._control = control
+        self._keeping = keeping
+        self.pausing = Pausing(control)
+        self._leaving = Leaving(control, keeping)
+        self._listen_until_s: float | None = None
+
+    # -- before ---------------------------------------------------------------------------------------------
+
+    def is_listening(self) -> bool:
+        """True after a restart until every member of the view was heard, is gone, or did not speak for long enough."""
+        control = self._control
+        if not control.is_restarted:
+            return False
+        assert control.view is not None
+        if self._listen_until_s is None:
+            self._listen_until_s = control.now_s + control.settings.restart_wait_s
+        nodes = control.members.nodes
+        known = [n for n in control.view.members if n in nodes and (nodes[n].status or nodes[n].is_gone)]
+        return len(known) < len(control.view.members) and control.now_s < self._listen_until_s
+
+    def begin(self) -> bool:
+        """Claim the next epoch if the arrangement must change."""
+        trigger = self.pausing.settle(self._trigger())
+        next_epoch = self._control.record.claimed + 1
+        if trigger is not None and self._leaving.waits(
+            lambda promises: self._plan_from(next_epoch, promises)
+        ):
+            trigger = None
+        if trigger is not None:
+            self._claim(trigger)
+        return trigger is not None
+
+    def _trigger(self) -> str | None:
+        """Why the arrangement must change, if it must."""
+        control, settings = self._control, self._control.settings
+        if control.view is None:
+            return why_start(control.members, settings.expected)
+        if control.is_restarted:
+            return "restart of the controller"
+        return why_change(
+            control.view,
+            control.members,
+            control.rule,
+            control.now_s,
+            settings.join_wait_s,
+            control.completed,
+        )
+
+    def _claim(self, trigger: str) -> None:
+        control = self._control
+        epoch = control.record.claimed + 1
+        control.running = ChangeRun(epoch, trigger, control.now_s)
+        control.persist(replace(control.record, claimed=epoch))
+
+    # -- under way ------------------------------------------------------------------------------------------
+
+    def claimed(self) -> None:
+        """The claim is durable: everybody promises, see `drive`."""
+        running = self._control.running
+        assert running is not None
+        running.phase = Phase.PREPARE
+
+    def promised(self, node: str, message: Promise) -> None:
+        """A node froze its shards."""
+        if (running := self._control.running) is not None:
+            running.promise(node, message)
+
+    def installed(self, node: str, message: Installed) -> None:
+        """A node is ready to be what the change makes of it."""
+        if (running := self._control.running) is not None:
+            running.installed(node, message)
+
+    def drive(self, running: ChangeRun) -> None:
+        """Go on as far as what has come allows."""
+        control = self._control
+        alive = [member.name for member in control.members.alive()]
+        if running.phase is Phase.PREPARE:
+            for node in running.unasked(alive):  # also who appears meanwhile
+                self._prepare(running, node)
+            if not running.unpromised(alive):
+                self._install(running)
+        if running.phase is Phase.INSTALL and not control.is_halted:
+            assert running.change is not None
+            if not running.is_good(control.members):
+                self._claim(running.trigger)
+            elif not any(running.outstanding()):
+                running.phase = Phase.COMMIT
+                change = running.change
+                self._leaving.copied(change, running.promises, running.installing_since_s)
+                control.persist(replace(control.record, view=change.view, committed=change.committed))
+
+    def _install(self, running: ChangeRun) -> None:
+        control, view = self._control, self._control.view
+        try:
+            change = self._plan(running)
+        except LostError as error:
+            if not self._waits_for_silent(running, str(error)):
+                limit_s = control.settings.silent_limit_s
+                waited = (
+                    f" and none came back within {limit_s:g} s" if running.waiting_since_s is not None else ""
+                )
+                control.halt(HaltKind.LOST, f"{error}{waited}")
+            return
+        is_given_up = view is not None and change.committed != control.record.committed
+        is_worse = is_given_up and change.rolled_back and bool(control.record.committed.clock)
+        if is_worse and self._waits_for_silent(running, change.reason):
+            return
+        running.change = change
+        running.phase = Phase.INSTALL
+        running.installing_since_s = control.now_s
+        for node, fetch in change.fetches:
+            control.send(node, fetch)
+
+    def _plan(self, running: ChangeRun) -> Change:
+        """The change that the promises allow, and the time that leavers have. Raises LostError."""
+        alive = {member.name for member in self._control.members.alive()}
+        promises = {node: promise for node, promise in running.promises.items() if node in alive}
+        return self._leaving.choose(lambda some: self._plan_from(running.epoch, some), promises)
+
+    def _plan_from(self, epoch: int, promises: Mapping[str, Promise]) -> Change:
+        """The change that these promises allow. Raises LostError."""
+        control = self._control
+        return plan_change(
+            control.job,
+            control.rule,
+            epoch,
+            control.view,
+            control.record.committed,
+            promises,
+            self._machines(),
+            self._finishing(),
+            self._keeping.newest,
+        )
+
+    def _machines(self) -> Machines:
+        """Who may hold things after the change."""
+        members, view = self._control.members, self._control.view
+        machines = members.machines(view.member_set if view else frozenset())
+        if machines.reliable or view is None:
+            return machines
+        # A reliable machine that is told to go stays until there is another, and one that has not loaded its
+        # slices yet can hold parameters all the same.
+        there = [m for m in members.alive() if m.tier is Tier.RELIABLE and m.admitted]
+        best = [m for m in there if m.deadline_s is None] or there
+        return replace(machines, reliable=tuple(m.name for m in best))
+
+    def _finishing(self) -> list[str]:
+        """Members that must go but have time for the clock that they compute, where that pays for another change."""
+        control = self._control
+        clock_s = control.log.clock_s
+        if control.view is None or clock_s is None or control.job.exchange is Exchange.ALLREDUCE:
+            return []  # (by all-reduce the change has waited for the clock's end)
+        return [
+            node
+            for node in control.view.members
+            if control.members.is_alive(node)
+            and (deadline_s := control.members.nodes[node].deadline_s) is not None
+            and deadline_s - control.now_s > 2 * clock_s
+            and self._computes_s(node, clock_s) >= control.settings.worth_finishing_s
+        ]
+
+    def _computes_s(self, node: str, clock_s: float) -> float:
+        """Seconds that a machine computes in a clock; all of it, as long as nothing is known."""
+        share = self._control.members.nodes[node].computing
+        return clock_s if share is None else share * clock_s
+
+    def _waits_for_silent(self, running: ChangeRun, reason: str) -> bool:
+        """Something is nowhere among the machines that answer. One that is only silent may still bring it back."""
+        control, limit_s = self._control, self._control.settings.silent_limit_s
+        is_first = running.waiting_since_s is None
+        since_s = control.now_s if running.waiting_since_s is None else running.waiting_since_s
+        names = awaited(control.members, control.view, since_s, limit_s)
+        if names and is_first:
+            running.waiting_since_s = since_s
+            control.note("waiting", machines=list(names), reason=reason, limit_s=limit_s)
+        elif not names and not is_first:
+            control.note("gave_up", waited_s=control.now_s - since_s, reason=reason)
+        return bool(names)
+
+    def _prepare(self, running: ChangeRun, node: str) -> None:
+        control = self._control
+        tag = control.view.epoch if control.view else 0
+        control.send(node, Prepare(running.epoch, tag, control.record.committed))
+
+    def resend(self, running: ChangeRun) -> None:
+        """What has not been answered."""
+        if running.phase is Phase.PREPARE:
+            for node in running.unpromised(member.name for member in self._control.members.alive()):
+                self._prepare(running, node)
+        elif running.phase is Phase.INSTALL:
+            for node, fetch in running.outstanding():
+                self._control.send(node, fetch)
+
+    # -- after ----------------------------------------------------------------------------------------------
+
+    def committed(self, before: Record) -> None:
+        """The view is durable: tell everybody, and the log."""
+        control = self._control
+        running, view = control.running, control.view
+        assert running is not None
+        assert running.change is not None
+        assert view is not None
+        known = max(control.versions.values(), default=0)
+        completed = min(control.versions.get(p, 0) for p in range(control.job.layout.partitions))
+        control.running = None
+        control.is_restarted = False
+        control.versions = {}
+        self._keeping.begin_epoch()
+        is_back = running.change.rolled_back or completed > view.base
+        redone = control.log.roll_back(known, view.base) if is_back else 0
+        old = before.view.member_set if before.view else frozenset()
+        if joined := [node for node in view.members if node not in old]:
+            control.note("join", machines=joined, tiers=[control.tier(node).value for node in joined])
+        tiers = [control.tier(node) for node in view.members]
+        control.note(
+            "view",
+            epoch=view.epoch,
+            stage=view.stage,
+            reliable=tiers.count(Tier.RELIABLE),
+            transient=tiers.count(Tier.TRANSIENT),
+            owners=sorted(set(view.owner)),
+            workers=view.workers(),
+            base=view.base,
+            redone=redone,
+            rolled_back=running.change.rolled_back,
+            reason=f"{running.trigger}: {running.change.reason}",
+        )
+        seconds = control.now_s - running.started_s
+        control.note("change", epoch=view.epoch, trigger=running.trigger, seconds=seconds)
+        for member in control.members.alive():
+            control.announce_to(member.name)
+        self._keeping.send_save()  # other machines may have the parts now

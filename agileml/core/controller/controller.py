@@ -1,0 +1,408 @@
+"""The elasticity controller: events in, commands out. It holds nothing that cannot be asked again but one record.
+
+up -> admitted -> ready -> MEMBER -> notice -> (change) -> released
+                              |                              ^
+                              +-> dead ----------------------+
+
+A change, for whatever reason (join, notice, failure, other stage, restart of the controller):
+
+CLAIM --durable--> PREPARE --all live nodes promised--> INSTALL --all installed--> COMMIT --durable--> announce
+  ^                   |                                    |                          |
+  +-------------------+---- a death or a notice: the next epoch starts over -----------+ (then the next change)
+
+Stage 1: ParamServs on reliable machines, workers on all.
+Stage 2: ActivePSs on transient machines, BackupPSs on reliable ones, workers on all.
+Stage 3: as 2, but no workers on reliable machines.
+Stages 1 -> 2: actives get the shards, reliable machines keep their committed cut as backups. 2 -> 1: actives
+hand over what they have, the open clock included. 2 <-> 3: only work moves. All are the same change with another
+placement (thesis 4.2; PROTOCOL: CHANGE).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from agileml.core.change.membership import Member
+from agileml.core.change.triggers import slices_for
+from agileml.core.controller.changes import Changing
+from agileml.core.controller.control import Control, ControllerSettings
+from agileml.core.controller.cut_keeper import Keeping
+from agileml.core.controller.planned_events import Playing
+from agileml.core.controller.progress_log import ProgressLog
+from agileml.core.controller.stage_chooser import Watching
+from agileml.core.cuts.checkpoint import Checkpoint
+from agileml.core.protocol.commands import ControllerCommand, Finished, HaltKind, Released
+from agileml.core.protocol.events import (
+    Admit,
+    ControllerEvent,
+    Measured,
+    NodeDown,
+    NodeLost,
+    NodeSeen,
+    NodeUp,
+    Notice,
+    NoticeCancelled,
+    Persisted,
+    Received,
+    Sealed,
+    SealFailed,
+    Stop,
+    Superseded,
+    Tick,
+)
+from agileml.core.protocol.job import Job
+from agileml.core.protocol.messages import (
+    Failure,
+    GroupFailed,
+    Heard,
+    Installed,
+    Limit,
+    Load,
+    Message,
+    Missed,
+    Promise,
+    Release,
+    Saved,
+    SaveFailed,
+    Status,
+    Stored,
+)
+from agileml.core.protocol.plan import PlannedEvent
+from agileml.core.protocol.record import Record
+from agileml.core.protocol.tier import Tier
+from agileml.core.protocol.view import View
+
+__all__ = ["Controller", "ControllerSettings"]
+
+
+class Controller:
+    """One controller process.
+
+    `record` is the newest durable record there was (None: the run is new), `checkpoint` the newest whole one (a new
+    run goes on from it).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        job: Job,
+        settings: ControllerSettings,
+        plan: Sequence[PlannedEvent] = (),
+        record: Record | None = None,
+        checkpoint: Checkpoint | None = None,
+    ) -> None:
+        record = record or Record(0, name)
+        log = ProgressLog(None if record.view is not None or checkpoint else 0)
+        self._control = Control(name, job, settings, plan, record, log)
+        self._keeping = Keeping(self._control, checkpoint)
+        self._changing = Changing(self._control, self._keeping)
+        self._playing = Playing(self._control)
+        self._watching = Watching(self._control, settings.auto_stage)
+        self._resend_due_s = 0.0
+        self._takeover = record.number > 0
+
+    # -- what others may ask --------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """Of this process, unique in the run."""
+        return self._control.name
+
+    @property
+    def job(self) -> Job:
+        """The rules of the run."""
+        return self._control.job
+
+    @property
+    def record(self) -> Record:
+        """What is durable."""
+        return self._control.record
+
+    @property
+    def view(self) -> View | None:
+        """The durable view."""
+        return self._control.view
+
+    @property
+    def completed(self) -> int:
+        """Clocks that every partition has applied, as far as is known."""
+        return self._control.completed
+
+    @property
+    def limit(self) -> int:
+        """Clocks >= the limit may not start yet."""
+        return self._control.limit
+
+    @property
+    def is_changing(self) -> bool:
+        """True while a change is under way."""
+        return self._control.running is not None
+
+    @property
+    def is_quiet(self) -> bool:
+        """True when no change is under way and every member works under the durable view."""
+        return self._control.is_quiet
+
+    def describe(self) -> str:
+        """What is under way, for whoever looks for a fault."""
+        control = self._control
+        return f"running={control.running} cut={self._keeping.next} writing={control.writing}"
+
+    def count_members(self) -> tuple[int, int]:
+        """(reliable, transient) members of the durable view."""
+        members = self.view.members if self.view else ()
+        nodes = self._control.members.nodes
+        transient = sum(node in nodes and nodes[node].tier is Tier.TRANSIENT for node in members)
+        return len(members) - transient, transient
+
+    # -- the entrance ---------------------------------------------------------------------------------------
+
+    def handle(self, event: ControllerEvent, now_s: float) -> list[ControllerCommand]:
+        """Something happened; what is to be done about it."""
+        control = self._control
+        control.now_s = now_s
+        if control.is_halted:
+            return []
+        match event:
+            case NodeUp():
+                admitted = event.admitted or (self.view is not None and event.node in self.view.members)
+                control.members.up(event.node, event.tier, event.allocation, admitted, now_s)
+            case NodeSeen():
+                control.members.heard(event.node, now_s)
+                return []  # of every machine all the time: the next tick looks what follows
+            case Measured():
+                if (member := control.members.heard(event.node, now_s)) is not None:
+                    member.measure(event)
+                self._watching.measured(event)
+                self._keeping.links.measured(event, now_s)
+            case NodeDown():
+                self._down(event.node, event.reason)
+            case NodeLost():
+                self._lost(event.node, event.reason)
+            case Admit():
+                self._admit(event.node)
+            case Notice():
+                self._notice(event)
+            case NoticeCancelled():
+                if (member := control.members.nodes.get(event.node)) and not member.is_released:
+                    member.deadline_s = None
+            case Received():
+                self._received(event.sender, event.message)
+            case Persisted():
+                self._persisted(event.number)
+            case Superseded():
+                control.halt(HaltKind.REPLACED, f"another controller wrote record {event.number}")
+            case Sealed():
+                self._keeping.sealed(event.name)
+            case SealFailed():
+                self._keeping.save_failed(event.name, event.reason)
+            case Stop():
+                self._stop(event)
+            case Tick():
+                self._tick()
+        self._advance()
+        out, control.out = control.out, []
+        return out
+
+    # -- machines -------------------------------------------------------------------------------------------
+
+    def _down(self, node: str, reason: str) -> None:
+        member = self._control.members.nodes.get(node)
+        if member is None or member.is_gone:
+            return
+        member.is_gone = True
+        if not member.is_released:
+            self._control.note("lost", machines=[node], reason=reason)
+
+    def _lost(self, node: str, reason: str) -> None:
+        member = self._control.members.nodes.get(node)
+        if member is not None and member.is_alive:
+            member.is_silent = True
+            self._control.note("lost", machines=[node], reason=reason)
+
+    def _admit(self, node: str) -> None:
+        member = self._control.members.nodes.get(node)
+        if member is not None and not member.admitted:
+            member.admitted = True
+
+    def _notice(self, event: Notice) -> None:
+        control = self._control
+        member = control.members.nodes.get(event.node)
+        if member is None or member.is_gone or member.is_released:
+            return  # one that is only silent may come back, and must not get work again
+        if member.deadline_s is not None and member.deadline_s <= event.deadline_s:
+            return  # told already; a sooner end takes the place of a later one
+        member.deadline_s = event.deadline_s
+        control.note("notice", machines=[event.node], warning_s=event.deadline_s - control.now_s)
+
+    def _stop(self, event: Stop) -> None:
+        control = self._control
+        if self._keeping.ending.stop(control.record.committed, event.deadline_s):
+            control.note("stopping", clock=control.completed)
+
+    def _tick(self) -> None:
+        control = self._control
+        for member in control.members.check(control.now_s):
+            reason = f"silent for {control.settings.timeout_s:g} s"
+            control.note("lost", machines=[member.name], reason=reason)
+        if control.now_s >= self._resend_due_s:
+            self._resend_due_s = control.now_s + control.settings.retry_s
+            self._resend()
+
+    # -- messages -------------------------------------------------------------------------------------------
+
+    def _received(self, sender: str, message: Message) -> None:
+        control = self._control
+        member = control.members.heard(sender, control.now_s)
+        if member is None:
+            self._send_away(sender)
+            return
+        match message:
+            case Status():
+                self._status(member, message)
+            case Promise():
+                self._changing.promised(sender, message)
+            case Installed():
+                self._changing.installed(sender, message)
+            case GroupFailed() if control.is_current(message.epoch):
+                self._changing.pausing.failed(sender, message)
+            case Stored() if control.is_current(message.epoch):
+                self._keeping.stored(message)
+            case Missed() if control.is_current(message.epoch):
+                self._keeping.missed(message)
+            case Saved():
+                self._keeping.saved(message)
+            case SaveFailed():
+                self._keeping.save_failed(message.cut, message.reason)
+            case Failure():
+                problem = f"machine {sender}: {message.problem}"
+                control.note("error", machine=sender, problem=message.problem, trace=message.trace)
+                control.halt(HaltKind.USER_CODE, problem, message.trace)
+            case _:
+                pass  # of another epoch
+
+    def _send_away(self, sender: str) -> None:
+        """One that was released and still speaks did not hear of it."""
+        member = self._control.members.nodes.get(sender)
+        if member is not None and member.is_released and not member.is_gone and self.view is not None:
+            self._control.send(sender, Release(self.view.epoch))
+
+    def _status(self, member: Member, status: Status) -> None:
+        control = self._control
+        member.status = status
+        if member.ready_since_s is None and self._is_loaded(member):
+            member.ready_since_s = control.now_s
+        if control.is_current(status.epoch):
+            for partition, version in status.versions:
+                control.versions[partition] = max(version, control.versions.get(partition, 0))
+            # Of this timeline: a late one may be of another.
+            done = list(control.log.add(status.progress))
+            if self.view is not None and member.name == self.view.owner[0] and not status.progress:
+                control.log.none_left(dict(status.versions).get(0, 0))
+            control.out.extend(done)
+            self._watching.clocks(note.fields["seconds"] for note in done)
+        if status.progress and control.log.heard is not None:
+            control.send(member.name, Heard(control.log.heard))
+        if control.running is None and control.view is not None and status.epoch < control.view.epoch:
+            control.announce_to(member.name)
+
+    def _is_loaded(self, member: Member) -> bool:
+        """A machine is ready when it has the slices it would get if it joined now."""
+        assert member.status is not None
+        control = self._control
+        wanted = slices_for(member, control.members, control.rule, control.job.slices)
+        if wanted & ~member.status.loaded:
+            control.send(member.name, Load(wanted))
+            return False
+        return True
+
+    # -- what can be done now -------------------------------------------------------------------------------
+
+    def _advance(self) -> None:
+        """Do whatever can be done now. At most one durable write is under way at a time."""
+        control = self._control
+        if control.is_halted or control.writing is not None or control.record.finished:
+            return
+        if self._takeover:
+            # The first write of a new controller is what makes the older one stop.
+            self._takeover = False
+            control.persist(replace(control.record, controller=control.name))
+            return
+        if self._changing.is_listening():
+            return
+        if control.running is not None:
+            self._changing.drive(control.running)
+            return
+        self._release_leavers()
+        self._play()
+        if control.writing is not None:
+            return
+        if self._changing.begin() or self._keeping.begin_save() or self._keeping.commit():
+            return
+        if self._watching.decide():
+            return
+        may_end = control.plan.is_over or self._keeping.ending.is_stopping
+        if self._keeping.is_done and may_end and control.is_quiet and control.has_heard_all:
+            control.persist(replace(control.record, finished=True))
+        else:
+            self._keeping.name_next()
+
+    def _play(self) -> None:
+        for action in self._playing.fire():
+            match action:
+                case Admit():
+                    self._admit(action.node)
+                case Notice():
+                    self._notice(action)
+
+    def _release_leavers(self) -> None:
+        """A machine that is told to go and holds nothing under the durable view may go."""
+        control, view = self._control, self.view
+        if view is None:
+            return
+        for member in control.members.alive():
+            if member.deadline_s is not None and member.name not in view.member_set:
+                member.is_released = True
+                control.send(member.name, Release(view.epoch))
+                control.out.append(Released(member.name))
+                control.note("released", machines=[member.name])
+
+    def _persisted(self, number: int) -> None:
+        control = self._control
+        if control.writing is None or number != control.writing.number:
+            return
+        before, control.record, control.writing = control.record, control.writing, None
+        record = control.record
+        if self._playing.struck():
+            return
+        if record.finished:
+            assert record.view is not None
+            control.out.append(Finished(record.committed.clock, record.view.backup))
+        elif record.view is not before.view:
+            started_s = control.running.started_s if control.running else control.now_s
+            self._changing.committed(before)
+            self._watching.changed(control.now_s - started_s)
+        elif record.claimed != before.claimed:
+            self._changing.claimed()
+        elif record.committed != before.committed:
+            self._keeping.committed()
+
+    def _resend(self) -> None:
+        """Everything that has not been answered."""
+        control, view = self._control, self.view
+        for member in control.members.alive():
+            if member.ready_since_s is None and member.status is not None:
+                self._is_loaded(member)
+        if control.running is not None:
+            self._changing.resend(control.running)
+            return
+        if view is None:
+            return
+        for member in control.members.alive():
+            if member.epoch < view.epoch:
+                control.announce_to(member.name)
+            else:
+                control.send(member.name, Limit(view.epoch, control.limit))
+        self._changing.pausing.resend()
+        self._keeping.resend()

@@ -1,0 +1,168 @@
+"""The controller's part in cuts and checkpoints: which is next, which is committed or saved. PROTOCOL: CUT."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from agileml.core.change.transfers import Transfer, through
+from agileml.core.controller.control import Control
+from agileml.core.cuts.checkpoint import Checkpoint, OpenSave
+from agileml.core.cuts.ending import Ending
+from agileml.core.cuts.rule import OpenCut
+from agileml.core.protocol.commands import HaltKind, Seal
+from agileml.core.protocol.messages import Missed, NameCut, Save, Saved, Stored
+from agileml.core.protocol.view import CutId
+from agileml.core.stage.link_rate import LinkRate
+
+
+class Keeping:
+    """Names cuts, commits whole ones, has them saved; one cut and one checkpoint are open at a time."""
+
+    def __init__(self, control: Control, checkpoint: Checkpoint | None) -> None:
+        self._control = control
+        self._partitions = control.job.layout.partitions
+        self._cut = OpenCut(self._partitions)
+        self._travel_s = 0.0  # of the newest committed cut
+        self.part_bytes: Mapping[int, int] = {}  # by partition, of that cut
+        self.links = LinkRate(control.settings.links)
+        self._save = OpenSave(control.settings.checkpoint_every_s, self._partitions, checkpoint)
+        self.ending = Ending(control.job.clocks)
+
+    @property
+    def newest(self) -> Checkpoint | None:
+        """The newest whole checkpoint."""
+        return self._save.newest
+
+    @property
+    def is_done(self) -> bool:
+        """True when the cut that the run ends with is committed and no checkpoint is being written."""
+        return self._is_last and self._save.cut is None
+
+    @property
+    def _is_last(self) -> bool:
+        return self.ending.is_last(self._control.record.committed, self._control.now_s)
+
+    @property
+    def next(self) -> int | None:
+        """The clock of the open cut."""
+        return self._cut.next
+
+    def begin_epoch(self) -> None:
+        """A view was written: the cut that was open under the one before is given up."""
+        self._cut = OpenCut(self._partitions)
+
+    # -- cuts -----------------------------------------------------------------------------------------------
+
+    def stored(self, message: Stored) -> None:
+        """A backup has its part of the open cut. One that is not finite ends the run, at the one before."""
+        if not message.is_finite and self._cut.is_open_at(message.clock):
+            self._control.halt(
+                HaltKind.USER_CODE,
+                f"clock {message.clock}: parameters of partition {message.partition} are not finite: the training "
+                "diverged (a lower learning rate may help)",
+            )
+            return
+        self._cut.stored(message.partition, message.clock, message.size_bytes)
+
+    def missed(self, message: Missed) -> None:
+        """An owner was past the named clock already: name a later one."""
+        if self._cut.is_open_at(message.clock):
+            self._cut.missed(message.version, self._interval(), self._control.job.clocks)
+            self.send_cut()
+
+    def commit(self) -> bool:
+        """Have the open cut written as the committed one, if it is whole."""
+        control = self._control
+        self._cut.reached(max(control.versions.values(), default=0), control.now_s)
+        if not self._cut.is_whole:
+            return False
+        self._travel_s = self._cut.travel_s(control.now_s)
+        assert control.view is not None
+        assert self._cut.next is not None
+        self.part_bytes = self._cut.part_bytes
+        if self._cut.left_s is not None:
+            view = control.view
+            moved = [Transfer(view.owner[p], view.backup[p], size) for p, size in self.part_bytes.items()]
+            self.links.arrived(
+                through([t for t in moved if t.source != t.to]), self._cut.left_s, control.now_s
+            )
+        control.persist(replace(control.record, committed=CutId(self._cut.next, control.view.epoch)))
+        return True
+
+    def arriving(self) -> tuple[int, float] | None:
+        """The clock of the cut whose parts are on their way, and in how many seconds it is likely to be whole.
+
+        It is expected to take what the one before took; once it is late, as much again as it is late.
+        """
+        if self._cut.next is None or self._cut.left_s is None:
+            return None
+        so_far_s = self._cut.travel_s(self._control.now_s)
+        return self._cut.next, 0.0 if self._cut.is_whole else abs(self._travel_s - so_far_s)
+
+    def committed(self) -> None:
+        """That record is durable: the next cut may be named."""
+        self._control.note("cut", clock=self._control.record.committed.clock, travel_s=self._travel_s)
+        self._cut.next = None
+        self.send_cut()
+
+    def name_next(self) -> None:
+        """Name the next cut, unless one is open or all is committed."""
+        control = self._control
+        committed = control.record.committed.clock
+        if control.view is None or self._cut.next is not None or self._is_last:
+            return
+        version = max([control.view.base, committed, *control.versions.values()])
+        self._cut.name(version, self._interval(), control.job.clocks)
+        self.send_cut()
+
+    def _interval(self) -> int:
+        return self._control.settings.cuts.interval(self._control.log.clock_s, self._travel_s)
+
+    def send_cut(self) -> None:
+        """Tell everybody what is committed and which cut comes next."""
+        control = self._control
+        assert control.view is not None
+        for node in control.view.members:
+            control.send(node, NameCut(control.view.epoch, control.record.committed, self._cut.next))
+
+    # -- checkpoints ----------------------------------------------------------------------------------------
+
+    def begin_save(self) -> bool:
+        """Have the committed cut saved, if that is due."""
+        control = self._control
+        committed = control.record.committed
+        if self._save.begin(committed, control.now_s, is_last=self._is_last) is None:
+            return False
+        self.send_save()
+        return True
+
+    def send_save(self) -> None:
+        """Ask the backups for what is to be saved and is not yet."""
+        control = self._control
+        assert control.view is not None
+        if self._save.cut is not None:
+            for node in sorted(set(control.view.backup)):
+                control.send(node, Save(self._save.cut))
+
+    def saved(self, message: Saved) -> None:
+        """A part is written; with the last one the checkpoint is sealed."""
+        if (parts := self._save.saved(message)) is not None:
+            self._control.out.append(Seal(message.cut, tuple(parts)))
+
+    def sealed(self, name: CutId) -> None:
+        """The checkpoint is whole."""
+        self._save.sealed(name)
+        self._control.note("checkpoint", clock=name.clock)
+
+    def save_failed(self, name: CutId, reason: str) -> None:
+        """A part or the manifest could not be written: this checkpoint is given up."""
+        if self._save.failed(name):
+            self._control.note("checkpoint_failed", clock=name.clock, reason=reason)
+
+    def resend(self) -> None:
+        """What has not been answered."""
+        control = self._control
+        if control.record.committed.clock < control.job.clocks or self._cut.next is not None:
+            self.send_cut()
+        self.send_save()

@@ -1,0 +1,172 @@
+"""The controller's part in notices: whether what a leaver holds can move in time, and what is done where it cannot.
+
+Decided once before a change is claimed, when a cut that is on its way may still arrive, and again when everybody has
+promised, with what is known exactly then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from agileml.core.change.planning import Change, LostError
+from agileml.core.change.short_notice import Arriving, Leaver, RollBack, Verdict, Way, judge, leavers
+from agileml.core.change.transfers import through, transfers
+from agileml.core.controller.control import Control
+from agileml.core.controller.cut_keeper import Keeping
+from agileml.core.protocol.exchange import Exchange
+from agileml.core.protocol.messages import Promise, ShardState
+from agileml.core.protocol.view import CutId
+
+Plan = Callable[[Mapping[str, Promise]], Change]
+
+AGAIN_S = 0.05  # between two looks while a cut is waited for
+
+
+class Leaving:
+    """Decides between moving what leavers hold and going back to the committed cut."""
+
+    def __init__(self, control: Control, keeping: Keeping) -> None:
+        self._control = control
+        self._keeping = keeping
+        self._waiting: tuple[CutId, float] | None = None  # for the cut after this one; when to look again
+        self._noted: tuple[int, Way] | None = None
+
+    def waits(self, plan: Plan) -> bool:
+        """True while a change for a notice waits for the cut that is on its way: it is what there is to go back to."""
+        control, view = self._control, self._control.view
+        arriving = self._keeping.arriving()
+        if view is None or arriving is None or control.is_restarted or not self._someone_leaves():
+            return False
+        if not all(control.members.is_alive(node) for node in view.members):
+            return False
+        committed = control.record.committed
+        if self._waiting is not None and self._waiting[0] == committed and control.now_s < self._waiting[1]:
+            return True
+        try:
+            verdict = self._judge(plan, self._promises_now())[0]
+        except LostError:
+            return False
+        is_waiting = verdict is not None and verdict.way is Way.FINISH_CUT
+        self._waiting = (committed, control.now_s + AGAIN_S) if is_waiting else None
+        return is_waiting
+
+    def choose(self, plan: Plan, promises: Mapping[str, Promise]) -> Change:
+        """The change that everybody's promises and the time that leavers have allow. Raises LostError."""
+        verdict, change = self._judge(plan, promises, is_frozen=True)
+        if verdict is None or verdict.way is not Way.ROLL_BACK:
+            return change
+        back = plan(self._without_leavers(change, promises))
+        return replace(back, reason=f"{verdict.reason}; {back.reason}")
+
+    def copied(self, change: Change, promises: Mapping[str, Promise], since_s: float) -> None:
+        """Everything that a change fetched is there: what links carry shows in it."""
+        if self._control.job.exchange is Exchange.SERVERS:
+            moved = transfers(self._control.job, change, promises, self._keeping.part_bytes)
+            self._keeping.links.arrived(through(moved), since_s, self._control.now_s)
+
+    # -- inside ---------------------------------------------------------------------------------------------
+
+    def _someone_leaves(self) -> bool:
+        nodes, view = self._control.members.nodes, self._control.view
+        assert view is not None
+        return any(node in nodes and nodes[node].deadline_s is not None for node in view.owner)
+
+    def _judge(
+        self, plan: Plan, promises: Mapping[str, Promise], *, is_frozen: bool = False
+    ) -> tuple[Verdict | None, Change]:
+        """What to do about notices, None where nothing has to be decided; and the change that moves everything."""
+        control = self._control
+        move = plan(promises)
+        rate = self._keeping.links.bytes_per_s
+        if control.view is None or move.rolled_back or control.job.exchange is not Exchange.SERVERS:
+            return None, move
+        if rate is None or not self._someone_leaves():
+            return None, move
+        moved = transfers(control.job, move, promises, self._keeping.part_bytes)
+        pressed = leavers(moved, self._left_s(move), rate)
+        if not pressed or pressed[0].chance() == 1.0:
+            return None, move
+        move_s = max(through(moved).values()) / rate
+        back = self._roll_back(plan, move, promises, rate)
+        arriving = None if is_frozen or back is None else self._arriving(back)
+        verdict = judge(pressed[0], move_s, back, arriving)
+        if is_frozen or verdict.way is Way.FINISH_CUT:
+            self._note(verdict, pressed)
+        return verdict, move
+
+    def _left_s(self, move: Change) -> dict[str, float]:
+        """Machines that hold nothing after the move because they must go, and the seconds that they have."""
+        control = self._control
+        return {
+            member.name: member.deadline_s - control.now_s
+            for member in control.members.alive()
+            if member.deadline_s is not None and member.name not in move.view.holders
+        }
+
+    def _without_leavers(self, move: Change, promises: Mapping[str, Promise]) -> dict[str, Promise]:
+        gone = self._left_s(move)
+        return {node: promise for node, promise in promises.items() if node not in gone}
+
+    def _roll_back(
+        self, plan: Plan, move: Change, promises: Mapping[str, Promise], rate: float
+    ) -> RollBack | None:
+        """What going back at once costs; None where machines that stay have not all of the committed cut."""
+        control = self._control
+        rest = self._without_leavers(move, promises)
+        try:
+            back = plan(rest)
+        except LostError:
+            return None
+        committed = control.record.committed
+        if not back.rolled_back or (committed.clock and back.committed != committed):
+            return None
+        assert control.view is not None
+        reached = max(
+            state.version
+            for node, promise in promises.items()
+            for p, state in promise.shards
+            if control.view.owner[p] == node
+        )
+        fetched = through(transfers(control.job, back, rest, self._keeping.part_bytes))
+        clocks, clock_s = reached - back.view.base, control.log.clock_s
+        redo_s = None if clock_s is None else clocks * clock_s
+        return RollBack(back.view.base, clocks, redo_s, max(fetched.values(), default=0) / rate)
+
+    def _arriving(self, back: RollBack) -> Arriving | None:
+        """The cut that is on its way, as what to go back to."""
+        found, clock_s = self._keeping.arriving(), self._control.log.clock_s
+        if found is None or clock_s is None:
+            return None
+        clock, remaining_s = found
+        clocks = back.clock + back.clocks - clock
+        return Arriving(remaining_s, RollBack(clock, clocks, clocks * clock_s, back.fetch_s))
+
+    def _promises_now(self) -> dict[str, Promise]:
+        """What members would promise now, as far as is known."""
+        control, view = self._control, self._control.view
+        assert view is not None
+        committed = ShardState(control.record.committed.clock, ())
+        found = {}
+        for node in view.members:
+            owned = view.partitions_of(node)
+            shards = tuple((p, ShardState(control.versions.get(p, view.base), ())) for p in owned)
+            backed_up = tuple((p, committed) for p, backup in enumerate(view.backup) if backup == node)
+            found[node] = Promise(0, shards, tuple((p, committed) for p in owned), backed_up)
+        return found
+
+    def _note(self, verdict: Verdict, pressed: tuple[Leaver, ...]) -> None:
+        """Say it once for each epoch that is tried."""
+        control = self._control
+        if (key := (control.record.claimed, verdict.way)) == self._noted:
+            return
+        self._noted = key
+        control.note(
+            "short_notice",
+            machines=[leaver.node for leaver in pressed],
+            way=verdict.way.value,
+            left_s=pressed[0].left_s,
+            needed_s=pressed[0].needed_s,
+            expected_s={way.value: round(s, 6) for way, s in verdict.expected_s.items()},
+            reason=verdict.reason,
+        )

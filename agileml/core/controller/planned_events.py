@@ -1,0 +1,75 @@
+"""The controller's part in the plan of a run: fire what is due, hold training at the next event's clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from agileml.core.controller.control import Control
+from agileml.core.protocol.events import Admit, Notice
+from agileml.core.protocol.messages import Limit
+from agileml.core.protocol.plan import Fault, Strike
+from agileml.core.protocol.tier import Tier
+
+
+class Playing:
+    """Fires planned events one at a time."""
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
+        self._strike_when_durable: Strike | None = None
+
+    def fire(self) -> Iterator[Admit | Notice]:
+        """What the plan wants done now. Strikes are left to the shell here."""
+        control, plan, view = self._control, self._control.plan, self._control.view
+        if view is None or control.is_restarted or plan.is_over:
+            return
+        self._settle()
+        before = control.limit
+        fired = plan.fire(control.completed, control.members.waiting(), self._staying(), control.now_s)
+        if fired is None:
+            return
+        control.note("plan", index=fired.index, event=str(fired.event), status="fired")
+        for action in fired.actions:
+            if isinstance(action, Strike):
+                self._strike(action)
+            else:
+                yield action
+        if control.limit != before:
+            for node in view.members:
+                control.send(node, Limit(view.epoch, control.limit))
+
+    def _settle(self) -> None:
+        """Say when what fired last is finished."""
+        control = self._control
+        assert control.view is not None
+        gone = [m.name for m in control.members.nodes.values() if m.is_gone]
+        done = control.plan.settle(control.view.members, gone, control.now_s, is_quiet=control.is_quiet)
+        if done is not None:
+            control.note("plan", index=done[0], event=str(done[1]), status="finished")
+
+    def _staying(self) -> dict[Tier, list[str]]:
+        """The members that may hold things, by tier."""
+        members, view = self._control.members, self._control.view
+        assert view is not None
+        stay: dict[Tier, list[str]] = {tier: [] for tier in Tier}
+        for name in view.members:
+            if (member := members.nodes.get(name)) is not None and members.may_hold(member):
+                stay[member.tier].append(name)
+        return stay
+
+    def _strike(self, strike: Strike) -> None:
+        control = self._control
+        control.note("fault", fault=strike.kind.value, machines=list(strike.nodes), seconds=strike.seconds)
+        if strike.kind is Fault.KILL_CONTROLLER:
+            # It must not strike again after the restart: that it did is durable before it does.
+            self._strike_when_durable = strike
+            control.persist(control.record)
+        else:
+            control.out.append(strike)
+
+    def struck(self) -> bool:
+        """A record is durable: strike the controller if that was waiting for it."""
+        strike, self._strike_when_durable = self._strike_when_durable, None
+        if strike is not None:
+            self._control.out.append(strike)
+        return strike is not None

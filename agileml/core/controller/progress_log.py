@@ -1,0 +1,48 @@
+"""Which clocks are known to be done, in order, and how long one takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from agileml.core.protocol.commands import Note
+from agileml.core.protocol.messages import Progress
+
+
+class ProgressLog:
+    """`heard` clocks are known; None until the first report after a restart of the controller."""
+
+    def __init__(self, heard: int | None) -> None:
+        self.heard = heard
+        self.clock_s: float | None = None  # a clock's usual duration: exponential average
+        self._last_s: float | None = None
+
+    def add(self, entries: Iterable[Progress]) -> Iterator[Note]:
+        """Take up what partition 0's owner reports; a note for each clock that is news.
+
+        The owner repeats everything that nobody said he had heard, so what is missing before his first entry was
+        told to another controller: it is not waited for.
+        """
+        for entry in entries:
+            if self.heard is not None and entry.clock < self.heard:
+                continue
+            follows = entry.clock == self.heard and self._last_s is not None
+            seconds = max(0.0, entry.at_s - self._last_s) if follows and self._last_s is not None else None
+            self.heard = entry.clock
+            if seconds is not None:
+                self.clock_s = seconds if self.clock_s is None else 0.8 * self.clock_s + 0.2 * seconds
+            self._last_s = entry.at_s
+            self.heard += 1
+            fields = {"loss": entry.loss, "examples": entry.examples, "seconds": seconds, "at_s": entry.at_s}
+            yield Note("clock", {"clock": self.heard, **fields})
+
+    def none_left(self, version: int) -> None:
+        """The owner applied the clocks < `version` and has nothing to report: another controller was told the rest."""
+        if self.heard is not None:
+            self.heard = max(self.heard, version)
+
+    def roll_back(self, known: int, base: int) -> int:
+        """Training goes on from `base` although clocks < `known` were done; returns how many are done again."""
+        reached = max(known, self.heard or 0)
+        if self.heard is not None:
+            self.heard = min(self.heard, base)
+        return max(0, reached - base)

@@ -1,0 +1,190 @@
+"""The controller's part in `stage: auto`: gather what a window of clocks took and moved, have it judged."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from statistics import fmean, median
+
+import numpy as np
+
+from agileml.core.controller.control import Control
+from agileml.core.protocol.events import Measured
+from agileml.core.protocol.exchange import Exchange
+from agileml.core.protocol.job import Job
+from agileml.core.protocol.view import NOBODY, View
+from agileml.core.stage.auto_stage import (
+    Arrangement,
+    AutoStage,
+    Decision,
+    Links,
+    Move,
+    Observed,
+    Patience,
+    predicted_s,
+    volume_now,
+)
+from agileml.core.stage.placement import Machines, Placement, place
+from agileml.core.stage.traffic import Roles
+from straggler.coverage import aligned_subtrees, members
+
+STAGES = (1, 2, 3)
+MOST_CLOCKS = 256  # of a window; more are done between two reports of a machine only if they are very short
+LEAST_CHANGE_S = 0.5  # what a change costs at least, with the clocks that find their pace again
+
+
+class Watching:
+    """Decides about the stage at the end of each window. `patience` None: never."""
+
+    def __init__(self, control: Control, patience: Patience | None) -> None:
+        self._control = control
+        self._patience = patience if control.job.exchange is Exchange.SERVERS else None
+        self._auto = AutoStage(control.rule.thresholds, patience or Patience())
+        self._links = Links()
+        self._change_s = LEAST_CHANGE_S
+        self._open(0)
+
+    def _open(self, epoch: int) -> None:
+        self._epoch = epoch
+        self._to_skip = self._auto.patience.settle
+        self._clocks_s: deque[float] = deque(maxlen=MOST_CLOCKS)
+        self._first: dict[str, Measured] = {}
+        self._last: dict[str, Measured] = {}
+
+    # -- what comes in --------------------------------------------------------------------------------------
+
+    def changed(self, seconds: float) -> None:
+        """A change is over and took so long: what was counted before says nothing any more."""
+        assert self._control.view is not None
+        self._change_s = max(LEAST_CHANGE_S, seconds)
+        self._open(self._control.view.epoch)
+
+    def clocks(self, seconds: Iterable[float | None]) -> None:
+        """Clocks are done, each after so long (None: not known)."""
+        for s in seconds:
+            if self._to_skip:
+                self._to_skip -= 1
+            elif s is not None:
+                self._clocks_s.append(s)
+
+    def measured(self, event: Measured) -> None:
+        """A machine says what it has counted so far."""
+        if self._patience is not None and not self._to_skip:
+            self._first.setdefault(event.node, event)
+            self._last[event.node] = event
+
+    # -- what comes of it -----------------------------------------------------------------------------------
+
+    def decide(self) -> bool:
+        """At the end of a window: judge it, and have other thresholds written if the stage should be another."""
+        control, view = self._control, self._control.view
+        if self._patience is None or view is None or view.epoch != self._epoch or not control.is_quiet:
+            return False
+        if len(self._clocks_s) < self._patience.clocks or not view.member_set <= self._last.keys():
+            return False
+        machines = control.members.machines(view.member_set)
+        if not machines.transient or {*machines.reliable, *machines.transient} != view.member_set:
+            return False
+        clock_s = median(self._clocks_s)
+        seen = self._observed(view, fmean(self._clocks_s), clock_s)
+        if seen is None:
+            return False
+        self._auto.meet(frozenset(machines.reliable), frozenset(machines.transient))
+        predicted = self._predicted(view, machines, seen)
+        left = control.job.clocks - control.completed
+        decision = self._auto.judge(view.stage, clock_s, predicted, left, self._change_s)
+        self._open(self._epoch)
+        self._to_skip = 0
+        return decision is not None and self._follow(decision, clock_s, predicted)
+
+    def _observed(self, view: View, mean_s: float, clock_s: float) -> Observed | None:
+        """What the machines counted, per clock; None until their reports span most of the window."""
+        window_s = mean_s * len(self._clocks_s)
+        spans = {node: self._last[node].at_s - self._first[node].at_s for node in view.members}
+        least_s = min(spans.values())
+        if least_s <= 0.0 or least_s < window_s / 2:  # (clocks of SSP may end together: a window of no time)
+            return None
+
+        def per_clock(node: str, what: str) -> float:
+            counted: float = getattr(self._last[node], what) - getattr(self._first[node], what)
+            return counted / spans[node] * mean_s
+
+        def total(what: str) -> float:
+            return sum(per_clock(node, what) for node in view.members)
+
+        compute_s = {node: min(clock_s, per_clock(node, "compute_s")) for node in view.workers()}
+        push_s = {node: per_clock(node, "push_s") for node in view.workers()}
+        return Observed(clock_s, compute_s, push_s, total("pulled"), total("pushed"), total("cut"))
+
+    def _predicted(self, view: View, machines: Machines, seen: Observed) -> dict[int, float]:
+        """Seconds of a clock in each stage."""
+        control = self._control
+        now = arrangement_of(control.job, view)
+        volume = volume_now(now, seen, self._cut_guess(seen.clock_s))
+        tiers = {node: control.tier(node) for node in view.members}
+        self._links.learn(now, seen, volume, tiers)
+        return {
+            stage: predicted_s(self._other(view, machines, stage), now, seen, volume, self._links, tiers)
+            for stage in STAGES
+        }
+
+    def _other(self, view: View, machines: Machines, stage: int) -> Arrangement:
+        job = self._control.job
+        rule = replace(self._control.rule, forced=stage)
+        placement = place(
+            machines, rule, view.owner, view.backup, workers_of_slices(job, view), view.previous
+        )
+        return arrangement(job, placement)
+
+    def _cut_guess(self, clock_s: float) -> float:
+        """Bytes of a clock's share of a cut, if cuts travelled: parameters and optimizer state, whole."""
+        control = self._control
+        tables = control.job.layout.tables
+        size = sum(table.rows * table.columns * np.dtype(table.dtype).itemsize for table in tables)
+        return size * (1 + control.job.optimizer.slots) / control.settings.cuts.interval(clock_s)
+
+    def _follow(self, decision: Decision, clock_s: float, predicted: Mapping[int, float]) -> bool:
+        control = self._control
+        control.note(
+            "stage_auto",
+            move=decision.move.value,
+            stage=decision.stage,
+            thresholds=list(decision.thresholds),
+            clock_s=clock_s,
+            predicted_s={str(stage): round(s, 6) for stage, s in predicted.items()},
+            reason=decision.reason,
+        )
+        if decision.move is Move.KEEP:
+            return False
+        control.persist(replace(control.record, thresholds=decision.thresholds))
+        return True
+
+
+# -- arrangements -------------------------------------------------------------------------------------------
+
+
+def arrangement_of(job: Job, view: View) -> Arrangement:
+    """The arrangement of a view, its open clocks aside."""
+    units = {node: units.bit_count() for node, units in view.share}
+    sums = {node: len(aligned_subtrees(units)) if job.deterministic else 1 for node, units in view.share}
+    return Arrangement(view.stage, Roles(view.owner, view.backup, sums), units)
+
+
+def arrangement(job: Job, placement: Placement) -> Arrangement:
+    """The arrangement that a placement makes."""
+    shares: dict[str, int] = {}
+    for index, node in enumerate(placement.worker):
+        shares[node] = shares.get(node, 0) | job.units_of_slice(index)
+    sums = {node: len(aligned_subtrees(units)) if job.deterministic else 1 for node, units in shares.items()}
+    units = {node: share.bit_count() for node, share in shares.items()}
+    return Arrangement(placement.stage, Roles(placement.owner, placement.backup, sums), units)
+
+
+def workers_of_slices(job: Job, view: View) -> tuple[str, ...]:
+    """By slice, who works on it under a view."""
+    workers = [NOBODY] * job.slices
+    for node, units in view.share:
+        for unit in members(units):
+            workers[unit // job.parts] = node
+    return tuple(workers)

@@ -1,0 +1,405 @@
+"""One machine of the engine: server, worker and backup behind one epoch fence.
+
+`handle` takes a message, `happened` what the shell reports, `tick` the time; all return commands. A message
+of an epoch older than the promised one is dropped, whatever its role; what a node sends to itself is handled
+at once, by reference.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from agileml.core.node.backup import Backup
+from agileml.core.node.piggyback import rides, with_next
+from agileml.core.node.reducer import Reducer
+from agileml.core.node.retry import Patience
+from agileml.core.node.server import Server, Stores
+from agileml.core.node.time_spent import Doing, TimeSpent
+from agileml.core.node.worker import Worker
+from agileml.core.protocol.commands import (
+    Begun,
+    Broken,
+    Computed,
+    Leave,
+    Loaded,
+    LoadSlices,
+    Met,
+    NodeCommand,
+    NodeEvent,
+    PartSaved,
+    Reduced,
+    SavePart,
+    Send,
+)
+from agileml.core.protocol.exchange import Exchange
+from agileml.core.protocol.job import Job
+from agileml.core.protocol.messages import (
+    CONTROLLER,
+    Ack,
+    Announce,
+    Behind,
+    Copy,
+    Cut,
+    Fetch,
+    Get,
+    Heard,
+    Installed,
+    Kind,
+    Limit,
+    Load,
+    Meet,
+    Message,
+    NameCut,
+    Params,
+    Part,
+    PartAck,
+    PartRefused,
+    Pause,
+    Prepare,
+    Promise,
+    Pull,
+    Push,
+    Release,
+    Role,
+    Save,
+    Saved,
+    SaveFailed,
+    ShardCopy,
+    Status,
+)
+from agileml.core.protocol.view import CutId, View
+
+
+@dataclass(frozen=True)
+class Timers:
+    """How often a node says how it is, and after how long it repeats what was not answered."""
+
+    status_s: float = 0.1
+    retry_s: float = 2.0
+
+
+class Node:
+    """The state of one machine."""
+
+    def __init__(self, name: str, job: Job, timers: Timers, stores: Stores) -> None:
+        self.name = name
+        self.job = job
+        self.timers = timers
+        self.promised = 0
+        self.tag = 0  # the durable view's epoch, as the last promise said
+        self.view: View | None = None
+        self.loaded = 0
+        self._out: list[NodeCommand] = []
+        self._local: deque[Message] = deque()
+        self.server = Server(name, job, self._send, stores)
+        self.worker = Worker(name, job, self._send, self._out_append)
+        self.backup = Backup(self._send)
+        self.reducer = None
+        if job.exchange is Exchange.ALLREDUCE:
+            self.reducer = Reducer(name, job, self.worker, self.server, self._send, self._out_append)
+        self._fetching: dict[tuple[int, Role], Fetch] = {}
+        self._saving: dict[int, CutId] = {}
+        self._outcomes: dict[int, Saved | SaveFailed] = {}
+        self._status_due_s = 0.0
+        self._retry_due_s = 0.0
+        self._patience = Patience(timers.retry_s)
+        self._reported_limit = -1
+        self._rides = rides(job)
+        self.spent = TimeSpent()
+
+    # -- the three entrances --------------------------------------------------------------------------------
+
+    def handle(self, sender: str, message: Message, now_s: float) -> list[NodeCommand]:
+        """A message came."""
+        self._patience.heard(sender, now_s)
+        self._dispatch(sender, message, now_s)
+        return self._flush(now_s)
+
+    def heard(self, peer: str, now_s: float) -> None:
+        """A piece of a message came: what the peer owes may be on its way."""
+        self._patience.heard(peer, now_s)
+
+    def happened(self, event: NodeEvent, now_s: float) -> list[NodeCommand]:
+        """The shell did what it was asked."""
+        match event:
+            case Begun():
+                self.worker.begun(event)
+            case Computed():
+                self.worker.computed(event)
+            case Loaded():
+                self.loaded = event.slices
+                self._status_due_s = now_s
+            case PartSaved():
+                self._send(CONTROLLER, event.outcome)
+                known = self._outcomes.get(event.outcome.partition)
+                if known is None or known.cut <= event.outcome.cut:  # the newest is asked for again
+                    self._outcomes[event.outcome.partition] = event.outcome
+            case Met() if self.reducer:
+                self.reducer.met(event)
+            case Reduced() if self.reducer:
+                was_paused = self.reducer.is_paused
+                self.reducer.reduced(event, now_s)
+                if self.reducer.is_paused and not was_paused:
+                    self._status_due_s = now_s
+            case Broken() if self.reducer:
+                self.reducer.broken(event)
+        return self._flush(now_s)
+
+    def tick(self, now_s: float) -> list[NodeCommand]:
+        """Time passed: say how we are, repeat what was not answered."""
+        if now_s >= self._retry_due_s:
+            self._retry_due_s = now_s + self.timers.retry_s / 2
+            self._repeat(now_s)
+        self.server.acknowledge(now_s)
+        return self._flush(now_s)
+
+    def _repeat(self, now_s: float) -> None:
+        """Send again what was not answered for long enough."""
+        fresh, self._out[:] = list(self._out), []
+        self.server.resend()
+        self.backup.resend()
+        if not self.is_frozen:
+            self.worker.resend()
+            if self.reducer:
+                self.reducer.resend()
+        for fetch in self._fetching.values():
+            self._ask_for(fetch)
+        self._patience.begin(now_s)
+        repeated = [
+            command for command in self._out if not isinstance(command, Send) or self._is_due(command)
+        ]
+        self._patience.end()
+        self._out[:] = fresh + repeated
+
+    def _is_due(self, command: Send) -> bool:
+        name = _name(command.message)
+        # The controller answers nothing and speaks all the time; what is large is between machines.
+        peer = None if command.to == CONTROLLER or name is command.message else command.to
+        return self._patience.is_due((command.to, name), peer)
+
+    # -- inside ---------------------------------------------------------------------------------------------
+
+    @property
+    def is_frozen(self) -> bool:
+        """True between a promise and its view."""
+        return self.view is None or self.promised != self.view.epoch
+
+    def _out_append(self, command: NodeCommand) -> None:
+        self._out.append(command)
+
+    def _send(self, to: str, message: Message) -> None:
+        if to == self.name:
+            self._local.append(message)
+        else:
+            self._out.append(Send(to, message))
+
+    def _flush(self, now_s: float) -> list[NodeCommand]:
+        while self._local:
+            self._dispatch(self.name, self._local.popleft(), now_s)
+        limit = self.server.limit
+        if self._reported_limit < limit and self.server.at_limit(self.promised):
+            # Everything that may run has run: whoever moves the limit is waiting for this.
+            self._reported_limit = limit
+            self._status_due_s = now_s
+        if (doing := self._doing()) is not self.spent.doing:
+            self.spent.turn(doing, self.worker.clock, now_s)
+        if now_s >= self._status_due_s:
+            self._status_due_s = now_s + self.timers.status_s
+            self._out.append(Send(CONTROLLER, self.status()))
+        out = with_next(self._out) if self._rides else list(self._out)
+        self._out.clear()
+        return out
+
+    def _doing(self) -> Doing:
+        """What this machine's worker spends its time with now."""
+        if (doing := self.worker.doing) is Doing.COMPUTE or self.view is None:
+            return doing
+        return Doing.FROZEN if self.is_frozen else doing
+
+    def status(self) -> Status:
+        """The heartbeat."""
+        epoch = self.view.epoch if self.view else 0
+        return Status(
+            epoch,
+            self.server.versions(self.promised),
+            self.loaded,
+            self.server.progress(self.promised),
+            self.reducer is not None and self.reducer.is_paused,
+        )
+
+    def _dispatch(self, sender: str, message: Message, now_s: float) -> None:
+        match message:
+            # Between peers: only in the promised epoch.
+            case Pull() if message.epoch == self.promised:
+                self.server.pull(sender, message)
+            case Push() if message.epoch == self.promised and self.reducer:
+                self.reducer.push(sender, message, now_s)
+            case Meet() if message.epoch == self.promised and self.reducer:
+                self.reducer.meet(message)
+            case Push() if message.epoch == self.promised:
+                self.server.push(sender, message, now_s, given=sender != self.name)
+            case Part() if message.epoch == self.promised:
+                self.backup.part(sender, message)
+            case PartAck() if message.epoch == self.promised:
+                self.server.part_acked(message)
+            case PartRefused() if message.epoch == self.promised:
+                self.server.part_refused(message)
+            case Get() if message.epoch == self.promised:
+                self._give(sender, message)
+            case Copy() if message.epoch == self.promised:
+                self._got(message)
+            # To the worker: only in the epoch it works in.
+            case Params() if not self.is_frozen and message.epoch == self.promised:
+                self.worker.params(message)
+            case Behind() if not self.is_frozen and message.epoch == self.promised:
+                self.worker.behind(message)
+            case Ack() if not self.is_frozen and message.epoch == self.promised:
+                self.worker.ack(message)
+            # From the controller.
+            case Prepare() if message.epoch >= self.promised:
+                self._prepare(message)
+            case Fetch() if message.epoch == self.promised:
+                self._fetch(message)
+            case Announce() if message.view.epoch >= self.promised:
+                self._announce(message, now_s)
+            case Limit() if message.epoch == self.promised and not self.is_frozen:
+                self.server.raise_limit(message.limit)
+            case Pause() if message.epoch == self.promised and not self.is_frozen and self.reducer:
+                self.reducer.pause()
+            case NameCut() if message.epoch == self.promised:
+                self.backup.commit(message.committed)
+                self.server.name_cut(message)
+            case Save():
+                self._save(message)
+            case Load():
+                if message.slices & ~self.loaded:
+                    self._out.append(LoadSlices(message.slices | self.loaded))
+            case Heard():
+                self.server.heard(message.clock)
+            case Release():
+                if message.epoch >= self.promised:
+                    self._out.append(Leave())
+            case _:
+                pass  # of another epoch: fenced off
+
+    def _save(self, message: Save) -> None:
+        """Have the parts of the committed cut written, each once."""
+        if self.view is None:
+            return
+        self.backup.commit(message.cut)
+        held = {partition: cut for partition, name, cut in self.backup.parts() if name == message.cut}
+        for partition in [p for p, node in enumerate(self.view.backup) if node == self.name]:
+            outcome = self._outcomes.get(partition)
+            if outcome is not None and outcome.cut == message.cut:
+                self._send(CONTROLLER, outcome)
+            elif self._saving.get(partition) == message.cut:
+                continue
+            elif partition in held:
+                self._saving[partition] = message.cut
+                self._out.append(SavePart(message.cut, partition, held[partition]))
+            else:
+                reason = (
+                    f"machine {self.name} has no part {partition} of the cut at clock {message.cut.clock}"
+                )
+                self._send(CONTROLLER, SaveFailed(message.cut, partition, reason))
+
+    def _prepare(self, message: Prepare) -> None:
+        if message.epoch > self.promised:
+            self.promised, self.tag = message.epoch, message.tag
+            self._fetching.clear()
+            if self.reducer:
+                self.reducer.prepare()
+            self.server.prepare(message)
+            self.backup.prepare(message.committed, message.tag)
+        promise = Promise(
+            self.promised, self.server.frozen(self.tag), self.server.own_cuts(self.tag), self.backup.held()
+        )
+        self._send(CONTROLLER, promise)
+
+    def _fetch(self, message: Fetch) -> None:
+        here = (
+            self.server.fetch(message, self.tag)
+            if message.role is Role.OWNER
+            else self._fetch_backup(message)
+        )
+        if not here and (message.partition, message.role) not in self._fetching:
+            self._fetching[message.partition, message.role] = message
+            self._ask_for(message)
+
+    def _fetch_backup(self, message: Fetch) -> bool:
+        if not self.backup.is_staged(message.epoch, message.partition):
+            if message.source.kind in (Kind.INITIAL, Kind.CHECKPOINT):
+                cut: Cut | None = self.server.stored_cut(message.partition, message.source)
+            elif message.source.kind is Kind.SHARD:
+                # (A replica of its own that is not named may be behind.)
+                is_mine = message.source.node == self.name
+                cut = self.server.shard_cut(message.partition, self.tag) if is_mine else None
+            else:
+                cut = self.backup.cut(message.partition) or self.server.own_cut(message.partition, self.tag)
+            if cut is None:
+                return False
+            self.backup.stage(message.epoch, message.partition, message.committed, cut)
+        self._send(CONTROLLER, Installed(message.epoch, message.partition, Role.BACKUP))
+        return True
+
+    def _ask_for(self, fetch: Fetch) -> None:
+        have = self.backup.name(fetch.partition) if fetch.source.kind is Kind.SHARD else None
+        self._send(fetch.source.node, Get(fetch.epoch, fetch.partition, fetch.role, fetch.source, have))
+
+    def _give(self, sender: str, message: Get) -> None:
+        if message.source.kind is Kind.BACKUP:
+            cut = self.backup.cut(message.partition)
+            copy = ShardCopy(cut, None, ()) if cut else None
+        else:
+            copy = self.server.copy_for(message, self.tag)
+        if copy is not None:
+            self._send(sender, Copy(message.epoch, message.partition, message.role, copy))
+
+    def _got(self, message: Copy) -> None:
+        fetch = self._fetching.get((message.partition, message.role))
+        copy = self.backup.completed(message.partition, message.copy) if fetch is not None else None
+        if fetch is None or copy is None:
+            return
+        del self._fetching[message.partition, message.role]
+        if message.role is Role.OWNER:
+            self.server.install(fetch, copy)
+        else:
+            self.backup.stage(message.epoch, message.partition, fetch.committed, copy.cut)
+            self._send(CONTROLLER, Installed(message.epoch, message.partition, Role.BACKUP))
+
+    def _announce(self, message: Announce, now_s: float) -> None:
+        view = message.view
+        if self.view is not None and self.view.epoch == view.epoch:
+            self.server.raise_limit(message.limit)
+            return
+        self.promised = self.tag = view.epoch
+        self.view = view
+        self._fetching.clear()
+        self._reported_limit = -1
+        self.server.limit = message.limit
+        if self.reducer:
+            self.reducer.prepare()
+        self.backup.commit(view.committed)
+        self.server.adopt(view)
+        self.backup.adopt(view, self.name)
+        self.worker.adopt(view)
+        if self.reducer:
+            self.reducer.adopt(view)
+        self._status_due_s = now_s
+
+
+def _name(message: Message) -> Hashable:
+    """What a message is about: two that say the same have the same name."""
+    match message:
+        case Part():
+            return "part", message.epoch, message.partition, message.cut.clock
+        case Get():
+            return "get", message.epoch, message.partition, message.role
+        case Push():
+            return "push", message.epoch, message.partition, message.clock, message.bundle
+        case Pull():
+            return "pull", message.epoch, message.partition, message.clock
+        case _:
+            return message  # small, and without arrays

@@ -1,0 +1,202 @@
+"""A node's part in adding up by all-reduce: what is added next, when to pause, and what is lost with a group.
+
+Every machine of a view's group holds a replica of all partitions. Partition by partition, the last one first as
+backward goes, each hands the sum of its own bundles to the group; when the group's sum is back it is applied to
+the replica, as a push of all units of the clock. So a partition of a replica is at clock t or t + 1 while t is being
+added, and whoever has t + 1 anywhere knows that everybody has read all of t.
+
+The order is fixed: clock by clock, partitions N - 1 .. 0; a partition that was at t + 1 already when the view began is
+left out by everybody, since all replicas begin a view at equal versions. The loss goes with partition 0, and a flag:
+when anybody raised it, everybody pauses after this clock, between two sums. Computing goes on meanwhile. A change of
+members then finds equal replicas and no sum under way. One that cannot wait (a machine died) gives up the group: sums
+are made in place, so what was handed over and did not come back must be computed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from agileml.application import Array
+from agileml.core.node.server import Server
+from agileml.core.node.worker import Worker
+from agileml.core.parameters.fold import Contribution, Fold
+from agileml.core.parameters.layout import Dense
+from agileml.core.protocol.commands import Abandon, Broken, Form, Introduce, Met, NodeCommand, Reduce, Reduced
+from agileml.core.protocol.job import Job
+from agileml.core.protocol.messages import CONTROLLER, Ack, GroupFailed, Meet, Message, Push
+from agileml.core.protocol.view import View
+from straggler.coverage import Units, Verdict, judge, union
+
+
+class Reducer:
+    """Stands between a worker and the replica on its own machine."""
+
+    def __init__(
+        self,
+        me: str,
+        job: Job,
+        worker: Worker,
+        server: Server,
+        send: Callable[[str, Message], None],
+        ask: Callable[[NodeCommand], None],
+    ) -> None:
+        self.me = me
+        self.job = job
+        self.is_paused = False
+        self._worker = worker
+        self._server = server
+        self._send = send
+        self._ask = ask
+        self._view: View | None = None  # None while this machine is in no group
+        self._clock = 0
+        self._next = 0  # the partition to hand over next; -1: all are with the group
+        self._folds: dict[tuple[int, int], Fold] = {}  # by clock and partition
+        self._away: set[int] = set()  # partitions of this clock that are with the group
+        self._wants_pause = False
+        self._met: dict[str, bytes] = {}
+        self._has_summed = False  # so everybody has met everybody
+        self._failure: GroupFailed | None = None
+
+    # -- changes of members ---------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """A change begins: the group is given up, with what it was adding."""
+        if self._view is None:
+            return
+        for bundle in self._worker.bundles(self._clock) if self._away else ():
+            self._worker.forget(self._clock, bundle)
+        self._reset()
+        self._ask(Abandon())
+
+    def _reset(self) -> None:
+        self._view = None
+        self._folds.clear()
+        self._away.clear()
+        self._met.clear()
+        self._failure = None
+        self.is_paused = self._wants_pause = self._has_summed = False
+
+    def adopt(self, view: View) -> None:
+        """Meet the others of a view, after `prepare`. Server and worker know the view already."""
+        if self.me not in view.group:
+            return
+        self._view = view
+        self._clock = view.base
+        self._next = self.job.layout.partitions - 1
+        self._ask(Form(view.epoch, view.group))
+        self._go_on()
+
+    def met(self, event: Met) -> None:
+        """Something that the others must know to meet this machine."""
+        if self._is_current(event.epoch):
+            self._met[event.key] = event.value
+            self._introduce()
+
+    def meet(self, message: Meet) -> None:
+        """Something about another machine of the group."""
+        self._ask(Introduce(message.epoch, message.key, message.value))
+
+    def _introduce(self) -> None:
+        assert self._view is not None
+        for node in self._view.group:
+            if node != self.me:
+                for key, value in self._met.items():
+                    self._send(node, Meet(self._view.epoch, key, value))
+
+    def resend(self) -> None:
+        """Who has not met this machine cannot have added anything."""
+        if self._view is not None and not self._has_summed:
+            self._introduce()
+        if self._view is not None and self._failure is not None:
+            self._send(CONTROLLER, self._failure)
+
+    def broken(self, event: Broken) -> None:
+        """The group cannot add up any more: only a change can help."""
+        if self._is_current(event.epoch):
+            self._failure = GroupFailed(event.epoch, event.reason)
+            self._send(CONTROLLER, self._failure)
+
+    def _is_current(self, epoch: int) -> bool:
+        return self._view is not None and self._view.epoch == epoch
+
+    # -- clocks ---------------------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """Everybody is to stop after a clock."""
+        self._wants_pause = True
+
+    def push(self, worker: str, message: Push, now_s: float) -> None:
+        """A bundle of this machine's worker: to be added with the others'."""
+        clock, partition = message.clock, message.partition
+        if not self._is_current(message.epoch):
+            return
+        if self._version(partition) > clock:
+            self._acknowledge(clock, partition, (message.bundle,))
+            return
+        if clock == self._clock and partition in self._away:
+            return
+        fold = self._folds.setdefault((clock, partition), Fold(deterministic=False))
+        if judge(fold.counted, message.bundle) is Verdict.COUNT:
+            fold.add(message.bundle, message.contribution)
+            self._go_on()
+
+    def reduced(self, event: Reduced, now_s: float) -> None:
+        """A partition's sum is back: apply it."""
+        if not self._is_current(event.epoch):
+            return
+        assert (event.clock, self._version(event.partition)) == (self._clock, self._clock), event
+        self._has_summed = True
+        self._away.remove(event.partition)
+        self.is_paused |= event.pause
+        blocks = tuple(Dense(block) for block in event.blocks)
+        total = Contribution(blocks, event.loss, event.examples)
+        push = Push(event.epoch, event.partition, event.clock, self.job.all_units, total)
+        self._server.push(self.me, push, now_s, given=True)
+        self._acknowledge(event.clock, event.partition, self._worker.bundles(event.clock))
+        self._go_on()
+
+    def _acknowledge(self, clock: int, partition: int, bundles: tuple[Units, ...]) -> None:
+        assert self._view is not None
+        for bundle in bundles:
+            self._send(self.me, Ack(self._view.epoch, partition, clock, bundle))
+
+    def _version(self, partition: int) -> int:
+        assert self._view is not None
+        version = self._server.version(partition, self._view.epoch)
+        assert version is not None, (self.me, partition)
+        return version
+
+    def _go_on(self) -> None:
+        """Hand over whatever can be: the own sum of a partition is whole, or there is nothing to add."""
+        while self._view and not self.is_paused and self._clock < self.job.clocks:
+            at = (self._clock, self._next)
+            if self._next < 0:
+                if self._away:
+                    return
+                self._clock += 1
+                self._next = self.job.layout.partitions - 1
+                continue
+            if self._version(self._next) > self._clock:
+                self._next -= 1
+                continue
+            fold = self._folds.get(at)
+            if union(self._worker.bundles(self._clock)) & ~(fold.counted if fold else 0):
+                return
+            self._folds.pop(at, None)
+            self._away.add(self._next)
+            self._next -= 1
+            own = fold.total() if fold else Contribution((None,) * len(self.job.layout.tables))
+            pause = self._wants_pause and at[1] == 0
+            blocks = self._whole(at[1], own)
+            self._ask(Reduce(self._view.epoch, *at, blocks, own.loss, own.examples, pause))
+
+    def _whole(self, partition: int, own: Contribution) -> tuple[Array, ...]:
+        """The blocks of a contribution, zeros where it has nothing."""
+        found = []
+        for index, (table, block) in enumerate(zip(self.job.layout.tables, own.blocks, strict=True)):
+            start, stop = self.job.layout.range_of(index, partition)
+            assert block is None or isinstance(block, Dense), table
+            found.append(np.zeros(stop - start, table.dtype) if block is None else block.values)
+        return tuple(found)

@@ -1,0 +1,364 @@
+"""The shards that a node serves: reads, pushes, moves and cuts. PROTOCOL: SERVER side of CLOCK, CHANGE, CUT.
+
+A copy of a shard is kept under a tag, the epoch it belongs to. The one tagged with the promised epoch is served; the
+one tagged with the durable view's epoch is what a change starts from. Both may be the same object: it is frozen
+between the two, because after a promise nothing of the older epoch is obeyed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Protocol
+
+from agileml.application import Array
+from agileml.core.node.piggyback import OwedAcks
+from agileml.core.node.shard import Shard, initial_cut
+from agileml.core.parameters.arena import Arena
+from agileml.core.protocol.exchange import Exchange
+from agileml.core.protocol.job import Job
+from agileml.core.protocol.messages import (
+    CONTROLLER,
+    Ack,
+    Behind,
+    Cut,
+    Fetch,
+    Get,
+    Installed,
+    Kind,
+    Message,
+    Missed,
+    NameCut,
+    Params,
+    Part,
+    PartAck,
+    PartRefused,
+    Prepare,
+    Progress,
+    Pull,
+    Push,
+    Role,
+    ShardCopy,
+    ShardState,
+    Source,
+)
+from agileml.core.protocol.view import INITIAL, CutId, View
+from straggler.consistency import Read
+
+SendTo = Callable[[str, Message], None]
+
+
+class Stores(Protocol):
+    """Where cuts come from that no machine has."""
+
+    def initial(self, partition: int) -> tuple[Array, ...]:
+        """The application's initial blocks of a partition."""
+
+    def saved(self, name: CutId, partition: int) -> Cut:
+        """A partition's part of a checkpoint."""
+
+    def release(self) -> None:
+        """A view is in force: whatever was kept for further partitions may go."""
+
+
+class Server:
+    """Serves partitions in one epoch at a time. The caller fences: it hands over messages of that epoch only."""
+
+    def __init__(self, me: str, job: Job, send: SendTo, stores: Stores) -> None:
+        self.me = me
+        self.job = job
+        self._stores = stores
+        self._arena = Arena(job.layout) if job.exchange is Exchange.ALLREDUCE else None
+        self.limit = 0  # clocks >= limit may not start (partition 0 alone watches it)
+        self._send = send
+        self._view: View | None = None
+        self._copies: dict[int, dict[int, Shard]] = {}
+        self._waiting: dict[int, dict[tuple[str, int], Pull]] = {}  # by partition, then (worker, clock)
+        self._owed = OwedAcks()
+        self._unacked: dict[int, Part] = {}
+        self._committed = INITIAL
+        self._next: CutId | None = None
+
+    # -- what a status says ---------------------------------------------------------------------------------
+
+    def versions(self, epoch: int) -> tuple[tuple[int, int], ...]:
+        """(partition, version) of what is served in `epoch`."""
+        return tuple((p, copies[epoch].version) for p, copies in self._copies.items() if epoch in copies)
+
+    def version(self, partition: int, epoch: int) -> int | None:
+        """The version of a partition that is served in `epoch`."""
+        shard = self._served(partition, epoch)
+        return shard.version if shard else None
+
+    def progress(self, epoch: int) -> tuple[Progress, ...]:
+        """Clocks applied at partition 0 that the controller may not know of, if it is here."""
+        shard = self._served(0, epoch)
+        return tuple(shard.progress[:256]) if shard else ()
+
+    def heard(self, clock: int) -> None:
+        """The controller knows the progress of clocks < `clock`."""
+        for shard in self._copies.get(0, {}).values():
+            shard.forget_progress(clock)
+
+    def at_limit(self, epoch: int) -> bool:
+        """True when the shards here have applied every clock that may start."""
+        versions = self.versions(epoch)
+        return bool(versions) and all(version >= self.limit for _, version in versions)
+
+    def _served(self, partition: int, epoch: int) -> Shard | None:
+        return self._copies.get(partition, {}).get(epoch)
+
+    # -- workers --------------------------------------------------------------------------------------------
+
+    def pull(self, worker: str, message: Pull) -> None:
+        """Answer at once, or when the version is there."""
+        shard = self._served(message.partition, message.epoch)
+        if shard is None:
+            return
+        waiting = self._waiting.setdefault(message.partition, {})
+        key = (worker, message.clock)
+        waiting.pop(key, None)
+        if message.partition == 0 and message.clock >= self.limit:
+            waiting[key] = message
+            return
+        answer = shard.read(message.clock, message.rows)
+        if answer is Read.WAIT:
+            waiting[key] = message
+        elif isinstance(answer, Read):
+            for ack in self._owed.take(worker, message.partition):
+                self._send(worker, ack)
+            self._send(worker, Behind(message.epoch, message.partition, message.clock))
+        else:
+            version, blocks = answer
+            self._owed.answered(worker, message.partition, message.clock, version)
+            self._send(worker, Params(message.epoch, message.partition, message.clock, version, blocks))
+
+    def push(self, worker: str, message: Push, now_s: float, *, given: bool) -> None:
+        """Count it or know it already; acknowledge either way. `given`: nobody else has its arrays.
+
+        Who wants the next clock's parameters with it takes them for the acknowledgement, which waits for them a while.
+        """
+        shard = self._served(message.partition, message.epoch)
+        if shard is None:
+            return
+        before = shard.version
+        shard.push(message.clock, message.bundle, message.contribution, now_s, given=given)
+        ack = Ack(message.epoch, message.partition, message.clock, message.bundle)
+        if message.pulls_next:
+            self._owed.owe(worker, ack, now_s)
+            assert self.job.layout.whole_reads is not None, message
+            rows = self.job.layout.whole_reads[message.partition]
+            self.pull(worker, Pull(message.epoch, message.partition, message.clock + 1, rows))
+        else:
+            self._send(worker, ack)
+        if shard.version != before:
+            if message.partition != 0:
+                shard.progress.clear()  # partition 0 alone reports
+            self._answer_waiting(message.partition)
+            self._stream(message.partition, shard)
+
+    def acknowledge(self, now_s: float) -> None:
+        """Send the acknowledgements that have waited for parameters long enough."""
+        for worker, ack in self._owed.due(now_s):
+            self._send(worker, ack)
+
+    def _answer_waiting(self, partition: int) -> None:
+        for (worker, _), pull in list(self._waiting.get(partition, {}).items()):
+            self.pull(worker, pull)
+
+    def raise_limit(self, limit: int) -> None:
+        """Clocks < `limit` may start."""
+        if limit > self.limit:
+            self.limit = limit
+            self._answer_waiting(0)
+
+    # -- cuts -----------------------------------------------------------------------------------------------
+
+    def name_cut(self, message: NameCut) -> None:
+        """Learn what is committed and which cut comes next."""
+        self._commit(message.committed)
+        if message.next is None or (self._next is not None and message.next < self._next.clock):
+            return  # nothing new, or overtaken on the way by a later one
+        self._next = CutId(message.next, message.epoch)
+        for partition, copies in self._copies.items():
+            shard = copies.get(message.epoch)
+            if shard is None or not self._is_owner(partition, message.epoch):
+                continue
+            shard.forget_cuts(self._committed, self._next)
+            shard.cut_at = None
+            if self._next in shard.own_cuts:
+                continue
+            if shard.version < self._next.clock:
+                shard.cut_at = self._next
+            elif shard.version == self._next.clock:
+                shard.take_cut(self._next)
+                self._stream(partition, shard)
+            else:
+                self._send(CONTROLLER, Missed(message.epoch, partition, self._next.clock, shard.version))
+
+    def _is_owner(self, partition: int, epoch: int) -> bool:
+        """False for a replica that another machine's server answers for, as far as is known."""
+        view = self._view
+        return view is None or view.epoch != epoch or view.owner[partition] == self.me
+
+    def _commit(self, committed: CutId) -> None:
+        self._committed = max(self._committed, committed)
+        for partition, part in list(self._unacked.items()):
+            if CutId(part.cut.clock, part.epoch) <= self._committed:
+                del self._unacked[partition]
+
+    def _stream(self, partition: int, shard: Shard) -> None:
+        """Send the open cut's part to the backup once it is taken and the backup is known."""
+        if self._next is None or self._view is None or self._view.epoch != self._next.epoch:
+            return
+        part = shard.part(self._next)
+        known = self._unacked.get(partition)
+        if part is None or (
+            known and known.epoch == self._next.epoch and known.cut.clock == self._next.clock
+        ):
+            return
+        self._unacked[partition] = Part(self._next.epoch, partition, self._committed, *part)
+        self._send(self._view.backup[partition], self._unacked[partition])
+
+    def part_acked(self, message: PartAck) -> None:
+        """The backup has it."""
+        part = self._unacked.get(message.partition)
+        if part and part.epoch == message.epoch and part.cut.clock == message.clock:
+            del self._unacked[message.partition]
+            if shard := self._served(message.partition, message.epoch):
+                shard.stored()
+
+    def part_refused(self, message: PartRefused) -> None:
+        """The backup lacks the cut that the rows are relative to: send the whole."""
+        part = self._unacked.get(message.partition)
+        shard = self._served(message.partition, message.epoch)
+        name = CutId(message.clock, message.epoch)
+        if self._view is None or part is None or shard is None or part.only is None or name != self._next:
+            return
+        if part.cut.clock == message.clock and (whole := shard.own_cut(name)) is not None:
+            self._unacked[message.partition] = replace(part, cut=whole, only=None)
+            self._send(self._view.backup[message.partition], self._unacked[message.partition])
+
+    def resend(self) -> None:
+        """Parts that no backup has acknowledged."""
+        if self._view:
+            for partition, part in self._unacked.items():
+                self._send(self._view.backup[partition], part)
+
+    # -- changes --------------------------------------------------------------------------------------------
+
+    def prepare(self, message: Prepare) -> None:
+        """Freeze: keep only copies of the durable view, and of the cuts only the committed one."""
+        self._commit(message.committed)
+        self._next = None
+        self.limit = 0  # the view says where its own is
+        self._waiting.clear()
+        self._owed.clear()
+        self._unacked.clear()
+        if self._arena is not None:
+            # After a rollback the same versions come again, and these may still be read.
+            self._arena = Arena(self.job.layout)
+        self._copies = {
+            p: {message.tag: copies[message.tag]}
+            for p, copies in self._copies.items()
+            if message.tag in copies
+        }
+        for copies in self._copies.values():
+            for shard in copies.values():
+                shard.cut_at = None
+                shard.forget_cuts(self._committed)
+
+    def frozen(self, tag: int) -> tuple[tuple[int, ShardState], ...]:
+        """The shards of the durable view that are here."""
+        return tuple(
+            (p, copies[tag].describe()) for p, copies in sorted(self._copies.items()) if tag in copies
+        )
+
+    def own_cuts(self, tag: int) -> tuple[tuple[int, ShardState], ...]:
+        """The partitions whose committed cut an own copy has."""
+        return tuple(
+            (p, ShardState(cut.clock, cut.counted))
+            for p, copies in sorted(self._copies.items())
+            if tag in copies and (cut := copies[tag].own_cuts.get(self._committed))
+        )
+
+    def own_cut(self, partition: int, tag: int) -> Cut | None:
+        """The own copy of the committed cut."""
+        shard = self._served(partition, tag)
+        return shard.own_cut(self._committed) if shard else None
+
+    def shard_cut(self, partition: int, tag: int) -> Cut | None:
+        """The frozen shard at its own version."""
+        shard = self._served(partition, tag)
+        return shard.copy().cut if shard else None
+
+    def copy_for(self, message: Get, tag: int) -> ShardCopy | None:
+        """What a new owner asked for, if it is here."""
+        if message.source.kind is Kind.SHARD:
+            shard = self._served(message.partition, tag)
+            return shard.copy(message.have) if shard else None
+        cut = self.own_cut(message.partition, tag)
+        return ShardCopy(cut, None, ()) if cut else None
+
+    def install(self, message: Fetch, copy: ShardCopy) -> None:
+        """Stage a copy under a new epoch."""
+        shard = Shard.restored(self.job, copy)
+        if self._arena is not None:
+            shard.room = partial(self._room, message.partition)
+        if message.source.kind not in (Kind.SHARD, Kind.INITIAL):  # the start is made anew when it is needed
+            shard.begin_from(message.committed)
+        self._copies.setdefault(message.partition, {})[message.epoch] = shard
+        self._send(CONTROLLER, Installed(message.epoch, message.partition, Role.OWNER))
+
+    def _room(self, partition: int, version: int) -> tuple[Array | None, ...]:
+        """Where a replica's blocks of a version go: side by side with the other partitions'."""
+        assert self._arena is not None
+        return self._arena.blocks(partition, version)
+
+    def stored_cut(self, partition: int, source: Source) -> Cut:
+        """A cut that comes from no machine: initial values, or a checkpoint."""
+        if source.kind is Kind.INITIAL:
+            return initial_cut(self.job, self._stores.initial(partition))
+        assert source.checkpoint is not None, source
+        return self._stores.saved(source.checkpoint, partition)
+
+    def fetch(self, message: Fetch, tag: int) -> bool:
+        """Install from what is here already; False when it must be asked for elsewhere."""
+        copies = self._copies.setdefault(message.partition, {})
+        source = message.source
+        if message.epoch in copies:
+            self._send(CONTROLLER, Installed(message.epoch, message.partition, Role.OWNER))
+        elif source.kind in (Kind.INITIAL, Kind.CHECKPOINT):
+            self.install(message, ShardCopy(self.stored_cut(message.partition, source), None, ()))
+        elif source.kind is Kind.SHARD and source.node == self.me:
+            copies[message.epoch] = copies[tag]  # not moved: the same shard under its new tag
+            self._send(CONTROLLER, Installed(message.epoch, message.partition, Role.OWNER))
+        elif source.kind is Kind.OWN_CUT and source.node == self.me:
+            cut_here = self.own_cut(message.partition, tag)
+            assert cut_here is not None, (message, self._committed)
+            self.install(message, ShardCopy(cut_here, None, ()))
+        else:
+            return False
+        return True
+
+    def adopt(self, view: View) -> None:
+        """The view is durable: serve what it gives to this node, drop the rest."""
+        self._stores.release()
+        self._view = view
+        self._unacked.clear()
+        held = self.job.exchange.held(view, self.me)
+        self._copies = {p: {view.epoch: self._copies[p][view.epoch]} for p in held}
+        for partition, copies in self._copies.items():
+            shard = copies[view.epoch]
+            if self._is_owner(partition, view.epoch):
+                self._stream(partition, shard)  # a cut named before this view was known here
+            else:
+                shard.cut_at = None
+                shard.forget_cuts()
+        # Who knew the view earlier asks at once, and only once; what is of older epochs is not answered.
+        early, self._waiting = self._waiting, {}
+        for pulls in early.values():
+            for (worker, _), pull in pulls.items():
+                if pull.epoch == view.epoch:
+                    self.pull(worker, pull)

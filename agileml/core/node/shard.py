@@ -1,0 +1,336 @@
+"""One partition as its owner holds it: a version, what is pending, the version before, and cuts.
+
+The version is v when exactly the clocks < v have been applied. A clock is applied when every unit of it has been
+counted once, along the tree of `fold`. Arrays of dense tables are never changed once somebody may hold them: a new
+version gets new arrays, and so does their optimizer state while a cut holds it. Rows of sparse tables change in
+place, so whatever leaves the shard is a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from agileml.application import Array
+from agileml.core.node.dirty_rows import CutMark, RowLog, changed_rows, put_back
+from agileml.core.parameters.apply import Applied, apply_total, initial_state, read_rows
+from agileml.core.parameters.fold import Contribution, Fold
+from agileml.core.parameters.layout import Sparse
+from agileml.core.protocol.job import Job
+from agileml.core.protocol.messages import Cut, Previous, Progress, Rows, ShardCopy, ShardState
+from agileml.core.protocol.view import CutId
+from straggler.consistency import Read
+from straggler.coverage import Units, Verdict, judge, union
+
+
+class Shard:
+    """The authoritative copy of a partition, or one on its way to become it.
+
+    It can go back to the committed cut and to the open one. `cut_at` names the next one to take.
+    """
+
+    def __init__(self, job: Job, cut: Cut) -> None:
+        self.job = job
+        self.version = cut.clock
+        self.blocks = self._own(cut.blocks)
+        self.state = tuple(_by_table([self._own(slot) for slot in cut.state], len(self.blocks)))
+        self._owns_state = False  # dense tables' optimizer state is no cut's as well, and may be overwritten
+        self.previous: Previous | None = None
+        self.pending: dict[int, Fold] = {}
+        self.counted: dict[int, list[Units]] = {
+            clock: list(b) for clock, b in cut.counted
+        }  # applied on arrival
+        self.progress: list[Progress] = list(cut.progress)
+        self._base: CutMark | None = None  # the committed cut
+        self._open: CutMark | None = None
+        self._part: tuple[Cut, Rows | None] | None = None  # of the open cut, until its backup has it
+        self.cut_at: CutId | None = None
+        self.room: Callable[[int], Sequence[Array | None]] | None = None  # where blocks of a version go
+        self._apart: tuple[int, tuple[Array, ...]] = (-1, ())  # a version's blocks in memory of their own
+        self._losses: dict[int, tuple[float, int]] = {}  # of clocks that are applied on arrival
+
+    # -- reading --------------------------------------------------------------------------------------------
+
+    def read(self, clock: int, rows: Sequence[Array | None]) -> Read | tuple[int, tuple[Array, ...]]:
+        """The (version, blocks) to start `clock` from, or why there is none: WAIT or BEHIND."""
+        answer = self.job.consistency.read(clock, self.version, has_previous=self.previous is not None)
+        if answer is Read.CURRENT:
+            return self.version, self._select(self.blocks, rows, None)
+        if answer is Read.PREVIOUS:
+            assert self.previous is not None
+            blocks = tuple(
+                now if before is None else before
+                for now, before in zip(self.blocks, self.previous.blocks, strict=True)
+            )
+            return self.version - 1, self._select(blocks, rows, self.previous)
+        return answer
+
+    def _select(
+        self, blocks: Sequence[Array], rows: Sequence[Array | None], previous: Previous | None
+    ) -> tuple[Array, ...]:
+        found = []
+        for index, table in enumerate(self.job.layout.tables):
+            if not table.sparse:
+                found.append(blocks[index])
+                continue
+            block = blocks[index]
+            wanted = rows[index]
+            changed = previous.rows[index] if previous else None
+            undo = None
+            if previous and changed is not None:
+                old = previous.blocks[index]
+                assert old is not None
+                undo, block = Sparse(changed, old), self.blocks[index]
+            if wanted is None:
+                wanted = np.arange(block.shape[0], dtype=np.int32)
+            found.append(read_rows(block, wanted, undo))
+        return tuple(found)
+
+    # -- counting -------------------------------------------------------------------------------------------
+
+    def push(
+        self, clock: int, bundle: Units, contribution: Contribution, now_s: float, *, given: bool = False
+    ) -> Verdict:
+        """Count a bundle; apply every clock that is complete. A bundle that is there already is dropped.
+
+        `given`: nobody else has the contribution's arrays.
+        """
+        if clock < self.version:
+            return Verdict.DUPLICATE
+        slack = self.job.consistency.slack
+        assert slack is None or clock <= self.version + slack, (clock, self.version, slack)
+        if self.job.consistency.applies_on_arrival:
+            return self._push_on_arrival(clock, bundle, contribution, now_s)
+        fold = self.pending.get(clock)
+        verdict = judge(fold.counted if fold else 0, bundle)
+        if verdict is Verdict.COUNT:
+            if fold is None:
+                fold = self.pending[clock] = Fold(self.job.deterministic)
+            if clock == self.version:
+                # Whoever pushes clock v has read v everywhere, so clock v - 1 is done everywhere.
+                self.previous = None
+            fold.add(bundle, contribution, given=given)
+            while (done := self.pending.get(self.version)) and done.counted == self.job.all_units:
+                del self.pending[self.version]
+                self._apply(done.total(), now_s)
+        return verdict
+
+    def _push_on_arrival(
+        self, clock: int, bundle: Units, contribution: Contribution, now_s: float
+    ) -> Verdict:
+        verdict = judge(union(self.counted.get(clock, ())), bundle)
+        if verdict is Verdict.COUNT:
+            self._step(contribution, clock)
+            self.counted.setdefault(clock, []).append(bundle)
+            loss, examples = self._losses.get(clock, (0.0, 0))
+            self._losses[clock] = (loss + contribution.loss, examples + contribution.examples)
+            while union(self.counted.get(self.version, ())) == self.job.all_units:
+                del self.counted[self.version]
+                self._advance(*self._losses.pop(self.version, (0.0, 0)), now_s)
+        return verdict
+
+    def _apply(self, total: Contribution, now_s: float) -> None:
+        before = self.blocks
+        applied = self._step(total, self.version)
+        if self.job.consistency.keeps_previous:
+            self.previous = Previous(
+                tuple(
+                    (undo.values if undo else None) if table.sparse else (old if old is not new else None)
+                    for table, undo, old, new in zip(
+                        self.job.layout.tables, applied.undo, before, self.blocks, strict=True
+                    )
+                ),
+                tuple(undo.rows if undo else None for undo in applied.undo),
+            )
+        self._advance(total.loss, total.examples, now_s)
+
+    def _step(self, total: Contribution, clock: int) -> Applied:
+        job = self.job
+        applied = apply_total(
+            total,
+            job.layout.tables,
+            self.blocks,
+            self.state,
+            clock,
+            job.optimizer,
+            in_place=False,
+            state_in_place=self._owns_state,
+            into=self.room(clock + 1) if self.room else None,
+        )
+        self.blocks, self.state = applied.blocks, applied.state
+        if (mark := self._open or self._base) is not None:
+            for log, undo in zip(mark.logs, applied.undo, strict=True):
+                if log is not None and undo is not None:
+                    log.note(undo.rows, (undo.values, *undo.state))
+        self._owns_state = self._owns_state or all(
+            table.sparse or update is not None or not slots
+            for table, update, slots in zip(job.layout.tables, total.blocks, self.state, strict=True)
+        )
+        return applied
+
+    def _advance(self, loss: float, examples: int, now_s: float) -> None:
+        self.progress.append(Progress(self.version, loss, examples, now_s))
+        self.version += 1
+        self._apart = (-1, ())
+        if self.cut_at and self.version == self.cut_at.clock:
+            self.take_cut(self.cut_at)
+
+    # -- cuts and moves -------------------------------------------------------------------------------------
+
+    def take_cut(self, name: CutId) -> None:
+        """Open a cut at this version: what changed since the committed one is copied, once, for the backup."""
+        assert name.clock == self.version, (name, self.version)
+        assert self._open is None, self._open
+        only = self._changed()
+        self._part = self._cut(only.by_table if only is not None else None), only
+        self._open = self._mark(name)
+        self.cut_at = None
+
+    def _changed(self) -> Rows | None:
+        """What changed since the committed cut; None where it is not known."""
+        if self._base is None:
+            return None
+        return Rows(
+            self._base.name, changed_rows([mark for mark in (self._base, self._open) if mark is not None])
+        )
+
+    def begin_from(self, name: CutId, changed: Rows | None = None) -> None:
+        """This shard, as it is, is the committed cut `name`; or it differs from it in the rows that `changed` says."""
+        self._base = self._mark(name, is_known=changed is None)
+        for log, rows in zip(self._base.logs, changed.by_table if changed else (), strict=False):
+            if log is not None:
+                log.mark(rows if rows is not None else slice(None))
+
+    def _mark(self, name: CutId, *, is_known: bool = True) -> CutMark:
+        nothing = tuple(np.empty(0, np.int32) if table.sparse else None for table in self.job.layout.tables)
+        logs = tuple(
+            RowLog(len(block)) if table.sparse else None
+            for table, block in zip(self.job.layout.tables, self.blocks, strict=True)
+        )
+        return CutMark(name, self._cut(nothing), logs, is_known)
+
+    def part(self, name: CutId) -> tuple[Cut, Rows | None] | None:
+        """The open cut for its backup: what changed since the committed one, or all of it."""
+        return self._part if self._open is not None and self._open.name == name else None
+
+    def stored(self) -> None:
+        """The backup has its part of the open cut."""
+        self._part = None
+
+    @property
+    def own_cuts(self) -> Mapping[CutId, Cut]:
+        """The cuts that this shard can go back to by itself; what they have of sparse tables takes `own_cut`."""
+        marks = (self._base, self._open)
+        return {mark.name: mark.cut for mark in marks if mark is not None and mark.is_known}
+
+    def own_cut(self, name: CutId) -> Cut | None:
+        """A whole copy of the committed cut or of the open one."""
+        if name not in self.own_cuts:
+            return None
+        newest_first = [mark for mark in (self._open, self._base) if mark is not None]
+        names = [mark.name for mark in newest_first]
+        return put_back(self._cut(), newest_first[: names.index(name) + 1])
+
+    def forget_cuts(self, committed: CutId | None = None, open_: CutId | None = None) -> None:
+        """`committed` is the committed cut now; another one that was open is given up, unless it is `open_`."""
+        base, opened = self._base, self._open
+        if opened is not None and opened.name == committed:
+            self._base, self._open, self._part = opened, None, None
+            return
+        if opened is not None and opened.name != open_:
+            if base is not None:  # what changed since is what changed until then, and after
+                for log, later in zip(base.logs, opened.logs, strict=True):
+                    if log is not None and later is not None:
+                        log.absorb(later)
+            self._open = self._part = None
+        if base is not None and base.name != committed:
+            self._base = None
+
+    def _cut(self, rows: Sequence[Array | None] | None = None) -> Cut:
+        """This version: arrays that no later step changes. `rows`: of sparse tables only these (None: all)."""
+        self._owns_state = False
+        if rows is None:
+            rows = (None,) * len(self.blocks)
+
+        def own(arrays: Sequence[Array]) -> tuple[Array, ...]:
+            return tuple(
+                array if not table.sparse or not array.size else array.copy() if some is None else array[some]
+                for table, array, some in zip(self.job.layout.tables, arrays, rows, strict=True)
+            )
+
+        empty = np.empty(0, np.float32)
+        slots = range(self.job.optimizer.slots)
+        state = tuple(own([arrays[slot] if arrays else empty for arrays in self.state]) for slot in slots)
+        counted = tuple((clock, tuple(sorted(self.counted[clock]))) for clock in sorted(self.counted))
+        return Cut(self.version, own(self._blocks_apart()), state, counted, tuple(self.progress))
+
+    def _blocks_apart(self) -> tuple[Array, ...]:
+        """The blocks, those of dense tables without the rest of the memory that they lie in."""
+        if self.room is None:
+            return self.blocks
+        if self._apart[0] != self.version:
+            tables = self.job.layout.tables
+            apart = tuple(b if t.sparse else b.copy() for t, b in zip(tables, self.blocks, strict=True))
+            self._apart = self.version, apart
+        return self._apart[1]
+
+    def _own(self, blocks: Sequence[Array]) -> tuple[Array, ...]:
+        """Blocks that are this shard's alone: copies of sparse tables, the arrays themselves of dense ones."""
+        return tuple(
+            block.copy() if table.sparse else block
+            for table, block in zip(self.job.layout.tables, blocks, strict=True)
+        )
+
+    def forget_progress(self, before: int) -> None:
+        """Drop the progress of clocks < `before`: the controller knows it."""
+        if self.progress and self.progress[0].clock < before:
+            self.progress = [entry for entry in self.progress if entry.clock >= before]
+
+    def copy(self, have: CutId | None = None) -> ShardCopy:
+        """Everything another server needs to go on from here; what changed, if it has the committed cut `have`."""
+        pending = tuple((clock, self.pending[clock].copied()) for clock in sorted(self.pending))
+        changed = self._changed()
+        only = changed if changed is not None and changed.base == have else None
+        cut = self._cut(only.by_table if only is not None else None)
+        return ShardCopy(cut, self.previous, pending, only, changed)
+
+    @classmethod
+    def restored(cls, job: Job, copy: ShardCopy) -> Shard:
+        """The shard that `copy` was taken of."""
+        assert copy.only is None, "the rest of it is to be added first"
+        shard = cls(job, copy.cut)
+        if copy.changed is not None:
+            shard.begin_from(copy.changed.base, copy.changed)
+        shard.previous = copy.previous
+        shard.pending = {
+            clock: Fold.restored(fold, deterministic=job.deterministic) for clock, fold in copy.pending
+        }
+        return shard
+
+    def describe(self) -> ShardState:
+        """The version and the bundles that are pending per clock."""
+        if self.job.consistency.applies_on_arrival:
+            waiting = self.counted
+        else:
+            waiting = {clock: fold.bundles for clock, fold in self.pending.items()}
+        return ShardState(
+            self.version, tuple((clock, tuple(sorted(waiting[clock]))) for clock in sorted(waiting))
+        )
+
+
+def initial_cut(job: Job, blocks: Sequence[Array]) -> Cut:
+    """The cut at clock 0 from a partition's initial values."""
+    by_table = initial_state(job.layout.tables, blocks, job.optimizer)
+    empty = np.empty(0, np.float32)
+    state = tuple(
+        tuple(arrays[slot] if arrays else empty for arrays in by_table) for slot in range(job.optimizer.slots)
+    )
+    return Cut(0, tuple(blocks), state)
+
+
+def _by_table(state: Sequence[tuple[Array, ...]], tables: int) -> list[list[Array]]:
+    """Optimizer state by table instead of by slot; none for tables that have none."""
+    return [
+        [slot[table] for slot in state if slot[table].ndim > 1 or slot[table].size] for table in range(tables)
+    ]

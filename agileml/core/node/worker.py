@@ -1,0 +1,297 @@
+"""The worker of a node: which bundles of which clock to compute, and until when to keep them. PROTOCOL: CLOCK.
+
+A clock: find out what the bundles read, pull it from every partition, compute, push to every partition, go on when
+all have acknowledged. A contribution is kept until then, so that a change of members in between needs no second
+computation; it is dropped when a rollback starts another timeline.
+
+Once a clock is computed the next one's parameters are asked for at once: a server answers when it has them, and an
+answer with a later version says as much as an acknowledgement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from agileml.application import Array
+from agileml.core.node.piggyback import rides
+from agileml.core.node.time_spent import Doing
+from agileml.core.parameters.fold import Contribution
+from agileml.core.protocol.commands import Begin, Begun, Compute, Computed, NodeCommand
+from agileml.core.protocol.exchange import Exchange
+from agileml.core.protocol.job import Job
+from agileml.core.protocol.messages import Ack, Behind, Message, Params, Pull, Push
+from agileml.core.protocol.view import View
+from straggler.coverage import Units, aligned_subtrees
+
+
+@dataclass
+class _Kept:
+    """What was computed of a bundle so far, by partition, and which partitions have counted it."""
+
+    contributions: dict[int, Contribution] = field(default_factory=dict)
+    acked: set[int] = field(default_factory=set)
+
+
+@dataclass
+class _Reading:
+    """A clock whose parameters are on their way."""
+
+    begin: Begin
+    rows: tuple[tuple[Array | None, ...], ...] | None = None
+    parts: dict[int, tuple[Array, ...]] = field(default_factory=dict)
+
+
+class Worker:
+    """Walks through the clocks of a view. It knows no other worker and asks nobody for permission."""
+
+    def __init__(
+        self, me: str, job: Job, send: Callable[[str, Message], None], ask: Callable[[NodeCommand], None]
+    ) -> None:
+        self.me = me
+        self.job = job
+        self.clock = 0
+        self._partitions = job.layout.partitions
+        self._reads_all = job.layout.whole_reads
+        self._rides = rides(job)
+        self._send = send
+        self._ask = ask
+        self._view: View | None = None
+        self._kept: dict[tuple[int, Units], _Kept] = {}
+        self._computing: set[tuple[int, Units]] = set()  # of this timeline, at the shell
+        self._void: dict[
+            tuple[int, Units], int
+        ] = {}  # of these, what is of no use; contributions still to come
+        self._reading: dict[int, _Reading] = {}  # by clock: this one, and the next one ahead
+        self._carried: dict[
+            int, dict[int, tuple[Array, ...]]
+        ] = {}  # read under the view before: clock, partition
+
+    @property
+    def doing(self) -> Doing:
+        """What this worker spends its time with now."""
+        if self._computing:
+            return Doing.COMPUTE
+        if self.clock in self._reading or (self._rides and self.clock + 1 in self._reading):
+            return Doing.PULL  # a push that asks for more is a moment, the answer may take long
+        return Doing.PUSH if self._kept else Doing.IDLE
+
+    def adopt(self, view: View) -> None:
+        """Go on under a new view, from its base clock."""
+        if self._view is None or view.timeline != self._view.timeline:
+            self._kept.clear()
+            self._computing.clear()
+            self._void.clear()
+            self._carried.clear()
+        else:
+            self._carry()
+        self._view = view
+        self.clock = view.base
+        self._reading.clear()
+        self._kept = {key: kept for key, kept in self._kept.items() if key[0] >= view.base}
+        self._start()
+
+    def _carry(self) -> None:
+        """What was read of whole dense partitions is the same under every view of a timeline: it is not read twice.
+
+        Copies, since what comes in is laid where the tables are computed from, and an older clock may come first now.
+        """
+        if self.job.exchange is Exchange.ALLREDUCE:
+            return
+        for clock, reading in self._reading.items():
+            if reading.rows is None:
+                continue
+            carried = self._carried.setdefault(clock, {})
+            for partition, blocks in reading.parts.items():
+                if all(rows is None for rows in reading.rows[partition]):
+                    carried[partition] = tuple(block.copy() for block in blocks)
+
+    def bundles(self, clock: int) -> tuple[Units, ...]:
+        """What this worker contributes to a clock under the present view."""
+        assert self._view is not None
+        dealt = self._view.open_at.get(clock)
+        if dealt is not None:
+            return tuple(bundle for worker, bundle in dealt if worker == self.me)
+        share = self._view.share_of.get(self.me, 0)
+        if not share:
+            return ()
+        return tuple(aligned_subtrees(share)) if self.job.deterministic else (share,)
+
+    def _server_of(self, partition: int) -> str:
+        """Whom to ask for a partition, and whom to tell what was computed for it."""
+        assert self._view is not None
+        return self.me if self.job.exchange is Exchange.ALLREDUCE else self._view.owner[partition]
+
+    def forget(self, clock: int, bundle: Units) -> None:
+        """What was computed of a bundle is spoilt: it is computed anew if it is still wanted."""
+        key = (clock, bundle)
+        kept = self._kept.pop(key, None)
+        if key in self._computing and key not in self._void:
+            self._void[key] = self._partitions - (len(kept.contributions) if kept else 0)
+
+    def _start(self) -> None:
+        """Begin the next clock that has something for this worker."""
+        assert self._view is not None
+        last_open = max(self._view.open_at, default=-1)
+        while not (bundles := self.bundles(self.clock)):
+            if self.clock > last_open:
+                return  # no worker under this view
+            self.clock += 1
+        if self.clock >= self.job.clocks:
+            return
+        for bundle in bundles:
+            if (kept := self._kept.get((self.clock, bundle))) is not None:
+                self._push(bundle, kept)
+        if not self._begin(self.clock):
+            self._look_ahead()
+            self._go_on()
+
+    def _begin(self, clock: int) -> bool:
+        """Ask for what the bundles of a clock read, unless they are computed, at work or asked for already."""
+        assert self._view is not None
+        missing = tuple(
+            bundle
+            for bundle in self.bundles(clock)
+            if (clock, bundle) not in self._kept and (clock, bundle) not in self._computing
+        )
+        if missing and clock not in self._reading:
+            begin = Begin(self._view.timeline, clock, missing)
+            self._reading[clock] = _Reading(begin)
+            if self._reads_all is None:
+                self._ask(begin)
+            else:
+                self.begun(Begun(begin, self._reads_all))
+        return bool(missing)
+
+    def begun(self, event: Begun) -> None:
+        """What the bundles read is known: pull it."""
+        reading = self._reading.get(event.begin.clock)
+        if reading is not None and reading.begin == event.begin:
+            reading.rows = event.rows
+            for partition, blocks in self._carried.pop(event.begin.clock, {}).items():
+                if all(rows is None for rows in event.rows[partition]):
+                    reading.parts[partition] = blocks
+            self._pull(reading)
+            self._compute()
+
+    def _pull(self, reading: _Reading) -> None:
+        assert self._view is not None
+        if reading.rows is None:
+            return
+        for partition, rows in enumerate(reading.rows):
+            if partition not in reading.parts:
+                owner = self._server_of(partition)
+                self._send(owner, Pull(self._view.epoch, partition, reading.begin.clock, rows))
+
+    def params(self, message: Params) -> None:
+        """One partition's blocks; with the last one the computing starts."""
+        reading = self._reading.get(message.clock)
+        if reading is None or reading.rows is None or message.partition in reading.parts:
+            return
+        reading.parts[message.partition] = message.blocks
+        if message.version > self.clock and message.clock > self.clock:
+            for bundle in self.bundles(self.clock):
+                if (kept := self._kept.get((self.clock, bundle))) is not None:
+                    kept.acked.add(message.partition)
+            self._go_on()
+        self._compute()
+
+    def _compute(self) -> None:
+        """Compute this clock if all it reads is here."""
+        reading = self._reading.get(self.clock)
+        if reading is None or len(reading.parts) < self._partitions:
+            return
+        del self._reading[self.clock]
+        begin = reading.begin
+        self._computing |= {(begin.clock, bundle) for bundle in begin.bundles}
+        parts = tuple(reading.parts[p] for p in range(self._partitions))
+        self._ask(Compute(begin.timeline, begin.clock, begin.bundles, parts))
+        self._begin(begin.clock)  # what was forgotten meanwhile
+
+    def behind(self, message: Behind) -> None:
+        """That clock is done everywhere without this worker: go to the next."""
+        if message.clock == self.clock:
+            self._leave_clock()
+        elif message.clock > self.clock:
+            self._reading.pop(message.clock, None)  # it will be asked for again when its time comes
+
+    def computed(self, event: Computed) -> None:
+        """Push what was computed if it is still wanted."""
+        if self._view is None or event.timeline != self._view.timeline:
+            return
+        key = (event.clock, event.bundle)
+        if key in self._void:
+            self._void[key] -= len(event.contributions)
+            if not self._void[key]:
+                del self._void[key]
+                self._computing.discard(key)
+                self._begin(self.clock)
+            return
+        if event.clock < self.clock or event.bundle not in self.bundles(event.clock):
+            # Whoever needs the rest of it later starts anew: a part alone is of no use.
+            self._computing.discard(key)
+            self._kept.pop(key, None)
+            return
+        kept = self._kept.setdefault(key, _Kept())
+        for partition, contribution in event.contributions:
+            kept.contributions[partition] = contribution
+            if event.clock == self.clock:
+                self._push_one(event.bundle, partition, contribution)
+        if len(kept.contributions) == self._partitions:
+            self._computing.discard(key)
+            self._look_ahead()
+
+    def _look_ahead(self) -> None:
+        """When all of this clock is computed, ask for the next one's parameters."""
+        for bundle in self.bundles(self.clock):
+            kept = self._kept.get((self.clock, bundle))
+            if kept is None or len(kept.contributions) < self._partitions:
+                return
+        if self.clock + 1 < self.job.clocks:
+            self._begin(self.clock + 1)
+
+    def _push(self, bundle: Units, kept: _Kept) -> None:
+        for partition, contribution in kept.contributions.items():
+            if partition not in kept.acked:
+                self._push_one(bundle, partition, contribution)
+
+    def _push_one(self, bundle: Units, partition: int, contribution: Contribution) -> None:
+        assert self._view is not None
+        owner = self._server_of(partition)
+        self._send(owner, Push(self._view.epoch, partition, self.clock, bundle, contribution))
+
+    def ack(self, message: Ack) -> None:
+        """A partition has counted a bundle."""
+        kept = self._kept.get((message.clock, message.bundle))
+        if kept is not None:
+            kept.acked.add(message.partition)
+            if message.clock == self.clock:
+                self._go_on()
+
+    def _go_on(self) -> None:
+        """To the next clock once every partition has every bundle of this one."""
+        bundles = self.bundles(self.clock)
+        for bundle in bundles:
+            kept = self._kept.get((self.clock, bundle))
+            if kept is None or len(kept.acked) < self._partitions:
+                return
+        if bundles:
+            self._leave_clock()
+
+    def _leave_clock(self) -> None:
+        self._reading.pop(self.clock, None)
+        self._kept = {key: kept for key, kept in self._kept.items() if key[0] > self.clock}
+        self._carried.pop(self.clock, None)
+        self.clock += 1
+        self._start()
+        self._compute()
+
+    def resend(self) -> None:
+        """Everything that has not been answered."""
+        if self._view is None:
+            return
+        for reading in self._reading.values():
+            self._pull(reading)
+        for bundle in self.bundles(self.clock):
+            if (kept := self._kept.get((self.clock, bundle))) is not None:
+                self._push(bundle, kept)

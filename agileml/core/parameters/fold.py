@@ -1,0 +1,204 @@
+"""Adding up contributions: always along one binary tree over the units of a clock.
+
+Floats do not add associatively, so the order is fixed by the units, not by who computed them or what arrived
+first: the leaves of a binary tree are the units 0 .. U-1 (U a power of two), a node is the sum of its left and its
+right child, and a missing leaf is left out. A worker sends the sums of the aligned subtrees it holds, a shard goes
+on merging siblings as they arrive, and the sequential run walks the same tree: the same bits for every assignment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numba
+import numpy as np
+
+from agileml.core.parameters.layout import Block, Dense, Sparse, read_only
+from straggler.coverage import Units, show
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """The summed updates of a bundle for one partition: a block per table (None: nothing), and its loss."""
+
+    blocks: tuple[Block | None, ...]
+    loss: float = 0.0
+    examples: int = 0
+
+
+@numba.njit(cache=True, nogil=True)
+def _merge_rows(rows_a, values_a, rows_b, values_b, rows, values):  # type: ignore[no-untyped-def]
+    """Union of two ascending row lists; rows in both are added a + b. Returns the number of rows."""
+    a = b = n = 0
+    columns = values.shape[1]  # element by element: slices of rows cost more than what is in them
+    while a < rows_a.size or b < rows_b.size:
+        if b == rows_b.size or (a < rows_a.size and rows_a[a] < rows_b[b]):
+            rows[n] = rows_a[a]
+            for column in range(columns):
+                values[n, column] = values_a[a, column]
+            a += 1
+        elif a == rows_a.size or rows_b[b] < rows_a[a]:
+            rows[n] = rows_b[b]
+            for column in range(columns):
+                values[n, column] = values_b[b, column]
+            b += 1
+        else:
+            rows[n] = rows_a[a]
+            for column in range(columns):
+                values[n, column] = values_a[a, column] + values_b[b, column]
+            a += 1
+            b += 1
+        n += 1
+    return n
+
+
+def _merge_blocks(left: Block, right: Block, own_left: bool, own_right: bool) -> Block:
+    if isinstance(left, Dense):
+        assert isinstance(right, Dense)
+        # Into a warm array of one's own: no second array, and less than half the time.
+        into = left.values if own_left else right.values if own_right else None
+        return Dense(np.add(left.values, right.values, out=into))
+    assert isinstance(right, Sparse)
+    most = left.rows.size + right.rows.size
+    rows = np.empty(most, np.int32)
+    values = np.empty((most, left.values.shape[1]), left.values.dtype)
+    # As in optimizer.take_step: one compiled kernel, whether arrays came over the network or not.
+    pieces = (read_only(piece) for piece in (left.rows, left.values, right.rows, right.values))
+    n = _merge_rows(*pieces, rows, values)
+    return Sparse(rows[:n], values[:n])
+
+
+@dataclass
+class _Node:
+    total: Contribution
+    owned: tuple[bool, ...]  # per block: its array is nobody else's, so it may be overwritten
+
+
+def _shared(contribution: Contribution) -> _Node:
+    return _Node(contribution, (False,) * len(contribution.blocks))
+
+
+def _given(contribution: Contribution) -> _Node:
+    """A contribution whose arrays nobody else has."""
+    writeable = (block is not None and block.values.flags.writeable for block in contribution.blocks)
+    return _Node(contribution, tuple(writeable))
+
+
+def _added(left: _Node, right: _Node) -> _Node:
+    """left + right, into arrays of one of them that are its own."""
+    blocks: list[Block | None] = []
+    owned = []
+    for a, b, own_a, own_b in zip(
+        left.total.blocks, right.total.blocks, left.owned, right.owned, strict=True
+    ):
+        if a is None or b is None:  # passed on, and still whose it was
+            blocks.append(b if a is None else a)
+            owned.append(own_b if a is None else own_a)
+        else:
+            blocks.append(_merge_blocks(a, b, own_a, own_b))
+            owned.append(True)
+    total = Contribution(
+        tuple(blocks), left.total.loss + right.total.loss, left.total.examples + right.total.examples
+    )
+    return _Node(total, tuple(owned))
+
+
+@dataclass
+class Fold:
+    """Contributions of one clock to one partition, merged as they arrive.
+
+    Deterministic: bundles are aligned subtrees and siblings merge. Otherwise everything goes into one sum in the
+    order of arrival, and a bundle may be any set of units.
+    """
+
+    deterministic: bool
+    counted: Units = 0
+    bundles: list[Units] = field(
+        default_factory=list
+    )  # as they were pushed: boundaries that redone work keeps
+    _nodes: dict[tuple[int, int], _Node] = field(default_factory=dict)  # (first unit, size) -> sum
+
+    def add(self, bundle: Units, contribution: Contribution, *, given: bool = False) -> None:
+        """Count a bundle. The caller has judged it: none of its units is counted yet.
+
+        `given`: nobody else has the contribution's arrays, so they may be overwritten.
+        """
+        assert bundle and not bundle & self.counted, (show(bundle), show(self.counted))
+        self.counted |= bundle
+        self.bundles.append(bundle)
+        node = _given(contribution) if given else _shared(contribution)
+        if not self.deterministic:
+            key = (0, 0)
+            before = self._nodes.get(key)
+            self._nodes[key] = _added(before, node) if before else node
+            return
+        first = (bundle & -bundle).bit_length() - 1
+        size = bundle.bit_count()
+        assert size & (size - 1) == 0 and first % size == 0 and bundle >> first == (1 << size) - 1, show(
+            bundle
+        )
+        while (sibling := self._nodes.pop((first ^ size, size), None)) is not None:
+            node = _added(node, sibling) if first & size == 0 else _added(sibling, node)
+            first &= ~size
+            size *= 2
+        self._nodes[(first, size)] = node
+
+    def total(self) -> Contribution:
+        """The sum of a complete clock."""
+        assert len(self._nodes) == 1, sorted(self._nodes)
+        return next(iter(self._nodes.values())).total
+
+    def copied(self) -> FoldCopy:
+        """Everything that is pending, to be moved to another server."""
+        # From here on the arrays have two holders.
+        for node in self._nodes.values():
+            node.owned = (False,) * len(node.owned)
+        keys = sorted(self._nodes)
+        return FoldCopy(
+            tuple(sorted(self.bundles)), tuple(keys), tuple(self._nodes[key].total for key in keys)
+        )
+
+    @classmethod
+    def restored(cls, copy: FoldCopy, *, deterministic: bool) -> Fold:
+        """The fold that `copied` took."""
+        fold = cls(deterministic)
+        fold.bundles = list(copy.bundles)
+        for bundle in copy.bundles:
+            fold.counted |= bundle
+        fold._nodes = {key: _shared(total) for key, total in zip(copy.keys, copy.totals, strict=True)}
+        return fold
+
+
+@dataclass(frozen=True)
+class FoldCopy:
+    """A fold on its way to another server."""
+
+    bundles: tuple[Units, ...]
+    keys: tuple[tuple[int, int], ...]
+    totals: tuple[Contribution, ...]
+
+
+def tree_sum(leaves: Iterable[Contribution]) -> Contribution:
+    """Sum the contributions of the units of one aligned subtree, given in their order, along the same tree.
+
+    Holds at most one partial sum per level. The contributions are given away: their arrays may be overwritten.
+    """
+    stack: list[tuple[int, _Node]] = []
+    for leaf in leaves:
+        size, node = 1, _given(leaf)
+        while stack and stack[-1][0] == size:
+            node = _added(stack.pop()[1], node)
+            size *= 2
+        stack.append((size, node))
+    assert len(stack) == 1, [size for size, _ in stack]
+    return stack[0][1].total
+
+
+def running_sum(leaves: Iterable[Contribution]) -> Contribution:
+    """Sum contributions one after the other: for sums whose order nobody needs to repeat. They are given away."""
+    total: _Node | None = None
+    for leaf in leaves:
+        total = _given(leaf) if total is None else _added(total, _given(leaf))
+    assert total is not None
+    return total.total

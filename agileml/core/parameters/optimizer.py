@@ -1,0 +1,258 @@
+"""Optimizers that run inside a shard: SGD, momentum, Nesterov, Adam, AdamW.
+
+Each is one fused pass over a block, in the block's own precision. Input and output arrays may be the same (in
+place) or not (when the old values are still read by somebody). Rows of sparse tables that a clock does not touch keep
+their momentum and moments as they are. Two blocks or one: an element's new value depends on that element alone.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numba
+import numpy as np
+
+from agileml.application import Array
+from agileml.core.parameters.layout import read_only
+from agileml.core.parameters.learning_rate import Schedule, schedule
+
+
+class Optimizer(Protocol):
+    """One step along a summed gradient."""
+
+    @property
+    def slots(self) -> int:
+        """Arrays of state per block, each of the block's shape, zeros at first."""
+
+    def step(
+        self,
+        clock: int,
+        parameters: Array,
+        gradient: Array,
+        state: list[Array],
+        new_parameters: Array,
+        new_state: list[Array],
+    ) -> None:
+        """Take the step of `clock` (0-based). All arrays are flat and of one dtype; new_* may alias the old."""
+
+
+@numba.njit(cache=True, nogil=True, inline="always")
+def _shaped(g, p, decay, clip):  # type: ignore[no-untyped-def]
+    """The gradient clipped to [-clip, clip] (0: not), plus decay p. NaN stays NaN."""
+    if clip > 0:
+        g = clip if g > clip else (-clip if g < -clip else g)
+    return g + decay * p if decay > 0 else g
+
+
+@numba.njit(cache=True, nogil=True)
+def _sgd(rate, decay, clip, p, g, p_new):  # type: ignore[no-untyped-def]
+    for i in range(p.size):
+        p_new[i] = p[i] - rate * _shaped(g[i], p[i], decay, clip)
+
+
+@numba.njit(cache=True, nogil=True)
+def _momentum(rate, mu, decay, clip, p, g, m, p_new, m_new):  # type: ignore[no-untyped-def]
+    for i in range(p.size):
+        velocity = mu * m[i] + _shaped(g[i], p[i], decay, clip)
+        m_new[i] = velocity
+        p_new[i] = p[i] - rate * velocity
+
+
+@numba.njit(cache=True, nogil=True)
+def _nesterov(rate, mu, decay, clip, p, g, m, p_new, m_new):  # type: ignore[no-untyped-def]
+    for i in range(p.size):
+        shaped = _shaped(g[i], p[i], decay, clip)
+        velocity = mu * m[i] + shaped
+        m_new[i] = velocity
+        p_new[i] = p[i] - rate * (shaped + mu * velocity)
+
+
+@numba.njit(cache=True, nogil=True)
+def _adam(  # type: ignore[no-untyped-def]
+    rate, beta1, beta2, rest1, rest2, epsilon, unbias2, keep, decay, clip, p, g, m, v, p_new, m_new, v_new
+):
+    for i in range(p.size):
+        shaped = _shaped(g[i], p[i], decay, clip)
+        first = beta1 * m[i] + rest1 * shaped
+        second = beta2 * v[i] + rest2 * (shaped * shaped)
+        m_new[i] = first
+        v_new[i] = second
+        p_new[i] = keep * p[i] - rate * (first / (math.sqrt(second * unbias2) + epsilon))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shaping:
+    """What every optimizer can do: follow a schedule of the learning rate by clock (None: constant), clip each element
+    of the gradient to [-clip, clip] (None: not), then add weight_decay w to it (AdamW decays otherwise)."""
+
+    weight_decay: float = 0.0
+    clip: float | None = None
+    schedule: Schedule | None = None
+
+    def rate_at(self, clock: int, learning_rate: float) -> float:
+        """The learning rate of a clock."""
+        return learning_rate if self.schedule is None else learning_rate * self.schedule.factor(clock)
+
+
+@dataclass(frozen=True)
+class Sgd(Shaping):
+    """w <- w - rate g."""
+
+    learning_rate: float
+    slots: int = 0
+
+    def step(
+        self,
+        clock: int,
+        parameters: Array,
+        gradient: Array,
+        state: list[Array],
+        new_parameters: Array,
+        new_state: list[Array],
+    ) -> None:
+        number = parameters.dtype.type
+        rate = number(self.rate_at(clock, self.learning_rate))
+        _sgd(rate, number(self.weight_decay), number(self.clip or 0), parameters, gradient, new_parameters)
+
+
+@dataclass(frozen=True)
+class Momentum(Shaping):
+    """m <- mu m + g; w <- w - rate m (heavy ball, as torch.optim.SGD with momentum).
+
+    Nesterov: w <- w - rate (g + mu m) with the new m, as torch.optim.SGD does it.
+    """
+
+    learning_rate: float
+    momentum: float = 0.9
+    slots: int = 1
+    nesterov: bool = False
+
+    def step(
+        self,
+        clock: int,
+        parameters: Array,
+        gradient: Array,
+        state: list[Array],
+        new_parameters: Array,
+        new_state: list[Array],
+    ) -> None:
+        number = parameters.dtype.type
+        kernel = _nesterov if self.nesterov else _momentum
+        kernel(
+            number(self.rate_at(clock, self.learning_rate)),
+            number(self.momentum),
+            number(self.weight_decay),
+            number(self.clip or 0),
+            parameters,
+            gradient,
+            state[0],
+            new_parameters,
+            new_state[0],
+        )
+
+
+@dataclass(frozen=True)
+class Adam(Shaping):
+    """Adam with bias correction by the number of clocks (Kingma and Ba, 2015, algorithm 1)."""
+
+    learning_rate: float = 0.001
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    slots: int = 2
+
+    def step(
+        self,
+        clock: int,
+        parameters: Array,
+        gradient: Array,
+        state: list[Array],
+        new_parameters: Array,
+        new_state: list[Array],
+    ) -> None:
+        number = parameters.dtype.type
+        steps = clock + 1
+        rate = self.rate_at(clock, self.learning_rate)
+        keep, decay = self.decays(rate)
+        _adam(
+            number(rate / (1.0 - self.beta1**steps)),
+            number(self.beta1),
+            number(self.beta2),
+            number(1.0 - self.beta1),
+            number(1.0 - self.beta2),
+            number(self.epsilon),
+            number(1.0 / (1.0 - self.beta2**steps)),
+            number(keep),
+            number(decay),
+            number(self.clip or 0),
+            parameters,
+            gradient,
+            state[0],
+            state[1],
+            new_parameters,
+            new_state[0],
+            new_state[1],
+        )
+
+    def decays(self, rate: float) -> tuple[float, float]:
+        """(what the parameters are multiplied by, what of them is added to the gradient)."""
+        return 1.0, self.weight_decay
+
+
+@dataclass(frozen=True)
+class AdamW(Adam):
+    """Adam whose weight decay does not pass through the moments: w <- (1 - rate weight_decay) w - ...
+
+    (Loshchilov and Hutter, 2019, algorithm 2, with the rate multiplied in as torch.optim.AdamW does.)
+    """
+
+    weight_decay: float = 0.01
+
+    def decays(self, rate: float) -> tuple[float, float]:
+        return 1.0 - rate * self.weight_decay, 0.0
+
+
+KINDS: dict[str, type[Any]] = {"sgd": Sgd, "momentum": Momentum, "adam": Adam, "adamw": AdamW}
+
+
+def optimizer(kind: str, **settings: Any) -> Optimizer:
+    """Build the optimizer a config names; `settings` are its fields, `schedule` also as a mapping."""
+    if kind not in KINDS:
+        raise ValueError(f"optimizer {kind!r} is none of {', '.join(KINDS)}")
+    if "schedule" in settings:
+        settings["schedule"] = schedule(settings["schedule"])
+    built: Optimizer = KINDS[kind](**settings)
+    return built
+
+
+def take_step(
+    algorithm: Optimizer,
+    clock: int,
+    parameters: Array,
+    gradient: Array,
+    state: list[Array],
+    *,
+    in_place: bool,
+    state_in_place: bool = False,
+    into: Array | None = None,
+) -> tuple[Array, list[Array]]:
+    """One step over a flat block; returns the new parameters and state, new arrays unless (each) `in_place`.
+
+    `into`: an array for the new parameters, if there is one already.
+    """
+    if in_place:
+        into = parameters
+    new_parameters = np.empty_like(parameters) if into is None else into
+    new_state = state if in_place or state_in_place else [np.empty_like(array) for array in state]
+    # numba compiles read-only arrays (what came over the network) and others apart: read through read-only views only.
+    algorithm.step(
+        clock,
+        read_only(parameters),
+        read_only(gradient),
+        [read_only(a) for a in state],
+        new_parameters,
+        new_state,
+    )
+    return new_parameters, new_state

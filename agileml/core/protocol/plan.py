@@ -1,0 +1,221 @@
+"""Scheduled joins, notices and faults as data, and the runner that makes them exact.
+
+An event happens when clock `at_clock` is complete (or `at_s` seconds after the first clock could start), in order.
+Training does not pass the clock of the next event, nor end, while an earlier one is unfinished: without that, clocks
+of milliseconds would outrun machines that take seconds.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from agileml.core.protocol.events import Admit, Notice
+from agileml.core.protocol.tier import Tier
+
+
+class Fault(StrEnum):
+    """What is done to machines, or to the controller, without asking."""
+
+    KILL = "kill"  # the whole machine, without a word
+    KILL_RELIABLE = "kill_reliable"
+    FREEZE = "freeze"  # it stands still, with its connections open
+    CUT = "cut"  # it runs on, but no message gets through
+    SLOW = "slow"  # it computes so many times slower
+    DISK_FULL = "disk_full"  # checkpoints cannot be written
+    KILL_CONTROLLER = "kill_controller"
+
+
+@dataclass(frozen=True)
+class PlannedJoin:
+    """`count` machines that wait become members."""
+
+    at_clock: int | None
+    count: int
+    tier: Tier = Tier.TRANSIENT
+    at_s: float | None = None
+
+    def __str__(self) -> str:
+        return f"{_when(self)}: join {self.count} {self.tier}"
+
+
+@dataclass(frozen=True)
+class PlannedNotice:
+    """`count` transient machines (None: all) are told that they go in `warning_s` seconds."""
+
+    at_clock: int | None
+    count: int | None
+    warning_s: float
+    at_s: float | None = None
+
+    def __str__(self) -> str:
+        who = "all" if self.count is None else self.count
+        return f"{_when(self)}: notice {who}, {self.warning_s:g} s ahead"
+
+
+@dataclass(frozen=True)
+class PlannedFault:
+    """`kind` strikes `count` machines (of the controller: one), for `seconds`; SLOW by `factor`."""
+
+    at_clock: int | None
+    kind: Fault
+    count: int | None = 1  # None: all
+    seconds: float = 0.0
+    factor: float = 1.0
+    at_s: float | None = None
+
+    def __str__(self) -> str:
+        details = f", {self.seconds:g} s" if self.seconds else ""
+        details += f", {self.factor:g} times" if self.kind is Fault.SLOW else ""
+        return f"{_when(self)}: {self.kind} {'all' if self.count is None else self.count}{details}"
+
+
+PlannedEvent = PlannedJoin | PlannedNotice | PlannedFault
+
+
+def _when(event: PlannedEvent) -> str:
+    return f"clock {event.at_clock}" if event.at_clock is not None else f"{event.at_s:g} s"
+
+
+@dataclass(frozen=True)
+class Strike:
+    """Do this to these machines (none: the controller itself)."""
+
+    kind: Fault
+    nodes: tuple[str, ...]
+    seconds: float
+    factor: float
+
+
+@dataclass(frozen=True)
+class Fired:
+    """An event that happens now, what it means, and its place in the plan's order."""
+
+    index: int
+    event: PlannedEvent
+    actions: tuple[Admit | Notice | Strike, ...]
+
+
+class PlanRunner:
+    """Fires one event at a time and knows when it is finished. `fired` events have happened before (a restart)."""
+
+    def __init__(self, events: Sequence[PlannedEvent], seed: int, fired: int = 0) -> None:
+        # Stable: events of one clock keep the plan's order. Those at a time come after those at a clock.
+        self.events = sorted(
+            events, key=lambda e: (e.at_clock is None, e.at_clock if e.at_clock is not None else e.at_s)
+        )
+        self._at_clock = [i for i, event in enumerate(self.events) if event.at_clock is not None]
+        self._at_s = [i for i, event in enumerate(self.events) if event.at_clock is None]
+        self.fired = fired
+        # After a restart the clock of the run says nothing: events at a clock are taken to have come first.
+        skip = min(fired, len(self._at_clock))
+        self._at_clock, self._at_s = self._at_clock[skip:], self._at_s[fired - skip :]
+        self._seed = seed
+        self._started_s: float | None = None
+        # What fired last may not have been told as finished: it is, as soon as all is quiet.
+        self._running: tuple[int, frozenset[str], float] | None = (
+            (fired - 1, frozenset(), 0.0) if fired else None
+        )
+
+    @property
+    def is_idle(self) -> bool:
+        """True when nothing that fired is unfinished."""
+        return self._running is None
+
+    @property
+    def is_over(self) -> bool:
+        """True when everything has happened."""
+        return self.is_idle and not self._at_clock and not self._at_s
+
+    def limit(self, clocks: int) -> int:
+        """Clocks >= the limit may not start yet; `clocks` is the run's length."""
+        if not self._at_clock:
+            return clocks
+        at_clock = self.events[self._at_clock[0]].at_clock
+        assert at_clock is not None
+        return min(clocks, at_clock)
+
+    def _due(self, completed: int, now_s: float) -> int | None:
+        if self._started_s is None:
+            self._started_s = now_s
+        if self._at_clock and completed >= (self.events[self._at_clock[0]].at_clock or 0):
+            return self._at_clock[0]
+        if self._at_s and now_s - self._started_s >= (self.events[self._at_s[0]].at_s or 0.0):
+            return self._at_s[0]
+        return None
+
+    def fire(
+        self,
+        completed: int,
+        waiting: Mapping[Tier, Sequence[str]],
+        members: Mapping[Tier, Sequence[str]],
+        now_s: float,
+    ) -> Fired | None:
+        """The next event, if its time has come, and what it means for which machines.
+
+        `waiting` are machines that are no members yet, by tier; `members` those that are and stay.
+        """
+        if not self.is_idle or (index := self._due(completed, now_s)) is None:
+            return None
+        event = self.events[index]
+        draw = random.Random(f"{self._seed}/{index}")
+        actions: list[Admit | Notice | Strike]
+        until_s = now_s
+        if isinstance(event, PlannedJoin):
+            chosen = list(waiting.get(event.tier, ()))[: event.count]
+            if len(chosen) < event.count:
+                return None  # machines are still starting; training waits at the limit
+            actions = [Admit(node) for node in chosen]
+        elif isinstance(event, PlannedNotice):
+            chosen = _drawn(draw, members[Tier.TRANSIENT], event.count)
+            actions = [Notice(node, now_s + event.warning_s) for node in chosen]
+        else:
+            chosen = self._struck(draw, event, members)
+            actions = [Strike(event.kind, tuple(chosen), event.seconds, event.factor)]
+            until_s += event.seconds
+        (self._at_clock if event.at_clock is not None else self._at_s).remove(index)
+        self.fired += 1
+        self._running = (index, frozenset(chosen), until_s)
+        return Fired(index, event, tuple(actions))
+
+    @staticmethod
+    def _struck(draw: random.Random, event: PlannedFault, members: Mapping[Tier, Sequence[str]]) -> list[str]:
+        if event.kind is Fault.KILL_CONTROLLER:
+            return []
+        if event.kind is Fault.DISK_FULL:
+            return list(members[Tier.RELIABLE])
+        tier = Tier.RELIABLE if event.kind is Fault.KILL_RELIABLE else Tier.TRANSIENT
+        return _drawn(draw, members[tier], event.count)
+
+    def settle(
+        self, members: Collection[str], gone: Collection[str], now_s: float, *, is_quiet: bool
+    ) -> tuple[int, PlannedEvent] | None:
+        """The running event if it is finished: its machines are in (or out), and everybody knows.
+
+        `gone` are machines that died: they come no more.
+        """
+        if self._running is None or not is_quiet:
+            return None
+        index, nodes, until_s = self._running
+        event = self.events[index]
+        if now_s < until_s:
+            return None
+        if isinstance(event, PlannedJoin) or (
+            isinstance(event, PlannedFault) and event.kind in (Fault.FREEZE, Fault.CUT, Fault.SLOW)
+        ):
+            is_done = nodes - set(gone) <= set(members)
+        elif isinstance(event, PlannedFault) and event.kind in (Fault.DISK_FULL, Fault.KILL_CONTROLLER):
+            is_done = True
+        else:
+            is_done = not nodes & set(members)
+        if not is_done:
+            return None
+        self._running = None
+        return index, event
+
+
+def _drawn(draw: random.Random, nodes: Sequence[str], count: int | None) -> list[str]:
+    """So many of the nodes, all for None; fewer where fewer are left."""
+    return list(nodes) if count is None else draw.sample(list(nodes), min(count, len(nodes)))

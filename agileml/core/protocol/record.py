@@ -1,0 +1,52 @@
+"""What the controller keeps durable: about a kilobyte, written by create-if-absent, so that two cannot both act."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from agileml.core.protocol.view import INITIAL, CutId, View
+
+
+@dataclass(frozen=True)
+class Record:
+    """One durable state. `number` grows by one with each write; a number that is taken means: I was replaced."""
+
+    number: int
+    controller: str
+    claimed: int = 0  # the highest epoch that anyone may have used
+    view: View | None = None
+    committed: CutId = INITIAL
+    plan_fired: int = 0
+    finished: bool = False
+    thresholds: tuple[float, float] | None = None  # of stages, where they were moved
+
+    def to_text(self) -> str:
+        """One JSON object; `from_text` reads it back."""
+        return json.dumps(
+            {
+                "number": self.number,
+                "controller": self.controller,
+                "claimed": self.claimed,
+                "view": self.view.to_text() if self.view else None,
+                "committed": [self.committed.clock, self.committed.epoch],
+                "plan_fired": self.plan_fired,
+                "finished": self.finished,
+                "thresholds": self.thresholds,
+            }
+        )
+
+    @classmethod
+    def from_text(cls, text: str) -> Record:
+        """Read what `to_text` wrote."""
+        plain = json.loads(text)
+        return cls(
+            number=plain["number"],
+            controller=plain["controller"],
+            claimed=plain["claimed"],
+            view=View.from_text(plain["view"]) if plain["view"] else None,
+            committed=CutId(*plain["committed"]),
+            plan_fired=plain["plan_fired"],
+            finished=plain["finished"],
+            thresholds=tuple(plain["thresholds"]) if plain.get("thresholds") else None,
+        )

@@ -1,0 +1,70 @@
+"""The reference: the whole training in one process, clock after clock, without Ray, machines or messages.
+
+It computes units, adds them along the tree and applies them with the very functions that workers and shards use, so a
+deterministic job has to end with these bits wherever it ran.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+
+from agileml.application import Application, Array
+from agileml.core.compute.contract import checked_tables, initial_values
+from agileml.core.compute.threads import single_threaded
+from agileml.core.compute.work import Work
+from agileml.core.parameters.apply import apply_total, initial_state
+from agileml.core.parameters.fold import Fold
+from agileml.core.parameters.layout import Layout
+from agileml.core.parameters.optimizer import Optimizer
+from straggler.coverage import Units, span
+
+OnClock = Callable[[int, float, int], None]
+
+
+def run_sequential(
+    application: Application,
+    *,
+    optimizer: Optimizer,
+    clocks: int,
+    parts: int = 1,
+    partitions: int = 1,
+    deterministic: bool = True,
+    bundles: Sequence[Units] | None = None,
+    on_clock: OnClock | None = None,
+) -> dict[str, Array]:
+    """Train for `clocks` clocks of `application.settings.slices` x `parts` units; returns the whole tables.
+
+    Neither `partitions` nor `bundles` (disjoint sets that cover all units, aligned subtrees when deterministic; one of
+    all by default) changes a bit of a deterministic result: they are there to show that.
+    `on_clock(clock, loss, examples)` is called after each clock with the sums over its units.
+    Raises InputError (bad data), UnitError (user code failed), ContractError (it returned what cannot be used).
+    """
+    tables = checked_tables(application)
+    layout = Layout(tables, partitions)
+    work = Work(application, layout, parts, deterministic=deterministic)
+    work.load(range(application.settings.slices))
+    bundles = bundles if bundles is not None else [span(0, work.units)]
+    start = initial_values(application, tables)
+    shares = [layout.blocks(start, partition) for partition in range(partitions)]
+    states = [initial_state(tables, blocks, optimizer) for blocks in shares]
+    with single_threaded() if deterministic else nullcontext():
+        for clock in range(clocks):
+            reads = work.reads(clock, bundles)
+            pulled = [
+                [block if rows is None else block[rows] for block, rows in zip(blocks, wanted, strict=True)]
+                for blocks, wanted in zip(shares, reads.by_partition, strict=True)
+            ]
+            inputs = work.assemble(reads, pulled)
+            folds = [Fold(deterministic) for _ in range(partitions)]
+            for bundle in bundles:
+                contributions = work.compute(inputs, bundle)
+                for fold, contribution in zip(folds, contributions, strict=True):
+                    fold.add(bundle, contribution)
+            totals = [fold.total() for fold in folds]
+            for p, total in enumerate(totals):
+                applied = apply_total(total, tables, shares[p], states[p], clock, optimizer, in_place=True)
+                shares[p], states[p] = applied.blocks, applied.state
+            if on_clock is not None:
+                on_clock(clock, totals[0].loss, totals[0].examples)
+    return layout.whole(shares)

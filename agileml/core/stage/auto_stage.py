@@ -1,0 +1,284 @@
+"""`stage: auto`: which stage is the fastest on these machines and links, and when to try another one.
+
+The thesis' thresholds (1:1 and 15:1, 4.2) are where a run starts; its future work (6.2.2) is to set them by the traffic
+of the reliable machines. Here: a clock is what its slowest worker computes, and the time in which everybody waits for
+bytes. The machine that moves most of them in that time shows what links of its tier carry. With the formulas of
+`traffic` that predicts a clock in each stage:
+
+    clock(stage) = max over workers (units x seconds a unit) + max over machines (bytes / rate of its tier's links)
+
+which for the present stage is the measured clock. A tier whose links never were the narrowest is taken to be as fast as
+the other one: that may be too much to hope for, so another stage is only tried, and left again if its measured clock
+is not better. What was measured beats what is predicted, and each trial that failed doubles the wait for the next.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from agileml.core.protocol.tier import Tier
+from agileml.core.stage.traffic import Roles, Volume, loads, volume_of
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How much evidence a move needs.
+
+    `clocks`: of a window of measurement, after `settle` clocks that do not count (connections, buffers, slices to
+    load). `try_gain`, `keep_gain`: the shares of a clock that a stage must be predicted, and then be measured, to win.
+    `doubt`: a trial that loses by less than this share has a second window, and its better one counts: a cut, or
+    another program, slows a window down, and nothing speeds one up.
+    `worth`: what a move must win over the rest of the run, in changes. `drift`: a clock that is so much slower or
+    faster than when its stage was measured last makes what was measured of the others void.
+    """
+
+    clocks: int = 6
+    settle: int = 2
+    try_gain: float = 0.03
+    keep_gain: float = 0.02
+    doubt: float = 0.05
+    worth: float = 2.0
+    drift: float = 0.5
+
+
+SLOWER = 2.0  # times another tier's seconds a byte: that is no accident any more
+
+
+# -- what a clock would take --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """One stage on given machines: roles, and the units of a clock by worker."""
+
+    stage: int
+    roles: Roles
+    units: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Observed:
+    """Means over the clocks of a window: seconds of a clock; of each worker, seconds that it computed and that it then
+    waited for its sums to be counted; bytes of all machines together, received as parameters, sums, parts of cuts."""
+
+    clock_s: float
+    compute_s: Mapping[str, float]
+    push_s: Mapping[str, float]
+    pulled: float
+    pushed: float
+    cut: float
+
+
+@dataclass(frozen=True)
+class Bottleneck:
+    """The machine that moves the most bytes in a clock, and how fast its link carries them while everybody waits."""
+
+    node: str
+    tier: Tier
+    bytes: float
+    bytes_per_s: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.node}, {self.tier}, moves {self.bytes / 1e6:.3g} MB at {self.bytes_per_s / 1e6:.3g} MB/s"
+        )
+
+
+class Links:
+    """What the links of each tier are known to carry: learned from the machine that everybody waits for."""
+
+    def __init__(self) -> None:
+        self._bytes_per_s: dict[Tier, float] = {}
+
+    def rate(self, tier: Tier) -> float:
+        """Bytes per second; of a tier that never was the bottleneck, as of the other. Infinite: nothing is known."""
+        return self._bytes_per_s.get(tier, max(self._bytes_per_s.values(), default=math.inf))
+
+    def learn(
+        self, now: Arrangement, seen: Observed, volume: Volume, tiers: Mapping[str, Tier]
+    ) -> Bottleneck | None:
+        """Take up a window; the bottleneck, or None when nothing is waited for.
+
+        It is the machine that moves the most, unless machines of the other tier take far longer for each byte that
+        they push: then their own links are the narrow ones.
+        """
+        wait_s = seen.clock_s - max(seen.compute_s.values(), default=0.0)
+        by_node = loads(now.roles, volume)
+        node = max(by_node, key=lambda name: by_node[name].most)
+        if wait_s <= 0 or by_node[node].most <= 0:
+            return None
+        tier, slowness = tiers[node], _push_s_per_byte(now, seen, volume, tiers)
+        other = next(t for t in Tier if t is not tier)
+        factor = slowness[other] / slowness[tier] if slowness.keys() == set(Tier) else 1.0
+        if factor >= SLOWER:
+            node = max((n for n in by_node if tiers[n] is other), key=lambda name: by_node[name].most)
+            self._bytes_per_s[tier] = factor * by_node[node].most / wait_s
+            tier = other
+        rate = self._bytes_per_s[tier] = by_node[node].most / wait_s
+        for name, load in by_node.items():  # no link carries less than it just did
+            if tiers[name] in self._bytes_per_s:
+                self._bytes_per_s[tiers[name]] = max(self._bytes_per_s[tiers[name]], load.most / wait_s)
+        return Bottleneck(node, tier, by_node[node].most, rate)
+
+
+def _push_s_per_byte(
+    now: Arrangement, seen: Observed, volume: Volume, tiers: Mapping[str, Tier]
+) -> dict[Tier, float]:
+    """By tier, how long its workers take to get a byte of theirs counted; tiers that push nothing are left out."""
+    share = 1 / len(now.roles.owner)
+    seconds, pushed = dict.fromkeys(Tier, 0.0), dict.fromkeys(Tier, 0.0)
+    for node, sums in now.roles.sums.items():
+        size = sums * volume.push * (1 - share * now.roles.owner.count(node))
+        if size > 0 and (s := seen.push_s.get(node, 0.0)) > 0:
+            seconds[tiers[node]] += s
+            pushed[tiers[node]] += size
+    return {tier: seconds[tier] / pushed[tier] for tier in Tier if pushed[tier]}
+
+
+def predicted_s(
+    stage: Arrangement,
+    now: Arrangement,
+    seen: Observed,
+    volume: Volume,
+    links: Links,
+    tiers: Mapping[str, Tier],
+) -> float:
+    """Seconds of a clock in another arrangement of the same machines."""
+    pace = {node: s / now.units[node] for node, s in seen.compute_s.items() if now.units.get(node)}
+    usual_s = sum(pace.values()) / len(pace) if pace else 0.0
+    compute_s = max((units * pace.get(node, usual_s) for node, units in stage.units.items()), default=0.0)
+    exchange_s = max(load.most / links.rate(tiers[node]) for node, load in loads(stage.roles, volume).items())
+    return compute_s + exchange_s
+
+
+def volume_now(now: Arrangement, seen: Observed, cut_guess: float) -> Volume:
+    """What a clock moves per role, from what was counted; `cut_guess` where no part of a cut travels now."""
+    volume = volume_of(now.roles, seen.pulled, seen.pushed, seen.cut)
+    return volume if volume.cut else Volume(volume.pull, volume.push, cut_guess)
+
+
+# -- whether to move ----------------------------------------------------------------------------------------
+
+
+class Move(StrEnum):
+    """What is decided about a stage."""
+
+    TRY = "try"
+    KEEP = "keep"
+    TAKE_BACK = "take back"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Go to (KEEP: stay in) `stage`, by these thresholds; the sentence says why."""
+
+    move: Move
+    stage: int
+    thresholds: tuple[float, float]
+    reason: str
+
+
+def moved(thresholds: tuple[float, float], ratio: float, stage: int) -> tuple[float, float]:
+    """The thresholds nearest to these by which `ratio` transient machines per reliable one mean `stage`."""
+    first, second = thresholds
+    below = math.floor(ratio * 0.95e3) / 1e3
+    match stage:
+        case 1:
+            return max(first, ratio), max(second, first, ratio)
+        case 2:
+            first = first if first < ratio else below
+            return first, max(second, ratio)
+        case _:
+            second = second if second < ratio else below
+            return min(first, second), second
+
+
+@dataclass
+class _Trial:
+    """Left `stage`, where a clock took `clock_s`; in the trial's first window, if it is over, it took `first_s`."""
+
+    stage: int
+    clock_s: float
+    first_s: float = math.inf
+
+
+@dataclass
+class AutoStage:
+    """Judges one window after the other. It compares clocks, whoever predicted or measured them."""
+
+    thresholds: tuple[float, float]
+    patience: Patience = field(default_factory=Patience)
+    _machines: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
+    _measured: dict[int, float] = field(default_factory=dict)
+    _trial: _Trial | None = None
+    _failed: int = 0
+    _rest: int = 0  # windows to go before the next trial
+
+    def meet(self, reliable: frozenset[str], transient: frozenset[str]) -> None:
+        """These are the machines now. On others everything is measured anew."""
+        if (reliable, transient) != self._machines:
+            self._machines = (reliable, transient)
+            self._measured.clear()
+            self._trial = None
+            self._failed = self._rest = 0
+
+    def judge(
+        self, stage: int, clock_s: float, predicted: Mapping[int, float], clocks_left: int, change_s: float
+    ) -> Decision | None:
+        """A window of clocks of `clock_s` in `stage` is over; what to do, None: go on. `predicted` has other stages."""
+        assert all(self._machines), "a stage is chosen where there are machines of both tiers"
+        trial, self._trial = self._trial, None
+        before_s = self._measured.get(stage)
+        if trial is None and before_s and abs(clock_s / before_s - 1) > self.patience.drift:
+            self._measured.clear()
+        self._measured[stage] = clock_s
+        if trial is not None and stage != trial.stage:
+            return self._end(trial, stage, clock_s)
+        if self._rest > 0:
+            self._rest -= 1
+            return None
+        return self._begin(stage, clock_s, predicted, clocks_left, change_s)
+
+    def _end(self, trial: _Trial, stage: int, clock_s: float) -> Decision | None:
+        wanted_s = (1 - self.patience.keep_gain) * trial.clock_s
+        if trial.first_s == math.inf and wanted_s < clock_s <= (1 + self.patience.doubt) * trial.clock_s:
+            self._trial = replace(trial, first_s=clock_s)
+            return None
+        clock_s = self._measured[stage] = min(clock_s, trial.first_s)
+        compared = f"{clock_s:.3g} s a clock, {trial.clock_s:.3g} s in stage {trial.stage}"
+        if clock_s <= wanted_s:
+            return Decision(Move.KEEP, stage, self.thresholds, f"stage {stage} stays: {compared}")
+        self._failed += 1
+        self._rest = 1 << self._failed
+        return self._to(Move.TAKE_BACK, trial.stage, f"back from stage {stage} to {trial.stage}: {compared}")
+
+    def _begin(
+        self, stage: int, clock_s: float, predicted: Mapping[int, float], clocks_left: int, change_s: float
+    ) -> Decision | None:
+        expected = {s: self._measured.get(s, seconds) for s, seconds in predicted.items() if s != stage}
+        if not expected:
+            return None
+        best = min(expected, key=lambda s: expected[s])
+        gain_s = clock_s - expected[best]
+        if gain_s <= self.patience.try_gain * clock_s:
+            return None
+        if gain_s * clocks_left <= self.patience.worth * change_s:
+            return None
+        self._trial = _Trial(stage, clock_s)
+        how = "was measured" if best in self._measured else "is predicted"
+        others = ", ".join(
+            f"stage {s} {'measured' if s in self._measured else 'predicted'} at {expected[s]:.3g} s"
+            for s in sorted(expected)
+            if s != best
+        )
+        reason = f"stage {best} is tried: {expected[best]:.3g} s a clock {how}, stage {stage} takes {clock_s:.3g} s"
+        return self._to(Move.TRY, best, reason + (f" ({others})" if others else ""))
+
+    def _to(self, move: Move, stage: int, reason: str) -> Decision:
+        reliable, transient = map(len, self._machines)
+        before, self.thresholds = self.thresholds, moved(self.thresholds, transient / reliable, stage)
+        old, new = (" and ".join(f"{t:g}:1" for t in pair) for pair in (before, self.thresholds))
+        return Decision(move, stage, self.thresholds, f"{reason}; thresholds {old} become {new}")

@@ -1,0 +1,282 @@
+"""The actors of a run: started on nodes as they appear, looked up by name, ended together."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import ray
+
+from agileml.application import Array
+from agileml.cluster.existing import NodeInfo, machines
+from agileml.cluster.fleet import Admitted, Appeared, Draining, FleetEvent, Stopping, Vanished
+from agileml.core.protocol.commands import Finished
+from agileml.core.protocol.events import Admit, ControllerEvent, NodeDown, NodeUp, Notice, Stop
+from agileml.core.protocol.plan import Strike
+from agileml.core.protocol.tier import Tier
+from agileml.driver.failures import Death, Failures, cause_of
+from agileml.errors import RunError
+from agileml.net.events import Address
+from agileml.net.keys import KeyPair
+from agileml.process.actors import environment, start_head, start_machine
+from agileml.process.head import HeadState
+from agileml.process.spec import RunSpec
+
+RESTART_S = 30.0  # for the controller's actor to come back
+STARTS = 3  # tries to start a process that dies each time
+
+
+@dataclass
+class _Actor:
+    name: str
+    node: NodeInfo
+    up: NodeUp
+    handle: Any
+    starting: Any  # the reference to its address until that is known
+    watch: Any = None  # ends when its process does
+    address: Address | None = None
+
+
+class Cast:
+    """Head and machines of one run in a Ray cluster that this process is connected to."""
+
+    def __init__(self, spec: RunSpec, expected: int, head_node: str, runtime_env: dict[str, Any]) -> None:
+        self._spec = spec
+        self._keys = KeyPair.generate()
+        self._env = environment(spec.config)
+        self._env["env_vars"] |= runtime_env.pop("env_vars", {})
+        self._env |= runtime_env
+        self._actors: dict[str, _Actor] = {}
+        self._by_node: dict[str, str] = {}
+        self._failed_starts: Counter[str] = Counter()  # by node
+        self._ended: set[str] = set()  # machines whose process is known to be gone
+        self._replaces: dict[str, str] = {}  # a reliable machine's new process -> the one that died
+        self.failures = Failures(spec.config.max_failures)
+        self._notices: dict[str, Notice] = {}
+        self._stop: Stop | None = None
+        self._head = start_head(head_node, spec, expected, self._keys, self._env)
+        self._head_address: Address = ray.get(self._head.address.remote())
+
+    def node_of(self, machine: str) -> str:
+        """The Ray node of a machine."""
+        return self._actors[machine].node.node_id
+
+    def happened(self, event: FleetEvent) -> None:
+        """The fleet changed."""
+        match event:
+            case Appeared():
+                self._start(event.node, admitted=event.admitted)
+            case Admitted() if event.node_id in self._by_node:
+                self.admitted(self._by_node[event.node_id])
+                self.tell(Admit(self._by_node[event.node_id]))
+            case Vanished() if event.node_id in self._by_node:
+                self.failures.machine_lost(event.node_id)
+                self._end(self._by_node.pop(event.node_id), event.reason)
+            case Draining() if event.node_id in self._by_node:
+                self.tell(Notice(self._by_node[event.node_id], event.deadline_s))
+            case Stopping():
+                self.tell(Stop(event.deadline_s))
+
+    def _start(self, node: NodeInfo, *, admitted: bool) -> None:
+        name = f"m{len(self._actors)}"
+        up = NodeUp(name, Tier(str(node.tier)), node.allocation, admitted)
+        handle = start_machine(name, node.node_id, self._spec, self._keys, self._head_address, self._env)
+        self._actors[name] = _Actor(name, node, up, handle, handle.address.remote())
+        self._by_node[node.node_id] = name
+
+    def _end(self, name: str, reason: str) -> None:
+        self._bury(name)
+        if name not in self._ended:
+            self._ended.add(name)
+            self.tell(NodeDown(name, reason))
+
+    def introduce(self) -> list[str]:
+        """Register the machines whose processes have come up; their nodes. Raises RunError for one that cannot."""
+        nodes = []
+        for actor in self._ready(lambda actor: actor.starting):
+            reference, actor.starting = actor.starting, None
+            try:
+                actor.address = ray.get(reference)
+            except ray.exceptions.ActorUnavailableError:  # a connection broke: the process may well live
+                actor.starting = actor.handle.address.remote()
+                continue
+            except ray.exceptions.RayError as error:
+                self._did_not_start(actor, error)
+                continue
+            if actor.watch is None:
+                actor.watch = actor.handle.until_gone.remote()
+            self._head.register.remote(actor.address, actor.up)
+            self._bury(actor.name)
+            self.failures.machine_lives(actor.node.node_id)
+            nodes.append(actor.node.node_id)
+        return nodes
+
+    def _did_not_start(self, actor: _Actor, error: ray.exceptions.RayError) -> None:
+        """A process can die while it starts, with its machine or alone; one that fails by itself is a mistake."""
+        gone = (
+            ray.exceptions.RayActorError,
+            ray.exceptions.ActorUnschedulableError,
+            ray.exceptions.OutOfMemoryError,  # Ray's own watch over a node's memory killed it
+        )
+        died = isinstance(error, gone) and not getattr(error, "actor_init_failed", False)
+        if died and not self._is_alive(actor.node):
+            self._end(actor.name, "its machine went")
+            return
+        self._failed_starts[actor.node.node_id] += 1
+        if not died or self._failed_starts[actor.node.node_id] >= STARTS:
+            raise RunError(f"machine {actor.name} cannot start: {error}") from error
+        self._replace(actor, f"while it started: {cause_of(str(error))}")
+
+    def replace_dead(self) -> None:
+        """A process that died on a machine that lives is started again, as a machine of another name."""
+        for actor in self._ready(lambda actor: actor.watch):
+            reference, actor.watch = actor.watch, None
+            try:
+                ray.get(reference)
+            except ray.exceptions.ActorUnavailableError:  # a connection broke: the process may well live
+                actor.watch = actor.handle.until_gone.remote()
+            except (ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError) as error:
+                self._replace(actor, cause_of(str(error)))
+            else:
+                self._end(actor.name, "its threads ended")  # as it was told, if it was
+
+    def _replace(self, actor: _Actor, cause: str) -> None:
+        """A process is gone; on a machine that lives it is started again, under another name."""
+        if actor.name in self._ended:
+            return
+        reason = f"its process died: {cause}"
+        node_id = actor.node.node_id
+        if self._by_node.get(node_id) != actor.name or not self._is_alive(actor.node):
+            self._end(actor.name, reason)
+            return
+        self.failures.died(node_id, Death(actor.name, cause))
+        if actor.up.tier is Tier.RELIABLE:
+            # The controller hears of its end when the next one is there: without any reliable machine it would give up.
+            self._bury(actor.name)
+            self._ended.add(actor.name)
+        else:
+            self._end(actor.name, reason)
+        self._start(actor.node, admitted=actor.up.admitted)
+        if actor.up.tier is Tier.RELIABLE:
+            self._replaces[self._by_node[node_id]] = actor.name
+
+    def _bury(self, successor: str) -> None:
+        """Tell the controller of the process that this one replaces, if it was kept back."""
+        if (old := self._replaces.pop(successor, None)) is not None:
+            self.tell(NodeDown(old, "its process died"))
+
+    @staticmethod
+    def _is_alive(node: NodeInfo) -> bool:
+        return any(machine.node_id == node.node_id for machine in machines())
+
+    def _ready(self, reference_of: Callable[[_Actor], Any]) -> list[_Actor]:
+        waiting = {
+            reference: actor
+            for actor in self._actors.values()
+            if (reference := reference_of(actor)) is not None
+        }
+        if not waiting:
+            return []
+        ready, _ = ray.wait(list(waiting), num_returns=len(waiting), timeout=0, fetch_local=False)
+        return [waiting[reference] for reference in ready]
+
+    def tell(self, event: ControllerEvent) -> None:
+        """Tell the controller; notices, and that the run is to stop, are told again to the next one."""
+        if isinstance(event, Notice):
+            self.noticed(event.node, event.deadline_s)
+        elif isinstance(event, Stop):
+            self._stop = event
+        self._head.tell.remote(event)
+
+    def suffer(self, machine: str, strike: Strike) -> None:
+        """A planned fault that the machine's process does to itself."""
+        actor = self._actors[machine]
+        actor.handle.suffer.remote(strike)
+
+    def kill_controller(self) -> None:
+        """A planned fault: its process ends without a word. Ray starts another."""
+        ray.kill(self._head, no_restart=False)
+
+    def heal(self, machine: str) -> None:
+        """A machine that was cut off has a new address: tell the others when it is known."""
+        actor = self._actors[machine]
+        if machine not in self._ended:
+            actor.starting = actor.handle.address.remote()
+
+    def state(self) -> HeadState:
+        """What happened since the last time. A controller that died is waited for and told everything again."""
+        for _ in range(STARTS):
+            try:
+                state: HeadState = ray.get(self._head.state.remote())
+            except (ray.exceptions.ActorUnavailableError, ray.exceptions.ActorDiedError):
+                self._meet_new_head()  # which may die in its turn
+            else:
+                if state.address != self._head_address:
+                    self._meet_new_head()  # the one before died while nobody asked it
+                return state
+        raise RunError(f"the controller's process died {STARTS} times in a row")
+
+    def _meet_new_head(self) -> None:
+        until_s = time.monotonic() + RESTART_S
+        while True:
+            try:
+                self._head_address = ray.get(self._head.address.remote())
+                break
+            except ray.exceptions.ActorUnavailableError as error:
+                if time.monotonic() > until_s:
+                    raise RunError(f"the controller does not come back: {error}") from error
+                time.sleep(0.05)
+            except ray.exceptions.ActorDiedError as error:
+                raise RunError(f"the controller cannot start again: {error}") from error
+        for actor in self._actors.values():
+            if actor.address is None:
+                continue
+            self._head.register.remote(actor.address, actor.up)
+            if actor.name in self._ended:
+                self._head.tell.remote(NodeDown(actor.name, "it was gone before this controller"))
+            else:
+                actor.handle.meet.remote(self._head_address)
+        for notice in self._notices.values():
+            if notice.node not in self._ended:
+                self._head.tell.remote(notice)
+        if self._stop is not None:
+            self._head.tell.remote(self._stop)
+
+    def noticed(self, machine: str, deadline_s: float) -> None:
+        """The plan gave a machine notice: the next controller must know."""
+        known = self._notices.get(machine)
+        if known is None or deadline_s < known.deadline_s:
+            self._notices[machine] = Notice(machine, deadline_s)
+
+    def admitted(self, machine: str) -> None:
+        """The plan let a waiting machine in: the next controller must know."""
+        actor = self._actors[machine]
+        actor.up = replace(actor.up, admitted=True)
+
+    def result(self, finished: Finished) -> list[tuple[Array, ...]]:
+        """The blocks of every partition in the last cut, from the backups."""
+        references = [
+            self._actors[backup].handle.final_blocks.remote(partition, finished.clock)
+            for partition, backup in enumerate(finished.backup)
+        ]
+        try:
+            parts = ray.get(references)
+        except ray.exceptions.RayError as error:
+            raise RunError(
+                "a machine that holds the result died before it was read; a checkpoint of the last clock has it too"
+            ) from error
+        assert all(blocks is not None for blocks in parts), "a backup lacks its part of the final cut"
+        return list(parts)
+
+    def stop(self, timeout_s: float = 2.0) -> None:
+        """End every process of the run, where it can still be reached."""
+        live = [actor for actor in self._actors.values() if actor.name not in self._ended]
+        waiting = [actor.handle.stop.remote() for actor in live]
+        waiting.append(self._head.stop.remote())
+        ray.wait(waiting, num_returns=len(waiting), timeout=timeout_s, fetch_local=False)
+        for actor in live:
+            ray.kill(actor.handle)
+        ray.kill(self._head)

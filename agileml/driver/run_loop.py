@@ -1,0 +1,214 @@
+"""The loop of a run in its driver: machines to the controller, its notes to the log and the screen, until the end."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from agileml.cluster.fleet import Appeared, Fleet, Watcher
+from agileml.config.job import JobConfig
+from agileml.core.node.time_spent import DOING
+from agileml.core.protocol.commands import Finished, HaltKind
+from agileml.core.protocol.plan import Fault, Strike
+from agileml.driver.actor_group import Cast
+from agileml.driver.stop_signal import StopSignal
+from agileml.errors import RunError
+from agileml.process.head import Dated, HeadState
+from agileml.process.steady_clock import wall_s
+from agileml.runs.folder import RunFolder, read_events
+from agileml.runs.progress import Progress, Snapshot
+from agileml.runs.trace import Trace
+
+POLL_S = 0.05
+BYTES_S = 1.0
+SPENT_S = 10.0
+
+
+class Conductor:
+    """Drives one run; returns where the result is."""
+
+    def __init__(
+        self,
+        config: JobConfig,
+        fleet: Fleet,
+        cast: Cast,
+        folder: RunFolder,
+        progress: Progress,
+        stop_signal: StopSignal,
+    ) -> None:
+        self._config = config
+        self._fleet = fleet
+        self._watcher = fleet if isinstance(fleet, Watcher) else None
+        self._cast = cast
+        self._folder = folder
+        self._progress = progress
+        self._wall_start_s = wall_s() - folder.events.now_s
+        self._deadlines: dict[str, float] = {}
+        self._loss: float | None = None
+        self._appeared = 0
+        self._cut_until: dict[str, float] = {}
+        self._bytes_due_s = 0.0
+        self._spent_due_s = time.monotonic() + SPENT_S
+        self._standstill = ""  # what the run waits for, if it does
+        self._stop_signal = stop_signal
+        self._trace = Trace(self._wall_start_s)
+        self._failures = 0
+        self._has_lost = False  # events, on a full disk
+
+    def run(self) -> Finished:
+        """Until the result is durable. SIGTERM brings that about with the next cut. Raises RunError."""
+        try:
+            self._stop_signal.arm()
+            finished = self._run()
+        finally:
+            self._write_trace()
+        if finished.clock < self._config.clocks:
+            self._folder.events.write("stopped", clock=finished.clock)
+        return finished
+
+    def _write_trace(self) -> None:
+        """Of a run that broke off as well."""
+        if self._config.profile:
+            if self._trace.dropped:
+                reason = f"trace.json is full: {self._trace.dropped} of its stretches are not in it"
+                self._folder.events.write("warning", reason=reason)
+            self._trace.write(self._folder.path, read_events(self._folder.events.path))
+
+    def _run(self) -> Finished:
+        while True:
+            for event in self._fleet.poll():
+                self._appeared += isinstance(event, Appeared)
+                self._cast.happened(event)
+            self._cast.replace_dead()
+            self._heal()
+            for node_id in self._cast.introduce():
+                if self._watcher is not None:
+                    self._watcher.started(node_id)
+            self._count_failures()
+            state = self._cast.state()
+            for dated in state.notes:
+                self._log(dated)
+            for machine, spans in state.spans:
+                self._trace.add(machine, spans.rows)
+            for machine in state.released:
+                self._deadlines.pop(machine, None)
+                self._fleet.release(self._cast.node_of(machine))
+            for strike in state.strikes:
+                self._strike(strike)
+            self._take_away()
+            self._show(state)
+            self._heed_stop(state)
+            if state.halted is not None and state.halted.kind is not HaltKind.REPLACED:
+                reason, is_lost = state.halted.reason, state.halted.kind is HaltKind.LOST
+                raise RunError(self._cast.failures.blamed(reason) if is_lost else reason, state.halted.trace)
+            if state.finished is not None:
+                self._log_bytes(state)
+                self._log_spent(state)
+                return state.finished
+            if state.clock or self._appeared >= self._fleet.expected:
+                time.sleep(POLL_S)
+
+    def _count_failures(self) -> None:
+        """Processes that ended on machines that live. Raises RunError when they are too many."""
+        failures = self._cast.failures
+        for death in failures.counted[self._failures :]:
+            self._failures += 1
+            said: dict[str, Any] = {"machine": death.machine, "cause": death.cause, "of": failures.most}
+            self._folder.events.write("failure", count=self._failures, **said)
+        if failures.is_too_many:
+            raise RunError(failures.verdict())
+
+    def _heed_stop(self, state: HeadState) -> None:
+        stop = self._stop_signal.taken()
+        if stop is None:
+            return
+        if not state.stage:
+            raise RunError("told to stop before the first clock: there is no result")
+        self._cast.tell(stop)
+
+    def _strike(self, strike: Strike) -> None:
+        """Do what the plan says."""
+        if strike.kind is Fault.KILL_CONTROLLER:
+            self._cast.kill_controller()
+        for machine in strike.nodes:
+            if strike.kind in (Fault.KILL, Fault.KILL_RELIABLE, Fault.FREEZE):
+                self._fleet.strike(strike.kind, self._cast.node_of(machine), strike.seconds)
+            else:
+                self._cast.suffer(machine, strike)
+            if strike.kind is Fault.CUT:
+                self._cut_until[machine] = time.monotonic() + strike.seconds
+
+    def _heal(self) -> None:
+        for machine in [m for m, until_s in self._cut_until.items() if until_s <= time.monotonic()]:
+            del self._cut_until[machine]
+            self._cast.heal(machine)
+
+    def _log(self, dated: Dated) -> None:
+        fields = dict(dated.note.fields)
+        unix_s = fields.pop("at_s", dated.at_s)
+        if self._watcher is not None:
+            self._watcher.noted(dated.note, unix_s, self._cast.node_of)
+        at_s = unix_s - self._wall_start_s
+        if dated.note.kind == "clock":
+            fields["loss"] = self._loss = fields["loss"] / max(1, fields["examples"])
+        elif dated.note.kind == "notice":
+            for machine in fields["machines"]:
+                self._deadlines[machine] = dated.at_s + fields["warning_s"]
+                self._cast.noticed(machine, self._deadlines[machine])
+        elif dated.note.kind == "join":
+            for machine in fields["machines"]:
+                self._cast.admitted(machine)
+        elif dated.note.kind == "waiting":
+            self._standstill = (
+                f"waits up to {fields['limit_s']:g} s for {', '.join(fields['machines'])} to answer"
+            )
+        elif dated.note.kind == "checkpoint_failed":
+            self._progress.say(f"the checkpoint of clock {fields['clock']} failed: {fields['reason']}")
+        elif dated.note.kind == "stopping":
+            self._standstill = "stops with the next cut"
+        elif dated.note.kind in ("view", "gave_up"):
+            self._standstill = ""
+        self._folder.events.write(dated.note.kind, t_s=at_s, **fields)
+
+    def _take_away(self) -> None:
+        """A machine whose notice has run out goes, whether it could be spared or not."""
+        now_s = wall_s()
+        for machine in [machine for machine, due_s in self._deadlines.items() if due_s <= now_s]:
+            del self._deadlines[machine]
+            self._fleet.take_away(self._cast.node_of(machine))
+
+    def _show(self, state: HeadState) -> None:
+        expected = self._fleet.expected
+        note = self._standstill if state.stage else f"{min(self._appeared, expected)} of {expected} machines"
+        spent_usd, decision = (None, "") if self._watcher is None else self._watcher.standing()
+        self._progress.show(
+            Snapshot(
+                state.clock,
+                self._config.clocks,
+                self._loss,
+                state.stage,
+                state.reliable,
+                state.transient,
+                note or decision,
+                spent_usd,
+            )
+        )
+        if self._folder.events.lost and not self._has_lost:
+            self._has_lost = True
+            self._progress.say(f"{self._folder.events.path}: the disk is full, events are left out")
+        if time.monotonic() >= self._bytes_due_s:
+            self._bytes_due_s = time.monotonic() + BYTES_S
+            self._log_bytes(state)
+        if time.monotonic() >= self._spent_due_s:
+            self._spent_due_s = time.monotonic() + SPENT_S
+            self._log_spent(state)
+
+    def _log_bytes(self, state: HeadState) -> None:
+        self._folder.events.write("bytes", by_kind=state.bytes_sent)
+
+    def _log_spent(self, state: HeadState) -> None:
+        spent = {
+            machine: {doing.value: round(s, 6) for doing, s in zip(DOING, seconds, strict=True)}
+            for machine, seconds in state.spent_s.items()
+        }
+        self._folder.events.write("time_spent", by_machine=spent)

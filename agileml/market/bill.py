@@ -1,0 +1,105 @@
+"""The bill of a job on a market, and what the same job would have cost otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agileml.market.setup import MarketSetup
+from bidbrain.accounts.ledger import Kind, Ledger, write_ledgers
+from bidbrain.accounts.rebill import rebill
+from bidbrain.history.archive import rows_of, write_rows
+from bidbrain.history.prices import History, Steps
+from bidbrain.money import HOUR_S, usd
+from bidbrain.policy.registry import find_scheme
+from bidbrain.simulate.simulator import Outcome, simulate
+
+LEDGER, PRICES = "ledger.jsonl", "prices.csv.gz"
+STANDARD, STATIC = "standard_checkpoint", "static_checkpoint"
+
+
+@dataclass(frozen=True)
+class Bill:
+    """Money in micro-dollars.
+
+    on_demand: the job's vCPUs for its hours at the on-demand price. standard: the same job with the standard bid and
+    checkpoints on the same prices, simulated; None without recorded prices. differences: where re-billing from prices
+    contradicts the ledger.
+    """
+
+    micro_usd: int
+    hours: float
+    on_demand: int
+    standard: Outcome | None
+    standard_scheme: str
+    grants: int
+    evictions: int
+    spot_machine_hours: float
+    differences: tuple[str, ...]
+
+    def summary(self) -> dict[str, Any]:
+        """For summary.json, in dollars."""
+        standard = self.standard
+        return {
+            "usd": usd(self.micro_usd),
+            "market_hours": round(self.hours, 4),
+            "on_demand_usd": usd(self.on_demand),
+            "standard": self.standard_scheme,
+            "standard_checkpoint_usd": None if standard is None else usd(standard.micro_usd),
+            "standard_checkpoint_hours": None
+            if standard is None
+            else round((standard.end_s - standard.start_s) / HOUR_S, 4),
+            "standard_checkpoint_finished": None if standard is None else standard.finished,
+            "grants": self.grants,
+            "evictions": self.evictions,
+            "spot_machine_hours": round(self.spot_machine_hours, 3),
+            "rebilled_differences": list(self.differences),
+        }
+
+
+def bill_of(setup: MarketSetup, ledger: Ledger, folder: Path) -> Bill:
+    """Add a job up, and leave its ledger (and the prices that it was billed with) in `folder` for whoever checks."""
+    setting = setup.setting
+    history = setting.history
+    write_ledgers(folder / LEDGER, [ledger])
+    differences: tuple[str, ...] = ()
+    standard = None
+    if setup.is_played:
+        write_rows(folder / PRICES, rows_of(_since(history, setup.start_s)))
+        differences = rebill(ledger, history).differences
+        scheme = find_scheme(STATIC if setting.pools else STANDARD)
+        own = scheme.setting(setting)
+        standard, _ = simulate(
+            own, scheme.name, scheme.make(own, setup.start_s), setup.start_s, scheme.reliable
+        )
+    spot = [entry for entry in ledger.entries if entry.market in setting.by_market]
+    per_machine = {listing.market: listing.vcpus for listing in setting.listings}
+    began = {e.allocation: e for e in spot if e.kind is Kind.GRANT}
+    ended = {e.allocation: e for e in spot if e.kind in (Kind.EVICTION, Kind.TERMINATION, Kind.JOB_END)}
+    machine_s = sum(
+        (ended[number].at_s - grant.at_s) * (grant.vcpus or 0) / per_machine[grant.market]
+        for number, grant in began.items()
+        if number in ended and grant.market is not None
+    )
+    end_s = ledger.entries[-1].at_s if ledger.entries else setup.start_s
+    return Bill(
+        ledger.micro_usd,
+        (end_s - setup.start_s) / HOUR_S,
+        round(setting.baseline_micro_usd()),
+        standard,
+        STATIC if setting.pools else STANDARD,
+        len(began),
+        sum(entry.kind is Kind.EVICTION for entry in spot),
+        machine_s / HOUR_S,
+        differences,
+    )
+
+
+def _since(history: History, start_s: int) -> History:
+    """What a bill from `start_s` on needs: the prices that held then, and all later ones."""
+    steps = {}
+    for market, own in history.steps.items():
+        first = max(0, int(own.times.searchsorted(start_s, side="right")) - 1)
+        steps[market] = Steps(own.times[first:], own.prices[first:])
+    return History(steps, history.end_s, (), history.sources)

@@ -1,0 +1,181 @@
+"""A fleet whose machines BidBrain buys: its loop is a thread of the driver, its journal lies in the run's folder."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from agileml.cluster.fleet import FleetEvent, Stopping
+from agileml.core.protocol.commands import Note
+from agileml.core.protocol.plan import Fault
+from agileml.errors import RunError
+from agileml.market.bill import Bill, bill_of
+from agileml.market.engine import MarketEngine, Pace
+from agileml.market.service import Ground, NotGivenBackError, OpenMarket
+from agileml.market.setup import MarketSetup
+from agileml.runs.folder import MARKET, RunFolder
+from bidbrain.live.estimators import Estimator
+from bidbrain.live.journal import Closing, Journal, JournalError
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How the job of a market ended, and what it cost."""
+
+    closing: Closing
+    bill: Bill
+
+
+class MarketFleet:
+    """Machines come and go as BidBrain decides. `attach` it to the run's folder before the first `poll`."""
+
+    def __init__(self, setup: MarketSetup, ground: Ground, *, clocks: int, reliable: int) -> None:
+        self._setup, self._ground, self._clocks = setup, ground, clocks
+        self.expected = max(ground.warm, reliable)
+        self._stack = ExitStack()
+        self._started: set[str] = set()
+        self._folder: RunFolder | None = None
+        self._journal: Journal | None = None
+        self._market: OpenMarket | None = None
+        setting = setup.plan.setting
+        self.engine = MarketEngine(
+            ground.nodes,
+            Pace(self._now_s, setup.speed, ground.leave_s),
+            Estimator(setup.vcpus, setting.job.vcpus, setting.job.phi),
+            clocks=clocks,
+            work_vcpu_s=setting.job.work_vcpu_s,
+        )
+        self._finished = False
+        self.outcome: Outcome | None = None
+        self.left = ""  # what could not be given back, or that there is no bill, in one sentence
+
+    def _now_s(self) -> int:
+        return self._setup.start_s if self._market is None else self._market.clock.now_s()
+
+    # -- a fleet ------------------------------------------------------------------------------------------------
+
+    @property
+    def head_node_id(self) -> str:
+        """The Ray node that keeps the controller."""
+        return self._ground.head_node_id
+
+    def __enter__(self) -> Self:
+        self._stack.enter_context(self._ground)
+        return self
+
+    def attach(self, folder: RunFolder) -> None:
+        """Keep the journal there, and tell its log what happens. Raises RunError where another service has it."""
+        try:
+            self._journal = self._stack.enter_context(Journal(folder.path / MARKET))
+        except JournalError as error:
+            raise RunError(str(error)) from None
+        self._folder = folder
+
+    def runtime_env(self) -> dict[str, Any]:
+        """See `fleet.Fleet.runtime_env`."""
+        return self._ground.runtime_env()
+
+    def poll(self) -> list[FleetEvent]:
+        """What happened since the last time. The market opens once every warm node has its process."""
+        self._ground.check()
+        if self._market is not None:
+            self._market.raise_problem()
+        elif len(self._started) >= self._ground.warm:
+            assert self._journal is not None
+            assert self._folder is not None
+            self._market = OpenMarket(self._setup, self._ground, self.engine, self._journal, self._folder)
+            self._market.start()
+        events = self.engine.events()
+        if not self.engine.has_begun and any(isinstance(event, Stopping) for event in events):
+            raise RunError("market: the job ends before its first clock, there is no result")
+        return events
+
+    def release(self, node_id: str) -> None:
+        """The run holds nothing on it: the market may have it back."""
+        self.engine.released(node_id)
+
+    def take_away(self, node_id: str) -> None:
+        """The market does, at its own time."""
+
+    def strike(self, kind: Fault, node_id: str, seconds: float) -> None:
+        """Raises RunError: a market has its own faults."""
+        raise RunError(f"plan: found {kind}, expected no faults beside a market")
+
+    # -- a watcher ----------------------------------------------------------------------------------------------
+
+    def started(self, node_id: str) -> None:
+        """The run's process on this node is up."""
+        self._started.add(node_id)
+
+    def noted(self, note: Note, at_s: float, node_of: Callable[[str], str]) -> None:
+        """The controller said this."""
+        self.engine.noted(note.kind, at_s, note.fields, node_of)
+
+    def standing(self) -> tuple[float, str]:
+        """Dollars spent so far and the last decision, for the screen."""
+        return (
+            (0.0, "") if self._market is None else (self._market.story.spent_usd, self._market.story.decision)
+        )
+
+    # -- for the session ----------------------------------------------------------------------------------------
+
+    @property
+    def code(self) -> int:
+        """The job's exit code: 0 finished or stopped, 3 budget reached, 4 market closed, 1 machines left or no bill."""
+        if self.left:
+            return 1
+        return 0 if self.outcome is None else self.outcome.closing.code
+
+    def summary(self) -> dict[str, Any] | None:
+        """The market's part of summary.json; None where there is no last bill."""
+        if self.outcome is None:
+            return None
+        closing, job = self.outcome.closing, self._setup.setting.job
+        return {
+            "policy": self._setup.plan.scheme,
+            "finished": closing.finished,
+            "ending": closing.reason,
+            "job_vcpus": job.vcpus,
+            "job_hours": job.hours,
+            **self.outcome.bill.summary(),
+        }
+
+    # -- the end ------------------------------------------------------------------------------------------------
+
+    def ended(self, clock: int) -> None:
+        """The result of so many clocks is in hand."""
+        self._finished = clock >= self._clocks
+        if self._finished:
+            self.engine.finished()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Give every machine back, whatever happened; then the cluster goes."""
+        try:
+            self.engine.part()
+            if self._market is not None:
+                reason = "the run was told to stop" if error is None else f"the run ended: {_sentence(error)}"
+                closing = self._market.close(None if self._finished else reason)
+                ledger = self._market.desk.ledger()
+                self.outcome = Outcome(closing, bill_of(self._setup, ledger, self._market.folder))
+        except NotGivenBackError as left:
+            self._say_left(str(left))  # the result is worth keeping all the same
+        except OSError as problem:  # of the bill: all machines are given back
+            self._say_left(f"market: its bill could not be written: {problem}")
+        finally:
+            self._stack.close()
+
+    def _say_left(self, sentence: str) -> None:
+        assert self._folder is not None
+        self.left = sentence
+        self._folder.events.write("error", reason=sentence)
+        print(f"proteus: {sentence}", file=sys.stderr)
+
+
+def _sentence(error: BaseException) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -1,0 +1,177 @@
+"""What a market does, told in the run's own log: decisions with reasons, purchases, ends, prices, spend, estimates.
+
+The journal stays what a service is continued from; these events are what people and the report read. Money in dollars,
+`market_s` is market time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from bidbrain.history.prices import Market
+from bidbrain.live.cloud import Cloud, CloudError
+from bidbrain.live.decide import Measured
+from bidbrain.live.desk import Desk
+from bidbrain.live.guards import exposure
+from bidbrain.live.job import Log
+from bidbrain.live.journal import (
+    Answered,
+    Buy,
+    BuyOnDemand,
+    Closing,
+    Decided,
+    Draining,
+    Ended,
+    Mark,
+    Noticed,
+    Ordered,
+    Passed,
+    Record,
+    Step,
+    Stray,
+)
+from bidbrain.money import usd
+
+SPEND_S = 120  # of the market, between two events of the spend that say nothing new
+JUMP = 0.01
+
+
+class Writer(Protocol):
+    """The run's log."""
+
+    def write(self, kind: str, *, t_s: float | None = None, **fields: Any) -> None: ...
+
+
+def show_step(step: Step) -> str:
+    """One step of a decision for people."""
+    match step:
+        case Buy(market, vcpus, _, bid):
+            return f"buy {vcpus} vCPUs of {market}, bid {usd(bid):.4f} $/h"
+        case BuyOnDemand(vcpus):
+            return f"buy {vcpus} vCPUs on demand"
+        case Mark(what, number):
+            return f"{what.replace('_', ' ')} allocation {number}"
+
+
+class Story:
+    """Tells the log what is appended to a journal, and how things stand."""
+
+    def __init__(self, log: Writer) -> None:
+        self._log = log
+        self.decision = ""  # the last one that did something
+        self.spent_usd = 0.0
+        self.desk: Desk | None = None  # the books as they are while a line is appended
+        self._spend_due_s = 0
+        self._ordered: dict[int, Ordered] = {}
+        self._prices: dict[Market, int] = {}
+        self._measured = Measured()
+
+    def of(self, journal: Log) -> Log:
+        """`journal`, with everything that is appended told as well."""
+        return _Told(journal, self.tell)
+
+    def tell(self, record: Record) -> None:
+        """A line of the journal, as an event of the run."""
+        match record:
+            case Decided():
+                self._decided(record)
+            case Ordered():
+                self._ordered[record.order] = record
+            case Answered():
+                self._answered(record)
+            case Ended():
+                allocation = None if self.desk is None else self.desk.books.find(record.number)
+                market = "-" if allocation is None else str(allocation.market)
+                what = {"allocation": record.number, "ending": record.ending.value, "market": market}
+                self._write("market_end", record.at_s, **what)
+            case Noticed():
+                for notice in record.notices:
+                    what = {"machine": notice.machine_id, "alert": notice.alert.value}
+                    self._write("market_notice", record.at_s, **what, deadline_s=notice.deadline_s)
+            case Passed():
+                self._write("market_passed", record.at_s, reason=record.why)
+            case Stray():
+                self._write("market_stray", record.at_s, machine=record.machine.machine_id)
+            case Draining() | Closing():
+                self._write(f"market_{record.kind}", record.at_s, reason=record.reason, code=record.code)
+            case _:
+                pass
+
+    def _decided(self, record: Decided) -> None:
+        steps = [show_step(step) for step in record.steps]
+        if steps:
+            self.decision = record.reason
+        figures = record.figures
+        self._write(
+            "decision",
+            record.at_s,
+            steps=steps,
+            reason=record.reason,
+            offers=figures.offers,
+            held_vcpus=figures.held_vcpus,
+            phi=figures.phi,
+            lambda_s=figures.lambda_s,
+            sigma_s=figures.sigma_s,
+        )
+
+    def _answered(self, record: Answered) -> None:
+        ordered = self._ordered[record.order]
+        fields: dict[str, Any] = {
+            "market": str(ordered.market),
+            "machines": [machine.machine_id for machine in record.machines],
+            "allocations": self._allocations(record.order),
+            "price_usd_per_h": usd(record.price),
+            "bid_usd_per_h": usd(ordered.bid),
+            "reliable": ordered.reliable,
+        }
+        if not record.machines:
+            fields["reason"] = record.why
+        self._write("market_grant" if record.machines else "market_refusal", record.at_s, **fields)
+
+    def _allocations(self, order: int) -> list[int]:
+        pending = None if self.desk is None else self.desk.pending.get(order)
+        return [] if pending is None else list(pending.numbers)
+
+    def stand(
+        self, now_s: int, desk: Desk, cloud: Cloud, measured: Measured, *, is_last: bool = False
+    ) -> None:
+        """How things are: what changed since the last time is told; the last time the bill in any case."""
+        before_usd, self.spent_usd = self.spent_usd, round(usd(exposure(desk.books, now_s, now_s)), 6)
+        # The cents of the reliable machines trickle; what spot machines cost comes by the hour.
+        jumped = abs(self.spent_usd - before_usd) > JUMP * before_usd
+        if jumped or is_last or now_s >= self._spend_due_s:
+            self._spend_due_s = now_s + SPEND_S
+            self._write("spend", now_s, usd=self.spent_usd, held_vcpus=desk.spot_vcpus)
+        try:
+            prices = {offer.market: offer.price for offer in cloud.quotes(now_s).offers}
+        except CloudError:
+            prices = self._prices  # the service meets it too, and decides what to do
+        if new := {str(m): usd(price) for m, price in prices.items() if self._prices.get(m) != price}:
+            self._write("prices", now_s, usd_per_h=new)
+        self._prices = prices
+        if measured != self._measured:
+            self._measured = measured
+            what = {"phi": measured.phi, "lambda_s": measured.lambda_s, "sigma_s": measured.sigma_s}
+            self._write("estimates", now_s, **what, nu=measured.nu)
+
+    def _write(self, kind: str, market_s: int, **fields: Any) -> None:
+        self._log.write(kind, market_s=market_s, **fields)
+
+
+class _Told:
+    """A journal that somebody listens to."""
+
+    def __init__(self, journal: Log, tell: Callable[[Record], None]) -> None:
+        self._journal, self._tell = journal, tell
+        self._records = list(journal.records)
+
+    @property
+    def records(self) -> tuple[Record, ...]:
+        """All that there are by now: what the next service is continued from."""
+        return tuple(self._records)
+
+    def append(self, record: Record) -> None:
+        self._journal.append(record)
+        self._records.append(record)
+        self._tell(record)

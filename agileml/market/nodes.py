@@ -1,0 +1,235 @@
+"""How the machines that a market gives become Ray nodes: taken from a warm pool here, or found by label on EC2."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from agileml.cluster.existing import NodeInfo, machine_of
+from agileml.cluster.local import LocalCluster
+from agileml.core.protocol.tier import Tier
+from bidbrain.live.cloud import Machine
+from bidbrain.setting import ON_DEMAND_ZONE
+
+MACHINE_LABEL = "machine"  # of a Ray node: the market's id of its machine
+LOOK_S = 0.5
+START_S = 60.0  # for a node to come up
+
+
+def tier_of(machine: Machine) -> Tier:
+    """On-demand machines stay, spot machines may go."""
+    return Tier.RELIABLE if machine.market.zone == ON_DEMAND_ZONE else Tier.TRANSIENT
+
+
+class Nodes(Protocol):
+    """The machines of a market as Ray nodes."""
+
+    @property
+    def warm(self) -> tuple[NodeInfo, ...]:
+        """Nodes that belong to no machine yet; some of them will. In the order in which they came."""
+
+    def present(self, wanted: Mapping[str, Machine], now_s: int) -> dict[str, NodeInfo]:
+        """Those of these machines that are there and have booted, by machine id. `now_s`: market time."""
+
+    def missing(self, nodes: set[str]) -> set[str]:
+        """Those of these node ids that are there no more."""
+
+
+@dataclass
+class _Slot:
+    """A machine that was bought: its node once there is one."""
+
+    machine: Machine
+    node: NodeInfo | None = None
+
+
+class WarmPool:
+    """Local Ray nodes that are started ahead: a bought machine is one of them at once, and works once it has booted.
+
+    It is the launcher of a replayed market (`start`, `kill` are called in the service's thread): a machine that ends is
+    killed as a whole, with its raylet. A thread of its own keeps `spare` transient nodes ready, and `most` nodes in all
+    while nothing is held.
+    """
+
+    def __init__(
+        self,
+        cluster: LocalCluster,
+        *,
+        reliable: int,
+        most: int,
+        spare: int,
+        boot_s: int,
+        cpus: float,
+        gpus: float,
+    ) -> None:
+        self._cluster = cluster
+        self._reliable, self._most, self._spare = reliable, most, spare
+        self._boot_s, self._cpus, self._gpus = boot_s, cpus, gpus
+        self._free: dict[Tier, deque[NodeInfo]] = {tier: deque() for tier in Tier}
+        self._slots: dict[str, _Slot] = {}
+        self._changed = threading.Condition()
+        self._is_warming, self._is_adding, self._stopping = True, False, False
+        self._problem: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="warm nodes", daemon=True)
+
+    def start_warming(self) -> None:
+        """Begin to start nodes."""
+        self._thread.start()
+
+    def stop_warming(self) -> None:
+        """Start no more, and wait for the one under way. The thread that started them stays: they die with it."""
+        with self._changed:
+            self._is_warming = False
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: not self._is_adding, timeout=START_S)
+
+    def join(self) -> None:
+        """Let the thread end, once the nodes are gone."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    @property
+    def initial(self) -> int:
+        """Nodes that are ready before the market opens."""
+        return max(self._most, self._reliable)
+
+    @property
+    def warm(self) -> tuple[NodeInfo, ...]:
+        with self._changed:
+            self._raise_problem()
+            return tuple(node for tier in Tier for node in self._free[tier])
+
+    def start(self, machine: Machine) -> None:
+        """A machine was bought."""
+        with self._changed:
+            self._slots[machine.machine_id] = _Slot(machine)
+            self._give()
+            self._changed.notify_all()
+
+    def kill(self, machine_id: str) -> None:
+        """A machine is over: everything on its node ends at once."""
+        with self._changed:
+            slot = self._slots.pop(machine_id, None)
+            self._changed.notify_all()
+        if slot is not None and slot.node is not None:
+            self._kill(slot.node)
+
+    def _kill(self, node: NodeInfo) -> None:
+        if any(each.node_id == node.node_id for each in self._cluster.machines()):
+            self._cluster.kill(node.node_id)
+
+    def present(self, wanted: Mapping[str, Machine], now_s: int) -> dict[str, NodeInfo]:
+        with self._changed:
+            self._raise_problem()
+            return {
+                machine_id: slot.node
+                for machine_id, slot in self._slots.items()
+                if machine_id in wanted and slot.node is not None and now_s >= self._ready_s(slot.machine)
+            }
+
+    def _ready_s(self, machine: Machine) -> int:
+        """On-demand machines work at once, as in the simulator."""
+        return machine.launched_s + (self._boot_s if tier_of(machine) is Tier.TRANSIENT else 0)
+
+    def missing(self, nodes: set[str]) -> set[str]:
+        return nodes - {machine.node_id for machine in self._cluster.machines()}
+
+    def _give(self) -> None:
+        """Nodes that are free to machines that have none, in the order of the purchases."""
+        for slot in self._slots.values():
+            free = self._free[tier_of(slot.machine)]
+            if slot.node is None and free:
+                slot.node = free.popleft()
+
+    def _run(self) -> None:
+        try:
+            while (tier := self._next()) is not None:
+                added = self._cluster.add_machines(tier, 1, cpus=self._cpus, gpus=self._gpus)
+                with self._changed:
+                    self._is_adding = False
+                    self._free[tier].extend(added)
+                    self._give()
+                    self._changed.notify_all()
+        except BaseException as error:  # raised again where the driver looks
+            with self._changed:
+                self._is_adding, self._problem = False, error
+                self._changed.notify_all()
+        with self._changed:
+            while not self._stopping:
+                self._changed.wait()
+
+    def _next(self) -> Tier | None:
+        """The tier of the next node to start, once one is wanted; None: no more."""
+        with self._changed:
+            while self._is_warming:
+                for tier in (Tier.RELIABLE, Tier.TRANSIENT):
+                    if len(self._free[tier]) < self._wanted(tier):
+                        self._is_adding = True
+                        return tier
+                self._changed.wait()
+        return None
+
+    def _wanted(self, tier: Tier) -> int:
+        """Free nodes that there should be."""
+        mine = [slot for slot in self._slots.values() if tier_of(slot.machine) is tier]
+        waiting = sum(slot.node is None for slot in mine)
+        if tier is Tier.RELIABLE:
+            return waiting + max(0, self._reliable - len(mine))
+        return waiting + max(self._spare, self._most - self._reliable - len(mine))
+
+    def _raise_problem(self) -> None:
+        if self._problem is not None:
+            raise self._problem
+
+
+class LabelledNodes:
+    """Nodes of a cluster that carry the label `machine` with the market's id: machines of EC2 that have joined it."""
+
+    def __init__(self, nodes: Callable[[], list[Mapping[str, object]]] | None = None) -> None:
+        """`nodes`: entries as of `ray.nodes()`, which is what None means."""
+        self._nodes = nodes or _ray_nodes
+        self._due_s = 0.0
+        self._seen: dict[str, NodeInfo] = {}
+
+    @property
+    def warm(self) -> tuple[NodeInfo, ...]:
+        return ()
+
+    def present(self, wanted: Mapping[str, Machine], now_s: int) -> dict[str, NodeInfo]:
+        self._look()
+        # Who we bought it as decides the tier, whatever its label says.
+        return {
+            machine_id: NodeInfo(node.node_id, node.ip, tier_of(wanted[machine_id]), wanted[machine_id].token)
+            for machine_id, node in self._seen.items()
+            if machine_id in wanted
+        }
+
+    def missing(self, nodes: set[str]) -> set[str]:
+        self._look()
+        return nodes - {node.node_id for node in self._seen.values()}
+
+    def _look(self) -> None:
+        if time.monotonic() < self._due_s:
+            return
+        self._due_s = time.monotonic() + LOOK_S
+        self._seen = {}
+        for node in self._nodes():
+            labels = node.get("Labels") or {}
+            assert isinstance(labels, Mapping)
+            info = machine_of(node)
+            if node["Alive"] and MACHINE_LABEL in labels and info is not None:
+                self._seen[str(labels[MACHINE_LABEL])] = info
+
+
+def _ray_nodes() -> list[Mapping[str, object]]:
+    import ray
+
+    found: list[Mapping[str, object]] = ray.nodes()
+    return found

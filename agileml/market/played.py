@@ -1,0 +1,84 @@
+"""A market played on this machine: prices from a history, machines from a pool of warm Ray nodes."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from types import TracebackType
+from typing import Any, Self
+
+from agileml.cluster.fleet import check_head
+from agileml.cluster.local import LocalCluster
+from agileml.config.job import JobConfig
+from agileml.config.market import Played
+from agileml.market.nodes import WarmPool
+from agileml.market.service import pause
+from agileml.market.setup import MarketSetup
+from bidbrain.live.cloud import Cloud
+from bidbrain.live.job import Timekeeper
+from bidbrain.live.replay import MarketClock, Replay, Warnings
+
+POLL_S = 0.1  # the service looks so often; at speed 120 that is 12 s of its market
+LEAVE_S = 3.0
+
+
+class LocalGround:
+    """A cluster of this machine's own, and the market that its nodes are bought on."""
+
+    leave_s = LEAVE_S
+
+    def __init__(self, setup: MarketSetup, config: JobConfig) -> None:
+        assert isinstance(config.market, Played)
+        self._setup, self._market = setup, config.market
+        self._cluster = LocalCluster(orphan_after_s=config.market.orphan_after_s)
+        setting = setup.plan.setting
+        per_machine = min(listing.vcpus for listing in setting.listings)
+        on_demand = setting.reliable.vcpus if setup.plan.with_reliable else setting.job.vcpus
+        reliable = math.ceil(on_demand / setting.reliable.vcpus_per_machine)
+        transient = math.ceil(setting.job.cap_vcpus / per_machine) if setup.plan.with_reliable else 0
+        self.nodes = WarmPool(
+            self._cluster,
+            reliable=reliable,
+            most=min(config.machines.max, reliable + transient),
+            spare=config.market.warm if transient else 0,
+            boot_s=config.market.boot_s,
+            cpus=config.machines.cpus,
+            gpus=config.machines.gpus,
+        )
+        self.warm = self.nodes.initial
+
+    @property
+    def head_node_id(self) -> str:
+        """The Ray node that keeps the controller."""
+        return self._cluster.head_node_id
+
+    def __enter__(self) -> Self:
+        self._cluster.__enter__()
+        self.nodes.start_warming()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.nodes.stop_warming()
+        self._cluster.shutdown()
+        self.nodes.join()
+
+    def runtime_env(self) -> dict[str, Any]:
+        """The same interpreter and files: only the user's folder may be missing from the path."""
+        path = os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])
+        return {"env_vars": {"PYTHONPATH": path.rstrip(os.pathsep)}}
+
+    def check(self) -> None:
+        """Raises HeadLostError."""
+        check_head(self._cluster)
+
+    def open(self, stopping: threading.Event) -> tuple[Cloud, Timekeeper]:
+        """The market and its clock, which starts now."""
+        market = self._market
+        clock = MarketClock(
+            self._setup.start_s, market.speed, POLL_S, sleep=lambda seconds: pause(stopping, seconds)
+        )
+        warnings = Warnings(market.notice_s, market.silent_share, market.seed)
+        return Replay(self._setup.plan.setting, clock.now_s, self.nodes, warnings), clock

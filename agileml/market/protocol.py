@@ -1,0 +1,25 @@
+"""What a session asks of a fleet whose machines are bought."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, runtime_checkable
+
+from agileml.runs.folder import RunFolder
+
+
+@runtime_checkable
+class Market(Protocol):
+    """A fleet with a market behind it (`market_fleet.MarketFleet`)."""
+
+    @property
+    def code(self) -> int:
+        """The exit code of the job, once the fleet was left."""
+
+    def attach(self, folder: RunFolder) -> None:
+        """Keep the journal in the run's folder. Raises RunError where another service has it."""
+
+    def ended(self, clock: int) -> None:
+        """The result of so many clocks is in hand."""
+
+    def summary(self) -> dict[str, Any] | None:
+        """The market's part of summary.json, once the fleet was left; None without a last bill."""

@@ -1,0 +1,192 @@
+"""The service of a run's market in its thread: from the opening of the market to the last bill."""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from agileml.errors import RunError
+from agileml.market.engine import MarketEngine
+from agileml.market.log import Story
+from agileml.market.nodes import Nodes
+from agileml.market.setup import MarketSetup
+from agileml.runs.folder import MARKET, RunFolder
+from bidbrain.live.cloud import Cloud, CloudError
+from bidbrain.live.desk import Desk
+from bidbrain.live.job import Timekeeper
+from bidbrain.live.journal import Closing, Journal
+from bidbrain.live.service import Service
+from bidbrain.money import usd
+from bidbrain.simulate.simulator import PolicyError
+
+CLOSE_S = 120.0  # to give everything back at the end
+AGAIN_S = 30.0  # until a service that the market failed is continued
+MOST_FAILURES, WITHIN_S = 10, 3600.0
+
+
+class NotGivenBackError(RuntimeError):
+    """Machines may be left that cost money, in one sentence."""
+
+
+class Ground(Protocol):
+    """Where a market's machines are: a Ray cluster that this process is connected to. A context manager."""
+
+    @property
+    def head_node_id(self) -> str: ...
+
+    @property
+    def warm(self) -> int:
+        """Nodes whose processes are up before the market opens; 0 where nodes come with the machines."""
+
+    @property
+    def leave_s(self) -> float:
+        """How long a machine that is given up may take to leave."""
+
+    @property
+    def nodes(self) -> Nodes: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def runtime_env(self) -> dict[str, Any]:
+        """See `fleet.Fleet.runtime_env`."""
+
+    def check(self) -> None:
+        """Raise HeadLostError where Ray's head has ended: what asks it would wait for a minute."""
+
+    def open(self, stopping: threading.Event) -> tuple[Cloud, Timekeeper]:
+        """The market and its clock, which starts now; it does not wait once `stopping` is set."""
+
+
+class OpenMarket:
+    """Runs the service, and continues it from its journal where the market failed it: training goes on meanwhile."""
+
+    def __init__(
+        self, setup: MarketSetup, ground: Ground, engine: MarketEngine, journal: Journal, folder: RunFolder
+    ) -> None:
+        self.folder = folder.path / MARKET
+        self.story = Story(folder.events)
+        self._events = folder.events
+        self._stopping = threading.Event()
+        self._cloud, self.clock = ground.open(self._stopping)
+        self._log = self.story.of(journal)
+        self._plan, self._engine = setup.plan, engine
+        self._failed_s: deque[float] = deque()
+        self._problem: tuple[str, str] | None = None
+        self._reason: str | None = None
+        self._service = self._new_service()
+        hourly_usd = usd(float(setup.setting.baseline_micro_usd())) / setup.setting.job.hours
+        fields: dict[str, Any] = {
+            "speed": setup.speed,
+            "policy": setup.plan.scheme,
+            "nominal_vcpus": setup.vcpus,
+        }
+        self._events.write("market_opened", market_s=setup.start_s, **fields, on_demand_usd_per_h=hourly_usd)
+        self._thread = threading.Thread(target=self._serve, name="market", daemon=True)
+
+    def _new_service(self) -> Service:
+        ticking = _Ticking(self.clock, self._tell)
+        service = Service(self._plan, self._cloud, self._engine, ticking, self._log)
+        self.story.desk = service.desk
+        if self._reason is not None:
+            service.stop(self._reason)
+        return service
+
+    @property
+    def desk(self) -> Desk:
+        """The books."""
+        return self._service.desk
+
+    def start(self) -> None:
+        """Begin to buy."""
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                self._service.run()
+                return
+            except CloudError as error:
+                self._failed_s.append(time.monotonic())
+                while self._failed_s[0] < time.monotonic() - WITHIN_S:
+                    self._failed_s.popleft()
+                if len(self._failed_s) > MOST_FAILURES:
+                    self._problem = f"market: {error}", ""
+                    return
+                self._events.write("warning", reason=f"market: {error}; it is asked again in {AGAIN_S:g} s")
+                pause(self._stopping, AGAIN_S)
+                self._service = self._new_service()
+            except PolicyError as error:
+                self._problem = f"market: {error}", ""
+                return
+            except OSError as error:  # what is bought must be in the journal first
+                self._problem = f"market: {self.folder} could not be written: {error.strerror or error}", ""
+                return
+            except Exception as error:  # a bug of ours: the run must hear of it
+                self._problem = f"market: {type(error).__name__}: {error}", traceback.format_exc()
+                return
+
+    def _tell(self) -> None:
+        now_s = self.clock.now_s()
+        self.story.stand(now_s, self.desk, self._cloud, self._engine.report(now_s).measured)
+
+    def raise_problem(self) -> None:
+        """Raise RunError if the service cannot go on."""
+        if self._problem is not None:
+            raise RunError(*self._problem)
+
+    def close(self, reason: str | None) -> Closing:
+        """Have everything given back; `reason`: why the job ends before it is done. Raises NotGivenBackError.
+
+        A service that gave up is continued once more.
+        """
+        self._reason = reason
+        if reason is not None:
+            self._service.stop(reason)
+        self._stopping.set()
+        if self._problem is not None:
+            self._thread.join()
+            self._problem = None
+            self._failed_s.clear()
+            self._service = self._new_service()
+            self._thread = threading.Thread(target=self._serve, name="market", daemon=True)
+            self._thread.start()
+        self._thread.join(timeout=CLOSE_S)
+        if self.desk.closed is None or self.desk.closing is None:
+            machines = [machine.machine_id for machine in self.desk.open_machines()]
+            left = ", ".join(machines) or "orders under way"
+            why = self._problem[0] if self._problem else f"it took more than {CLOSE_S:g} s"
+            raise NotGivenBackError(f"machines may not have been given back ({why}); look after: {left}")
+        now_s = self.clock.now_s()
+        self.story.stand(now_s, self.desk, self._cloud, self._engine.report(now_s).measured, is_last=True)
+        return self.desk.closing
+
+
+def pause(stopping: threading.Event, seconds: float) -> None:
+    """Sleep; at the end of the run nothing waits for long, but nobody is asked in a tight loop either."""
+    if stopping.wait(seconds):
+        time.sleep(min(seconds, 0.2))
+
+
+class _Ticking:
+    """A clock that tells how things stand whenever the service waits."""
+
+    def __init__(self, clock: Timekeeper, tell: Callable[[], None]) -> None:
+        self._clock, self._tell = clock, tell
+
+    def now_s(self) -> int:
+        """The market's time."""
+        return self._clock.now_s()
+
+    def wait(self, until_s: int, market: bool) -> None:
+        """Tell, then wait."""
+        self._tell()
+        self._clock.wait(until_s, market)

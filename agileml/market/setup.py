@@ -1,0 +1,332 @@
+"""From the section `market` of a config to what a live job needs: history, setting, policy, limits, pace.
+
+Everything that a user may have got wrong is said here, before anything is started, as a ConfigError with its key.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from agileml.config.job import JobConfig
+from agileml.config.market import Ec2, Made, Played, Pools, Replay
+from agileml.config.text import ConfigError
+from bidbrain.config import ConfigError as BidBrainConfigError
+from bidbrain.config import SimulateConfig
+from bidbrain.history.availability import read_trace
+from bidbrain.history.generate import Character, generate
+from bidbrain.history.prices import History, Market, Steps
+from bidbrain.history.readers import HistoryError, read_history
+from bidbrain.instants import DAY_S, Interval, parse_instant
+from bidbrain.live.cloud import Cloud
+from bidbrain.live.dry_run import BudgetError, DryRun, dry_run
+from bidbrain.live.guards import Guards
+from bidbrain.live.job import Plan
+from bidbrain.live.replay import InstantLauncher
+from bidbrain.live.replay import Replay as ReplayedMarket
+from bidbrain.machines import UnknownTypeError, types_at
+from bidbrain.money import HOUR_S, micro_usd
+from bidbrain.policy.registry import POOLS, SCHEMES, Scheme, Training, UnknownSchemeError, find_scheme
+from bidbrain.setting import Setting
+from bidbrain.simulate.plan import choose_markets, make_setting
+from bidbrain.simulate.pool_plan import make_pool_plan
+
+PRODUCT = "Linux/UNIX"
+NAME_MOST = 32
+POOL_NAMES = ("boot_s", "lambda_s", "sigma_s", "phi", "rules", "spot_share")
+BIDDING = ("proteus", "renewal", "standard_agileml")
+SAME_NAMES = (
+    *("job_vcpus", "cap", "slot_vcpus", "min_delta", "boot_s", "lambda_s", "sigma_s", "phi", "rules"),
+    "reliable_type",
+)
+
+
+@dataclass(frozen=True)
+class MarketSetup:
+    """The plan of BidBrain for a run. `setting` is that of the job before a scheme changed its engine.
+
+    unit_s: seconds that a unit takes at least on a paced machine. speed: market seconds in a second.
+    """
+
+    plan: Plan
+    setting: Setting
+    start_s: int
+    speed: float
+    unit_s: float = 0.0
+
+    @property
+    def is_played(self) -> bool:
+        """Whether prices are played from a history."""
+        return bool(self.setting.history.steps)
+
+    @property
+    def short(self) -> str:
+        """Where the prices end before a job of job_hours could: a sentence; empty: they suffice."""
+        hours = (self.setting.history.end_s - self.start_s) / HOUR_S
+        if not self.is_played or hours >= self.setting.job.hours:
+            return ""
+        return f"the market ends after {hours:.2f} h, before a job of {self.setting.job.hours:g} h does"
+
+    @property
+    def vcpus(self) -> dict[str, int]:
+        """Nominal vCPUs by machine type, the reliable one under `on_demand_kind` too."""
+        found = {listing.market.instance_type: listing.vcpus for listing in self.setting.listings}
+        reliable = self.setting.reliable
+        return found | {on_demand_kind(reliable.instance_type): reliable.vcpus_per_machine}
+
+
+def on_demand_kind(instance_type: str) -> str:
+    """How estimators call on-demand machines: their speed says nothing about spot ones of the same type."""
+    return f"{instance_type} on demand"
+
+
+def set_up(config: JobConfig, name: str, run: str, now_s: int) -> MarketSetup:
+    """What `config.market` asks for. `run` makes the job's name unique on EC2, where it starts at `now_s` (Unix time).
+
+    Raises ConfigError.
+    """
+    market = config.market
+    assert market is not None
+    with _users():
+        if isinstance(market, Ec2):
+            start_s, setting = now_s, _on_ec2(market, config, now_s)
+        elif isinstance(market, Pools):
+            start_s, setting = round(market.start_hours * HOUR_S), _of_pools(market, config)
+        else:
+            history, train, start_s = _history(market)
+            setting = _setting(market, config, history, train, start_s)
+    scheme = _scheme(market)
+    if market.policy in RUNNING and market.policy not in _policies(market):
+        needs = (
+            "learns from a history of bids"
+            if market.policy in BIDDING
+            else "takes nodes of one vCPU from pools"
+        )
+        raise ConfigError(
+            f"found {market.policy}, which {needs}, expected {', '.join(_policies(market))}",
+            key=("market", "policy"),
+        )
+    live = scheme.setting(setting)
+    guards = Guards(
+        None if market.budget_usd is None else micro_usd(market.budget_usd),
+        None if market.max_price is None else micro_usd(market.max_price),
+        config.machines.max,
+    )
+    if isinstance(market, Played):
+        # A second too much of waiting is many of the market's: the reserve covers what passes meanwhile.
+        guards = replace(guards, reserve_s=max(guards.reserve_s, market.drain_s, round(5 * market.speed)))
+    # EC2 would answer a token that it has seen with the machines of then. On a played market the name decides, with
+    # the seed, who gets a notice: there it stays the same.
+    job = name if isinstance(market, Played) else f"{re.sub('[^A-Za-z0-9-]', '-', name)[:NAME_MOST]}-{run}"
+    plan = Plan(
+        job,
+        market.policy,
+        live,
+        scheme.live(live, start_s),
+        start_s,
+        with_reliable=scheme.training is not Training.STEADY,
+        guards=guards,
+        drain_s=market.drain_s,
+    )
+    speed = market.speed if isinstance(market, Played) else 1.0
+    return MarketSetup(plan, setting, start_s, speed, _unit_s(config, setting))
+
+
+def first_decision(setup: MarketSetup, cloud: Cloud | None = None) -> DryRun:
+    """What would be bought first, and what that costs; it also compiles what the policy needs. Raises ConfigError."""
+    if cloud is None:
+        cloud = ReplayedMarket(setup.plan.setting, lambda: setup.start_s, InstantLauncher())
+    try:
+        return dry_run(setup.plan, cloud, setup.start_s)
+    except BudgetError as error:
+        raise ConfigError(str(error).partition(": ")[2], key=("market", "budget_usd")) from None
+
+
+@contextmanager
+def _users() -> Iterator[None]:
+    """What BidBrain says of a wrong setting, as an error of the config's section."""
+    try:
+        yield
+    except UnknownTypeError as error:
+        cure = "market.on_demand is where its dollars per hour are said, market.vcpus its vCPUs"
+        raise ConfigError(f"{error.problem} ({cure}){error.hint}", key=("market",)) from None
+    except (BidBrainConfigError, HistoryError, UnknownSchemeError, ValueError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(str(error), key=("market",)) from None
+
+
+def _history(market: Played) -> tuple[History, Interval, int]:
+    """(prices, the interval that policies learn from, when the job starts)."""
+    start_s = _instant(market)
+    if isinstance(market, Made):
+        train = Interval(start_s - market.train_days * DAY_S, start_s)
+        prices = types_at(
+            list(market.types),
+            start_s,
+            {name: micro_usd(price) for name, price in market.on_demand.items()},
+            market.vcpus,
+        )
+        rows = [(kind, zone, prices[kind][0]) for kind in market.types for zone in market.zones]
+        window = Interval(train.start_s, start_s + market.hours * HOUR_S)
+        return generate(rows, window, Character(market.character), market.seed), train, start_s
+    assert isinstance(market, Replay)
+    history = read_history(Path(path) for path in market.history)
+    train = Interval.parse(market.train).overlap(history.window)
+    if not history.start_s <= start_s < history.end_s:
+        raise ConfigError(
+            f"found {market.start}, expected an instant within the history ({history.window})",
+            key=("market", "start"),
+        )
+    _lasts(history.end_s, start_s, market.start, ("market", "start"))
+    if train.seconds <= 0 or train.end_s > start_s:
+        raise ConfigError(
+            f"found {market.train}, expected an interval of the history ({history.window}) that ends before the start",
+            key=("market", "train"),
+        )
+    return history, train, start_s
+
+
+def _lasts(end_s: int, start_s: int, found: str, key: tuple[str, str]) -> None:
+    """Raise ConfigError where what was recorded ends within the first hour."""
+    if end_s - start_s < HOUR_S:
+        raise ConfigError(
+            f"found {found}, expected at least an hour of the recording after it: it ends {end_s - start_s} s later",
+            key=key,
+        )
+
+
+def _instant(market: Played) -> int:
+    assert isinstance(market, Made | Replay)
+    try:
+        return parse_instant(market.start)
+    except ValueError as error:
+        raise ConfigError(str(error), key=("market", "start")) from None
+
+
+def _simulate_config(market: Played | Ec2) -> SimulateConfig:
+    """The same job as `proteus simulate` would be told."""
+    values = {key: getattr(market, key) for key in SAME_NAMES}
+    return SimulateConfig.model_validate(
+        values
+        | {"types": list(market.types), "job_hours": [market.job_hours], "reliable": 1}
+        | {"on_demand": dict(market.on_demand), "vcpus": dict(market.vcpus)}
+    )
+
+
+def _setting(market: Played, config: JobConfig, history: History, train: Interval, start_s: int) -> Setting:
+    product = market.product if isinstance(market, Replay) else PRODUCT
+    markets = choose_markets(history, market.types, market.zones, product)
+    markets = tuple(each for each in markets if history.steps[each].price_at(start_s) is not None)
+    if not markets:
+        raise ConfigError("found no market with a price then", key=("market", "start"))
+    window = Interval(start_s, history.end_s)
+    return _reliable_as_configured(
+        make_setting(_simulate_config(market), history, markets, train, window), config
+    )
+
+
+def _of_pools(market: Pools, config: JobConfig) -> Setting:
+    """Nodes of pools whose capacity was recorded."""
+    values = {key: getattr(market, key) for key in POOL_NAMES}
+    values |= {"nodes": market.job_vcpus, "job_hours": [market.job_hours], "starts": 1}
+    traces = [read_trace(Path(path)) for path in market.availability]
+    setting = make_pool_plan(SimulateConfig.model_validate(values), traces).experiment.setting
+    if not market.start_hours * HOUR_S < setting.history.end_s:
+        raise ConfigError(
+            f"found {market.start_hours:g}, expected less than the {setting.history.end_s / HOUR_S:g} h recorded",
+            key=("market", "start_hours"),
+        )
+    start_s = round(market.start_hours * HOUR_S)
+    _lasts(setting.history.end_s, start_s, f"{market.start_hours:g}", ("market", "start_hours"))
+    return _reliable_as_configured(setting, config)
+
+
+def _on_ec2(market: Ec2, config: JobConfig, now_s: int) -> Setting:
+    """A setting without history: prices are asked for when they are needed."""
+    markets = tuple(Market(kind, zone, PRODUCT) for kind in market.types for zone in market.zones)
+    window = Interval(now_s - DAY_S, now_s)
+    nothing = History({each: Steps.from_rows([now_s], [0]) for each in markets}, now_s)
+    values = _simulate_config(market).model_copy(update={"reliable_type": market.of_reliable})
+    setting = replace(make_setting(values, nothing, markets, window, window), history=History({}, now_s))
+    return _reliable_as_configured(setting, config)
+
+
+def _reliable_as_configured(setting: Setting, config: JobConfig) -> Setting:
+    """One on-demand machine for each reliable machine of the config."""
+    reliable = setting.reliable
+    vcpus = config.machines.reliable * reliable.vcpus_per_machine
+    setting = replace(setting, reliable=replace(reliable, vcpus=vcpus))
+    widest = max(listing.vcpus for listing in setting.listings)
+    if setting.job.cap_vcpus < widest:
+        raise ConfigError(
+            f"found {setting.job.vcpus}, and with cap {setting.job.cap:g} not even one machine of {widest} vCPUs",
+            key=("market", "job_vcpus"),
+        )
+    _whole_machines(setting)
+    return setting
+
+
+def _whole_machines(setting: Setting) -> None:
+    """A simulated request may be a share of a machine, one that is bought may not. Raises ConfigError."""
+    slot = setting.bidding.slot_vcpus
+    for listing in setting.listings if slot is not None else ():
+        assert slot is not None
+        if slot % listing.vcpus:
+            raise ConfigError(
+                f"found {slot}, expected whole machines: a multiple of the {listing.vcpus} vCPUs of "
+                f"{listing.market.instance_type}",
+                key=("market", "slot_vcpus"),
+            )
+
+
+def _scheme(market: Played | Ec2) -> Scheme:
+    name = market.policy
+    try:
+        scheme = find_scheme(name)
+    except UnknownSchemeError as error:
+        told = str(error)
+        if ":" not in name:
+            told = (
+                f"there is no scheme {name!r} for a running job; there are {', '.join(_policies(market))}, "
+                "or your own as package.module:Class"
+            )
+        raise ConfigError(told, key=("market", "policy")) from None
+    if not _runs(scheme):
+        why = "it knows the future" if scheme.yardstick else "it restarts from checkpoints"
+        raise ConfigError(
+            f"found {name}, expected a policy for a running job ({why})", key=("market", "policy")
+        )
+    return scheme
+
+
+def _runs(scheme: Scheme) -> bool:
+    """Whether a running job can follow it."""
+    return not scheme.yardstick and scheme.training in (Training.AGILEML, Training.STEADY)
+
+
+def _policies(market: Played | Ec2) -> list[str]:
+    """Our schemes that a job on this market can follow."""
+    others = BIDDING if isinstance(market, Ec2 | Pools) else tuple(POOLS)
+    return [name for name in RUNNING if name not in others]
+
+
+RUNNING = tuple(scheme.name for scheme in (*SCHEMES.values(), *POOLS.values()) if _runs(scheme))
+
+
+def _unit_s(config: JobConfig, setting: Setting) -> float:
+    """Seconds of a unit on one machine at which the job's machines together take job_hours."""
+    market = config.market
+    if not isinstance(market, Played) or not market.paced:
+        return 0.0
+    sizes = {listing.vcpus for listing in setting.listings}
+    if len(sizes) > 1:
+        raise ConfigError(
+            f"found true with machines of {' and '.join(map(str, sorted(sizes)))} vCPUs, expected types of one size",
+            key=("market", "paced"),
+        )
+    units = config.clocks * config.slices * config.units_per_slice
+    return setting.job.work_vcpu_s / units / sizes.pop() / market.speed

@@ -1,0 +1,268 @@
+"""Sums over the machines of an epoch by torch.distributed: a process group per epoch, given up when a change comes.
+
+Machines meet over the run's own messages instead of a TCPStore: what a group's members must know of each other passes
+through `Met` and `Introduce`, authenticated and encrypted like everything else. The sums do not: gloo and NCCL
+connect the machines without keys. See docs/assumptions.md.
+
+Nothing interrupts a gloo collective but its own timeout or the end of a peer's process. So a group that is given up
+keeps its threads until then, with the arrays that it was adding, and nobody waits for it.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from agileml.application import Array
+from agileml.core.protocol.commands import Abandon, Broken, Form, Introduce, Met, Reduce, Reduced
+from agileml.net.collectives import Collectives, Place, Work
+
+Report = Callable[[Met | Reduced | Broken], None]
+
+TIMEOUT_S = 1800.0  # the longest clock; a dead or frozen machine is found by its connection and heartbeats
+STOP_S = 1.0  # to wait for groups when the machine's process ends
+
+
+class AllReduce:
+    """The groups of one machine, one after the other. Calls return at once; `report` is called in other threads."""
+
+    def __init__(
+        self, me: str, report: Report, collectives: Collectives, timeout_s: float = TIMEOUT_S
+    ) -> None:
+        self._me = me
+        self._collectives = collectives
+        self._report = report
+        self._timeout_s = timeout_s
+        self._known: dict[int, dict[str, bytes]] = {}  # by epoch: what came before its `Form`
+        self._group: _Group | None = None
+        self._groups: list[_Group] = []  # with those that were given up and still wait for somebody
+
+    def form(self, command: Form, host: str) -> None:
+        """Meet the others, listening at the address `host`."""
+        known = self._known.get(command.epoch, {})
+        self._known = {epoch: values for epoch, values in self._known.items() if epoch > command.epoch}
+        place = Place(command.epoch, command.group.index(self._me), len(command.group), host)
+        self._group = _Group(place, known, self._report, self._collectives, self._timeout_s)
+        self._groups = [group for group in self._groups if group.is_alive] + [self._group]
+
+    def ask(self, command: Introduce | Reduce | Abandon) -> None:
+        """Do this after what was asked before."""
+        match command:
+            case Introduce() if self._group is not None and self._group.place.epoch == command.epoch:
+                self._group.introduce(command.key, command.value)
+            case Introduce():
+                self._known.setdefault(command.epoch, {})[command.key] = command.value
+            case Reduce() if self._group is not None and self._group.place.epoch == command.epoch:
+                self._group.ask(command)
+            case Reduce():
+                pass  # of a group that was refused
+            case Abandon() if self._group is not None:
+                self._group.abandon()
+                self._group = None
+
+    def stop(self) -> None:
+        """Give the group up, and wait a little for all there were: a thread that comes back from C++ while its
+        process ends takes it down with a message."""
+        self.ask(Abandon())
+        until_s = time.monotonic() + STOP_S
+        for group in self._groups:
+            group.join(until_s - time.monotonic())
+
+
+class _MessageStore(dist.Store):
+    """What the members of a group must know of each other to connect; `set` tells the others."""
+
+    def __init__(self, known: dict[str, bytes], tell: Callable[[str, bytes], None], timeout_s: float) -> None:
+        super().__init__()
+        self._values = dict(known)
+        self._tell = tell
+        self._timeout_s = timeout_s
+        self._changed = threading.Condition()
+        self._is_closed = False
+
+    def learn(self, key: str, value: bytes) -> None:
+        """Another machine told."""
+        with self._changed:
+            self._values[key] = value
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Nobody waits any more."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    # What torch calls, in threads of its own.
+
+    def set(self, key: str, value: bytes | str) -> None:
+        found = value.encode() if isinstance(value, str) else bytes(value)
+        self.learn(key, found)
+        self._tell(key, found)
+
+    def get(self, key: str) -> bytes:
+        self.wait([key])
+        return self._values[key]
+
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+        limit_s = self._timeout_s if timeout is None else timeout.total_seconds()
+        with self._changed:
+            there = self._changed.wait_for(
+                lambda: self._is_closed or all(key in self._values for key in keys), limit_s
+            )
+        if self._is_closed or not there:
+            missing = [key for key in keys if key not in self._values]
+            raise RuntimeError(f"nothing came from {', '.join(missing) or 'the others'} within {limit_s:g} s")
+
+    def check(self, keys: Sequence[str]) -> bool:
+        return all(key in self._values for key in keys)
+
+    def has_extended_api(self) -> bool:
+        return False
+
+
+@dataclass
+class _Sum:
+    """A question and the collectives that answer it."""
+
+    asked: Reduce
+    blocks: tuple[Array, ...]
+    facts: torch.Tensor | None  # loss, examples, pauses: with partition 0
+    works: list[Work] = field(default_factory=list)
+
+
+class _Group:
+    """A process group. One thread forms it and starts collectives, another one waits for their ends in order."""
+
+    def __init__(
+        self,
+        place: Place,
+        known: dict[str, bytes],
+        report: Report,
+        collectives: Collectives,
+        timeout_s: float,
+    ) -> None:
+        self.place = place
+        self._collectives = collectives
+        self._report_to = report
+        self._timeout_s = timeout_s
+        self._store = _MessageStore(known, self._tell, timeout_s)
+        self._asked: queue.SimpleQueue[Reduce | None] = queue.SimpleQueue()
+        self._under_way: queue.SimpleQueue[_Sum | None] = queue.SimpleQueue()
+        self._is_abandoned = threading.Event()
+        self._is_over = threading.Event()  # sums that come back are not to be trusted
+        self._giving_up = threading.Lock()
+        self._is_given_up = False
+        self._process_group: Any = None
+        self._threads = [
+            threading.Thread(target=run, name="all-reduce", daemon=True)
+            for run in (self._start_all, self._end_all)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        """False once its threads have ended."""
+        return any(thread.is_alive() for thread in self._threads)
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the threads, at most so long."""
+        until_s = time.monotonic() + timeout_s
+        for thread in self._threads:
+            thread.join(max(0.0, until_s - time.monotonic()))
+
+    def introduce(self, key: str, value: bytes) -> None:
+        self._store.learn(key, value)
+
+    def ask(self, command: Reduce) -> None:
+        self._asked.put(command)
+
+    def abandon(self) -> None:
+        """No answer is wanted any more. Returns at once."""
+        self._is_abandoned.set()
+        self._store.close()
+        self._asked.put(None)
+        # In a thread of its own: the first one may be stuck in a sum that it begins.
+        self._threads.append(threading.Thread(target=self._give_up, name="all-reduce", daemon=True))
+        self._threads[-1].start()
+
+    def _give_up(self) -> None:
+        """Once there is a group, once."""
+        self._is_over.set()
+        with self._giving_up:
+            group = self._process_group
+            if group is not None and not self._is_given_up:
+                self._is_given_up = True
+                self._collectives.give_up(group)
+
+    def _tell(self, key: str, value: bytes) -> None:
+        self._report(Met(self.place.epoch, key, value))
+
+    def _report(self, event: Met | Reduced | Broken) -> None:
+        if not self._is_abandoned.is_set():
+            self._report_to(event)
+
+    def _fail(self, error: Exception) -> None:
+        problem = str(error).strip().split("\n")[0]
+        self._report(Broken(self.place.epoch, f"{type(error).__name__}: {problem}"))
+
+    # -- the first thread -----------------------------------------------------------------------------------
+
+    def _start_all(self) -> None:
+        try:
+            if self.place.size > 1:
+                self._process_group = self._collectives.open(self.place, self._store, self._timeout_s)
+            while (command := self._asked.get()) is not None and not self._is_abandoned.is_set():
+                self._under_way.put(self._begun(command))
+        except Exception as error:
+            self._is_over.set()
+            self._fail(error)
+        finally:
+            self._under_way.put(None)
+            self._give_up()
+
+    def _begun(self, command: Reduce) -> _Sum:
+        """Start the collectives of a question; in a group of one there are none."""
+        blocks = tuple(block if block.flags.writeable else block.copy() for block in command.blocks)
+        facts = None
+        if command.partition == 0:
+            facts = torch.tensor([command.loss, command.examples, float(command.pause)], dtype=torch.float64)
+        found = _Sum(command, blocks, facts)
+        if self._process_group is not None:
+            tensors = [torch.from_numpy(block.reshape(-1)) for block in blocks if block.size]
+            tensors += [] if facts is None else [facts]
+            found.works = self._collectives.begin(self._process_group, tensors)
+        return found
+
+    # -- the second thread ----------------------------------------------------------------------------------
+
+    def _end_all(self) -> None:
+        has_failed = False
+        while (found := self._under_way.get()) is not None:
+            try:
+                for work in found.works:
+                    work.wait()
+            except Exception as error:
+                if not has_failed:
+                    self._fail(error)
+                has_failed = True
+            if not has_failed and not self._is_over.is_set():
+                self._report(_answer(found))
+        # Only now: taking a group down waits for its collectives, with the interpreter's lock held.
+        self._process_group = None
+
+
+def _answer(found: _Sum) -> Reduced:
+    asked = found.asked
+    loss, examples, pauses = (0.0, 0.0, 0.0) if found.facts is None else found.facts.tolist()
+    return Reduced(
+        asked.epoch, asked.clock, asked.partition, found.blocks, loss, round(examples), bool(pauses)
+    )

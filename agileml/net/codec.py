@@ -1,0 +1,404 @@
+"""Messages of the data plane as bytes: frozen dataclasses to a msgpack header and raw arrays, and back.
+
+A `Codec` knows a fixed set of dataclasses and enums. `encode` gives a header (bytes) and the arrays met on the way, in
+order; `decode` gives the message back, equal and of the same types. Nothing is pickled: a header can only name
+types that were registered, fields that they declare and values of the kinds below, so the worst that input from the
+network can do is to raise `CodecError`.
+
+Values: None, bool, int of any size, float, str, bytes, members of registered enums, registered dataclasses, tuples and
+dicts of such values, numpy arrays of the dtypes in `DTYPES`. NumPy scalars become the Python numbers they
+stand for. Lists and sets are refused: a message is immutable.
+
+Header: one msgpack array [tag of the type, field, field, ...] in declared order. A tag is the CRC of the type's name
+and field names, so two programs whose messages differ refuse each other instead of mixing up fields. What
+msgpack has no form for is an extension (`_DATACLASS`, `_ENUM`, `_BIG_INT`, `_ARRAY`).
+"""
+
+import dataclasses
+import enum
+import math
+import operator
+import struct
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from agileml.net.codec_schema import field_kinds, reachable_types
+
+MAX_HEADER_BYTES = 16 << 20
+MAX_ELEMENTS = 1 << 18  # of one tuple, dict or dataclass
+MAX_DEPTH = 16  # dataclasses within dataclasses
+MAX_INT_BYTES = 1 << 16
+MAX_DIMENSIONS = 32
+MAX_SIGNATURES = 4096
+
+# Little endian, as they lie in memory on every machine that Ray supports. A dtype's code is its place here.
+DTYPES: tuple[np.dtype[Any], ...] = tuple(
+    np.dtype(name)
+    for name in (
+        "?",
+        "<i1",
+        "<i2",
+        "<i4",
+        "<i8",
+        "<u1",
+        "<u2",
+        "<u4",
+        "<u8",
+        "<f2",
+        "<f4",
+        "<f8",
+        "<c8",
+        "<c16",
+    )
+)
+_DTYPE_CODES = {dtype: code for code, dtype in enumerate(DTYPES)}
+
+_NO_ARRAY = np.empty(0, np.uint8)
+
+_DATACLASS, _ENUM, _BIG_INT, _ARRAY = 1, 2, 3, 4
+_PLAIN = frozenset((type(None), bool, int, float, str, bytes))
+_ARRAY_HEAD = struct.Struct("<IBB")  # index among the arrays, code of the dtype, dimensions
+
+
+class CodecError(Exception):
+    """A message that cannot be encoded, or input that is no message. The text says what and where."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Record:
+    """How one dataclass is taken apart and put together."""
+
+    name: str
+    tag: int
+    names: tuple[str, ...]
+    values: Callable[[Any], tuple[Any, ...]]
+    build: Callable[[tuple[Any, ...]], Any]
+    kinds: tuple[tuple[type, ...] | None, ...]  # what each field may hold; None: anything
+    accepted: set[tuple[type, ...]]  # types of whole rows of fields already found right
+
+
+class Codec:
+    """Encodes and decodes the given dataclasses, and every dataclass and enum that their annotations name.
+
+    Types that hide behind `Any`, `object` or a protocol must be listed. One codec may be used by several threads.
+    Raises TypeError for a type that cannot travel: no frozen dataclass or enum, annotations that do not resolve, a
+    field that is annotated as a list or set, two types that cannot be told apart.
+    """
+
+    def __init__(self, types: Iterable[type]) -> None:
+        self._by_type: dict[type, _Record] = {}
+        self._by_tag: dict[int, _Record] = {}
+        self._members: dict[type, dict[Any, msgpack.ExtType]] = {}
+        self._member_of: dict[bytes, enum.Enum] = {}
+        for found in (known := reachable_types(types)):
+            if issubclass(found, enum.Enum):
+                self._register_enum(found)
+            else:
+                self._register_dataclass(found, known)
+
+    def encode(self, message: object) -> tuple[bytes, list[np.ndarray]]:
+        """Give the header of a message and its arrays, C-contiguous, in the order in which the header counts them.
+
+        Arrays are not copied unless they are not contiguous: they must not change until they are sent. Raises
+        CodecError.
+        """
+        arrays: list[np.ndarray] = []
+        header = self._pack_record(message, arrays, 0)
+        if len(header) > MAX_HEADER_BYTES:
+            raise CodecError(
+                f"{type(message).__name__}: a header of {len(header)} bytes, the most is {MAX_HEADER_BYTES}; "
+                "large data travels as numpy arrays"
+            )
+        return header, arrays
+
+    def decode(self, header: bytes | memoryview, arrays: Sequence[np.ndarray] = ()) -> Any:
+        """Give the message back. Raises CodecError for anything that `encode` of the same types did not make.
+
+        arrays: as `encode` gave them, or each as its bytes (uint8, one dimension, contiguous); then the message
+        holds views of those bytes, or copies where the bytes are not aligned for their dtype.
+        Fields are checked against their annotations one level deep (a tuple to be a tuple, not its elements).
+        """
+        reading = _Reading(self, arrays)
+        message = self._decode(header, reading)
+        if reading.taken != len(arrays):
+            raise CodecError(
+                f"{type(message).__name__}: {len(arrays)} arrays came, the header uses {reading.taken}"
+            )
+        return message
+
+    def outline(self, header: bytes | memoryview) -> Any:
+        """The message with empty arrays for those that are still on their way. Raises CodecError."""
+        return self._decode(header, _Outline(self, ()))
+
+    @staticmethod
+    def _decode(header: bytes | memoryview, reading: "_Reading") -> Any:
+        if len(header) > MAX_HEADER_BYTES:
+            raise CodecError(f"a header of {len(header)} bytes, the most is {MAX_HEADER_BYTES}")
+        try:
+            return reading.record(header)
+        except CodecError:
+            raise
+        except RecursionError as error:
+            raise CodecError("header is nested too deep") from error
+        except Exception as error:  # msgpack's own kinds, TypeError for keys that cannot be hashed, ...
+            raise CodecError(f"no valid header ({type(error).__name__}: {error})") from error
+
+    # Registration
+
+    def _register_dataclass(self, cls: type, known: dict[type, None]) -> None:
+        names = tuple(field.name for field in dataclasses.fields(cls))
+        tag = zlib.crc32(f"{cls.__name__}({','.join(names)})".encode())
+        if tag in self._by_tag:
+            raise TypeError(f"{cls.__name__} and {self._by_tag[tag].name} cannot be told apart: rename one")
+        record = _Record(
+            cls.__name__,
+            tag,
+            names,
+            _getter(names),
+            _builder(cls),
+            field_kinds(cls, known, tuple(_DTYPE_CODES)),
+            set(),
+        )
+        self._by_tag[tag] = self._by_type[cls] = record
+
+    def _register_enum(self, cls: type[enum.Enum]) -> None:
+        self._members[cls] = {}
+        for member in cls:
+            wire = zlib.crc32(f"{cls.__name__}.{member.name}".encode()).to_bytes(4, "little")
+            if wire in self._member_of:
+                raise TypeError(f"{member} and {self._member_of[wire]} cannot be told apart: rename one")
+            self._member_of[wire] = member
+            self._members[cls][member] = msgpack.ExtType(_ENUM, wire)
+
+    # Encoding
+
+    def _pack_record(self, message: object, arrays: list[np.ndarray], depth: int) -> bytes:
+        record = self._by_type.get(type(message))
+        if record is None:
+            raise CodecError(f"{type(message).__name__} is no registered message type")
+        if depth > MAX_DEPTH:
+            raise CodecError(f"{type(message).__name__}: dataclasses nested more than {MAX_DEPTH} deep")
+        values = record.values(message)
+        row: list[Any] = [record.tag, *values]
+        if not _PLAIN.issuperset(map(type, values)):
+            for place, value in enumerate(values):
+                if type(value) not in _PLAIN:
+                    row[place + 1] = self._lower_field(record, place, value, arrays, depth)
+        try:
+            packed: bytes = msgpack.packb(row, default=_beyond_64_bits)
+        except CodecError as error:
+            raise CodecError(f"{type(message).__name__}: {error}") from None
+        except (ValueError, OverflowError, TypeError) as error:  # UnicodeEncodeError is a ValueError
+            raise CodecError(f"{type(message).__name__}: {error}") from error
+        return packed
+
+    def _lower_field(
+        self, record: _Record, place: int, value: Any, arrays: list[np.ndarray], depth: int
+    ) -> Any:
+        try:
+            return self._lower(value, arrays, depth)
+        except CodecError as error:
+            raise CodecError(f"{record.name}.{record.names[place]}: {error}") from None
+        except RecursionError as error:
+            raise CodecError(f"{record.name}.{record.names[place]}: nested too deep") from error
+
+    def _lower(self, value: Any, arrays: list[np.ndarray], depth: int) -> Any:
+        """Turn a value into what msgpack packs without losing its type."""
+        kind = type(value)
+        if kind in _PLAIN:
+            return value
+        if kind is tuple:
+            _check_length(value)
+            if _PLAIN.issuperset(map(type, value)):
+                return value
+            return [self._lower(item, arrays, depth) for item in value]
+        if kind in self._members:
+            packed = self._members[kind].get(value)
+            if packed is None:
+                raise CodecError(f"{value!r} is no named member of {kind.__name__}")
+            return packed
+        if kind is dict:
+            _check_length(value)
+            return {
+                self._lower_key(key, arrays, depth): self._lower(item, arrays, depth)
+                for key, item in value.items()
+            }
+        if isinstance(value, np.ndarray):
+            return _array_reference(value, arrays)
+        if kind in self._by_type:
+            return msgpack.ExtType(_DATACLASS, self._pack_record(value, arrays, depth + 1))
+        if isinstance(value, np.bool_ | np.integer | np.floating) and value.dtype in _DTYPE_CODES:
+            return value.item()
+        raise CodecError(f"holds a {kind.__name__}, which cannot travel{_advice(kind)}")
+
+    def _lower_key(self, key: Any, arrays: list[np.ndarray], depth: int) -> Any:
+        lowered = self._lower(key, arrays, depth)
+        # A tuple was taken apart into a list where it holds more than plain values; as a key it must stay a tuple.
+        return _as_tuple(lowered) if type(lowered) is list else lowered
+
+
+class _Reading:
+    """One call of `decode`: the arrays that came and how many of them the header has used."""
+
+    __slots__ = ("arrays", "codec", "depth", "taken")
+
+    def __init__(self, codec: Codec, arrays: Sequence[np.ndarray]) -> None:
+        self.codec = codec
+        self.arrays = arrays
+        self.taken = 0
+        self.depth = 0
+
+    def record(self, header: bytes | memoryview) -> Any:
+        row = msgpack.unpackb(
+            header,
+            use_list=False,
+            strict_map_key=False,
+            ext_hook=self.extension,
+            max_array_len=min(len(header), MAX_ELEMENTS),
+            max_map_len=min(len(header), MAX_ELEMENTS),
+        )
+        if type(row) is not tuple or not row:
+            raise CodecError("header is no message: a tuple of a type's tag and its fields is expected")
+        record = self.codec._by_tag.get(row[0]) if type(row[0]) is int else None
+        if record is None:
+            raise CodecError(
+                f"unknown message type (tag {row[0]!r}): not of this program or of another version"
+            )
+        values = row[1:]
+        signature = tuple(map(type, values))
+        if signature not in record.accepted:
+            _check_fields(record, values, signature)
+        try:
+            return record.build(values)
+        except Exception as error:  # a message's own checks, in __post_init__
+            raise CodecError(f"{record.name}: {error}") from error
+
+    def extension(self, code: int, data: bytes) -> Any:
+        if code == _ENUM:
+            member = self.codec._member_of.get(data)
+            if member is None:
+                raise CodecError(f"unknown enum member ({data[:8].hex()})")
+            return member
+        if code == _ARRAY:
+            return self.array(data)
+        if code == _DATACLASS:
+            self.depth += 1
+            if self.depth > MAX_DEPTH:
+                raise CodecError(f"dataclasses nested more than {MAX_DEPTH} deep")
+            inner = self.record(data)
+            self.depth -= 1
+            return inner
+        if code == _BIG_INT:
+            if len(data) > MAX_INT_BYTES:
+                raise CodecError(f"an int of {len(data)} bytes, the most is {MAX_INT_BYTES}")
+            return int.from_bytes(data, "little", signed=True)
+        raise CodecError(f"unknown extension {code}")
+
+    def array(self, data: bytes) -> np.ndarray:
+        if len(data) < _ARRAY_HEAD.size:
+            raise CodecError("array reference is cut short")
+        index, code, dimensions = _ARRAY_HEAD.unpack_from(data)
+        if dimensions > MAX_DIMENSIONS or len(data) != _ARRAY_HEAD.size + 8 * dimensions:
+            raise CodecError(f"array reference of {len(data)} bytes does not hold {dimensions} dimensions")
+        if code >= len(DTYPES):
+            raise CodecError(f"unknown dtype {code}")
+        if index != self.taken or index >= len(self.arrays):
+            raise CodecError(
+                f"header names array {index}, expected is {self.taken} of the {len(self.arrays)} that came"
+            )
+        self.taken += 1
+        shape = struct.unpack_from(f"<{dimensions}Q", data, _ARRAY_HEAD.size)
+        return _shaped(self.arrays[index], DTYPES[code], shape)
+
+
+class _Outline(_Reading):
+    """Of a message whose arrays are not here yet."""
+
+    __slots__ = ()
+
+    def array(self, data: bytes) -> np.ndarray:
+        return _NO_ARRAY
+
+
+def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    if len(names) > 1:
+        return operator.attrgetter(*names)
+    return lambda message: tuple(getattr(message, name) for name in names)
+
+
+def _builder(cls: Any) -> Callable[[tuple[Any, ...]], Any]:
+    """Give what makes an instance of a row of values, by its constructor: a message's own checks are run."""
+    fields = dataclasses.fields(cls)
+    if any(field.kw_only for field in fields):
+        names = tuple(field.name for field in fields)
+        return lambda values: cls(**dict(zip(names, values, strict=True)))
+    return lambda values: cls(*values)
+
+
+def _check_length(value: Any) -> None:
+    if len(value) > MAX_ELEMENTS:
+        raise CodecError(f"{len(value)} elements in one {type(value).__name__}, the most is {MAX_ELEMENTS}")
+
+
+def _advice(kind: type) -> str:
+    if issubclass(kind, list | set | frozenset):
+        return " (use a tuple)"
+    if dataclasses.is_dataclass(kind) or issubclass(kind, enum.Enum):
+        return " (register it)"
+    return ""
+
+
+def _as_tuple(value: Any) -> Any:
+    return tuple(_as_tuple(item) for item in value) if type(value) is list else value
+
+
+def _beyond_64_bits(value: Any) -> msgpack.ExtType:
+    """msgpack asks here for what it cannot pack; all else was lowered before, so this is an int."""
+    if type(value) is not int:
+        raise CodecError(f"holds a {type(value).__name__}, which cannot travel")
+    size = value.bit_length() // 8 + 1
+    if size > MAX_INT_BYTES:
+        raise CodecError(f"an int of {size} bytes, the most is {MAX_INT_BYTES}")
+    return msgpack.ExtType(_BIG_INT, value.to_bytes(size, "little", signed=True))
+
+
+def _array_reference(array: np.ndarray, arrays: list[np.ndarray]) -> msgpack.ExtType:
+    code = _DTYPE_CODES.get(array.dtype)
+    if code is None:
+        raise CodecError(f"an array of dtype {array.dtype}, which cannot travel")
+    if type(array) is not np.ndarray:
+        raise CodecError(f"a {type(array).__name__}, which cannot travel (use a plain numpy array)")
+    packed = _ARRAY_HEAD.pack(len(arrays), code, array.ndim) + struct.pack(f"<{array.ndim}Q", *array.shape)
+    # Not np.ascontiguousarray, which gives an array without dimensions one.
+    arrays.append(array if array.flags.c_contiguous else array.copy(order="C"))
+    return msgpack.ExtType(_ARRAY, packed)
+
+
+def _shaped(array: np.ndarray, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
+    if array.dtype == dtype and array.shape == shape:
+        return array
+    needed = math.prod(shape) * dtype.itemsize
+    if array.dtype != np.uint8 or array.ndim != 1 or not array.flags.c_contiguous or array.nbytes != needed:
+        raise CodecError(
+            f"an array of {array.nbytes} bytes ({array.dtype}, shape {array.shape}) came, "
+            f"the header says {needed} bytes ({dtype}, shape {shape})"
+        )
+    typed = array.view(dtype)
+    if not typed.flags.aligned:
+        typed = typed.copy()
+    return typed.reshape(shape)
+
+
+def _check_fields(record: _Record, values: tuple[Any, ...], signature: tuple[type, ...]) -> None:
+    if len(values) != len(record.names):
+        raise CodecError(f"{record.name}: {len(values)} fields came, it has {len(record.names)}")
+    for name, kind, allowed in zip(record.names, signature, record.kinds, strict=True):
+        if allowed is not None and kind not in allowed:
+            expected = " or ".join(sorted(one.__name__ for one in allowed))
+            raise CodecError(f"{record.name}.{name}: a {kind.__name__} came, expected is {expected}")
+    if len(record.accepted) < MAX_SIGNATURES:
+        record.accepted.add(signature)

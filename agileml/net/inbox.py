@@ -1,0 +1,161 @@
+"""Receiving: frames into messages, the parts of large arrays into one buffer each while they arrive."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import zmq
+
+from agileml.net import wire
+from agileml.net.events import Event, Received
+from agileml.net.tally import Tally
+
+# (header, number of the array, its bytes) -> where it is to lie, as bytes (uint8, one dimension); None: anywhere
+Room = Callable[[bytes, int, int], np.ndarray | None]
+
+MAX_DRAIN_BYTES = 64 << 20  # read in one go, so that the caller hears of other things in between
+
+
+@dataclasses.dataclass(slots=True)
+class _Assembly:
+    """A message whose head has come and some of its parts."""
+
+    head: wire.Head
+    arrays: list[np.ndarray]
+    lent: set[int]  # arrays that lie where a `Room` said
+    chunks: list[np.ndarray] = dataclasses.field(default_factory=list)  # where each part goes
+    next: int = 0
+
+    def __post_init__(self) -> None:
+        step = self.head.frame_bytes
+        self.chunks = [
+            array[start : start + step]
+            for array, place in zip(self.arrays, self.head.places, strict=True)
+            if place is wire.Place.PARTS
+            for start in range(0, array.nbytes, step)
+        ]
+
+
+class Inbox:
+    """Reads one PULL socket. incarnation: of this process; messages for another are counted and dropped.
+
+    room: where large arrays are to lie while they arrive, for who has a place for them.
+    """
+
+    room: Room | None = None
+
+    def __init__(self, incarnation: int, tally: Tally) -> None:
+        self._incarnation = incarnation
+        self._tally = tally
+        self._assemblies: dict[int, _Assembly] = {}  # by link
+        self._newest: dict[tuple[str, bool], int] = {}  # links by sender and lane
+        self.sending: set[str] = set()  # peers of whose message a part came; the reader clears it
+
+    def drain(self, pull: Any, events: list[Event], most: int) -> None:
+        """Read what has come, append whole messages to events, up to `most` of them and MAX_DRAIN_BYTES."""
+        read_bytes = 0
+        while len(events) < most and read_bytes < MAX_DRAIN_BYTES:
+            try:
+                first = pull.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            read_bytes += len(first)
+            try:
+                envelope = wire.read(first)
+                if envelope.recipient != self._incarnation:
+                    self._tally.misaddressed += 1
+                elif isinstance(envelope, wire.Part):
+                    read_bytes += self._take_part(envelope, pull, events)
+                else:
+                    read_bytes += self._take_head(envelope, pull, events)
+            except wire.WireError:
+                self._tally.malformed += 1
+            while pull.getsockopt(zmq.RCVMORE):  # of a message that was not taken
+                read_bytes += len(pull.recv(zmq.NOBLOCK, copy=False))
+
+    def keep_off(self) -> None:
+        """From here on nothing more is written where `room` said; what is not all there goes on elsewhere."""
+        for assembly in self._assemblies.values():
+            if assembly.lent:
+                for number in assembly.lent:
+                    assembly.arrays[number] = assembly.arrays[number].copy()
+                assembly.lent.clear()
+                assembly.__post_init__()
+
+    def forget(self, name: str) -> None:
+        """Drop what is half there from a sender."""
+        for link in [link for link, assembly in self._assemblies.items() if assembly.head.sender == name]:
+            self._tear(link)
+
+    def _take_head(self, head: wire.Head, pull: Any, events: list[Event]) -> int:
+        lane = (head.sender, head.express)
+        if wire.is_older(head.link, self._newest.get(lane, 0)):
+            self._tally.torn += 1  # left over from a connection that its sender gave up
+            return 0
+        self._newest[lane] = head.link
+        if head.express and wire.Place.PARTS in head.places:
+            raise wire.WireError("parts on an express link")
+        if self._assemblies and not head.express:
+            # A sender has one connection at a time for what is large, and on it one message at a time.
+            self.forget(head.sender)
+        if not head.sizes:
+            self._deliver(head, (), events)
+            return 0
+        read_bytes = 0
+        arrays: list[np.ndarray] = []
+        lent: set[int] = set()
+        for place, size, inline in zip(head.places, head.sizes, head.inline, strict=True):
+            if inline is not None:
+                arrays.append(inline)
+            elif place is wire.Place.FRAME:
+                arrays.append(_whole_frame(pull, size))
+                read_bytes += size
+            else:
+                room = self.room(head.header, len(arrays), size) if self.room else None
+                if room is not None:
+                    lent.add(len(arrays))
+                arrays.append(np.empty(size, np.uint8) if room is None else room)
+        if pull.getsockopt(zmq.RCVMORE):
+            raise wire.WireError("a head with more frames than its envelope says")
+        if wire.Place.PARTS in head.places:
+            self._assemblies[head.link] = _Assembly(head, arrays, lent)
+        else:
+            self._deliver(head, tuple(arrays), events)
+        return read_bytes
+
+    def _take_part(self, part: wire.Part, pull: Any, events: list[Event]) -> int:
+        assembly = self._assemblies.get(part.link)
+        if assembly is None or assembly.head.number != part.number:
+            return 0  # of a message that was counted as torn, or whose head was lost with its connection
+        if part.index != assembly.next or not pull.getsockopt(zmq.RCVMORE):
+            self._tear(part.link)
+            return 0
+        chunk = assembly.chunks[part.index]
+        if pull.recv_into(chunk, flags=zmq.NOBLOCK) != chunk.nbytes:
+            self._tear(part.link)
+            raise wire.WireError("a part of another length than its place")
+        assembly.next += 1
+        self.sending.add(assembly.head.sender)
+        if assembly.next == len(assembly.chunks):
+            del self._assemblies[part.link]
+            self._deliver(assembly.head, tuple(assembly.arrays), events)
+        return chunk.nbytes
+
+    def _tear(self, link: int) -> None:
+        del self._assemblies[link]
+        self._tally.torn += 1
+
+    def _deliver(self, head: wire.Head, arrays: tuple[np.ndarray, ...], events: list[Event]) -> None:
+        self._tally.received(head.sender, len(head.header) + sum(head.sizes))
+        events.append(Received(head.sender, head.header, arrays))
+
+
+def _whole_frame(pull: Any, size: int) -> np.ndarray:
+    """Receive one frame as an array that lies where libzmq put it."""
+    if not pull.getsockopt(zmq.RCVMORE):
+        raise wire.WireError("a head with fewer frames than its envelope says")
+    frame = pull.recv(zmq.NOBLOCK, copy=False)
+    if len(frame) != size:
+        raise wire.WireError(f"a frame of {len(frame)} bytes, its envelope says {size}")
+    return np.frombuffer(frame.buffer, np.uint8)

@@ -1,0 +1,134 @@
+"""Sending: two connections to each peer, one for what is small, with queues that never block."""
+
+import itertools
+import secrets
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import zmq
+
+from agileml.net import wire
+
+# ZeroMQ messages that wait in libzmq; what is beyond them waits here, where it can be counted and dropped.
+PIPE_MESSAGES = 64
+# What may lie unread in libzmq from one sender: frames of 2 MB, which count beside the parameters. More is no faster.
+UNREAD_MESSAGES = 8
+ZERO_COPY_BYTES = 256 << 10  # below, copying costs less than telling Python that the memory is free again
+EXPRESS_BYTES = 32 << 10  # of a message's arrays: up to here it may overtake what is larger
+
+
+class Link:
+    """The sending end of a connection to one peer. After `reset` it takes `open` to send again.
+
+    open_socket: gives a PUSH socket that is connecting to the peer. ids: of the connections of this process, see
+    `connection_ids`. express: it is for what is small.
+    """
+
+    def __init__(
+        self,
+        sender: str,
+        recipient: int,
+        open_socket: Callable[[], Any],
+        ids: Iterator[int],
+        frame_bytes: int,
+        queue_bytes: int,
+        *,
+        express: bool = False,
+    ) -> None:
+        self._sender = sender.encode()
+        self._express = express
+        self._recipient = recipient
+        self._open_socket = open_socket
+        self._ids = ids
+        self._frame_bytes = frame_bytes
+        self._queue_limit_bytes = queue_bytes
+        self._waiting: deque[tuple[int, list[bytes | np.ndarray]]] = deque()  # number of the message, frames
+        self._waiting_bytes = 0
+        self._number = 0
+        self.socket: Any = None
+        self.open()
+
+    @property
+    def waits(self) -> bool:
+        """Whether something waits for room in libzmq's queue: then call `pump` when `socket` can be written."""
+        return bool(self._waiting)
+
+    def open(self) -> None:
+        """Start connecting, unless it is already."""
+        if self.socket is None:
+            self.socket = self._open_socket()
+            self._id = next(self._ids)
+            self._origin = wire.Origin(self._sender, self._recipient, self._id, self._express)
+            self._number = 0
+
+    def send(self, header: bytes, arrays: Sequence[np.ndarray]) -> bool:
+        """Queue a message, whole or not at all; False when the queue is full."""
+        self.pump()
+        if self._waiting and self._waiting_bytes >= self._queue_limit_bytes:
+            return False
+        self._number += 1
+        for frames in wire.cut(self._origin, self._number, header, arrays, self._frame_bytes):
+            if self._waiting or not self._push(frames):
+                self._waiting.append((self._number, frames))
+                self._waiting_bytes += _size(frames)
+        return True
+
+    def pump(self) -> None:
+        """Move what waits into libzmq's queue as far as there is room."""
+        while self._waiting and self._push(self._waiting[0][1]):
+            self._waiting_bytes -= _size(self._waiting.popleft()[1])
+
+    def reset(self) -> int:
+        """Drop the connection and all that is queued; give how many messages had not left this queue."""
+        unsent = len({number for number, _ in self._waiting})
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        if self.socket is not None:
+            self.socket.close(0)
+            self.socket = None
+        return unsent
+
+    def _push(self, frames: list[bytes | np.ndarray]) -> bool:
+        # On EAGAIN libzmq takes back the frames of a message that it could not take whole. It looks for news of room
+        # only about once a millisecond, unless asked by getsockopt.
+        return self._try(frames) or (
+            bool(self.socket.getsockopt(zmq.EVENTS) & zmq.POLLOUT) and self._try(frames)
+        )
+
+    def _try(self, frames: list[bytes | np.ndarray]) -> bool:
+        last = len(frames) - 1
+        try:
+            for place, frame in enumerate(frames):
+                flags = zmq.NOBLOCK if place == last else zmq.NOBLOCK | zmq.SNDMORE
+                if isinstance(frame, bytes):
+                    self.socket.send(frame, flags)
+                else:
+                    self.socket.send(frame, flags, copy=frame.nbytes < ZERO_COPY_BYTES)
+        except zmq.Again:
+            return False
+        return True
+
+
+def connection_ids() -> Iterator[int]:
+    """Numbers for the connections of one transport: its own part, drawn once, above a count (`wire.COUNT_BITS`)."""
+    return itertools.count(secrets.randbits(64 - wire.COUNT_BITS) << wire.COUNT_BITS)
+
+
+class Lanes:
+    """Both links to a peer. An answer of a few bytes does not wait behind seconds of parameters."""
+
+    def __init__(self, bulk: Link, express: Link) -> None:
+        self.bulk, self.express = bulk, express
+
+    def of(self, arrays: Sequence[np.ndarray]) -> Link:
+        """The link for a message with these arrays."""
+        return self.express if sum(array.nbytes for array in arrays) <= EXPRESS_BYTES else self.bulk
+
+    def __iter__(self) -> Iterator[Link]:
+        return iter((self.bulk, self.express))
+
+
+def _size(frames: list[bytes | np.ndarray]) -> int:
+    return sum(map(len, frames))

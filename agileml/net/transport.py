@@ -1,0 +1,401 @@
+"""The data plane between the processes of a run: messages with arrays over ZeroMQ, and who is still there.
+
+A process has one `Transport`. It receives on one socket, bound twice: to a file in a folder that only this user can
+enter, without keys, for peers on the same node IP; and to a TCP port, with the run's key at both ends, for all
+others. To each peer it has two connections of its own for sending, one of them for what is small, and one that only
+asks whether the peer's process is there.
+
+All of it runs in one thread, whoever calls; only `wake` may be called from others. libzmq's I/O thread moves the bytes
+meanwhile. Nothing here blocks but `receive`. Delivery is at most once and in order per connection, so what is small may
+overtake what is large: what is in flight when a connection breaks is lost, so the protocol above repeats what is not
+answered.
+"""
+
+import contextlib
+import os
+import secrets
+import stat
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zmq
+
+from agileml.net import wire
+from agileml.net.events import (
+    Address,
+    Counters,
+    Event,
+    LossReason,
+    PeerConnected,
+    PeerLost,
+    Received,
+)
+from agileml.net.inbox import Inbox, Room
+from agileml.net.keys import Gate, KeyPair
+from agileml.net.links import PIPE_MESSAGES, UNREAD_MESSAGES, Lanes, Link, connection_ids
+from agileml.net.liveness import REFUSALS, Heartbeat, Monitor, Pulse, connecting
+from agileml.net.tally import Tally
+
+MAX_SOCKET_PATH_BYTES = 107  # sun_path of Linux, less its final zero
+MAX_EVENTS = 256  # of one `receive`
+MAX_PEERS = 4096
+QUEUE_BYTES = 1 << 30
+
+
+class TransportError(Exception):
+    """The transport cannot be opened, or an address is of no use. The text says why."""
+
+
+class Transport:
+    """Sends to and receives from the other processes of a run.
+
+    name: of this process, unique in the run. node_ip: its node's address as the cluster knows it; peers of the same
+    node_ip talk over `ipc_folder`. keys: the run's; needed unless `curve` is False, which leaves TCP open to everyone.
+    queue_bytes: what may wait for one peer beyond libzmq's own queue of 64 frames.
+
+    Raises TransportError when the folder is not private or too long, or the address cannot be bound.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        node_ip: str,
+        ipc_folder: Path,
+        keys: KeyPair | None,
+        curve: bool = True,
+        heartbeat: Heartbeat | None = None,
+        io_threads: int = 1,
+        frame_bytes: int = wire.FRAME_BYTES,
+        queue_bytes: int = QUEUE_BYTES,
+    ) -> None:
+        if curve and keys is None:
+            raise TransportError(
+                f"transport {name!r} needs the run's keys: give them, or curve=False for a trusted network"
+            )
+        _check_name(name)
+        self._name = name
+        self._keys = keys if curve else None
+        self._heartbeat = heartbeat or Heartbeat()
+        self._frame_bytes = frame_bytes
+        self._queue_bytes = queue_bytes
+        self._ipc_path = _private_socket_path(ipc_folder)
+        self._incarnation = secrets.randbits(64)
+        self._connection_ids = connection_ids()
+        self._tally = Tally()
+        self._inbox = Inbox(self._incarnation, self._tally)
+        self._peers: dict[str, Address] = {}
+        self._links: dict[str, Lanes] = {}
+        self._lost: set[str] = set()
+        self._connect_until: dict[str, float] = {}
+        self._names: dict[str, str] = {}  # of endpoints
+        self._pulses: dict[bool, Pulse] = {}  # over ipc, over tcp
+        self._pending: list[Event] = []
+        self._readers: dict[Any, Callable[[], None]] = {}
+        self._writers: dict[Any, Link] = {}
+        self._poll_items: list[tuple[Any, int]] = []
+        self._wake_lock = threading.Lock()
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._closed = False
+        self._context = zmq.Context(io_threads)
+        self._context.set(zmq.MAX_SOCKETS, 2 * MAX_PEERS + 64)
+        self._context.setsockopt(zmq.IPV6, ":" in node_ip)  # of the sockets made from here on
+        try:
+            self._address = self._open(node_ip)
+        except zmq.ZMQError as error:
+            self.close()
+            raise TransportError(f"transport {name!r} cannot listen on {node_ip}: {error}") from error
+
+    @property
+    def address(self) -> Address:
+        """What peers need to reach this process."""
+        return self._address
+
+    @property
+    def counters(self) -> Counters:
+        """Counts since the transport was opened."""
+        return self._tally.counters()
+
+    def connect(self, address: Address) -> None:
+        """Start connecting to a peer; a new address for a known name replaces the old one.
+
+        The result comes as PeerConnected, or as PeerLost when it takes too long; attempts go on until `disconnect`.
+        Raises TransportError for an address that no peer can have.
+        """
+        if self._peers.get(address.name) == address:
+            return
+        _check_name(address.name)
+        self.disconnect(address.name)
+        local = address.node_ip == self._address.node_ip
+        endpoint = address.ipc if local else address.tcp
+        if not endpoint.startswith("ipc://" if local else "tcp://"):
+            raise TransportError(f"peer {address.name!r} has no usable endpoint: {endpoint!r}")
+        if endpoint in self._names:  # a new process took over a dead one's port
+            gone = self._names[endpoint]
+            self.disconnect(gone)
+            self._pending.append(PeerLost(gone, LossReason.DISCONNECTED))
+        try:
+            self._pulse(local).connect(endpoint)
+        except zmq.ZMQError as error:
+            raise TransportError(f"peer {address.name!r} cannot be reached at {endpoint}: {error}") from error
+        self._links[address.name] = Lanes(
+            self._link(address, endpoint, local), self._link(address, endpoint, local, express=True)
+        )
+        self._names[endpoint] = address.name
+        self._peers[address.name] = address
+        self._connect_until[address.name] = time.monotonic() + self._heartbeat.unreachable_s
+
+    def disconnect(self, name: str) -> None:
+        """Forget a peer, with all that is queued for it. Its own connection to this process is its own business."""
+        address = self._peers.pop(name, None)
+        if address is None:
+            return
+        local = address.node_ip == self._address.node_ip
+        endpoint = address.ipc if local else address.tcp
+        del self._names[endpoint]
+        self._pulse(local).disconnect(endpoint)
+        self._drop(name)
+        del self._links[name]
+        self._lost.discard(name)
+        self._connect_until.pop(name, None)
+        self._pending = [
+            event for event in self._pending if isinstance(event, Received) or event.name != name
+        ]
+
+    def send(self, name: str, header: bytes, arrays: Sequence[np.ndarray] = ()) -> bool:
+        """Queue a message for a peer, whole or not at all. Never blocks.
+
+        Arrays must be C-contiguous and must not change any more: the large ones are sent from where they lie.
+        False, counted, when the peer is unknown or lost or its queue is full. Raises ValueError for what no peer could
+        receive (transport_wire's limits).
+        """
+        lanes = self._links.get(name)
+        if lanes is None:
+            self._tally.dropped_unknown += 1
+            return False
+        link = lanes.of(arrays)
+        if name in self._lost or not link.send(header, arrays):
+            self._tally.dropped(name, 1)
+            return False
+        self._tally.sent(name, len(header), arrays)
+        if link.waits and link.socket not in self._writers:
+            self._writers[link.socket] = link
+            self._poll_items.append((link.socket, zmq.POLLOUT))
+        return True
+
+    def receive(self, timeout_s: float | None = None) -> list[Event]:
+        """Give what has come, in order per peer; wait for it up to timeout_s (None: for ever), or until `wake`.
+
+        At most a few hundred events and some tens of MB at once; an empty list means that time is up or somebody woke
+        it. Parts of large arrays are put together here, what waits for room in a queue goes on its way from here, and
+        newcomers are let in here: call it all the time.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        woken = False
+        while True:
+            self._report_unreachable()
+            ready = zmq.zmq_poll(self._poll_items, 0 if self._pending else self._poll_ms(deadline))
+            for item, _ in ready:
+                if item == self._wake_fd:
+                    woken = True
+                    with contextlib.suppress(BlockingIOError):
+                        os.eventfd_read(self._wake_fd)
+                elif item in self._readers:
+                    self._readers[item]()
+                elif item in self._writers:
+                    self._pump(item)
+            if self._pending or woken or (deadline is not None and time.monotonic() >= deadline):
+                events, self._pending = self._pending, []
+                return events
+
+    def place_arrays(self, room: Room) -> None:
+        """Ask `room(header, number, size)` where an array that comes in parts shall lie.
+
+        It gives so many bytes of memory (uint8, one dimension) that nobody reads until the message is here or
+        `keep_off` was called; None: anywhere.
+        """
+        self._inbox.room = room
+
+    def keep_off(self) -> None:
+        """Write no more to what `place_arrays` gave; messages that are not all here go on in memory of their own."""
+        self._inbox.keep_off()
+
+    def sending(self) -> set[str]:
+        """Peers from which parts of a large message came since the last call: it is slow, but on its way."""
+        found, self._inbox.sending = self._inbox.sending, set()
+        return found
+
+    def wake(self) -> None:
+        """Make a `receive` that waits, or the next one, return at once. Any thread may call this."""
+        with self._wake_lock:
+            if not self._closed:
+                os.eventfd_write(self._wake_fd, 1)
+
+    def close(self) -> None:
+        """Close all connections at once, unsent messages included; nothing stays behind. A second call does nothing."""
+        with self._wake_lock:
+            if self._closed:
+                return
+            self._closed = True
+            os.close(self._wake_fd)
+        for name in self._links:
+            self._drop(name)
+        for pulse in self._pulses.values():
+            pulse.close()
+        self._context.destroy(0)
+        self._ipc_path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # others are still in it
+            self._ipc_path.parent.rmdir()
+
+    def __enter__(self) -> "Transport":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Opening
+
+    def _open(self, node_ip: str) -> Address:
+        self._watch(self._wake_fd, None)
+        if self._keys is not None:
+            gate = Gate(self._context, self._keys)
+            self._watch(gate.socket, gate.answer)
+        pull = self._context.socket(zmq.PULL)
+        pull.linger = 0
+        pull.setsockopt(zmq.RCVHWM, UNREAD_MESSAGES)
+        pull.setsockopt(zmq.MAXMSGSIZE, wire.MAX_FRAME_BYTES)
+        pull.setsockopt(zmq.TCP_KEEPALIVE, 1)  # so that ends of hosts that vanished do not pile up
+        pull.setsockopt(zmq.TCP_KEEPALIVE_IDLE, 30)
+        connecting(pull)
+        monitor = Monitor(self._context, pull, REFUSALS)
+        ipc = f"ipc://{self._ipc_path}"
+        pull.bind(ipc)
+        # Options hold for the binds after them: the file above is without keys, the port below is not.
+        if self._keys is not None:
+            self._keys.serve(pull)
+        pull.bind(f"tcp://{f'[{node_ip}]' if ':' in node_ip else node_ip}:*")
+        tcp = pull.get_string(zmq.LAST_ENDPOINT)
+        self._watch(pull, lambda: self._inbox.drain(pull, self._pending, MAX_EVENTS))
+        self._watch(monitor.socket, lambda: self._tally.refused(sum(1 for _ in monitor.events())))
+        return Address(self._name, node_ip, tcp, ipc, self._incarnation)
+
+    def _watch(self, item: Any, read: Callable[[], None] | None) -> None:
+        if read is not None:
+            self._readers[item] = read
+        self._poll_items.append((item, zmq.POLLIN))
+
+    def _link(self, address: Address, endpoint: str, local: bool, *, express: bool = False) -> Link:
+        return Link(
+            self._name, address.incarnation, lambda: self._push_socket(endpoint, local), self._connection_ids,
+            self._frame_bytes, self._queue_bytes, express=express,
+        )  # fmt: skip
+
+    def _push_socket(self, endpoint: str, local: bool) -> Any:
+        socket = self._context.socket(zmq.PUSH)
+        socket.linger = 0
+        socket.setsockopt(zmq.SNDHWM, PIPE_MESSAGES)
+        connecting(socket)
+        self._secure(socket, local)
+        socket.connect(endpoint)
+        return socket
+
+    def _secure(self, socket: Any, local: bool) -> None:
+        if self._keys is not None and not local:
+            self._keys.use(socket)
+
+    def _pulse(self, local: bool) -> Pulse:
+        pulse = self._pulses.get(local)
+        if pulse is None:
+            pulse = Pulse(self._context, lambda socket: self._secure(socket, local), self._heartbeat)
+            self._pulses[local] = pulse
+            self._watch(pulse.socket, lambda: self._take_changes(pulse))
+        return pulse
+
+    # Events
+
+    def _take_changes(self, pulse: Pulse) -> None:
+        for endpoint, reason in pulse.changes():
+            name = self._names[endpoint]
+            if reason is not None:
+                self._lose(name, reason)
+                continue
+            self._connect_until.pop(name, None)
+            self._lost.discard(name)
+            for link in self._links[name]:
+                link.open()
+            self._pending.append(PeerConnected(name))
+
+    def _lose(self, name: str, reason: LossReason) -> None:
+        if name in self._lost:
+            return
+        self._lost.add(name)
+        self._connect_until.pop(name, None)
+        self._inbox.forget(name)
+        if reason is LossReason.DISCONNECTED:
+            self._drop(name)
+        self._pending.append(PeerLost(name, reason))
+
+    def _drop(self, name: str) -> None:
+        for link in self._links[name]:
+            self._reset(name, link)
+
+    def _reset(self, name: str, link: Link) -> None:
+        self._stop_writing(link)
+        self._tally.dropped(name, link.reset())
+
+    def _report_unreachable(self) -> None:
+        if self._connect_until:
+            now = time.monotonic()
+            for name in [name for name, until in self._connect_until.items() if until <= now]:
+                self._lose(name, LossReason.UNREACHABLE)
+
+    def _pump(self, socket: Any) -> None:
+        link = self._writers[socket]
+        link.pump()
+        if not link.waits:
+            self._stop_writing(link)
+
+    def _stop_writing(self, link: Link) -> None:
+        if self._writers.pop(link.socket, None) is not None:
+            self._poll_items = [item for item in self._poll_items if item[0] is not link.socket]
+
+    def _poll_ms(self, deadline: float | None) -> int:
+        until = min(self._connect_until.values(), default=None)
+        if until is None or (deadline is not None and deadline < until):
+            until = deadline
+        if until is None:
+            return -1
+        left_s = until - time.monotonic()
+        return max(0, int(left_s * 1000 + 0.999))
+
+
+def _check_name(name: str) -> None:
+    if not 0 < len(name.encode()) <= wire.MAX_NAME_BYTES:
+        raise TransportError(
+            f"a process name has 1 to {wire.MAX_NAME_BYTES} bytes, this one {len(name.encode())}: {name!r}"
+        )
+
+
+def _private_socket_path(folder: Path) -> Path:
+    """Make the folder where it is missing, and give a free file name in it."""
+    path = folder.absolute() / f"{secrets.token_hex(4)}.ipc"
+    if len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
+        raise TransportError(
+            f"ipc folder {folder} is too long: with the socket's name it has {len(os.fsencode(path))} bytes, "
+            f"the system allows {MAX_SOCKET_PATH_BYTES}"
+        )
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.lstat()
+    except OSError as error:
+        raise TransportError(f"ipc folder {folder} cannot be made: {error}") from error
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        raise TransportError(
+            f"ipc folder {folder} is not private: expected is a directory of user {os.geteuid()} with mode 0700, "
+            f"found {stat.filemode(found.st_mode)} of user {found.st_uid}"
+        )
+    return path

@@ -1,0 +1,167 @@
+"""Ray actors around the plain classes: where Ray ends and the engine begins. No logic here."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import threading
+import time
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from agileml.application import Array
+from agileml.config.job import JobConfig
+from agileml.core.protocol.commands import HaltKind
+from agileml.core.protocol.events import ControllerEvent, NodeUp
+from agileml.core.protocol.plan import Strike
+from agileml.net.events import Address
+from agileml.net.keys import KeyPair
+from agileml.process.head import Head, HeadState
+from agileml.process.machine import Machine
+from agileml.process.record_store import GcsStore
+from agileml.process.spec import RunSpec
+
+# Who waits for a sum hears of errors and of the timeout; no thread of torch's own watches, and ends the process.
+NCCL_VARIABLES = {"TORCH_NCCL_BLOCKING_WAIT": "1"}
+
+
+class MachineActor:
+    """One machine of a run: one actor per Ray node."""
+
+    def __init__(self, name: str, spec: RunSpec, keys: KeyPair, head: Address) -> None:
+        faulthandler.enable()
+        node_ip = ray.util.get_node_ip_address()
+        self._machine = Machine(name, spec, spec.build(), node_ip, keys, head)
+        self._asked = 0  # how often to be told of the end
+        self._machine.start()
+        end_with_parent()
+
+    def address(self) -> Address:
+        """Where it listens."""
+        return self._machine.address
+
+    def final_blocks(self, partition: int, clock: int) -> tuple[Array, ...] | None:
+        """Its copy of a partition in the run's last cut."""
+        return self._machine.final_blocks(partition, clock)
+
+    def until_gone(self) -> None:
+        """Returns when it left; while it runs, the call fails when its process dies.
+
+        A later call ends an earlier one, whose caller has lost the connection: each holds one of the actor's threads.
+        """
+        self._asked += 1
+        asked = self._asked
+        while self._machine.is_running and self._asked == asked:
+            self._machine.join(1.0)
+
+    def suffer(self, strike: Strike) -> None:
+        """A planned fault."""
+        self._machine.suffer(strike)
+
+    def meet(self, address: Address) -> None:
+        """A process has a new address."""
+        self._machine.meet(address)
+
+    def stop(self) -> None:
+        """End it."""
+        self._machine.stop()
+
+
+class HeadActor:
+    """The controller of a run, on the head node."""
+
+    def __init__(self, spec: RunSpec, expected: int, keys: KeyPair) -> None:
+        self._run = spec.run
+        self._head = Head(spec, expected, ray.util.get_node_ip_address(), keys, GcsStore(spec.run))
+        self._head.start()
+        end_with_parent()
+
+    def address(self) -> Address:
+        """Where it listens."""
+        return self._head.address
+
+    def register(self, address: Address, up: NodeUp) -> None:
+        """A machine runs."""
+        self._head.register(address, up)
+
+    def tell(self, event: ControllerEvent) -> None:
+        """Something happened."""
+        self._head.tell(event)
+
+    def state(self) -> HeadState:
+        """What happened since the last time, and how things stand.
+
+        One that was replaced ends: Ray starts another, should it be the only one that is left.
+        """
+        state = self._head.state()
+        if state.halted is not None and state.halted.kind is HaltKind.REPLACED:
+            os._exit(1)
+        return state
+
+    def stop(self) -> None:
+        """End it, and forget the run's records."""
+        self._head.stop()
+        GcsStore(self._run).clear()
+
+
+def end_with_parent(poll_s: float = 0.2) -> None:
+    """End this process when its raylet dies: a worker otherwise outlives its machine by more than a minute."""
+    raylet = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == raylet:
+            time.sleep(poll_s)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="raylet-watch", daemon=True).start()
+
+
+def environment(config: JobConfig) -> dict[str, Any]:
+    """The runtime environment of an actor's process.
+
+    Freed arrays stay with the process: a fresh page costs more than the addition that fills it. Deterministic
+    runs pin the threads of BLAS, so that sums do not depend on the machine's cores.
+    """
+    variables = {
+        "MALLOC_TRIM_THRESHOLD_": "-1",
+        "MALLOC_MMAP_MAX_": "0",
+        "MALLOC_TOP_PAD_": str(1 << 26),
+        # The heaps of other threads than the main one hold 64 MB, and are given back whatever the rest says.
+        "MALLOC_ARENA_MAX": "1",
+    }
+    if config.deterministic:
+        variables |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    if config.allreduce_backend == "nccl":
+        variables |= NCCL_VARIABLES
+    return {"env_vars": variables}
+
+
+def start_machine(
+    name: str, ray_node: str, spec: RunSpec, keys: KeyPair, head: Address, runtime_env: dict[str, Any]
+) -> Any:
+    """Start the actor of a machine on its Ray node; it reserves what the config says."""
+    machines = spec.config.machines
+    options = {
+        "num_cpus": machines.cpus,
+        "num_gpus": machines.gpus,
+        "max_concurrency": 6,
+        "scheduling_strategy": NodeAffinitySchedulingStrategy(ray_node, soft=False),
+        "runtime_env": runtime_env,
+    }
+    return ray.remote(MachineActor).options(**options).remote(name, spec, keys, head)
+
+
+def start_head(
+    ray_node: str, spec: RunSpec, expected: int, keys: KeyPair, runtime_env: dict[str, Any]
+) -> Any:
+    """Start the controller's actor on the head node; it reserves nothing."""
+    options = {
+        "num_cpus": 0,
+        "max_concurrency": 8,
+        "max_restarts": -1,  # clocks go on meanwhile
+        "scheduling_strategy": NodeAffinitySchedulingStrategy(ray_node, soft=False),
+        "runtime_env": runtime_env,
+    }
+    return ray.remote(HeadActor).options(**options).remote(spec, expected, keys)

@@ -1,0 +1,205 @@
+"""Checkpoints beside a running machine: parts written in the background, cuts read when nobody else has them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable
+
+from agileml.application import Application, Array
+from agileml.checkpoints import checkpoint
+from agileml.checkpoints.checkpoint import CheckpointError, CheckpointStore, Identity, Manifest, PartInfo
+from agileml.core.compute.contract import initial_values
+from agileml.core.cuts.checkpoint import Checkpoint
+from agileml.core.protocol.commands import NodeEvent, PartSaved, SavePart, Seal
+from agileml.core.protocol.events import Sealed, SealFailed
+from agileml.core.protocol.job import Job
+from agileml.core.protocol.messages import Cut, Saved, SaveFailed
+from agileml.core.protocol.view import CutId
+from agileml.process.spec import RunSpec
+
+
+class MachineStores:
+    """Where a machine gets cuts from that no other machine has."""
+
+    def __init__(self, spec: RunSpec, application: Application, job: Job) -> None:
+        self._application = application
+        self._job = job
+        self._stores = spec.stores()
+        self._initial: dict[str, Array] | None = None
+        self.own = self._stores[0] if spec.config.checkpoint else None
+
+    def initial(self, partition: int) -> tuple[Array, ...]:
+        """The application's initial blocks of a partition, those of dense tables as arrays of their own."""
+        layout = self._job.layout
+        if self._initial is None:
+            self._initial = initial_values(self._application, layout.tables, copied=False)
+        blocks = layout.blocks(self._initial, partition)
+        # A view would keep the whole table. Shards copy sparse tables anyway.
+        return tuple(
+            block if table.sparse else block.copy()
+            for table, block in zip(layout.tables, blocks, strict=True)
+        )
+
+    def release(self) -> None:
+        """A view is in force: the whole tables are needed no more."""
+        self._initial = None
+        self._application.started()
+
+    def saved(self, name: CutId, partition: int) -> Cut:
+        """A partition's part of a checkpoint. Raises CheckpointError."""
+        for store in self._stores:
+            if (manifest := checkpoint.find(store, name)) is not None:
+                return checkpoint.read_part(store, manifest, partition)
+        raise CheckpointError(f"the checkpoint of clock {name.clock} (epoch {name.epoch}) is gone")
+
+
+def check_place(spec: RunSpec) -> None:
+    """Before anything is made: checkpoints can be written, and are no other run's. Raises CheckpointError."""
+    if spec.config.checkpoint is None:
+        return
+    store = spec.stores()[0]
+    store.probe()
+    if spec.resume is None or len(spec.stores()) > 1:
+        checkpoint.check_unused(store)
+
+
+class Saving:
+    """Writes parts, one after the other, in a thread of its own. `report` is called in that thread."""
+
+    def __init__(self, store: CheckpointStore | None, report: Callable[[NodeEvent], None]) -> None:
+        self._store = store
+        self._report = report
+        self._parts: queue.SimpleQueue[SavePart | None] = queue.SimpleQueue()
+        self._full_until_s = 0.0
+        self._thread = threading.Thread(target=self._run, name="checkpoint", daemon=True)
+        self._thread.start()
+
+    def ask(self, part: SavePart) -> None:
+        """Write this after what was asked before."""
+        self._parts.put(part)
+
+    def fill_disk(self, seconds: float) -> None:
+        """From now on for so long, writing fails as on a full disk: a planned fault."""
+        self._full_until_s = time.monotonic() + seconds
+
+    def stop(self) -> None:
+        """End the thread once it is idle."""
+        self._parts.put(None)
+
+    def _run(self) -> None:
+        while (part := self._parts.get()) is not None:
+            self._report(PartSaved(self._write(part)))
+
+    def _write(self, part: SavePart) -> Saved | SaveFailed:
+        assert self._store is not None, "nobody asks for checkpoints without a place for them"
+        if time.monotonic() < self._full_until_s:
+            return SaveFailed(part.name, part.partition, os.strerror(errno.ENOSPC))
+        try:
+            info = checkpoint.write_part(self._store, part.name, part.partition, part.cut)
+        except Exception as error:  # whatever it is, the run waits for an answer and goes on without this one
+            return SaveFailed(part.name, part.partition, _sentence(error))
+        return Saved(part.name, part.partition, info.bytes, info.sha256, part.cut.counted)
+
+
+class Sealing:
+    """Writes manifests and removes old checkpoints, in the background, for the head."""
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        identity: Identity,
+        report: Callable[[Sealed | SealFailed], None],
+        warn: Callable[[str], None],
+    ) -> None:
+        self._spec = spec
+        self._identity = identity
+        self._report = report
+        self._warn = warn
+        self._threads: list[threading.Thread] = []
+
+    def ask(self, seal: Seal) -> None:
+        """Make this checkpoint exist."""
+        thread = threading.Thread(target=self._seal, args=(seal,), name="seal", daemon=True)
+        self._threads = [*(thread for thread in self._threads if thread.is_alive()), thread]
+        thread.start()
+
+    def finish(self, timeout_s: float) -> None:
+        """Wait for what is under way: the last checkpoint may be sealed, and older ones not removed yet."""
+        until_s = time.monotonic() + timeout_s
+        for thread in self._threads:
+            thread.join(max(0.0, until_s - time.monotonic()))
+
+    def _seal(self, seal: Seal) -> None:
+        assert self._spec.config.checkpoint is not None
+        parts = tuple(PartInfo(part.partition, part.size_bytes, part.sha256) for part in seal.parts)
+        try:
+            store = self._spec.stores()[0]
+            checkpoint.write_manifest(store, Manifest(seal.name, time.time(), self._identity, parts))
+        except Exception as error:  # the end of the run waits for an answer
+            self._report(SealFailed(seal.name, _sentence(error)))
+            return
+        self._report(Sealed(seal.name))
+        try:
+            checkpoint.prune(store, self._spec.config.checkpoint.keep)
+        except Exception as error:  # too many are kept; the next one tries again
+            self._warn(f"old checkpoints stay: {_sentence(error)}")
+
+
+def _sentence(error: Exception) -> str:
+    """What is expected of disks and services says itself what it is; the rest is named."""
+    return str(error) if isinstance(error, CheckpointError) else f"{type(error).__name__}: {error}"
+
+
+def resumed(spec: RunSpec, job: Job, identity: Identity, report: Callable[[str], None]) -> Checkpoint | None:
+    """The checkpoint that `resume` names: the newest whole one; None when the run starts anew.
+
+    Raises CheckpointError: there is none, it is another run's, or it is of a clock beyond this run's end.
+    """
+    if spec.resume is None:
+        return None
+    store = spec.stores()[-1]
+    manifest = checkpoint.newest(store, report, checkpoint.Check.CHECKSUMS)
+    if manifest is None:
+        raise CheckpointError(f"{store.where} holds no whole checkpoint, expected one to resume from")
+    if problems := checkpoint.check_identity(manifest, identity):
+        raise CheckpointError("; ".join(problems))
+    if manifest.name.clock > job.clocks:
+        raise CheckpointError(
+            f"{store.where} is at clock {manifest.name.clock}, expected at most clocks = {job.clocks}"
+        )
+    return _checkpoint(store, manifest, job)
+
+
+def saved_before(
+    spec: RunSpec, job: Job, identity: Identity, report: Callable[[str], None]
+) -> Checkpoint | None:
+    """The newest whole checkpoint that a controller of this run left to the next: its own, or what it went on from.
+
+    Nobody waits for checksums here: they are checked by who reads a part. A place that cannot be read is reported.
+    """
+    try:
+        for store in spec.stores():
+            manifest = checkpoint.newest(store, report, checkpoint.Check.SIZES)
+            if manifest is not None and not checkpoint.check_identity(manifest, identity):
+                return _checkpoint(store, manifest, job)
+    except CheckpointError as error:
+        report(f"the new controller knows of no checkpoint: {error}")
+    return None
+
+
+def _checkpoint(store: CheckpointStore, manifest: Manifest, job: Job) -> Checkpoint:
+    partitions = range(job.layout.partitions)
+    if job.consistency.applies_on_arrival:
+        counted = tuple(checkpoint.read_part(store, manifest, p).counted for p in partitions)
+    else:
+        counted = ((),) * len(partitions)
+    return Checkpoint(manifest.name, counted)
+
+
+def highest_epoch(spec: RunSpec) -> int:
+    """The highest epoch in any checkpoint's name: this run's are above it."""
+    return max((checkpoint.last_epoch(store) for store in spec.stores()), default=0)

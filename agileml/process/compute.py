@@ -1,0 +1,154 @@
+"""The computing thread of a machine: loads items and runs the user's code, so that the server thread never waits."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import nullcontext
+
+from agileml.application import InputError
+from agileml.core.compute.threads import single_threaded
+from agileml.core.compute.work import Inputs, Reads, UnitError, Work
+from agileml.core.parameters.fold import Contribution
+from agileml.core.protocol.commands import Begin, Begun, Compute, Computed, Loaded, LoadSlices, NodeEvent
+from agileml.core.protocol.messages import Failure
+from agileml.process.steady_clock import wall_s
+from straggler.coverage import Units, members
+
+Job = Begin | Compute | LoadSlices
+
+
+class Computing:
+    """Takes what a node asks of its shell, in order, and reports what was done through `report`.
+
+    `report` is called in the computing thread. User code that fails is reported as a Failure, and nothing after it.
+    """
+
+    def __init__(
+        self,
+        work: Work,
+        report: Callable[[NodeEvent | Failure], None],
+        load_kernels: Callable[[], None],
+        unit_s: float = 0.0,
+    ) -> None:
+        """`load_kernels` is called in the computing thread before the first job. A unit takes `unit_s` at least."""
+        self._work = work
+        self._report = report
+        self._load_kernels = load_kernels
+        self._unit_s = unit_s
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._reads: tuple[tuple[int, tuple[Units, ...]], Reads] | None = None
+        self._slow: tuple[float, float] = (1.0, 0.0)  # factor, until
+        self._asked = self._done = 0  # computations
+        self.on_done: Callable[[Job, float, float], None] | None = None  # told of each job: for a profile
+        self._thread = threading.Thread(target=self._run, name="compute", daemon=True)
+        self._thread.start()
+
+    def ask(self, job: Job) -> None:
+        """Do this after what was asked before."""
+        self._asked += isinstance(job, Compute)
+        self._jobs.put(job)
+
+    @property
+    def is_at_work(self) -> bool:
+        """True while the inputs of a computation that was asked for may be read. For the thread that asks."""
+        return self._asked != self._done
+
+    def slow_down(self, factor: float, seconds: float) -> None:
+        """From now on for so long, everything takes `factor` times as long: a planned fault."""
+        self._slow = (factor, time.monotonic() + seconds)
+
+    def stop(self) -> None:
+        """End the thread once it is idle; a unit that is being computed is not waited for."""
+        self._jobs.put(None)
+
+    def _run(self) -> None:
+        with single_threaded() if self._work.deterministic else nullcontext():
+            try:
+                self._warm_up()
+                while self._next():
+                    pass
+            except UnitError as error:
+                self._report(Failure(f"{error.place}: {error.problem}", error.trace))
+            except (InputError, MemoryError) as error:
+                self._report(Failure(str(error) or "out of memory", ""))
+            except (
+                BaseException
+            ) as error:  # also SystemExit: whoever waits for this thread must hear of its end
+                self._report(Failure(f"{type(error).__name__}: {error}", traceback.format_exc()))
+
+    def _next(self) -> bool:
+        """Do the next job; False at the end. Its arrays are not kept while the one after is waited for."""
+        job = self._jobs.get()
+        if job is not None:
+            started_s = wall_s() if self.on_done is not None else 0.0
+            self._do(job)
+            if self.on_done is not None:
+                self.on_done(job, started_s, wall_s())
+        return job is not None
+
+    def _warm_up(self) -> None:
+        """What the first unit would otherwise wait for, and everybody with it."""
+        self._load_kernels()
+        try:
+            self._work.application.warm_up()
+        except (InputError, MemoryError):
+            raise
+        except Exception as error:
+            raise UnitError(
+                "warm_up()", f"{type(error).__name__}: {error}", traceback.format_exc()
+            ) from error
+
+    def _do(self, job: Job) -> None:
+        match job:
+            case LoadSlices():
+                self._work.load(members(job.slices))
+                self._report(Loaded(sum(1 << index for index in self._work.loaded)))
+            case Begin():
+                self._report(Begun(job, self._read(job.clock, job.bundles).by_partition))
+            case Compute():
+                inputs = self._work.assemble(self._read(job.clock, job.bundles), job.parts)
+                for bundle in job.bundles:
+                    started_s = time.monotonic()
+                    self._compute(job, inputs, bundle, is_last=bundle is job.bundles[-1])
+                    self._drag(time.monotonic() - started_s, bundle.bit_count())
+
+    def _compute(self, job: Compute, inputs: Inputs, bundle: Units, *, is_last: bool) -> None:
+        """Report each partition's contribution as soon as it is final.
+
+        With the last one the inputs are read no more, and what comes next may lie there: it is asked for at once.
+        """
+        if self._work.layout.partitions == 1 or not self._work.may_stream:
+            contributions = tuple(enumerate(self._work.compute(inputs, bundle)))
+            self._done += is_last
+            self._report(Computed(job.timeline, job.clock, bundle, contributions))
+            return
+        left = self._work.layout.partitions
+
+        def report(partition: int, contribution: Contribution) -> None:
+            nonlocal left
+            left -= 1
+            self._done += is_last and not left
+            self._report(Computed(job.timeline, job.clock, bundle, ((partition, contribution),)))
+
+        self._work.stream(inputs, bundle, report)
+
+    def _drag(self, took_s: float, units: int) -> None:
+        if (paced_s := units * self._unit_s) > took_s:
+            time.sleep(paced_s - took_s)
+            took_s = paced_s
+        factor, until_s = self._slow
+        if (now_s := time.monotonic()) < until_s:
+            time.sleep(min((factor - 1) * took_s, until_s - now_s))
+
+    def _read(self, clock: int, bundles: tuple[Units, ...]) -> Reads:
+        """What the bundles read; the last answer is kept, since the pull that follows is for the same."""
+        key = (clock, bundles)
+        if self._reads is None or self._reads[0] != key:
+            parts = self._work.parts
+            self._work.load(sorted({unit // parts for bundle in bundles for unit in members(bundle)}))
+            self._reads = (key, self._work.reads(clock, bundles))
+        return self._reads[1]

@@ -1,0 +1,271 @@
+"""The controller's process: the pure controller between a transport and a store, and what the session asks of it."""
+
+from __future__ import annotations
+
+import queue
+import secrets
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from agileml.checkpoints.checkpoint import Identity
+from agileml.core.compute.spans import Spans
+from agileml.core.controller.controller import Controller
+from agileml.core.protocol.commands import (
+    ControllerCommand,
+    Finished,
+    Halt,
+    HaltKind,
+    Note,
+    Persist,
+    Released,
+    Seal,
+    Send,
+)
+from agileml.core.protocol.events import (
+    ControllerEvent,
+    NodeDown,
+    NodeLost,
+    NodeSeen,
+    NodeUp,
+    Persisted,
+    Superseded,
+    Tick,
+)
+from agileml.core.protocol.events import Received as ReceivedMessage
+from agileml.core.protocol.messages import CONTROLLER
+from agileml.core.protocol.plan import Strike
+from agileml.core.protocol.record import Record
+from agileml.net.events import Address, PeerConnected, PeerLost, Received
+from agileml.net.keys import KeyPair
+from agileml.process.checkpoint_io import Sealing, highest_epoch, resumed, saved_before
+from agileml.process.record_store import Store
+from agileml.process.spec import RunSpec
+from agileml.process.steady_clock import wall_s
+from agileml.process.tracing import Ping, Pong
+from agileml.process.wiring import KINDS, Peers, Usage, measured, open_transport, run_codec
+
+TICK_S = 0.05
+
+
+@dataclass(frozen=True)
+class Dated:
+    """A note and when it was taken, in wall time."""
+
+    at_s: float
+    note: Note
+
+
+@dataclass(frozen=True)
+class HeadState:
+    """What happened since the session asked last, and how things stand; `address` is one controller's alone."""
+
+    address: Address
+    notes: tuple[Dated, ...]
+    released: tuple[str, ...]
+    strikes: tuple[Strike, ...]
+    clock: int
+    stage: int
+    reliable: int
+    transient: int
+    bytes_sent: dict[str, int]
+    spent_s: dict[str, tuple[float, ...]]  # by machine, in the order of DOING
+    spans: tuple[tuple[str, Spans], ...]  # of machines, with a profile
+    refused_handshakes: int
+    finished: Finished | None
+    halted: Halt | None
+
+
+class Head:
+    """Runs one controller. All methods may be called from any thread."""
+
+    def __init__(
+        self, spec: RunSpec, expected: int, node_ip: str, keys: KeyPair, store: Store, name: str | None = None
+    ) -> None:
+        name = name or f"c-{secrets.token_hex(4)}"  # no two write the same record
+        application = spec.build()
+        job = spec.job(application)
+        identity = Identity.of(spec.config, job.layout.tables, spec.application)
+        self._notes: list[Dated] = []
+        newest = store.newest()
+        checkpoint = (saved_before if newest else resumed)(spec, job, identity, self._warn)
+        record = Record.from_text(newest) if newest else Record(0, name, claimed=highest_epoch(spec))
+        self._controller = Controller(
+            name, job, spec.controller_settings(expected), spec.plan(), record, checkpoint
+        )
+        self._sealing = Sealing(
+            spec, identity, lambda outcome: self._call(lambda: self._handle(outcome)), self._warn
+        )
+        self._store = store
+        self._codec = run_codec()
+        # Well below the gap after which the controller takes itself for one that slept.
+        self._tick_s = min(TICK_S, spec.config.heartbeat.timeout_s / 6)
+        self._transport = open_transport(CONTROLLER, spec.run, node_ip, keys, spec.config.heartbeat.timeout_s)
+        self.address = self._transport.address
+        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._addresses: dict[str, Address] = {}
+        self._connected: set[str] = set()
+        self._usage: dict[str, Usage] = {}
+        self._spans: list[tuple[str, Spans]] = []
+        self._released: list[str] = []
+        self._strikes: list[Strike] = []
+        self._finished: Finished | None = None
+        self._halted: Halt | None = None
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="controller", daemon=True)
+
+    def start(self) -> None:
+        """Begin to control."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the loop and close the transport."""
+        self._stopping.set()
+        self._transport.wake()
+        if self._thread.is_alive():
+            self._thread.join(timeout=2.0)
+        self._sealing.finish(1.5)  # whoever stops us waits for 2 s
+
+    def register(self, address: Address, up: NodeUp) -> None:
+        """A machine's process runs, at that address."""
+
+        def meet() -> None:
+            self._addresses[address.name] = address
+            self._transport.connect(address)
+            self._handle(up)
+            self._introduce(self._connected)
+
+        self._call(meet)
+
+    def tell(self, event: ControllerEvent) -> None:
+        """Hand an event to the controller: a notice, an admission, a machine that is gone."""
+
+        def told() -> None:
+            if isinstance(event, NodeDown):
+                self._forget(event.node)
+            self._handle(event)
+
+        self._call(told)
+
+    def state(self) -> HeadState:
+        """How things stand; each note and release is given once."""
+        with self._lock:
+            notes, self._notes = tuple(self._notes), []
+            released, self._released = tuple(self._released), []
+            strikes, self._strikes = tuple(self._strikes), []
+            spans, self._spans = tuple(self._spans), []
+            sent = [usage.bytes_sent for usage in self._usage.values()]
+            total = [sum(column) for column in zip(*sent, strict=True)] or [0] * len(KINDS)
+            view = self._controller.view
+            reliable, transient = self._controller.count_members()
+            return HeadState(
+                address=self.address,
+                notes=notes,
+                released=released,
+                strikes=strikes,
+                clock=self._controller.completed,
+                stage=view.stage if view else 0,
+                reliable=reliable,
+                transient=transient,
+                bytes_sent=dict(zip(KINDS, total, strict=True)),
+                spent_s={name: usage.spent_s for name, usage in self._usage.items()},
+                spans=spans,
+                refused_handshakes=self._transport.counters.refused_handshakes,
+                finished=self._finished,
+                halted=self._halted,
+            )
+
+    def _warn(self, problem: str) -> None:
+        """Something about checkpoints that the run goes on from."""
+        self._notes.append(Dated(wall_s(), Note("warning", {"reason": problem})))
+
+    # -- the controller's thread ----------------------------------------------------------------------------
+
+    def _call(self, action: Callable[[], None]) -> None:
+        self._calls.put(action)
+        self._transport.wake()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                self._turn()
+        except Exception as error:  # a bug of ours: the session must hear of it
+            with self._lock:
+                self._halted = Halt(
+                    HaltKind.LOST, f"controller: {type(error).__name__}: {error}", traceback.format_exc()
+                )
+        finally:
+            self._transport.close()
+
+    def _turn(self) -> None:
+        for event in self._transport.receive(self._tick_s):
+            match event:
+                case Received():
+                    message = self._codec.decode(event.header, event.arrays)
+                    if isinstance(message, Usage):
+                        with self._lock:
+                            self._usage[event.sender] = message
+                        self._handle(measured(event.sender, message))
+                    elif isinstance(message, Spans):
+                        with self._lock:
+                            self._spans.append((event.sender, message))
+                    elif isinstance(message, Ping):
+                        header, arrays = self._codec.encode(Pong(message.sent_s, wall_s()))
+                        self._transport.send(event.sender, header, arrays)
+                    else:
+                        self._handle(ReceivedMessage(event.sender, message))
+                case PeerConnected():
+                    self._connected.add(event.name)
+                    self._handle(NodeSeen(event.name))
+                    self._introduce([event.name])
+                case PeerLost():
+                    self._connected.discard(event.name)
+                    self._handle(NodeLost(event.name, event.reason.value))
+        while True:
+            try:
+                self._calls.get_nowait()()
+            except queue.Empty:
+                break
+        for name in self._connected:  # libzmq's own threads hear them, however busy their Python is
+            self._handle(NodeSeen(name))
+        self._handle(Tick())
+
+    def _introduce(self, names: set[str] | list[str]) -> None:
+        header, arrays = self._codec.encode(Peers(tuple(self._addresses.values())))
+        for name in names:
+            self._transport.send(name, header, arrays)
+
+    def _forget(self, name: str) -> None:
+        self._addresses.pop(name, None)
+        self._connected.discard(name)
+        self._transport.disconnect(name)
+
+    def _handle(self, event: ControllerEvent) -> None:
+        with self._lock:
+            for command in self._controller.handle(event, wall_s()):
+                self._do(command)
+
+    def _do(self, command: ControllerCommand) -> None:
+        match command:
+            case Send():
+                header, arrays = self._codec.encode(command.message)
+                self._transport.send(command.to, header, arrays)
+            case Persist():
+                done = self._store.create(command.number, command.text)
+                answer = Persisted(command.number) if done else Superseded(command.number)
+                self._calls.put(lambda: self._handle(answer))
+                self._transport.wake()
+            case Seal():
+                self._sealing.ask(command)
+            case Note():
+                self._notes.append(Dated(wall_s(), command))
+            case Strike():
+                self._strikes.append(command)
+            case Released():
+                self._released.append(command.node)
+            case Finished():
+                self._finished = command
+            case Halt():
+                self._halted = command

@@ -1,0 +1,301 @@
+"""One machine's process: the pure node between a transport and a computing thread."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+
+from agileml.application import Application, Array
+from agileml.core.compute.spans import FOLD, SERVING, Spans
+from agileml.core.compute.work import Work
+from agileml.core.node.node import Node
+from agileml.core.node.time_spent import Doing
+from agileml.core.protocol.commands import (
+    Abandon,
+    Compute,
+    Computed,
+    Form,
+    Introduce,
+    Leave,
+    NodeCommand,
+    NodeEvent,
+    Reduce,
+    Reduced,
+    SavePart,
+    Send,
+)
+from agileml.core.protocol.messages import CONTROLLER, Failure, Message, Part, Push
+from agileml.core.protocol.plan import Fault, Strike
+from agileml.net.events import Address, PeerConnected, Received
+from agileml.net.keys import KeyPair
+from agileml.net.transport import Transport
+from agileml.process.allreduce_exchange import Exchanging
+from agileml.process.checkpoint_io import MachineStores, Saving
+from agileml.process.compute import Computing
+from agileml.process.rendezvous import Landing
+from agileml.process.spec import RunSpec
+from agileml.process.steady_clock import wall_s
+from agileml.process.tracing import Ping, Pong, recorder
+from agileml.process.warm_up import load_kernels
+from agileml.process.wiring import KINDS, Peers, Usage, kind_of, open_transport, run_codec
+
+TICK_S = 0.02
+USAGE_S = 0.5
+PUSHED = KINDS.index("push")
+SWITCH_S = 0.0002  # of the GIL: the server thread must not wait 5 ms for the computing one
+
+
+class Machine:
+    """Serves, backs up and computes as the controller says, until it is told to leave or stopped."""
+
+    def __init__(
+        self, name: str, spec: RunSpec, application: Application, node_ip: str, keys: KeyPair, head: Address
+    ) -> None:
+        self.name = name
+        self.application = application
+        self.job = spec.job(application)
+        self._stores = MachineStores(spec, application, self.job)
+        self.node = Node(name, self.job, spec.timers(), self._stores)
+        self._codec = run_codec()
+        timeout_s = spec.config.heartbeat.timeout_s
+        self._open: Callable[[], Transport] = lambda: open_transport(name, spec.run, node_ip, keys, timeout_s)
+        self._transport = self._open()
+        self._address = self._transport.address
+        self._reachable = threading.Event()
+        self._reachable.set()
+        self._peers: dict[str, Address] = {head.name: head}
+        self._transport.connect(head)
+        work = Work(application, self.job.layout, self.job.parts, deterministic=self.job.deterministic)
+        self._inbox: queue.SimpleQueue[NodeEvent | Failure] = queue.SimpleQueue()
+        self._computing = Computing(work, self._report, partial(load_kernels, self.job), spec.unit_s)
+        self._landing = Landing(
+            work, self._codec, lambda: self._computing.is_at_work, lambda: self._transport.keep_off()
+        )
+        self._transport.place_arrays(self._landing.room)
+        self._saving = Saving(self._stores.own, self._report)
+        self._exchange = Exchanging(name, node_ip, spec.config, self._report)
+        self._sent = [0] * len(KINDS)
+        self._got = [0] * len(KINDS)
+        self._usage_due_s = 0.0
+        self._was_idle = True
+        self._recorder = recorder(spec.config, self.node, self._computing, node_ip == head.node_ip)
+        self._stopping = threading.Event()
+        self._failure: Failure | None = None
+        self._cut_s = 0.0
+        self._asked: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="server", daemon=True)
+
+    def start(self) -> None:
+        """Begin to serve."""
+        sys.setswitchinterval(SWITCH_S)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End both threads and close the transport. A second call does nothing."""
+        self._stopping.set()
+        self._transport.wake()
+        self._computing.stop()
+        self._saving.stop()
+        self._exchange.stop()
+        if self._thread.is_alive():
+            self._thread.join(timeout=2.0)
+
+    def join(self, timeout_s: float | None = None) -> None:
+        """Wait until it left or was stopped, for so long."""
+        self._thread.join(timeout_s)
+
+    @property
+    def is_running(self) -> bool:
+        """False once it left or was stopped."""
+        return self._thread.is_alive()
+
+    @property
+    def address(self) -> Address:
+        """Where it listens; while it is cut off, where it will: this waits for that."""
+        self._reachable.wait()
+        return self._address
+
+    def suffer(self, strike: Strike) -> None:
+        """A planned fault that a machine does to itself."""
+        match strike.kind:
+            case Fault.CUT:
+                self._reachable.clear()
+                self._cut_s = strike.seconds
+                self._transport.wake()
+            case Fault.SLOW:
+                self._computing.slow_down(strike.factor, strike.seconds)
+            case Fault.DISK_FULL:
+                self._saving.fill_disk(strike.seconds)
+            case _:
+                raise AssertionError(strike)
+
+    def meet(self, address: Address) -> None:
+        """A process of the run has a new address."""
+        self._asked.put(lambda: self._connect(address))
+        self._transport.wake()
+
+    def final_blocks(self, partition: int, clock: int) -> tuple[Array, ...] | None:
+        """This machine's copy of a partition in the cut of `clock`, the run's last, if it is a backup and has it."""
+        answer: Future[tuple[Array, ...] | None] = Future()
+
+        def look() -> None:
+            answer.set_result(self._final_blocks(partition, clock))
+
+        # The server thread's to look: another could see a cut that is about to take the place of the one before.
+        self._asked.put(look)
+        self._transport.wake()
+        while self._thread.is_alive():
+            with contextlib.suppress(TimeoutError):
+                return answer.result(timeout=0.1)
+        return answer.result() if answer.done() else self._final_blocks(partition, clock)
+
+    def _final_blocks(self, partition: int, clock: int) -> tuple[Array, ...] | None:
+        backup = self.node.backup
+        for cut in (backup.arrived(partition), backup.cut(partition)):
+            if cut is not None and cut.clock == clock:
+                return cut.blocks
+        return None
+
+    def bytes_sent(self) -> dict[str, int]:
+        """Bytes sent to other machines, by kind of traffic."""
+        return dict(zip(KINDS, self._sent, strict=True))
+
+    # -- the server thread ----------------------------------------------------------------------------------
+
+    def _report(self, event: NodeEvent | Failure) -> None:
+        self._inbox.put(event)
+        self._transport.wake()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                if self._cut_s:
+                    self._be_cut_off()
+                self._turn()
+        except (
+            Exception
+        ) as error:  # a bug of ours: the run must hear of it instead of waiting for this machine
+            self._send(CONTROLLER, Failure(f"{type(error).__name__}: {error}", traceback.format_exc()))
+            self._transport.receive(0.2)
+        finally:
+            self._reachable.set()
+            self._transport.close()
+
+    def _be_cut_off(self) -> None:
+        """No message gets through in either direction for a while; computing goes on. Then a new address."""
+        seconds, self._cut_s = self._cut_s, 0.0
+        self._transport.close()
+        self._stopping.wait(seconds)
+        self._transport = self._open()
+        self._transport.place_arrays(self._landing.room)
+        self._address = self._transport.address
+        self._reachable.set()
+        for address in self._peers.values():
+            self._transport.connect(address)
+
+    def _turn(self) -> None:
+        while not self._asked.empty():
+            self._asked.get()()
+        for event in self._transport.receive(TICK_S):
+            if isinstance(event, Received):
+                self._received(event)
+            elif isinstance(event, PeerConnected) and event.name == CONTROLLER:
+                self._usage_due_s = 0.0
+        for name in self._transport.sending():
+            self.node.heard(name, wall_s())
+        while True:
+            try:
+                done = self._inbox.get_nowait()
+            except queue.Empty:
+                break
+            if isinstance(done, Failure):
+                self._failure = done
+                self._send(CONTROLLER, done)
+            else:
+                self._happened(done)
+        if self._failure is None:
+            self._do(self.node.tick(wall_s()))
+        is_idle = self.node.spent.doing is Doing.IDLE
+        if (now_s := time.monotonic()) >= self._usage_due_s or (is_idle and not self._was_idle):
+            self._usage_due_s = now_s + USAGE_S
+            self._report_usage()
+        self._was_idle = is_idle
+
+    def _report_usage(self) -> None:
+        now_s = wall_s()
+        if self._failure is not None:  # the controller may not have known this machine yet
+            self._send(CONTROLLER, self._failure)
+        spent_s = self.node.spent.seconds(now_s)
+        self._send(CONTROLLER, Usage(now_s, tuple(self._sent), tuple(self._got), spent_s))
+        if self._recorder is not None:
+            for message in self._recorder.report(now_s):
+                self._send(CONTROLLER, message)
+
+    def _received(self, event: Received) -> None:
+        message = self._codec.decode(event.header, event.arrays)
+        if isinstance(message, Peers):
+            self._meet(message)
+            return
+        if isinstance(message, Pong):
+            if self._recorder is not None:
+                self._recorder.clock.answered(message, wall_s())
+            return
+        self._got[kind_of(message)] += len(event.header) + sum(array.nbytes for array in event.arrays)
+        started_s = wall_s()
+        commands = self.node.handle(event.sender, message, started_s)
+        if isinstance(message, Push):
+            self.node.spent.folded(wall_s() - started_s)
+        if self._recorder is not None:
+            self._recorder.served(self.node, message, started_s, wall_s())
+        self._do(commands)
+
+    def _happened(self, event: NodeEvent) -> None:
+        started_s = wall_s()
+        commands = self.node.happened(event, started_s)
+        if isinstance(event, Computed | Reduced):  # updates of its own, or of all, are added up at once
+            self.node.spent.folded(wall_s() - started_s)
+            if self._recorder is not None:
+                self._recorder.add(SERVING, FOLD, event.clock, started_s, wall_s())
+        self._do(commands)
+
+    def _meet(self, peers: Peers) -> None:
+        for address in peers.addresses:
+            if address.name != self.name:
+                self._connect(address)
+
+    def _connect(self, address: Address) -> None:
+        self._peers[address.name] = address
+        self._transport.connect(address)
+
+    def _do(self, commands: list[NodeCommand]) -> None:
+        # First what others wait for: a computing thread that has begun takes its share of the interpreter.
+        for command in commands:
+            if isinstance(command, Send):
+                self._send(command.to, command.message)
+        for command in commands:
+            if isinstance(command, Send):
+                continue
+            if isinstance(command, Leave):
+                self._stopping.set()
+            elif isinstance(command, SavePart):
+                self._saving.ask(command)
+            elif isinstance(command, Form | Introduce | Reduce | Abandon):
+                self._sent[PUSHED] += self._exchange.ask(command, self._peers)
+            else:
+                if isinstance(command, Compute):
+                    self._landing.close(command)
+                self._computing.ask(command)
+
+    def _send(self, to: str, message: Message | Usage | Spans | Ping) -> None:
+        if self._recorder is not None and isinstance(message, Part):
+            self._recorder.sent_part(message, wall_s())
+        header, arrays = self._codec.encode(message)
+        if self._transport.send(to, header, arrays):
+            self._sent[kind_of(message)] += len(header) + sum(array.nbytes for array in arrays)

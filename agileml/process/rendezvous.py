@@ -1,0 +1,72 @@
+"""Where parameters from other machines come to lie: at their place in the next clock's tables, while they arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from agileml.application import Array
+from agileml.core.compute.work import Work
+from agileml.core.protocol.commands import Compute
+from agileml.core.protocol.messages import Params
+from agileml.net.codec import Codec, CodecError
+
+
+class Landing:
+    """Gives a transport memory for the answers to pulls.
+
+    Each partition of a clock has its place in the whole tables, once: what comes a second time, of another clock or
+    while something is computed from the tables, gets memory of its own and is copied later, or dropped.
+    """
+
+    def __init__(
+        self, work: Work, codec: Codec, is_at_work: Callable[[], bool], keep_off: Callable[[], None]
+    ) -> None:
+        """`keep_off()` ends all writing to what was given before."""
+        self._work = work
+        self._codec = codec
+        self._is_at_work = is_at_work
+        self._keep_off = keep_off
+        self._reading = (0, -1)  # epoch and clock
+        self._given: set[tuple[int, int]] = set()  # (table, partition)
+
+    def room(self, header: bytes, number: int, size: int) -> Array | None:
+        """The place of array `number` of a message, of `size` bytes; None: anywhere."""
+        if self._is_at_work():
+            return None
+        try:
+            message = self._codec.outline(header)
+        except CodecError:
+            return None  # whoever decodes it all will say so
+        if not isinstance(message, Params) or not self._is_known(message.partition, number):
+            return None
+        reading = message.epoch, message.clock
+        if reading > self._reading:
+            self._keep_off()
+            self._reading = reading
+            self._given.clear()
+        place = self._work.room(number, message.partition)
+        if reading < self._reading or (number, message.partition) in self._given:
+            return None
+        if place is None or place.nbytes != size:
+            return None
+        self._given.add((number, message.partition))
+        return place.view(np.uint8)
+
+    def _is_known(self, partition: int, table: int) -> bool:
+        layout = self._work.layout
+        return 0 <= partition < layout.partitions and table < len(layout.tables)
+
+    def close(self, command: Compute) -> None:
+        """Something is computed: from here on the tables are read."""
+        self._keep_off()
+        epoch, clock = self._reading
+        assert clock == command.clock or not self._lies_here(command), (epoch, clock, command.clock)
+
+    def _lies_here(self, command: Compute) -> bool:
+        places = (self._work.room(*given) for given in self._given)
+        arrays = [array for blocks in command.parts for array in blocks]
+        return any(
+            np.may_share_memory(place, array) for place in places if place is not None for array in arrays
+        )

@@ -1,0 +1,187 @@
+"""What every process of a run is told when it starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from agileml.application import Application, Settings
+from agileml.apps import build
+from agileml.checkpoints.opening import open_store
+from agileml.checkpoints.store import CheckpointStore, FolderStore
+from agileml.config.job import JobConfig
+from agileml.config.plan import (
+    Cut,
+    DiskFull,
+    Event,
+    Freeze,
+    Join,
+    Kill,
+    KillController,
+    KillMany,
+    KillReliable,
+    Notice,
+    ShortNotice,
+    Slow,
+)
+from agileml.config.text import ConfigError
+from agileml.core.compute.contract import checked_tables
+from agileml.core.controller.controller import ControllerSettings
+from agileml.core.cuts.rule import CutRule
+from agileml.core.node.node import Timers
+from agileml.core.parameters.layout import Layout, partitions_for
+from agileml.core.parameters.optimizer import optimizer
+from agileml.core.protocol.exchange import Exchange
+from agileml.core.protocol.job import Job
+from agileml.core.protocol.plan import Fault, PlannedEvent, PlannedFault, PlannedJoin, PlannedNotice
+from agileml.core.protocol.tier import Tier
+from agileml.core.stage.auto_stage import Patience
+from agileml.core.stage.placement import StageRule
+from straggler.consistency import consistency
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """A job and the name of its run. `application`: an instance of the user's, None for the config's own.
+
+    `folder`: where relative paths of the config lead from, which need not be where a process runs.
+    `resume`: the checkpoints to go on from, a folder or s3://bucket/prefix. `unit_s`: a unit takes so long at least, on
+    machines that stand for slower ones.
+    """
+
+    run: str
+    config: JobConfig
+    application: Application | None = None
+    folder: str | None = None
+    resume: str | None = None
+    unit_s: float = 0.0
+
+    def settings(self) -> Settings:
+        """What an application is told."""
+        config = self.config
+        data = dict(config.data)
+        path = data.get("path")
+        if self.folder is not None and isinstance(path, str) and not path.startswith("s3://"):
+            data["path"] = str(Path(self.folder, path))
+        return Settings(
+            data=data,
+            model=config.model,
+            seed=config.seed,
+            slices=config.slices,
+            clocks_per_pass=config.clocks_per_pass,
+        )
+
+    def build(self) -> Application:
+        """The application of this process. Raises InputError."""
+        if self.application is not None:
+            return self.application.with_settings(self.settings())
+        return build(self.config.application, self.settings())
+
+    def job(self, application: Application) -> Job:
+        """The rules of the run."""
+        config = self.config
+        tables = checked_tables(application)
+        exchange = Exchange(config.exchange)
+        if exchange is Exchange.ALLREDUCE and (sparse := [table.name for table in tables if table.sparse]):
+            raise ConfigError(
+                f"found allreduce, expected servers: {config.application} has sparse tables ({', '.join(sparse)}), "
+                "of which a worker reads and updates a few rows",
+                key=("exchange",),
+            )
+        return Job(
+            layout=Layout(tables, config.partitions or partitions_for(tables, config.machines.max)),
+            optimizer=optimizer(**config.optimizer.model_dump()),
+            consistency=consistency(config.consistency.kind, config.consistency.slack),
+            slices=config.slices,
+            parts=config.units_per_slice,
+            clocks=config.clocks,
+            deterministic=config.deterministic,
+            exchange=exchange,
+        )
+
+    def stores(self) -> list[CheckpointStore]:
+        """Where checkpoints may be: what this run writes first, then what it goes on from."""
+        base = Path(self.folder) if self.folder is not None else None
+        paths = [self.config.checkpoint.path if self.config.checkpoint else None, self.resume]
+        found: dict[str, CheckpointStore] = {}
+        for path in (path for path in paths if path is not None):
+            store = open_store(path, base)
+            is_folder = isinstance(store, FolderStore)  # which has many names
+            found.setdefault(str(Path(store.where).resolve()) if is_folder else store.where, store)
+        return list(found.values())
+
+    def timers(self) -> Timers:
+        """How often a node reports and repeats."""
+        return Timers(
+            status_s=self.config.heartbeat.interval_s, retry_s=max(2.0, self.config.heartbeat.timeout_s)
+        )
+
+    def plan(self) -> tuple[PlannedEvent, ...]:
+        """The config's plan as the controller runs it."""
+        found: list[PlannedEvent] = []
+        for event in self.config.plan:
+            found.append(_planned(event))
+        return tuple(found)
+
+    def waiting_machines(self) -> dict[Tier, int]:
+        """Machines that the plan will join, which are started before clock 1."""
+        found = dict.fromkeys(Tier, 0)
+        for event in self.plan():
+            if isinstance(event, PlannedJoin):
+                found[event.tier] += event.count
+        return found
+
+    def controller_settings(self, expected: int) -> ControllerSettings:
+        """The controller's share of the config."""
+        config = self.config
+        return ControllerSettings(
+            rule=StageRule(
+                config.stage_thresholds,
+                config.stage if isinstance(config.stage, int) else None,
+                config.active_fraction,
+            ),
+            auto_stage=Patience() if config.stage == "auto" else None,
+            cuts=CutRule(config.cuts.every_s, config.cuts.max_clocks),
+            timeout_s=config.heartbeat.timeout_s,
+            silent_limit_s=config.heartbeat.silent_limit_s,
+            expected=expected,
+            seed=config.seed,
+            checkpoint_every_s=config.checkpoint.every_s if config.checkpoint else None,
+        )
+
+
+def _planned(event: Event) -> PlannedEvent:
+    """An event of a config as the controller takes it."""
+    when: dict[str, Any] = {"at_clock": event.at_clock, "at_s": event.at_s}
+    match event:
+        case Join():
+            return PlannedJoin(count=event.join, tier=Tier(event.tier), **when)
+        case Notice():
+            return PlannedNotice(count=_number(event.notice), warning_s=event.warning_s, **when)
+        case ShortNotice():
+            return PlannedNotice(count=_number(event.short_notice), warning_s=event.warning_s, **when)
+        case Kill():
+            return PlannedFault(kind=Fault.KILL, count=event.kill, **when)
+        case KillMany():
+            return PlannedFault(kind=Fault.KILL, count=_number(event.kill_many), **when)
+        case KillReliable():
+            return PlannedFault(kind=Fault.KILL_RELIABLE, count=event.kill_reliable, **when)
+        case Slow():
+            return PlannedFault(
+                kind=Fault.SLOW, count=event.slow, seconds=event.seconds, factor=event.factor, **when
+            )
+        case Freeze():
+            return PlannedFault(kind=Fault.FREEZE, count=event.freeze, seconds=event.seconds, **when)
+        case Cut():
+            return PlannedFault(kind=Fault.CUT, count=event.cut, seconds=event.seconds, **when)
+        case DiskFull():
+            return PlannedFault(kind=Fault.DISK_FULL, seconds=event.seconds, **when)
+        case KillController():
+            return PlannedFault(kind=Fault.KILL_CONTROLLER, **when)
+        case _:
+            raise AssertionError(event)
+
+
+def _number(count: int | Literal["all"]) -> int | None:
+    return None if count == "all" else count

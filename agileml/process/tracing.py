@@ -1,0 +1,159 @@
+"""Recording a profile in the processes of a run. Costs one tuple for each stretch of time; nothing exists without one.
+
+Machines have clocks of their own. Each asks the head what time it is, beside every batch of spans, and keeps the answer
+that took the shortest way: the head read its clock between question and answer, so the error is at most half of that.
+On one host there is nothing to correct.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+
+from agileml.config.job import JobConfig
+from agileml.core.compute import spans
+from agileml.core.compute.spans import Spans
+from agileml.core.node.node import Node
+from agileml.core.node.time_spent import DOING, Doing
+from agileml.core.protocol.commands import Begin, Compute, LoadSlices
+from agileml.core.protocol.messages import (
+    Announce,
+    Copy,
+    Fetch,
+    Get,
+    Message,
+    NameCut,
+    Params,
+    Part,
+    PartAck,
+    Prepare,
+    Pull,
+    Push,
+)
+from agileml.process.compute import Computing, Job
+
+_SERVING: dict[type, int] = {
+    Push: spans.FOLD,
+    Pull: spans.ANSWER,
+    Params: spans.TAKE,
+    NameCut: spans.CUT,
+    Part: spans.CUT,
+    PartAck: spans.CUT,
+    Prepare: spans.CHANGE,
+    Fetch: spans.CHANGE,
+    Get: spans.CHANGE,
+    Copy: spans.CHANGE,
+    Announce: spans.CHANGE,
+}
+_DOING = {doing: index for index, doing in enumerate(DOING)}
+
+
+@dataclass(frozen=True)
+class Ping:
+    """Machine to head: at `sent_s` by its own clock it asks what time it is."""
+
+    sent_s: float
+
+
+@dataclass(frozen=True)
+class Pong:
+    """Head to machine: the question's time, and the head's."""
+
+    sent_s: float
+    head_s: float
+
+
+class HeadClock:
+    """The head's clock as a machine knows it: add `offset_s` to one's own."""
+
+    def __init__(self, *, is_same_host: bool) -> None:
+        self.offset_s = 0.0
+        self.is_exact = is_same_host
+        self._best_s = 0.0 if is_same_host else float("inf")
+
+    def answered(self, pong: Pong, now_s: float) -> None:
+        """An answer came; the one with the shortest way counts."""
+        way_s = now_s - pong.sent_s
+        if 0 <= way_s < self._best_s:
+            self._best_s = way_s
+            self.offset_s = pong.head_s - (pong.sent_s + now_s) / 2
+
+
+def recorder(config: JobConfig, node: Node, computing: Computing, is_same_host: bool) -> Recorder | None:
+    """What records this machine, from now on; None without a profile."""
+    if not config.profile:
+        return None
+    found = Recorder(HeadClock(is_same_host=is_same_host))
+    node.spent.on_span = found.worked
+    computing.on_done = found.did
+    return found
+
+
+class Recorder:
+    """Spans of one machine; any of its threads may add some."""
+
+    def __init__(self, clock: HeadClock) -> None:
+        self.clock = clock
+        self._spans: deque[tuple[int, int, int, float, float]] = deque()
+        self._promised = self._viewed = 0
+        self._frozen_since_s: float | None = None
+        self._parts: set[int] = set()
+        self._cut_clock, self._cut_since_s = 0, 0.0
+
+    def add(self, track: int, name: int, clock: int, start_s: float, end_s: float) -> None:
+        """A stretch of time is over."""
+        self._spans.append((track, name, clock, start_s, end_s))
+
+    def worked(self, doing: Doing, clock: int, start_s: float, end_s: float) -> None:
+        """The worker did something else from `end_s` on."""
+        if doing is not Doing.IDLE:
+            self.add(spans.WORKER, _DOING[doing], clock, start_s, end_s)
+
+    def did(self, job: Job, start_s: float, end_s: float) -> None:
+        """The computing thread did what it was asked."""
+        name = {Compute: spans.UNITS, Begin: spans.READ, LoadSlices: spans.LOAD}[type(job)]
+        self.add(spans.COMPUTING, name, -1 if isinstance(job, LoadSlices) else job.clock, start_s, end_s)
+
+    def served(self, node: Node, message: Message, start_s: float, end_s: float) -> None:
+        """The serving thread handled a message."""
+        name = _SERVING.get(type(message))
+        if name is not None:
+            clock = node.worker.clock if name == spans.CHANGE else getattr(message, "clock", -1)
+            self.add(spans.SERVING, name, clock, start_s, end_s)
+        self._follow_change(node, start_s, end_s)
+        if isinstance(message, PartAck) and self._parts:
+            self._parts.discard(message.partition)
+            if not self._parts:
+                self.add(spans.CUTS, spans.CUT, self._cut_clock, self._cut_since_s, end_s)
+                self._cut_since_s = end_s
+
+    def sent_part(self, part: Part, now_s: float) -> None:
+        """A part of a cut goes to its backup."""
+        if part.cut.clock != self._cut_clock:
+            self._parts.clear()  # an older cut that was given up
+        if not self._parts:
+            self._cut_clock, self._cut_since_s = part.cut.clock, max(now_s, self._cut_since_s)
+        self._parts.add(part.partition)
+
+    def _follow_change(self, node: Node, start_s: float, end_s: float) -> None:
+        """From the promise of an epoch to its view, or to that of a later one."""
+        viewed = node.view.epoch if node.view else 0
+        if node.promised > self._promised and self._frozen_since_s is None and viewed < node.promised:
+            self._frozen_since_s = start_s
+        self._promised = node.promised
+        if viewed > self._viewed and self._frozen_since_s is not None:
+            self.add(spans.CHANGES, spans.CHANGE, node.worker.clock, self._frozen_since_s, end_s)
+            self._frozen_since_s = None
+        self._viewed = viewed
+
+    def report(self, now_s: float) -> list[Ping | Spans]:
+        """What the head should hear: what was recorded since the last time, by its clock; and what time is it?"""
+        messages: list[Ping | Spans] = [] if self.clock.is_exact else [Ping(now_s)]
+        rows = [self._spans.popleft() for _ in range(len(self._spans))]
+        if not rows:
+            return messages
+        table = np.array([row[:3] for row in rows], np.int64)
+        times = np.array([row[3:] for row in rows]) + self.clock.offset_s
+        return [*messages, Spans(np.hstack([table, np.rint(times * 1e6).astype(np.int64)]))]

@@ -1,0 +1,84 @@
+"""What the processes of a run share: the messages that travel, who is where, and what kind of traffic a message is."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+from agileml.core.compute.spans import Spans
+from agileml.core.node.time_spent import DOING, Doing
+from agileml.core.protocol.events import Measured
+from agileml.core.protocol.messages import Copy, Get, Message, Params, Part, PartAck, Pull, Push
+from agileml.net.codec import Codec
+from agileml.net.events import Address
+from agileml.net.keys import KeyPair
+from agileml.net.liveness import Heartbeat
+from agileml.net.transport import Transport
+from agileml.process.tracing import Ping, Pong
+
+KINDS = ("pull", "push", "fetch", "cut", "control")
+_KIND_OF: dict[type, str] = {
+    Pull: "pull",
+    Params: "pull",
+    Push: "push",
+    Get: "fetch",
+    Copy: "fetch",
+    Part: "cut",
+    PartAck: "cut",
+}
+
+
+@dataclass(frozen=True)
+class Peers:
+    """Head to machines: everybody's address."""
+
+    addresses: tuple[Address, ...]
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Machine to head: at `at_s` by its own clock, bytes to and from others so far in the order of KINDS, and what its
+    worker spent its seconds with in the order of DOING."""
+
+    at_s: float
+    bytes_sent: tuple[int, ...]
+    bytes_received: tuple[int, ...]
+    spent_s: tuple[float, ...]
+
+
+def measured(node: str, usage: Usage) -> Measured:
+    """What the controller makes of it."""
+    received = dict(zip(KINDS, usage.bytes_received, strict=True))
+    spent_s = dict(zip(DOING, usage.spent_s, strict=True))
+    return Measured(
+        node,
+        usage.at_s,
+        received["pull"],
+        received["push"],
+        received["cut"],
+        spent_s[Doing.COMPUTE],
+        spent_s[Doing.PUSH],
+    )
+
+
+def kind_of(message: object) -> int:
+    """The index in KINDS of what a message is for."""
+    return KINDS.index(_KIND_OF.get(type(message), "control"))
+
+
+def run_codec() -> Codec:
+    """The codec of everything that travels in a run."""
+    return Codec([*get_args(Message), Peers, Usage, Spans, Ping, Pong])
+
+
+def socket_folder(run: str) -> Path:
+    """Where processes of one node IP have their sockets."""
+    return Path(tempfile.gettempdir()) / f"proteus-{run}"
+
+
+def open_transport(name: str, run: str, node_ip: str, keys: KeyPair, timeout_s: float) -> Transport:
+    """The transport of a process: keys always, heartbeats by the run's timeout."""
+    beat = Heartbeat(interval_s=min(0.2, timeout_s / 5), timeout_s=timeout_s)
+    return Transport(name, node_ip=node_ip, ipc_folder=socket_folder(run), keys=keys, heartbeat=beat)

@@ -1,0 +1,251 @@
+"""The pictures of a run's report, drawn from its events alone; each is one inline SVG."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("svg")
+
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import EngFormatter, MaxNLocator
+
+from agileml.runs.report.market_plots import PICTURES as MARKET_PICTURES
+from agileml.runs.summary import Event, bytes_by_kind, of_kind, spent_by_machine
+
+INK, GRID, LINE = "#1f2933", "#dfe4ea", "#1f5fa8"
+TIERS = {"reliable": "#1f5fa8", "transient": "#f0a35e"}
+STAGES = {1: "#e4ecf7", 2: "#fbeed7", 3: "#dff2e4"}
+SPENT = {  # what a worker does: colour, and what the legend says
+    "compute": ("#2e8b57", "compute"),
+    "pull": ("#1f5fa8", "wait for parameters"),
+    "push": ("#7aa6d8", "wait for the push"),
+    "fold": ("#f0a35e", "add up and apply"),
+    "frozen": ("#c0392b", "frozen by a change"),
+}
+MOST_BARS = 16
+MARKS = {"join": ("^", "#2e8b57"), "notice": ("v", "#c77700"), "lost": ("X", "#c0392b")}
+MOST_POINTS = 1500
+STYLE: dict[str, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "proteus",
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "axes.edgecolor": "#9aa5b1",
+    "axes.labelcolor": INK,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
+
+
+def pictures(events: Sequence[Event]) -> list[tuple[str, str]]:
+    """`(title, SVG)` of every picture that these events have something to show in."""
+    drawn = []
+    with matplotlib.rc_context(STYLE):
+        for title, draw in (
+            ("Machines and stages over time", machines_over_time),
+            ("Loss over time", loss_over_time),
+            *MARKET_PICTURES,
+            ("Loss over clocks", loss_over_clocks),
+            ("Time per clock", time_per_clock),
+            ("Where the time of a clock went", time_spent),
+            ("Bytes sent, by purpose", bytes_sent),
+        ):
+            figure = Figure(figsize=(5.4, 2.7), layout="constrained")
+            axes = figure.add_subplot()
+            if draw(axes, events):
+                drawn.append((title, _svg(figure)))
+    return drawn
+
+
+def machines_over_time(axes: Axes, events: Sequence[Event]) -> bool:
+    """Members by tier as steps, stages as bands, joins, notices and losses as marks."""
+    views = of_kind(events, "view")
+    if not views:
+        return False
+    end_s = _end_s(events)
+    times_s = [*(view["t_s"] for view in views), end_s]
+    reliable = np.array([*(v["reliable"] for v in views), views[-1]["reliable"]])
+    total = reliable + np.array([*(v["transient"] for v in views), views[-1]["transient"]])
+    bands = stage_bands(axes, events)
+    axes.fill_between(times_s, 0, reliable, step="post", color=TIERS["reliable"], alpha=0.9, linewidth=0)
+    axes.fill_between(times_s, reliable, total, step="post", color=TIERS["transient"], alpha=0.9, linewidth=0)
+    top = float(total.max())
+    legend: list[Artist] = [Patch(color=color, label=tier) for tier, color in TIERS.items()]
+    legend += bands
+    for kind, (marker, color) in MARKS.items():
+        at_s = [e["t_s"] for e in of_kind(events, kind) if e["t_s"] >= times_s[0]]
+        if at_s:
+            level = top * {"join": 1.10, "notice": 1.10, "lost": 1.22}[kind]
+            drawn = axes.scatter(
+                at_s, [level] * len(at_s), marker=marker, color=color, s=26, label=kind, zorder=4
+            )
+            legend.append(drawn)
+    axes.set_ylim(0, top * 1.32)
+    axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axes.set_ylabel("machines")
+    _time_axis(axes, times_s[0], end_s)
+    axes.legend(
+        handles=legend, ncols=4, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.22), frameon=False,
+        handlelength=1.1, columnspacing=1.2,
+    )  # fmt: skip
+    return True
+
+
+def loss_over_time(axes: Axes, events: Sequence[Event]) -> bool:
+    """Loss against seconds since the start, over the bands of the stages."""
+    clocks = [e for e in of_kind(events, "clock") if e["loss"] is not None]
+    if len(clocks) < 2:
+        return False
+    stage_bands(axes, events)
+    _event_lines(axes, events)
+    times_s, loss = thinned([e["t_s"] for e in clocks], [e["loss"] for e in clocks])
+    axes.plot(times_s, loss, color=LINE, linewidth=1.3)
+    _loss_axis(axes, loss)
+    _time_axis(axes, times_s[0], _end_s(events))
+    return True
+
+
+def loss_over_clocks(axes: Axes, events: Sequence[Event]) -> bool:
+    """Loss against clocks; a clock that was done again is drawn again."""
+    clocks = [e for e in of_kind(events, "clock") if e["loss"] is not None]
+    if len(clocks) < 2:
+        return False
+    axes.grid(color=GRID, linewidth=0.6)
+    numbers, loss = thinned([e["clock"] for e in clocks], [e["loss"] for e in clocks])
+    axes.plot(numbers, loss, color=LINE, linewidth=1.3)
+    _loss_axis(axes, loss)
+    axes.set_xlabel("clock")
+    return True
+
+
+def time_per_clock(axes: Axes, events: Sequence[Event]) -> bool:
+    """Seconds from one clock's completion to the next."""
+    clocks = of_kind(events, "clock")
+    if len(clocks) < 2:
+        return False
+    took_s = np.diff([e["t_s"] for e in clocks])
+    numbers, took = thinned([e["clock"] for e in clocks[1:]], np.maximum(took_s, 1e-6).tolist())
+    axes.grid(color=GRID, linewidth=0.6)
+    axes.plot(numbers, took, color=LINE, linewidth=0.6, alpha=0.35)
+    axes.scatter(numbers, took, color=LINE, s=5, linewidth=0)
+    median_s = float(np.median(took_s))
+    axes.axhline(median_s, color="#c77700", linewidth=1)
+    axes.set_title(f"median {EngFormatter('s')(median_s)}", fontsize=8, loc="right", color="#c77700", pad=2)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(EngFormatter("s"))
+    axes.set_xlabel("clock")
+    return True
+
+
+def bytes_sent(axes: Axes, events: Sequence[Event]) -> bool:
+    """Bytes by what they were for, over the whole run."""
+    totals = bytes_by_kind(events)
+    if not any(totals.values()):
+        return False
+    names = list(totals)[::-1]
+    values = [totals[name] for name in names]
+    axes.barh(names, values, color=LINE, height=0.62)
+    unit = EngFormatter("B", places=1)
+    for row, value in enumerate(values):
+        axes.text(value, row, f" {unit(value)}", va="center", fontsize=8)
+    axes.set_xlim(0, max(values) * 1.2)
+    axes.xaxis.set_major_formatter(EngFormatter("B"))
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.grid(axis="x", color=GRID, linewidth=0.6)
+    axes.set_axisbelow(True)
+    return True
+
+
+def time_spent(axes: Axes, events: Sequence[Event]) -> bool:
+    """By machine, the shares of the time in which its worker had work; of many machines those with the most of it."""
+    found = {
+        machine: {what: spent.get(what, 0.0) for what in SPENT}
+        for machine, spent in spent_by_machine(events).items()
+        if sum(spent.get(what, 0.0) for what in SPENT) > 0
+    }
+    if not found:
+        return False
+    most = sorted(found, key=lambda machine: -sum(found[machine].values()))[:MOST_BARS]
+    names = [machine for machine in found if machine in most][::-1]
+    at = np.zeros(len(names))
+    total = np.array([sum(found[name].values()) for name in names])
+    for what, (color, label) in SPENT.items():
+        shares = 100 * np.array([found[name][what] for name in names]) / total
+        axes.barh(names, shares, left=at, color=color, height=0.7, label=label)
+        at += shares
+    axes.set_xlim(0, 100)
+    axes.set_xlabel("% of the time in which its worker had work")
+    axes.tick_params(axis="y", labelsize=9 if len(names) <= 8 else 6)
+    axes.legend(
+        ncols=3, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.22), frameon=False, handlelength=1.1,
+        columnspacing=1.2,
+    )  # fmt: skip
+    return True
+
+
+def stage_bands(axes: Axes, events: Sequence[Event]) -> list[Patch]:
+    """Colour the background by stage; what the legend should say."""
+    views = of_kind(events, "view")
+    ends_s = [*(view["t_s"] for view in views), _end_s(events)][1:]
+    for view, end_s in zip(views, ends_s, strict=False):
+        axes.axvspan(view["t_s"], end_s, color=STAGES[view["stage"]], linewidth=0, zorder=0)
+    return [Patch(color=STAGES[s], label=f"stage {s}") for s in sorted({view["stage"] for view in views})]
+
+
+def _event_lines(axes: Axes, events: Sequence[Event]) -> None:
+    views = of_kind(events, "view")
+    for kind, (_, color) in MARKS.items():
+        for event in of_kind(events, kind):
+            if views and event["t_s"] > views[0]["t_s"]:
+                axes.axvline(event["t_s"], color=color, linewidth=0.7, alpha=0.7, linestyle=(0, (3, 2)))
+
+
+def _loss_axis(axes: Axes, loss: np.ndarray) -> None:
+    axes.set_ylabel("loss")
+    if loss.min() > 0 and loss.max() / loss.min() > 30:
+        axes.set_yscale("log")
+
+
+def _time_axis(axes: Axes, start_s: float, end_s: float) -> None:
+    axes.set_xlim(start_s, max(end_s, start_s + 1e-3))
+    axes.set_xlabel("seconds since the start of the run")
+
+
+def _end_s(events: Sequence[Event]) -> float:
+    return float(events[-1]["t_s"])
+
+
+def thinned(x: Sequence[float], y: Sequence[float], most: int = MOST_POINTS) -> tuple[np.ndarray, np.ndarray]:
+    """At most about `most` points: of each bucket the lowest and the highest, in their order, and the ends."""
+    xs, ys = np.asarray(x, float), np.asarray(y, float)
+    if len(xs) <= most:
+        return xs, ys
+    keep = {0, len(xs) - 1}
+    edges = np.linspace(0, len(xs), most // 2 + 1).astype(int)
+    for start, stop in pairwise(edges.tolist()):
+        keep |= {start + int(ys[start:stop].argmin()), start + int(ys[start:stop].argmax())}
+    chosen = sorted(keep)
+    return xs[chosen], ys[chosen]
+
+
+def _svg(figure: Figure) -> str:
+    text = io.StringIO()
+    figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+    svg = text.getvalue()
+    svg = svg[svg.index("<svg") :]
+    return re.sub(
+        r'\b(width|height)="[\d.]+pt" ?', "", svg, count=2
+    )  # the viewBox stays: it scales with the page

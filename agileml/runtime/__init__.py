@@ -1,1 +1,0 @@
-"""Shells around the core: transport, Ray actors, local nodes."""

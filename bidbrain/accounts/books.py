@@ -1,0 +1,196 @@
+"""The books of one job: allocations from request to end, and a ledger line for all that happens to them.
+
+Fed with events by whoever watches the market (the simulator, or the live service); what things cost is decided by
+the rules alone. Allocations stay in order of acquisition.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from bidbrain.accounts.ledger import Entry, Kind
+from bidbrain.billing import Ending, InstanceHour, Rules
+from bidbrain.history.prices import Market
+from bidbrain.money import HOUR_S, machine_seconds_micro_usd
+from bidbrain.policy.base import Holding, Phase
+
+RELIABLE_NUMBER = -1
+ENDING_KIND = {
+    Ending.EVICTED: Kind.EVICTION,
+    Ending.TERMINATED: Kind.TERMINATION,
+    Ending.JOB_END: Kind.JOB_END,
+}
+
+
+@dataclass
+class Allocation:
+    """Machines of one type bought together. hour: the running one; on_demand: billed by the second, never evicted."""
+
+    number: int
+    market: Market
+    vcpus: int
+    vcpus_per_machine: int
+    bid: int
+    phase: Phase
+    grant_s: int
+    hour: InstanceHour
+    hour_start_s: int
+    on_demand: bool = False
+
+    def holding(self) -> Holding:
+        """As a policy sees it."""
+        return Holding(
+            *(self.number, self.market, self.vcpus, self.bid, self.phase),
+            *(self.grant_s, self.hour_start_s, self.hour.price),
+        )
+
+
+@dataclass
+class Books:
+    """Open allocations, what was held and refunded (vCPU s), and the ledger's entries so far."""
+
+    rules: Rules
+    open: list[Allocation] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list)
+    evictions: int = 0
+    spot_vcpu_s: int = 0
+    free_vcpu_s: int = 0
+    on_demand_vcpu_s: int = 0
+    _numbers: int = 0
+
+    def find(self, number: int) -> Allocation | None:
+        """The open allocation of a number, if there is one."""
+        return next((a for a in self.open if a.number == number), None)
+
+    def request(
+        self,
+        now_s: int,
+        market: Market,
+        vcpus: int,
+        vcpus_per_machine: int,
+        bid: int,
+        grant_s: int,
+        reason: str,
+    ) -> Allocation:
+        """A request that will be granted or refused at `grant_s`."""
+        hour = InstanceHour(0, 0, vcpus, vcpus_per_machine)
+        allocation = Allocation(
+            *(self._numbers, market, vcpus, vcpus_per_machine, bid),
+            *(Phase.REQUESTED, grant_s, hour, grant_s),
+        )
+        self._numbers += 1
+        self.open.append(allocation)
+        self._put(now_s, Kind.REQUEST, allocation, bid=bid, reason=reason)
+        return allocation
+
+    def grant(self, now_s: int, allocation: Allocation, price: int) -> None:
+        """The machines are ours from now on."""
+        allocation.phase = Phase.HELD
+        allocation.grant_s = allocation.hour_start_s = now_s
+        self._put(now_s, Kind.GRANT, allocation, price=price, bid=allocation.bid)
+        self._begin(now_s, allocation, InstanceHour(0, price, allocation.vcpus, allocation.vcpus_per_machine))
+
+    def refuse(self, now_s: int, allocation: Allocation, price: int) -> None:
+        """The price was above the bid when the request came due."""
+        self._put(now_s, Kind.REFUSED, allocation, price=price)
+        self.open.remove(allocation)
+
+    def buy_on_demand(
+        self,
+        now_s: int,
+        market: Market,
+        vcpus: int,
+        vcpus_per_machine: int,
+        price: int,
+        reliable: bool = False,
+    ) -> Allocation:
+        """On-demand machines, granted at once."""
+        number = RELIABLE_NUMBER if reliable else self._numbers
+        self._numbers += 0 if reliable else 1
+        hour = InstanceHour(0, price, vcpus, vcpus_per_machine)
+        allocation = Allocation(
+            *(number, market, vcpus, vcpus_per_machine, price),
+            *(Phase.HELD, now_s, hour, now_s),
+            on_demand=True,
+        )
+        self.open.append(allocation)
+        self._put(now_s, Kind.GRANT, allocation, price=price)
+        return allocation
+
+    def next_hour(self, now_s: int, allocation: Allocation, price: int) -> None:
+        """The hour is over and the allocation goes on, at the price of this moment."""
+        hour = allocation.hour
+        self.spot_vcpu_s += allocation.vcpus * HOUR_S
+        self._money(now_s, allocation, self.rules.passes(hour))
+        allocation.hour_start_s = now_s
+        self._begin(
+            now_s, allocation, InstanceHour(hour.number + 1, price, hour.vcpus, hour.vcpus_per_machine)
+        )
+
+    def keep(self, now_s: int, allocation: Allocation) -> None:
+        self._put(now_s, Kind.KEEP, allocation, hour=allocation.hour.number)
+
+    def let_go(self, now_s: int, allocation: Allocation) -> None:
+        """It ends with its hour."""
+        allocation.phase = Phase.LEAVING
+        self._put(now_s, Kind.LET_GO, allocation, hour=allocation.hour.number)
+
+    def end(self, now_s: int, allocation: Allocation, ending: Ending) -> None:
+        """Close an allocation and settle its last hour."""
+        used_s = now_s - allocation.hour_start_s
+        hour = allocation.hour
+        self._put(now_s, ENDING_KIND[ending], allocation, hour=hour.number)
+        if allocation.on_demand:
+            self.on_demand_vcpu_s += allocation.vcpus * used_s
+            self._money(
+                now_s,
+                allocation,
+                machine_seconds_micro_usd(hour.price, hour.vcpus, hour.vcpus_per_machine, used_s),
+            )
+        else:
+            self.spot_vcpu_s += allocation.vcpus * used_s
+            self.evictions += ending is Ending.EVICTED
+            if self.rules.is_free(hour, used_s, ending):
+                self.free_vcpu_s += allocation.vcpus * used_s
+            self._money(now_s, allocation, self.rules.closes(hour, used_s, ending))
+        self.open.remove(allocation)
+
+    def work(self, now_s: int, done_vcpu_s: float) -> None:
+        """How much work is done by now, in whole vCPU seconds."""
+        self.entries.append(Entry(now_s, Kind.WORK, done_vcpu_s=int(done_vcpu_s)))
+
+    def _begin(self, now_s: int, allocation: Allocation, hour: InstanceHour) -> None:
+        allocation.hour = hour
+        self._money(now_s, allocation, self.rules.begins(hour))
+
+    def _money(self, now_s: int, allocation: Allocation, amount: int) -> None:
+        if amount != 0:
+            kind = Kind.CHARGE if amount > 0 else Kind.REFUND
+            hour = allocation.hour
+            self._put(now_s, kind, allocation, price=hour.price, hour=hour.number, micro_usd=amount)
+
+    def _put(
+        self,
+        now_s: int,
+        kind: Kind,
+        allocation: Allocation,
+        price: int | None = None,
+        bid: int | None = None,
+        hour: int | None = None,
+        micro_usd: int | None = None,
+        reason: str | None = None,
+    ) -> None:
+        self.entries.append(
+            Entry(
+                now_s,
+                kind,
+                allocation.number,
+                allocation.market,
+                allocation.vcpus,
+                price,
+                bid,
+                hour,
+                micro_usd,
+                reason=reason,
+            )
+        )

@@ -1,0 +1,215 @@
+"""The ledger: what happened to a job's machines and what it cost, one JSON object per line.
+
+Whoever has the price history can compute every amount again (`rebill`): a ledger carries no hidden state. The
+first line of a job is its header (rules, types, reliable machines); the others are events.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from bidbrain.history.prices import Market
+from bidbrain.instants import parse_instant, show_instant
+
+
+class Kind(StrEnum):
+    """What a line says."""
+
+    REQUEST = "request"
+    REFUSED = "refused"
+    GRANT = "grant"
+    NOTICE = "notice"
+    EVICTION = "eviction"
+    TERMINATION = "termination"
+    JOB_END = "job_end"  # an allocation that is open at the job's end
+    CHARGE = "charge"
+    REFUND = "refund"
+    KEEP = "keep"
+    LET_GO = "let_go"
+    WORK = "work"
+
+
+class Cause(StrEnum):
+    """What takes machines back: a price above the bid (2016), or capacity (today)."""
+
+    PRICE = "price"
+    CAPACITY = "capacity"
+
+
+ENDINGS = (Kind.EVICTION, Kind.TERMINATION, Kind.JOB_END)
+MONEY = (Kind.CHARGE, Kind.REFUND)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One event. price and bid in micro-dollars per machine hour, amounts signed (a refund is negative).
+
+    hour: number of the instance hour since the grant, from 0. done_vcpu_s: work so far (kind WORK).
+    """
+
+    at_s: int
+    kind: Kind
+    allocation: int | None = None
+    market: Market | None = None
+    vcpus: int | None = None
+    price: int | None = None
+    bid: int | None = None
+    hour: int | None = None
+    micro_usd: int | None = None
+    done_vcpu_s: int | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a bill needs beside the history. types: (on-demand micro-dollars/h, vCPUs) by machine type."""
+
+    job: str
+    scheme: str
+    start_s: int
+    job_hours: float
+    rules: str
+    types: dict[str, tuple[int, int]]
+    on_demand: dict[str, int]  # micro-dollars per machine hour of what is bought on demand
+    cap_vcpus: int = 0
+    evictions: Cause = Cause.PRICE
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """One job's header and its events in order of time."""
+
+    header: Header
+    entries: tuple[Entry, ...]
+
+    @property
+    def micro_usd(self) -> int:
+        """The bill: all charges and refunds."""
+        return sum(entry.micro_usd or 0 for entry in self.entries if entry.kind in MONEY)
+
+
+class LedgerError(ValueError):
+    """A file that is no ledger, in one sentence."""
+
+
+def _header_line(header: Header) -> dict[str, Any]:
+    return {
+        "job": header.job,
+        "kind": "job",
+        "at": show_instant(header.start_s),
+        "scheme": header.scheme,
+        "job_hours": header.job_hours,
+        "rules": header.rules,
+        "types": {name: list(pair) for name, pair in sorted(header.types.items())},
+        "on_demand": dict(sorted(header.on_demand.items())),
+        "cap_vcpus": header.cap_vcpus,
+        "evictions": header.evictions.value,
+    }
+
+
+def _entry_line(job: str, entry: Entry) -> dict[str, Any]:
+    line: dict[str, Any] = {"job": job, "at": show_instant(entry.at_s), "kind": entry.kind.value}
+    for name in ("allocation", "vcpus", "price", "bid", "hour", "micro_usd", "done_vcpu_s", "reason"):
+        if (value := getattr(entry, name)) is not None:
+            line[name] = value
+    if entry.market is not None:
+        line["market"] = str(entry.market)
+    return line
+
+
+def lines_of(ledger: Ledger) -> Iterator[str]:
+    """The ledger as JSON lines, without line ends."""
+    yield json.dumps(_header_line(ledger.header))
+    for entry in ledger.entries:
+        yield json.dumps(_entry_line(ledger.header.job, entry))
+
+
+def write_ledgers(path: Path, ledgers: Iterable[Ledger]) -> int:
+    """Write jobs one after the other; the file appears only when it is whole. Returns how many jobs."""
+    count = 0
+    partial = path.with_name(path.name + ".partial")
+    try:
+        with partial.open("w", encoding="utf-8") as out:
+            for ledger in ledgers:
+                count += 1
+                out.writelines(line + "\n" for line in lines_of(ledger))
+        partial.replace(path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
+    return count
+
+
+def read_ledgers(path: Path) -> Iterator[Ledger]:
+    """The jobs of a file, one at a time; raises LedgerError naming the line."""
+    header: Header | None = None
+    entries: list[Entry] = []
+    try:
+        text = path.open(encoding="utf-8")
+    except OSError as error:
+        raise LedgerError(f"{path}: cannot be read ({error.strerror})") from None
+    with text:
+        for number, raw in enumerate(text, 1):
+            where = f"{path} line {number}"
+            try:
+                line = json.loads(raw)
+                if line["kind"] == "job":
+                    if header is not None:
+                        yield Ledger(header, tuple(entries))
+                    header, entries = _parse_header(line), []
+                    continue
+                entry = _parse_entry(line)
+            except KeyError as error:
+                raise LedgerError(
+                    f"{where}: no ledger line, it has no {error}; expected a file such as a run's ledger.jsonl"
+                ) from None
+            except (ValueError, TypeError, AttributeError, UnicodeDecodeError) as error:
+                raise LedgerError(f"{where}: no ledger line ({type(error).__name__}: {error})") from None
+            if header is None or line["job"] != header.job:
+                raise LedgerError(f"{where}: an event of job {line['job']!r} without its header before it")
+            entries.append(entry)
+    if header is None:
+        raise LedgerError(f"{path}: no jobs in this ledger")
+    yield Ledger(header, tuple(entries))
+
+
+def _parse_header(line: dict[str, Any]) -> Header:
+    return Header(
+        str(line["job"]),
+        str(line["scheme"]),
+        parse_instant(line["at"]),
+        float(line["job_hours"]),
+        str(line["rules"]),
+        {str(name): (int(pair[0]), int(pair[1])) for name, pair in line["types"].items()},
+        {str(name): int(price) for name, price in line["on_demand"].items()},
+        int(line.get("cap_vcpus", 0)),
+        Cause(line.get("evictions", "price")),
+    )
+
+
+def _parse_entry(line: dict[str, Any]) -> Entry:
+    def whole(name: str) -> int | None:
+        value = line.get(name)
+        if value is not None and not isinstance(value, int):
+            raise ValueError(f"{name} is {value!r}, a whole number is expected")
+        return value
+
+    market = line.get("market")
+    return Entry(
+        parse_instant(line["at"]),
+        Kind(line["kind"]),
+        whole("allocation"),
+        None if market is None else Market.parse(market),
+        whole("vcpus"),
+        whole("price"),
+        whole("bid"),
+        whole("hour"),
+        whole("micro_usd"),
+        whole("done_vcpu_s"),
+        line.get("reason"),
+    )

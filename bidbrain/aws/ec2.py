@@ -1,0 +1,300 @@
+"""EC2 as a market: instant fleets from our launch template, found again by tag, prices as they are.
+
+One order is one `create_fleet(Type="instant")` with the order's token as ClientToken, in one pool (type and zone):
+which pool is BidBrain's decision, so several types and zones are several orders. Every machine carries the job, the
+order and the market as tags, and that is how it is found, counted and ended.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from bidbrain.aws.calls import errors, refusal
+from bidbrain.aws.prices import Ec2Prices
+from bidbrain.history.prices import Market
+from bidbrain.live.cloud import (
+    CapacityError,
+    Cause,
+    Fate,
+    Machine,
+    Notice,
+    Order,
+    QuotaError,
+    Quotes,
+    RefusedError,
+    UnknownOutcomeError,
+)
+from bidbrain.policy.base import Offer
+from bidbrain.risk.survival import RECENT_S
+from bidbrain.setting import ON_DEMAND_ZONE, Setting
+
+TAG_JOB, TAG_ORDER, TAG_MARKET = "proteus:job", "proteus:order", "proteus:market"
+SPOT_STRATEGY = "price-capacity-optimized"
+ON_DEMAND_STRATEGY = "lowest-price"
+FULL_S = 600  # how long a market that refused is left alone
+PULSE_S = 120  # capacity cannot be seen: whoever waits for it asks again this often
+UNSEEN_S = 600  # a new machine may not be listed yet; after this it is gone
+BATCH = 200
+EVICTED_CODES = ("Server.SpotInstanceTermination", "Server.SpotInstanceShutdown")
+ALIVE = ["pending", "running", "stopping", "stopped"]
+_ID = re.compile(r"i-[0-9a-f]+")
+_WHEN = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) GMT\)")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where machines of a job are started. subnets: zone -> subnet id; on-demand machines go to the first zone."""
+
+    job: str
+    template_id: str
+    template_version: str
+    subnets: Mapping[str, str]
+    tags: Mapping[str, str]
+
+
+class NoticeSource(Protocol):
+    """A queue of warnings."""
+
+    def notices(self) -> tuple[Notice, ...]: ...
+
+
+class Ec2:
+    """The market of one job in one region. `now_s`: Unix time."""
+
+    together = False
+
+    def __init__(
+        self,
+        ec2: Any,
+        place: Place,
+        setting: Setting,
+        now_s: Callable[[], int],
+        queue: NoticeSource | None = None,
+        archive: Path | None = None,
+    ) -> None:
+        self._ec2 = ec2
+        self._place = place
+        self._setting = setting
+        self._now_s = now_s
+        self._queue = queue
+        self._prices = Ec2Prices(ec2, setting.markets, archive)
+        self._full_until_s: dict[Market, int] = {}
+        self._unseen_since_s: dict[str, int] = {}
+        self._bought_s: dict[str, int] = {}
+
+    # -- prices ---------------------------------------------------------------------------------------------------
+
+    def quotes(self, now_s: int) -> Quotes:
+        self._prices.refresh(now_s)
+        offers: list[Offer] = []
+        for listing in self._setting.listings:
+            steps = self._prices.steps(listing.market)
+            if steps is None:
+                continue
+            price = self._prices.price(listing.market, now_s)
+            high = steps.highest(now_s - RECENT_S, now_s)
+            what = (listing.market, price, high or price, listing.on_demand, listing.vcpus)
+            offers.append(Offer(*what, float(listing.vcpus)))
+        full = frozenset(market for market, until_s in self._full_until_s.items() if until_s > now_s)
+        prices = " ".join(f"{offer.market} {offer.price}" for offer in offers)
+        pulse = f"{now_s // PULSE_S}-{zlib.crc32(prices.encode()):08x}"
+        return Quotes(tuple(offers), pulse, full)
+
+    def price(self, market: Market, at_s: int) -> int:
+        if market.zone == ON_DEMAND_ZONE:
+            return self._setting.reliable.on_demand
+        self._prices.refresh(self._now_s())
+        return self._prices.price(market, at_s)
+
+    # -- buying -----------------------------------------------------------------------------------------------------
+
+    def acquire(self, order: Order) -> tuple[Machine, ...]:
+        now_s = self._now_s()
+        if self._full_until_s.get(order.market, now_s) > now_s:
+            raise CapacityError(f"{order.market} refused a short while ago")
+        what = f"{order.machines} x {order.market}"
+        try:
+            with errors(what):
+                answer = self._ec2.create_fleet(**self.fleet(order))
+            ids = [each for group in answer.get("Instances", ()) for each in group["InstanceIds"]]
+            problems = answer.get("Errors", ())
+            if len(ids) < order.machines:
+                error: RefusedError = CapacityError(f"{what}: AWS gave {len(ids)} of {order.machines}")
+                if problems:
+                    first = refusal(
+                        problems[0].get("ErrorCode", ""), problems[0].get("ErrorMessage", ""), what
+                    )
+                    if not isinstance(first, RefusedError) and not ids:
+                        raise first
+                    error = first if isinstance(first, RefusedError) else error
+                self._remember(order.market, now_s)
+                if not ids:
+                    raise error
+        except (CapacityError, QuotaError):
+            self._remember(order.market, now_s)
+            raise
+        self._bought_s.update(dict.fromkeys(ids, now_s))
+        launched_s = self._launch_times(ids)
+        return tuple(Machine(each, order.token, order.market, launched_s.get(each, now_s)) for each in ids)
+
+    def _remember(self, market: Market, now_s: int) -> None:
+        if market.zone != ON_DEMAND_ZONE:
+            self._full_until_s[market] = now_s + FULL_S
+
+    def fleet(self, order: Order) -> dict[str, Any]:
+        """The request of an order. Raises RefusedError where the zone has no subnet of ours."""
+        place = self._place
+        zone = next(iter(place.subnets)) if order.on_demand else order.market.zone
+        if zone not in place.subnets:
+            known = ", ".join(place.subnets)
+            raise RefusedError(f"{order.market}: there is no subnet for zone {zone} (there are {known})")
+        override: dict[str, Any] = {
+            "InstanceType": order.market.instance_type,
+            "SubnetId": place.subnets[zone],
+        }
+        # AWS advises against a maximum price: without one the price ends at on-demand, and evictions are fewer.
+        listing = self._setting.by_market.get(order.market)
+        if listing is not None and order.bid < listing.on_demand:
+            override["MaxPrice"] = f"{order.bid / 1e6:.6f}"
+        spot = not order.on_demand
+        tags = {
+            **place.tags,
+            TAG_JOB: place.job,
+            TAG_ORDER: order.token,
+            TAG_MARKET: str(order.market),
+            "Name": f"proteus {place.job}",
+        }
+        request: dict[str, Any] = {
+            "Type": "instant",
+            "ClientToken": order.token,
+            "LaunchTemplateConfigs": [
+                {
+                    "LaunchTemplateSpecification": {
+                        "LaunchTemplateId": place.template_id,
+                        "Version": place.template_version,
+                    },
+                    "Overrides": [override],
+                }
+            ],
+            "TargetCapacitySpecification": {
+                "TotalTargetCapacity": order.machines,
+                "SpotTargetCapacity": order.machines if spot else 0,
+                "OnDemandTargetCapacity": 0 if spot else order.machines,
+                "DefaultTargetCapacityType": "spot" if spot else "on-demand",
+            },
+            "TagSpecifications": [
+                {
+                    "ResourceType": kind,
+                    "Tags": [{"Key": key, "Value": value} for key, value in sorted(tags.items())],
+                }
+                for kind in ("fleet", "instance")
+            ],
+        }
+        if spot:
+            request["SpotOptions"] = {
+                "AllocationStrategy": SPOT_STRATEGY,
+                "InstanceInterruptionBehavior": "terminate",
+            }
+        else:
+            request["OnDemandOptions"] = {"AllocationStrategy": ON_DEMAND_STRATEGY}
+        return request
+
+    def _launch_times(self, ids: Sequence[str]) -> dict[str, int]:
+        """When machines were launched; what is not listed yet is left out."""
+        return {
+            each["InstanceId"]: int(each["LaunchTime"].timestamp()) for each in self._describe(_by_id(ids))
+        }
+
+    # -- what there is ----------------------------------------------------------------------------------------------
+
+    def held(self) -> tuple[Machine, ...]:
+        filters = [
+            {"Name": f"tag:{TAG_JOB}", "Values": [self._place.job]},
+            {"Name": "instance-state-name", "Values": ALIVE},
+        ]
+        return tuple(_machine(each) for each in self._describe([filters]))
+
+    def ended(self, machine_ids: tuple[str, ...]) -> tuple[Fate, ...]:
+        now_s = self._now_s()
+        seen = {each["InstanceId"]: each for each in self._describe(_by_id(machine_ids))}
+        fates = []
+        for machine_id in machine_ids:
+            instance = seen.get(machine_id)
+            if instance is None:
+                since_s = self._unseen_since_s.setdefault(machine_id, now_s)
+                if now_s - since_s >= UNSEEN_S:
+                    fates.append(Fate(machine_id, now_s, Cause.RELEASED))
+                continue
+            self._unseen_since_s.pop(machine_id, None)
+            if instance["State"]["Name"] in ("shutting-down", "terminated"):
+                fates.append(_fate(instance, now_s))
+        return tuple(fates)
+
+    def release(self, machine_ids: tuple[str, ...]) -> None:
+        for start in range(0, len(machine_ids), BATCH):
+            self._terminate(machine_ids[start : start + BATCH])
+
+    def _terminate(self, ids: Sequence[str]) -> None:
+        """End machines; what EC2 does not know is gone, or too new to be listed: then it is asked for again."""
+        unknown: set[str] = set()
+        while rest := [each for each in ids if each not in unknown]:
+            try:
+                with errors("ending machines"):
+                    self._ec2.terminate_instances(InstanceIds=rest)
+                break
+            except RefusedError as error:
+                named = {each for each in _ID.findall(str(error)) if each in rest}
+                if not named:
+                    raise
+                unknown |= named
+        new = sorted(
+            each for each in unknown if self._now_s() - self._bought_s.get(each, -UNSEEN_S) < UNSEEN_S
+        )
+        if new:
+            raise UnknownOutcomeError(f"ending machines: {', '.join(new)} are not known to EC2 yet")
+
+    def notices(self) -> tuple[Notice, ...]:
+        return () if self._queue is None else self._queue.notices()
+
+    def _describe(self, groups: Sequence[list[dict[str, Any]]]) -> Iterator[dict[str, Any]]:
+        with errors("listing machines"):
+            for filters in groups:
+                for page in self._ec2.get_paginator("describe_instances").paginate(Filters=filters):
+                    for reservation in page["Reservations"]:
+                        yield from reservation["Instances"]
+
+
+def _by_id(ids: Sequence[str]) -> list[list[dict[str, Any]]]:
+    """Filters by id, in groups: unlike InstanceIds, a filter does not fail for an id that is gone."""
+    return [
+        [{"Name": "instance-id", "Values": list(ids[start : start + BATCH])}]
+        for start in range(0, len(ids), BATCH)
+    ]
+
+
+def _machine(instance: Mapping[str, Any]) -> Machine:
+    tags = {tag["Key"]: tag["Value"] for tag in instance.get("Tags", ())}
+    return Machine(
+        instance["InstanceId"],
+        tags.get(TAG_ORDER, ""),
+        Market.parse(tags[TAG_MARKET])
+        if TAG_MARKET in tags
+        else Market(instance["InstanceType"], instance["Placement"]["AvailabilityZone"]),
+        int(instance["LaunchTime"].timestamp()),
+    )
+
+
+def _fate(instance: Mapping[str, Any], now_s: int) -> Fate:
+    """Who ended it by its state reason, and when by its transition reason (else: now)."""
+    code = instance.get("StateReason", {}).get("Code", "")
+    found = _WHEN.search(instance.get("StateTransitionReason", ""))
+    at_s = now_s
+    if found:
+        at_s = int(datetime.strptime(found[1], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC).timestamp())
+    return Fate(instance["InstanceId"], at_s, Cause.EVICTED if code in EVICTED_CODES else Cause.RELEASED)

@@ -1,0 +1,75 @@
+"""Spot prices of a region as they are now: asked for once a minute, kept, and archived if a file is given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from bidbrain.aws.calls import errors
+from bidbrain.history.archive import append_rows
+from bidbrain.history.prices import Market, Steps
+from bidbrain.history.readers import Row
+from bidbrain.live.cloud import CloudError
+from bidbrain.money import micro_usd
+from bidbrain.risk.survival import RECENT_S
+
+REFRESH_S = 60
+
+
+class Ec2Prices:
+    """Prices of some markets from `describe_spot_price_history`, two hours back and on from there."""
+
+    def __init__(self, ec2: Any, markets: Sequence[Market], archive: Path | None = None) -> None:
+        self._ec2 = ec2
+        self._markets = frozenset(markets)
+        self._archive = archive
+        self._rows: dict[Market, dict[int, int]] = {market: {} for market in markets}
+        self._asked_s: int | None = None
+
+    def refresh(self, now_s: int) -> None:
+        """Ask again if the last time was a minute ago."""
+        if self._asked_s is not None and now_s < self._asked_s + REFRESH_S:
+            return
+        since_s = now_s - RECENT_S if self._asked_s is None else self._asked_s - REFRESH_S
+        new: list[Row] = []
+        for at_s, market, price in self._fetch(since_s, now_s):
+            if at_s not in self._rows[market]:
+                new.append((at_s, market.instance_type, market.zone, market.product, price))
+            self._rows[market][at_s] = price
+        if self._archive is not None and new:
+            append_rows(self._archive, new)
+        self._asked_s = now_s
+
+    def _fetch(self, start_s: int, end_s: int) -> list[tuple[int, Market, int]]:
+        found = []
+        wanted = {
+            "InstanceTypes": sorted({market.instance_type for market in self._markets}),
+            "ProductDescriptions": sorted({market.product for market in self._markets}),
+            "Filters": [{"Name": "availability-zone", "Values": sorted({m.zone for m in self._markets})}],
+            "StartTime": datetime.fromtimestamp(start_s, UTC),
+            "EndTime": datetime.fromtimestamp(end_s, UTC),
+        }
+        with errors("spot prices"):
+            for page in self._ec2.get_paginator("describe_spot_price_history").paginate(**wanted):
+                for entry in page["SpotPriceHistory"]:
+                    what = (entry["InstanceType"], entry["AvailabilityZone"], entry["ProductDescription"])
+                    if (market := Market(*what)) in self._markets:
+                        found.append(
+                            (int(entry["Timestamp"].timestamp()), market, micro_usd(entry["SpotPrice"]))
+                        )
+        return found
+
+    def steps(self, market: Market) -> Steps | None:
+        """What is known of one market; None: AWS has no price for it (the type is not offered there)."""
+        rows = self._rows[market]
+        return Steps.from_rows(rows.keys(), rows.values()) if rows else None
+
+    def price(self, market: Market, at_s: int) -> int:
+        """Micro-dollars per machine hour; before the first row that is known, that of the first. Raises CloudError."""
+        steps = self.steps(market)
+        if steps is None:
+            raise CloudError(f"AWS knows no spot price of {market}: is the type offered in that zone?")
+        price = steps.price_at(at_s)
+        return int(steps.prices[0]) if price is None else price

@@ -1,0 +1,282 @@
+"""What must be true before money is spent, and what it will cost. Pure: facts in, verdicts out."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from bidbrain.aws.site import Site
+from bidbrain.money import show_usd
+
+DISK_USD_PER_GIB_MONTH = 0.08  # gp3 in us-east-1
+ADDRESS_USD_PER_H = 0.005  # a public IPv4 address
+MONTH_H = 730
+
+
+class Verdict(StrEnum):
+    """How a check went."""
+
+    GOOD = "ok"
+    WRONG = "wrong"
+    NOTE = "note"
+    UNREAD = "not checked"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at. text: a sentence that can stand alone."""
+
+    what: str
+    verdict: Verdict
+    text: str
+
+
+@dataclass(frozen=True)
+class TypeFact:
+    """A machine type in this region. on_demand: micro-dollars per hour, None where nobody knows; source: who said so.
+    zones: of the stack's zones those where it is offered."""
+
+    vcpus: int
+    architectures: tuple[str, ...]
+    on_demand: int | None
+    source: str
+    zones: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Unread:
+    """What could not be read, and why."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Quota:
+    """A limit of the account on running vCPUs of a family, on-demand or spot."""
+
+    code: str
+    name: str
+    vcpus: float
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What was read of the account and the region. spot: (type, zone) -> micro-dollars per hour.
+
+    quotas: by (family, "spot" or "on-demand"). rights: actions that this identity may not do, None of them if empty.
+    """
+
+    account: str
+    identity: str
+    all_zones: tuple[str, ...]
+    types: Mapping[str, TypeFact]
+    image: str
+    image_architecture: str | None
+    root_device: str
+    vpc: str
+    subnets: Mapping[str, str]
+    spot: Mapping[tuple[str, str], int] | Unread
+    quotas: Mapping[tuple[str, str], Quota | Unread] = field(default_factory=dict)
+    denied: tuple[str, ...] | Unread = ()
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How many machines there are to be. most: reliable ones included. budget: micro-dollars."""
+
+    reliable: int
+    most: int
+    budget: int | None
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One line of the estimate, micro-dollars per hour, None where nobody knows."""
+
+    what: str
+    per_h: int | None
+    basis: str
+    is_sure: bool  # there from the first minute on, whatever BidBrain decides
+
+
+def family(instance_type: str) -> str:
+    """The family that a quota is for: `standard` (A, C, D, H, I, M, R, T, Z), or the type's own letters."""
+    letters = instance_type[: len(instance_type) - len(instance_type.lstrip("abcdefghijklmnopqrstuvwxyz-"))]
+    if letters[:1] in "acdhimrtz" and not letters.startswith(("inf", "hpc", "dl", "trn", "mac", "high")):
+        return "standard"
+    return {"vt": "g", "gr": "g"}.get(letters, letters)
+
+
+def nearest(word: str, known: tuple[str, ...]) -> str:
+    """An ending of a sentence: what might have been meant."""
+    close = difflib.get_close_matches(word, known, 3, 0.5)
+    return f"expected {' or '.join(close)}" if close else f"expected one of {', '.join(known[:8])}"
+
+
+def checks(site: Site, scale: Scale, facts: Facts) -> Iterator[Check]:
+    """Every check in the order of what it needs. A wrong one: `up` must not begin."""
+    yield Check("credentials", Verdict.GOOD, f"{facts.identity} in account {facts.account}")
+    yield from _zones(site, facts)
+    yield from _types(site, facts)
+    yield from _image(site, facts)
+    yield from _quotas(site, scale, facts)
+    yield from _prices(site, facts)
+    yield from _rights(facts)
+    yield from _budget(site, scale, facts)
+
+
+def _zones(site: Site, facts: Facts) -> Iterator[Check]:
+    missing = [zone for zone in site.zones if zone not in facts.all_zones]
+    for zone in missing:
+        text = f"market.zones: found {zone}, {nearest(zone, facts.all_zones)}"
+        yield Check("zones", Verdict.WRONG, text)
+    for zone in site.zones:
+        if zone not in facts.subnets and zone not in missing:
+            text = (
+                f"market.subnets: found none for zone {zone}, expected one (the default VPC has none there)"
+            )
+            yield Check("subnets", Verdict.WRONG, text)
+    if not missing:
+        yield Check("zones", Verdict.GOOD, ", ".join(site.zones))
+
+
+def _types(site: Site, facts: Facts) -> Iterator[Check]:
+    for name in site.all_types:
+        fact = facts.types[name]
+        wanted = site.zones if name in site.types else site.zones[:1]
+        absent = [zone for zone in wanted if zone not in fact.zones]
+        if name not in site.types and absent:
+            text = f"machine type {name}: found no offer in {absent[0]}, where the head and the reliable machines go"
+            yield Check("types", Verdict.WRONG, text)
+        elif len(absent) == len(wanted):
+            text = f"market.types: {name} is offered in none of {', '.join(wanted)}, expected another type"
+            yield Check("types", Verdict.WRONG, text)
+        elif absent:
+            yield Check("types", Verdict.NOTE, f"{name} is not offered in {', '.join(absent)}")
+        else:
+            yield Check("types", Verdict.GOOD, f"{name}: {fact.vcpus} vCPUs")
+
+
+def _image(site: Site, facts: Facts) -> Iterator[Check]:
+    built = facts.image_architecture
+    if built is None:
+        yield Check("image", Verdict.UNREAD, f"{facts.image} cannot be described")
+        return
+    for name in site.all_types:
+        if built not in facts.types[name].architectures:
+            has = ", ".join(facts.types[name].architectures)
+            text = f"market.image: {facts.image} is built for {built}, expected {has} as {name} has"
+            yield Check("image", Verdict.WRONG, text)
+            return
+    yield Check("image", Verdict.GOOD, f"{facts.image}, {built}")
+
+
+def _quotas(site: Site, scale: Scale, facts: Facts) -> Iterator[Check]:
+    types = facts.types
+    fixed = [(site.head_type, 1), (site.of_reliable, scale.reliable)]
+    for (group, life), quota in facts.quotas.items():
+        if isinstance(quota, Unread):
+            yield Check("quotas", Verdict.UNREAD, f"{life} vCPUs of {group} types: {quota.why}")
+            continue
+        what = f"quota {quota.code} ({quota.name})"
+        if life == "on-demand":
+            need = sum(types[name].vcpus * count for name, count in fixed if family(name) == group)
+            want, who = need, "the head and the reliable machines"
+        else:
+            sizes = [types[name].vcpus for name in site.types if family(name) == group]
+            need, want = min(sizes), max(sizes) * (scale.most - scale.reliable)
+            who = "the smallest spot machine"
+        if quota.vcpus < need:
+            text = (
+                f"{what}: found {quota.vcpus:g} vCPUs, expected at least {need} for {who}; "
+                "ask AWS for more in Service Quotas"
+            )
+            yield Check("quotas", Verdict.WRONG, text)
+        elif quota.vcpus < want:
+            text = f"{what}: {quota.vcpus:g} vCPUs, the most that this job may use is {want}"
+            yield Check("quotas", Verdict.NOTE, text)
+        else:
+            yield Check("quotas", Verdict.GOOD, f"{what}: {quota.vcpus:g} vCPUs")
+
+
+def _prices(site: Site, facts: Facts) -> Iterator[Check]:
+    for name in site.all_types:
+        if facts.types[name].on_demand is None:
+            text = f"machine type {name}: found no on-demand price, expected one in market.on_demand"
+            yield Check("prices", Verdict.WRONG, text)
+    if isinstance(facts.spot, Unread):
+        yield Check("prices", Verdict.UNREAD, f"spot prices: {facts.spot.why}")
+    elif not any(name in site.types for name, _ in facts.spot):
+        text = f"spot prices: found none of {', '.join(site.types)} in {', '.join(site.zones)}, expected at least one"
+        yield Check("prices", Verdict.WRONG, text)
+    else:
+        yield Check("prices", Verdict.GOOD, f"spot prices of {len(facts.spot)} markets")
+
+
+def _rights(facts: Facts) -> Iterator[Check]:
+    if isinstance(facts.denied, Unread):
+        yield Check("rights", Verdict.UNREAD, f"what {facts.identity} may do: {facts.denied.why}")
+    elif facts.denied:
+        text = f"{facts.identity} may not do {', '.join(facts.denied)}; the policy below allows it"
+        yield Check("rights", Verdict.NOTE, text)
+    else:
+        yield Check("rights", Verdict.GOOD, "this identity may do all that is needed")
+
+
+def _budget(site: Site, scale: Scale, facts: Facts) -> Iterator[Check]:
+    sure = [cost for cost in costs(site, scale, facts) if cost.is_sure]
+    if scale.budget is None or any(cost.per_h is None for cost in sure):
+        return
+    hour = sum(cost.per_h or 0 for cost in sure)
+    if scale.budget < hour:
+        text = (
+            f"market.budget_usd: found {show_usd(scale.budget)}, expected at least {show_usd(hour)}, "
+            "the first hour of the head and the reliable machines"
+        )
+        yield Check("budget", Verdict.WRONG, text)
+    else:
+        yield Check("budget", Verdict.GOOD, f"{show_usd(scale.budget)} $")
+
+
+def costs(site: Site, scale: Scale, facts: Facts) -> tuple[Cost, ...]:
+    """What the stack costs per hour: what is there in any case, then what BidBrain may buy at most."""
+    head, reliable = facts.types[site.head_type], facts.types[site.of_reliable]
+
+    def times(price: int | None, count: int) -> int | None:
+        return None if price is None else price * count
+
+    def disks(count: int, gib: int) -> int:
+        return round(1e6 * count * gib * DISK_USD_PER_GIB_MONTH / MONTH_H)
+
+    transient = scale.most - scale.reliable
+    address = round(1e6 * ADDRESS_USD_PER_H)
+    lines = [
+        Cost(f"head, {site.head_type}", head.on_demand, head.source, True),
+        Cost(
+            f"{scale.reliable} x {site.of_reliable}, reliable",
+            times(reliable.on_demand, scale.reliable),
+            reliable.source,
+            True,
+        ),
+        Cost(
+            f"disks and addresses of {1 + scale.reliable} machines",
+            disks(1, 40) + disks(scale.reliable, site.disk_gib) + address * (1 + scale.reliable),
+            "prices of us-east-1",
+            True,
+        ),
+    ]
+    if transient > 0:
+        spot = {} if isinstance(facts.spot, Unread) else facts.spot
+        cheapest = min(spot.items(), key=lambda pair: pair[1], default=None)
+        if cheapest is None:
+            lines.append(Cost(f"up to {transient} spot machines", None, "spot prices are not known", False))
+        else:
+            (name, zone), price = cheapest
+            lines.append(
+                Cost(f"up to {transient} x {name} in {zone}, spot", transient * price, "price of now", False)
+            )
+        more = disks(transient, site.disk_gib) + address * transient
+        lines.append(Cost(f"disks and addresses of {transient} machines", more, "prices of us-east-1", False))
+    return tuple(lines)

@@ -1,0 +1,78 @@
+"""Prices of a site's types: on-demand from the config, AWS's price list or the package's table; spot as of now."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta
+
+from bidbrain.aws.calls import errors
+from bidbrain.aws.site import Site
+from bidbrain.aws.stack.checks import Unread
+from bidbrain.aws.stack.find import NO_RETRY, Clients
+from bidbrain.aws.stack.rights import short
+from bidbrain.live.cloud import CloudError
+from bidbrain.machines import UnknownTypeError, find_type
+from bidbrain.money import micro_usd
+
+
+def on_demand_price(aws: Clients, site: Site, name: str) -> tuple[int | None, str]:
+    """Micro-dollars per hour and where they are from: the config, AWS's price list, the package's table."""
+    if name in site.on_demand:
+        return micro_usd(str(site.on_demand[name])), "the config"
+    if (price := _listed(aws, site.region, name)) is not None:
+        return price, "AWS's price list"
+    try:
+        return find_type(name, 1 << 40).on_demand, "the package's table (us-east-1)"
+    except UnknownTypeError:
+        return None, "nobody"
+
+
+def _listed(aws: Clients, region: str, name: str) -> int | None:
+    """The price list's Linux price on shared hardware; None where it cannot be read."""
+    wanted = {
+        "instanceType": name,
+        "regionCode": region,
+        "operatingSystem": "Linux",
+        "tenancy": "Shared",
+        "preInstalledSw": "NA",
+        "capacitystatus": "Used",
+    }
+    filters = [{"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in wanted.items()]
+    try:
+        with errors("prices"):
+            answer = aws.client("pricing", NO_RETRY).get_products(ServiceCode="AmazonEC2", Filters=filters)
+    except CloudError:
+        return None
+    for text in answer.get("PriceList", ()):
+        for term in json.loads(text).get("terms", {}).get("OnDemand", {}).values():
+            for dimension in term["priceDimensions"].values():
+                if float(usd := dimension["pricePerUnit"].get("USD", "0")) > 0:
+                    return micro_usd(usd)
+    return None
+
+
+def spot_prices(aws: Clients, site: Site, now: datetime) -> dict[tuple[str, str], int] | Unread:
+    try:
+        with errors("spot prices"):
+            pages = (
+                aws.client("ec2")
+                .get_paginator("describe_spot_price_history")
+                .paginate(
+                    InstanceTypes=list(site.types),
+                    ProductDescriptions=["Linux/UNIX"],
+                    Filters=[{"Name": "availability-zone", "Values": list(site.zones)}],
+                    StartTime=now - timedelta(hours=1),
+                    EndTime=now,
+                )
+            )
+            newest: dict[tuple[str, str], tuple[datetime, int]] = {}
+            for page in pages:
+                for entry in page["SpotPriceHistory"]:
+                    key = (entry["InstanceType"], entry["AvailabilityZone"])
+                    if key[0] not in site.types or key[1] not in site.zones:
+                        continue
+                    row = (entry["Timestamp"], micro_usd(entry["SpotPrice"]))
+                    newest[key] = max(newest.get(key, row), row)
+    except CloudError as error:
+        return Unread(short(error))
+    return {key: price for key, (_, price) in newest.items()}

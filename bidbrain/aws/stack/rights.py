@@ -1,0 +1,64 @@
+"""What an identity may do: IAM's simulator asked about the policy that `proteus aws` needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from bidbrain.aws.calls import errors
+from bidbrain.aws.site import Site
+from bidbrain.aws.stack.checks import Unread
+from bidbrain.aws.stack.find import NO_RETRY, Clients
+from bidbrain.aws.stack.up import names_of
+from bidbrain.aws.stack.user_policy import user_policy
+from bidbrain.live.cloud import CloudError
+
+
+def denied_actions(aws: Clients, site: Site, account: str, identity: str) -> tuple[str, ...] | Unread:
+    """Actions of the user policy that IAM's simulator refuses for this identity."""
+    if identity.endswith(":root"):
+        return ()
+    source = identity
+    if ":assumed-role/" in identity:  # the role behind the session; its path is not told
+        partition, role = identity.split(":")[1], identity.split("/")[1]
+        source = f"arn:{partition}:iam::{account}:role/{role}"
+    iam = aws.client("iam", NO_RETRY)
+    refused: list[str] = []
+    for statement in user_policy(names_of(site, account), site.bucket is None)["Statement"]:
+        if "Condition" in statement:  # the simulator knows nothing of our tags
+            continue
+        # Wildcards are no resources: anything that they match stands for them.
+        resources = (
+            [] if statement["Resource"] == ["*"] else [r.replace("*", "x") for r in statement["Resource"]]
+        )
+        actions = [action for action in statement["Action"] if not action.endswith("*")]
+        try:
+            with errors("IAM's simulator"):
+                refused += _refused(iam, source, actions, resources)
+        except CloudError as error:
+            return Unread(short(error))
+    return tuple(dict.fromkeys(refused))
+
+
+def short(error: CloudError, most: int = 160) -> str:
+    """A sentence of an error, without the page that it may quote."""
+    text = " ".join(str(error).split())
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def _refused(iam: Any, source: str, actions: Sequence[str], resources: Sequence[str]) -> list[str]:
+    """Those that are allowed on none of the resources: a statement names roles and profiles together."""
+    where = {"ResourceArns": list(resources)} if resources else {}
+    results = iam.get_paginator("simulate_principal_policy").paginate(
+        PolicySourceArn=source, ActionNames=list(actions), **where
+    )
+    allowed = {
+        result["EvalActionName"]
+        for page in results
+        for result in page["EvaluationResults"]
+        if result["EvalDecision"] == "allowed"
+        or any(
+            each["EvalResourceDecision"] == "allowed" for each in result.get("ResourceSpecificResults", ())
+        )
+    }
+    return [action for action in actions if action not in allowed]

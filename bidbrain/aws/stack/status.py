@@ -1,0 +1,93 @@
+"""What of a stack runs now, since when, and what it costs: read from the machines' own tags."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from bidbrain.aws.calls import errors
+from bidbrain.aws.ec2 import TAG_JOB, TAG_MARKET
+from bidbrain.aws.site import Site
+from bidbrain.aws.stack.find import Clients, tag_map
+from bidbrain.aws.stack.up import TAG_PART, TAG_STACK
+
+
+@dataclass(frozen=True)
+class Running:
+    """A machine that there is. job: of the stack's jobs, "" for the head. launched_s: Unix time."""
+
+    instance_id: str
+    instance_type: str
+    zone: str
+    state: str
+    is_head: bool
+    is_spot: bool
+    job: str
+    market: str
+    launched_s: int
+
+
+def running(aws: Clients, site: Site) -> tuple[Running, ...]:
+    """Every machine of the stack that has not ended, the head first. Raises CloudError."""
+    filters = [
+        {"Name": f"tag:{TAG_STACK}", "Values": [site.name]},
+        {"Name": "instance-state-name", "Values": ["pending", "running", "stopping", "stopped"]},
+    ]
+    found = []
+    with errors("listing machines"):
+        for page in aws.client("ec2").get_paginator("describe_instances").paginate(Filters=filters):
+            for reservation in page["Reservations"]:
+                found += [_running(each) for each in reservation["Instances"]]
+    return tuple(sorted(found, key=lambda each: (not each.is_head, each.launched_s, each.instance_id)))
+
+
+def _running(instance: Mapping[str, Any]) -> Running:
+    tags = tag_map(instance.get("Tags", ()))
+    return Running(
+        instance_id=instance["InstanceId"],
+        instance_type=instance["InstanceType"],
+        zone=instance["Placement"]["AvailabilityZone"],
+        state=instance["State"]["Name"],
+        is_head=tags.get(TAG_PART) == "head",
+        is_spot=instance.get("InstanceLifecycle") == "spot",
+        job=tags.get(TAG_JOB, "").partition("/")[2],
+        market=tags.get(TAG_MARKET, ""),
+        launched_s=int(instance["LaunchTime"].timestamp()),
+    )
+
+
+def hours(machine: Running, now: datetime | None = None) -> float:
+    """How long it has been there."""
+    return max(0.0, ((now or datetime.now(UTC)).timestamp() - machine.launched_s) / 3600)
+
+
+def still_tagged(aws: Clients, site: Site) -> tuple[str, ...] | None:
+    """ARNs that AWS' tagging service lists for the stack, machines and fleets (which keep their tags for a while after
+    their end) left out. None: it may not be asked. It lags: only EC2, S3 and so on themselves are the proof."""
+    from bidbrain.live.cloud import CloudError
+
+    try:
+        with errors("the tagging service"):
+            pages = (
+                aws.client("resourcegroupstaggingapi", 1)
+                .get_paginator("get_resources")
+                .paginate(TagFilters=[{"Key": TAG_STACK, "Values": [site.name]}])
+            )
+            found = [each["ResourceARN"] for page in pages for each in page["ResourceTagMappingList"]]
+    except CloudError:
+        return None
+    gone = (":instance/", ":fleet/", ":volume/", ":spot-instances-request/", ":network-interface/")
+    return tuple(arn for arn in found if not any(kind in arn for kind in gone))
+
+
+def terminated(aws: Clients, site: Site) -> int:
+    """Machines that have ended and are still listed (for about an hour)."""
+    filters = [
+        {"Name": f"tag:{TAG_STACK}", "Values": [site.name]},
+        {"Name": "instance-state-name", "Values": ["terminated"]},
+    ]
+    with errors("listing machines"):
+        pages = aws.client("ec2").get_paginator("describe_instances").paginate(Filters=filters)
+        return sum(len(r["Instances"]) for page in pages for r in page["Reservations"])

@@ -1,0 +1,55 @@
+"""A price archive as one CSV file: rows are added without doubles, oldest first, and the file is replaced whole."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+from collections.abc import Iterable
+from pathlib import Path
+
+from bidbrain.history.prices import History
+from bidbrain.history.readers import COLUMNS, Row, read_rows
+from bidbrain.instants import show_instant
+from bidbrain.money import show_usd
+
+
+def rows_of(history: History) -> list[Row]:
+    """The steps of a history as rows in order of time."""
+    return sorted(
+        (at_s, market.instance_type, market.zone, market.product, price)
+        for market, steps in history.steps.items()
+        for at_s, price in zip(steps.times.tolist(), steps.prices.tolist(), strict=True)
+    )
+
+
+def write_rows(path: Path, rows: Iterable[Row]) -> int:
+    """Write rows as CSV (compressed for .gz and .zst); the file appears only when it is whole. Returns their number."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    count = 0
+    for at_s, kind, zone, product, price in rows:
+        writer.writerow((show_instant(at_s), kind, zone, product, show_usd(price)))
+        count += 1
+    data = out.getvalue().encode()
+    if path.suffix == ".gz":
+        data = gzip.compress(data, mtime=0)
+    elif path.suffix == ".zst":
+        import zstandard
+
+        data = zstandard.ZstdCompressor().compress(data)
+    partial = path.with_name(path.name + ".partial")
+    partial.write_bytes(data)
+    partial.replace(path)
+    return count
+
+
+def append_rows(path: Path, rows: Iterable[Row]) -> tuple[int, int]:
+    """Add rows to an archive; returns (rows that were new, rows there are now). Rows that it has are not doubled."""
+    there = list(read_rows(path)) if path.exists() else []
+    known = set(there)
+    new = sorted(set(rows) - known)
+    if new or not path.exists():
+        write_rows(path, sorted([*there, *new], key=lambda row: row[:4]))
+    return len(new), len(there) + len(new)

@@ -1,0 +1,129 @@
+"""Recorded availability: how many nodes of a pool were live, sampled at a fixed tick. Two formats are read.
+
+JSON: {"metadata": {"gap_seconds": 300}, "data": [16, 16, 8, ...]}. CSV: `ms,add|remove,node`, one event a row.
+Instants count from the beginning of a trace (0).
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from bidbrain.history.prices import NEVER_S, Ints, Market
+from bidbrain.history.readers import HistoryError, open_text
+
+TICK_S = 300
+POOL_TYPE = "node"
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """counts[i] nodes are live from i x tick_s on; price in micro-dollars per node hour."""
+
+    market: Market
+    tick_s: int
+    counts: Ints
+    price: int = 0
+
+    @property
+    def end_s(self) -> int:
+        return len(self.counts) * self.tick_s
+
+    @cached_property
+    def _changes(self) -> Ints:
+        return (np.flatnonzero(np.diff(self.counts)) + 1) * self.tick_s
+
+    @cached_property
+    def _count_list(self) -> list[int]:
+        return self.counts.tolist()
+
+    def count_at(self, now_s: int) -> int:
+        """Live nodes at an instant; after the end as at the end."""
+        return self._count_list[min(now_s // self.tick_s, len(self._count_list) - 1)]
+
+    def next_change_s(self, now_s: int) -> int:
+        index = int(np.searchsorted(self._changes, now_s, side="right"))
+        return int(self._changes[index]) if index < len(self._changes) else NEVER_S
+
+
+def read_trace(path: Path) -> Trace:
+    """One pool, named after its file; raises HistoryError with one sentence."""
+    if not path.is_file():
+        raise HistoryError(f"{path}: no such file")
+    name = path.name.split(".")[0]
+    market = Market(POOL_TYPE, name)
+    try:
+        with open_text(path) as text:
+            if ".json" in path.suffixes:
+                return _from_json(path, market, json.load(text))
+            return _from_events(path, market, list(csv.reader(text)))
+    except json.JSONDecodeError as error:
+        raise HistoryError(f"{path} line {error.lineno}: not JSON ({error.msg})") from None
+    except UnicodeDecodeError:
+        raise HistoryError(f"{path}: not a text file") from None
+    except (OSError, EOFError, csv.Error) as error:
+        raise HistoryError(f"{path}: cannot be read ({error})") from None
+
+
+def _from_json(path: Path, market: Market, document: object) -> Trace:
+    data = document.get("data") if isinstance(document, dict) else None
+    metadata = document.get("metadata") if isinstance(document, dict) else None
+    tick = metadata.get("gap_seconds") if isinstance(metadata, dict) else None
+    if not isinstance(data, list) or not data or not isinstance(tick, int | float) or tick <= 0:
+        raise HistoryError(
+            f"{path}: no availability trace (expected metadata.gap_seconds, above 0, and data, a list of counts)"
+        )
+    for number, count in enumerate(data):
+        if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+            raise HistoryError(f"{path}: data[{number}] is {count!r}, a count of nodes is expected")
+    return Trace(market, int(tick), np.array(data, np.int64))
+
+
+def _from_events(path: Path, market: Market, rows: Sequence[Sequence[str]]) -> Trace:
+    live: set[str] = set()
+    events: list[tuple[int, int]] = []
+    for number, row in enumerate(rows, 1):
+        where = f"{path} line {number}"
+        if not row:
+            continue
+        try:
+            ms, action, node = row
+            at_s = int(ms) // 1000
+        except ValueError:
+            raise HistoryError(f"{where}: {','.join(row)[:60]!r} (expected ms,add or remove,node)") from None
+        if action not in ("add", "remove") or (action == "remove" and node not in live):
+            raise HistoryError(f"{where}: {action} {node!r} (expected add, or remove of a node that is live)")
+        if events and at_s < events[-1][0]:
+            raise HistoryError(f"{where}: time runs backwards ({ms} ms)")
+        if action == "add":
+            live.add(node)
+        else:
+            live.discard(node)
+        events.append((at_s, len(live)))
+    if not events:
+        raise HistoryError(f"{path}: no events")
+    ticks = np.arange(0, events[-1][0] + 1, TICK_S)
+    index = np.searchsorted(np.array([at for at, _ in events]), ticks, side="right") - 1
+    counts = [events[i][1] if i >= 0 else 0 for i in index.tolist()]
+    return Trace(market, TICK_S, np.array(counts, np.int64))
+
+
+def made_trace(name: str, nodes: int, hours: float, up_h: float, down_h: float, seed: int) -> Trace:
+    """A made pool: two states (up: all nodes or nearly all; down: few or none), exponential stays of these means."""
+    rng = np.random.default_rng([seed, sum(map(ord, name))])
+    counts: list[int] = []
+    up = rng.random() < up_h / (up_h + down_h)
+    while len(counts) * TICK_S < hours * 3600:
+        stay = max(1, round(rng.exponential(up_h if up else down_h) * 3600 / TICK_S))
+        level = nodes - (rng.integers(0, nodes // 3 + 1) if rng.random() < 0.2 else 0) if up else 0
+        if not up and rng.random() < 0.2:
+            level = rng.integers(0, nodes // 3 + 1)
+        counts += [int(level)] * stay
+        up = not up
+    return Trace(Market(POOL_TYPE, name), TICK_S, np.array(counts[: int(hours * 3600 / TICK_S)], np.int64))

@@ -1,0 +1,40 @@
+"""Spot price history from AWS: `describe_spot_price_history`, paginated, for the regions asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from bidbrain.history.readers import Row
+from bidbrain.instants import Interval
+from bidbrain.money import micro_usd
+
+
+class FetchError(RuntimeError):
+    """What AWS did not give us, in one sentence."""
+
+
+def fetch_rows(client: Any, window: Interval, types: Sequence[str], products: Sequence[str]) -> Iterator[Row]:
+    """Rows of one region (`client`: boto3 EC2) within a window; types empty means all. Raises FetchError."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    wanted: dict[str, Any] = {
+        "StartTime": datetime.fromtimestamp(window.start_s, UTC),
+        "EndTime": datetime.fromtimestamp(window.end_s, UTC),
+        "ProductDescriptions": list(products),
+    }
+    if types:
+        wanted["InstanceTypes"] = list(types)
+    try:
+        for page in client.get_paginator("describe_spot_price_history").paginate(**wanted):
+            for entry in page["SpotPriceHistory"]:
+                yield (
+                    int(entry["Timestamp"].timestamp()),
+                    entry["InstanceType"],
+                    entry["AvailabilityZone"],
+                    entry["ProductDescription"],
+                    micro_usd(entry["SpotPrice"]),
+                )
+    except (BotoCoreError, ClientError) as error:
+        raise FetchError(f"AWS refused the price history: {error}") from None

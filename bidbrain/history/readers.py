@@ -1,0 +1,180 @@
+"""Readers of price history: CSV (plain, .gz, .zst) and the JSON of `aws ec2 describe-spot-price-history`.
+
+Everything that is wrong in a file is a `HistoryError` with one sentence that names file and line.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from bidbrain.history.prices import History, Market, Steps, find_holes
+from bidbrain.instants import Interval
+from bidbrain.money import micro_usd
+
+COLUMNS = ("timestamp", "instance_type", "availability_zone", "product", "price")
+SUFFIXES = (".csv", ".csv.gz", ".csv.zst", ".json", ".json.gz", ".json.zst")
+Row = tuple[int, str, str, str, int]
+
+
+class HistoryError(ValueError):
+    """A file that is no price history, in one sentence."""
+
+
+def open_text(path: Path) -> io.TextIOBase:
+    """Text of a plain, .gz or .zst file (UTF-8)."""
+    if path.suffix == ".gz":
+        return io.TextIOWrapper(gzip.open(path), encoding="utf-8", newline="")
+    if path.suffix == ".zst":
+        import zstandard
+
+        raw = zstandard.ZstdDecompressor().stream_reader(path.open("rb"), closefd=True)
+        return io.TextIOWrapper(raw, encoding="utf-8", newline="")
+    return path.open(encoding="utf-8", newline="")
+
+
+def history_files(paths: Iterable[Path]) -> list[Path]:
+    """The files behind files and folders (a folder: its price files, sorted by name)."""
+    found: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            inside = sorted(p for p in path.iterdir() if p.name.endswith(SUFFIXES))
+            if not inside:
+                raise HistoryError(f"{path}: a folder without price files (*.csv, *.json, also .gz or .zst)")
+            found += inside
+        elif path.is_file():
+            found.append(path)
+        else:
+            raise HistoryError(f"{path}: no such file or folder")
+    return found
+
+
+def read_history(paths: Iterable[Path]) -> History:
+    """One history of all files and folders; raises HistoryError."""
+    times: dict[Market, list[int]] = defaultdict(list)
+    prices: dict[Market, list[int]] = defaultdict(list)
+    holes: tuple[Interval, ...] | None = None
+    spans: list[Interval] = []
+    files = history_files(paths)
+    for file in files:
+        seen: list[int] = []
+        known: dict[tuple[str, str, str], Market] = {}
+        for at_s, kind, zone, product, price in read_rows(file):
+            market = known.setdefault((kind, zone, product), Market(kind, zone, product))
+            times[market].append(at_s)
+            prices[market].append(price)
+            seen.append(at_s)
+        if not seen:
+            raise HistoryError(f"{file}: no rows of prices")
+        stamps = np.unique(np.array(seen, np.int64))
+        spans.append(Interval(int(stamps[0]), int(stamps[-1])))
+        holes = (holes or ()) + find_holes(stamps)
+    assert holes is not None, "at least one path is expected"
+    # Two recordings with more than a day between them: that is a hole of the whole.
+    spans.sort()
+    reach = spans[0].end_s
+    for span in spans[1:]:
+        if span.start_s > reach:
+            holes += find_holes(np.array([reach, span.start_s], np.int64))
+        reach = max(reach, span.end_s)
+    # A stretch that another file covers is no hole.
+    stamps = np.unique(np.concatenate([np.array(rows, np.int64) for rows in times.values()]))
+    holes = tuple(sorted(set(find_holes(stamps)) & set(holes))) if len(files) > 1 else holes
+    steps = {market: Steps.from_rows(times[market], prices[market]) for market in sorted(times)}
+    return History(steps, int(stamps[-1]), holes, tuple(str(file) for file in files))
+
+
+def read_rows(path: Path) -> Iterator[Row]:
+    """(seconds, type, zone, product, micro-dollars/h) for every row of one file, in its order."""
+    is_json = ".json" in path.suffixes
+    try:
+        with open_text(path) as text:
+            yield from _json_rows(path, text) if is_json else _csv_rows(path, text)
+    except HistoryError:
+        raise
+    except UnicodeDecodeError:
+        raise HistoryError(f"{path}: not a text file (expected CSV or JSON in UTF-8)") from None
+    except (OSError, EOFError, csv.Error) as error:
+        raise HistoryError(f"{path}: cannot be read ({error})") from None
+    except Exception as error:
+        if type(error).__name__ == "ZstdError":
+            raise HistoryError(f"{path}: cannot be read ({error})") from None
+        raise
+
+
+def _csv_rows(path: Path, text: io.TextIOBase) -> Iterator[Row]:
+    rows = csv.reader(text)
+    head = next(rows, None)
+    if head is None:
+        raise HistoryError(f"{path}: empty (expected the header {','.join(COLUMNS)})")
+    if tuple(name.strip() for name in head) != COLUMNS:
+        raise HistoryError(
+            f"{path} line 1: no price history: the header is {','.join(head)[:80]!r}, expected {','.join(COLUMNS)}"
+        )
+    stamps: dict[str, int] = {}
+    costs: dict[str, int] = {}
+    for row in rows:
+        try:
+            stamp, kind, zone, product, price = row
+        except ValueError:
+            if not row:
+                continue
+            raise HistoryError(
+                f"{path} line {rows.line_num}: {len(row)} columns, expected {len(COLUMNS)} ({','.join(COLUMNS)})"
+            ) from None
+        if stamp not in stamps:
+            stamps[stamp] = _seconds(stamp, f"{path} line {rows.line_num}")
+        if price not in costs:
+            costs[price] = _price(price, f"{path} line {rows.line_num}")
+        if not kind or not zone:
+            raise HistoryError(f"{path} line {rows.line_num}: instance type or zone is empty")
+        yield stamps[stamp], kind, zone, product, costs[price]
+
+
+def _json_rows(path: Path, text: io.TextIOBase) -> Iterator[Row]:
+    try:
+        document = json.load(text)
+    except json.JSONDecodeError as error:
+        raise HistoryError(f"{path} line {error.lineno}: not JSON ({error.msg})") from None
+    entries = document.get("SpotPriceHistory") if isinstance(document, dict) else document
+    if not isinstance(entries, list):
+        raise HistoryError(f"{path}: no price history: the key 'SpotPriceHistory' with a list is expected")
+    for number, entry in enumerate(entries, 1):
+        where = f"{path} entry {number}"
+        if not isinstance(entry, dict):
+            raise HistoryError(f"{where}: an object is expected, found {type(entry).__name__}")
+        try:
+            stamp, price = entry["Timestamp"], entry["SpotPrice"]
+            kind, zone = entry["InstanceType"], entry["AvailabilityZone"]
+            product = entry["ProductDescription"]
+        except KeyError as missing:
+            raise HistoryError(f"{where}: the key {missing} is missing") from None
+        # The command writes ISO 8601 or, in version 1, seconds since 1970.
+        at_s = int(stamp) if isinstance(stamp, int | float) else _seconds(str(stamp), where)
+        yield at_s, str(kind), str(zone), str(product), _price(str(price), where)
+
+
+def _seconds(stamp: str, where: str) -> int:
+    try:
+        moment = datetime.fromisoformat(stamp)
+    except ValueError:
+        raise HistoryError(f"{where}: {stamp!r} is no timestamp (expected 2016-02-25T10:38:07Z)") from None
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() // 1)
+
+
+def _price(text: str, where: str) -> int:
+    try:
+        price = micro_usd(text)
+    except ValueError:
+        raise HistoryError(f"{where}: the price {text!r} is not a number") from None
+    if price <= 0:
+        raise HistoryError(f"{where}: the price {text} is not positive")
+    return price

@@ -1,0 +1,137 @@
+"""What a market does with our requests: the side of a simulation that no policy decides.
+
+`PriceExchange` is the bidding era: granted at or below the bid, taken back at the first price above it.
+`PoolExchange` is today's market: a price that holds, and capacity that comes and goes (recorded per pool).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from bidbrain.accounts.books import Allocation
+from bidbrain.history.availability import Trace
+from bidbrain.history.prices import NEVER_S, Market
+from bidbrain.policy.base import Offer
+from bidbrain.risk.survival import RECENT_S
+from bidbrain.setting import Listing, Setting
+
+
+class Exchange(Protocol):
+    """The market of one simulated job."""
+
+    def offers(self, now_s: int) -> tuple[Offer, ...]:
+        """Markets with a price now."""
+        ...
+
+    def price(self, market: Market, now_s: int) -> int:
+        """Micro-dollars per machine hour."""
+        ...
+
+    def grants(self, request: Allocation, held: Sequence[Allocation], now_s: int) -> bool:
+        """Whether a request that is due now is granted; `held` are the machines that we have."""
+        ...
+
+    def taken_back(self, held: Sequence[Allocation], now_s: int) -> list[Allocation]:
+        """Which of ours are evicted now."""
+        ...
+
+    def next_eviction_s(self, held: Sequence[Allocation], now_s: int) -> int:
+        """The first instant after now at which some of ours may be evicted."""
+        ...
+
+    def next_change_s(self, now_s: int) -> int:
+        """The next change of any price or capacity."""
+        ...
+
+
+def exchange_of(setting: Setting) -> Exchange:
+    """Recorded pools where there are some, else recorded prices."""
+    return PoolExchange(setting.listings, setting.pools) if setting.pools else PriceExchange(setting)
+
+
+class PriceExchange:
+    """Prices decide."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self._steps = setting.history.steps
+        self._evictions_s: dict[tuple[Market, int, int], int] = {}
+
+    def offers(self, now_s: int) -> tuple[Offer, ...]:
+        found = []
+        for listing in self._setting.listings:
+            steps = self._steps[listing.market]
+            price, high = steps.price_at(now_s), steps.highest(now_s - RECENT_S, now_s)
+            if price is not None and high is not None:
+                what = (listing.market, price, high, listing.on_demand, listing.vcpus)
+                found.append(Offer(*what, float(listing.vcpus)))
+        return tuple(found)
+
+    def price(self, market: Market, now_s: int) -> int:
+        price = self._steps[market].price_at(now_s)
+        assert price is not None, f"{market} has no price yet"
+        return price
+
+    def grants(self, request: Allocation, held: Sequence[Allocation], now_s: int) -> bool:
+        return self.price(request.market, now_s) <= request.bid
+
+    def _eviction_s(self, allocation: Allocation) -> int:
+        key = (allocation.market, allocation.grant_s, allocation.bid)
+        if key not in self._evictions_s:
+            self._evictions_s[key] = self._steps[key[0]].eviction_s(*key[1:])
+        return self._evictions_s[key]
+
+    def taken_back(self, held: Sequence[Allocation], now_s: int) -> list[Allocation]:
+        return [allocation for allocation in held if self._eviction_s(allocation) == now_s]
+
+    def next_eviction_s(self, held: Sequence[Allocation], now_s: int) -> int:
+        return min((self._eviction_s(allocation) for allocation in held), default=NEVER_S)
+
+    def next_change_s(self, now_s: int) -> int:
+        return min(self._steps[market].next_change_s(now_s) for market in self._setting.markets)
+
+
+class PoolExchange:
+    """Capacity decides: a request is granted as a whole if the pool has room for it; the oldest are taken back first.
+
+    (Oldest first is the dear way: the youngest would often still be in their free first hour.)
+    """
+
+    def __init__(self, listings: Sequence[Listing], pools: Sequence[Trace]) -> None:
+        self._listings = {listing.market: listing for listing in listings}
+        self._pools = {pool.market: pool for pool in pools}
+
+    def offers(self, now_s: int) -> tuple[Offer, ...]:
+        return tuple(
+            Offer(
+                market, self.price(market, now_s), self.price(market, now_s), each.on_demand, each.vcpus, 1.0
+            )
+            for market, each in self._listings.items()
+        )
+
+    def price(self, market: Market, now_s: int) -> int:
+        return self._pools[market].price
+
+    def grants(self, request: Allocation, held: Sequence[Allocation], now_s: int) -> bool:
+        used = sum(allocation.vcpus for allocation in held if allocation.market == request.market)
+        return used + request.vcpus <= self._pools[request.market].count_at(now_s)
+
+    def taken_back(self, held: Sequence[Allocation], now_s: int) -> list[Allocation]:
+        gone: list[Allocation] = []
+        for market, pool in self._pools.items():
+            own = [allocation for allocation in held if allocation.market == market]
+            over = sum(allocation.vcpus for allocation in own) - pool.count_at(now_s)
+            for allocation in own:
+                if over <= 0:
+                    break
+                gone.append(allocation)
+                over -= allocation.vcpus
+        return gone
+
+    def next_eviction_s(self, held: Sequence[Allocation], now_s: int) -> int:
+        markets = {allocation.market for allocation in held}
+        return min((self._pools[market].next_change_s(now_s) for market in markets), default=NEVER_S)
+
+    def next_change_s(self, now_s: int) -> int:
+        return min(pool.next_change_s(now_s) for pool in self._pools.values())

@@ -1,0 +1,176 @@
+"""From a configuration and a history to an experiment: every choice that a user may have got wrong is checked here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bidbrain.config import DEFAULT_SCHEMES, ConfigError, SimulateConfig
+from bidbrain.history.prices import History, Market
+from bidbrain.instants import DAY_S, Interval
+from bidbrain.machines import types_at
+from bidbrain.money import micro_usd
+from bidbrain.policy.registry import OTHER_SCHEMES, find_scheme
+from bidbrain.setting import (
+    REFERENCE_VCPUS,
+    Bidding,
+    Engine,
+    Job,
+    Listing,
+    Reliable,
+    Setting,
+    reference_price,
+    reference_type,
+)
+from bidbrain.simulate.experiment import Experiment, Starts, price_margin_s
+
+MOST_SLOTS = 20
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will be run, and sentences that its user should read."""
+
+    experiment: Experiment
+    notes: tuple[str, ...]
+
+
+def make_plan(config: SimulateConfig, history: History) -> Plan:
+    """Raises ConfigError (one sentence) where the configuration does not fit the history."""
+    notes: list[str] = []
+    train, evaluate = _windows(config, history, notes)
+    markets = choose_markets(history, config.types, config.zones, config.product)
+    known = tuple(m for m in markets if history.steps[m].price_at(evaluate.start_s) is not None)
+    if not known:
+        raise ConfigError("no market is left: none has a price before the evaluation window begins")
+    if len(known) < len(markets):
+        late = ", ".join(str(m) for m in markets if m not in known)
+        notes.append(
+            f"markets whose recording begins inside the evaluation window are used from then on: {late}"
+        )
+    for hole in history.holes:
+        length = f"the recording has a hole {hole} ({hole.seconds / 3600:.0f} h)"
+        if hole.overlap(evaluate).seconds:
+            notes.append(f"{length}: no job starts in it")
+        if hole.overlap(train).seconds:
+            notes.append(f"{length}: tables leave it out")
+    setting = make_setting(config, history, markets, train, evaluate)
+    pieces = history.usable(evaluate)
+    schemes = tuple(config.schemes or DEFAULT_SCHEMES)
+    for name in schemes:
+        if name not in OTHER_SCHEMES:
+            find_scheme(name)
+    experiment = Experiment(
+        setting, schemes, tuple(config.job_hours), pieces, Starts(config.starts, config.seed)
+    )
+    for hours in config.job_hours:
+        try:
+            experiment.starts_of(hours)
+        except ValueError as error:
+            raise ConfigError(f"jobs of {hours:g} h: {error} ({price_margin_s(hours) / 3600:g} h)") from None
+    return Plan(experiment, tuple(notes))
+
+
+def make_setting(
+    config: SimulateConfig, history: History, markets: Sequence[Market], train: Interval, evaluate: Interval
+) -> Setting:
+    """The setting of a configuration: prices of the time, the job, its engine, how to bid."""
+    overrides = {name: micro_usd(price) for name, price in config.on_demand.items()}
+    names = sorted({market.instance_type for market in markets})
+    types = types_at(names, evaluate.start_s, overrides, config.vcpus)
+    listings = tuple(Listing(market, *types[market.instance_type]) for market in markets)
+    reference_name = config.reliable_type or reference_type(types)
+    price, vcpus = types_at([reference_name], evaluate.start_s, overrides, config.vcpus)[reference_name]
+    each = vcpus if config.reliable_type else REFERENCE_VCPUS
+    base_name = reference_type(types)
+    engine = Engine(config.boot_s, config.lambda_s, config.sigma_s)
+    job = Job(config.job_vcpus, config.job_hours[0], config.cap, config.phi, config.deadline, engine)
+    bidding = Bidding(
+        min_delta=micro_usd(config.min_delta),
+        grant_delay_s=config.grant_delay_s,
+        slot_vcpus=config.slot_vcpus,
+    )
+    try:
+        bidding.first_delta  # noqa: B018 - says so if no delta is left
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    if config.slot_vcpus is not None and config.slot_vcpus * MOST_SLOTS < job.cap_vcpus:
+        raise ConfigError(
+            f"slot_vcpus {config.slot_vcpus} is too small: a cap of {job.cap_vcpus} vCPUs is at most {MOST_SLOTS} slots"
+        )
+    return Setting(
+        job,
+        listings,
+        history.select(markets),
+        train,
+        Reliable(reference_name, config.reliable * each, price, vcpus),
+        reference_price(*types[base_name]),
+        bidding,
+        config.rules or "hourly_2016",
+    )
+
+
+def choose_markets(
+    history: History, types: Sequence[str], zones: Sequence[str], product: str
+) -> tuple[Market, ...]:
+    """Markets of these types (none: all) in these zones (us-east-1a, or its letter; none: all), sorted.
+
+    `product` is a prefix; the shortest that fits is taken where a zone has several. Raises ConfigError.
+    """
+    there_types = sorted({market.instance_type for market in history.markets})
+    there_zones = sorted({market.zone for market in history.markets})
+    for name in types:
+        if name not in there_types:
+            raise ConfigError(f"unknown type {name!r}: the history has {', '.join(there_types)}")
+    chosen_zones = set()
+    for zone in zones:
+        fitting = [each for each in there_zones if each == zone or (len(zone) == 1 and each.endswith(zone))]
+        if not fitting:
+            raise ConfigError(f"unknown zone {zone!r}: the history has {', '.join(there_zones)}")
+        chosen_zones.update(fitting)
+    found: dict[tuple[str, str], Market] = {}
+    for market in sorted(history.markets, key=lambda m: (m.instance_type, m.zone, len(m.product), m.product)):
+        right = (not types or market.instance_type in types) and (not zones or market.zone in chosen_zones)
+        if right and market.product.startswith(product):
+            found.setdefault((market.instance_type, market.zone), market)
+    if not found:
+        products = sorted({market.product for market in history.markets})
+        raise ConfigError(
+            f"no market is left: types {', '.join(types) or 'all'}, zones {', '.join(zones) or 'all'},"
+            f" product {product} (the history has the products {', '.join(products)})"
+        )
+    return tuple(sorted(found.values()))
+
+
+def _windows(config: SimulateConfig, history: History, notes: list[str]) -> tuple[Interval, Interval]:
+    train = _window("train", config.train, history, notes)
+    evaluate = _window("evaluate", config.evaluate, history, notes)
+    if train.overlap(evaluate).seconds and not config.allow_overlap:
+        raise ConfigError(
+            f"train and evaluate overlap ({train.overlap(evaluate)}): results would know their own future"
+            " (--allow-overlap to do it all the same)"
+        )
+    return train, evaluate
+
+
+def _window(name: str, text: str | None, history: History, notes: list[str]) -> Interval:
+    """A window cut to the recording; refused if more than a day of it lies outside, or most of it in a hole."""
+    if text is None:
+        raise ConfigError(f"{name} is missing: an interval FROM/TO (the history covers {history.window})")
+    try:
+        window = Interval.parse(text)
+    except ValueError as error:
+        raise ConfigError(f"{name}: {error}") from None
+    inside = window.overlap(history.window)
+    outside_s = max(history.start_s - window.start_s, window.end_s - history.end_s)
+    if not inside.seconds or outside_s > DAY_S:
+        raise ConfigError(
+            f"{name} {window} lies outside of the history by more than a day (it covers {history.window})"
+        )
+    if outside_s > 0:
+        notes.append(f"{name} is cut to the history: {inside}")
+    usable_s = sum(piece.seconds for piece in history.usable(inside))
+    if 2 * usable_s < inside.seconds:
+        holes = ", ".join(str(hole) for hole in history.holes)
+        raise ConfigError(f"{name} {window} lies mostly in a hole of the recording ({holes})")
+    return inside

@@ -1,0 +1,78 @@
+"""From a configuration and availability traces to an experiment on today's market."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from bidbrain.config import POOL_SCHEMES, ConfigError, SimulateConfig
+from bidbrain.history.availability import Trace
+from bidbrain.history.prices import History, Steps
+from bidbrain.instants import Interval
+from bidbrain.money import HOUR_S, MICRO_USD
+from bidbrain.policy.registry import POOLS, SCHEMES, find_scheme
+from bidbrain.setting import REFERENCE_VCPUS, Engine, Job, Listing, Reliable, Setting
+from bidbrain.simulate.experiment import Experiment, Starts
+from bidbrain.simulate.plan import Plan
+
+NODE_ON_DEMAND = MICRO_USD  # a node's on-demand price is the unit: 1 $/h
+BOOT_S = 180
+POOL_MARGIN = 18  # starts leave 18 x the job's hours: long outages are part of the recording
+
+
+def make_pool_plan(config: SimulateConfig, traces: Sequence[Trace]) -> Plan:
+    """Raises ConfigError (one sentence) where the configuration does not fit the traces."""
+    notes: list[str] = []
+    names = [trace.market.zone for trace in traces]
+    if len(set(names)) != len(names):
+        raise ConfigError(f"two availability traces have one name: {', '.join(names)}")
+    ticks = sorted({trace.tick_s for trace in traces})
+    if len(ticks) > 1:
+        raise ConfigError(
+            f"availability traces have different ticks: {', '.join(f'{tick} s' for tick in ticks)}"
+        )
+    price = round(config.spot_share * NODE_ON_DEMAND)
+    if price <= 0:
+        raise ConfigError(f"spot_share {config.spot_share} is nothing")
+    pools = tuple(replace(trace, price=price) for trace in traces)
+    end_s = min(pool.end_s for pool in pools)
+    if len({pool.end_s for pool in pools}) > 1:
+        notes.append(f"traces of different lengths: the shortest, {end_s / HOUR_S:.1f} h, is used")
+    schemes = tuple(config.schemes or POOL_SCHEMES)
+    for name in schemes:
+        if name not in POOLS and (name in SCHEMES and name != "on_demand"):
+            known = ", ".join(("on_demand", *POOLS))
+            raise ConfigError(f"the scheme {name} bids on prices; for availability traces there are {known}")
+        find_scheme(name)
+    setting = _setting(config, pools, end_s)
+
+    def margin_s(hours: float) -> int:
+        return min(math.ceil(POOL_MARGIN * hours * HOUR_S), end_s // 2)
+
+    starts = Starts(config.starts, config.seed, grid_s=ticks[0], spread=True)
+    experiment = Experiment(
+        setting, schemes, tuple(config.job_hours), (Interval(0, end_s),), starts, margin_s
+    )
+    return Plan(experiment, tuple(notes))
+
+
+def _setting(config: SimulateConfig, pools: tuple[Trace, ...], end_s: int) -> Setting:
+    """Nodes stand for vCPUs: a node is one, and its on-demand price the unit of money."""
+    boot_s = config.boot_s if "boot_s" in config.model_fields_set else BOOT_S
+    engine = Engine(boot_s, config.lambda_s, config.sigma_s)
+    job = Job(config.nodes, config.job_hours[0], 1.0, config.phi, config.deadline or 1.5, engine)
+    steps = {pool.market: Steps(np.array([0]), np.array([pool.price])) for pool in pools}
+    listings = tuple(Listing(pool.market, NODE_ON_DEMAND, 1) for pool in pools)
+    return Setting(
+        job,
+        listings,
+        History(steps, end_s),
+        Interval(0, end_s),
+        Reliable("node", 0, NODE_ON_DEMAND, 1),
+        REFERENCE_VCPUS * NODE_ON_DEMAND,
+        rules=config.rules or "per_second_paid",
+        pools=pools,
+    )

@@ -1,0 +1,197 @@
+"""Which version of the weights each forward and backward uses (thesis 5.3.3), and what keeping them costs.
+
+A version is named by the number of minibatches whose updates are in it. A stage updates after each round: one
+minibatch per replica, gradients averaged (GPipe: after each group, summed; double-buffered: after each group,
+averaged). The pipeline empties at the end of an epoch; from then on every worker has all updates so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from pipeline.schedule.actions import Kind, Policy, Schedule
+from pipeline.schedule.check import round_of
+
+
+class Versions(Enum):
+    """How forward and backward find their weights.
+
+    STASHING: a forward uses the newest version at its worker, the backward the same one. VERTICAL_SYNC: the
+    version that the minibatch saw at the input stage, at every stage. NONE: forward and backward each use the
+    newest. DOUBLE_BUFFERED: two versions in all; weights change once per group of minibatches, a group runs
+    on the weights from before the group ahead of it.
+    """
+
+    STASHING = "stashing"
+    VERTICAL_SYNC = "vertical-sync"
+    NONE = "none"
+    DOUBLE_BUFFERED = "double-buffered"
+
+
+class VersionsError(ValueError):
+    """A combination of schedule and versions that cannot be; the message is one sentence."""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """uses: per worker, the version of each of its actions. peak: per worker, the most versions that it has
+    to keep at once, the newest included. group: minibatches per update (double-buffered), else None."""
+
+    schedule: Schedule
+    mode: Versions
+    uses: tuple[tuple[int, ...], ...]
+    peak: tuple[int, ...]
+    group: int | None
+
+    def __str__(self) -> str:
+        """As a schedule's text, each action with @version."""
+        head, *lines = str(self.schedule).splitlines()
+        out = [f"{head} versions={self.mode.value}"]
+        for line, versions in zip(lines, self.uses, strict=True):
+            name, _, actions = line.partition(":")
+            marked = " ".join(f"{a}@{v}" for a, v in zip(actions.split(), versions, strict=True))
+            out.append(f"{name}: {marked}")
+        return "\n".join(out) + "\n"
+
+    def peak_bytes(
+        self, worker: int, parameter_bytes: float, activation_bytes: float, optimizer_factor: float = 1.0
+    ) -> float:
+        """The most bytes a worker needs: kept versions, activations in flight, gradients, optimizer state."""
+        in_flight = held = 0
+        for action in self.schedule.workers[worker]:
+            held += 1 if action.kind is Kind.FORWARD else -1
+            in_flight = max(in_flight, held)
+        return (
+            self.peak[worker] * parameter_bytes
+            + in_flight * activation_bytes
+            + (1 + optimizer_factor) * parameter_bytes
+        )
+
+
+def update_members(schedule: Schedule, stage: int, minibatch: int, group: int | None = None) -> list[int]:
+    """The minibatches that go into the same update of a stage as this one, ascending.
+
+    group: of double-buffered weights; None: the schedule's own rounds (groups for GPipe).
+    """
+    if group is None and schedule.policy is not Policy.GPIPE:
+        return round_of(schedule, stage, minibatch)
+    size = group or schedule.group
+    base, end = _epoch(schedule, minibatch)
+    low = base + (minibatch - 1 - base) // size * size + 1
+    return list(range(low, min(low + size, end + 1)))
+
+
+def trace(schedule: Schedule, mode: Versions, *, group: int | None = None) -> Trace:
+    """The versions that a schedule's actions use.
+
+    group: minibatches per update for DOUBLE_BUFFERED, by default as many as are in flight. Raises
+    VersionsError if it is smaller than that.
+    """
+    most = schedule.in_flight[0] * schedule.replicas[0]
+    if mode is Versions.DOUBLE_BUFFERED:
+        group = most if group is None else group
+        if group < most:
+            raise VersionsError(
+                f"double-buffered weights need groups no smaller than the {most} minibatches in flight, "
+                f"found {group}"
+            )
+    elif group is not None:
+        raise VersionsError(f"groups are for double-buffered weights, not for {mode.value}")
+    entry = {
+        action.minibatch: version
+        for worker in range(schedule.replicas[0])
+        for action, version in zip(schedule.workers[worker], _newest(schedule, worker)[0], strict=True)
+        if action.kind is Kind.FORWARD
+    }
+    uses, peaks = [], []
+    for worker in range(len(schedule.workers)):
+        versions, newest = _worker(schedule, worker, mode, group, entry)
+        uses.append(tuple(versions))
+        peaks.append(_peak(schedule, worker, versions, newest))
+    return Trace(schedule, mode, tuple(uses), tuple(peaks), group)
+
+
+def _epoch(schedule: Schedule, minibatch: int) -> tuple[int, int]:
+    """(last minibatch before the epoch, last of the epoch)."""
+    return schedule.epoch_begin(minibatch), schedule.drains[schedule.epoch_of(minibatch)]
+
+
+def _newest(schedule: Schedule, worker: int) -> tuple[list[int], list[int]]:
+    """The newest version at a worker when each action starts, and after it ended."""
+    stage = schedule.stage_of(worker)
+    current = 0
+    before, after = [], []
+    for action in schedule.workers[worker]:
+        base, _ = _epoch(schedule, action.minibatch)
+        current = max(current, base)
+        if schedule.policy is Policy.GPIPE:
+            current = max(current, update_members(schedule, stage, action.minibatch)[0] - 1)
+        before.append(current)
+        if action.kind is Kind.BACKWARD:
+            members = update_members(schedule, stage, action.minibatch)
+            mine = [b for b in members if schedule.worker(stage, b) == worker]
+            if action.minibatch == mine[-1]:
+                current = members[-1]
+        after.append(current)
+    return before, after
+
+
+def _worker(
+    schedule: Schedule, worker: int, mode: Versions, group: int | None, entry: dict[int, int]
+) -> tuple[list[int], list[int]]:
+    """The version of each action at a worker, and the newest there after it."""
+    stage = schedule.stage_of(worker)
+    before, after = _newest(schedule, worker)
+    forward: dict[int, int] = {}
+    versions = []
+    for index, action in enumerate(schedule.workers[worker]):
+        b = action.minibatch
+        if mode is Versions.DOUBLE_BUFFERED:
+            assert group is not None
+            versions.append(_double_buffered(schedule, b, group))
+            if action.kind is Kind.BACKWARD:
+                members = update_members(schedule, stage, b, group)
+                after[index] = members[-1] if b == members[-1] else members[0] - 1
+            else:
+                after[index] = versions[-1]
+        elif mode is Versions.VERTICAL_SYNC:
+            versions.append(_not_newer(schedule, stage, entry[b]))
+        elif mode is Versions.STASHING and action.kind is Kind.BACKWARD:
+            versions.append(forward[b])
+        else:
+            versions.append(before[index])
+        if action.kind is Kind.FORWARD:
+            forward[b] = versions[-1]
+    return versions, after
+
+
+def _double_buffered(schedule: Schedule, minibatch: int, group: int) -> int:
+    """Group g of an epoch runs on the weights after group g - 2: W(g+1) = W(g) - nu grad f(W(g-1))."""
+    base, _ = _epoch(schedule, minibatch)
+    index = (minibatch - 1 - base) // group
+    return base + max(index - 1, 0) * group
+
+
+def _not_newer(schedule: Schedule, stage: int, version: int) -> int:
+    """The newest version of a stage that holds no minibatch after `version`."""
+    if version == 0 or version in schedule.drains:
+        return version
+    members = update_members(schedule, stage, version)
+    return version if members[-1] == version else members[0] - 1
+
+
+def _peak(schedule: Schedule, worker: int, versions: Sequence[int], newest: Sequence[int]) -> int:
+    """The most versions that exist at a worker and are still needed, the newest included."""
+    actions = schedule.workers[worker]
+    last_use = {version: index for index, version in enumerate(versions)}
+    peak, current = 1, 0
+    for index in range(len(actions)):
+        # Up to an action's end its own version and the newest so far are there.
+        kept = {v for v, last in last_use.items() if v <= current and last >= index}
+        peak = max(peak, len(kept | {current}))
+        current = max(current, newest[index])
+        kept = {v for v, last in last_use.items() if v <= current and last > index}
+        peak = max(peak, len(kept | {current}))
+    return peak

@@ -1,0 +1,67 @@
+"""`proteus size`: how many GPUs, how many parameter servers, which minibatch, with the reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from pipeline.sizing.config import SizingConfig
+
+
+def mount(app: typer.Typer) -> None:
+    """Add `proteus size`."""
+    app.command()(size)
+
+
+def size(
+    config: Annotated[Path, typer.Argument(help="YAML file with any of: gpus, servers, minibatch.")],
+    out: Annotated[Path | None, typer.Option(help="Also write the answers as JSON.")] = None,
+) -> None:
+    """Answer how many GPUs a speedup takes, how many parameter servers, and which minibatch is fastest."""
+    import json
+    import os
+
+    from pipeline.sizing.rules import SizingError
+
+    asked = load(config)
+    answers = {}
+    try:
+        for key, unit in (("gpus", "GPUs"), ("servers", "parameter servers"), ("minibatch", "per minibatch")):
+            question = getattr(asked, key)
+            if question is not None:
+                answer = question.answer()
+                answers[key] = {"answer": answer.count, "reason": answer.reason}
+                print(f"{asked.name}: {answer.count} {unit}: {answer.reason}")
+    except (SizingError, ValueError) as error:
+        raise typer.BadParameter(f"{config}: {error}") from None
+    if out is not None:
+        part = out.with_name(out.name + ".part")
+        try:
+            part.write_text(json.dumps({"name": asked.name, **answers}, indent=1) + "\n")
+            os.replace(part, out)
+        except OSError as error:
+            raise typer.BadParameter(f"{out} cannot be written: {error.strerror}") from None
+
+
+def load(path: Path) -> SizingConfig:
+    """Read and check a config file. Raises typer.BadParameter with one sentence."""
+    import yaml
+    from pydantic import ValidationError
+
+    from pipeline.sizing.config import SizingConfig
+
+    try:
+        raw = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise typer.BadParameter(f"{path} cannot be read: {error.strerror}") from None
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        raise typer.BadParameter(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+    try:
+        return SizingConfig.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise typer.BadParameter(f"{path}: {where}: {first['msg'].removeprefix('Value error, ')}") from None

@@ -1,0 +1,199 @@
+"""NARX: a speed from past speeds and from the CPU and memory that drive it (Chen et al., equation 4).
+
+    v^k = F(v^{k-1}, v^{k-2}, c^k, c^{k-1}, m^k, m^{k-1})
+
+F is one hidden layer of two tanh units: 6 x 2 + 2 + 2 + 1 = 17 weights, one net per worker. Everything is in
+logarithms, where speed = CPU share x memory's effect is a sum, and the net gives the change from v^{k-1}: what it
+has not learned leaves the last speed as it is. Training is Levenberg-Marquardt, held to the weights it starts
+from: hours of one regime must not wear away what is known of others. It takes a few milliseconds, which a
+`Trainer` spends here and now or in the background.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from straggler.speed.predictors import FREE, Ema, Resources, check_speed
+
+Floats = npt.NDArray[np.float64]
+
+INPUTS, HIDDEN = 6, 2
+WEIGHTS = INPUTS * HIDDEN + 2 * HIDDEN + 1
+LEAST_SHARE = 0.01  # of CPU or memory, before the logarithm
+MOST_CHANGE = float(np.log(10))
+
+
+# Logarithms are divided by this before they enter the net (a speed or share that is a third more or less).
+SCALE = 0.3
+# How strongly training holds on to a net that it starts from, against the mean square error; and to no net.
+HOLD, HOLD_NOTHING = 0.03, 1e-6
+
+
+@dataclass(frozen=True)
+class Net:
+    """`weights` (17,): input to hidden, hidden biases, hidden to output, output bias."""
+
+    weights: Floats
+
+    def __call__(self, inputs: Floats) -> Floats:
+        """log v^k - log v^{k-1}, (N,), for scaled inputs (N, 6); see `as_inputs`."""
+        hidden, outer = _hidden(self.weights, inputs)
+        return (hidden @ outer + self.weights[-1]) * SCALE
+
+
+# Trained on `traces` of each kind, seeds 10^6 and 10^6 + 1, 12 starts: what CPU and memory do in general.
+# fmt: off
+GENERAL = Net(np.array([
+    -0.031, 0.0472, 0.0397, -0.0049, 0.1913, 0.2026, 0.3686, -0.6373, -0.058, -0.06, 0.3365, 0.004,
+    -1.0727, -1.2283, 2.8964, -2.6826, 0.0985,
+]))
+# fmt: on
+
+
+def as_inputs(usual: float, v1: Floats, v2: Floats, c: Floats, c1: Floats, m: Floats, m1: Floats) -> Floats:
+    """The net's inputs (N, 6) from logarithms (N,); `usual`: the worker's mean log speed."""
+    return np.column_stack([v1 - usual, v2 - v1, c, c - c1, m, m - m1]) / SCALE
+
+
+def fresh_weights(seed: int, starts: int = 4) -> Floats:
+    """Small random weights to start from, (starts, 17): some of them end in poor local minima."""
+    return np.random.default_rng(seed).normal(0, 0.3, (starts, WEIGHTS))
+
+
+def train(starts: Floats, inputs: Floats, changes: Floats, hold: float = HOLD, most_steps: int = 60) -> Net:
+    """Fit scaled inputs (N, 6) to changes of log speed (N,), from each of `starts` (k, 17); the best net.
+
+    Stops when the loss (mean square) fell by less than 0.0001 of itself in each of 4 steps (after 4.3).
+    """
+    fits = [_descend(start, inputs, changes / SCALE, hold, most_steps) for start in starts]
+    return Net(min(fits, key=lambda fit: fit[0])[1])
+
+
+def _descend(start: Floats, x: Floats, y: Floats, hold: float, most_steps: int) -> tuple[float, Floats]:
+    """Levenberg-Marquardt on mean square + hold |w - start|^2: (loss, weights)."""
+    weights, damping, small = start, 1e-2, 0
+    jacobian, residual, loss = _linearised(weights, start, x, y, hold)
+    for _ in range(most_steps):
+        curvature, slope = jacobian.T @ jacobian, jacobian.T @ residual
+        step = np.linalg.solve(curvature + damping * np.diag(np.diag(curvature) + 1e-9), slope)
+        candidate = weights - step
+        new_jacobian, new_residual, new_loss = _linearised(candidate, start, x, y, hold)
+        if new_loss < loss:
+            small = small + 1 if loss - new_loss < 1e-4 * loss else 0
+            weights, jacobian, residual, loss = candidate, new_jacobian, new_residual, new_loss
+            damping = max(damping / 3, 1e-9)
+        else:
+            damping *= 4
+        if small >= 4 or damping > 1e9:
+            break
+    return loss, weights
+
+
+def _linearised(
+    weights: Floats, start: Floats, x: Floats, y: Floats, hold: float
+) -> tuple[Floats, Floats, float]:
+    """Jacobian and residuals of errors and of the hold on the start, and the loss."""
+    hidden, outer = _hidden(weights, x)
+    inner = (1 - hidden**2) * outer
+    wide = (x[:, :, None] * inner[:, None, :]).reshape(len(x), -1)
+    errors = hidden @ outer + weights[-1] - y
+    share, pull = len(x) ** -0.5, hold**0.5
+    jacobian = np.vstack(
+        [np.column_stack([wide, inner, hidden, np.ones(len(x))]) * share, np.eye(WEIGHTS) * pull]
+    )
+    residual = np.concatenate([errors * share, (weights - start) * pull])
+    return jacobian, residual, float(residual @ residual)
+
+
+def _hidden(weights: Floats, x: Floats) -> tuple[Floats, Floats]:
+    first = weights[: INPUTS * HIDDEN].reshape(INPUTS, HIDDEN)
+    biases = weights[INPUTS * HIDDEN : INPUTS * HIDDEN + HIDDEN]
+    return np.tanh(x @ first + biases), weights[-HIDDEN - 1 : -1]
+
+
+class Trainer(Protocol):
+    """Where nets are trained."""
+
+    def submit(self, starts: Floats, inputs: Floats, changes: Floats, hold: float) -> Future[Net]:
+        """Train on a copy of these; the result comes some time."""
+
+
+class Inline:
+    """Trains at once: for simulations, where results must not depend on the machine."""
+
+    def submit(self, starts: Floats, inputs: Floats, changes: Floats, hold: float) -> Future[Net]:
+        """See `Trainer`."""
+        future: Future[Net] = Future()
+        future.set_result(train(starts, inputs, changes, hold))
+        return future
+
+
+class Narx:
+    """The predictor: a `pretrained` net (None: an EMA) for the first `warm_up` iterations, then its own.
+
+    Retrained every `retrain` iterations on the last `window`, from the weights it has.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer | None = None,
+        seed: int = 0,
+        *,
+        warm_up: int = 500,
+        window: int = 1000,
+        retrain: int = 100,
+        pretrained: Net | None = GENERAL,
+    ) -> None:
+        self._trainer = trainer or Inline()
+        self._warm_up = warm_up
+        self._retrain = retrain
+        self._rows: deque[tuple[float, float, float]] = deque(maxlen=window + 2)  # log v, c, m
+        self._ema = Ema()
+        self._seen = 0
+        self._usual = 0.0  # mean log speed, of about the window
+        self._pending: Future[Net] | None = None
+        self._starts = pretrained.weights[None] if pretrained else fresh_weights(seed)
+        self.net: Net | None = pretrained
+
+    def observe(self, speed: float, resources: Resources = FREE) -> None:
+        """See `SpeedPredictor`."""
+        self._ema.observe(check_speed(speed))
+        self._rows.append((float(np.log(speed)), _log(resources.cpu), _log(resources.memory)))
+        self._seen += 1
+        self._usual += (self._rows[-1][0] - self._usual) / min(self._seen, len(self._rows))
+        self._collect()
+        due = self._seen >= self._warm_up and (self._seen - self._warm_up) % self._retrain == 0
+        if due and self._pending is None:
+            self._pending = self._trainer.submit(
+                self._starts, *self._examples(), HOLD_NOTHING if self.net is None else HOLD
+            )
+
+    def predict(self, resources: Resources = FREE) -> float:
+        """See `SpeedPredictor`; within a factor of ten of the last speed."""
+        self._collect()
+        if self.net is None or len(self._rows) < 2:
+            return self._ema.predict()
+        (v2, _, _), (v1, c1, m1) = self._rows[-2], self._rows[-1]
+        known = np.array([v1, v2, _log(resources.cpu), c1, _log(resources.memory), m1])[:, None]
+        change = float(self.net(as_inputs(self._usual, *known))[0])
+        return float(np.exp(v1 + np.clip(change, -MOST_CHANGE, MOST_CHANGE)))
+
+    def _collect(self) -> None:
+        if self._pending is not None and self._pending.done():
+            self.net = self._pending.result()
+            self._starts, self._pending = self.net.weights[None], None
+
+    def _examples(self) -> tuple[Floats, Floats]:
+        rows = np.array(self._rows)
+        v, c, m = rows[:, 0], rows[:, 1], rows[:, 2]
+        return as_inputs(self._usual, v[1:-1], v[:-2], c[2:], c[1:-1], m[2:], m[1:-1]), np.diff(v)[1:]
+
+
+def _log(share: float) -> float:
+    return float(np.log(max(share, LEAST_SHARE)))

@@ -1,0 +1,507 @@
+"""Checkpoints: what is written comes back, what is not whole is never taken, what is old goes."""
+
+import errno
+import random
+import subprocess
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+from safetensors import safe_open
+
+from agileml.checkpoints.checkpoint import (
+    Check,
+    CheckpointError,
+    CheckpointStore,
+    Condition,
+    DamagedError,
+    Identity,
+    Manifest,
+    NotThereError,
+    StoreError,
+    check_identity,
+    check_unused,
+    find,
+    last_epoch,
+    newest,
+    prune,
+    read_part,
+    survey,
+    verify,
+    write_manifest,
+    write_part,
+)
+from agileml.checkpoints.format import DTYPES, decode, encode
+from agileml.checkpoints.opening import open_store
+from agileml.checkpoints.store import Bytes, FolderStore
+from agileml.config.job import from_values
+from agileml.core.protocol.messages import Cut, Progress
+from agileml.core.protocol.view import CutId
+from tests.agileml.checkpoints.rig import (
+    CONFIG,
+    IDENTITY,
+    TABLES,
+    MemoryStore,
+    cut_of,
+    newest_read,
+    same,
+    write,
+    write_on,
+)
+
+FEW = settings(deadline=None, derandomize=True, max_examples=60)
+NAME = CutId(7, 3)
+
+arrays = st.sampled_from(sorted(DTYPES.values())).flatmap(
+    lambda dtype: npst.arrays(dtype, npst.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=5))
+)
+progresses = st.builds(
+    Progress,
+    clock=st.integers(0, 2**40),
+    loss=st.floats(),
+    examples=st.integers(0, 2**40),
+    at_s=st.floats(allow_nan=False, allow_infinity=False),
+)
+pending = st.lists(
+    st.tuples(st.integers(0, 2**40), st.lists(st.integers(0, 2**200), max_size=3).map(tuple)), max_size=3
+)
+
+
+@st.composite
+def cuts(draw: st.DrawFn) -> Cut:
+    blocks = draw(st.lists(arrays, max_size=4))
+    slots = draw(st.integers(0, 2))
+    state = tuple(tuple(np.copy(block) for block in blocks) for _ in range(slots))
+    return Cut(
+        NAME.clock,
+        tuple(blocks),
+        state,
+        tuple(draw(pending)),
+        tuple(draw(st.lists(progresses, max_size=3))),
+    )
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CheckpointStore:
+    return open_store(str(tmp_path / "checkpoints"))
+
+
+def names(store: CheckpointStore) -> list[CutId]:
+    return [one.name for one in survey(store, Check.SIZES)]
+
+
+# -- what is written comes back -----------------------------------------------------------------------------
+
+
+@FEW
+@given(cuts(), st.integers(0, 500))
+def test_a_part_comes_back_as_it_was(cut: Cut, partition: int) -> None:
+    encoded = encode(NAME, partition, cut)
+    content = b"".join(encoded.chunks())
+    assert len(content) == encoded.size_bytes
+    assert same(decode(np.frombuffer(content, np.uint8), NAME, partition), cut)
+
+
+def test_arrays_that_lie_oddly_in_memory_come_back_by_value() -> None:
+    whole = np.arange(24, dtype=np.float32).reshape(4, 6)
+    cut = Cut(NAME.clock, (whole.T, whole[::2, 1:4], whole.astype(">f4")), ())
+    found = decode(np.frombuffer(b"".join(encode(NAME, 0, cut).chunks()), np.uint8), NAME, 0)
+    for block, expected in zip(found.blocks, cut.blocks, strict=True):
+        assert np.array_equal(block, expected) and block.dtype == np.float32 and block.flags.c_contiguous
+
+
+def test_a_checkpoint_is_read_back_whole(store: CheckpointStore) -> None:
+    manifest = write(store, NAME, partitions=3)
+    found = newest(store, pytest.fail, Check.CHECKSUMS)
+    assert found == manifest and found.identity == IDENTITY and newest_read(store) == NAME
+    verify(store, manifest)
+    assert [
+        path.name for path in (Path(store.where) / "clock-7-3").iterdir() if path.name.startswith(".")
+    ] == []
+
+
+def test_any_reader_of_safetensors_opens_a_part(store: CheckpointStore) -> None:
+    write(store, NAME)
+    cut = cut_of(NAME, 1)
+    with safe_open(Path(store.where) / "clock-7-3" / "part-1.safetensors", framework="numpy") as file:
+        assert sorted(file.keys()) == ["block.0", "block.1", "slot.0.0", "slot.0.1"]
+        assert np.array_equal(file.get_tensor("slot.0.1"), cut.state[0][1])
+        assert np.array_equal(file.get_tensor("block.0"), cut.blocks[0])
+
+
+def test_what_is_read_is_aligned_and_may_be_changed(store: CheckpointStore) -> None:
+    manifest = write(store, NAME)
+    cut = read_part(store, manifest, 0)
+    for array in (*cut.blocks, *cut.state[0]):
+        assert array.flags.aligned and array.flags.writeable and array.flags.c_contiguous
+
+
+# -- which one a resume takes -------------------------------------------------------------------------------
+
+
+def test_nothing_there_is_no_checkpoint(store: CheckpointStore) -> None:
+    assert newest(store, pytest.fail) is None and survey(store, Check.CHECKSUMS) == []
+    assert not Path(store.where).exists()
+
+
+def test_the_newest_has_the_latest_epoch_then_clock(store: CheckpointStore) -> None:
+    order = [CutId(2, 1), CutId(10, 1), CutId(9, 5), CutId(10, 5), CutId(7, 10)]
+    for name in order:
+        write(store, name)
+        assert newest_read(store) == name and last_epoch(store) == name.epoch
+    assert names(store) == order
+
+
+def test_a_checkpoint_without_manifest_does_not_exist(store: CheckpointStore) -> None:
+    write(store, CutId(1, 1))
+    write_part(store, CutId(2, 1), 0, cut_of(CutId(2, 1), 0))
+    told: list[str] = []
+    found = newest(store, told.append)
+    assert found is not None and found.name == CutId(1, 1)
+    assert told == [f"{store.where}/clock-2-1 is unfinished: it has no manifest.json"]
+
+
+def test_no_manifest_is_written_before_all_parts_are_there(store: CheckpointStore) -> None:
+    parts = tuple(write_part(store, NAME, p, cut_of(NAME, p)) for p in range(3))
+    store.delete("clock-7-3/part-1.safetensors")
+    with pytest.raises(
+        CheckpointError, match=r"no manifest was written: .*clock-7-3/part-1\.safetensors is missing"
+    ):
+        write_manifest(store, Manifest(NAME, 0.0, IDENTITY, parts))
+    assert newest(store, lambda _: None) is None
+
+
+def damaged(store: CheckpointStore, check: Check) -> str:
+    """The one sentence about NAME; clock 1 must be taken in its place."""
+    told: list[str] = []
+    found = newest(store, told.append, check)
+    assert found is not None and found.name == CutId(1, 1)
+    [sentence] = told
+    [one] = [one for one in survey(store, check) if one.name == NAME]
+    assert one.condition is Condition.DAMAGED and one.problem == sentence
+    return sentence
+
+
+def test_a_missing_a_short_and_a_long_part_are_damage(store: CheckpointStore) -> None:
+    write(store, CutId(1, 1))
+    manifest = write(store, NAME)
+    part = Path(store.where) / manifest.file(1)
+    content = part.read_bytes()
+    part.write_bytes(content[:-1])
+    assert damaged(store, Check.SIZES) == (
+        f"{part} is damaged: it has {len(content) - 1} bytes, {len(content)} were written"
+    )
+    with pytest.raises(DamagedError, match=f"{len(content) - 1} bytes, {len(content)} were written"):
+        read_part(store, manifest, 1)
+    part.write_bytes(content + b"x")
+    assert "were written" in damaged(store, Check.SIZES)
+    with pytest.raises(DamagedError, match=f"it has more than the {len(content)} bytes"):
+        verify(store, manifest)
+    part.unlink()
+    assert damaged(store, Check.SIZES) == f"{part} is missing"
+    with pytest.raises(NotThereError, match="is not there"):
+        read_part(store, manifest, 1)
+
+
+@FEW
+@given(st.data())
+def test_a_flipped_bit_anywhere_is_found(data: st.DataObject) -> None:
+    store = MemoryStore()
+    write(store, CutId(1, 1), elements=40)
+    manifest = write(store, NAME, elements=40)
+    file = data.draw(st.sampled_from(["manifest.json", "part-0.safetensors", "part-1.safetensors"]))
+    path = f"clock-7-3/{file}"
+    content = bytearray(store.files[path])
+    content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    store.files[path] = bytes(content)
+    told: list[str] = []
+    found = newest(store, told.append, Check.CHECKSUMS)
+    if found == manifest:  # a blank became another blank
+        assert file == "manifest.json" and newest_read(store, elements=40) == NAME
+    else:
+        assert found is not None and found.name == CutId(1, 1)
+        assert len(told) == 1 and path in told[0] and "\n" not in told[0]
+
+
+@FEW
+@given(st.binary(max_size=300) | st.sampled_from([b"{}", b"[]", b"null", b"{" * 5000, b'{"format": 1}']))
+def test_what_is_no_manifest_is_damage(content: bytes) -> None:
+    store = MemoryStore()
+    write(store, CutId(1, 1), elements=40)
+    write(store, NAME, elements=40)
+    store.files["clock-7-3/manifest.json"] = content
+    assert "manifest.json is damaged: it is no manifest" in damaged(store, Check.SIZES)
+
+
+def test_a_manifest_in_the_wrong_folder_or_of_another_format_is_told(store: CheckpointStore) -> None:
+    write(store, CutId(1, 1))
+    manifest = write(store, NAME)
+    path = Path(store.where) / "clock-7-3" / "manifest.json"
+    path.write_text(replace(manifest, name=CutId(8, 3)).to_text())
+    assert damaged(store, Check.SIZES).endswith("manifest.json is damaged: it is that of clock-8-3")
+    path.write_text(manifest.to_text().replace('"format": 1', '"format": 2'))
+    assert damaged(store, Check.SIZES).endswith("it has format 2, this version of proteus reads format 1")
+    path.write_text(replace(manifest, parts=manifest.parts[::-1]).to_text())
+    assert damaged(store, Check.SIZES).endswith("it does not list the 2 parts it should have")
+
+
+@FEW
+@given(st.binary(max_size=200), st.integers(0, 100))
+def test_bytes_that_are_no_part_are_damage(content: bytes, length: int) -> None:
+    for junk in (content, length.to_bytes(8, "little") + content):
+        with pytest.raises(DamagedError, match="is not a part of a checkpoint"):
+            decode(np.frombuffer(junk, np.uint8), NAME, 0)
+
+
+def test_foreign_files_are_neither_read_nor_deleted(store: CheckpointStore) -> None:
+    write(store, CutId(1, 1))
+    root = Path(store.where)
+    foreign = ["notes.txt", "clock-9", "clock-2-1/readme", "clock-x-1/manifest.json", "clock-09-1/manifest.json",
+               ".clock-9-1.tmp", "clock-1-1/.hidden.tmp", "clock-1-1/part-01.safetensors", "clock-1/-1"]  # fmt: skip
+    for name in foreign:
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_text("mine")
+    (root / "clock-8-1" / "manifest.json").mkdir(parents=True)
+    (root / "loop").symlink_to(root / "loop")
+    assert newest_read(store) == CutId(1, 1) and names(store) == [CutId(1, 1)]
+    write(store, CutId(3, 1))
+    assert prune(store, 1) == [CutId(1, 1)]
+    assert all((root / name).read_text() == "mine" for name in foreign)
+
+
+# -- pruning ------------------------------------------------------------------------------------------------
+
+
+@FEW
+@given(st.lists(st.sampled_from(["whole", "unfinished", "damaged"]), max_size=6), st.integers(1, 4))
+def test_pruning_keeps_the_newest_whole_ones_and_what_is_newer(states: list[str], keep: int) -> None:
+    store = MemoryStore()
+    for clock, state in enumerate(states):
+        write(store, CutId(clock, 1), elements=40)
+        if state != "whole":
+            file = "manifest.json" if state == "unfinished" else "part-0.safetensors"
+            store.delete(f"clock-{clock}-1/{file}")
+    whole = [clock for clock, state in enumerate(states) if state == "whole"]
+    expected = [
+        clock for clock in range(len(states)) if not whole or clock in whole[-keep:] or clock > whole[-1]
+    ]
+    before = newest(store, lambda _: None)
+    gone = prune(store, keep)
+    assert [name.clock for name in names(store)] == expected
+    assert [name.clock for name in gone] == [c for c in range(len(states)) if c not in expected]
+    assert newest(store, lambda _: None) == before
+    assert prune(store, keep) == []
+
+
+class Deleting(FolderStore):
+    """Notes what is deleted."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.deleted: list[str] = []
+
+    def delete(self, name: str) -> None:
+        super().delete(name)
+        self.deleted.append(name)
+
+
+def test_a_manifest_is_deleted_before_its_parts(tmp_path: Path) -> None:
+    store = Deleting(tmp_path)
+    for clock in (1, 2, 3):
+        write(store, CutId(clock, 1))
+    assert prune(store, 1) == [CutId(1, 1), CutId(2, 1)]
+    folders = [name.partition("/")[0] for name in store.deleted]
+    files = [name.partition("/")[2] for name in store.deleted]
+    assert folders == ["clock-1-1"] * 3 + ["clock-2-1"] * 3
+    assert files == ["manifest.json", "part-0.safetensors", "part-1.safetensors"] * 2
+    assert [path.name for path in tmp_path.iterdir()] == ["clock-3-1"]
+
+
+# -- writing again, writing at once -------------------------------------------------------------------------
+
+
+def test_a_part_that_is_there_is_not_written_again(store: CheckpointStore) -> None:
+    manifest = write(store, NAME)
+    part = Path(store.where) / manifest.file(1)
+    before = part.stat()
+    assert write_part(store, NAME, 1, cut_of(NAME, 1)) == manifest.parts[1]
+    assert (part.stat().st_ino, part.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    content = bytearray(part.read_bytes())
+    content[-1] ^= 1
+    part.write_bytes(content)
+    assert write_part(store, NAME, 1, cut_of(NAME, 1)) == manifest.parts[1]
+    assert newest_read(store) == NAME  # the damaged one was written again
+
+
+def test_a_finished_checkpoint_is_never_changed(store: CheckpointStore) -> None:
+    manifest = write(store, NAME)
+    with pytest.raises(CheckpointError, match="written by another run, expected epochs never used here"):
+        write_part(store, NAME, 1, replace(cut_of(NAME, 1), progress=()))
+    assert newest(store, pytest.fail, Check.CHECKSUMS) == manifest
+
+
+def test_who_was_replaced_cannot_finish_a_checkpoint(store: CheckpointStore) -> None:
+    late = CutId(90, 4)
+    parts = tuple(write_part(store, late, p, cut_of(late, p)) for p in range(2))
+    write(store, CutId(50, 5))
+    with pytest.raises(CheckpointError, match="clock-50-5 is of a later epoch than clock-90-4"):
+        write_manifest(store, Manifest(late, 0.0, IDENTITY, parts))
+    assert newest_read(store) == CutId(50, 5) and last_epoch(store) == 5
+    assert prune(store, 2) == [late]
+
+
+def test_a_new_run_takes_no_place_that_is_used(store: CheckpointStore) -> None:
+    check_unused(store)
+    assert last_epoch(store) == 0
+    write_part(store, NAME, 0, cut_of(NAME, 0))
+    with pytest.raises(
+        CheckpointError, match="holds clock-7-3 of another run, expected an empty place, or a resume"
+    ):
+        check_unused(store)
+
+
+def test_two_writers_and_a_reader_at_once(store: CheckpointStore) -> None:
+    last, problems = 60, []
+    done = threading.Event()
+
+    def work(seed: int) -> None:
+        rng = random.Random(seed)
+        for clock in range(1, last + 1):
+            try:
+                name = CutId(clock, 1)
+                parts = {p: write_part(store, name, p, cut_of(name, p)) for p in rng.sample(range(2), 2)}
+                write_manifest(store, Manifest(name, 1e9, IDENTITY, (parts[0], parts[1])))
+                prune(store, rng.randint(1, 2))
+            except CheckpointError as error:  # the other one is ahead and has pruned this one
+                problems.append(str(error))
+
+    def read() -> list[int]:
+        seen = [0]
+        while not done.is_set():
+            found = newest(store, lambda _: None, Check.CHECKSUMS)
+            assert found is not None or seen == [0]
+            if found is not None:
+                seen.append(found.name.clock)
+        return seen
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in (1, 2)]
+    for thread in threads:
+        thread.start()
+    closer = threading.Thread(target=lambda: ([thread.join() for thread in threads], done.set()))
+    closer.start()
+    seen = read()
+    closer.join()
+    assert seen == sorted(seen) and newest_read(store) == CutId(last, 1)
+    assert all("clock-" in problem for problem in problems)
+
+
+# -- refusals -----------------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_leaves_what_was_there(store: CheckpointStore) -> None:
+    write(store, CutId(1, 1))
+
+    def chunks() -> Iterator[Bytes]:
+        yield bytes(5000)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(
+        StoreError, match=r"part-0\.safetensors could not be written: No space left on device \("
+    ):
+        store.put("clock-2-1/part-0.safetensors", chunks(), 10_000)
+    assert list((Path(store.where) / "clock-2-1").iterdir()) == []
+    assert newest_read(store) == CutId(1, 1)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(tmp_path)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("file systems can be mounted by root only")
+    yield tmp_path
+    subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def test_a_small_disk_fills_up_and_takes_checkpoints_again_after_pruning(small_disk: Path) -> None:
+    store = open_store(str(small_disk))
+    elements, finished = 20_000, []
+    with pytest.raises(StoreError, match=r"could not be written: No space left on device \(0\.\d MiB free\)"):
+        finished.extend(write_on(store, keep=100, partitions=2, elements=elements))
+    assert len(finished) >= 2 and newest_read(store, elements) == CutId(finished[-1], 1)
+    assert not list(small_disk.rglob(".*"))
+    prune(store, 1)
+    write(store, CutId(finished[-1] + 2, 1), elements=elements)
+    assert newest_read(store, elements) == CutId(finished[-1] + 2, 1)
+
+
+def test_a_store_that_takes_nothing_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="could not be written: Not a directory"):
+        open_store(str(tmp_path / "file" / "below")).probe()
+    with pytest.raises(StoreError, match="file could not be read: Not a directory"):
+        newest(open_store("file", tmp_path), pytest.fail)
+    open_store("deep/down", tmp_path).probe()
+    assert list((tmp_path / "deep" / "down").iterdir()) == []
+
+
+def other(**changes: Any) -> Identity:
+    return Identity.of(from_values({**CONFIG, **changes}), TABLES)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentences"),
+    [
+        ({"seed": 3}, ["seed: found 3, expected 0"]),
+        ({"model": {"rank": 9}}, ["model.rank: found 9, expected 8"]),
+        ({"model": {}}, ["model.rank: found nothing, expected 8"]),
+        ({"model": {"rank": 8, "bias": True}}, ["model.bias: found true, expected nothing"]),
+        ({"data": {"path": "other.csv", "format": "csv"}}, ['data.path: found "other.csv", expected "ratings.csv"']),
+        ({"data": {"path": "elsewhere/ratings.csv", "format": "csv"}}, []),
+        ({"application": "mlr"}, ['application: found "mlr", expected "mf"']),
+        ({"optimizer": {"kind": "momentum", "momentum": 0.5}}, ["optimizer.momentum: found 0.5, expected 0.9"]),
+        ({"slices": 16}, ["slices: found 16, expected 8"]),
+        ({"units_per_slice": 2}, ["units_per_slice: found 2, expected 1"]),
+        ({"partitions": 4}, ["partitions: found 4, expected 8"]),
+        ({"clocks_per_pass": 8}, ["clocks_per_pass: found 8, expected 64"]),
+        ({"deterministic": False}, ["deterministic: found false, expected true"]),
+        ({"machines": {"transient": 1}, "stage": 2, "clocks": 900, "active_fraction": 1.0, "out": "x"}, []),
+        ({"plan": [{"at_clock": 2, "join": 1, "tier": "transient"}], "cuts": {"every_s": 9.0}}, []),
+    ],
+)  # fmt: skip
+def test_a_resume_must_agree_with_the_checkpoint(changes: dict[str, Any], sentences: list[str]) -> None:
+    manifest = Manifest(NAME, 0.0, IDENTITY, ())
+    assert check_identity(manifest, other(**changes)) == [
+        f"{sentence} as in the checkpoint clock-7-3" for sentence in sentences
+    ]
+
+
+def test_a_resume_with_other_tables_versions_or_code_is_told() -> None:
+    manifest = Manifest(NAME, 0.0, IDENTITY, ())
+    wider = Identity.of(from_values(CONFIG), (replace(TABLES[0], columns=5), TABLES[1]))
+    assert check_identity(manifest, wider) == [
+        'tables.users: found "60 x 5 float32, sparse, gradient", expected "60 x 4 float32, sparse, gradient" '
+        "as in the checkpoint clock-7-3"
+    ]
+    [told] = check_identity(manifest, replace(IDENTITY, version="9.9"))
+    assert told.startswith('version: found "9.9", expected "')
+    assert len(check_identity(manifest, replace(IDENTITY, seed=1, deterministic=False))) == 2
+
+
+def test_a_checkpoint_is_found_by_its_name(store: CheckpointStore) -> None:
+    manifest = write(store, NAME)
+    assert find(store, NAME) == manifest and find(store, CutId(7, 4)) is None
+
+
+def test_an_identity_survives_its_manifest(store: CheckpointStore) -> None:
+    write(store, NAME)
+    found = newest(store, pytest.fail)
+    assert found is not None and check_identity(found, IDENTITY) == []

@@ -1,0 +1,184 @@
+"""`proteus` as a person uses it: what it prints, its exit codes, and that a mistake leaves nothing behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from agileml.cli import main
+from agileml.runs.folder import model_sha256
+
+CONFIGS = Path(__file__).resolve().parents[3] / "configs"
+PROTEUS = [sys.executable, "-m", "agileml.cli"]
+JOB = """\
+application: mlr
+data: {kind: blobs, examples: 200, features: 5, classes: 3}
+clocks: 20
+clocks_per_pass: 4
+"""
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.yaml").write_text(JOB)
+
+
+def proteus(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    return int(ended.value.code or 0)
+
+
+def test_a_sequential_run_leaves_its_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert proteus("run", "job.yaml", "--sequential", "--set", "clocks=24", "--set", "seed=3") == 0
+    [folder] = (tmp_path / "runs").iterdir()
+    assert folder.name.startswith("job-")
+    assert sorted(os.listdir(folder)) == [
+        "config.yaml", "events.jsonl", "model.safetensors", "report.html", "summary.json",
+    ]  # fmt: skip
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["clocks"], summary["clocks_redone"], summary["seed"]) == (24, 0, 3)
+    assert summary["params_sha256"] == model_sha256(folder / "model.safetensors")
+    assert summary["metrics"]["test_accuracy"] > 0.5
+    said = capsys.readouterr().out
+    assert summary["params_sha256"] in said
+    assert str(folder.relative_to(tmp_path) / "report.html") in said
+    # The resolved config alone repeats the run.
+    assert proteus("run", str(folder / "config.yaml"), "--sequential", "--out", "again") == 0
+    assert (
+        json.loads((tmp_path / "again/summary.json").read_text())["params_sha256"] == summary["params_sha256"]
+    )
+
+
+def test_report_is_built_again_from_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert proteus("run", "job.yaml", "--sequential", "--out", "here") == 0
+    before = (tmp_path / "here/report.html").read_text()
+    (tmp_path / "here/report.html").write_text("")
+    assert proteus("report", "here") == 0
+    assert (tmp_path / "here/report.html").read_text() == before
+    capsys.readouterr()
+    assert proteus("report", "nowhere") == 2
+    assert capsys.readouterr().err == "proteus: nowhere holds no config.yaml, expected the folder of a run\n"
+
+
+MISTAKES = [
+    (["job.yaml", "--set", "clokcs=3"], "--set clokcs=3: clokcs: unknown key, did you mean clocks?"),
+    (["job.yaml", "--set", "clocks=0"], "--set clocks=0: clocks: found 0, expected at least 1"),
+    (["job.yaml", "--set", "clocks=ten"], "--set clocks=ten: clocks: found 'ten', expected a whole number"),
+    (["job.yaml", "--set", "slices=12"], "--set slices=12: slices: found 12, expected a power of two (8 or 16)"),
+    (["job.yaml", "--set", "slices=4"], "--set slices=4: slices: found 4, expected at least machines.max = 8"),
+    (["job.yaml", "--set", "machines.reliable=0"], "--set machines.reliable=0: machines.reliable: found 0, expected"),
+    (["job.yaml", "--set", "plan=[{at_clock: 3, notice: 9}]"], "--set plan=[{at_clock: 3, notice: 9}]: plan[0].notice"),
+    (["job.yaml", "--set", "data={kind: npz}"], "--set data={kind: npz}: data.path: missing, expected a value"),
+    (["job.yaml", "--set", "data.knid=npz"], "--set data.knid=npz: data.knid: unknown key"),
+    (["job.yaml", "--set", "model.l3=1"], "--set model.l3=1: model.l3: unknown key"),
+    (["job.yaml", "--set", "data={kind: npz, path: no.npz}"], "--set data={kind: npz, path: no.npz}: data.path: "),
+    (["job.yaml", "--set", "data={kind: npz, path: text}"], "--set data={kind: npz, path: text}: data.path: "),
+    (["job.yaml", "--set", "data={kind: npz, path: nan.npz}"], "--set data={kind: npz, path: nan.npz}: data.path: "),
+    (["job.yaml", "--set", "data={kind: npz, path: empty}"], "--set data={kind: npz, path: empty}: data.path: "),
+    (["job.yaml", "--set", "application=json:Nothing"], "--set application=json:Nothing: application: "),
+    (["job.yaml", "--stage", "4"], "--stage: found '4', expected auto, thresholds, 1, 2 or 3"),
+    (["job.yaml", "--address", "127.0.0.1:1"], "address: nobody listens at 127.0.0.1:1 (Connection refused)"),
+    (["job.yaml", "--address", "here"], "address: found 'here', expected host:port, http://host:port or auto"),
+    (["job.yaml", "--out", "taken"], "out: taken holds another run (found summary.json), expected a new or"),
+    (["job.yaml", "--out", "text"], "out: text is a file, expected a folder or a new name"),
+    (["job.yaml", "--out", "/proc/run"], "out: /proc/run is not writable"),
+    (["nothing.yaml"], "nothing.yaml: no such file, expected a YAML config"),
+    (["broken.yaml"], "broken.yaml: line 2 is not valid YAML"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "sentence"), MISTAKES, ids=lambda value: str(value)[:60])
+def test_a_mistake_is_one_sentence_exit_code_2_and_nothing_left(
+    arguments: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "broken.yaml").write_text("application: mf\n clocks: 3\n")
+    (tmp_path / "text").write_text("no archive")
+    (tmp_path / "empty").write_text("")
+    np.savez(tmp_path / "nan.npz", x=np.full((40, 2), np.nan), y=np.arange(40) % 2)
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "summary.json").write_text("{}")
+    before = sorted(str(path) for path in tmp_path.rglob("*"))
+    start_s = time.monotonic()
+    assert proteus("run", *arguments) == 2
+    assert time.monotonic() - start_s < 10  # imports included; an address is given up within 3 s
+    said = capsys.readouterr()
+    assert said.err.startswith(f"proteus: {sentence}")
+    assert said.err.count("\n") == 1
+    assert said.out == ""
+    assert sorted(str(path) for path in tmp_path.rglob("*")) == before
+
+
+def test_ctrl_c_is_one_line_and_exit_code_130(tmp_path: Path) -> None:
+    run = subprocess.Popen(
+        [*PROTEUS, "run", "job.yaml", "--sequential", "--set", "clocks=100000000"],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(CONFIGS.parent)},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    try:
+        assert run.stderr is not None
+        assert run.stderr.readline().startswith("clock ")
+        start_s = time.monotonic()
+        run.send_signal(signal.SIGINT)
+        out, err = run.communicate(timeout=20)
+        assert time.monotonic() - start_s < 3
+    finally:
+        run.kill()
+    assert run.returncode == 130
+    assert [line for line in err.splitlines() if not line.startswith("clock ")] == ["proteus: interrupted"]
+    assert out == ""
+    [folder] = (tmp_path / "runs").iterdir()
+    assert sorted(os.listdir(folder)) == ["config.yaml", "events.jsonl"]
+    assert proteus("report", str(folder)) == 0
+    assert "did not end" in (folder / "report.html").read_text()
+
+
+def test_the_built_in_applications_are_those_that_a_config_may_name() -> None:
+    from agileml.apps import NAMES
+    from agileml.config.job import APPLICATIONS
+
+    assert APPLICATIONS == NAMES
+
+
+def test_without_a_command_it_shows_help_and_no_empty_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main([])
+    shown = capsys.readouterr()
+    assert left.value.code == 2
+    assert "Usage" in shown.out
+    assert shown.err == ""
+
+
+def test_a_run_and_a_submitted_one_take_the_same_stages(capsys: pytest.CaptureFixture[str]) -> None:
+    told = []
+    for command in ("run", "submit"):
+        with pytest.raises(SystemExit):
+            main([command, "--help"])
+        told.append(next(line for line in capsys.readouterr().out.splitlines() if "--stage" in line))
+    assert all("thresholds" in line for line in told), told
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["--version"])
+    assert left.value.code == 0
+    assert capsys.readouterr().out.startswith("proteus ")
+
+
+def test_the_command_starts_fast() -> None:
+    libraries = ("ray", "torch", "zmq", "matplotlib", "numba")
+    heavy = f"import sys, agileml.cli; print([name for name in {libraries} if name in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", heavy], capture_output=True, text=True, check=True, cwd=CONFIGS.parent
+    )
+    assert done.stdout.strip() == "[]"

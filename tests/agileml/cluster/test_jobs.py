@@ -1,0 +1,141 @@
+"""What is submitted and where its results go; and how a run stands, by its folder, whoever wrote it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import socket
+from pathlib import Path
+
+import pytest
+
+from agileml.cli import main
+from agileml.cli.jobs import newest
+from agileml.cluster.errors import ClusterError
+from agileml.cluster.submission import below_results, new_id, settled, submission
+from agileml.config.job import from_values
+from agileml.runs.folder import FolderError
+from agileml.runs.status import Process, State, read_status, stop_process, this_process
+
+JOB = {"application": "mlr", "clocks": 8}
+
+
+def test_the_working_folder_travels_or_else_the_configs_own(tmp_path: Path) -> None:
+    project, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
+    for folder in (project / "configs", elsewhere):
+        folder.mkdir(parents=True)
+        (folder / "my job.yaml").touch()
+    inside = submission(Path("configs/my job.yaml"), ["--set", "seed=3 4"], here=project)
+    assert (inside.folder, inside.config) == (project, Path("configs/my job.yaml"))
+    words = shlex.split(inside.entrypoint)
+    assert words[:5] == ["exec", "python", "-m", "agileml.cli", "submitted"]
+    assert words[5:] == [inside.id, "configs/my job.yaml", "--set", "seed=3 4"]
+    outside = submission(elsewhere / "my job.yaml", [], here=project)
+    assert (outside.folder, outside.config) == (elsewhere, Path("my job.yaml"))
+
+
+def test_a_home_folder_is_not_uploaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "job.yaml").touch()
+    with pytest.raises(ClusterError, match="expected a project's folder"):
+        submission(Path("job.yaml"), [], here=tmp_path)
+
+
+def test_ids_say_what_and_are_never_twice() -> None:
+    assert new_id("my job!").startswith("my-job-")
+    assert new_id("job") != new_id("job")
+
+
+def test_results_stay_on_the_head() -> None:
+    home = Path("/home/me")
+    plain = settled(from_values(JOB), "job-1", home)
+    assert (plain.address, plain.out) == ("auto", "/home/me/proteus-runs/job-1")
+    own = from_values({**JOB, "out": "mine", "checkpoint": {"path": "kept"}})
+    found = settled(own, "job-1", home)
+    assert found.out == "/home/me/proteus-runs/mine"
+    assert found.checkpoint is not None and found.checkpoint.path == "/home/me/proteus-runs/kept"
+    for place in ("/data/kept", "~/kept", "s3://bucket/kept"):
+        assert below_results(place, home) == place
+
+
+def test_the_newest_line_of_progress_is_found_among_other_output() -> None:
+    log = ["Running entrypoint", "clock 1/9", "clock 5/9, loss 0.5, stage 2", "machine m1 lost", ""]
+    found = newest(log)
+    assert found is not None and (found[0].clock, found[0].loss) == (5, 0.5)
+    assert newest(["nothing yet"]) is None
+
+
+def sequential(out: Path) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["run", "configs/mlr.yaml", "--sequential", "--set", "clocks=8", "--out", str(out)])
+    assert left.value.code == 0
+
+
+def test_a_run_is_read_from_its_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run"
+    sequential(out)
+    done = read_status(out)
+    assert (done.state, done.snapshot.clock, done.snapshot.clocks) == (State.DONE, 8, 8)
+    assert done.process == Process(**this_process())
+    (out / "summary.json").unlink()
+    assert read_status(out).state is State.RUNNING  # its process, this one, is alive
+    pretend(out, created_s=1.0)
+    assert read_status(out).state is State.BROKEN
+    assert not stop_process(read_status(out).process)
+    pretend(out, host="elsewhere")
+    assert read_status(out).state is State.RUNNING  # nobody here can know better
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        main(["status", str(out), "--json"])
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["state"], shown["clock"], shown["process"]["host"]) == ("running", 8, "elsewhere")
+
+
+def pretend(out: Path, **changes: object) -> None:
+    """Another process ran it."""
+    log = out / "events.jsonl"
+    first, *rest = log.read_text().splitlines()
+    event = json.loads(first)
+    event["process"] |= {"host": socket.gethostname(), **changes}
+    log.write_text("\n".join([json.dumps(event), *rest, ""]))
+
+
+def test_a_folder_without_a_run_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(
+        FolderError, match=r"holds no run, expected a folder with events.jsonl and config.yaml"
+    ):
+        read_status(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["stop", "{out}"], "{out} belongs to process"),
+        (["status", "{tmp}"], "{tmp} holds no run"),
+        (["logs", "{tmp}"], "{tmp} is a folder: its run printed to its own terminal"),
+        (
+            ["submit", "configs/mlr.yaml", "--address", "127.0.0.1:1"],
+            "address: nobody listens at 127.0.0.1:1",
+        ),
+        (
+            ["logs", "job-1", "--address", "http://127.0.0.1:1"],
+            "address: no dashboard answers at http://127.0.0.1:1",
+        ),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence(
+    arguments: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    if "{out}" in arguments:
+        sequential(out)
+        (out / "summary.json").unlink()
+        pretend(out, host="elsewhere")
+        capsys.readouterr()
+    names = {"out": str(out), "tmp": str(tmp_path)}
+    with pytest.raises(SystemExit) as left:
+        main([argument.format(**names) for argument in arguments])
+    assert left.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith("proteus: " + sentence.format(**names)), said
+    assert said.count("\n") == 1

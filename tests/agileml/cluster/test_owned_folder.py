@@ -1,0 +1,66 @@
+"""What a run must not leave: the folder of its sockets, also when it is killed; tracebacks of its children."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agileml.cluster.local import only_here
+from agileml.cluster.own_folder import owned, sweep
+from agileml.process.wiring import socket_folder
+
+OWNER = """
+import sys
+from agileml.cluster.own_folder import owned
+from agileml.process.wiring import socket_folder
+with owned(socket_folder("test-owned")) :
+    print("made", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_folder_goes_with_its_block_and_its_files(tmp_path: Path) -> None:
+    folder = tmp_path / "proteus-x"
+    with owned(folder):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        (folder / "1.ipc").touch()
+    assert not folder.exists()
+
+
+def test_what_a_killed_run_leaves_is_swept_and_what_a_living_one_has_stays() -> None:
+    folder = socket_folder("test-owned")
+    run = subprocess.Popen(
+        [sys.executable, "-c", OWNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert run.stdout is not None and run.stdout.readline() == "made\n"
+        assert folder not in sweep()
+        assert folder.is_dir()
+    finally:
+        run.kill()
+        run.communicate()
+    assert folder.is_dir()
+    assert folder in sweep()
+    assert not folder.exists()
+
+
+def test_ctrl_c_interrupts_the_run_and_not_a_child_that_is_being_forked() -> None:
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    with pytest.raises(KeyboardInterrupt), only_here():
+        signal.raise_signal(signal.SIGINT)
+    with only_here():
+        child = os.fork()
+        if not child:
+            try:
+                signal.raise_signal(signal.SIGINT)
+                os._exit(0)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -1,0 +1,336 @@
+"""What a config may say, and the one sentence that each mistake gets."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agileml.config.job import Adam, ConfigError, JobConfig, Momentum, dump, from_values, load, locate
+from agileml.config.market import KINDS
+from agileml.config.plan import Fleet, Join, Notice, fleets
+from agileml.config.section import Section
+
+CONFIGS = Path(__file__).resolve().parents[3] / "configs"
+BASE: dict[str, Any] = {"application": "mf", "clocks": 20}
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "job.yaml"
+    path.write_text(text)
+    return path
+
+
+# Only the key and what is wrong with it: the text that a user acts on.
+MISTAKES = [
+    ("clock: 3", ":3: clock: unknown key, did you mean clocks?"),
+    ("machines: {reliabel: 1}", ":3: machines.reliabel: unknown key, did you mean reliable?"),
+    ("optimizer: {kind: adam, beta: 0.5}", ":3: optimizer.beta: unknown key for kind adam, did you mean beta2?"),
+    ("optimizer: {kind: adagrad}", ":3: optimizer.kind: found 'adagrad', expected one of sgd, momentum, adam"),
+    ("slices: ten", ":3: slices: found 'ten', expected a whole number"),
+    ("slices: 2.5", ":3: slices: found 2.5, expected a whole number"),
+    ("slices: 12", ":3: slices: found 12, expected a power of two (8 or 16)"),
+    ("slices: 4", ":3: slices: found 4, expected at least machines.max = 8"),
+    ("units_per_slice: 3", ":3: units_per_slice: found 3, expected a power of two (2 or 4)"),
+    ("seed: -1", ":3: seed: found -1, expected at least 0"),
+    ("seed: true", ":3: seed: found true, expected a whole number"),
+    ("deterministic: yes", ":3: deterministic: found 'yes', expected true or false"),
+    ("machines: {reliable: 0}", ":3: machines.reliable: found 0, expected at least 1 reliable machine"),
+    ("machines: {transient: 8}", ":3: machines.max: found 8, expected at least reliable + transient = 9"),
+    ("machines: 3", ":3: machines: found 3, expected a mapping of keys"),
+    ("machines: {cpus: many}", ":3: machines.cpus: found 'many', expected a number"),
+    ("machines:\n  gpus: -1", ":4: machines.gpus: found -1, expected at least 0"),
+    ("stage: 4", ":3: stage: found 4, expected auto, thresholds, 1, 2 or 3"),
+    ("stage: true", ":3: stage: found true, expected auto, thresholds, 1, 2 or 3"),
+    ("stage_thresholds: [15, 1]", ":3: stage_thresholds: found the list [15.0, 1.0], expected the threshold"),
+    ("stage_thresholds: 3", ":3: stage_thresholds: found 3, expected a list"),
+    ("active_fraction: 0", ":3: active_fraction: found 0, expected more than 0"),
+    ("active_fraction: 1.5", ":3: active_fraction: found 1.5, expected at most 1"),
+    ("data: movies.csv", ":3: data: found 'movies.csv', expected a mapping of keys"),
+    ("model: {l2: .nan}", ":3: model.l2: found nan, expected a finite number"),
+    ("consistency: {kind: bps}", ":3: consistency.kind: found 'bps', expected bsp, ssp or asp"),
+    ("consistency: {kind: asp, slack: 2}", ":3: consistency.slack: found 2 with kind asp"),
+    ("consistency: {kind: ssp}\ndeterministic: true", ":4: deterministic: found true with consistency ssp"),
+    ("exchange: allreduce\ndeterministic: true", ":4: deterministic: found true with exchange: allreduce"),
+    ("allreduce_backend: nccl", ":3: allreduce_backend: found nccl with exchange: servers, expected gloo"),
+    (
+        "exchange: allreduce\nallreduce_backend: nccl\nmachines: {gpus: 0.5}",
+        ":5: machines.gpus: found 0.5 with allreduce_backend: nccl, expected at least 1",
+    ),
+    (
+        "exchange: allreduce\nallreduce_backend: nccl\nmachines: {gpus: 1}",
+        ": trusted_network: found false with allreduce_backend: nccl, expected true",
+    ),
+    ("consistency: {kind: ssp}\nexchange: allreduce", ":4: exchange: found allreduce with consistency ssp"),
+    ("exchange: ring", ":3: exchange: found 'ring', expected"),
+    ("heartbeat: {timeout_s: 0.1}", ":3: heartbeat.timeout_s: found 0.1, expected at least twice interval_s"),
+    ("heartbeat: {silent_limit_s: 0.5}", ":3: heartbeat.silent_limit_s: found 0.5, expected at least timeout_s"),
+    ("cuts: {every_s: 0}", ":3: cuts.every_s: found 0, expected more than 0"),
+    ("market: {kind: mad}", ":3: market.kind: found 'mad', did you mean made?"),
+    ("market: {job_vcpus: 4}", ":3: market.job_hours: missing, expected a value"),
+    (
+        "market: {job_vcpus: 4, job_hours: 1}\nmachines: {transient: 1}",
+        ":4: machines.transient: found 1 with a market, expected 0",
+    ),
+    (
+        "market: {job_vcpus: 4, job_hours: 1, budget_usd: 1}",
+        ":3: market.budget_usd: found a budget without checkpoint.path",
+    ),
+    ("verify: true\ndeterministic: false", ":3: verify: found true without deterministic"),
+    ("out: 3", ":3: out: found 3, expected text"),
+    ("plan: {at_clock: 3, join: 1}", ":3: plan: found the keys at_clock, join, expected a list"),
+    ("plan: [{join: 1}]", ":3: plan[0]: found neither of at_clock and at_s, expected exactly one"),
+    ("plan: [{at_clock: 3}]", ":3: plan[0]: found the keys at_clock, expected at_clock and exactly one of"),
+    ("plan: [{at_clock: 3, jion: 1}]", ":3: plan[0].jion: unknown key, did you mean join?"),
+    ("plan: [{at_clock: 3, join: 1, notice: 1}]", ":3: plan[0]: found the keys at_clock, join, notice"),
+    ("plan: [{at_clock: 0, join: 1}]", ":3: plan[0].at_clock: found 0, expected at least 1"),
+    ("plan: [{at_clock: 3, join: 0}]", ":3: plan[0].join: found 0, expected at least 1"),
+    ("plan: [{at_clock: 3, join: 1, tier: spot}]", ":3: plan[0].tier: found 'spot', expected transient or reliable"),
+    ("plan: [{at_clock: 3, notice: some}]", ":3: plan[0].notice: found 'some', expected a whole number of at least 1"),
+    ("plan: [{at_clock: 3, notice: 1, warning_s: 0}]", ":3: plan[0].warning_s: found 0, expected more than 0"),
+    ("plan: [{at_clock: 3, notice: 3}]", ":3: plan[0].notice: found 3 at clock 3, where there are 1 reliable and 2"),
+    ("plan: [{at_clock: 3, join: 6}]", ":3: plan[0].join: found 6 more machines at clock 3, where there are 1 rel"),
+    ("plan: [{at_clock: 20, join: 1}]", ":3: plan[0].at_clock: found 20, expected a clock before the last one"),
+    (
+        "plan:\n  - {at_clock: 9, notice: 1}\n  - {at_clock: 3, notice: all}",
+        ":4: plan[0].notice: found 1 at clock 9, where there are 1 reliable and 0 transient machines",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "expected"), MISTAKES)
+def test_a_mistake_is_one_sentence_with_file_line_key_found_and_expected(
+    text: str, expected: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path, f"application: mf\nclocks: 20\n{text}\n")
+    with pytest.raises(ConfigError) as raised:
+        load(path)
+    assert str(raised.value).startswith(f"{path}{expected}")
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("application: mff\nclocks: 3", ":1: application: found 'mff', did you mean mf?"),
+        ("application: 3\nclocks: 3", ":1: application: found 3, expected text"),
+        ("application: mf\nclocks: 0", ":2: clocks: found 0, expected at least 1"),
+        ("application: mf\nclocks:", ":2: clocks: found nothing, expected a whole number"),
+        ("application: mf", ": clocks: missing, expected a value"),
+        ("aplication: mf\nclocks: 3", ":1: aplication: unknown key, did you mean application?"),
+        ("application: mf\nclocks: 3\nclocks: 4", ": clocks: the key comes twice, in lines 2 and 3"),
+        ("machines: {max: 3, max: 4}", ": machines.max: the key comes twice, in lines 1 and 1"),
+        ("application: mf\n clocks: 3", ": line 2 is not valid YAML"),
+        ("application: [mf", ": line 1 is not valid YAML"),
+        ("application: *mf", ": line 1 is not valid YAML: found undefined alias 'mf'"),
+        ("application: !!python/object:os.system mf", ": line 1 is not valid YAML"),
+        ("- mf", ": found the list ['mf'], expected keys such as"),
+        ("", ": is empty, expected keys such as"),
+        ("a: \x07", ": is not text that YAML allows"),
+    ],
+)
+def test_a_broken_file_is_one_sentence(text: str, expected: str, tmp_path: Path) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(ConfigError) as raised:
+        load(path)
+    assert str(raised.value).startswith(f"{path}{expected}")
+    assert "\n" not in str(raised.value)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.yaml: no such file"):
+        load(tmp_path / "none.yaml")
+    with pytest.raises(ConfigError, match="is a folder"):
+        load(tmp_path)
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00\xd8")
+    with pytest.raises(ConfigError, match=r"binary\.yaml: is not UTF-8 text"):
+        load(tmp_path / "binary.yaml")
+
+
+@pytest.mark.parametrize(
+    ("flag", "expected"),
+    [
+        ("clocks", "--set clocks: expected the form key.path=value"),
+        ("=3", "--set =3: expected the form key.path=value"),
+        ("clocks=ten", "--set clocks=ten: clocks: found 'ten', expected a whole number"),
+        ("clokcs=3", "--set clokcs=3: clokcs: unknown key, did you mean clocks?"),
+        ("clocks.x=3", "--set clocks.x=3: clocks: is 20 and holds no keys"),
+        ("clocks=[", "--set clocks=[: line 1 is not valid YAML"),
+        ("machines.max=2", "--set machines.max=2: machines.max: found 2, expected at least reliable + transient = 3"),
+        ("plan.3.join=2", "--set plan.3.join=2: plan: is a list of 1, found no item 3"),
+        ("plan.0.notice=9", "--set plan.0.notice=9: plan[0].notice: found 9 at clock 3"),
+        ("optimizer=sgd", "--set optimizer=sgd: optimizer: found 'sgd', expected a mapping of keys"),
+    ],
+)  # fmt: skip
+def test_a_flag_is_validated_like_the_file_and_named(flag: str, expected: str, tmp_path: Path) -> None:
+    path = write(tmp_path, "application: mf\nclocks: 20\nplan: [{at_clock: 3, notice: 1}]\n")
+    with pytest.raises(ConfigError) as raised:
+        load(path, [flag])
+    assert str(raised.value).startswith(expected)
+
+
+def test_flags_reach_every_depth_and_the_last_one_wins(tmp_path: Path) -> None:
+    path = write(tmp_path, "application: mf\nclocks: 20\nplan: [{at_clock: 3, notice: 1}]\n")
+    config = load(
+        path,
+        [
+            "clocks=30",
+            "clocks=40",
+            "optimizer.learning_rate=1e-3",
+            "plan.0.notice=all",
+            "model.rank=16",
+            "stage=2",
+        ],
+    )
+    assert (config.clocks, config.stage, config.model) == (40, 2, {"rank": 16})
+    assert config.optimizer.learning_rate == 0.001
+    assert config.plan == (Notice(at_clock=3, notice="all"),)
+
+
+def test_defaults_follow_the_machines() -> None:
+    assert from_values(BASE).slices == 8
+    twelve = from_values(BASE, ["machines.max=12"])
+    assert twelve.slices == 16
+    assert twelve.partitions is None  # they follow the tables
+    assert from_values(BASE).deterministic
+    assert not from_values(BASE, ["consistency={kind: ssp, slack: 2}"]).deterministic
+    assert not from_values(BASE, ["exchange=allreduce"]).deterministic
+
+
+def test_an_error_of_an_application_is_placed_in_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path, "application: mf\nclocks: 20\ndata:\n  path: x.csv\n")
+    error = ConfigError("no such file", key=("data", "path"))
+    assert str(locate(error, path)) == f"{path}:4: data.path: no such file"
+    assert str(locate(error, path, ["data.path=y"])) == "--set data.path=y: data.path: no such file"
+
+
+def test_events_happen_in_the_order_of_their_clocks() -> None:
+    plan = (Notice(at_clock=9, notice="all"), Join(at_clock=2, join=3), Notice(at_clock=9, notice=1))
+    with pytest.raises(ConfigError, match=r"plan\[2\].notice"):
+        fleets(plan, Fleet(1, 2), most=8, clocks=10)
+    assert fleets(plan[:2], Fleet(1, 2), most=8, clocks=10) == [Fleet(1, 2), Fleet(1, 5), Fleet(1, 0)]
+
+
+def test_reading_a_config_is_cheap() -> None:
+    heavy = "import sys, agileml.config.job; print([m for m in ('ray', 'torch', 'zmq', 'numpy') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", heavy], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+JOBS = sorted(path for path in CONFIGS.glob("*.yaml") if "\napplication:" in f"\n{path.read_text()}")
+
+
+@pytest.mark.parametrize("path", JOBS, ids=lambda path: path.name)
+def test_every_shipped_config_loads_and_dumps_to_an_equal_one(path: Path, tmp_path: Path) -> None:
+    assert {"demo.yaml", "mf.yaml", "mlr.yaml"} <= {job.name for job in JOBS}
+    config = load(path)
+    assert load(write(tmp_path, dump(config))) == config
+
+
+yaml_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda below: st.lists(below, max_size=3) | st.dictionaries(st.text(), below, max_size=3),
+    max_leaves=8,
+)
+rates = st.floats(0, 0.99)
+positive = st.floats(1e-9, 1e6)
+
+
+@st.composite
+def configs(draw: st.DrawFn) -> JobConfig:
+    clocks = draw(st.integers(3, 1000))
+    reliable, transient, spare = draw(st.integers(1, 4)), draw(st.integers(0, 6)), draw(st.integers(0, 6))
+    plan: list[Any] = []
+    if spare:
+        plan.append({"at_clock": draw(st.integers(1, clocks - 1)), "join": draw(st.integers(1, spare))})
+    if transient:
+        plan.append({"at_clock": draw(st.integers(1, clocks - 1)), "notice": draw(st.integers(1, transient))})
+    most = reliable + transient + spare
+    return from_values(
+        {
+            "application": draw(st.sampled_from(["mf", "mlr", "my.package:App"])),
+            "data": draw(st.dictionaries(st.text(), yaml_values, max_size=3)),
+            "model": draw(st.dictionaries(st.text(), yaml_values, max_size=3)),
+            "optimizer": draw(
+                st.fixed_dictionaries({"kind": st.just("sgd"), "learning_rate": positive})
+                | st.fixed_dictionaries(
+                    {"kind": st.just("momentum"), "momentum": rates, "nesterov": st.booleans()}
+                )
+                | st.fixed_dictionaries(
+                    {"kind": st.just("adamw"), "weight_decay": rates, "clip": st.none() | positive}
+                )
+                | st.builds(
+                    lambda kind, final: {"schedule": {"kind": kind, "clocks": 9, "final": final}},
+                    st.sampled_from(["cosine", "linear"]),
+                    rates,
+                )
+                | st.fixed_dictionaries({"kind": st.just("adam"), "beta1": rates, "epsilon": positive})
+            ),
+            "clocks": clocks,
+            "slices": draw(st.sampled_from([16, 32, 64])),
+            "seed": draw(st.integers(0, 2**63 - 1)),
+            "machines": {"reliable": reliable, "transient": transient, "max": most, "cpus": draw(positive)},
+            "stage": draw(st.sampled_from(["auto", 1, 2, 3])),
+            "active_fraction": draw(st.floats(0.01, 1)),
+            "consistency": {"kind": draw(st.sampled_from(["bsp", "ssp", "asp"]))},
+            "plan": plan,
+            "out": draw(st.none() | st.text()),
+        }
+    )
+
+
+@settings(deadline=None, derandomize=True, max_examples=150)
+@given(configs())
+def test_the_resolved_config_loads_back_equal(config: JobConfig) -> None:
+    from agileml.config.text import parse_yaml
+
+    values, _ = parse_yaml(dump(config), "text")
+    assert from_values(values) == config
+
+
+@pytest.mark.parametrize(
+    "market",
+    [
+        {"kind": "made"},
+        {"kind": "replay", "history": ["a.csv"], "train": "2016-03-01/2016-04-01", "start": "2016-04-01"},
+        {"kind": "availability", "availability": ["a.json"]},
+        {
+            "kind": "ec2",
+            "region": "us-east-1",
+            "zones": ["us-east-1a"],
+            "types": ["c5.xlarge"],
+            "budget_usd": 1.0,
+        },
+    ],
+)
+def test_a_resolved_market_loads_back_equal(market: dict[str, Any]) -> None:
+    from agileml.config.text import parse_yaml
+
+    more = {"address": "auto", "checkpoint": {"path": "ck"}} if market["kind"] == "ec2" else {}
+    config = from_values({**BASE, "market": {**market, "job_vcpus": 4, "job_hours": 1.0}, **more})
+    values, _ = parse_yaml(dump(config), "text")
+    assert from_values(values) == config
+
+
+def test_optimizers_keep_their_kind() -> None:
+    assert isinstance(from_values(BASE, ["optimizer.kind=momentum"]).optimizer, Momentum)
+    assert from_values(BASE, ["optimizer.kind=adam"]).optimizer == Adam()
+    assert from_values(BASE).changed(clocks=3).clocks == 3
+    with pytest.raises(ConfigError, match="clocks: found 0"):
+        from_values(BASE).changed(clocks=0)
+
+
+def test_the_documentation_names_every_key() -> None:
+    text = (CONFIGS.parent / "docs" / "configuration.md").read_text()
+    config = from_values(BASE)
+    for market in KINDS.values():
+        for key in market.model_fields:
+            assert re.search(rf"\b{key}\b", text), f"market.{key}"
+    for name, value in config:
+        below = list(type(value).model_fields) if isinstance(value, Section) else []
+        for key in below or [name]:
+            assert re.search(rf"\b{key}\b", text), f"{name}.{key}"

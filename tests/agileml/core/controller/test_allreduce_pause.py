@@ -1,0 +1,135 @@
+"""Changes under `exchange: allreduce`: which one waits for a clock's end, and what broken groups lead to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from agileml.core.protocol.commands import HaltKind
+from agileml.core.protocol.events import NodeDown, NodeUp, Notice, NoticeCancelled, Received
+from agileml.core.protocol.messages import GroupFailed, Message, Pause, Progress, Status
+from agileml.core.protocol.tier import Tier
+from agileml.core.protocol.view import View
+from tests.agileml.core.fixtures import Machine, Script, make_job
+
+
+@dataclass
+class Replica(Machine):
+    """Holds every partition, and pauses when the test says so."""
+
+    is_paused: bool = False
+
+    def adopt(self, view: View) -> None:
+        super().adopt(view)
+        self.is_paused = False
+        for partition in range(len(view.owner)) if self.name in view.group else ():
+            self.shards.setdefault(partition, {}).setdefault(view.epoch, view.base)
+
+    def status(self, progress: tuple[Progress, ...] = ()) -> Status:
+        return replace(super().status(progress), is_paused=self.is_paused)
+
+
+class Replicas(Script):
+    def up(self, *names: str, admitted: bool = True) -> None:
+        for name in names:
+            tier = Tier.RELIABLE if name[0] == "r" else Tier.TRANSIENT
+            self.machines[name] = Replica(name, tier)
+            self.tell(NodeUp(name, tier, "", admitted))
+        for name in names:
+            self.tell(Received(name, self.machines[name].status()))
+
+    def pause(self, *names: str) -> None:
+        """These machines say that they have paused."""
+        for name in names:
+            machine = self.machines[name]
+            assert isinstance(machine, Replica)
+            machine.is_paused = True
+            self.tell(Received(name, machine.status()))
+
+    def asked(self, kind: type[Message] = Pause) -> list[str]:
+        return [name for name in self.machines if self.told(name, kind)]
+
+
+def running(**settings: object) -> Replicas:
+    script = Replicas(make_job("allreduce"), expected=3, join_wait_s=0.0, **settings)
+    script.up("r0", "t0", "t1")
+    assert [view["epoch"] for view in script.views] == [1]
+    return script
+
+
+def test_a_notice_waits_until_all_have_paused() -> None:
+    script = running()
+    script.tell(Notice("t1", script.now_s + 60.0))
+    assert script.asked() == ["r0", "t0", "t1"]
+    script.pause("r0", "t1")
+    assert len(script.views) == 1
+    script.pause("t0")
+    assert script.workers == {"r0", "t0"}
+    assert script.reason.startswith("notice for t1: ") and not script.views[-1]["redone"]
+
+
+def test_who_does_not_hear_is_asked_again() -> None:
+    script = running()
+    script.tell(Notice("t1", script.now_s + 60.0))
+    script.pause("r0")
+    before = {name: len(script.told(name, Pause)) for name in script.machines}
+    script.wait(2.0)
+    assert len(script.told("t0", Pause)) > before["t0"]
+    assert len(script.told("r0", Pause)) == before["r0"]
+
+
+def test_a_notice_without_time_does_not_wait_and_one_that_runs_short_stops_waiting() -> None:
+    script = running()
+    script.tell(Notice("t1", script.now_s + 0.1))
+    assert script.workers == {"r0", "t0"}
+    assert not script.asked()
+    script = running()
+    script.tell(Notice("t1", script.now_s + 5.0))
+    script.wait(4.0)
+    assert len(script.views) == 1
+    script.wait(1.0)
+    assert script.workers == {"r0", "t0"}
+
+
+def test_a_death_does_not_wait() -> None:
+    script = running()
+    script.tell(Notice("t1", script.now_s + 60.0))
+    script.tell(NodeDown("t0", "killed"))
+    assert script.workers == {"r0"}
+
+
+def test_a_join_waits_but_not_where_nobody_may_go_on() -> None:
+    script = running()
+    script.up("t2")
+    script.wait(0.4)
+    assert script.asked() == ["r0", "t0", "t1"] and len(script.views) == 1
+    for machine in script.machines.values():
+        for copies in machine.shards.values():
+            copies.update(
+                dict.fromkeys(copies, script.job.clocks)
+            )  # the last clock is done: no sum will come
+    script.heartbeats()
+    assert script.workers == {"r0", "t0", "t1", "t2"}
+
+
+def test_a_notice_that_is_taken_back_while_they_pause_leads_to_a_change_all_the_same() -> None:
+    script = running()
+    script.tell(Notice("t1", script.now_s + 60.0))
+    script.pause("r0", "t0")
+    script.tell(NoticeCancelled("t1"))
+    script.pause("t1")
+    assert len(script.views) == 2
+    assert script.workers == {"r0", "t0", "t1"}
+
+
+def test_a_broken_group_is_made_again_and_five_without_a_clock_end_the_run() -> None:
+    script = running()
+    for epoch in range(1, 5):
+        assert script.view.epoch == epoch
+        for name in ("t0", "t1"):  # the second one says nothing new
+            script.tell(Received(name, GroupFailed(epoch, "RuntimeError: closed by peer")))
+    assert script.reason.startswith("the all-reduce failed at t0: ")
+    assert not script.halts
+    script.tell(Received("t0", GroupFailed(5, "RuntimeError: closed by peer")))
+    (halt,) = script.halts
+    assert halt.kind is HaltKind.LOST
+    assert "could not add up by all-reduce 5 times in a row, last at t0: RuntimeError" in halt.reason

@@ -1,0 +1,61 @@
+"""What a server repeats, and what it keeps, over a long time."""
+
+from __future__ import annotations
+
+from agileml.core.protocol.messages import NameCut, Part, PartAck
+from agileml.core.protocol.view import INITIAL, CutId
+from tests.agileml.core.node.test_node import Cluster
+
+
+def parts(node):
+    sent = []
+    node.server._send = lambda to, message: sent.append((to, message))
+    node.server.resend()
+    return [(to, m.cut.clock) for to, m in sent if isinstance(m, Part)]
+
+
+def make():
+    cluster = Cluster()
+    cluster.start()
+    cluster.nodes["b"].promised = 99  # the backup does not answer
+    return cluster, cluster.nodes["a"]
+
+
+def test_a_part_is_repeated_until_the_backup_has_it():
+    cluster, node = make()
+    cluster.tell("a", NameCut(1, INITIAL, 1))
+    cluster.clock("a", 1, 0)
+    assert parts(node) == [("b", 1)] == parts(node)
+    node.server.part_acked(PartAck(1, 0, 7))
+    assert parts(node) == [("b", 1)]
+    node.server.part_acked(PartAck(1, 0, 1))
+    assert parts(node) == []
+
+
+def test_a_part_is_not_repeated_once_its_cut_is_committed():
+    cluster, node = make()
+    cluster.tell("a", NameCut(1, INITIAL, 1))
+    cluster.clock("a", 1, 0)
+    cluster.tell("a", NameCut(1, CutId(1, 1), None))
+    assert parts(node) == []
+
+
+def test_a_cut_name_that_was_overtaken_changes_nothing():
+    cluster, node = make()
+    cluster.tell("a", NameCut(1, INITIAL, 3))
+    for late in (NameCut(1, INITIAL, None), NameCut(1, INITIAL, 2)):
+        cluster.tell("a", late)
+    for clock in range(3):
+        cluster.clock("a", 1, clock)
+    assert parts(node) == [("b", 3)]
+
+
+def test_old_cuts_do_not_pile_up():
+    cluster = Cluster()
+    cluster.start()
+    (shard,) = cluster.nodes["a"].server._copies[0].values()
+    for clock in range(9):
+        cluster.tell("a", NameCut(1, CutId(clock, 1) if clock else INITIAL, clock + 1))
+        cluster.clock("a", 1, clock)
+        assert len(shard.own_cuts) <= 2
+    assert shard.version == 9

@@ -1,0 +1,98 @@
+"""Planned events: in order, at their clock, one at a time."""
+
+from __future__ import annotations
+
+import pytest
+
+from agileml.core.protocol.events import Admit, Notice
+from agileml.core.protocol.plan import Fault, PlannedFault, PlannedJoin, PlannedNotice, PlanRunner
+from agileml.core.protocol.tier import Tier
+
+WAITING = {Tier.TRANSIENT: ["w1", "w2"], Tier.RELIABLE: ["w3"]}
+HERE = {Tier.TRANSIENT: ["t1", "t2", "t3"], Tier.RELIABLE: ["r1", "r2"]}
+
+
+def test_an_event_fires_when_its_clock_is_complete_and_ends_when_everybody_knows():
+    runner = PlanRunner([PlannedNotice(7, 1, 60.0), PlannedJoin(3, 2)], seed=1)
+    assert runner.limit(20) == 3
+    assert runner.fire(2, WAITING, HERE, 5.0) is None
+    fired = runner.fire(3, WAITING, HERE, 5.0)
+    assert str(fired.event) == "clock 3: join 2 transient"
+    assert fired.actions == (Admit("w1"), Admit("w2"))
+    assert runner.limit(20) == 7
+    assert runner.fire(9, WAITING, HERE, 5.0) is None, "the one before is not finished"
+    assert runner.settle(["t1", "w1"], [], 5.0, is_quiet=True) is None
+    assert runner.settle(["t1", "w1", "w2"], [], 5.0, is_quiet=False) is None
+    assert runner.settle(["t1", "w1", "w2"], [], 5.0, is_quiet=True) == (fired.index, fired.event)
+    fired = runner.fire(9, WAITING, HERE, 5.0)
+    assert str(fired.event) == "clock 7: notice 1, 60 s ahead"
+    (action,) = fired.actions
+    assert action.deadline_s == 65.0
+    stay = [name for name in HERE[Tier.TRANSIENT] if name != action.node]
+    assert runner.settle(HERE[Tier.TRANSIENT], [], 5.0, is_quiet=True) is None
+    assert runner.settle(stay, [], 5.0, is_quiet=True) == (fired.index, fired.event)
+    assert runner.is_over
+    assert runner.limit(20) == 20
+
+
+def test_machines_that_died_are_not_waited_for():
+    runner = PlanRunner([PlannedJoin(1, 2)], seed=1)
+    runner.fire(1, WAITING, HERE, 0.0)
+    assert runner.settle(["w1"], [], 5.0, is_quiet=True) is None
+    assert runner.settle(["w1"], ["w2"], 5.0, is_quiet=True) is not None
+
+
+def test_a_join_of_a_tier_takes_machines_of_that_tier():
+    runner = PlanRunner([PlannedJoin(1, 1, Tier.RELIABLE)], seed=1)
+    assert runner.fire(1, WAITING, HERE, 0.0).actions == (Admit("w3"),)
+
+
+def test_a_join_waits_for_its_machines():
+    runner = PlanRunner([PlannedJoin(1, 3)], seed=1)
+    assert runner.fire(5, WAITING, HERE, 0.0) is None
+    assert runner.is_idle and not runner.is_over
+
+
+@pytest.mark.parametrize(("count", "expected"), [(None, 3), (2, 2), (5, 3)])
+def test_a_notice_is_for_so_many_machines_or_for_all_that_are_left(count, expected):
+    fired = PlanRunner([PlannedNotice(1, count, 9.0)], seed=1).fire(1, WAITING, HERE, 0.0)
+    assert len({action.node for action in fired.actions if isinstance(action, Notice)}) == expected
+
+
+def test_who_gets_a_notice_depends_on_the_seed_alone():
+    who = lambda seed: PlanRunner([PlannedNotice(1, 1, 9.0)], seed).fire(1, {}, HERE, 0.0).actions[0].node  # noqa: E731
+    assert who(1) == who(1)
+    assert {who(seed) for seed in range(20)} == set(HERE[Tier.TRANSIENT])
+
+
+def test_events_of_one_clock_keep_their_order():
+    runner = PlanRunner([PlannedNotice(2, 1, 1.0), PlannedJoin(2, 1)], seed=1)
+    assert isinstance(runner.fire(2, WAITING, HERE, 0.0).event, PlannedNotice)
+
+
+def test_a_killed_machine_is_waited_for_until_it_is_out_and_a_frozen_one_until_it_is_back():
+    runner = PlanRunner([PlannedFault(1, Fault.KILL, 1), PlannedFault(2, Fault.FREEZE, 1, 3.0)], seed=1)
+    (killed,) = runner.fire(1, {}, HERE, 0.0).actions[0].nodes
+    assert runner.settle([killed], [], 0.0, is_quiet=True) is None
+    assert runner.settle([], [killed], 0.0, is_quiet=True) is not None
+    (frozen,) = runner.fire(2, {}, HERE, 10.0).actions[0].nodes
+    assert runner.settle([frozen], [], 12.9, is_quiet=True) is None
+    assert runner.settle([], [], 13.1, is_quiet=True) is None
+    assert runner.settle([frozen], [], 13.1, is_quiet=True) is not None
+    assert runner.is_over
+
+
+def test_faults_strike_their_tier():
+    strike = lambda kind: PlanRunner([PlannedFault(1, kind, 5)], 1).fire(1, {}, HERE, 0.0).actions[0].nodes  # noqa: E731
+    assert set(strike(Fault.KILL)) == set(HERE[Tier.TRANSIENT])
+    assert set(strike(Fault.KILL_RELIABLE)) == set(HERE[Tier.RELIABLE])
+    assert set(strike(Fault.DISK_FULL)) == set(HERE[Tier.RELIABLE])
+    assert strike(Fault.KILL_CONTROLLER) == ()
+
+
+def test_events_at_a_time_count_from_the_first_clock():
+    runner = PlanRunner([PlannedNotice(None, 1, 9.0, at_s=5.0)], seed=1)
+    assert runner.limit(20) == 20
+    assert runner.fire(0, {}, HERE, 100.0) is None
+    assert runner.fire(8, {}, HERE, 104.9) is None
+    assert str(runner.fire(8, {}, HERE, 105.0).event) == "5 s: notice 1, 9 s ahead"

@@ -1,0 +1,136 @@
+"""A training that diverges ends with a sentence and the last cut that was good."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from agileml.application import Application, Array, Settings, Table, Unit, Update, Updates
+from agileml.config.job import JobConfig, from_values
+from agileml.core.node.dirty_rows import is_finite
+from agileml.core.parameters.layout import Layout
+from agileml.core.protocol.commands import Finished
+from agileml.core.protocol.messages import Cut
+from agileml.driver.last_good import write_last_good
+from agileml.errors import RunError
+from agileml.process.head import HeadState
+from agileml.runs.folder import RunFolder, model_sha256, read_events
+from agileml.runs.status import State, read_status, this_process
+from tests.agileml.process.engine_rig import Rig
+
+TABLES = (Table("w", 3, 40, update=Update.STEP), Table("rows", 8, 2, sparse=True, update=Update.STEP))
+
+
+class Diverges(Application):
+    """Counts up; at clock `at` the loss is not a number, or a parameter is not."""
+
+    def __init__(self, settings: Settings, what: str, at: int) -> None:
+        super().__init__(settings)
+        self.what, self.at = what, at
+
+    def with_settings(self, settings: Settings) -> "Diverges":
+        return Diverges(settings, self.what, self.at)
+
+    def tables(self) -> tuple[Table, ...]:
+        return TABLES
+
+    def load(self, slice_index: int) -> int:
+        return slice_index
+
+    def reads(self, unit: Unit, items: int) -> Mapping[str, Array]:
+        return {"rows": np.array([unit.slice % 8])}
+
+    def process(self, unit: Unit, items: int, parameters: Mapping[str, Array]) -> Updates:
+        bad = unit.clock >= self.at and unit.slice == 1
+        one = np.ones((3, 40), np.float32)
+        if bad and self.what == "parameter":
+            one[2, 3] = np.inf
+        rows = np.full((1, 2), np.nan if bad and self.what == "row" else 1, np.float32)
+        return Updates({"w": one, "rows": rows}, float("nan") if bad and self.what == "loss" else 1.0, 1)
+
+
+def config(**more: Any) -> JobConfig:
+    values = {
+        "application": "mlr",
+        "clocks": 40,
+        "deterministic": True,
+        "machines": {"reliable": 1, "transient": 2, "max": 4},
+        "cuts": {"every_s": 0.001, "max_clocks": 2},
+        "plan": [{"at_clock": 6, "join": 1}],
+    }
+    return from_values({**values, **more})
+
+
+class Alive:
+    """The machines of a rig, asked as those of a run are."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.rig = rig
+
+    def state(self) -> HeadState:
+        return self.rig.head.state()
+
+    def result(self, finished: Finished) -> list[tuple[Array, ...]]:
+        found = [self.rig.machines[b].final_blocks(p, finished.clock) for p, b in enumerate(finished.backup)]
+        assert all(blocks is not None for blocks in found)
+        return [blocks for blocks in found if blocks is not None]
+
+
+SENTENCES = {
+    "loss": "clock 9, slice 1, part 0: process() returned a loss of nan",
+    "parameter": "are not finite: the training diverged",
+    "row": "are not finite: the training diverged",
+}
+
+
+@pytest.mark.parametrize("what", SENTENCES)
+def test_the_last_good_cut_is_left(what: str, tmp_path: Path) -> None:
+    rig = Rig(config(), tmp_path, Diverges(Settings(), what, at=9))
+    ran = rig.finish()
+    assert ran.halted is not None and SENTENCES[what] in ran.halted.reason
+    kept = ran.halted.kept
+    assert kept is not None and 0 < kept.clock <= 9
+    folder = RunFolder.create(tmp_path / "run", "test")
+    folder.write_config("clocks: 40\n")
+    folder.events.write("run_started", config_name="test", process=this_process())
+    layout = Layout(TABLES, config().partitions)
+    versions = {"python": "3"}
+    told = write_last_good(RunError(ran.halted.reason), Alive(rig), layout, folder, config(), versions)
+    folder.events.close()
+    assert str(told) == (
+        f"{ran.halted.reason}; the last good cut, of clock {kept.clock}, is {folder.path / 'model.safetensors'}"
+    )
+    model = load_file(folder.path / "model.safetensors")
+    assert (model["w"] == 4 * kept.clock).all()
+    assert (model["rows"][:4] == kept.clock).all() and not model["rows"][4:].any()
+    summary = json.loads((folder.path / "summary.json").read_text())
+    assert summary["failed"] == ran.halted.reason and summary["model_clock"] == kept.clock
+    assert summary["params_sha256"] == model_sha256(folder.path / "model.safetensors")
+    assert [e["clock"] for e in read_events(folder.events.path) if e["kind"] == "failed"] == [kept.clock]
+    assert ran.halted.reason in (folder.path / "report.html").read_text().replace("&#39;", "'")
+    assert read_status(folder.path).state is State.BROKEN
+
+
+def test_without_a_cut_there_is_only_the_sentence(tmp_path: Path) -> None:
+    rig = Rig(config(plan=[]), tmp_path, Diverges(Settings(), "loss", at=0))
+    ran = rig.finish()
+    assert ran.halted is not None and ran.halted.kept is None
+    folder = RunFolder.create(tmp_path / "run", "test")
+    error = RunError(ran.halted.reason)
+    assert write_last_good(error, Alive(rig), Layout(TABLES, 4), folder, config(), {}) is error
+    folder.events.close()
+    assert not (folder.path / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("place", [0, 500_000, 999_999])
+def test_one_number_that_is_none_is_found(value: float, place: int) -> None:
+    block = np.full(1_000_000, 3e38, np.float32)  # the sum alone is infinite
+    assert is_finite(Cut(1, (np.zeros((0, 2)), block), ()))
+    block[place] = value
+    assert not is_finite(Cut(1, (np.zeros((0, 2)), block), ()))
+    assert not is_finite(Cut(1, (np.array([[1.0, value]]),), ()))

@@ -1,0 +1,170 @@
+"""Groups over gloo in one process: they meet by messages, add up in place, and are left behind when somebody hangs."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from agileml.core.protocol.commands import Abandon, Broken, Form, Introduce, Met, Reduce, Reduced
+from agileml.net.allreduce import AllReduce
+from agileml.net.collectives import Gloo, Work
+
+LIMIT_S = 30.0
+
+
+class Machines:
+    """Machines that hand each other what they must know; what they report else waits in a queue each."""
+
+    def __init__(
+        self, *names: str, timeout_s: float = 600.0, collectives: Mapping[str, Gloo] | None = None
+    ) -> None:
+        self._turn = threading.Lock()  # a machine's commands come from one thread
+        self.reports: dict[str, queue.SimpleQueue[Any]] = {name: queue.SimpleQueue() for name in names}
+        self.ends = {
+            name: AllReduce(
+                name,
+                lambda event, me=name: self._reported(me, event),
+                collectives[name] if collectives else Gloo(),
+                timeout_s,
+            )
+            for name in names
+        }
+
+    def _reported(self, me: str, event: Met | Reduced | Broken) -> None:
+        if not isinstance(event, Met):
+            self.reports[me].put(event)
+            return
+        for name, end in self.ends.items():
+            if name != me:
+                with self._turn:
+                    end.ask(Introduce(event.epoch, event.key, event.value))
+
+    def form(self, epoch: int, *names: str) -> None:
+        for name in names:
+            with self._turn:
+                self.ends[name].form(Form(epoch, names), "127.0.0.1")
+
+    def give(self, name: str, epoch: int, value: float, *, partition: int = 0, pause: bool = False) -> None:
+        blocks = (np.full(1000, value, np.float32), np.empty(0, np.float64))
+        self.ends[name].ask(Reduce(epoch, 3, partition, blocks, value, 2, pause))
+
+    def next(self, name: str) -> Any:
+        return self.reports[name].get(timeout=LIMIT_S)
+
+
+@pytest.fixture
+def machines() -> Iterator[Machines]:
+    made = Machines("a", "b", "c")
+    yield made
+    for end in made.ends.values():
+        end.stop()
+
+
+def test_what_everybody_gives_is_added_up_in_order(machines: Machines) -> None:
+    machines.form(1, "a", "b", "c")
+    for name, value in (("c", 4.0), ("a", 1.0), ("b", 2.0)):
+        machines.give(name, 1, value, partition=1)
+        machines.give(name, 1, 10 * value, pause=name == "b")
+    for name in "abc":
+        first, second = machines.next(name), machines.next(name)
+        assert (first.partition, second.partition) == (1, 0)
+        assert (first.blocks[0] == 7).all() and (second.blocks[0] == 70).all()
+        assert (second.loss, second.examples, second.pause) == (70.0, 6, True)
+
+
+def test_a_group_of_one_needs_nobody(machines: Machines) -> None:
+    machines.form(1, "b")
+    machines.give("b", 1, 5.0)
+    found = machines.next("b")
+    assert (found.blocks[0] == 5).all() and (found.loss, found.pause) == (5.0, False)
+
+
+def test_the_next_group_does_not_wait_for_one_that_hangs(machines: Machines) -> None:
+    machines.form(1, "a", "b", "c")
+    for name in "abc":
+        machines.give(name, 1, 1.0, partition=1)
+    for name in "abc":
+        assert (machines.next(name).blocks[0] == 3).all()
+    machines.give("a", 1, 1.0)
+    machines.give("b", 1, 1.0)  # c is frozen: it never gives this one
+    started_s = time.monotonic()
+    for name in "ab":
+        machines.ends[name].ask(Abandon())
+    machines.form(2, "a", "b")
+    for name in "ab":
+        machines.give(name, 1, 9.0)  # of the old group: nobody is interested
+        machines.give(name, 2, 2.0)
+    for name in "ab":
+        found = machines.next(name)
+        assert found.epoch == 2 and (found.blocks[0] == 4).all()
+    assert time.monotonic() - started_s < 10.0  # and not the group's timeout
+    machines.ends["c"].stop()  # its end frees what was left behind
+    assert all(machines.reports[name].empty() for name in "abc")
+
+
+def test_a_member_that_goes_away_is_said_once(machines: Machines) -> None:
+    machines.form(1, "a", "b")
+    for name in "ab":
+        machines.give(name, 1, 1.0)
+    for name in "ab":
+        assert isinstance(machines.next(name), Reduced)
+    machines.ends["b"].stop()
+    machines.give("a", 1, 1.0, partition=1)
+    machines.give("a", 1, 1.0)
+    broken = machines.next("a")
+    assert isinstance(broken, Broken) and broken.epoch == 1
+    machines.ends["a"].stop()
+    assert machines.reports["a"].empty()
+
+
+def test_who_never_comes_is_said_after_the_timeout() -> None:
+    machines = Machines("a", "b", timeout_s=0.3)
+    machines.ends["a"].form(Form(1, ("a", "b")), "127.0.0.1")
+    broken = machines.next("a")
+    assert isinstance(broken, Broken)
+    assert "nothing came from" in broken.reason
+    for end in machines.ends.values():
+        end.stop()
+
+
+class Watched(Gloo):
+    """Gloo that says when a group is given up, and whose sums cannot begin from a partition on."""
+
+    def __init__(self, fails: bool) -> None:
+        self.given_up: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._fails = fails
+
+    def begin(self, group: Any, tensors: Sequence[torch.Tensor]) -> list[Work]:
+        if self._fails:
+            raise RuntimeError("the peer is gone")
+        return super().begin(group, tensors)
+
+    def give_up(self, group: Any) -> None:
+        self.given_up.put(group)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_group_is_given_up_once_whether_it_is_abandoned_or_a_sum_cannot_begin(fails: bool) -> None:
+    collectives = {name: Watched(fails) for name in "ab"}
+    machines = Machines("a", "b", collectives=collectives)
+    machines.form(1, "a", "b")
+    for name in "ab":
+        machines.give(name, 1, 1.0)
+    for name in "ab":
+        found = machines.next(name)
+        assert isinstance(found, Broken if fails else Reduced), found
+        assert not fails or "the peer is gone" in found.reason
+    for name, end in machines.ends.items():
+        if not fails:
+            assert collectives[name].given_up.empty()
+        end.ask(Abandon())
+        assert collectives[name].given_up.get(timeout=LIMIT_S) is not None
+        end.stop()
+        assert collectives[name].given_up.empty()

@@ -1,0 +1,184 @@
+"""A dead, frozen or cut-off peer is found in time; a busy one is not taken for dead."""
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+import dataclasses
+
+from transport_rig import ELSEWHERE, HERE, gather, of_kind, peer_process
+
+from agileml.net.events import Address, LossReason, PeerConnected, PeerLost, Received
+from agileml.net.keys import KeyPair
+from agileml.net.liveness import Heartbeat
+from agileml.net.transport import Transport
+
+KEYS = KeyPair.generate()
+NODES = pytest.mark.parametrize("node_ip", [HERE, ELSEWHERE], ids=["ipc", "curve"])
+LOST = PeerLost("b", LossReason.DISCONNECTED)
+
+
+@pytest.fixture
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("t") / "ipc"
+
+
+@NODES
+def test_killed_frozen_and_woken_peers_are_told_apart_by_time(folder: Path, node_ip: str) -> None:
+    with (
+        Transport("a", node_ip=HERE, ipc_folder=folder, keys=KEYS) as a,
+        peer_process("b", node_ip, folder, KEYS, a.address) as (address, process),
+    ):
+        a.connect(address)
+        assert gather(a, of_kind(PeerConnected)) == [PeerConnected("b")]
+        frozen = time.monotonic()
+        os.kill(process.pid, signal.SIGSTOP)
+        assert gather(a, of_kind(PeerLost)) == [LOST]
+        assert 0.7 < time.monotonic() - frozen < 1.3
+        assert not a.send("b", b"while it is lost")
+        os.kill(process.pid, signal.SIGCONT)
+        assert gather(a, of_kind(PeerConnected)) == [PeerConnected("b")]
+        assert a.send("b", b"again")
+        assert gather(a, of_kind(Received)) == [Received("b", b"again", ())]
+        killed = time.monotonic()
+        process.kill()
+        assert gather(a, of_kind(PeerLost)) == [LOST]
+        assert time.monotonic() - killed < 0.3
+
+
+@NODES
+def test_a_peer_that_holds_its_gil_is_alive_even_with_a_full_queue(folder: Path, node_ip: str) -> None:
+    quick = Heartbeat(0.1, 0.5)
+    with (
+        Transport("a", node_ip=HERE, ipc_folder=folder, keys=KEYS, heartbeat=quick) as a,
+        peer_process("b", node_ip, folder, KEYS, a.address) as (address, _),
+    ):
+        a.connect(address)
+        a.send("b", b"hold 1.2")
+        gather(a, of_kind(Received))  # b"holding"
+        held = time.monotonic()
+        block = np.zeros(4 << 20, np.uint8)
+        sent = 0
+        while sent < 100:  # more than libzmq's queues of both ends take while nobody reads
+            assert a.send("b", b"data", [block])
+            sent += 1
+        events = gather(a, of_kind(Received), within_s=10)
+        assert time.monotonic() - held > 1.1
+        assert next(event.header for event in events if isinstance(event, Received)) == b"held"
+        assert not any(isinstance(event, PeerLost) for event in events)
+
+
+class Relay:
+    """A TCP relay in front of a peer, which can fall silent (a cut cable) or break its connections."""
+
+    def __init__(self, target: str) -> None:
+        host, port = target.removeprefix("tcp://").rsplit(":", 1)
+        self._target = (host, int(port))
+        self._listener = socket.create_server((ELSEWHERE, 0))
+        self.endpoint = f"tcp://{ELSEWHERE}:{self._listener.getsockname()[1]}"
+        self.silent = threading.Event()
+        self._wanted_break = 0  # bytes after which to break, 0: never
+        self._stop, self._stopped = socket.socketpair()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def break_after(self, count: int) -> None:
+        self._wanted_break = count
+
+    def close(self) -> None:
+        self._stop.close()
+        self._thread.join()
+
+    def _run(self) -> None:
+        other: dict[socket.socket, socket.socket] = {}
+        while True:
+            readable, _, _ = select.select([self._listener, self._stopped, *other], [], [], 0.02)
+            if self._stopped in readable:
+                break
+            if self.silent.is_set():
+                continue
+            for end in readable:
+                if end is self._listener:
+                    near, _ = self._listener.accept()
+                    far = socket.create_connection(self._target)
+                    other[near], other[far] = far, near
+                elif end in other:
+                    try:
+                        data = end.recv(1 << 16)
+                    except ConnectionResetError:  # its owner connects anew
+                        data = b""
+                    if self._wanted_break:
+                        self._wanted_break = max(1, self._wanted_break - len(data))
+                    if not data or self._wanted_break == 1:
+                        self._wanted_break = 0
+                        for both in (end, other.pop(end)):
+                            other.pop(both, None)
+                            both.close()
+                    else:
+                        with contextlib.suppress(ConnectionError):  # said again when that end is read
+                            other[end].sendall(data)
+        for end in [*other, self._listener, self._stopped]:
+            end.close()
+
+
+@pytest.fixture
+def relayed(folder: Path) -> Iterator[tuple[Transport, Transport, Relay, Address]]:
+    """Two transports; what a sends to b goes through a relay."""
+    with (
+        Transport("a", node_ip=HERE, ipc_folder=folder, keys=KEYS, heartbeat=Heartbeat(0.05, 0.3)) as a,
+        Transport("b", node_ip=ELSEWHERE, ipc_folder=folder, keys=KEYS) as b,
+    ):
+        relay = Relay(b.address.tcp)
+        try:
+            a.connect(dataclasses.replace(b.address, tcp=relay.endpoint))
+            gather(a, of_kind(PeerConnected), b)
+            yield a, b, relay, b.address
+        finally:
+            relay.close()
+
+
+def test_a_cut_off_peer_is_lost_after_the_timeout_and_found_again(
+    relayed: tuple[Transport, Transport, Relay, Address],
+) -> None:
+    a, b, relay, _ = relayed
+    relay.silent.set()
+    began = time.monotonic()
+    assert gather(a, of_kind(PeerLost), b) == [LOST]
+    assert 0.2 < time.monotonic() - began < 0.6
+    relay.silent.clear()
+    assert gather(a, of_kind(PeerConnected), b) == [PeerConnected("b")]
+    assert a.send("b", b"back")
+    assert gather(b, of_kind(Received), a) == [Received("a", b"back", ())]
+
+
+def test_what_a_broken_connection_tore_is_dropped_whole(
+    relayed: tuple[Transport, Transport, Relay, Address],
+) -> None:
+    """All connections break in the middle of a long message; later ones arrive, none is damaged."""
+    a, b, relay, _ = relayed
+    array = np.random.default_rng(1).integers(0, 256, 40 << 20, dtype=np.uint8)
+    relay.break_after(10 << 20)
+    a.send("b", b"0", [array])
+    got: list[Received] = []
+    number = 0
+    deadline = time.monotonic() + 10
+    while not any(one.header == b"last" for one in got):
+        assert time.monotonic() < deadline, (a.counters, b.counters)
+        a.receive(0.01)
+        number += 1
+        a.send("b", b"last" if number % 10 == 0 else b"x", [array[: 5 << 20]])
+        got += [event for event in b.receive(0.01) if isinstance(event, Received)]
+    assert b"0" not in [one.header for one in got]
+    assert b.counters.torn >= 1
+    assert all(np.array_equal(one.arrays[0], array[: 5 << 20]) for one in got)

@@ -1,0 +1,127 @@
+"""A whole run in this process: head and machines as threads, over real sockets, without Ray."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agileml.application import Application, Array
+from agileml.config.job import JobConfig, from_values
+from agileml.core.protocol.commands import Halt
+from agileml.core.protocol.events import NodeUp
+from agileml.core.protocol.tier import Tier
+from agileml.core.sequential import run_sequential
+from agileml.net.keys import KeyPair
+from agileml.process.head import Dated, Head
+from agileml.process.machine import Machine
+from agileml.process.record_store import FileStore
+from agileml.process.spec import RunSpec
+from agileml.process.wiring import socket_folder
+from agileml.runs.folder import params_sha256
+
+LIMIT_S = 60.0
+
+
+@dataclass
+class Ran:
+    """What a run left."""
+
+    tables: dict[str, Array] | None
+    notes: list[Dated]
+    halted: Halt | None
+    machines: list[str] = field(default_factory=list)
+
+    @property
+    def sha256(self) -> str:
+        assert self.tables is not None, self.halted
+        return params_sha256(self.tables)
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        """The fields of all notes of a kind."""
+        return [dated.note.fields for dated in self.notes if dated.note.kind == kind]
+
+
+class Rig:
+    """Starts the machines of a config and waits for the end."""
+
+    node_ip = "127.0.0.1"
+    machine_type = Machine
+
+    def __init__(
+        self, values: Mapping[str, Any] | JobConfig, folder: Path, application: Application | None = None
+    ):
+        config = values if isinstance(values, JobConfig) else from_values(values)
+        self.spec = RunSpec(secrets.token_hex(4), config, application)
+        self.keys = KeyPair.generate()
+        waiting = self.spec.waiting_machines()
+        start = config.machines
+        expected = start.reliable + start.transient + sum(waiting.values())
+        self.head = Head(self.spec, expected, self.node_ip, self.keys, FileStore(folder / "records"))
+        self.machines: dict[str, Machine] = {}
+        self.head.start()
+        for tier, count, admitted in [
+            (Tier.RELIABLE, start.reliable, True),
+            (Tier.TRANSIENT, start.transient, True),
+            *((tier, count, False) for tier, count in waiting.items()),
+        ]:
+            for _ in range(count):
+                self.add(tier, admitted=admitted)
+
+    def add(self, tier: Tier, *, admitted: bool = True) -> Machine:
+        name = f"m{len(self.machines)}"
+        application = self.spec.build()
+        machine = self.machine_type(name, self.spec, application, self.node_ip, self.keys, self.head.address)
+        self.machines[name] = machine
+        machine.start()
+        self.head.register(machine.address, NodeUp(name, tier, "", admitted))
+        return machine
+
+    def finish(self) -> Ran:
+        notes: list[Dated] = []
+        until_s = time.monotonic() + LIMIT_S
+        try:
+            while True:
+                state = self.head.state()
+                notes += state.notes
+                if state.halted is not None:
+                    return Ran(None, notes, state.halted)
+                if state.finished is not None:
+                    parts = [
+                        self.machines[backup].final_blocks(partition, state.finished.clock)
+                        for partition, backup in enumerate(state.finished.backup)
+                    ]
+                    assert all(part is not None for part in parts), state.finished
+                    layout = next(iter(self.machines.values())).job.layout
+                    return Ran(
+                        layout.whole([p for p in parts if p is not None]), notes, None, list(self.machines)
+                    )
+                assert time.monotonic() < until_s, (state, notes[-5:])
+                time.sleep(0.005)
+        finally:
+            self.stop()
+
+    def stop(self) -> None:
+        for machine in self.machines.values():
+            machine.stop()
+        self.head.stop()
+        shutil.rmtree(socket_folder(self.spec.run), ignore_errors=True)
+
+
+def reference(values: Mapping[str, Any] | JobConfig) -> str:
+    """The params_sha256 of the sequential run."""
+    config = values if isinstance(values, JobConfig) else from_values(values)
+    spec = RunSpec("reference", config)
+    application = spec.build()
+    tables = run_sequential(
+        application,
+        optimizer=spec.job(application).optimizer,
+        clocks=config.clocks,
+        parts=config.units_per_slice,
+        deterministic=config.deterministic,
+    )
+    return params_sha256(tables)

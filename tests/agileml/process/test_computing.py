@@ -1,0 +1,49 @@
+"""The computing thread: with the last contribution that it reports, what it computed from may be overwritten."""
+
+from __future__ import annotations
+
+import queue
+
+import pytest
+
+from agileml.application import Application, Settings
+from agileml.apps.torch_module import TorchModule
+from agileml.core.compute.work import Work
+from agileml.core.parameters.layout import Layout
+from agileml.core.protocol.commands import Compute, Computed
+from agileml.core.protocol.messages import Failure
+from agileml.process.compute import Computing
+from tests.model.toy import toy_job
+
+LIMIT_S = 30.0
+MODEL = {"module": "agileml.apps.torch_models:cnn", "arguments": {"size": 8}, "batch_size": 64}
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+@pytest.mark.parametrize("streams", [False, True], ids=["at once", "streaming"])
+def test_inputs_are_free_when_the_last_contribution_is_reported_and_not_before(
+    partitions: int, streams: bool
+) -> None:
+    app: Application
+    if streams:
+        app = TorchModule(Settings({"kind": "digits", "shape": [1, 8, 8]}, MODEL, 3, 2))
+    else:
+        app = toy_job("dense", "sgd", 2, 1, partitions, 4)[0]
+    layout = Layout(tuple(app.tables()), partitions)
+    work = Work(app, layout, deterministic=False)
+    reported: queue.SimpleQueue[tuple[Computed | Failure, bool]] = queue.SimpleQueue()
+    computing = Computing(work, lambda event: reported.put((event, computing.is_at_work)), lambda: None)
+    values = {table.name: app.initial(table) for table in app.tables()}
+    parts = tuple(layout.blocks(values, p) for p in range(partitions))
+    try:
+        for clock in range(2):
+            computing.ask(Compute(1, clock, (0b01, 0b10), parts))
+            left = 2 * partitions
+            while left:
+                event, is_at_work = reported.get(timeout=LIMIT_S)
+                assert isinstance(event, Computed), event
+                left -= len(event.contributions)
+                assert is_at_work == (left > 0)
+            assert not computing.is_at_work
+    finally:
+        computing.stop()

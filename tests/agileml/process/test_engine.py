@@ -1,0 +1,133 @@
+"""The engine over real sockets in one process: the same bits however machines come and go."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agileml.application import Application, Settings, Table, Unit, Updates
+from agileml.core.protocol.commands import HaltKind
+from tests.agileml.process.engine_rig import Rig, reference
+
+MF = {
+    "application": "mf",
+    "data": {"kind": "made"},
+    "model": {"mode": "gradients"},
+    "optimizer": {"kind": "momentum", "learning_rate": 0.001},
+    "clocks_per_pass": 16,
+}
+MLR = {
+    "application": "mlr",
+    "data": {"kind": "digits"},
+    "optimizer": {"kind": "adam", "learning_rate": 0.05},
+    "clocks_per_pass": 4,
+}
+PLAN = [
+    {"at_clock": 5, "join": 2},
+    {"at_clock": 11, "notice": 2, "warning_s": 60},
+    {"at_clock": 17, "notice": "all", "warning_s": 30},
+    {"at_clock": 22, "join": 2},
+]
+
+
+def job(base: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    machines = {"reliable": 1, "transient": 2, "max": 8}
+    stages = {"stage": "thresholds", "stage_thresholds": [1, 3]}
+    return {"clocks": 30, "slices": 8, "machines": machines, **stages, **base, **more}
+
+
+@pytest.mark.parametrize("base", [MF, MLR], ids=["mf", "mlr"])
+def test_machines_that_come_and_go_do_not_change_a_bit(base: Mapping[str, Any], tmp_path: Path) -> None:
+    values = job(base, plan=PLAN)
+    ran = Rig(values, tmp_path).finish()
+    assert ran.sha256 == reference(values)
+    views = ran.of("view")
+    # A leaver that ends what it computes makes a second change, in the same stage.
+    assert [stage for stage, _ in groupby(view["stage"] for view in views)] == [2, 3, 2, 1, 2]
+    assert not any(view["rolled_back"] or view["redone"] for view in views)
+    assert [clock["clock"] for clock in ran.of("clock")] == list(range(1, 31))
+    assert [plan["status"] for plan in ran.of("plan")] == ["fired", "finished"] * len(PLAN)
+    # An event begins when its clock is done; training goes on meanwhile, but not past the next event's clock.
+    starts = [event["at_clock"] for event in PLAN]
+    for view, start, following in zip(views[1:], starts, [*starts[1:], 30], strict=True):
+        assert start <= view["base"] <= following
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_every_stage_gives_the_same_bits(stage: int, tmp_path: Path) -> None:
+    values = job(MLR, stage=stage)
+    ran = Rig(values, tmp_path).finish()
+    assert ran.sha256 == reference(values)
+    assert [view["stage"] for view in ran.of("view")] == [stage]
+
+
+@pytest.mark.parametrize(
+    "consistency",
+    [{"kind": "bsp"}, {"kind": "ssp", "slack": 2}, {"kind": "asp"}],
+    ids=lambda c: str(c["kind"]),
+)
+def test_without_determinism_it_still_learns(consistency: Mapping[str, Any], tmp_path: Path) -> None:
+    values = job(MLR, consistency=consistency, deterministic=False, plan=PLAN, clocks=60)
+    ran = Rig(values, tmp_path).finish()
+    assert ran.tables is not None
+    losses = [clock["loss"] / clock["examples"] for clock in ran.of("clock")]
+    assert len(losses) == 60
+    assert np.mean(losses[-4:]) < 0.5 * np.mean(losses[:4])
+
+
+class Broken(Application):
+    """Fails in one unit."""
+
+    def tables(self) -> list[Table]:
+        return [Table("w", 4, 4)]
+
+    def load(self, slice_index: int) -> int:
+        return slice_index
+
+    def process(self, unit: Unit, items: int, parameters: Mapping[str, Any]) -> Updates:
+        if unit.clock == 3 and unit.slice == 5:
+            raise RuntimeError("no such luck")
+        return Updates({"w": np.ones((4, 4), np.float32)}, 1.0, 1)
+
+
+def test_user_code_that_fails_ends_the_run_with_its_traceback(tmp_path: Path) -> None:
+    values = job(MLR, application="package.module:Class")
+    ran = Rig(values, tmp_path, Broken(Settings(slices=8))).finish()
+    assert ran.halted is not None
+    assert ran.halted.kind is HaltKind.USER_CODE
+    assert "clock 3, slice 5" in ran.halted.reason
+    assert "no such luck" in ran.halted.trace
+    assert 'raise RuntimeError("no such luck")' in ran.halted.trace
+
+
+def test_nothing_runs_on_when_the_run_is_over(tmp_path: Path) -> None:
+    before = threading.active_count()
+    Rig(job(MLR, clocks=5), tmp_path).finish()
+    left = [thread.name for thread in threading.enumerate() if thread.name in ("server", "controller")]
+    assert not left
+    assert threading.active_count() <= before + 8  # computing threads end when they are idle
+
+
+def test_the_last_cut_is_looked_up_by_the_thread_that_keeps_it(tmp_path: Path) -> None:
+    """Another one could find it neither arriving nor committed, between the two."""
+    rig = Rig(job(MLR, machines={"reliable": 1, "transient": 1, "max": 4}), tmp_path)
+    seen: list[str] = []
+
+    def watched(arrived: Callable[[int], Any]) -> Callable[[int], Any]:
+        def look(partition: int) -> Any:
+            seen.append(threading.current_thread().name)
+            return arrived(partition)
+
+        return look
+
+    for machine in rig.machines.values():
+        monitored: Any = machine.node.backup
+        monitored.arrived = watched(monitored.arrived)
+    assert rig.finish().sha256 is not None
+    assert set(seen) == {"server"}

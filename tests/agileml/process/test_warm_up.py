@@ -1,0 +1,85 @@
+"""Before a machine says that it is ready, everything that its first clock needs is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agileml.application import Application, Settings, Table, Unit, Update, Updates
+from agileml.core.parameters import fold, optimizer
+from agileml.process.spec import RunSpec
+from agileml.process.warm_up import load_kernels
+from tests.agileml.process.engine_rig import Rig
+from tests.agileml.process.test_engine import MF, MLR, PLAN, job
+
+KERNELS = [fold._merge_rows, optimizer._sgd, optimizer._momentum, optimizer._nesterov, optimizer._adam]
+
+
+def specializations() -> dict[str, set[Any]]:
+    from agileml.apps import matrix_factorization as mf
+
+    return {kernel.__name__: set(kernel.signatures) for kernel in [*KERNELS, mf._steps, mf._gradients]}
+
+
+@pytest.mark.parametrize("deterministic", [True, False], ids=["deterministic", "not"])
+@pytest.mark.parametrize("base", [MF, {**MF, "model": {}}, MLR], ids=["mf gradients", "mf steps", "mlr"])
+def test_a_run_compiles_nothing_after_warming_up(
+    base: Mapping[str, Any], deterministic: bool, tmp_path: Path
+) -> None:
+    """The same kernels, for the same types, whether arrays came over sockets or were made here."""
+    from agileml.config.job import from_values
+
+    values = job(base, plan=PLAN, deterministic=deterministic)
+    spec = RunSpec("warm", from_values(values))
+    application = spec.build()
+    load_kernels(spec.job(application))
+    application.warm_up()
+    before = specializations()
+    ran = Rig(values, tmp_path).finish()
+    assert ran.tables is not None
+    assert specializations() == before
+
+
+class Late(Application):
+    """Notes what was called first."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        self.calls: list[str] = []
+
+    def tables(self) -> list[Table]:
+        return [Table("w", 4, 4, update=Update.STEP)]
+
+    def warm_up(self) -> None:
+        self.calls.append("warm_up")
+        if self.settings.model.get("broken"):
+            raise RuntimeError("no such compiler")
+
+    def load(self, slice_index: int) -> int:
+        self.calls.append("load")
+        return slice_index
+
+    def process(self, unit: Unit, items: int, parameters: Mapping[str, Any]) -> Updates:
+        self.calls.append("process")
+        return Updates({"w": np.ones((4, 4), np.float32)}, 1.0, 1)
+
+
+def test_an_application_warms_up_before_anything_else(tmp_path: Path) -> None:
+    application = Late(Settings(slices=8))
+    machines = {"reliable": 1, "transient": 0, "max": 8}
+    Rig(job(MLR, application="package.module:Class", machines=machines), tmp_path, application).finish()
+    assert application.calls[0] == "warm_up"
+    assert application.calls.count("warm_up") == 1
+    assert "process" in application.calls
+
+
+def test_a_warm_up_that_fails_ends_the_run_with_its_traceback(tmp_path: Path) -> None:
+    application = Late(Settings(slices=8, model={"broken": True}))
+    ran = Rig(job(MLR, application="package.module:Class"), tmp_path, application).finish()
+    assert ran.halted is not None
+    assert "warm_up(): RuntimeError: no such compiler" in ran.halted.reason
+    assert 'raise RuntimeError("no such compiler")' in ran.halted.trace

@@ -1,0 +1,208 @@
+"""The files of a run: whole or not there, and a digest that anyone can compute again."""
+
+import hashlib
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import load_file
+
+from agileml.runs.folder import (
+    EventLog,
+    FolderError,
+    RunFolder,
+    check_out,
+    model_sha256,
+    params_sha256,
+    plain,
+    read_events,
+)
+
+
+def test_the_digest_follows_its_recipe() -> None:
+    tables = {"users": np.arange(6, dtype=np.float32).reshape(3, 2), "items": np.ones((1, 2), np.float64)}
+    expected = hashlib.sha256()
+    expected.update(b"items\0float64\x001,2\0" + np.ones(2, "<f8").tobytes())
+    expected.update(b"users\0float32\x003,2\0" + np.arange(6, dtype="<f4").tobytes())
+    assert params_sha256(tables) == expected.hexdigest()
+
+
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(
+    st.lists(st.integers(1, 4), min_size=1, max_size=3),
+    st.sampled_from(["float32", "float64", "int64"]),
+    st.integers(0, 2**32 - 1),
+)
+def test_the_digest_sees_values_and_not_how_they_lie_in_memory(
+    shape: list[int], dtype: str, seed: int
+) -> None:
+    table = np.random.default_rng(seed).integers(-9, 9, shape).astype(dtype)
+    digest = params_sha256({"t": table})
+    assert params_sha256({"t": np.asfortranarray(table)}) == digest
+    assert params_sha256({"t": table.astype(table.dtype.newbyteorder(">"))}) == digest
+    assert params_sha256({"u": table}) != digest
+    assert params_sha256({"t": table.reshape(-1, 1, 1, 1)}) != digest
+    table.flat[0] += 1
+    assert params_sha256({"t": table}) != digest
+
+
+def test_a_folder_holds_what_was_written(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run", "mf")
+    folder.write_config("application: mf\n")
+    tables = {"users": np.arange(8, dtype=np.float32).reshape(2, 4).T, "items": np.zeros((2, 2))}
+    digest = folder.write_model(tables)
+    folder.write_summary({"loss": np.float32(0.5), "metrics": {"rmse": float("nan")}, "stages": (1, 2)})
+    folder.write_report("<html></html>")
+    folder.events.write("clock", clock=1, loss=float("inf"))
+    folder.events.close()
+    assert digest == model_sha256(folder.path / "model.safetensors")
+    assert np.array_equal(load_file(folder.path / "model.safetensors")["users"], tables["users"])
+    assert json.loads((folder.path / "summary.json").read_text()) == {
+        "loss": 0.5,
+        "metrics": {"rmse": None},
+        "stages": [1, 2],
+    }
+    [event] = read_events(folder.path / "events.jsonl")
+    assert (event["kind"], event["clock"], event["loss"]) == ("clock", 1, None)
+    assert sorted(os.listdir(folder.path)) == [
+        "config.yaml", "events.jsonl", "model.safetensors", "report.html", "summary.json",
+    ]  # fmt: skip
+
+
+def test_default_folders_of_one_second_differ(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    names = [RunFolder.create(None, "demo", runs=runs).path.name for _ in range(4)]
+    assert len(set(names)) == 4
+    assert all(re.fullmatch(r"demo-\d{8}-\d{6}(-\d)?", name) for name in names)
+
+
+def test_a_folder_of_another_run_or_a_file_is_refused(tmp_path: Path) -> None:
+    first = RunFolder.create(tmp_path / "run", "mf")
+    first.events.close()
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "bought" / "market").mkdir(parents=True)  # a journal that a service would go on with
+    for out, sentence in [
+        (tmp_path / "bought", r"out: .*/bought holds another run \(found market\), expected a new"),
+        (tmp_path / "run", r"out: .*/run holds another run \(found events.jsonl\), expected"),
+        (tmp_path / "file", "out: .*/file is a file, expected"),
+        (tmp_path / "file" / "below", "out: .*/below cannot be made, .*/file is a file"),
+    ]:
+        with pytest.raises(FolderError, match=sentence):
+            check_out(out)
+        with pytest.raises(FolderError, match=sentence):
+            RunFolder.create(out, "mf")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "notes.txt").write_text("x")
+    check_out(tmp_path / "empty")
+    check_out(tmp_path / "new" / "deeper")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_that_is_not_writable_is_refused() -> None:
+    # /proc refuses root as well.
+    for attempt in (check_out, lambda out: RunFolder.create(out, "mf")):
+        with pytest.raises(
+            FolderError, match=r"out: /proc/run is not writable \(.+\), expected a folder that is"
+        ):
+            attempt("/proc/run")
+
+
+def test_events_of_many_threads_are_whole_lines(tmp_path: Path) -> None:
+    log = EventLog(tmp_path / "events.jsonl")
+    threads = [
+        threading.Thread(target=lambda who=who: [log.write("clock", who=who, n=n) for n in range(200)])
+        for who in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    log.close()
+    events = read_events(tmp_path / "events.jsonl")
+    assert {(e["who"], e["n"]) for e in events} == {(who, n) for who in range(4) for n in range(200)}
+
+
+def test_events_carry_their_own_time_and_are_read_in_its_order(tmp_path: Path) -> None:
+    now = [5.0]
+    log = EventLog(tmp_path / "events.jsonl", clock_s=lambda: now[0])
+    now[0] = 6.5
+    log.write("join", machines=["a"])
+    log.write("clock", t_s=0.25, clock=1)
+    log.close()
+    with (tmp_path / "events.jsonl").open("a") as file:
+        file.write('{"t_s": 9, "kind": "clo')  # the process was killed here
+    assert [(e["t_s"], e["kind"]) for e in read_events(tmp_path / "events.jsonl")] == [
+        (0.25, "clock"),
+        (1.5, "join"),
+    ]
+
+
+FULL = """
+import resource, sys, json
+from pathlib import Path
+import numpy as np
+from agileml.runs.folder import RunFolder, StorageError, read_events
+
+folder = RunFolder.create(sys.argv[1], "mf")
+folder.write_summary({"loss": 1})
+folder.events.write("clock", clock=1)
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+said = []
+for write in (
+    lambda: folder.write_model({"t": np.zeros((1000, 10))}),
+    lambda: folder.write_summary({"loss": "x" * 10_000}),
+    lambda: folder.write_report("x" * 10_000),
+):
+    try:
+        write()
+    except StorageError as error:
+        said.append(str(error))
+for clock in range(2, 200):
+    folder.events.write("clock", clock=clock)
+print(json.dumps({"said": said, "lost": folder.events.lost}))
+"""
+
+
+@pytest.mark.skipif(not hasattr(resource, "RLIMIT_FSIZE"), reason="needs a limit on file sizes")
+def test_a_disk_that_takes_no_more_leaves_earlier_files_whole(tmp_path: Path) -> None:
+    # A limit on the size of files stands in for a full disk: the same writes fail, and no root is needed.
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, str(tmp_path / "run")], capture_output=True, text=True, check=True
+    )
+    result = json.loads(done.stdout)
+    assert [re.match(r".*/run/(\S+) could not be written: .*MiB free\); what was", s)[1] for s in result["said"]] == [
+        "model.safetensors", "summary.json", "report.html",
+    ]  # fmt: skip
+    assert sorted(os.listdir(tmp_path / "run")) == ["events.jsonl", "summary.json"]
+    assert json.loads((tmp_path / "run" / "summary.json").read_text()) == {"loss": 1}
+    kept = read_events(tmp_path / "run" / "events.jsonl")
+    assert [e["clock"] for e in kept] == list(range(1, len(kept) + 1))
+    assert result["lost"] == 199 - len(kept) > 0
+    assert (tmp_path / "run" / "events.jsonl").read_text().endswith("\n")
+
+
+def test_plain_values() -> None:
+    assert plain({1: np.int64(2), "s": {3, 1}, "a": np.array([1.0, np.nan]), "p": Path("x")}) == {
+        "1": 2, "s": [1, 3], "a": [1.0, None], "p": "x",
+    }  # fmt: skip
+
+
+def test_the_recipe_in_the_quick_start_gives_the_digest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs" / "quickstart.md").read_text()
+    recipe = re.search(r"```python\n(import hashlib.*?)```", page, re.DOTALL)[1]
+    folder = RunFolder.create(tmp_path / "run", "mf")
+    digest = folder.write_model({"users": np.eye(3, dtype=np.float32), "items": np.arange(4.0).reshape(2, 2)})
+    monkeypatch.chdir(folder.path)
+    exec(recipe, {})
+    assert capsys.readouterr().out.strip() == digest

@@ -1,0 +1,303 @@
+"""Report and summary from made logs: right figures, one whole file, whatever came to pass."""
+
+import json
+import re
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agileml.config.job import JobConfig, dump, from_values
+from agileml.runs.progress import Progress, Rate, Snapshot, duration, line
+from agileml.runs.report.page import ReportError, build_report, rebuild, summarize
+from agileml.runs.report.plots import thinned
+from agileml.runs.folder import RunFolder, read_events
+
+CONFIG = from_values(
+    {
+        "application": "mlr",
+        "clocks": 400,
+        "machines": {"reliable": 1, "transient": 0, "max": 8},
+        "stage_thresholds": [1, 3],
+        "plan": [
+            {"at_clock": 100, "join": 2},
+            {"at_clock": 180, "join": 3},
+            {"at_clock": 260, "notice": 2, "warning_s": 30},
+            {"at_clock": 320, "notice": "all", "warning_s": 30},
+        ],
+    }
+)
+
+
+def made_log(config: JobConfig = CONFIG) -> list[dict[str, Any]]:
+    """A run that goes 1 -> 2 -> 3 -> 1, loses a machine on the way and redoes 6 clocks."""
+    rng = np.random.default_rng(3)
+    log: list[dict[str, Any]] = [
+        {"t_s": 0.0, "kind": "run_started", "config_name": "demo", "versions": {"ray": "2"}}
+    ]
+    now_s, epoch, transient, names = 14.0, 0, 0, iter(f"m{n}" for n in range(99))
+
+    def say(kind: str, **fields: Any) -> None:
+        log.append({"t_s": round(now_s, 4), "kind": kind, **fields})
+
+    def view(stage: int, reason: str, base: int, **more: Any) -> None:
+        nonlocal epoch, now_s
+        epoch, now_s = epoch + 1, now_s + 0.05
+        say(
+            "view", epoch=epoch, stage=stage, reliable=1, transient=transient, owners=[], workers=[], base=base,
+            reason=reason, rolled_back=False, redone=0,
+        )  # fmt: skip
+        log[-1].update(more)
+        say("change", epoch=epoch, trigger=reason, seconds=0.05)
+
+    def plan(index: int, status: str) -> None:
+        say("plan", index=index, event=str(config.plan[index]), status=status)
+
+    say("join", machines=[next(names)], tiers=["reliable"])
+    view(1, "first view", 0)
+    clock = 0
+    at = {100: (0, 2), 180: (1, 3), 260: (2, -2), 320: (3, -2)}
+    while clock < config.clocks:
+        clock += 1
+        now_s += float(rng.lognormal(-3, 0.3))
+        say("clock", clock=clock, loss=0.1 + 2.2 * float(np.exp(-clock / 60)), examples=24, seconds=0.05)
+        if clock in at:
+            index, change = at.pop(clock)
+            plan(index, "fired")
+            if change > 0:
+                say("join", machines=[next(names) for _ in range(change)], tiers=["transient"] * change)
+            else:
+                say("notice", machines=["m1", "m2"], warning_s=30.0)
+            transient += change
+            view({2: 2, 5: 3, 3: 2, 0: 1}[transient], "join" if change > 0 else "notice", clock)
+            if change < 0:
+                say("released", machines=["m1", "m2"])
+            plan(index, "finished")
+        if clock == 290 and transient == 3:
+            say("lost", machines=["m3"], reason="silent for 1 s")
+            transient -= 1
+            now_s += 1.0
+            view(2, "lost m3", 284, rolled_back=True, redone=6)
+            clock = 284
+        if clock % 64 == 0:
+            say("cut", clock=clock)
+            say(
+                "bytes",
+                by_kind={
+                    "pull": 9000 * clock,
+                    "push": 8000 * clock,
+                    "fetch": 70000,
+                    "cut": 900,
+                    "control": 55,
+                },
+            )
+    now_s += 0.2
+    say("finished", seconds=round(now_s, 4))
+    return log
+
+
+def made_summary(log: list[dict[str, Any]], config: JobConfig = CONFIG) -> dict[str, Any]:
+    return summarize(
+        log, config, params_sha256="ab" * 32, metrics={"accuracy": 0.9611}, split={"train": 1437, "test": 360},
+        versions={"ray": "2.60.0"},
+    )  # fmt: skip
+
+
+def test_the_summary_says_what_the_events_say() -> None:
+    log = made_log()
+    summary = made_summary(log)
+    assert summary["clocks"] == 400
+    assert summary["clocks_redone"] == 6
+    assert summary["stages"] == [1, 2, 3, 2, 1]
+    assert summary["plan"] == {"planned": 4, "fired": 4, "finished": 4}
+    assert summary["machines"] == {
+        "reliable": {"started": 1, "joined": 0, "left": 0, "lost": 0},
+        "transient": {"started": 0, "joined": 5, "left": 4, "lost": 1},
+    }
+    assert summary["bytes"]["push"] == 8000 * 384
+    assert summary["seconds"] == log[-1]["t_s"]
+    assert summary["loss"] == [e["loss"] for e in log if e["kind"] == "clock"][-1]
+    times_s = [e["t_s"] for e in log if e["kind"] == "clock"]
+    assert summary["longest_gap_s"] == max(b - a for a, b in pairwise(times_s)) > 1.0
+    json.dumps(summary, allow_nan=False)
+
+
+def test_a_sequential_run_and_one_that_never_began_have_summaries_too() -> None:
+    log = [e for e in made_log() if e["kind"] in ("run_started", "clock", "finished")]
+    summary = made_summary(log)
+    assert (summary["stages"], summary["clocks_redone"], summary["machines"]) == ([], 0, {})
+    nothing = made_summary([])
+    assert (nothing["clocks"], nothing["loss"], nothing["longest_gap_s"], nothing["seconds"]) == (
+        0,
+        None,
+        None,
+        0.0,
+    )
+
+
+class Page(HTMLParser):
+    """Collects what a page would fetch and whether its tags are balanced."""
+
+    VOID = frozenset({"meta", "br", "hr", "img", "link", "input"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.fetched: list[str] = []
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in self.VOID:
+            self.open.append(tag)
+        self.fetched += [
+            value or "" for name, value in attrs
+            if name in ("src", "href", "xlink:href", "data") and not (value or "").startswith("#")
+        ]  # fmt: skip
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in self.VOID:
+            self.open.pop()
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def read_page(html: str) -> Page:
+    page = Page()
+    page.feed(html)
+    page.close()
+    assert page.open == []
+    return page
+
+
+def test_the_report_is_one_whole_page_with_nothing_from_outside() -> None:
+    log = made_log()
+    page = read_page(build_report(dump(CONFIG), log, made_summary(log)))
+    assert page.fetched == []
+    text = " ".join(page.text)
+    for expected in (
+        "Machines and stages over time", "Loss over time", "Loss over clocks", "Time per clock",
+        "Bytes sent, by purpose",
+        "Planned events", "join 3, tier transient", "stage 3", "m3 lost: silent for 1 s", "rolled back to clock 284",
+        "1 → 2 → 3 → 2 → 1", "params_sha256", "ab" * 32, "0.9611",
+    ):  # fmt: skip
+        assert expected in text, expected
+    html = build_report(dump(CONFIG), log, made_summary(log))
+    assert html == build_report(dump(CONFIG), log, made_summary(log))
+    assert "@import" not in html
+    assert not re.findall(r"url\((?!#)", html)
+
+
+@pytest.mark.parametrize("until", ["", "run_started", "join", "view", "clock", "notice", "lost"])
+def test_a_run_that_broke_off_is_reported_as_far_as_it_came(until: str) -> None:
+    log = made_log()
+    kinds = [event["kind"] for event in log]
+    log = log[: kinds.index(until) + 1] if until else []
+    log += (
+        [{"t_s": 99.0, "kind": "error", "problem": "<script>alert(1)</script>", "trace": "boom"}]
+        if until
+        else []
+    )
+    page = read_page(build_report(dump(CONFIG), log, {}))
+    assert "did not end" in " ".join(page.text)
+    assert "script" not in page.open
+
+
+def test_many_clocks_make_a_small_report() -> None:
+    log = [
+        {"t_s": n * 1e-3, "kind": "clock", "clock": n + 1, "loss": 1 / (n + 1), "examples": 1}
+        for n in range(200_000)
+    ]
+    assert len(build_report(dump(CONFIG), log, {})) < 2_000_000
+
+
+@settings(deadline=None, derandomize=True, max_examples=50)
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=400), st.integers(4, 60))
+def test_thinning_keeps_ends_and_extremes(values: list[float], most: int) -> None:
+    x, y = thinned(range(len(values)), values, most)
+    assert len(x) <= max(len(values) if len(values) <= most else 0, 2 * (most // 2) + 2)
+    assert (x[0], x[-1]) == (0, len(values) - 1)
+    assert (y.min(), y.max()) == (min(values), max(values))
+    assert list(x) == sorted(set(x))
+    assert [values[int(n)] for n in x] == list(y)
+
+
+def test_rebuild_writes_the_same_report(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run", "demo")
+    folder.write_config(dump(CONFIG))
+    for event in made_log():
+        fields = {key: value for key, value in event.items() if key not in ("t_s", "kind")}
+        folder.events.write(event["kind"], t_s=event["t_s"], **fields)
+    folder.events.close()
+    events = read_events(folder.path / "events.jsonl")
+    summary = made_summary(events)
+    folder.write_summary(summary)
+    folder.write_report(build_report(dump(CONFIG), events, summary))
+    before = (folder.path / "report.html").read_text()
+    (folder.path / "report.html").unlink()
+    assert rebuild(folder.path).read_text() == before
+    with pytest.raises(ReportError, match=r"holds no config\.yaml, expected the folder of a run"):
+        rebuild(tmp_path)
+    (folder.path / "events.jsonl").write_text("{broken\n")
+    with pytest.raises(ReportError, match="holds a damaged log"):
+        rebuild(folder.path)
+
+
+def test_plain_lines_come_at_changes_and_every_few_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+    from rich.console import Console
+
+    now = [0.0]
+    with Progress(100, console=Console(width=200), every_s=5, clock_s=lambda: now[0]) as progress:
+        for second in range(21):
+            now[0] = float(second)
+            stage = 1 if second < 12 else 2
+            progress.show(Snapshot(second * 5, 100, 0.5, stage, 1, 2 * (stage - 1)))
+    said = capsys.readouterr().out.splitlines()
+    assert [int(re.match(r"clock (\d+)/100", text)[1]) for text in said] == [0, 25, 50, 60, 85, 100]
+    assert said[0] == "clock 0/100, loss 0.5, stage 1, machines 1 reliable + 0 transient"
+    assert (
+        said[3] == "clock 60/100, loss 0.5, stage 2, machines 1 reliable + 2 transient, 5 clocks/s, 8 s left"
+    )
+
+
+def test_a_terminal_shows_one_live_block() -> None:
+    from rich.console import Console
+
+    console = Console(force_terminal=True, width=100, record=True)
+    with Progress(10, console=console) as progress:
+        progress.show(Snapshot(4, 10, 0.25, 2, 1, 3, "2 of 3 machines"))
+    text = console.export_text()
+    assert "clock 4/10" in text
+    assert "1 reliable, 3 transient" in text
+    assert "2 of 3 machines" in text
+
+
+def test_rate_forgets_what_is_old_and_starts_anew_after_a_rollback() -> None:
+    rate = Rate()
+    for second in range(60):
+        rate.add(second, second * (1 if second < 30 else 2))
+    assert rate.clocks_per_s == pytest.approx(2)
+    rate.add(60, 3)
+    assert rate.clocks_per_s is None
+    assert [duration(s) for s in (0.2, 59.5, 185, 7385)] == ["1 s", "1:00", "3:05", "2:03:05"]
+    assert line(Snapshot(0, 5, None, 0, 0, 0, "1 of 3 machines"), None) == "clock 0/5 (1 of 3 machines)"
+
+
+def test_the_time_in_which_machines_start_is_no_part_of_the_rate() -> None:
+    rate = Rate()
+    for second in range(20):  # machines start
+        rate.add(second, 0)
+    assert rate.clocks_per_s is None
+    rate.add(20.0, 100)
+    assert rate.clocks_per_s == 100  # since it was last at rest, not over 20 s
+    rate.add(21.0, 100)
+    assert rate.clocks_per_s == 50  # a pause in the middle does count

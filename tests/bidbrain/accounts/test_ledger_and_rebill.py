@@ -1,0 +1,172 @@
+"""A third party's bill: ours from the history alone, and a second one that steps through every second."""
+
+import json
+from collections import defaultdict
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bidbrain.accounts.ledger import Kind, Ledger, LedgerError, lines_of, read_ledgers, write_ledgers
+from bidbrain.accounts.rebill import rebill
+from bidbrain.history.archive import rows_of, write_rows
+from bidbrain.policy.registry import SCHEMES
+from bidbrain.setting import Job, Setting
+from bidbrain.simulate.fast import FastSimulator
+from tests.bidbrain.makers import EVALUATE, make_setting
+
+
+def ledgers(setting: Setting, names: tuple[str, ...], jobs: int) -> list[Ledger]:
+    found = []
+    for name in names:
+        scheme = SCHEMES[name]
+        own = scheme.setting(setting)
+        fast = FastSimulator(own, scheme)
+        found += [fast.ledger(EVALUATE.start_s + 30_011 * n, f"{name}-{n}")[1] for n in range(jobs)]
+    return found
+
+
+def second_by_second(lines: list[dict], prices: dict[str, list[tuple[int, int]]]) -> int:
+    """The bill of one job in micro-dollars, from its JSON lines and raw price rows; knows nothing of our code.
+
+    Every allocation is walked one second at a time: a new hour starts every 3600 s at the last price seen.
+    """
+    from datetime import datetime
+
+    head = lines[0]
+    when = lambda line: int(datetime.fromisoformat(line["at"]).timestamp())  # noqa: E731
+    half_up = lambda amount: int(amount + Fraction(1, 2)) if amount >= 0 else -int(-amount + Fraction(1, 2))  # noqa: E731
+    ends = {
+        line["allocation"]: line for line in lines if line["kind"] in ("eviction", "termination", "job_end")
+    }
+    total = 0
+    for grant in (line for line in lines if line["kind"] == "grant"):
+        kind, _, zone = grant["market"].partition("@")
+        machines = Fraction(grant["vcpus"], head["types"][kind][1])
+        end = ends[grant["allocation"]]
+        if zone == "on-demand":
+            seconds = when(end) - when(grant)
+            total += half_up(machines * head["on_demand"][kind] * Fraction(seconds, 3600))
+            continue
+        rows = prices[grant["market"]]
+        index = max(i for i, row in enumerate(rows) if row[0] <= when(grant))
+        hour_price, used, hour, charged = rows[index][1], 0, 0, []
+        for now in range(when(grant), when(end)):
+            while index + 1 < len(rows) and rows[index + 1][0] <= now:
+                index += 1
+            if used == 3600:
+                charged.append((hour, hour_price, 3600))
+                hour, hour_price, used = hour + 1, rows[index][1], 0
+            used += 1
+        charged.append((hour, hour_price, used))
+        for number, price, seconds in charged:
+            last = number == charged[-1][0]
+            whole = half_up(machines * price)
+            if head["rules"] == "hourly_2016":
+                if last and end["kind"] == "eviction" and seconds < 3600:
+                    continue
+                if last and end["kind"] == "job_end":
+                    whole = half_up(machines * price * Fraction(seconds, 3600))
+            else:
+                free = head["rules"] == "per_second" and number == 0 and seconds < 3600
+                if last and end["kind"] == "eviction" and free:
+                    continue
+                least = max(seconds, 60) if number == 0 else seconds
+                whole = half_up(machines * price * Fraction(least, 3600))
+            total += whole
+    return total
+
+
+@pytest.mark.parametrize("rules", ["hourly_2016", "per_second", "per_second_paid"])
+def test_both_bills_agree_to_the_micro_dollar(turbulent, rules: str) -> None:
+    prices: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for at_s, kind, zone, _, price in rows_of(turbulent):
+        prices[f"{kind}@{zone}"].append((at_s, price))
+    setting = make_setting(turbulent, Job(hours=3.3), rules=rules)
+    for ledger in ledgers(setting, ("standard_checkpoint", "proteus", "renewal"), 4):
+        audit = rebill(ledger, turbulent)
+        assert audit.differences == ()
+        assert audit.lines > 0
+        assert audit.ledger_micro_usd == audit.history_micro_usd == ledger.micro_usd
+        lines = [json.loads(line) for line in lines_of(ledger)]
+        assert second_by_second(lines, prices) == ledger.micro_usd
+
+
+def test_two_hundred_jobs_of_each_scheme(turbulent) -> None:
+    setting = make_setting(turbulent, Job(hours=2.0))
+    scale = 200
+    for name in ("standard_checkpoint", "proteus", "renewal"):
+        scheme = SCHEMES[name]
+        fast = FastSimulator(scheme.setting(setting), scheme)
+        for number in range(scale):
+            audit = rebill(fast.ledger(EVALUATE.start_s + 5_003 * number, f"{number}")[1], turbulent)
+            assert audit.differences == ()
+
+
+def test_a_ledger_survives_its_file(turbulent, tmp_path: Path) -> None:
+    written = ledgers(make_setting(turbulent), ("proteus", "renewal"), 2)
+    path = tmp_path / "ledger.jsonl"
+    assert write_ledgers(path, written) == 4
+    assert list(read_ledgers(path)) == written
+    assert [p.name for p in tmp_path.iterdir()] == ["ledger.jsonl"]
+
+
+@given(st.data())
+@settings(deadline=None, derandomize=True, max_examples=25)
+def test_any_change_of_a_ledger_is_found(turbulent, data: st.DataObject) -> None:
+    (ledger,) = ledgers(make_setting(turbulent, Job(hours=3.0)), ("renewal",), 1)
+    money = [i for i, entry in enumerate(ledger.entries) if entry.micro_usd]
+    index = data.draw(st.sampled_from(money))
+    entry = ledger.entries[index]
+    change = data.draw(
+        st.sampled_from(
+            [
+                replace(entry, micro_usd=(entry.micro_usd or 0) + 1),
+                replace(entry, at_s=entry.at_s + 1),
+                None,
+            ]
+        )
+    )
+    entries = [*ledger.entries[:index], *([change] if change else []), *ledger.entries[index + 1 :]]
+    audit = rebill(Ledger(ledger.header, tuple(entries)), turbulent)
+    assert audit.differences
+    assert all("\n" not in sentence for sentence in audit.differences)
+
+
+def test_an_eviction_that_no_price_explains_is_named(turbulent) -> None:
+    (ledger,) = ledgers(make_setting(turbulent, Job(hours=3.0)), ("standard_agileml",), 1)
+    entries = tuple(
+        replace(entry, kind=Kind.EVICTION) if entry.kind is Kind.JOB_END and entry.allocation == 0 else entry
+        for entry in ledger.entries
+    )
+    audit = rebill(Ledger(ledger.header, entries), turbulent)
+    assert any("evicted at" in sentence for sentence in audit.differences)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "no jobs in this ledger"),
+        ("not json\n", "line 1: no ledger line"),
+        (
+            '{"job": "a", "at": "2016-01-01", "kind": "grant"}\n',
+            "line 1: an event of job 'a' without its header",
+        ),
+        ('{"kind": "job"}\n', "line 1: no ledger line"),
+    ],
+)
+def test_what_is_no_ledger_is_one_sentence(tmp_path: Path, text: str, sentence: str) -> None:
+    path = tmp_path / "l.jsonl"
+    path.write_text(text)
+    with pytest.raises(LedgerError, match=sentence):
+        list(read_ledgers(path))
+
+
+def test_a_history_without_the_market_is_a_difference(turbulent, tmp_path: Path) -> None:
+    (ledger,) = ledgers(make_setting(turbulent), ("proteus",), 1)
+    other = turbulent.select([m for m in turbulent.markets if m.zone == "us-east-1b"])
+    assert any("is not in the history" in sentence for sentence in rebill(ledger, other).differences)
+    write_rows(tmp_path / "h.csv", rows_of(other))

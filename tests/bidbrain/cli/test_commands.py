@@ -1,0 +1,286 @@
+"""The commands as people run them: good runs leave tables, plots and a page; bad input is one sentence, exit code 2."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from agileml.cli import main
+from bidbrain.history.archive import rows_of, write_rows
+
+ROOT = Path(__file__).resolve().parents[3]
+WINDOWS = ["--train", "2016-03-01/2016-03-20", "--evaluate", "2016-03-20/2016-04-04"]
+
+
+@pytest.fixture(scope="module")
+def history(turbulent, tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("history") / "made.csv.gz"
+    write_rows(path, rows_of(turbulent))
+    return path
+
+
+def proteus(capsys, *arguments: object) -> tuple[int, str, str]:
+    """(exit code, stdout, stderr) of one command."""
+    with pytest.raises(SystemExit) as exit_:
+        main([str(argument) for argument in arguments])
+    out = capsys.readouterr()
+    return int(exit_.value.code or 0), out.out, out.err
+
+
+def simulate(capsys, history: Path, out: Path, *more: object) -> tuple[int, str, str]:
+    return proteus(capsys, "simulate", "--history", history, "--out", out, *WINDOWS, "--starts", 12, *more)
+
+
+@pytest.fixture(scope="module")
+def done(history: Path, tmp_path_factory) -> Path:
+    """The folder of one run: two job lengths, a ledger of three jobs per scheme."""
+    folder = tmp_path_factory.mktemp("done") / "out"
+    arguments = ["--out", folder, *WINDOWS, "--starts", 12, "--job-hours", "2,3", "--ledger", 3]
+    with pytest.raises(SystemExit) as exit_:
+        main([str(each) for each in ("simulate", "--history", history, *arguments)])
+    assert not exit_.value.code
+    return folder
+
+
+def test_a_run_leaves_tables_plots_a_ledger_and_a_page(done: Path) -> None:
+    rows = json.loads((done / "table.json").read_text())
+    assert {row["scheme"] for row in rows} >= {"on_demand", "standard_checkpoint", "proteus", "renewal"}
+    wanted = {"scheme", "job_hours", "cost", "cost_low", "cost_high", "runtime", "free_fraction"}
+    assert wanted | {"evictions_per_job", "unfinished", "cost_p95", "runtime_p95"} <= set(rows[0])
+    assert json.loads((done / "pairs.json").read_text())
+    assert (done / "table.csv").read_text().startswith("scheme,job_hours,cost")
+    names = {path.name for path in done.iterdir()}
+    assert {"cost_and_runtime.png", "machine_hours.png", "cost_against_runtime.png"} <= names
+    assert {"prices.png", "job_proteus.png", "job_renewal.png", "ledger.jsonl"} <= names
+    page = (done / "report.html").read_text()
+    assert "How to read it" in page
+    assert page.count("data:image/png") >= 6
+
+
+def test_a_ledger_is_billed_again(capsys, history: Path, done: Path, tmp_path: Path) -> None:
+    code, text, _ = proteus(capsys, "bill", done / "ledger.jsonl", "--history", history)
+    assert code == 0
+    assert "Every line agrees" in text
+    lines = (done / "ledger.jsonl").read_text().splitlines()
+    index = next(i for i, line in enumerate(lines) if '"charge"' in line)
+    line = json.loads(lines[index])
+    line["micro_usd"] += 1
+    changed = tmp_path / "changed.jsonl"
+    changed.write_text("\n".join([*lines[:index], json.dumps(line), *lines[index + 1 :]]) + "\n")
+    code, text, _ = proteus(capsys, "bill", changed, "--history", history)
+    assert code == 1
+    assert "the ledger has" in text
+
+
+def test_a_config_is_its_options_and_a_second_run_has_the_same_bytes(
+    capsys, history: Path, done: Path, tmp_path: Path
+) -> None:
+    config = {"history": [str(history)], "train": WINDOWS[1], "evaluate": WINDOWS[3], "starts": 12}
+    path = tmp_path / "c.yaml"
+    path.write_text(yaml.safe_dump(config | {"job_hours": [2, 3], "out": str(tmp_path / "a")}))
+    assert proteus(capsys, "simulate", path)[0] == 0
+    for name in ("table.json", "pairs.json", "table.csv"):
+        assert (tmp_path / "a" / name).read_bytes() == (done / name).read_bytes()
+
+
+def test_a_sweep_runs_a_grid_and_plots_it(capsys, history: Path, tmp_path: Path) -> None:
+    code, _, _ = simulate(
+        capsys, history, tmp_path, "--job-hours", 2, "--schemes", "renewal", "--sweep", "min_delta=0,0.01"
+    )
+    assert code == 0
+    grid = json.loads((tmp_path / "sweep_min_delta.json").read_text())
+    assert [point["min_delta"] for point in grid] == [0.0, 0.01]
+    assert grid[0]["table"][0]["cost"] != grid[1]["table"][0]["cost"]
+    assert (tmp_path / "sweep_min_delta.png").exists()
+
+
+def test_pools_from_the_command_line(capsys, tmp_path: Path) -> None:
+    trace = tmp_path / "pool.json"
+    trace.write_text(json.dumps({"metadata": {"gap_seconds": 300}, "data": ([16] * 30 + [4] * 10) * 30}))
+    code, text, _ = proteus(
+        capsys, "simulate", "--availability", trace, "--out", tmp_path / "o", "--job-hours", 2,
+        "--starts", 5, "--ledger", 2,
+    )  # fmt: skip
+    assert code == 0
+    assert "spot_2026" in text
+    assert (tmp_path / "o" / "jobs.png").exists()
+    ledger, prices = tmp_path / "o" / "ledger.jsonl", tmp_path / "o" / "prices.csv"
+    assert proteus(capsys, "bill", ledger, "--history", prices)[0] == 0
+
+
+@pytest.mark.parametrize("name", ["simulate_2016.yaml", "simulate_2015.yaml", "simulate_today.yaml"])
+def test_our_configs_load(name: str) -> None:
+    from bidbrain.config import load_config
+
+    assert load_config(ROOT / "configs" / name, {}).schemes
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--types", "x9.large"], "unknown type 'x9.large': the history has c4.2xlarge, c4.xlarge"),
+        (["--zones", "mars-1a"], "unknown zone 'mars-1a': the history has us-east-1a, us-east-1b"),
+        (["--train", "2016-03-01/2016-03-25"], "train and evaluate overlap"),
+        (
+            ["--train", "2014-01-01/2014-02-01"],
+            "train 2014-01-01T00:00:00Z/2014-02-01T00:00:00Z lies outside",
+        ),
+        (["--evaluate", "2016-03-20/2016-09-01"], "lies outside of the history by more than a day"),
+        (["--evaluate", "soon"], "evaluate: 'soon' is no interval"),
+        (["--evaluate", "2016-03-20/2016-03-21"], "no job can start in the evaluation window"),
+        (["--schemes", "magic"], "there is no scheme 'magic'"),
+        (["--schemes", "no.module:Policy"], "the policy 'no.module:Policy' cannot be loaded"),
+        (["--schemes", "bidbrain.policy.standard:None"], "does not exist"),
+        (["--rules", "free"], "rules: Input should be 'hourly_2016', 'per_second' or 'per_second_paid'"),
+        (["--job-hours", "long"], "--job-hours: numbers are expected"),
+        (["--job-hours", "-1"], "job_hours"),
+        (["--starts", "0"], "starts"),
+        (["--cap", "0.5"], "cap"),
+        (["--on-demand", "c4.xlarge"], "--on-demand 'c4.xlarge': TYPE=NUMBER is expected"),
+        (["--on-demand", "c4.xlarge=-1"], "c4.xlarge is -1.0, a figure above 0 is expected"),
+        (["--min-delta", "5"], "no bid delta is at or above 5 $"),
+        (["--slot-vcpus", "8"], "slot_vcpus 8 is too small"),
+        (["--sweep", "moon=1,2"], "sweep: 'moon' cannot be swept"),
+        (["--sweep", "cap=a"], "sweep: 'cap=a'"),
+        (["--product", "Windows"], "no market is left"),
+        (["--availability", "x.json"], "two markets"),
+        (["--reliable-type", "z1.tiny"], "no on-demand price is known for the machine type 'z1.tiny'"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    capsys, history: Path, tmp_path: Path, options: list[str], sentence: str
+) -> None:
+    code, _, error = simulate(capsys, history, tmp_path / "out", "--job-hours", 20, *options)
+    assert code == 2
+    assert sentence in error
+    assert error.startswith("proteus: ")
+    assert error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("stars: 3", "unknown key 'stars'"),
+        ("- a", "keys with values are expected"),
+        ("a: [", "no YAML"),
+        ("starts: many", "starts: Input should be a valid integer"),
+    ],
+)
+def test_a_bad_config_names_its_key(capsys, tmp_path: Path, text: str, sentence: str) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(text)
+    code, _, error = proteus(capsys, "simulate", path, "--out", tmp_path / "o")
+    assert code == 2
+    assert sentence in error
+    assert str(path) in error
+
+
+def test_no_market_or_folder_named(capsys, tmp_path: Path, history: Path) -> None:
+    assert "no market is named" in proteus(capsys, "simulate", "--out", tmp_path)[2]
+    assert "out is missing" in proteus(capsys, "simulate", "--history", history)[2]
+    assert "no such file" in proteus(capsys, "simulate", "--history", "none.csv", "--out", tmp_path)[2]
+
+
+def test_a_window_in_a_hole_is_refused_and_a_small_cut_is_said(capsys, tmp_path: Path) -> None:
+    days = [*range(1, 8), *range(17, 29)]
+    rows = [
+        (
+            1456790400 + 86_400 * (day - 1) + 3600 * hour,
+            "c4.xlarge",
+            "us-east-1a",
+            "Linux/UNIX",
+            30_000 + hour,
+        )
+        for day in days
+        for hour in range(24)
+    ]
+    path = tmp_path / "hole.csv"
+    write_rows(path, rows)
+    common = ["simulate", "--history", path, "--job-hours", "2", "--starts", "5", "--schemes", "proteus"]
+    inside = ["--train", "2016-03-01/2016-03-06", "--evaluate", "2016-03-08/2016-03-16"]
+    code, _, error = proteus(capsys, *common, "--out", tmp_path / "o", *inside)
+    assert code == 2
+    assert "mostly in a hole" in error
+    cut = ["--train", "2016-03-01/2016-03-06", "--evaluate", "2016-03-15/2016-03-29T06:00Z"]
+    code, text, _ = proteus(capsys, *common, "--out", tmp_path / "o", *cut)
+    assert code == 0
+    assert "note: evaluate is cut to the history" in text
+    assert "note: the recording has a hole" in text
+
+
+def test_prices_show_generate_evictions(capsys, tmp_path: Path) -> None:
+    made, plot, table = tmp_path / "m.csv.zst", tmp_path / "m.png", tmp_path / "e.csv"
+    window = ["--window", "2016-03-01/2016-03-08"]
+    code, text, _ = proteus(
+        capsys, "prices", "generate", made, "--types", "c4.xlarge", "--zones", "z1,z2", *window
+    )
+    assert code == 0
+    assert "made" in text
+    code, text, _ = proteus(capsys, "prices", "show", made, "--out", plot)
+    assert code == 0
+    assert "c4.xlarge@z1" in text
+    assert plot.stat().st_size > 10_000
+    assert proteus(capsys, "prices", "evictions", made, "--out", table)[0] == 0
+    assert len(table.read_text().splitlines()) == 1 + 2 * 19
+    again = tmp_path / "again.csv.zst"
+    proteus(capsys, "prices", "generate", again, "--types", "c4.xlarge", "--zones", "z1,z2", *window)
+    assert again.read_bytes() == made.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["generate", "a.txt"], "ends in .csv"),
+        (["generate", "a.csv", "--character", "wild"], "there are calm, turbulent, smooth"),
+        (
+            ["generate", "a.csv", "--types", "q7.huge"],
+            "no on-demand price is known for the machine type 'q7.huge'",
+        ),
+        (["generate", "a.csv", "--window", "x"], "is no interval"),
+        (["show", "none.csv"], "no such file"),
+        (["fetch", "a.txt"], "ends in .csv"),
+    ],
+)
+def test_bad_prices_commands(capsys, arguments: list[str], sentence: str) -> None:
+    code, _, error = proteus(capsys, "prices", *arguments)
+    assert code == 2
+    assert sentence in error
+
+
+def test_interrupting_leaves_one_line_and_no_processes(history: Path, tmp_path: Path) -> None:
+    """Ctrl-C in the middle of slow jobs over two processes."""
+    command = [
+        sys.executable, "-m", "agileml.cli", "simulate", "--history", str(history), "--out", str(tmp_path / "o"),
+        *WINDOWS,
+        "--job-hours", "40", "--starts", "5000", "--schemes", "bidbrain.policy.proteus:Proteus", "--processes", "2",
+    ]  # fmt: skip
+    running = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
+        end = time.monotonic() + 120
+        while len(children.read_text().split()) < 2:
+            assert time.monotonic() < end
+            assert running.poll() is None, running.communicate()
+            time.sleep(0.05)
+        workers = [int(pid) for pid in children.read_text().split()]
+        begun = time.monotonic()
+        running.send_signal(signal.SIGINT)
+        _, error = running.communicate(timeout=30)
+        assert time.monotonic() - begun < 10
+        assert running.returncode == 130
+        assert "proteus: interrupted" in error
+        assert "Traceback" not in error
+        assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
+        assert not (tmp_path / "o").exists()
+    finally:
+        if running.poll() is None:
+            os.killpg(running.pid, signal.SIGKILL)

@@ -1,0 +1,184 @@
+"""Steps of a price, holes, and every format that is read; what is wrong in a file is one sentence."""
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bidbrain.history.archive import append_rows, rows_of, write_rows
+from bidbrain.history.prices import NEVER_S, Market, Steps, find_holes
+from bidbrain.history.readers import HistoryError, read_history, read_rows
+from bidbrain.instants import Interval, parse_instant
+
+HEADER = "timestamp,instance_type,availability_zone,product,price\n"
+ROWS = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 9)), min_size=1, max_size=30)
+
+
+def naive_price(rows: list[tuple[int, int]], now: int) -> int | None:
+    """The last row of the last second at or before `now`."""
+    best = None
+    for time, price in sorted(rows, key=lambda row: row[0]):
+        if time <= now:
+            best = price
+    return best
+
+
+@given(ROWS)
+@settings(deadline=None, derandomize=True, max_examples=120)
+def test_steps_say_what_the_rows_say(rows: list[tuple[int, int]]) -> None:
+    steps = Steps.from_rows([t for t, _ in rows], [p for _, p in rows])
+    for now in range(-2, 64):
+        assert steps.price_at(now) == naive_price(rows, now)
+    first = min(t for t, _ in rows)
+    for now in range(first, 62):
+        for bid in (0, 3, 9):
+            later = [
+                t for t in range(now + 1, 64) if (naive_price(rows, t) or 0) > bid
+            ]  # a price above the bid after the grant
+            changes = [t for t in later if naive_price(rows, t) != naive_price(rows, t - 1)]
+            still = (naive_price(rows, now) or 0) > bid
+            gone = steps.eviction_s(now, bid)
+            if not still:
+                assert gone == (later[0] if later else NEVER_S)
+            else:
+                assert gone >= (changes[0] if changes else NEVER_S)
+        assert steps.highest(now, now) == naive_price(rows, now)
+
+
+@given(ROWS, st.integers(0, 60), st.integers(1, 60))
+@settings(deadline=None, derandomize=True, max_examples=200)
+def test_seconds_by_step_add_up(rows: list[tuple[int, int]], start: int, length: int) -> None:
+    steps = Steps.from_rows([t for t, _ in rows], [p for _, p in rows])
+    window = Interval(start, start + length)
+    known = sum(1 for t in range(start, start + length) if naive_price(rows, t) is not None)
+    assert steps.seconds_by_step(window).sum() == known
+
+
+def test_holes_are_longer_than_a_day() -> None:
+    times = np.array([0, 86_400, 2 * 86_400 + 1], np.int64)
+    assert find_holes(times) == (Interval(86_400, 172_801),)
+
+
+def write(path: Path, text: str) -> Path:
+    data = text.encode()
+    if path.suffix == ".gz":
+        data = gzip.compress(data)
+    if path.suffix == ".zst":
+        data = zstandard.ZstdCompressor().compress(data)
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz", "a.csv.zst"])
+def test_csv_is_read_plain_and_packed(tmp_path: Path, name: str) -> None:
+    body = "2016-01-01T00:00:10Z,m,z,Linux/UNIX,0.02\n2016-01-01T00:00:00Z,m,z,Linux/UNIX,0.01\n"
+    history = read_history([write(tmp_path / name, HEADER + body)])
+    steps = history.steps[Market("m", "z")]
+    assert steps.prices.tolist() == [10_000, 20_000]
+    assert history.end_s == parse_instant("2016-01-01T00:00:10Z")
+
+
+def test_of_several_rows_in_a_second_the_last_counts(tmp_path: Path) -> None:
+    body = "".join(f"2016-01-01T00:00:00Z,m,z,Linux/UNIX,0.0{digit}\n" for digit in (3, 1, 2))
+    history = read_history([write(tmp_path / "a.csv", HEADER + body)])
+    assert history.steps[Market("m", "z")].prices.tolist() == [20_000]
+
+
+def test_a_folder_is_all_its_files_and_a_gap_between_them_is_a_hole(tmp_path: Path) -> None:
+    for day in (1, 9):
+        text = "".join(f"2016-01-0{day}T0{h}:00:00Z,m,z,Linux/UNIX,0.01\n" for h in range(5))
+        write(tmp_path / f"{day}.csv", HEADER + text)
+    history = read_history([tmp_path])
+    assert [str(hole) for hole in history.holes] == ["2016-01-01T04:00:00Z/2016-01-09T00:00:00Z"]
+
+
+def test_another_file_fills_a_hole(tmp_path: Path) -> None:
+    gap = [f"2016-01-0{d}T00:00:00Z,m,z,Linux/UNIX,0.01\n" for d in (1, 5)]
+    fill = [f"2016-01-0{d}T00:00:00Z,n,z,Linux/UNIX,0.01\n" for d in range(1, 6)]
+    one = write(tmp_path / "a.csv", HEADER + "".join(gap))
+    other = write(tmp_path / "b.csv", HEADER + "".join(fill))
+    assert len(read_history([one]).holes) == 1
+    assert read_history([one, other]).holes == ()
+
+
+def test_the_json_of_the_aws_command(tmp_path: Path) -> None:
+    entry = {
+        "AvailabilityZone": "us-east-1a",
+        "InstanceType": "m5.large",
+        "ProductDescription": "Linux/UNIX",
+        "SpotPrice": "0.035300",
+        "Timestamp": "2026-01-02T03:04:05+00:00",
+    }
+    path = write(tmp_path / "h.json.gz", json.dumps({"SpotPriceHistory": [entry]}))
+    assert list(read_rows(path)) == [
+        (parse_instant("2026-01-02T03:04:05Z"), "m5.large", "us-east-1a", "Linux/UNIX", 35_300)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", r"a.csv: empty"),
+        ("time,price\n", r"a.csv line 1: no price history"),
+        (HEADER, r"a.csv: no rows"),
+        (HEADER + "2016-01-01T00:00:00Z,m,z,L,0.1\n2016-01-01,m,z\n", r"line 3: 3 columns, expected 5"),
+        (HEADER + "yesterday,m,z,L,0.1\n", r"line 2: 'yesterday' is no timestamp"),
+        (HEADER + "2016-01-01T00:00:00Z,m,z,L,cheap\n", r"line 2: the price 'cheap' is not a number"),
+        (HEADER + "2016-01-01T00:00:00Z,m,z,L,0\n", r"line 2: the price 0 is not positive"),
+        (HEADER + "2016-01-01T00:00:00Z,m,z,L,-1\n", r"line 2: the price -1 is not positive"),
+        (HEADER + "2016-01-01T00:00:00Z,,z,L,1\n", r"line 2: instance type or zone is empty"),
+    ],
+)
+def test_bad_csv_is_one_sentence_with_the_line(tmp_path: Path, text: str, sentence: str) -> None:
+    with pytest.raises(HistoryError, match=sentence) as error:
+        read_history([write(tmp_path / "a.csv", text)])
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "sentence"),
+    [
+        ("a.json", b"{", "a.json line 1: not JSON"),
+        ("a.json", b"[1]", "entry 1: an object is expected"),
+        ("a.json", b'{"x": []}', "'SpotPriceHistory'"),
+        ("a.csv", b"\xff\xfe\x00", "not a text file"),
+        ("a.csv.gz", b"no gzip", "cannot be read"),
+        ("a.csv.zst", b"no zstd", "cannot be read"),
+    ],
+)
+def test_files_that_are_no_history(tmp_path: Path, name: str, data: bytes, sentence: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(data)
+    with pytest.raises(HistoryError, match=sentence):
+        read_history([path])
+
+
+def test_missing_files_and_empty_folders(tmp_path: Path) -> None:
+    with pytest.raises(HistoryError, match="no such file"):
+        read_history([tmp_path / "none.csv"])
+    with pytest.raises(HistoryError, match="without price files"):
+        read_history([tmp_path])
+
+
+def test_an_archive_grows_without_doubles(tmp_path: Path) -> None:
+    path = tmp_path / "archive.csv.gz"
+    rows = [(10, "m", "z", "L", 5), (5, "m", "z", "L", 4)]
+    assert append_rows(path, rows) == (2, 2)
+    assert append_rows(path, [*rows, (12, "m", "z", "L", 6)]) == (1, 3)
+    assert append_rows(path, rows) == (0, 3)
+    assert [row[0] for row in read_rows(path)] == [5, 10, 12]
+
+
+def test_a_history_survives_being_written(tmp_path: Path, turbulent) -> None:
+    path = tmp_path / "made.csv.zst"
+    write_rows(path, rows_of(turbulent))
+    again = read_history([path])
+    assert again.markets == turbulent.markets
+    for market, steps in turbulent.steps.items():
+        assert np.array_equal(steps.times, again.steps[market].times)
+        assert np.array_equal(steps.prices, again.steps[market].prices)

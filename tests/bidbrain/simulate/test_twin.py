@@ -1,0 +1,83 @@
+"""The compiled simulator against its plain twin, ledger line by ledger line, with the real policy objects."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bidbrain.accounts.ledger import Entry
+from bidbrain.history.generate import Character, generate
+from bidbrain.instants import Interval
+from bidbrain.policy.registry import SCHEMES
+from bidbrain.setting import Bidding, Engine, Job, Setting
+from bidbrain.simulate.fast import FastSimulator
+from bidbrain.simulate.simulator import simulate
+from tests.bidbrain.makers import EVALUATE, ON_DEMAND, make_setting
+
+COMPILED = [name for name, scheme in SCHEMES.items() if scheme.compiled]
+
+
+def both(setting: Setting, name: str, start_s: int) -> tuple[list[Entry], list[Entry]]:
+    """Entries of both simulators, without the reasons that only a policy object gives; outcomes must agree."""
+    scheme = SCHEMES[name]
+    own = scheme.setting(setting)
+    fast_outcome, fast = FastSimulator(own, scheme).ledger(start_s, "job")
+    outcome, plain = simulate(own, name, scheme.make(own, start_s), start_s, scheme.reliable)
+    assert fast_outcome == outcome
+    assert fast.header == plain.header
+    assert plain.micro_usd == outcome.micro_usd
+    return list(fast.entries), [replace(entry, reason=None) for entry in plain.entries]
+
+
+@pytest.mark.parametrize("rules", ["hourly_2016", "per_second", "per_second_paid"])
+@pytest.mark.parametrize("name", COMPILED)
+def test_every_line_is_the_same(turbulent, name: str, rules: str) -> None:
+    setting = make_setting(turbulent, rules=rules)
+    for number in range(6):
+        fast, plain = both(setting, name, EVALUATE.start_s + 70_001 * number)
+        assert fast == plain
+
+
+@pytest.mark.parametrize("name", ["proteus", "renewal", "one_hour_oracle", "standard_agileml"])
+def test_with_delays_floors_and_costs_of_change(turbulent, name: str) -> None:
+    engine = Engine(boot_s=300, lambda_s=45, sigma_s=20)
+    job = Job(vcpus=300, hours=5.5, cap=1.3, phi=0.7, engine=engine)
+    bidding = Bidding(min_delta=500, grant_delay_s=60, slot_vcpus=100)
+    setting = make_setting(turbulent, job, bidding)
+    for number in range(6):
+        fast, plain = both(setting, name, EVALUATE.start_s + 50_021 * number)
+        assert fast == plain
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    character=st.sampled_from([Character.CALM, Character.TURBULENT]),
+    name=st.sampled_from(COMPILED),
+    rules=st.sampled_from(["hourly_2016", "per_second"]),
+    offset=st.integers(0, 3 * 86_400),
+)
+@settings(deadline=None, derandomize=True, max_examples=40)
+def test_on_any_made_market(seed: int, character: Character, name: str, rules: str, offset: int) -> None:
+    window = Interval.parse("2016-03-18/2016-03-25")
+    markets = [(kind, zone, ON_DEMAND[kind]) for kind in ON_DEMAND for zone in ("us-east-1a", "us-east-1b")]
+    history = generate(markets, window, character, seed)
+    train = Interval.parse("2016-03-18/2016-03-20")
+    setting = make_setting(history, Job(hours=3.0), rules=rules, train=train)
+    fast, plain = both(setting, name, EVALUATE.start_s + offset)
+    assert fast == plain
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMPILED)
+def test_on_many_starts(turbulent, name: str) -> None:
+    setting = make_setting(turbulent, Job(hours=20.0))
+    for number in range(40):
+        fast, plain = both(setting, name, EVALUATE.start_s + 20_011 * number)
+        assert fast == plain
+
+
+def test_a_job_that_outlives_the_history_is_unfinished_in_both(turbulent) -> None:
+    setting = make_setting(turbulent, Job(hours=20.0))
+    fast, plain = both(setting, "proteus", turbulent.end_s - 7200)
+    assert fast == plain

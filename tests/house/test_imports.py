@@ -1,0 +1,66 @@
+"""Layers: leaves know no other package, pure modules know no I/O library."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+LEAVES = ("bidbrain", "straggler", "pipeline")
+IO_LIBRARIES = ("ray", "boto3", "torch", "zmq", "matplotlib")
+
+# Modules and folders that may do I/O; every other module is pure.
+SHELLS = {
+    "bidbrain": {"aws", "cli", "report", "live", "history/fetch.py"},
+    "straggler": {"cli.py", "report.py"},
+    "pipeline": {"cli.py", "report.py", "profile/profiler.py", "sizing/command.py"},
+    "agileml/core": set(),
+}
+
+
+def modules(package: str) -> list[str]:
+    return sorted(
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        for path in (ROOT / package).rglob("*.py")
+        if not {path.relative_to(ROOT / package).parts[0], str(path.relative_to(ROOT / package))}
+        & SHELLS[package]
+    )
+
+
+@pytest.mark.parametrize("package", SHELLS)
+def test_pure_modules_know_no_io_library(package: str) -> None:
+    script = f"""
+import importlib, sys
+for name in {modules(package)!r}:
+    importlib.import_module(name)
+    found = [library for library in {IO_LIBRARIES!r} if library in sys.modules]
+    if found:
+        sys.exit(f"importing {{name}} also imports {{found}}")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def imported_packages(path: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            found.add(node.module.split(".")[0])
+    return found
+
+
+@pytest.mark.parametrize("leaf", LEAVES)
+def test_a_leaf_imports_no_other_package(leaf: str) -> None:
+    others = {*LEAVES, "agileml"} - {leaf}
+    wrong = {
+        str(path.relative_to(ROOT)): sorted(imported_packages(path) & others)
+        for path in (ROOT / leaf).rglob("*.py")
+        if imported_packages(path) & others
+    }
+    assert not wrong

@@ -1,0 +1,221 @@
+"""Plans: shapes, text, several at once, limits and words."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.partition.plan import PlanError, parse_plan
+from pipeline.partition.planner import (
+    Options,
+    PartitionError,
+    data_parallel_plan,
+    partition,
+    plans_for_machines,
+    top_plans,
+)
+from pipeline.profile.layers import Layer, Profile, chain, read
+from pipeline.topology.levels import Topology, TopologyError, parse_bytes, parse_topology
+
+PROFILES = Path(__file__).resolve().parents[4] / "shared" / "data" / "profiles"
+RELEASED_MS = {
+    "vgg16": (170.08, 66.89, 65.77),
+    "alexnet": (22.19, 15.10, 9.68),
+    "resnet18": (65.92, 23.49, 18.36),
+    "gnmt": (25.87, 11.08, 8.86),
+}
+CLUSTERS = ("4x12e9", "4x12e9,4x1.25e9", "8x30e9,2x3.125e9")
+
+
+def convolutional() -> Profile:
+    """Heavy computing and small weights first, then the reverse: as VGG."""
+    return chain([8.0, 8.0, 8.0, 1.0, 1.0], [9.0, 4.0, 1.0, 1.0, 1.0], [0.1, 0.1, 0.1, 40.0, 20.0])
+
+
+@pytest.mark.parametrize("name", RELEASED_MS)
+def test_at_least_as_good_as_the_released_optimizer(name: str) -> None:
+    if not PROFILES.exists():
+        pytest.skip("the recorded profiles are not on this machine")
+    profile = read(PROFILES / f"{name}.json")
+    for text, released_ms in zip(CLUSTERS, RELEASED_MS[name], strict=True):
+        plan = partition(profile, parse_topology(text), cost_model="released")
+        # The released figures are rounded to 0.01 ms.
+        assert plan.seconds_per_minibatch * 1e3 <= released_ms + 0.005
+        by_prefix = partition(profile, parse_topology(text), cost_model="released", prefixes_only=True)
+        assert plan.seconds_per_minibatch <= by_prefix.seconds_per_minibatch
+
+
+def test_vgg_on_cluster_a_is_the_printed_12_1() -> None:
+    if not PROFILES.exists():
+        pytest.skip("the recorded profiles are not on this machine")
+    plan = partition(read(PROFILES / "vgg16.json"), parse_topology(CLUSTERS[1]))
+    assert plan.config == "12-1"
+    assert plan.workers == 13
+
+
+def test_a_plan_says_where_its_numbers_come_from() -> None:
+    plan = partition(convolutional(), Topology(((4, 10.0),)))
+    assert plan.seconds_per_minibatch == max(term.seconds for term in plan.terms)
+    assert plan.config == "3-1"
+    assert plan.single_seconds == 26.0
+    assert plan.stages[0].devices == (0, 1, 2)
+    servers = partition(convolutional(), Topology(((2, 10.0), (2, 10.0))))
+    for stage in servers.stages:
+        assert servers.machines(stage) == tuple(sorted({device // 2 for device in stage.devices}))
+    text = plan.explain()
+    assert "Slowest: computing in stage 1, 8000.000 ms." in text
+    assert "twice as fast" in text
+    assert plan.data_parallel_seconds == pytest.approx(max(26, 2 * 3 * 60.3 / 10) / 4)
+
+
+def test_data_parallel_plans_cost_what_the_plan_says() -> None:
+    topology = Topology(((2, 10.0), (2, 5.0)))
+    for model in ("thesis", "released"):
+        whole = data_parallel_plan(convolutional(), topology, Options(cost_model=model))
+        assert whole is not None
+        assert whole.config == "data parallel"
+        assert whole.stages[0].devices == (0, 1, 2, 3)
+        assert whole.seconds_per_minibatch == pytest.approx(whole.data_parallel_seconds)
+    mixed = data_parallel_plan(convolutional(), topology, Options(device_speed=[1, 2, 1, 1]))
+    assert mixed is not None
+    assert mixed.workers == 4
+
+
+def test_text_parses_back_to_the_same_plan() -> None:
+    rng = np.random.default_rng(0)
+    for model, memory in itertools.product(("thesis", "released"), (None, 400.0)):
+        profile = chain(rng.uniform(1, 9, 7), rng.uniform(1, 9, 7), rng.uniform(1, 9, 7))
+        plan = partition(profile, Topology(((2, 3.0), (3, 1.0))), cost_model=model, memory_bytes=memory)
+        assert parse_plan(plan.to_text()) == plan
+    with pytest.raises(PlanError, match="first line"):
+        parse_plan("no plan")
+    with pytest.raises(PlanError, match="line 9"):
+        parse_plan("\n".join([*plan.to_text().splitlines()[:8], "stage 1: layers=x", ""]))
+    with pytest.raises(PlanError, match="lacks a line"):
+        parse_plan("plan 1\n")
+
+
+def test_top_plans_are_different_and_sorted_and_complete() -> None:
+    profile = chain([3.0, 5.0, 4.0], [1.0, 2.0, 1.0], [1.0, 2.0, 3.0])
+    plans = top_plans(profile, Topology(((2, 4.0),)), 50)
+    seconds = [plan.seconds_per_minibatch for plan in plans]
+    assert seconds == sorted(seconds)
+    # One stage on one or two devices, or two stages cut behind layer 1 or 2: and nothing else.
+    assert sorted(plan.config for plan in plans) == ["data parallel", "one device", "straight", "straight"]
+
+
+def test_several_counts_of_machines_in_one_call() -> None:
+    topology = Topology(((2, 10.0), (3, 2.0)))
+    plans = plans_for_machines(convolutional(), topology, [2, 3, 4])
+    for count, plan in plans.items():
+        alone = partition(convolutional(), topology.with_outer_count(count))
+        assert plan.seconds_per_minibatch == alone.seconds_per_minibatch
+        assert plan.topology == str(topology.with_outer_count(count))
+        assert plan.data_parallel_seconds == alone.data_parallel_seconds
+
+
+def test_faster_links_in_the_explanation_are_the_plan_on_those_links() -> None:
+    profile = chain([1.0, 1.0], [10.0, 1.0], [0.0, 0.0])
+    plan = partition(profile, Topology(((2, 8.0),)), straight=True, max_stages=2)
+    assert plan.seconds_per_minibatch == 2.0
+    slow = partition(profile, Topology(((2, 16.0),)), straight=True)
+    assert slow.seconds_per_minibatch == 1.25
+
+
+def test_memory_uses_the_workers_behind() -> None:
+    profile = chain([4.0, 4.0, 4.0], [10.0, 10.0, 10.0], [1.0, 1.0, 1.0])
+    free = partition(profile, Topology(((3, 1e9),)), straight=True)
+    # d (w + a) + 2 w with d = 3, 2, 1 from the front.
+    assert [stage.memory_bytes for stage in free.stages] == [3 * 11 + 2, 2 * 11 + 2, 11 + 2]
+    # A data-parallel stage of three layers takes 33 + 6: less than the pipeline's first stage.
+    tight = partition(profile, Topology(((3, 1e9),)), memory_bytes=34)
+    assert max(stage.memory_bytes for stage in tight.stages) <= 34
+    assert partition(profile, Topology(((3, 1e9),)), memory_bytes=39).config == "data parallel"
+    saved = partition(profile, Topology(((3, 1e9),)), memory_bytes=34, straight=True, recompute="auto")
+    assert saved.seconds_per_minibatch >= tight.seconds_per_minibatch or saved.stages[0].recompute
+
+
+@pytest.mark.slow
+def test_exact_limits_that_are_too_large_fall_back_with_a_bound() -> None:
+    rng = np.random.default_rng(1)
+    n = 120
+    profile = chain(rng.uniform(1, 9, n), rng.uniform(1, 9, n), rng.uniform(1, 9, n))
+    plan = partition(profile, Topology(((8, 100.0), (8, 50.0))), memory_bytes=900.0)
+    assert any("Too large to be exact" in note for note in plan.notes)
+    assert 0 <= plan.gap < 0.1
+    assert max(stage.memory_bytes for stage in plan.stages) <= 900
+    assert f"at most {plan.gap:.1%} slower" in plan.explain()
+
+
+def test_very_branching_models_fall_back_to_prefixes_with_a_bound() -> None:
+    rng = np.random.default_rng(2)
+    layers = tuple(Layer(f"l{i}", *rng.uniform(0.1, 1, 2), *rng.uniform(0, 9, 2)) for i in range(16))
+    plan = partition(Profile("wide", layers, ()), Topology(((4, 100.0),)))
+    assert any("only at prefixes" in note for note in plan.notes)
+    assert plan.lower_bound_seconds == pytest.approx(plan.single_seconds / 4)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"max_stages": 9}, "9 stages are more than the 5 layers"),
+        ({"max_stages": 0}, "at least one stage"),
+        ({"cost_model": "mine"}, "thesis, released"),
+        ({"memory_bytes": 0}, "positive"),
+        ({"memory_bytes": 50.0}, r"layer 3 \(layer3\) alone needs"),
+        ({"memory_bytes": 130.0, "straight": True}, "no plan on 4 devices fits|alone needs"),
+        ({"recompute": "maybe"}, "recompute must be"),
+        ({"optimizer_factor": -1.0}, "optimizer factor"),
+    ],
+)
+def test_bad_options_are_one_sentence(options: dict, words: str) -> None:
+    with pytest.raises(PartitionError, match=words) as caught:
+        partition(convolutional(), Topology(((4, 10.0),)), **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_would_help_when_no_plan_fits() -> None:
+    profile = chain([1.0] * 4, [10.0] * 4, [1.0] * 4)
+    with pytest.raises(PartitionError, match=r"recomputing.*there is a plan"):
+        partition(profile, Topology(((2, 1.0),)), memory_bytes=15)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "COUNTxBYTES"),
+        ("4", "COUNTxBYTES"),
+        ("ax3", "COUNTxBYTES"),
+        ("0x1e9", "1 or more"),
+        ("4x-1", "positive"),
+    ],
+)
+def test_bad_topologies_are_one_sentence(text: str, words: str) -> None:
+    with pytest.raises(TopologyError, match=words):
+        parse_topology(text)
+
+
+def test_topologies_print_and_parse() -> None:
+    for text in ("4x12e9,4x1.25e9", "2x3.5", "8x30e9,2x3.125e9,5x0.125"):
+        assert str(parse_topology(text)) == text
+    assert parse_topology("4x12e9,4x1e9").link_level(3, 4) == 2
+    assert [parse_bytes(t, "m") for t in ("16GB", "1 KiB", "5")] == [16e9, 1024, 5]
+    with pytest.raises(TopologyError, match="--memory takes a size"):
+        parse_bytes("lots", "--memory")
+
+
+def test_speeds_must_match_the_devices() -> None:
+    with pytest.raises(TopologyError, match="found 2, the topology has 4"):
+        partition(convolutional(), Topology(((4, 1.0),)), device_speed=[1, 2])
+    with pytest.raises(TopologyError, match="positive"):
+        partition(convolutional(), Topology(((2, 1.0),)), device_speed=[1, 0])
+
+
+def test_data_parallelism_that_does_not_fit_says_so() -> None:
+    profile = chain([4.0] * 3, [10.0] * 3, [1.0] * 3)
+    plan = partition(profile, Topology(((3, 1e9),)), memory_bytes=36)
+    assert "data parallelism does not fit" in plan.explain()
+    assert data_parallel_plan(profile, Topology(((3, 1e9),)), Options(memory_bytes=36)) is None

@@ -1,0 +1,134 @@
+"""The simulation of plans and schedules."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.partition.planner import partition
+from pipeline.profile.layers import chain
+from pipeline.schedule.actions import full_rate_in_flight, gpipe, model_parallel, noam, one_f_one_b
+from pipeline.schedule.timing import Contention, Exchange, Network, StageCost, simulate, simulate_plan
+from pipeline.topology.levels import Topology
+
+
+def balanced(replicas: list[int]) -> list[StageCost]:
+    return [StageCost(float(r), 2.0 * r) for r in replicas]
+
+
+@pytest.mark.parametrize("seconds", [(1.0, 2.0), (3.0, 3.0), (2.0, 3.0)])
+def test_a_balanced_straight_pipeline_runs_at_its_slowest_stage_exactly(seconds) -> None:
+    timeline = simulate(one_f_one_b([1] * 4, 64), [StageCost(*seconds)] * 4)
+    assert timeline.seconds_per_minibatch() == sum(seconds)
+
+
+def test_figures_5_2_to_5_4_in_time() -> None:
+    straight = balanced([1] * 4)
+    # Model parallelism: one minibatch passes all stages there and back.
+    assert simulate(model_parallel([1] * 4, 3), straight).makespan_s == 3 * 4 * 3
+    # GPipe: (m + n - 1) slots of forward and of backward per group.
+    assert simulate(gpipe([1] * 4, 8, 4), straight).makespan_s == 2 * (4 + 4 - 1) * 3
+    # 1F1B: start-up n - 1 forwards, then one minibatch per 3, then n - 1 backwards.
+    assert simulate(one_f_one_b([1] * 4, 8), straight).makespan_s == 3 + 8 * 3 + 3 * 2
+
+
+def test_inner_replicated_stages_need_more_than_noam() -> None:
+    replicas = [1, 4, 1]
+    at_noam = simulate(one_f_one_b(replicas, 400), balanced(replicas))
+    assert noam(replicas) == 6
+    assert 3 / at_noam.seconds_per_minibatch() == pytest.approx(0.8, abs=0.01)
+    assert full_rate_in_flight(replicas) == 9
+    more = simulate(one_f_one_b(replicas, 400, in_flight=9), balanced(replicas))
+    assert 3 / more.seconds_per_minibatch() >= 0.95
+
+
+@given(
+    forward=st.lists(st.integers(1, 9), min_size=1, max_size=5),
+    minibatches=st.integers(1, 20),
+)
+@settings(deadline=None, derandomize=True, max_examples=60)
+def test_time_is_bounded_by_work_and_by_one_at_a_time(forward: list[int], minibatches: int) -> None:
+    costs = [StageCost(float(f), 2.0 * f) for f in forward]
+    timeline = simulate(one_f_one_b([1] * len(forward), minibatches), costs)
+    assert timeline.makespan_s >= minibatches * 3 * max(forward)
+    assert timeline.makespan_s <= minibatches * 3 * sum(forward)
+    assert 0 <= timeline.bubble() < 1
+    per_worker: dict[int, float] = {}
+    for span in timeline.spans:
+        assert span.start_s >= per_worker.get(span.worker, 0.0)
+        per_worker[span.worker] = span.end_s
+
+
+def test_a_slow_link_decides_and_latency_is_hidden_or_not() -> None:
+    topology = Topology(((2, 10.0),))
+    costs = [StageCost(1.0, 2.0, output_bytes=25.0, devices=(0,)), StageCost(1.0, 2.0, devices=(1,))]
+    schedule = one_f_one_b([1, 1], 60, in_flight=6)
+    half = simulate(schedule, costs, Network(topology))
+    # 2.5 s there and 2.5 s back on one link: 2 a / B, the partitioner's number.
+    assert half.seconds_per_minibatch() == pytest.approx(5.0, rel=0.03)
+    full = simulate(schedule, costs, Network(topology, full_duplex=True))
+    assert full.seconds_per_minibatch() == pytest.approx(3.0)
+    waits = simulate(schedule, costs, Network(topology, full_duplex=True, overlap=False))
+    assert waits.seconds_per_minibatch() >= 5.5
+    late = simulate(schedule, costs, Network(topology, latency_s=1.0, full_duplex=True))
+    assert late.makespan_s > full.makespan_s
+
+
+def test_a_shared_port_is_slower_than_a_link_per_pair() -> None:
+    topology = Topology(((3, 10.0),))
+    costs = [
+        StageCost(1.0, 2.0, output_bytes=10.0, devices=(0,)),
+        StageCost(1.0, 2.0, output_bytes=10.0, devices=(1,)),
+        StageCost(1.0, 2.0, devices=(2,)),
+    ]
+    schedule = one_f_one_b([1, 1, 1], 40, in_flight=6)
+    pace = {
+        kind: simulate(schedule, costs, Network(topology, contention=kind)).seconds_per_minibatch()
+        for kind in Contention
+    }
+    assert pace[Contention.NONE] == pytest.approx(3.0)
+    assert pace[Contention.PAIR] == pytest.approx(3.0)
+    # The middle device's port carries both cuts, there and back: 4 a / B.
+    assert pace[Contention.PORT] == pytest.approx(4.0)
+
+
+def test_the_exchange_of_gradients_limits_the_rate_as_predicted() -> None:
+    topology = Topology(((2, 10.0),))
+    costs = [StageCost(1.0, 2.0, parameter_bytes=60.0, devices=(0, 1))]
+    schedule = one_f_one_b([2], 80)
+    # 2 (m-1) w / B = 12 s per round of two; computing takes 3.
+    background = simulate(schedule, costs, Network(topology))
+    assert background.seconds_per_minibatch() == pytest.approx(6.0)
+    barrier = simulate(schedule, costs, Network(topology, exchange=Exchange.BARRIER))
+    assert barrier.seconds_per_minibatch() == pytest.approx(7.5)
+    groups = simulate(gpipe([2], 80, 8), costs, Network(topology))
+    assert groups.seconds_per_minibatch() == pytest.approx((4 * 3 + 12) / 8, rel=0.06)
+
+
+def test_the_partitioners_prediction_is_met_in_the_long_run() -> None:
+    profile = chain([3.0, 6.0, 3.0, 6.0, 3.0, 3.0], [4.0] * 6, [1.0] * 6)
+    topology = Topology(((4, 10.0),))
+    plan = partition(profile, topology, straight=True)
+    schedule = one_f_one_b(
+        [stage.replicas for stage in plan.stages],
+        200,
+        forward_s=[stage.forward_s for stage in plan.stages],
+        backward_s=[stage.backward_s for stage in plan.stages],
+    )
+    timeline = simulate_plan(plan, schedule)
+    assert timeline.seconds_per_minibatch() == pytest.approx(plan.seconds_per_minibatch, rel=0.05)
+
+
+def test_memory_rises_to_the_minibatches_in_flight() -> None:
+    costs = [StageCost(1.0, 2.0, parameter_bytes=10.0, activation_bytes=3.0)] * 4
+    timeline = simulate(one_f_one_b([1] * 4, 20), costs)
+    for stage in range(4):
+        peak = max(size for _, size in timeline.memory(stage, optimizer_factor=1.0))
+        assert peak == 2 * 10 + (4 - stage) * 13
+
+
+def test_recomputed_activations_are_there_only_while_a_backward_runs() -> None:
+    cost = StageCost(1.0, 2.0, activation_bytes=1.0, transient_bytes=50.0)
+    steps = simulate(one_f_one_b([1], 2), [cost]).memory(0)
+    assert [size for _, size in steps] == [0, 1, 51, 0, 1, 51, 0]

@@ -1,0 +1,244 @@
+"""FlexRR's protocol: by the book, under 5,000 random schedules, and with its rules broken one by one."""
+
+import sys
+import types
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import straggler.flexrr.worker
+from straggler.flexrr.protocol import (
+    BegunHelping,
+    Bundle,
+    CancelAck,
+    CancelHelp,
+    ClockDone,
+    Compute,
+    Cut,
+    Discard,
+    DoThis,
+    FlexRrParameters,
+    HelpCompleted,
+    Progress,
+    ProgressReport,
+    Push,
+    Received,
+    Send,
+    StartClock,
+    Stop,
+    TaskDone,
+    WakeAt,
+)
+from straggler.flexrr.worker import FlexRrWorker
+from straggler.simulate.groups import helper_groups
+from tests.straggler.flexrr.protocol_model import Model, ViolationError
+
+SCHEDULES = 5000
+
+
+def test_5000_random_schedules(capsys: pytest.CaptureFixture[str]) -> None:
+    seen: Counter = Counter()
+    for seed in range(SCHEDULES):
+        try:
+            seen += Model(FlexRrWorker, seed).run()
+        except ViolationError as violation:
+            pytest.fail(f"Model(FlexRrWorker, seed={seed}): {violation}")
+    with capsys.disabled():
+        print(f"\nFlexRR: {SCHEDULES} schedules clean; {dict(sorted(seen.items()))}")
+    for what in ("moved", "both started", "death", "lost", "doubled", "CancelAck", "duplicate"):
+        assert seen[what] > 50, what
+
+
+MUTANTS = {
+    "pushes a cancelled range without waiting for the answer": (
+        "                task.offer.fate = Fate.HELD\n",
+        "                self._settle(task.offer, push=True)\n",
+    ),
+    "the helper keeps cancelled assignments": (
+        "if who != helpee or what.timestamp > self._cancelled[helpee]",
+        "if True",
+    ),
+    "a late do-this is taken up after its cancel": (
+        "            or assignment.timestamp <= self._cancelled.get(helpee, -1)\n",
+        "",
+    ),
+    "the helper says 'not begun' of what it is doing": (
+        "begun=completed is not None",
+        "begun=False",
+    ),
+    "the next clock does not wait for helpers": (
+        "all(offer.fate is Fate.SETTLED for offer in self._offers.values())",
+        "all(offer.fate in (Fate.SETTLED, Fate.BEGUN) for offer in self._offers.values())",
+    ),
+    "nothing is asked again": (
+        "if offer.fate in (Fate.BEGUN, Fate.CANCELLING, Fate.HELD):",
+        "if False:",
+    ),
+    "a dead helper's ranges do not come back": (
+        "if offer.helper == gone and offer.fate is not Fate.SETTLED:",
+        "if offer.helper == gone and offer.fate is Fate.OFFERED:",
+    ),
+    "what was given away is computed as well": (
+        "        self.stop = start\n",
+        "",
+    ),
+    "a doubled do-this is done twice": (
+        "            or assignment.timestamp in self._taken.get(helpee, ())\n",
+        "",
+    ),
+    "held results are pushed when a helper has begun": (
+        "        if offer.fate is Fate.HELD:\n            self._out.append(Discard(offer.assignment.bundle))\n",
+        "        if offer.fate is Fate.HELD:\n            self._out.append(Push(offer.assignment.bundle))\n",
+    ),
+    "items that the helper does not hold are given": (
+        "max(self.stop - size, math.ceil((1 - self.parameters.replication) * self.units))",
+        "self.stop - size",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mutants_are_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Path(straggler.flexrr.worker.__file__).read_text()
+    old, new = MUTANTS[name]
+    assert source.count(old) == 1, f"the mutant's rule is not in flexrr.py: {old}"
+    module = types.ModuleType("mutant")
+    monkeypatch.setitem(sys.modules, "mutant", module)
+    exec(compile(source.replace(old, new), "mutant", "exec"), module.__dict__)
+    for seed in range(SCHEDULES):
+        try:
+            Model(module.FlexRrWorker, seed).run()
+        except ViolationError:
+            return
+    pytest.fail(f"survived {SCHEDULES} schedules")
+
+
+# --- by the book -----------------------------------------------------------------------------------------
+
+SECOND = 1_000_000_000
+
+
+def worker(**parameters: float) -> FlexRrWorker:
+    """Worker 14 of the thesis' example, at clock 4 of 100 units after two seconds of each clock."""
+    groups = helper_groups(64, 8, 4)
+    machine = FlexRrWorker(14, groups.helpers[14], groups.helpees[14], FlexRrParameters(**parameters))
+    for clock in range(4):
+        machine.handle(StartClock(clock, 100), clock * 2 * SECOND)
+        machine.handle(TaskDone(), (clock + 1) * 2 * SECOND)
+    machine.handle(StartClock(4, 100), 8 * SECOND)
+    return machine
+
+
+def test_groups_are_the_printed_example() -> None:
+    groups = helper_groups(64, 8, 4)
+    assert groups.helpers[14] == (6, 13, 12, 11)
+    assert groups.helpees[14] == (8, 9, 15, 22)
+
+
+@settings(deadline=None, derandomize=True, max_examples=300)
+@given(st.integers(1, 70), st.integers(1, 20), st.integers(0, 17))
+def test_groups_of_any_size(workers: int, machines: int, size: int) -> None:
+    used = min(machines, workers)
+    rounds = {m: len(range(m, workers, used)) for m in range(used)}
+    possible = min(used - 1 + (rounds[m] > 1) for m in range(used))
+    if size > possible:
+        with pytest.raises(ValueError, match="possible helpers"):
+            helper_groups(workers, machines, size)
+        return
+    groups = helper_groups(workers, machines, size)
+    for w, helpers in enumerate(groups.helpers):
+        assert len(set(helpers)) == len(helpers) == size
+        assert w not in helpers
+        assert all(w in groups.helpees[h] for h in helpers)
+        same = [h for h in helpers if h % used == w % used]
+        assert len(same) == (size > 0 and rounds[w % used] > 1)
+        assert len({h % used for h in helpers}) == size
+    assert sum(map(len, groups.helpees)) == workers * size
+
+
+def test_the_protocol_step_by_step() -> None:
+    slow = worker()
+    assert slow.behind(6, 0) == 0
+    # At 10 s the slow worker has done 40 of 100 units; a helper reports 4.75 at 9.4 s.
+    assert slow.handle(Progress(40), 10 * SECOND) == []
+    told = Received(6, ProgressReport(4.75, 9_400_000_000))
+    commands = slow.handle(told, 10 * SECOND)
+    # Algorithm 1: 4.75 - 4.40 + (10 - 9.4) / 2 = 0.65 > 20%: the initial 2.5% from the end (97.5 -> 98).
+    first = DoThis(Bundle(4, 14, 98, 100), 10 * SECOND)
+    assert commands == [Send(6, first), Cut(98)]
+    # It began: a follow-up of 5%.
+    second = DoThis(Bundle(4, 14, 93, 98), 11 * SECOND)
+    assert slow.handle(Progress(50), 11 * SECOND) == []
+    assert slow.handle(Received(6, BegunHelping(first)), 11 * SECOND) == [Send(6, second), Cut(93)]
+    # Own work ends: its range is pushed, the report is out, what nobody began is cancelled and computed here.
+    slow.handle(Progress(70), 12 * SECOND)
+    commands = slow.handle(TaskDone(), 13 * SECOND)
+    cancel = CancelHelp(second, 13 * SECOND)
+    assert commands == [Push(Bundle(4, 14, 0, 93)), Send(6, cancel), Compute(second.bundle)]
+    # The answer: it has begun after all. Ours is void; wait for both.
+    commands = slow.handle(Received(6, CancelAck(second, begun=True)), 13 * SECOND)
+    assert commands == [Discard(second.bundle), WakeAt(13_500_000_000), Stop()]
+    slow.handle(Received(6, HelpCompleted(second)), 14 * SECOND)
+    assert ClockDone(4) in slow.handle(Received(6, HelpCompleted(first)), 14 * SECOND)
+
+
+def test_a_worker_reports_to_those_it_may_help() -> None:
+    commands = worker().handle(Progress(75), 10 * SECOND)
+    report = ProgressReport(4.75, 10 * SECOND)
+    assert commands == [Send(helpee, report) for helpee in (8, 9, 15, 22)]
+
+
+def test_nobody_is_asked_below_the_threshold() -> None:
+    slow = worker()
+    slow.handle(Progress(60), 10 * SECOND)
+    assert slow.handle(Received(6, ProgressReport(4.75, 10 * SECOND)), 10 * SECOND) == []
+    # 0.15 behind; 0.2 s later it is 0.25 by the same report.
+    assert len(slow.handle(Received(11, ProgressReport(4.75, 9_800_000_000)), 10 * SECOND)) == 2
+
+
+@pytest.mark.parametrize(
+    ("clock", "cancelled_at", "expected"),
+    [
+        (5, None, "dropped"),  # of an iteration it has not reached
+        (4, None, "kept"),  # for the end of its own
+        (3, None, "begun"),  # at once
+        (3, 9, "dropped"),  # cancelled before it came
+        (3, 6, "begun"),  # an older cancel
+    ],
+)
+def test_helping_decision(clock: int, cancelled_at: int | None, expected: str) -> None:
+    """Algorithm 2."""
+    helper = worker()
+    asked = DoThis(Bundle(clock, 15, 90, 95), 7)
+    if cancelled_at is not None:
+        helper.handle(Received(15, CancelHelp(asked, cancelled_at)), 8 * SECOND)
+        asked = DoThis(asked.bundle, 7 if cancelled_at == 9 else 8)
+    commands = helper.handle(Received(15, asked), 9 * SECOND)
+    begun = [Compute(asked.bundle), Send(15, BegunHelping(asked))]
+    assert commands == (begun if expected == "begun" else [])
+    if expected == "begun":  # then back to its own work
+        assert helper.handle(TaskDone(), 9 * SECOND) == [
+            Push(asked.bundle),
+            Send(15, HelpCompleted(asked)),
+            Compute(Bundle(4, 14, 0, 100)),
+        ]
+    elif expected == "kept":
+        assert helper.handle(TaskDone(), 10 * SECOND)[-2:] == begun
+
+
+@pytest.mark.parametrize(
+    ("parameters", "sentence"),
+    [
+        ({"initial": 0.0}, "initial is 0"),
+        ({"follow_up": 1.5}, "follow_up is 1.5"),
+        ({"checks": 0}, "checks 0"),
+        ({"group_size": -1}, "group_size -1"),
+        ({"replication": float("nan")}, "replication is nan"),
+    ],
+)
+def test_bad_parameters_are_named(parameters: dict, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        FlexRrParameters(**parameters)
