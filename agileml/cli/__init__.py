@@ -12,15 +12,11 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
-import agileml.cli.aws
-import agileml.cli.checkpoint
-import agileml.cli.jobs
-import agileml.cli.machines
-import agileml.cli.run
 import bidbrain.cli
 import pipeline.cli
 import pipeline.sizing.command
 import straggler.cli
+from agileml.cli import aws, checkpoint, jobs, machines, run
 
 INTERRUPTED = 130
 
@@ -48,15 +44,15 @@ def proteus(
     """Train models on machines that can be taken away at any moment."""
 
 
-agileml.cli.run.mount(app)
-agileml.cli.jobs.mount(app)
-agileml.cli.machines.mount(app)
+run.mount(app)
+jobs.mount(app)
+machines.mount(app)
 bidbrain.cli.mount(app)
 straggler.cli.mount(app)
 pipeline.cli.mount(app)
 pipeline.sizing.command.mount(app)
-agileml.cli.checkpoint.mount(app)
-agileml.cli.aws.mount(app)
+checkpoint.mount(app)
+aws.mount(app)
 
 
 def _sentence(error: TyperException) -> str:
@@ -81,7 +77,3 @@ def main(arguments: list[str] | None = None) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # what is left is short, and Ray's
         print("proteus: interrupted", file=sys.stderr)
     sys.exit(status if isinstance(status, int) else 0)
-
-
-if __name__ == "__main__":
-    main()
