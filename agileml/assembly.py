@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agileml.config.market import Ec2
+from agileml.config.market import Ec2MarketConfig
 from agileml.process.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def fleet_for(spec: RunSpec, setup: MarketSetup | None = None) -> Fleet:
 
 
 def _ground(spec: RunSpec, setup: MarketSetup) -> Ground:
-    if isinstance(spec.config.market, Ec2):
+    if isinstance(spec.config.market, Ec2MarketConfig):
         from agileml.market.ec2 import Ec2Ground
 
         return Ec2Ground(setup, spec)

@@ -190,9 +190,9 @@ class _Session:
 
     def _keep(self, folder: Path) -> None:
         """What a run on EC2 leaves lies on a machine that will be given back: copy it, whatever happened."""
-        from agileml.config.market import Ec2
+        from agileml.config.market import Ec2MarketConfig
 
-        if isinstance(self.config.market, Ec2) and not self.is_reference:
+        if isinstance(self.config.market, Ec2MarketConfig) and not self.is_reference:
             from agileml.aws.run_upload import keep_run
 
             worked, told = keep_run(folder, self.config.market)

@@ -13,7 +13,7 @@ from typing import Any
 
 from agileml.aws.wheel import Wheel, build_wheel
 from agileml.config.job import JobConfig
-from agileml.config.market import Ec2
+from agileml.config.market import Ec2MarketConfig
 from agileml.config.text import ConfigError
 from bidbrain.aws.calls import errors
 from bidbrain.aws.site import Site
@@ -71,7 +71,7 @@ class Outlook:
 def site_of(config: JobConfig) -> tuple[Site, Scale]:
     """The stack that a config names. Raises ConfigError unless its market is EC2."""
     market = config.market
-    if not isinstance(market, Ec2):
+    if not isinstance(market, Ec2MarketConfig):
         found = "no market" if market is None else market.kind
         raise ConfigError(f"found {found}, expected ec2", key=("market", "kind"))
     site = Site(**{name: getattr(market, name) for name in Site.model_fields})

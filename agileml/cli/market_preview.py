@@ -10,7 +10,7 @@ from itertools import groupby
 import typer
 
 from agileml.config.job import JobConfig
-from agileml.config.market import Ec2
+from agileml.config.market import Ec2MarketConfig
 from agileml.config.text import ConfigError
 from agileml.market.log import show_step
 from agileml.market.setup import MarketSetup, first_decision, set_up
@@ -64,7 +64,7 @@ def _words(purchase: Purchase, vcpus: int) -> str:
 
 def _cloud(job: JobConfig, setup: MarketSetup) -> Cloud | None:
     """EC2 as it is now; None: the played market."""
-    if not isinstance(job.market, Ec2):
+    if not isinstance(job.market, Ec2MarketConfig):
         return None
     from bidbrain.aws.ec2 import Ec2 as Ec2Market
     from bidbrain.aws.stack.attach import attach
@@ -81,7 +81,7 @@ def may_run(job: JobConfig, name: str, *, dry_run: bool, yes: bool, can_ask: boo
 
     Raises ConfigError, CloudError; BadParameter where there is nobody to ask.
     """
-    spends = isinstance(job.market, Ec2) and not yes
+    spends = isinstance(job.market, Ec2MarketConfig) and not yes
     if not dry_run and not spends:
         return True
     if not dry_run:
@@ -93,7 +93,7 @@ def may_run(job: JobConfig, name: str, *, dry_run: bool, yes: bool, can_ask: boo
 
 def may_submit(job: JobConfig, *, yes: bool, can_ask: bool) -> bool:
     """Ask before a job is submitted that will buy machines: then nobody can be asked any more."""
-    if not isinstance(job.market, Ec2) or yes:
+    if not isinstance(job.market, Ec2MarketConfig) or yes:
         return True
     _check_somebody(can_ask)
     return typer.confirm(QUESTION, err=True)  # standard output is the job's id

@@ -20,17 +20,14 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from agileml.config.checkpoint_location import location
 from agileml.config.exchange import check_exchange
 from agileml.config.market import Market, check_with
-from agileml.config.plan import Fleet, Plan, fleets
-from agileml.config.section import Section, one_of, validate
+from agileml.config.optimizer import OptimizerConfig, SgdConfig
+from agileml.config.plan import MachineCounts, Plan, machines_over_time
+from agileml.config.section import Positive, PositiveInt, Section, validate
 from agileml.config.text import ConfigError, Document, Key, apply_flags, dump_yaml, nearest, show
 
 __all__ = ["ConfigError", "JobConfig", "dump", "from_values", "load"]
 
 APPLICATIONS = ("mf", "mlr", "torch")
-
-PositiveInt = Annotated[int, Field(ge=1)]
-Positive = Annotated[float, Field(gt=0)]
-Rate = Annotated[float, Field(ge=0, lt=1)]
 
 
 def _settings(value: Any) -> Any:
@@ -66,85 +63,7 @@ def _stage(value: Any) -> Any:
 Settings = Annotated[dict[str, Any], BeforeValidator(_settings)]
 
 
-class Steps(Section):
-    """The rate times `by` every `every` clocks, after a linear warm-up of `warmup` clocks."""
-
-    kind: Literal["steps"] = "steps"
-    every: PositiveInt
-    by: Annotated[float, Field(gt=0, le=1)] = 0.1
-    warmup: Annotated[int, Field(ge=0)] = 0
-
-
-class Cosine(Section):
-    """The rate down half a cosine to `final` times itself at clock `clocks`, after a linear warm-up."""
-
-    kind: Literal["cosine"] = "cosine"
-    clocks: PositiveInt
-    final: Annotated[float, Field(ge=0, le=1)] = 0.0
-    warmup: Annotated[int, Field(ge=0)] = 0
-
-
-class Linear(Cosine):
-    """The rate down a line to `final` times itself at clock `clocks`, after a linear warm-up."""
-
-    kind: Literal["linear"] = "linear"  # type: ignore[assignment]
-
-
-SCHEDULES: dict[str, type[Section]] = {"steps": Steps, "cosine": Cosine, "linear": Linear}
-_pick_schedule = one_of(SCHEDULES, "kind", default="cosine")
-
-
-class _Shaping(Section):
-    """What every optimizer takes: each element of a gradient is clipped, then weight_decay * w added."""
-
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    clip: Positive | None = None
-    schedule: Annotated[
-        Steps | Cosine | Linear | None,
-        BeforeValidator(lambda value: None if value is None else _pick_schedule(value)),
-    ] = None
-
-
-class Sgd(_Shaping):
-    """w -= learning_rate * g."""
-
-    kind: Literal["sgd"] = "sgd"
-    learning_rate: Positive = 0.1
-
-
-class Momentum(_Shaping):
-    """m = momentum * m + g; w -= learning_rate * m, or learning_rate * (g + momentum * m) with `nesterov`."""
-
-    kind: Literal["momentum"] = "momentum"
-    learning_rate: Positive = 0.1
-    momentum: Rate = 0.9
-    nesterov: bool = False
-
-
-class Adam(_Shaping):
-    """Adam with bias correction (Kingma and Ba 2015, algorithm 1)."""
-
-    kind: Literal["adam"] = "adam"
-    learning_rate: Positive = 0.001
-    beta1: Rate = 0.9
-    beta2: Rate = 0.999
-    epsilon: Positive = 1e-8
-
-
-class AdamW(Adam):
-    """Adam with w *= 1 - learning_rate * weight_decay beside it (Loshchilov and Hutter 2019)."""
-
-    kind: Literal["adamw"] = "adamw"  # type: ignore[assignment]
-    weight_decay: Annotated[float, Field(ge=0)] = 0.01
-
-
-OPTIMIZERS: dict[str, type[Section]] = {"sgd": Sgd, "momentum": Momentum, "adam": Adam, "adamw": AdamW}
-Optimizer = Annotated[
-    Sgd | Momentum | Adam | AdamW, BeforeValidator(one_of(OPTIMIZERS, "kind", default="sgd"))
-]
-
-
-class Consistency(Section):
+class ConsistencyConfig(Section):
     """How old a read may be: bsp, exactly this clock; ssp, up to `slack` clocks older; asp, any."""
 
     kind: Literal["bsp", "ssp", "asp"] = "bsp"
@@ -160,7 +79,7 @@ class Consistency(Section):
         return self
 
 
-class Machines(Section):
+class MachinesConfig(Section):
     """Machines at the start, the most there may ever be, and what the actor on each one reserves."""
 
     reliable: Annotated[int, Field(ge=0)] = 1
@@ -182,14 +101,14 @@ class Machines(Section):
         return self
 
 
-class Cuts(Section):
+class CutsConfig(Section):
     """A cut (a whole copy at one clock) starts every `every_s` seconds, or every `max_clocks` if that is sooner."""
 
     every_s: Positive = 1.0
     max_clocks: PositiveInt = 64
 
 
-class Heartbeat(Section):
+class HeartbeatConfig(Section):
     """A machine that was not heard for `timeout_s` is lost.
 
     One that alone has what the run needs is waited for until it was silent for `silent_limit_s`.
@@ -222,7 +141,7 @@ def _location(path: str) -> str:
     return path
 
 
-class Checkpoint(Section):
+class CheckpointConfig(Section):
     """Every `every_s` seconds the committed cut is written to `path`; the `keep` newest checkpoints stay."""
 
     path: Annotated[str, AfterValidator(_location)]
@@ -250,7 +169,7 @@ class JobConfig(Section):
     application: Annotated[str, AfterValidator(_application)]
     data: Settings = Field(default_factory=dict)
     model: Settings = Field(default_factory=dict)
-    optimizer: Optimizer = Sgd()
+    optimizer: OptimizerConfig = SgdConfig()
 
     clocks: PositiveInt
     clocks_per_pass: PositiveInt = 64
@@ -258,21 +177,21 @@ class JobConfig(Section):
     units_per_slice: PositiveInt = 1
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     deterministic: bool
-    consistency: Consistency = Consistency()
+    consistency: ConsistencyConfig = ConsistencyConfig()
     exchange: Literal["servers", "allreduce"] = "servers"
     allreduce_backend: Literal["gloo", "nccl"] = "gloo"
     trusted_network: bool = False
 
-    machines: Machines = Machines()
+    machines: MachinesConfig = MachinesConfig()
     stage: Annotated[Literal["auto", "thresholds", 1, 2, 3], BeforeValidator(_stage)] = "auto"
     stage_thresholds: Annotated[
         tuple[Positive, Positive], Field(strict=False), AfterValidator(_thresholds)
     ] = (1.0, 15.0)
     active_fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
     partitions: PositiveInt | None = None  # see `layout.partitions_for`
-    cuts: Cuts = Cuts()
-    heartbeat: Heartbeat = Heartbeat()
-    checkpoint: Checkpoint | None = None
+    cuts: CutsConfig = CutsConfig()
+    heartbeat: HeartbeatConfig = HeartbeatConfig()
+    checkpoint: CheckpointConfig | None = None
     max_failures: Annotated[int, Field(ge=0)] = 3
     plan: Plan = ()
     market: Market = None
@@ -287,7 +206,7 @@ class JobConfig(Section):
         """`slices` and `deterministic` follow other keys where they are not given."""
         if not isinstance(values, dict):
             return values
-        most = _inside(values, "machines", "max", Machines().max)
+        most = _inside(values, "machines", "max", MachinesConfig().max)
         if isinstance(most, int) and most >= 1:
             values.setdefault("slices", 1 << (most - 1).bit_length())
         else:  # machines.max itself is wrong and will be told
@@ -325,7 +244,7 @@ class JobConfig(Section):
             is_trusted=self.trusted_network,
             gpus=self.machines.gpus,
         )
-        fleets(self.plan, self.start, most, self.clocks)
+        machines_over_time(self.plan, self.start, most, self.clocks)
         if self.verify and not self.deterministic:
             raise ConfigError(
                 "found true without deterministic, expected false: only deterministic runs can be compared",
@@ -342,9 +261,9 @@ class JobConfig(Section):
         return self
 
     @property
-    def start(self) -> Fleet:
+    def start(self) -> MachineCounts:
         """The machines at the start."""
-        return Fleet(self.machines.reliable, self.machines.transient)
+        return MachineCounts(self.machines.reliable, self.machines.transient)
 
 
 def _inside(values: Mapping[str, Any], section: str, key: str, default: Any) -> Any:

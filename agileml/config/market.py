@@ -10,18 +10,17 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from agileml.config.section import Section, one_of
+from agileml.config.section import Positive, Section, one_of
 from agileml.config.text import ConfigError
 from bidbrain.aws.site import Site
 
-Positive = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Seconds = Annotated[int, Field(ge=0)]
 Names = Annotated[tuple[str, ...], Field(strict=False)]
 Prices = dict[str, Positive]
 
 
-class Buying(Section):
+class MarketConfig(Section):
     """Who decides, on what assumptions, within which limits.
 
     The job is `job_vcpus` for `job_hours`, its guess of the work; what machines are really worth is measured. phi,
@@ -43,7 +42,7 @@ class Buying(Section):
     drain_s: Annotated[int, Field(ge=1)] = 120
 
 
-class Played(Buying):
+class LocalMarketConfig(MarketConfig):
     """What `made` and `replay` share: a market on local nodes, `speed` market seconds in a second."""
 
     rules: Literal["hourly_2016", "per_second", "per_second_paid"] = "hourly_2016"
@@ -61,7 +60,7 @@ class Played(Buying):
     paced: bool = False
 
 
-class Made(Played):
+class MadeMarketConfig(LocalMarketConfig):
     """A market made by `seed`: `train_days` that policies learn from, then `hours` in which the job runs."""
 
     kind: Literal["made"] = "made"
@@ -73,7 +72,7 @@ class Made(Played):
     hours: Annotated[int, Field(ge=1, le=1000)] = 12
 
 
-class Replay(Played):
+class ReplayMarketConfig(LocalMarketConfig):
     """A recorded price history (files as `proteus simulate` takes them), from `start` on."""
 
     kind: Literal["replay"] = "replay"
@@ -83,7 +82,7 @@ class Replay(Played):
     start: str
 
 
-class Pools(Played):
+class AvailabilityMarketConfig(LocalMarketConfig):
     """Recorded availability (files as `proteus simulate --availability` takes them), from `start_hours` on.
 
     A machine is a node of one vCPU that costs 1 $/h on demand and `spot_share` of it on spot.
@@ -97,7 +96,7 @@ class Pools(Played):
     spot_share: Positive = 0.3
 
 
-class Ec2(Buying, Site):
+class Ec2MarketConfig(MarketConfig, Site):
     """EC2 in one region, in the stack that `proteus aws up` made."""
 
     kind: Literal["ec2"] = "ec2"
@@ -113,7 +112,12 @@ class Ec2(Buying, Site):
         return self
 
 
-KINDS: dict[str, type[Section]] = {"made": Made, "replay": Replay, "availability": Pools, "ec2": Ec2}
+KINDS: dict[str, type[Section]] = {
+    "made": MadeMarketConfig,
+    "replay": ReplayMarketConfig,
+    "availability": AvailabilityMarketConfig,
+    "ec2": Ec2MarketConfig,
+}
 _pick = one_of(KINDS, "kind", default="made")
 
 
@@ -121,11 +125,12 @@ def _market(value: Any) -> Any:
     return None if value is None else _pick(value)
 
 
-Market = Annotated[Made | Replay | Pools | Ec2 | None, BeforeValidator(_market)]
+AnyMarketConfig = MadeMarketConfig | ReplayMarketConfig | AvailabilityMarketConfig | Ec2MarketConfig
+Market = Annotated[AnyMarketConfig | None, BeforeValidator(_market)]
 
 
 def check_with(
-    market: Made | Replay | Pools | Ec2, *, transient: int, plan: bool, address: bool, checkpoint: bool
+    market: AnyMarketConfig, *, transient: int, plan: bool, address: bool, checkpoint: bool
 ) -> None:
     """Raise ConfigError for what the rest of a config cannot have beside a market."""
     if transient:

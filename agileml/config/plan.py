@@ -7,14 +7,14 @@ Each event names the clock it comes after and carries exactly one kind, whose ke
       - {at_clock: 7, notice: 2, warning_s: 60}
       - {at_clock: 9, notice: all, warning_s: 30}
 
-A new kind is a subclass of `Event` with a field of its own name, listed in `KINDS` and in `Plan`.
+A new kind is a subclass of `EventConfig` with a field of its own name, listed in `AnyEventConfig`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -23,7 +23,7 @@ from agileml.config.text import ConfigError, nearest, show
 
 
 @dataclass(frozen=True)
-class Fleet:
+class MachineCounts:
     """How many machines of each tier are members."""
 
     reliable: int
@@ -37,7 +37,7 @@ class Fleet:
         return f"{self.reliable} reliable and {self.transient} transient"
 
 
-class Event(Section):
+class EventConfig(Section):
     """Something that happens to the machines once clock `at_clock` is complete (clocks count from 1).
 
     Or, with `at_s`, so many seconds after the first clock could start.
@@ -59,28 +59,28 @@ class Event(Section):
         """When it happens, in words."""
         return f"clock {self.at_clock}" if self.at_clock is not None else f"{self.at_s:g} s"
 
-    def after(self, fleet: Fleet, most: int) -> Fleet:
-        """The machines after this event; raises ConfigError if it cannot happen to `fleet`."""
+    def after(self, machines: MachineCounts, most: int) -> MachineCounts:
+        """The machines after this event; raises ConfigError if it cannot happen to `machines`."""
         raise NotImplementedError
 
 
-class Join(Event):
+class JoinConfig(EventConfig):
     """`join` machines of `tier` become members."""
 
     kind: ClassVar[str] = "join"
     join: Annotated[int, Field(ge=1)]
     tier: Literal["transient", "reliable"] = "transient"
 
-    def after(self, fleet: Fleet, most: int) -> Fleet:
-        if fleet.total + self.join > most:
+    def after(self, machines: MachineCounts, most: int) -> MachineCounts:
+        if machines.total + self.join > most:
             raise ConfigError(
-                f"found {self.join} more machines at {self.when}, where there are {fleet}; "
+                f"found {self.join} more machines at {self.when}, where there are {machines}; "
                 f"expected at most machines.max = {most} in all",
                 key=("join",),
             )
         if self.tier == "reliable":
-            return replace(fleet, reliable=fleet.reliable + self.join)
-        return replace(fleet, transient=fleet.transient + self.join)
+            return replace(machines, reliable=machines.reliable + self.join)
+        return replace(machines, transient=machines.transient + self.join)
 
     def __str__(self) -> str:
         return f"{self.when}: join {self.join} {self.tier}"
@@ -95,92 +95,94 @@ def _count(value: Any) -> Any:
 Count = Annotated[int | Literal["all"], BeforeValidator(_count)]
 
 
-class Notice(Event):
+class NoticeConfig(EventConfig):
     """`notice` transient machines (or all of them) are told that they go in `warning_s` seconds."""
 
     kind: ClassVar[str] = "notice"
     notice: Count
     warning_s: Annotated[float, Field(gt=0)] = 120.0
 
-    def after(self, fleet: Fleet, most: int) -> Fleet:
-        return without(fleet, self.notice, self, "notice")
+    def after(self, machines: MachineCounts, most: int) -> MachineCounts:
+        return without(machines, self.notice, self, "notice")
 
     def __str__(self) -> str:
         return f"{self.when}: notice {self.notice}, {self.warning_s:g} s ahead"
 
 
-def without(fleet: Fleet, count: int | Literal["all"], event: Event, key: str) -> Fleet:
-    """`fleet` less `count` transient machines; raises ConfigError if there are not as many."""
-    leaving = fleet.transient if count == "all" else count
-    if leaving > fleet.transient or not leaving:
+def without(
+    machines: MachineCounts, count: int | Literal["all"], event: EventConfig, key: str
+) -> MachineCounts:
+    """`machines` less `count` transient machines; raises ConfigError if there are not as many."""
+    leaving = machines.transient if count == "all" else count
+    if leaving > machines.transient or not leaving:
         raise ConfigError(
-            f"found {count} at {event.when}, where there are {fleet} machines; "
+            f"found {count} at {event.when}, where there are {machines} machines; "
             "expected no more than the transient ones there are, and at least one",
             key=(key,),
         )
-    return replace(fleet, transient=fleet.transient - leaving)
+    return replace(machines, transient=machines.transient - leaving)
 
 
-class ShortNotice(Event):
+class ShortNoticeConfig(EventConfig):
     """`short_notice` transient machines are told too late: they go before all that they hold can be moved."""
 
     kind: ClassVar[str] = "short_notice"
     short_notice: Count
     warning_s: Annotated[float, Field(ge=0)] = 0.0
 
-    def after(self, fleet: Fleet, most: int) -> Fleet:
-        return without(fleet, self.short_notice, self, "short_notice")
+    def after(self, machines: MachineCounts, most: int) -> MachineCounts:
+        return without(machines, self.short_notice, self, "short_notice")
 
     def __str__(self) -> str:
         return f"{self.when}: notice {self.short_notice}, {self.warning_s:g} s ahead"
 
 
-class Kill(Event):
+class KillConfig(EventConfig):
     """`kill` transient machines die without a word."""
 
     kind: ClassVar[str] = "kill"
     kill: Annotated[int, Field(ge=1)] = 1
 
-    def after(self, fleet: Fleet, most: int) -> Fleet:
-        return without(fleet, self.kill, self, "kill")
+    def after(self, machines: MachineCounts, most: int) -> MachineCounts:
+        return without(machines, self.kill, self, "kill")
 
     def __str__(self) -> str:
         return f"{self.when}: kill {self.kill}"
 
 
-class KillMany(Event):
+class KillManyConfig(EventConfig):
     """`kill_many` transient machines (or all of them) die at once, as a whole allocation does."""
 
     kind: ClassVar[str] = "kill_many"
     kill_many: Count
 
-    def after(self, fleet: Fleet, most: int) -> Fleet:
-        return without(fleet, self.kill_many, self, "kill_many")
+    def after(self, machines: MachineCounts, most: int) -> MachineCounts:
+        return without(machines, self.kill_many, self, "kill_many")
 
     def __str__(self) -> str:
         return f"{self.when}: kill {self.kill_many}"
 
 
-class KillReliable(Event):
+class KillReliableConfig(EventConfig):
     """`kill_reliable` reliable machines die without a word; at least one must stay."""
 
     kind: ClassVar[str] = "kill_reliable"
     kill_reliable: Annotated[int, Field(ge=1)] = 1
 
-    def after(self, fleet: Fleet, most: int) -> Fleet:
-        if self.kill_reliable >= fleet.reliable:
+    def after(self, machines: MachineCounts, most: int) -> MachineCounts:
+        if self.kill_reliable >= machines.reliable:
             raise ConfigError(
-                f"found {self.kill_reliable} at {self.when}, where there are {fleet} machines; "
+                f"found {self.kill_reliable} at {self.when}, where there are {machines} machines; "
                 "expected that at least one reliable machine stays",
                 key=("kill_reliable",),
             )
-        return replace(fleet, reliable=fleet.reliable - self.kill_reliable)
+        return replace(machines, reliable=machines.reliable - self.kill_reliable)
 
     def __str__(self) -> str:
         return f"{self.when}: kill_reliable {self.kill_reliable}"
 
 
-class _Passing(Event):
+class _PassingFault(EventConfig):
     """A fault that passes: the machines are members again afterwards."""
 
     seconds: Annotated[float, Field(gt=0)]
@@ -191,29 +193,29 @@ class _Passing(Event):
         found: int = getattr(self, self.kind)
         return found
 
-    def after(self, fleet: Fleet, most: int) -> Fleet:
-        without(fleet, self.count, self, self.kind)
-        return fleet
+    def after(self, machines: MachineCounts, most: int) -> MachineCounts:
+        without(machines, self.count, self, self.kind)
+        return machines
 
     def __str__(self) -> str:
         return f"{self.when}: {self.kind} {self.count}, {self.seconds:g} s"
 
 
-class Freeze(_Passing):
+class FreezeConfig(_PassingFault):
     """`freeze` transient machines stand still for `seconds`, with their connections open."""
 
     kind: ClassVar[str] = "freeze"
     freeze: Annotated[int, Field(ge=1)] = 1
 
 
-class Cut(_Passing):
+class DisconnectConfig(_PassingFault):
     """`cut` transient machines run on, but no message gets through for `seconds`."""
 
     kind: ClassVar[str] = "cut"
     cut: Annotated[int, Field(ge=1)] = 1
 
 
-class Slow(_Passing):
+class SlowConfig(_PassingFault):
     """`slow` transient machines compute `factor` times slower for `seconds`."""
 
     kind: ClassVar[str] = "slow"
@@ -221,50 +223,51 @@ class Slow(_Passing):
     factor: Annotated[float, Field(gt=1)] = 10.0
 
 
-class DiskFull(Event):
+class DiskFullConfig(EventConfig):
     """For `seconds` no checkpoint can be written."""
 
     kind: ClassVar[str] = "disk_full"
     disk_full: Literal[True] = True
     seconds: Annotated[float, Field(gt=0)]
 
-    def after(self, fleet: Fleet, most: int) -> Fleet:
-        return fleet
+    def after(self, machines: MachineCounts, most: int) -> MachineCounts:
+        return machines
 
     def __str__(self) -> str:
         return f"{self.when}: disk_full, {self.seconds:g} s"
 
 
-class KillController(Event):
+class KillControllerConfig(EventConfig):
     """The controller's process dies; Ray starts another."""
 
     kind: ClassVar[str] = "kill_controller"
     kill_controller: Literal[True] = True
 
-    def after(self, fleet: Fleet, most: int) -> Fleet:
-        return fleet
+    def after(self, machines: MachineCounts, most: int) -> MachineCounts:
+        return machines
 
     def __str__(self) -> str:
         return f"{self.when}: kill_controller"
 
 
-KINDS: tuple[type[Event], ...] = (
-    Join,
-    Notice,
-    ShortNotice,
-    Kill,
-    KillMany,
-    KillReliable,
-    Freeze,
-    Cut,
-    Slow,
-    DiskFull,
-    KillController,
+AnyEventConfig = (
+    JoinConfig
+    | NoticeConfig
+    | ShortNoticeConfig
+    | KillConfig
+    | KillManyConfig
+    | KillReliableConfig
+    | FreezeConfig
+    | DisconnectConfig
+    | SlowConfig
+    | DiskFullConfig
+    | KillControllerConfig
 )
+KINDS: tuple[type[EventConfig], ...] = get_args(AnyEventConfig)
 
 
 def _event(value: Any) -> Any:
-    if isinstance(value, Event):
+    if isinstance(value, EventConfig):
         return value
     kinds = {kind.kind: kind for kind in KINDS}
     if not isinstance(value, dict):
@@ -273,7 +276,7 @@ def _event(value: Any) -> Any:
     if len(found) > 1:
         raise ConfigError(f"found {show(value)}, expected exactly one of {', '.join(kinds)}")
     if not found:
-        unknown = [name for name in value if name not in Event.model_fields]
+        unknown = [name for name in value if name not in EventConfig.model_fields]
         for name in unknown:
             if (near := nearest(name, kinds)).startswith("did you mean"):
                 raise ConfigError(f"unknown key, {near}", key=(name,))
@@ -281,24 +284,13 @@ def _event(value: Any) -> Any:
     return validate(found[0], value)
 
 
-# Strict for what is inside; YAML knows lists only, so the tuple itself is converted.
-AnyEvent = (
-    Join
-    | Notice
-    | ShortNotice
-    | Kill
-    | KillMany
-    | KillReliable
-    | Freeze
-    | Cut
-    | Slow
-    | DiskFull
-    | KillController
-)
-Plan = Annotated[tuple[Annotated[AnyEvent, BeforeValidator(_event)], ...], Field(strict=False)]
+# Strict inside; YAML has only lists, so the tuple itself is converted.
+Plan = Annotated[tuple[Annotated[AnyEventConfig, BeforeValidator(_event)], ...], Field(strict=False)]
 
 
-def fleets(plan: Sequence[Event], start: Fleet, most: int, clocks: int) -> list[Fleet]:
+def machines_over_time(
+    plan: Sequence[EventConfig], start: MachineCounts, most: int, clocks: int
+) -> list[MachineCounts]:
     """The machines at the start and after each event, in the order the events happen.
 
     Raises ConfigError with the event's place in `plan`: one that removes more than there are, joins above
@@ -318,7 +310,7 @@ def fleets(plan: Sequence[Event], start: Fleet, most: int, clocks: int) -> list[
     return history
 
 
-def in_order(plan: Sequence[Event]) -> list[tuple[int, Event]]:
+def in_order(plan: Sequence[EventConfig]) -> list[tuple[int, EventConfig]]:
     """`(place in the plan, event)` by clock, then by time; events of one clock keep the plan's order."""
     return sorted(
         enumerate(plan),

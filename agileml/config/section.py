@@ -7,13 +7,15 @@ refused with the nearest right one. `validate` turns what pydantic found into on
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Self, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from agileml.config.text import ConfigError, Key, nearest, show
 
-Model = TypeVar("Model", bound=BaseModel)
+Schema = TypeVar("Schema", bound=BaseModel)
+Positive = Annotated[float, Field(gt=0)]
+PositiveInt = Annotated[int, Field(ge=1)]
 
 
 class Section(BaseModel):
@@ -55,7 +57,7 @@ def one_of(choices: Mapping[str, type[Section]], selector: str, default: str) ->
     return choose
 
 
-def validate(schema: type[Model], values: Mapping[str, Any], key: Key = ()) -> Model:
+def validate(schema: type[Schema], values: Mapping[str, Any], key: Key = ()) -> Schema:
     """`values` as a `schema`; raises the first thing that is wrong as a ConfigError below `key`.
 
     Applications use it for their own `data` and `model` settings:

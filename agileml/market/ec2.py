@@ -15,7 +15,7 @@ from agileml.cluster import existing
 from agileml.cluster.errors import ClusterError
 from agileml.cluster.fleet import ExistingFleet
 from agileml.cluster.watchdog import PULSE_PORT, Pulse
-from agileml.config.market import Ec2
+from agileml.config.market import Ec2MarketConfig
 from agileml.market.drain_notices import DrainNotices, Together
 from agileml.market.nodes import LabelledNodes
 from agileml.market.service import pause
@@ -63,7 +63,7 @@ class Ec2Ground:
 
     def __init__(self, setup: MarketSetup, spec: RunSpec) -> None:
         market = spec.config.market
-        assert isinstance(market, Ec2)
+        assert isinstance(market, Ec2MarketConfig)
         assert spec.config.address is not None
         self._setup, self._market = setup, market
         gcs_address = existing.reach(spec.config.address)

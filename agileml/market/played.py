@@ -11,7 +11,7 @@ from typing import Any, Self
 from agileml.cluster.fleet import check_head
 from agileml.cluster.local import LocalCluster
 from agileml.config.job import JobConfig
-from agileml.config.market import Played
+from agileml.config.market import LocalMarketConfig
 from agileml.market.nodes import WarmPool
 from agileml.market.service import pause
 from agileml.market.setup import MarketSetup
@@ -29,7 +29,7 @@ class LocalGround:
     leave_s = LEAVE_S
 
     def __init__(self, setup: MarketSetup, config: JobConfig) -> None:
-        assert isinstance(config.market, Played)
+        assert isinstance(config.market, LocalMarketConfig)
         self._setup, self._market = setup, config.market
         self._cluster = LocalCluster(orphan_after_s=config.market.orphan_after_s)
         setting = setup.plan.setting

@@ -12,7 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agileml.config.job import JobConfig
-from agileml.config.market import Ec2, Made, Played, Pools, Replay
+from agileml.config.market import (
+    AvailabilityMarketConfig,
+    Ec2MarketConfig,
+    LocalMarketConfig,
+    MadeMarketConfig,
+    ReplayMarketConfig,
+)
 from agileml.config.text import ConfigError
 from bidbrain.config import ConfigError as BidBrainConfigError
 from bidbrain.config import SimulateConfig
@@ -91,9 +97,9 @@ def set_up(config: JobConfig, name: str, run: str, now_s: int) -> MarketSetup:
     market = config.market
     assert market is not None
     with _users():
-        if isinstance(market, Ec2):
+        if isinstance(market, Ec2MarketConfig):
             start_s, setting = now_s, _on_ec2(market, config, now_s)
-        elif isinstance(market, Pools):
+        elif isinstance(market, AvailabilityMarketConfig):
             start_s, setting = round(market.start_hours * HOUR_S), _of_pools(market, config)
         else:
             history, train, start_s = _history(market)
@@ -115,12 +121,16 @@ def set_up(config: JobConfig, name: str, run: str, now_s: int) -> MarketSetup:
         None if market.max_price is None else micro_usd(market.max_price),
         config.machines.max,
     )
-    if isinstance(market, Played):
+    if isinstance(market, LocalMarketConfig):
         # A second too much of waiting is many of the market's: the reserve covers what passes meanwhile.
         guards = replace(guards, reserve_s=max(guards.reserve_s, market.drain_s, round(5 * market.speed)))
     # EC2 would answer a token that it has seen with the machines of then. On a played market the name decides, with
     # the seed, who gets a notice: there it stays the same.
-    job = name if isinstance(market, Played) else f"{re.sub('[^A-Za-z0-9-]', '-', name)[:NAME_MOST]}-{run}"
+    job = (
+        name
+        if isinstance(market, LocalMarketConfig)
+        else f"{re.sub('[^A-Za-z0-9-]', '-', name)[:NAME_MOST]}-{run}"
+    )
     plan = Plan(
         job,
         market.policy,
@@ -131,7 +141,7 @@ def set_up(config: JobConfig, name: str, run: str, now_s: int) -> MarketSetup:
         guards=guards,
         drain_s=market.drain_s,
     )
-    speed = market.speed if isinstance(market, Played) else 1.0
+    speed = market.speed if isinstance(market, LocalMarketConfig) else 1.0
     return MarketSetup(plan, setting, start_s, speed, _unit_s(config, setting))
 
 
@@ -159,10 +169,10 @@ def _users() -> Iterator[None]:
         raise ConfigError(str(error), key=("market",)) from None
 
 
-def _history(market: Played) -> tuple[History, Interval, int]:
+def _history(market: LocalMarketConfig) -> tuple[History, Interval, int]:
     """(prices, the interval that policies learn from, when the job starts)."""
     start_s = _instant(market)
-    if isinstance(market, Made):
+    if isinstance(market, MadeMarketConfig):
         train = Interval(start_s - market.train_days * DAY_S, start_s)
         prices = types_at(
             list(market.types),
@@ -173,7 +183,7 @@ def _history(market: Played) -> tuple[History, Interval, int]:
         rows = [(kind, zone, prices[kind][0]) for kind in market.types for zone in market.zones]
         window = Interval(train.start_s, start_s + market.hours * HOUR_S)
         return generate(rows, window, Character(market.character), market.seed), train, start_s
-    assert isinstance(market, Replay)
+    assert isinstance(market, ReplayMarketConfig)
     history = read_history(Path(path) for path in market.history)
     train = Interval.parse(market.train).overlap(history.window)
     if not history.start_s <= start_s < history.end_s:
@@ -199,15 +209,15 @@ def _lasts(end_s: int, start_s: int, found: str, key: tuple[str, str]) -> None:
         )
 
 
-def _instant(market: Played) -> int:
-    assert isinstance(market, Made | Replay)
+def _instant(market: LocalMarketConfig) -> int:
+    assert isinstance(market, MadeMarketConfig | ReplayMarketConfig)
     try:
         return parse_instant(market.start)
     except ValueError as error:
         raise ConfigError(str(error), key=("market", "start")) from None
 
 
-def _simulate_config(market: Played | Ec2) -> SimulateConfig:
+def _simulate_config(market: LocalMarketConfig | Ec2MarketConfig) -> SimulateConfig:
     """The same job as `proteus simulate` would be told."""
     values = {key: getattr(market, key) for key in SAME_NAMES}
     return SimulateConfig.model_validate(
@@ -217,8 +227,10 @@ def _simulate_config(market: Played | Ec2) -> SimulateConfig:
     )
 
 
-def _setting(market: Played, config: JobConfig, history: History, train: Interval, start_s: int) -> Setting:
-    product = market.product if isinstance(market, Replay) else PRODUCT
+def _setting(
+    market: LocalMarketConfig, config: JobConfig, history: History, train: Interval, start_s: int
+) -> Setting:
+    product = market.product if isinstance(market, ReplayMarketConfig) else PRODUCT
     markets = choose_markets(history, market.types, market.zones, product)
     markets = tuple(each for each in markets if history.steps[each].price_at(start_s) is not None)
     if not markets:
@@ -229,7 +241,7 @@ def _setting(market: Played, config: JobConfig, history: History, train: Interva
     )
 
 
-def _of_pools(market: Pools, config: JobConfig) -> Setting:
+def _of_pools(market: AvailabilityMarketConfig, config: JobConfig) -> Setting:
     """Nodes of pools whose capacity was recorded."""
     values = {key: getattr(market, key) for key in POOL_NAMES}
     values |= {"nodes": market.job_vcpus, "job_hours": [market.job_hours], "starts": 1}
@@ -245,7 +257,7 @@ def _of_pools(market: Pools, config: JobConfig) -> Setting:
     return _reliable_as_configured(setting, config)
 
 
-def _on_ec2(market: Ec2, config: JobConfig, now_s: int) -> Setting:
+def _on_ec2(market: Ec2MarketConfig, config: JobConfig, now_s: int) -> Setting:
     """A setting without history: prices are asked for when they are needed."""
     markets = tuple(Market(kind, zone, PRODUCT) for kind in market.types for zone in market.zones)
     window = Interval(now_s - DAY_S, now_s)
@@ -283,7 +295,7 @@ def _whole_machines(setting: Setting) -> None:
             )
 
 
-def _scheme(market: Played | Ec2) -> Scheme:
+def _scheme(market: LocalMarketConfig | Ec2MarketConfig) -> Scheme:
     name = market.policy
     try:
         scheme = find_scheme(name)
@@ -308,9 +320,9 @@ def _runs(scheme: Scheme) -> bool:
     return not scheme.yardstick and scheme.training in (Training.AGILEML, Training.STEADY)
 
 
-def _policies(market: Played | Ec2) -> list[str]:
+def _policies(market: LocalMarketConfig | Ec2MarketConfig) -> list[str]:
     """Our schemes that a job on this market can follow."""
-    others = BIDDING if isinstance(market, Ec2 | Pools) else tuple(POOLS)
+    others = BIDDING if isinstance(market, Ec2MarketConfig | AvailabilityMarketConfig) else tuple(POOLS)
     return [name for name in RUNNING if name not in others]
 
 
@@ -320,7 +332,7 @@ RUNNING = tuple(scheme.name for scheme in (*SCHEMES.values(), *POOLS.values()) i
 def _unit_s(config: JobConfig, setting: Setting) -> float:
     """Seconds of a unit on one machine at which the job's machines together take job_hours."""
     market = config.market
-    if not isinstance(market, Played) or not market.paced:
+    if not isinstance(market, LocalMarketConfig) or not market.paced:
         return 0.0
     sizes = {listing.vcpus for listing in setting.listings}
     if len(sizes) > 1:

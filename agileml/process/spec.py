@@ -12,18 +12,18 @@ from agileml.checkpoints.opening import open_store
 from agileml.checkpoints.store import CheckpointStore, FolderStore
 from agileml.config.job import JobConfig
 from agileml.config.plan import (
-    Cut,
-    DiskFull,
-    Event,
-    Freeze,
-    Join,
-    Kill,
-    KillController,
-    KillMany,
-    KillReliable,
-    Notice,
-    ShortNotice,
-    Slow,
+    DisconnectConfig,
+    DiskFullConfig,
+    EventConfig,
+    FreezeConfig,
+    JoinConfig,
+    KillConfig,
+    KillControllerConfig,
+    KillManyConfig,
+    KillReliableConfig,
+    NoticeConfig,
+    ShortNoticeConfig,
+    SlowConfig,
 )
 from agileml.config.text import ConfigError
 from agileml.core.compute.contract import checked_tables
@@ -151,33 +151,33 @@ class RunSpec:
         )
 
 
-def _planned(event: Event) -> PlannedEvent:
+def _planned(event: EventConfig) -> PlannedEvent:
     """An event of a config as the controller takes it."""
     when: dict[str, Any] = {"at_clock": event.at_clock, "at_s": event.at_s}
     match event:
-        case Join():
+        case JoinConfig():
             return PlannedJoin(count=event.join, tier=Tier(event.tier), **when)
-        case Notice():
+        case NoticeConfig():
             return PlannedNotice(count=_number(event.notice), warning_s=event.warning_s, **when)
-        case ShortNotice():
+        case ShortNoticeConfig():
             return PlannedNotice(count=_number(event.short_notice), warning_s=event.warning_s, **when)
-        case Kill():
+        case KillConfig():
             return PlannedFault(kind=Fault.KILL, count=event.kill, **when)
-        case KillMany():
+        case KillManyConfig():
             return PlannedFault(kind=Fault.KILL, count=_number(event.kill_many), **when)
-        case KillReliable():
+        case KillReliableConfig():
             return PlannedFault(kind=Fault.KILL_RELIABLE, count=event.kill_reliable, **when)
-        case Slow():
+        case SlowConfig():
             return PlannedFault(
                 kind=Fault.SLOW, count=event.slow, seconds=event.seconds, factor=event.factor, **when
             )
-        case Freeze():
+        case FreezeConfig():
             return PlannedFault(kind=Fault.FREEZE, count=event.freeze, seconds=event.seconds, **when)
-        case Cut():
+        case DisconnectConfig():
             return PlannedFault(kind=Fault.CUT, count=event.cut, seconds=event.seconds, **when)
-        case DiskFull():
+        case DiskFullConfig():
             return PlannedFault(kind=Fault.DISK_FULL, seconds=event.seconds, **when)
-        case KillController():
+        case KillControllerConfig():
             return PlannedFault(kind=Fault.KILL_CONTROLLER, **when)
         case _:
             raise AssertionError(event)

@@ -13,7 +13,7 @@ import pytest
 
 from agileml.cluster.existing import NodeInfo
 from agileml.config.job import from_values
-from agileml.config.market import Ec2 as Ec2Config
+from agileml.config.market import Ec2MarketConfig
 from agileml.config.text import ConfigError
 from agileml.market.ec2 import UnixClock
 from agileml.market.nodes import tier_of
@@ -155,7 +155,7 @@ def test_a_job_lives_through_an_interruption_and_an_eviction(
 def test_names_of_jobs_are_never_used_twice() -> None:
     """EC2 answers a token that it has seen with the machines of then."""
     config = from_values(JOB)
-    assert isinstance(config.market, Ec2Config)
+    assert isinstance(config.market, Ec2MarketConfig)
     first, second = (set_up(config, "my job", run, 1_800_000_000).plan.name for run in ("a1", "b2"))
     assert (first, second) == ("my-job-a1", "my-job-b2")
 

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agileml.config.job import Adam, ConfigError, JobConfig, Momentum, dump, from_values, load, locate
+from agileml.config.job import ConfigError, JobConfig, dump, from_values, load, locate
 from agileml.config.market import KINDS
-from agileml.config.plan import Fleet, Join, Notice, fleets
+from agileml.config.optimizer import AdamConfig, MomentumConfig
+from agileml.config.plan import JoinConfig, MachineCounts, NoticeConfig, machines_over_time
 from agileml.config.section import Section
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
@@ -188,7 +189,7 @@ def test_flags_reach_every_depth_and_the_last_one_wins(tmp_path: Path) -> None:
     )
     assert (config.clocks, config.stage, config.model) == (40, 2, {"rank": 16})
     assert config.optimizer.learning_rate == 0.001
-    assert config.plan == (Notice(at_clock=3, notice="all"),)
+    assert config.plan == (NoticeConfig(at_clock=3, notice="all"),)
 
 
 def test_defaults_follow_the_machines() -> None:
@@ -209,14 +210,17 @@ def test_an_error_of_an_application_is_placed_in_the_file(tmp_path: Path) -> Non
 
 
 def test_events_happen_in_the_order_of_their_clocks() -> None:
-    plan = (Notice(at_clock=9, notice="all"), Join(at_clock=2, join=3), Notice(at_clock=9, notice=1))
+    leave, join = NoticeConfig(at_clock=9, notice="all"), JoinConfig(at_clock=2, join=3)
+    start, joined, left = MachineCounts(1, 2), MachineCounts(1, 5), MachineCounts(1, 0)
+    assert machines_over_time((leave, join), start, most=8, clocks=10) == [start, joined, left]
     with pytest.raises(ConfigError, match=r"plan\[2\].notice"):
-        fleets(plan, Fleet(1, 2), most=8, clocks=10)
-    assert fleets(plan[:2], Fleet(1, 2), most=8, clocks=10) == [Fleet(1, 2), Fleet(1, 5), Fleet(1, 0)]
+        machines_over_time((leave, join, NoticeConfig(at_clock=9, notice=1)), start, most=8, clocks=10)
 
 
 def test_reading_a_config_is_cheap() -> None:
-    heavy = "import sys, agileml.config.job; print([m for m in ('ray', 'torch', 'zmq', 'numpy') if m in sys.modules])"
+    heavy = (
+        "import sys, agileml.config; print([m for m in ('ray', 'torch', 'zmq', 'numpy') if m in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", heavy], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
@@ -317,8 +321,8 @@ def test_a_resolved_market_loads_back_equal(market: dict[str, Any]) -> None:
 
 
 def test_optimizers_keep_their_kind() -> None:
-    assert isinstance(from_values(BASE, ["optimizer.kind=momentum"]).optimizer, Momentum)
-    assert from_values(BASE, ["optimizer.kind=adam"]).optimizer == Adam()
+    assert isinstance(from_values(BASE, ["optimizer.kind=momentum"]).optimizer, MomentumConfig)
+    assert from_values(BASE, ["optimizer.kind=adam"]).optimizer == AdamConfig()
     assert from_values(BASE).changed(clocks=3).clocks == 3
     with pytest.raises(ConfigError, match="clocks: found 0"):
         from_values(BASE).changed(clocks=0)

@@ -1,0 +1,98 @@
+"""The section `optimizer` of a config: which rule turns summed gradients into new parameters, and at what rate.
+
+The rules themselves are in `agileml.core.parameters`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+
+from agileml.config.section import Positive, PositiveInt, Section, one_of
+
+Rate = Annotated[float, Field(ge=0, lt=1)]
+
+
+class StepsConfig(Section):
+    """The rate times `by` every `every` clocks, after a linear warm-up of `warmup` clocks."""
+
+    kind: Literal["steps"] = "steps"
+    every: PositiveInt
+    by: Annotated[float, Field(gt=0, le=1)] = 0.1
+    warmup: Annotated[int, Field(ge=0)] = 0
+
+
+class CosineConfig(Section):
+    """The rate down half a cosine to `final` times itself at clock `clocks`, after a linear warm-up."""
+
+    kind: Literal["cosine"] = "cosine"
+    clocks: PositiveInt
+    final: Annotated[float, Field(ge=0, le=1)] = 0.0
+    warmup: Annotated[int, Field(ge=0)] = 0
+
+
+class LinearConfig(CosineConfig):
+    """The rate down a line to `final` times itself at clock `clocks`, after a linear warm-up."""
+
+    kind: Literal["linear"] = "linear"  # type: ignore[assignment]
+
+
+SCHEDULES: dict[str, type[Section]] = {"steps": StepsConfig, "cosine": CosineConfig, "linear": LinearConfig}
+_pick_schedule = one_of(SCHEDULES, "kind", default="cosine")
+
+
+class _Shaping(Section):
+    """What every optimizer takes: each element of a gradient is clipped, then weight_decay * w added."""
+
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    clip: Positive | None = None
+    schedule: Annotated[
+        StepsConfig | CosineConfig | LinearConfig | None,
+        BeforeValidator(lambda value: None if value is None else _pick_schedule(value)),
+    ] = None
+
+
+class SgdConfig(_Shaping):
+    """w -= learning_rate * g."""
+
+    kind: Literal["sgd"] = "sgd"
+    learning_rate: Positive = 0.1
+
+
+class MomentumConfig(_Shaping):
+    """m = momentum * m + g; w -= learning_rate * m, or learning_rate * (g + momentum * m) with `nesterov`."""
+
+    kind: Literal["momentum"] = "momentum"
+    learning_rate: Positive = 0.1
+    momentum: Rate = 0.9
+    nesterov: bool = False
+
+
+class AdamConfig(_Shaping):
+    """Adam with bias correction (Kingma and Ba 2015, algorithm 1)."""
+
+    kind: Literal["adam"] = "adam"
+    learning_rate: Positive = 0.001
+    beta1: Rate = 0.9
+    beta2: Rate = 0.999
+    epsilon: Positive = 1e-8
+
+
+class AdamWConfig(AdamConfig):
+    """Adam with w *= 1 - learning_rate * weight_decay beside it (Loshchilov and Hutter 2019)."""
+
+    kind: Literal["adamw"] = "adamw"  # type: ignore[assignment]
+    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+
+
+OPTIMIZERS: dict[str, type[Section]] = {
+    "sgd": SgdConfig,
+    "momentum": MomentumConfig,
+    "adam": AdamConfig,
+    "adamw": AdamWConfig,
+}
+OptimizerConfig = Annotated[
+    SgdConfig | MomentumConfig | AdamConfig | AdamWConfig,
+    BeforeValidator(one_of(OPTIMIZERS, "kind", default="sgd")),
+]
