@@ -13,8 +13,8 @@ from typing import Any
 
 import psutil
 
-from agileml.runs.progress import RATE_WINDOW_S, Rate, Snapshot
 from agileml.runs.folder import CONFIG, EVENTS, SUMMARY, FolderError, read_events
+from agileml.runs.progress import RATE_WINDOW_S, Rate, Snapshot
 from agileml.runs.summary import of_kind
 
 Event = Mapping[str, Any]

@@ -11,10 +11,10 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 
 from agileml.config.text import ConfigError, parse_yaml
+from agileml.runs.folder import CONFIG, EVENTS, REPORT, SUMMARY, RunFolder, read_events
 from agileml.runs.progress import duration
 from agileml.runs.report.market import decisions
 from agileml.runs.report.market import tiles as market_tiles
-from agileml.runs.folder import CONFIG, EVENTS, REPORT, SUMMARY, RunFolder, read_events
 from agileml.runs.summary import Event, of_kind, summarize
 
 __all__ = ["ReportError", "build_report", "rebuild", "summarize"]

@@ -18,8 +18,8 @@ from agileml.config.text import ConfigError
 from agileml.core.compute.spans import NAMES, TRACKS, WORKER
 from agileml.core.node.time_spent import DOING
 from agileml.process.tracing import HeadClock, Pong
-from agileml.session import run
 from agileml.runs.trace import TRACE, Trace, controller_events, machine_events
+from agileml.session import run
 from tests.agileml.process.engine_rig import Ran, Rig
 
 START_S = 1_700_000_000.0

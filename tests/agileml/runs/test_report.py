@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agileml.config.job import JobConfig, dump, from_values
+from agileml.runs.folder import RunFolder, read_events
 from agileml.runs.progress import Progress, Rate, Snapshot, duration, line
 from agileml.runs.report.page import ReportError, build_report, rebuild, summarize
 from agileml.runs.report.plots import thinned
-from agileml.runs.folder import RunFolder, read_events
 
 CONFIG = from_values(
     {
