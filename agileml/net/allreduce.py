@@ -2,7 +2,7 @@
 
 Machines meet over the run's own messages instead of a TCPStore: what a group's members must know of each other passes
 through `Met` and `Introduce`, authenticated and encrypted like everything else. The sums do not: gloo and NCCL
-connect the machines without keys. See docs/assumptions.md.
+connect the machines without keys. See docs/guides/guarantees.md.
 
 Nothing interrupts a gloo collective but its own timeout or the end of a peer's process. So a group that is given up
 keeps its threads until then, with the arrays that it was adding, and nobody waits for it.

@@ -1,4 +1,4 @@
-"""The plan of docs/faults.md is one that a config takes, with every kind in it."""
+"""The plan of docs/guides/faults.md is one that a config takes, with every kind in it."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from tests.faults.fault_rig import MLR
 
 
 def test_the_plan_of_the_page_has_every_kind() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "faults.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "guides" / "faults.md").read_text()
     block = next(part for part in text.split("```yaml\n")[1:] if part.startswith("plan:")).split("```")[0]
     machines = {"reliable": 2, "transient": 4, "max": 8}
     config = from_values({**MLR, "clocks": 200, "machines": machines, **yaml.safe_load(block)})

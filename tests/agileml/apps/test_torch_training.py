@@ -342,7 +342,7 @@ def test_the_config_that_teaches(tmp_path: Path) -> None:
 
 
 def test_the_page_shows_what_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (Path(__file__).parents[3] / "docs" / "torch.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "guides" / "torch.md").read_text()
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "page"}
     for block in re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S):

@@ -1,0 +1,124 @@
+"""The pages name only what exists: links, anchors, files, functions, commands and their options."""
+
+import ast
+import re
+import shlex
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from agileml.cli import app
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted(
+    [
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    ]
+)
+FOLDERS = ("agileml", "bidbrain", "straggler", "pipeline", "tests", "benchmarks", "configs", "docs")
+IN_BACKTICKS = re.compile(r"`([^`\n]+)`")
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+REPOSITORY_PATH = re.compile(rf"(?<![\w./-])(?:{'|'.join(FOLDERS)})/[\w./*-]*[\w*]")
+PYTHON_FILE = re.compile(r"(?<![\w./-])((?:\w+/)*\w+\.py)(?::([A-Za-z_][\w.]*))?")
+EXAMPLES = {"linear.py", "net.py", "mymodel.py"}  # files of the reader's own
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+each_page = pytest.mark.parametrize("page", [page for page in PAGES if page.exists()], ids=name_of)
+
+
+def slugs(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S)
+    titles = re.findall(r"^#+ (.+)$", text, re.M)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+
+
+@each_page
+def test_links_lead_somewhere(page: Path) -> None:
+    wrong = []
+    for target in LINK.findall(page.read_text()):
+        if "://" in target:
+            continue
+        file, _, anchor = target.partition("#")
+        found = (page.parent / file).resolve() if file else page
+        if not found.exists() or (anchor and anchor not in slugs(found)):
+            wrong.append(target)
+    assert not wrong
+
+
+@each_page
+def test_files_exist(page: Path) -> None:
+    named = {path.rstrip("/.") for path in REPOSITORY_PATH.findall(page.read_text())}
+    assert not sorted(path for path in named if not any(ROOT.glob(path)))
+
+
+@cache
+def python_files() -> tuple[Path, ...]:
+    return tuple(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
+
+
+@cache
+def definitions(path: Path) -> frozenset[str]:
+    """What a module defines: `function`, `Class`, `Class.method`, `CONSTANT`."""
+
+    def of(body: list[ast.stmt], within: str) -> Iterator[str]:
+        for node in body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                yield within + node.name
+                if isinstance(node, ast.ClassDef):
+                    yield from of(node.body, f"{within}{node.name}.")
+            elif isinstance(node, ast.Assign):
+                yield from (within + target.id for target in node.targets if isinstance(target, ast.Name))
+            elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                yield within + node.target.id
+
+    return frozenset(of(ast.parse(path.read_text()).body, ""))
+
+
+@each_page
+def test_modules_and_functions_exist(page: Path) -> None:
+    wrong = []
+    for words in IN_BACKTICKS.findall(page.read_text()):
+        for file, function in PYTHON_FILE.findall(words):
+            found = [path for path in python_files() if f"/{path.relative_to(ROOT)}".endswith(f"/{file}")]
+            if file not in EXAMPLES and not any(not function or function in definitions(p) for p in found):
+                wrong.append(f"{file}:{function}" if function else file)
+    assert not wrong
+
+
+def commands(page: Path) -> Iterator[list[str]]:
+    """The words of every `proteus ...` that a page shows, in code blocks and in running text."""
+    text = page.read_text()
+    blocks = re.findall(r"^```[^\n]*\n(.*?)^```$", text, re.M | re.S) + re.findall(r"^ {4}(.*)$", text, re.M)
+    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    for line in [*lines, *IN_BACKTICKS.findall(text)]:
+        for said in re.findall(r"(?:^|[ /(])proteus ([a-z][^|;)]*)", line.partition(" #")[0]):
+            try:
+                yield shlex.split(said)
+            except ValueError:
+                yield said.split()
+
+
+@each_page
+def test_commands_and_options_exist(page: Path) -> None:
+    wrong = []
+    for words in commands(page):
+        command = typer.main.get_command(app)
+        rest = list(words)
+        while rest and (inner := getattr(command, "commands", {}).get(rest[0])) is not None:
+            command, rest = inner, rest[1:]
+        known = {
+            option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)
+        }
+        unknown = {word.partition("=")[0] for word in rest if re.match(r"--[a-z]", word)} - known - {"--help"}
+        if command is not None and (len(rest) == len(words) or unknown):
+            wrong.append(" ".join(words))
+    assert not wrong
