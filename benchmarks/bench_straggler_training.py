@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_limits
 
 from straggler.simulate.outcome import Counted, Outcome
 from straggler.simulate.patterns import Cluster, parse_pattern
-from straggler.simulate.schemes import Experiment, Kind, parse_scheme, run_scheme
+from straggler.simulate.schemes import Experiment, SchemeKind, parse_scheme, run_scheme
 
 GOAL, HOLD = 0.90, 5  # reached when it holds for so many iterations
 WORKERS = 16
@@ -127,7 +127,7 @@ def main() -> None:
                 found = []
                 for seed in seeds:
                     _, outcome = run_scheme(scheme, parse_pattern(pattern), experiment, seed)
-                    if scheme.kind in (Kind.ASP, Kind.ELASTIC):
+                    if scheme.kind in (SchemeKind.ASP, SchemeKind.ELASTIC):
                         found.append(replay_arrivals(digits, outcome, rate, units))
                     else:
                         found.append(replay_clocks(digits, outcome, rate))

@@ -12,7 +12,7 @@ from straggler.flexrr.protocol import FlexRrParameters
 from straggler.simulate.groups import helper_groups
 from straggler.simulate.outcome import Departure, Network
 from straggler.simulate.patterns import Cluster, parse_pattern
-from straggler.simulate.schemes import Experiment, Kind, parse_scheme
+from straggler.simulate.schemes import Experiment, SchemeKind, parse_scheme
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -107,7 +107,7 @@ class StragglerConfig(_Strict):
         schemes = [parse_scheme(scheme) for scheme in self.schemes]
         for parameters in (self.flexrr, *self.variants.values()):
             self.experiment(parameters)
-            if any(scheme.kind in (Kind.FLEXRR, Kind.BSP_RR) for scheme in schemes):
+            if any(scheme.kind in (SchemeKind.FLEXRR, SchemeKind.BSP_RR) for scheme in schemes):
                 helper_groups(self.workers, self.machines, parameters.group_size)
         return self
 

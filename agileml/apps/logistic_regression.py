@@ -25,14 +25,14 @@ ROWS_AT_ONCE = 8192  # when whole splits are evaluated
 WARM_ROWS = 512  # items of which the second product finds in the cache what the first one has read
 
 
-class Model(Section):
+class RegressionConfig(Section):
     """Settings of the model: `l2` is 1/C of scikit-learn's LogisticRegression."""
 
     l2: Annotated[float, Field(ge=0)] = 1.0
 
 
 @dataclass(frozen=True)
-class Share:
+class LabelledSlice:
     """The items of a slice in a fixed shuffled order: features with a column of ones, (n, features + 1) float32."""
 
     features: Array
@@ -44,7 +44,7 @@ class LogisticRegression(Application):
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
-        self.model = validate(Model, settings.model, ("model",))
+        self.model = validate(RegressionConfig, settings.model, ("model",))
 
     @cached_property
     def data(self) -> Labelled:
@@ -54,18 +54,18 @@ class LogisticRegression(Application):
     def tables(self) -> Sequence[Table]:
         return [Table("weights", len(self.data.labels), self.data.features + 1)]
 
-    def load(self, slice_index: int) -> Share:
+    def load(self, slice_index: int) -> LabelledSlice:
         data = self.data
         order = self.settings.rng(Draw.SHUFFLE).permutation(len(data.train_labels))
         mine = order[share_of(len(order), slice_index, self.settings)]
-        return Share(_with_ones(data.scaled(data.train_items[mine])), data.train_labels[mine])
+        return LabelledSlice(_with_ones(data.scaled(data.train_items[mine])), data.train_labels[mine])
 
     def warm_up(self) -> None:
         table = self.tables()[0]
         nothing = np.zeros((2, table.columns), np.float32)
         loss_and_gradient(np.zeros((table.rows, table.columns), np.float32), nothing, np.zeros(2, np.int64))
 
-    def process(self, unit: Unit, items: Share, parameters: Mapping[str, Array]) -> Updates:
+    def process(self, unit: Unit, items: LabelledSlice, parameters: Mapping[str, Array]) -> Updates:
         return self._updates([self._range(unit, items)], [items], parameters["weights"])
 
     def process_many(
@@ -78,10 +78,10 @@ class LogisticRegression(Application):
         ranges = [self._range(unit, share) for unit, share in zip(units, items, strict=True)]
         return self._updates(ranges, items, parameters["weights"])
 
-    def _range(self, unit: Unit, items: Share) -> slice:
+    def _range(self, unit: Unit, items: LabelledSlice) -> slice:
         return slice(*unit.range_of(len(items.labels), self.settings.clocks_per_pass))
 
-    def _updates(self, ranges: Sequence[slice], items: Sequence[Share], weights: Array) -> Updates:
+    def _updates(self, ranges: Sequence[slice], items: Sequence[LabelledSlice], weights: Array) -> Updates:
         """The gradient of the objective over some items, as their share in the mean over a clock's items."""
         pieces = [(share.features[r], share.labels[r]) for share, r in zip(items, ranges, strict=True)]
         here = sum(len(y) for _, y in pieces)

@@ -23,7 +23,7 @@ from agileml.apps.ratings import RatingsSplit, load_split
 from agileml.config.section import Section, validate
 
 
-class Model(Section):
+class FactorizationConfig(Section):
     """Settings of the model.
 
     `steps`: each unit walks its ratings one by one on a copy of the rows it read, and the moves are added up
@@ -39,7 +39,7 @@ class Model(Section):
 
 
 @dataclass(frozen=True)
-class Piece:
+class UnitRatings:
     """The ratings of a unit. `user_rows`, `item_rows`: what it reads; `users`, `items` count within these."""
 
     user_rows: Array
@@ -50,20 +50,20 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Share:
+class RatingSlice:
     """The ratings of a slice, in the order of their walk, and the pieces that were cut from them."""
 
     users: Array
     items: Array
     values: Array
-    _pieces: dict[tuple[int, int], Piece] = field(default_factory=dict)
+    _pieces: dict[tuple[int, int], UnitRatings] = field(default_factory=dict)
 
-    def piece(self, start: int, stop: int) -> Piece:
+    def piece(self, start: int, stop: int) -> UnitRatings:
         """Ratings start .. stop - 1. Every pass asks for the same ones, so they are kept."""
         if (start, stop) not in self._pieces:
             user_rows, users = np.unique(self.users[start:stop], return_inverse=True)
             item_rows, items = np.unique(self.items[start:stop], return_inverse=True)
-            self._pieces[start, stop] = Piece(
+            self._pieces[start, stop] = UnitRatings(
                 user_rows, item_rows, users.astype(np.int32), items.astype(np.int32), self.values[start:stop]
             )
         return self._pieces[start, stop]
@@ -74,7 +74,7 @@ class MatrixFactorization(Application):
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
-        self.model = validate(Model, settings.model, ("model",))
+        self.model = validate(FactorizationConfig, settings.model, ("model",))
 
     @cached_property
     def data(self) -> RatingsSplit:
@@ -102,25 +102,25 @@ class MatrixFactorization(Application):
         at, value = np.zeros(1, np.int32), np.zeros(1, np.float32)
         rows = np.zeros((1, self.model.rank + self.model.biases), np.float32)
         rows.flags.writeable = False  # as in `process`
-        piece = Piece(at, at, at, at, value)
+        piece = UnitRatings(at, at, at, at, value)
         self._walk([piece], None, {"users": rows, "items": rows})
 
-    def load(self, slice_index: int) -> Share:
+    def load(self, slice_index: int) -> RatingSlice:
         data = self.data
         train = data.train[share_of(len(data.train), slice_index, self.settings)]
         ratings = data.ratings
-        return Share(
+        return RatingSlice(
             ratings.users[train], ratings.items[train], ratings.values[train] - np.float32(data.mean)
         )
 
-    def _piece(self, unit: Unit, items: Share) -> Piece:
+    def _piece(self, unit: Unit, items: RatingSlice) -> UnitRatings:
         return items.piece(*unit.range_of(len(items.values), self.settings.clocks_per_pass))
 
-    def reads(self, unit: Unit, items: Share) -> Mapping[str, Array]:
+    def reads(self, unit: Unit, items: RatingSlice) -> Mapping[str, Array]:
         piece = self._piece(unit, items)
         return {"users": piece.user_rows, "items": piece.item_rows}
 
-    def process(self, unit: Unit, items: Share, parameters: Mapping[str, Array]) -> Updates:
+    def process(self, unit: Unit, items: RatingSlice, parameters: Mapping[str, Array]) -> Updates:
         return self._walk([self._piece(unit, items)], None, parameters)
 
     def process_many(
@@ -134,7 +134,7 @@ class MatrixFactorization(Application):
         return self._walk(pieces, rows, parameters)
 
     def _walk(
-        self, pieces: Sequence[Piece], rows: Mapping[str, Array] | None, parameters: Mapping[str, Array]
+        self, pieces: Sequence[UnitRatings], rows: Mapping[str, Array] | None, parameters: Mapping[str, Array]
     ) -> Updates:
         """All pieces, one after the other; `rows` is what the parameters hold, None: the rows of the only piece."""
         model = self.model

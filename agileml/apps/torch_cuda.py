@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from agileml.application import Array
-from agileml.apps.torch_flat import PARAMETERS, FlatModule, Piece, borrowed
+from agileml.apps.torch_flat import PARAMETERS, FlatModule, TensorSpan, borrowed
 from agileml.apps.torch_step import Loss, Stepper
 
 CHUNK = 1 << 20  # elements that go up at a time
@@ -34,7 +34,7 @@ class CudaStepper(Stepper):
         self._staging = [torch.empty(CHUNK, dtype=flat.dtype, pin_memory=True) for _ in range(2)]
         self._sent_up = [torch.cuda.Event() for _ in range(2)]
         self._host: Tensor | None = None
-        self._on_the_way: deque[tuple[Piece, torch.cuda.Event]] = deque()
+        self._on_the_way: deque[tuple[TensorSpan, torch.cuda.Event]] = deque()
 
     def use(self, tables: Mapping[str, Array]) -> None:
         """Copy parameters and buffers from the tables of a clock to the device."""
@@ -64,7 +64,7 @@ class CudaStepper(Stepper):
         array: Array = self._host.numpy()
         return array
 
-    def _final(self, piece: Piece) -> None:
+    def _final(self, piece: TensorSpan) -> None:
         assert self._host is not None
         self._down.wait_stream(torch.cuda.current_stream(self.device))
         arrived = torch.cuda.Event()

@@ -223,7 +223,7 @@ def _examples(found: Any, key: str) -> Examples:
 
 
 @dataclass
-class Share:
+class ExampleSlice:
     """The items of a slice: `numbers` of the training set, and the order of the pass that was used last."""
 
     numbers: Array
@@ -238,17 +238,17 @@ class Minibatches:
     count: int
     batch: int
 
-    def share(self, slice_index: int) -> Share:
+    def share(self, slice_index: int) -> ExampleSlice:
         """The items of a slice, fixed for the run; sizes differ by at most one."""
         order = self.settings.rng(Draw.SHUFFLE).permutation(self.count)
-        return Share(order[share_of(self.count, slice_index, self.settings)])
+        return ExampleSlice(order[share_of(self.count, slice_index, self.settings)])
 
     def range_of(self, unit: Unit) -> tuple[int, int]:
         """(start, stop) of the unit's places in the clock's minibatch."""
         units, number = self.settings.slices * unit.parts, unit.slice * unit.parts + unit.part
         return number * self.batch // units, (number + 1) * self.batch // units
 
-    def numbers(self, unit: Unit, share: Share) -> Array:
+    def numbers(self, unit: Unit, share: ExampleSlice) -> Array:
         """The items of a unit, in order."""
         slices = self.settings.slices
         first = unit.slice * self.batch // slices
@@ -263,7 +263,7 @@ class Minibatches:
             start += end - at
         return np.concatenate(pieces) if pieces else np.empty(0, np.int64)
 
-    def _order(self, slice_index: int, turn: int, share: Share) -> Array:
+    def _order(self, slice_index: int, turn: int, share: ExampleSlice) -> Array:
         if share.order is None or share.order[0] != turn:
             rng = self.settings.rng(Draw.SHUFFLE, slice_index, turn)
             share.order = turn, rng.permutation(len(share.numbers))

@@ -28,7 +28,7 @@ DTYPES = {torch.float32: "float32", torch.float64: "float64"}
 
 
 @dataclass(frozen=True)
-class Piece:
+class TensorSpan:
     """One tensor: elements [start, stop) of the flat array, zeros up to `end` where the next one starts."""
 
     name: str
@@ -46,13 +46,13 @@ class Piece:
         return flat[self.start : self.stop].view(self.shape)
 
 
-def lay_out(shapes: Iterable[tuple[str, Sequence[int]]]) -> tuple[Piece, ...]:
+def lay_out(shapes: Iterable[tuple[str, Sequence[int]]]) -> tuple[TensorSpan, ...]:
     """Tensors one after the other, each from a multiple of ALIGNMENT elements."""
-    pieces: list[Piece] = []
+    pieces: list[TensorSpan] = []
     start = 0
     for name, shape in shapes:
         end = start + -(-prod(shape) // ALIGNMENT) * ALIGNMENT
-        pieces.append(Piece(name, tuple(shape), start, end))
+        pieces.append(TensorSpan(name, tuple(shape), start, end))
         start = end
     return tuple(pieces)
 
@@ -120,7 +120,7 @@ class FlatModule:
         for _, parameter in self.parameters:
             parameter.data = torch.zeros(1, dtype=self.dtype).expand(parameter.shape)
 
-    def _tensors(self, table: str) -> list[tuple[Piece, Tensor]]:
+    def _tensors(self, table: str) -> list[tuple[TensorSpan, Tensor]]:
         if table == PARAMETERS:
             return [(piece, tensor) for piece, (_, tensor) in zip(self.pieces, self.parameters, strict=True)]
         pieces = self.buffers if table == BUFFERS else self.counters

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 
-class Place:
+class GradientSlot:
     """Where the gradient of a weight goes in the present backward. The first product gets it, others make arrays."""
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class _Linear(torch.autograd.Function):
     """x W^T + b."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, place: Place) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, place: GradientSlot) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.place = place
         return functional.linear(x, weight, bias)
@@ -57,24 +57,26 @@ class _Linear(torch.autograd.Function):
         )
 
 
-def _forward(layer: nn.Linear, place: Place, original: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+def _forward(
+    layer: nn.Linear, place: GradientSlot, original: Callable[[Tensor], Tensor], x: Tensor
+) -> Tensor:
     plain = not torch.is_grad_enabled() or place.view is None or torch.is_autocast_enabled(x.device.type)
     if plain or layer.weight.device != x.device:
         return original(x)
     return _Linear.apply(x, layer.weight, layer.bias, place)
 
 
-def write_in_place(module: nn.Module, parameters: Mapping[int, str]) -> dict[str, Place]:
+def write_in_place(module: nn.Module, parameters: Mapping[int, str]) -> dict[str, GradientSlot]:
     """Let the plain linear layers of a module write their weights' gradients; the places by parameter name.
 
     `parameters` has the names by the parameter's id. Layers with a forward or weight of their own making stay so.
     """
-    places: dict[str, Place] = {}
+    places: dict[str, GradientSlot] = {}
     for layer in module.modules():
         if type(layer) is not nn.Linear or "forward" in vars(layer) or "weight" not in layer._parameters:
             continue
         name = parameters.get(id(layer.weight))
         if name is not None:
-            place = places.setdefault(name, Place())
+            place = places.setdefault(name, GradientSlot())
             layer.forward = partial(_forward, layer, place, layer.forward)
     return places

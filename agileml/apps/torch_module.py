@@ -22,7 +22,7 @@ from pydantic import Field
 from torch import nn
 
 from agileml.application import Application, Array, InputError, Settings, Table, Unit, Updates
-from agileml.apps.torch_data import DataSet, Examples, Minibatches, Share, concatenated, load_data
+from agileml.apps.torch_data import DataSet, Examples, ExampleSlice, Minibatches, concatenated, load_data
 from agileml.apps.torch_flat import PARAMETERS, FlatModule
 from agileml.apps.torch_names import called, function_named, loss_named
 from agileml.apps.torch_step import Batch, Ready, Stepper, seeded
@@ -36,7 +36,7 @@ ITEMS_AT_ONCE = 256  # when the test split is evaluated
 StreamReady = Callable[[str, Array, int, int], None]
 
 
-class Model(Section):
+class ModuleConfig(Section):
     """What is trained. `batch_size`: items of a clock over all workers; None: `clocks_per_pass` clocks make a pass."""
 
     module: str | None = None
@@ -67,7 +67,7 @@ class TorchModule(Application):
     ) -> None:
         super().__init__(settings or Settings())
         self._own = {"build": build, "loss": loss, "dataset": dataset, "augment": augment}
-        self.model = validate(Model, self.settings.model, ("model",))
+        self.model = validate(ModuleConfig, self.settings.model, ("model",))
         if build is None and self.model.module is None and settings is not None:
             raise ConfigError("missing, expected package.file:function", key=("model", "module"))
 
@@ -158,10 +158,10 @@ class TorchModule(Application):
             finally:
                 _TORCH.release()
 
-    def load(self, slice_index: int) -> Share:
+    def load(self, slice_index: int) -> ExampleSlice:
         return self.minibatches.share(slice_index)
 
-    def process(self, unit: Unit, items: Share, parameters: Mapping[str, Array]) -> Updates:
+    def process(self, unit: Unit, items: ExampleSlice, parameters: Mapping[str, Array]) -> Updates:
         return self._updates([unit], [items], parameters, None)
 
     def process_many(
@@ -190,7 +190,7 @@ class TorchModule(Application):
     def _updates(
         self,
         units: Sequence[Unit],
-        items: Sequence[Share],
+        items: Sequence[ExampleSlice],
         parameters: Mapping[str, Array],
         ready: StreamReady | None,
     ) -> Updates:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from agileml.application import Array, InputError
-from agileml.apps.torch_flat import PARAMETERS, FlatModule, Piece, borrowed
+from agileml.apps.torch_flat import PARAMETERS, FlatModule, TensorSpan, borrowed
 from agileml.apps.torch_linear import write_in_place
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -128,7 +128,7 @@ class Stepper:
             if piece.end > piece.stop:
                 gradient[piece.stop : piece.end] = 0
 
-    def _final(self, piece: Piece) -> None:
+    def _final(self, piece: TensorSpan) -> None:
         """A piece of the flat gradient is complete."""
         if self._ready is not None:
             self._ready(piece.start, piece.end)
@@ -140,7 +140,7 @@ class Stepper:
         assert self._gradient is not None, "backward outside of gradient()"
         return self._gradient
 
-    def _hook(self, piece: Piece) -> Callable[[nn.Parameter], None]:
+    def _hook(self, piece: TensorSpan) -> Callable[[nn.Parameter], None]:
         def accumulated(parameter: nn.Parameter) -> None:
             gradient = parameter.grad
             assert gradient is not None, piece
@@ -149,7 +149,7 @@ class Stepper:
 
         return accumulated
 
-    def _write(self, piece: Piece, gradient: Tensor) -> None:
+    def _write(self, piece: TensorSpan, gradient: Tensor) -> None:
         goal = piece.of(self._flat_gradient())
         if piece.name in self._written:  # reentrant checkpointing walks through a shared layer twice
             if self._ready is not None:

@@ -32,7 +32,7 @@ PLAN, RUN, SEQUENTIAL, CHECKPOINTS = "plan.yaml", "run", "sequential", "checkpoi
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ChaosResult:
     """What came of a chaos run."""
 
     seed: int
@@ -117,7 +117,7 @@ def _draw_fault(
             return {kind: 1}, 1
 
 
-def run_chaos(config: JobConfig, seed: int, faults: int, out: Path) -> Verdict:
+def run_chaos(config: JobConfig, seed: int, faults: int, out: Path) -> ChaosResult:
     """Run a plan of a seed on local nodes and, without faults, in one process; compare.
 
     Everything goes to `out`: plan.yaml, the run in `run` (its checkpoints in `checkpoints`, whatever the config says),
@@ -152,7 +152,7 @@ def run_chaos(config: JobConfig, seed: int, faults: int, out: Path) -> Verdict:
             loss_off = abs(_last_loss(result) - wanted) / wanted
     fired = _fired(result, plan)
     redone = result.summary["clocks_redone"]
-    return Verdict(seed, faults, fired, redone, same_bits, _left_behind(), loss_off)
+    return ChaosResult(seed, faults, fired, redone, same_bits, _left_behind(), loss_off)
 
 
 def _last_loss(result: Result) -> float:

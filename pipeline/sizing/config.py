@@ -10,8 +10,8 @@ from pipeline.sizing.rules import (
     Algorithm,
     Answer,
     Choice,
+    ConvNet,
     FeatureLayer,
-    Network,
     best_minibatch,
     choose_algorithms,
     feature_shapes,
@@ -110,10 +110,10 @@ class MinibatchQuestion(_Strict):
     dense: tuple[PositiveInt, ...] = ()
     formulas: Literal["corrected", "literal"] = "corrected"
 
-    def network(self) -> Network:
+    def network(self) -> ConvNet:
         """The network of the equations."""
         features = tuple(FeatureLayer(s.filter, s.stride, s.padding, s.filters) for s in self.layers)
-        return Network(self.input, features, self.dense)
+        return ConvNet(self.input, features, self.dense)
 
     def choices(self) -> dict[int, Choice | None]:
         """Equation 6 for every candidate."""

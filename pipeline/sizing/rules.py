@@ -36,7 +36,7 @@ class FeatureLayer:
 
 
 @dataclass(frozen=True)
-class Network:
+class ConvNet:
     """A CNN: input (height, width, depth), convolution and pooling layers, then dense layers by neurons."""
 
     input_shape: tuple[int, int, int]
@@ -70,7 +70,7 @@ class Answer:
     reason: str
 
 
-def feature_shapes(network: Network, *, literal: bool = False) -> list[tuple[float, float, float]]:
+def feature_shapes(network: ConvNet, *, literal: bool = False) -> list[tuple[float, float, float]]:
     """Equation 1: (height, width, depth) of the input and of every feature map. Raises SizingError."""
     shapes: list[tuple[float, float, float]] = [network.input_shape]
     for number, layer in enumerate(network.features, start=1):
@@ -88,13 +88,13 @@ def feature_shapes(network: Network, *, literal: bool = False) -> list[tuple[flo
     return shapes
 
 
-def feature_map_bytes(network: Network, minibatch: int, *, literal: bool = False) -> float:
+def feature_map_bytes(network: ConvNet, minibatch: int, *, literal: bool = False) -> float:
     """Equation 2, M_FM: the input and every feature map of a minibatch."""
     cells = sum(h * w * d for h, w, d in feature_shapes(network, literal=literal))
     return cells * _samples(minibatch) * FLOAT_BYTES
 
 
-def convolution_parameter_bytes(network: Network, *, literal: bool = False) -> float:
+def convolution_parameter_bytes(network: ConvNet, *, literal: bool = False) -> float:
     """Equation 3, M_MP: weights and biases of the convolutions with their gradients."""
     total = 0.0
     depth: float = network.input_shape[2]
@@ -106,7 +106,7 @@ def convolution_parameter_bytes(network: Network, *, literal: bool = False) -> f
     return total * FLOAT_BYTES
 
 
-def classifier_bytes(network: Network, minibatch: int, *, literal: bool = False) -> float:
+def classifier_bytes(network: ConvNet, minibatch: int, *, literal: bool = False) -> float:
     """Equation 4, M_C: outputs, weights and biases of the dense layers."""
     if not network.dense:
         return 0.0
@@ -120,7 +120,7 @@ def classifier_bytes(network: Network, minibatch: int, *, literal: bool = False)
 
 
 def memory_left_bytes(
-    gpu_memory_bytes: float, network: Network, minibatch: int, *, literal: bool = False
+    gpu_memory_bytes: float, network: ConvNet, minibatch: int, *, literal: bool = False
 ) -> float:
     """Equation 5, M_bound: what is left for the algorithms' working memory; negative if it does not fit."""
     return (

@@ -28,7 +28,7 @@ class Offer:
     fate: Fate
 
 
-class Kind(Enum):
+class TaskKind(Enum):
     """Why a worker computes a range."""
 
     OWN = auto()
@@ -41,7 +41,7 @@ class Kind(Enum):
 class Task:
     """What a worker computes now."""
 
-    kind: Kind
+    kind: TaskKind
     bundle: Bundle
     helpee: int = -1
     assignment: DoThis | None = None

@@ -22,7 +22,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from straggler.flexrr.helping import Fate, Kind, Offer, Task
+from straggler.flexrr.helping import Fate, Offer, Task, TaskKind
 from straggler.flexrr.protocol import (
     BegunHelping,
     Bundle,
@@ -115,7 +115,7 @@ class FlexRrWorker:
     @property
     def computing_own(self) -> bool:
         """The present task is the worker's own range of its clock."""
-        return self._task is not None and self._task.kind is Kind.OWN
+        return self._task is not None and self._task.kind is TaskKind.OWN
 
     @property
     def next_report_at(self) -> int | None:
@@ -142,7 +142,7 @@ class FlexRrWorker:
         self._go_on(now_ns)
 
     def _on_progress(self, event: Progress, now_ns: int) -> None:
-        if self._task is not None and self._task.kind is Kind.OWN:
+        if self._task is not None and self._task.kind is TaskKind.OWN:
             self.done = self._task.bundle.start + event.done
             self._report(now_ns)
 
@@ -156,14 +156,14 @@ class FlexRrWorker:
         task = self._task
         assert task is not None
         self._task = None
-        if task.kind is Kind.OWN:
+        if task.kind is TaskKind.OWN:
             self.done = self.stop
             self._finish_own(now_ns)
-        elif task.kind is Kind.HELP:
+        elif task.kind is TaskKind.HELP:
             assert task.assignment is not None
             self._taken[task.helpee][task.assignment.timestamp] = True
             self._out += [Push(task.bundle), Send(task.helpee, HelpCompleted(task.assignment))]
-        elif task.kind is Kind.REDO:
+        elif task.kind is TaskKind.REDO:
             self._out.append(Push(task.bundle))
         else:
             assert task.offer is not None
@@ -215,16 +215,16 @@ class FlexRrWorker:
 
     def _next_task(self) -> Task | None:
         if self._redo:
-            return Task(Kind.REDO, self._redo.pop(0))
+            return Task(TaskKind.REDO, self._redo.pop(0))
         back = next((o for o in self._offers.values() if o.fate in (Fate.CANCELLING, Fate.MINE)), None)
         own_left = not self._own_pushed
         for at, (helpee, assignment) in enumerate(self._queue):
             if assignment.bundle.clock < self.clock or not (own_left or back):
                 del self._queue[at]
-                return Task(Kind.HELP, assignment.bundle, helpee, assignment)
+                return Task(TaskKind.HELP, assignment.bundle, helpee, assignment)
         if own_left:
-            return Task(Kind.OWN, Bundle(self.clock, self.worker, self.done, self.stop))
-        return Task(Kind.RECLAIM, back.assignment.bundle, offer=back) if back else None
+            return Task(TaskKind.OWN, Bundle(self.clock, self.worker, self.done, self.stop))
+        return Task(TaskKind.RECLAIM, back.assignment.bundle, offer=back) if back else None
 
     # -- giving work away
 
@@ -273,7 +273,7 @@ class FlexRrWorker:
         self._offers[assignment.timestamp] = Offer(assignment, helper, Fate.OFFERED)
         self.stop = start
         self._out.append(Send(helper, assignment))
-        if self._task is not None and self._task.kind is Kind.OWN:
+        if self._task is not None and self._task.kind is TaskKind.OWN:
             self._out.append(Cut(start))
             self._report(now_ns)
 
@@ -349,7 +349,7 @@ class FlexRrWorker:
             self._heard_clock[helpee] = clock
             self._taken.pop(helpee, None)  # nobody will ask about an earlier clock again
         self._queue.append((helpee, assignment))
-        if clock < self.clock and self._task is not None and self._task.kind is Kind.OWN:
+        if clock < self.clock and self._task is not None and self._task.kind is TaskKind.OWN:
             self._task = None  # own work waits
         self._go_on(now_ns)
 
@@ -378,7 +378,7 @@ class FlexRrWorker:
         self.helpees = tuple(w for w in self.helpees if w != gone)
         self._queue = [(who, what) for who, what in self._queue if who != gone]
         self._taken.pop(gone, None)
-        if self._task is not None and self._task.kind is Kind.HELP and self._task.helpee == gone:
+        if self._task is not None and self._task.kind is TaskKind.HELP and self._task.helpee == gone:
             self._out.append(Discard(self._task.bundle))
             self._task = None
         for offer in self._offers.values():
@@ -388,7 +388,7 @@ class FlexRrWorker:
 
     def _on_redo(self, event: Redo, now_ns: int) -> None:
         self._redo += event.bundles
-        if self._task is not None and self._task.kind is Kind.OWN:
+        if self._task is not None and self._task.kind is TaskKind.OWN:
             self._task = None
         self._go_on(now_ns)
 

@@ -33,7 +33,7 @@ PREDICTORS: Mapping[str, Callable[[], SpeedPredictor]] = {
 }
 
 
-class Kind(Enum):
+class SchemeKind(Enum):
     """How workers are kept together."""
 
     BSP = "bsp"
@@ -49,7 +49,7 @@ class Kind(Enum):
 class Scheme:
     """A scheme with what its text names."""
 
-    kind: Kind
+    kind: SchemeKind
     slack: int = 1
     predictor: str = "ema"
     lookahead: int = 15
@@ -57,13 +57,13 @@ class Scheme:
 
     def __str__(self) -> str:
         match self.kind:
-            case Kind.SSP:
+            case SchemeKind.SSP:
                 return f"ssp:{self.slack}"
-            case Kind.FLEXRR:
+            case SchemeKind.FLEXRR:
                 return "flexrr" if self.slack == 1 else f"flexrr:{self.slack}"
-            case Kind.LB_BSP:
+            case SchemeKind.LB_BSP:
                 return f"lb-bsp:{self.predictor}"
-            case Kind.ELASTIC:
+            case SchemeKind.ELASTIC:
                 return f"elasticbsp:{self.lookahead},{self.objective}"
         return self.kind.value
 
@@ -71,7 +71,7 @@ class Scheme:
 def parse_scheme(text: str) -> Scheme:
     """Read a scheme's text. Raises ValueError with the schemes there are."""
     name, _, argument = text.partition(":")
-    known = {kind.value: kind for kind in Kind}
+    known = {kind.value: kind for kind in SchemeKind}
     if name not in known:
         raise ValueError(f"scheme {text!r} is unknown; expected one of {', '.join(known)}")
     scheme = Scheme(known[name])
@@ -79,11 +79,11 @@ def parse_scheme(text: str) -> Scheme:
         return scheme
     try:
         match scheme.kind:
-            case Kind.SSP | Kind.FLEXRR if int(argument) >= 1:
+            case SchemeKind.SSP | SchemeKind.FLEXRR if int(argument) >= 1:
                 return replace(scheme, slack=int(argument))
-            case Kind.LB_BSP if argument in PREDICTORS:
+            case SchemeKind.LB_BSP if argument in PREDICTORS:
                 return replace(scheme, predictor=argument)
-            case Kind.ELASTIC:
+            case SchemeKind.ELASTIC:
                 lookahead, _, objective = argument.partition(",")
                 if int(lookahead) >= 1 and objective in ("", *get_args(Objective)):
                     wanted: Objective = "wait" if objective == "wait" else "rate"
@@ -154,7 +154,7 @@ def run_scheme(scheme: Scheme, pattern: Pattern, experiment: Experiment, seed: i
     """Simulate one scheme on one drawing of a pattern; equal seeds give equal profiles to all schemes."""
     cluster = experiment.cluster
     profiles = pattern.profiles(cluster, seed)
-    reassigns = scheme.kind in (Kind.FLEXRR, Kind.BSP_RR)
+    reassigns = scheme.kind in (SchemeKind.FLEXRR, SchemeKind.BSP_RR)
     outcome = Simulation(
         profiles,
         gate_of(scheme, pattern, experiment, profiles),
@@ -191,12 +191,12 @@ def gate_of(scheme: Scheme, pattern: Pattern, experiment: Experiment, profiles: 
     workers, iterations, units = experiment.cluster.workers, experiment.iterations, experiment.units
     shares = pattern.shares(experiment.cluster)
     match scheme.kind:
-        case Kind.ASP:
+        case SchemeKind.ASP:
             return Pool(iterations * workers, units)
-        case Kind.ELASTIC:
+        case SchemeKind.ELASTIC:
             policy = ElasticBsp(scheme.lookahead, scheme.objective)
             return Supersteps(policy, workers, iterations * workers, units)
-        case Kind.LB_BSP:
+        case SchemeKind.LB_BSP:
             balancer = LbBsp(units * workers, PREDICTORS[scheme.predictor])
             return Clocked(
                 Bsp(),
@@ -206,7 +206,7 @@ def gate_of(scheme: Scheme, pattern: Pattern, experiment: Experiment, profiles: 
                 balancer,
                 lambda worker, now_ns: profiles[worker].resources_at(now_ns / SECOND_NS),
             )
-        case Kind.SSP | Kind.FLEXRR:
+        case SchemeKind.SSP | SchemeKind.FLEXRR:
             return Clocked(Ssp(scheme.slack), iterations, units, shares)
-        case Kind.BSP | Kind.BSP_RR:
+        case SchemeKind.BSP | SchemeKind.BSP_RR:
             return Clocked(Bsp(), iterations, units, shares)

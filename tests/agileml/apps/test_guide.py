@@ -119,6 +119,6 @@ def test_the_page_of_the_bundled_applications_shows_every_key_and_its_default() 
         defaults = {name: field.default for name, field in section.model_fields.items()}
         found = shown[defaults["kind"]]
         assert found == {name: found["path"] if name == "path" else value for name, value in defaults.items()}
-    for block, model in ((blocks[0], mf.Model), (blocks[2], mlr.Model)):
+    for block, model in ((blocks[0], mf.FactorizationConfig), (blocks[2], mlr.RegressionConfig)):
         assert block["model"] == model().model_dump()
         assert from_values(block).application == block["application"]

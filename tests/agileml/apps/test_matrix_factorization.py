@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from agileml.application import Array, Settings, Unit, Update
-from agileml.apps.matrix_factorization import MatrixFactorization, Share
+from agileml.apps.matrix_factorization import MatrixFactorization, RatingSlice
 from agileml.config.text import ConfigError
 from agileml.core.parameters.optimizer import optimizer
 from agileml.core.sequential import run_sequential
@@ -52,11 +52,13 @@ def plain_sgd(
     return loss
 
 
-def read(app: MatrixFactorization, unit: Unit, share: Share, tables: Mapping[str, Array]) -> dict[str, Array]:
+def read(
+    app: MatrixFactorization, unit: Unit, share: RatingSlice, tables: Mapping[str, Array]
+) -> dict[str, Array]:
     return {name: tables[name][rows] for name, rows in app.reads(unit, share).items()}
 
 
-def ratings_of(unit: Unit, share: Share, clocks_per_pass: int) -> list[tuple[int, int, float]]:
+def ratings_of(unit: Unit, share: RatingSlice, clocks_per_pass: int) -> list[tuple[int, int, float]]:
     a, b = unit.range_of(len(share.values), clocks_per_pass)
     return list(
         zip(share.users[a:b].tolist(), share.items[a:b].tolist(), share.values[a:b].tolist(), strict=True)

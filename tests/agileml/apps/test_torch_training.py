@@ -24,7 +24,7 @@ from agileml.application import Settings, Unit
 from agileml.apps.torch_data import Minibatches
 from agileml.apps.torch_flat import BUFFERS, COUNTERS, PARAMETERS, torch_state
 from agileml.apps.torch_models import cnn
-from agileml.apps.torch_module import Model, TorchModule
+from agileml.apps.torch_module import ModuleConfig, TorchModule
 from agileml.config.job import from_values, load
 from agileml.core.parameters.optimizer import optimizer
 from agileml.core.sequential import run_sequential
@@ -351,7 +351,7 @@ def test_the_page_shows_what_works(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     shown = yaml.safe_load(re.findall(r"^```yaml\n(.*?)^```$", page, re.M | re.S)[0])
     from_values(shown)
     table = set(re.findall(r"^\| `(\w+)` \|", page, re.M))
-    assert table == set(Model.model_fields)
+    assert table == set(ModuleConfig.model_fields)
 
 
 @pytest.mark.parametrize("arguments", [{}, {"batch_norm": True}], ids=["streamed", "buffers"])

@@ -5,49 +5,49 @@ import socket
 import pytest
 
 from agileml.cli import doctor
-from agileml.cli.doctor import GIB, Finding, Verdict
+from agileml.cli.doctor import GIB, Finding, Severity
 
 ALL = dict.fromkeys(doctor.NEEDED, "1.0") | {"ray": "2.60.0"}
 
 
 @pytest.mark.parametrize(
-    ("finding", "verdict"),
+    ("finding", "severity"),
     [
-        (doctor.judge_python(3, 11), Verdict.OK),
-        (doctor.judge_python(3, 10), Verdict.BLOCKS),
-        (doctor.judge_python(3, 13), Verdict.BLOCKS),
-        (doctor.judge_packages(ALL), Verdict.OK),
-        (doctor.judge_packages(ALL | {"pyzmq": None}), Verdict.BLOCKS),
-        (doctor.judge_packages(ALL | {"ray": "2.49.1"}), Verdict.BLOCKS),
-        (doctor.judge_encryption(True), Verdict.OK),
-        (doctor.judge_encryption(False), Verdict.BLOCKS),
-        (doctor.judge_memory(8 * GIB, 16 * GIB), Verdict.OK),
-        (doctor.judge_memory(2 * GIB, 16 * GIB), Verdict.ADVICE),
-        (doctor.judge_memory(GIB // 2, 16 * GIB), Verdict.BLOCKS),
-        (doctor.judge_shared_memory(2 * GIB), Verdict.OK),
-        (doctor.judge_shared_memory(64 << 20), Verdict.ADVICE),
-        (doctor.judge_shared_memory(None), Verdict.ADVICE),
-        (doctor.judge_open_files(65536, 65536), Verdict.OK),
-        (doctor.judge_open_files(1024, 65536), Verdict.ADVICE),
-        (doctor.judge_open_files(256, 256), Verdict.BLOCKS),
-        (doctor.judge_disk(9 * GIB, "/tmp"), Verdict.OK),
-        (doctor.judge_disk(GIB // 2, "/tmp"), Verdict.ADVICE),
-        (doctor.judge_disk(GIB // 100, "/tmp"), Verdict.BLOCKS),
-        (doctor.judge_gpus([]), Verdict.OK),
-        (doctor.check_ports("127.0.0.1"), Verdict.OK),
-        (doctor.check_ports("192.0.2.250"), Verdict.BLOCKS),  # TEST-NET-1 (RFC 5737): not ours
+        (doctor.judge_python(3, 11), Severity.OK),
+        (doctor.judge_python(3, 10), Severity.BLOCKS),
+        (doctor.judge_python(3, 13), Severity.BLOCKS),
+        (doctor.judge_packages(ALL), Severity.OK),
+        (doctor.judge_packages(ALL | {"pyzmq": None}), Severity.BLOCKS),
+        (doctor.judge_packages(ALL | {"ray": "2.49.1"}), Severity.BLOCKS),
+        (doctor.judge_encryption(True), Severity.OK),
+        (doctor.judge_encryption(False), Severity.BLOCKS),
+        (doctor.judge_memory(8 * GIB, 16 * GIB), Severity.OK),
+        (doctor.judge_memory(2 * GIB, 16 * GIB), Severity.ADVICE),
+        (doctor.judge_memory(GIB // 2, 16 * GIB), Severity.BLOCKS),
+        (doctor.judge_shared_memory(2 * GIB), Severity.OK),
+        (doctor.judge_shared_memory(64 << 20), Severity.ADVICE),
+        (doctor.judge_shared_memory(None), Severity.ADVICE),
+        (doctor.judge_open_files(65536, 65536), Severity.OK),
+        (doctor.judge_open_files(1024, 65536), Severity.ADVICE),
+        (doctor.judge_open_files(256, 256), Severity.BLOCKS),
+        (doctor.judge_disk(9 * GIB, "/tmp"), Severity.OK),
+        (doctor.judge_disk(GIB // 2, "/tmp"), Severity.ADVICE),
+        (doctor.judge_disk(GIB // 100, "/tmp"), Severity.BLOCKS),
+        (doctor.judge_gpus([]), Severity.OK),
+        (doctor.check_ports("127.0.0.1"), Severity.OK),
+        (doctor.check_ports("192.0.2.250"), Severity.BLOCKS),  # TEST-NET-1 (RFC 5737): not ours
     ],
 )  # fmt: skip
-def test_what_a_figure_means(finding: Finding, verdict: Verdict) -> None:
-    assert finding.verdict is verdict
-    assert bool(finding.advice) == (verdict is not Verdict.OK)
+def test_what_a_figure_means(finding: Finding, severity: Severity) -> None:
+    assert finding.severity is severity
+    assert bool(finding.advice) == (severity is not Severity.OK)
 
 
 def test_an_address_that_nobody_answers_blocks() -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         finding = doctor.check_ray_answers(f"127.0.0.1:{closed.getsockname()[1]}")
-    assert finding.verdict is Verdict.BLOCKS
+    assert finding.severity is Severity.BLOCKS
     assert "nobody listens" in finding.found
 
 
@@ -68,4 +68,4 @@ def test_one_screen_and_an_exit_code() -> None:
 @pytest.mark.slow
 @pytest.mark.cluster
 def test_ray_starts_here() -> None:
-    assert doctor.check_ray_starts().verdict is Verdict.OK
+    assert doctor.check_ray_starts().severity is Severity.OK

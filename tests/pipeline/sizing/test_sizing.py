@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from pipeline.sizing.rules import (
     Algorithm,
     Choice,
+    ConvNet,
     FeatureLayer,
-    Network,
     SizingError,
     allowed_overhead_ratio,
     best_minibatch,
@@ -33,7 +33,7 @@ from pipeline.sizing.rules import (
     speedup,
 )
 
-ALEXNET = Network(
+ALEXNET = ConvNet(
     (224, 224, 3),
     (
         FeatureLayer(11, 4, 2, 96),
@@ -179,7 +179,7 @@ def test_the_best_minibatch_counts_whole_minibatches() -> None:
         lambda: allowed_overhead_ratio(2, 0.4),
         lambda: parameter_servers(0, 4, 1.0, 1.0),
         lambda: feature_map_bytes(ALEXNET, 0),
-        lambda: feature_shapes(Network((4, 4, 1), (FeatureLayer(9, 1, 0, 3),), ())),
+        lambda: feature_shapes(ConvNet((4, 4, 1), (FeatureLayer(9, 1, 0, 3),), ())),
     ],
 )
 def test_bad_questions_are_one_sentence(ask) -> None:

@@ -12,7 +12,7 @@ from straggler.simulate.groups import machine_of
 from straggler.simulate.outcome import Departure, Network
 from straggler.simulate.patterns import Cluster, parse_pattern
 from straggler.simulate.profile import Piece, SpeedProfile, ideal_time_s
-from straggler.simulate.schemes import Experiment, Kind, parse_scheme, run_scheme
+from straggler.simulate.schemes import Experiment, SchemeKind, parse_scheme, run_scheme
 
 SCHEMES = (
     "bsp",
@@ -222,7 +222,7 @@ def test_patterns_print_and_parse(text: str) -> None:
 )
 def test_schemes_print_and_parse(text: str) -> None:
     assert str(parse_scheme(text)) == text
-    assert {parse_scheme(kind.value).kind for kind in Kind} == set(Kind)
+    assert {parse_scheme(kind.value).kind for kind in SchemeKind} == set(SchemeKind)
 
 
 @pytest.mark.parametrize(
