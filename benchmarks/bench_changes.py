@@ -19,7 +19,7 @@ from exchange import Exchange
 from hosts import Link
 from link_rig import RELIABLE, TRANSIENT, WARM_UP, Ran, Rig, machine_line, or_skip
 
-from agileml.core.protocol.events import Admit, Notice
+from agileml.core.protocol.inputs import Admit, Notice
 from agileml.process.head import Head, HeadState
 
 RELIABLE_COUNT, START, JOINING = 2, 3, 3

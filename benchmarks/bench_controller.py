@@ -20,8 +20,8 @@ from agileml.core.controller.controller import Controller, ControllerSettings
 from agileml.core.parameters.layout import Layout
 from agileml.core.parameters.optimizer import Sgd
 from agileml.core.protocol.commands import Persist, Send
-from agileml.core.protocol.events import (
-    ControllerEvent,
+from agileml.core.protocol.inputs import (
+    ControllerInput,
     NodeDown,
     NodeUp,
     Notice,
@@ -43,9 +43,9 @@ from agileml.core.protocol.messages import (
     Status,
     Stored,
 )
-from agileml.core.protocol.tier import Tier
 from agileml.core.protocol.view import View
 from agileml.core.stage.placement import Machines, StageRule
+from agileml.events.terms import Tier
 from straggler.consistency import Bsp
 
 EVENT_LIMIT_S, PLACEMENT_LIMIT_S = 0.010, 0.100
@@ -104,7 +104,7 @@ class Bench:
         self.times: defaultdict[str, list[float]] = defaultdict(list)
         self.now_s = 0.0
 
-    def tell(self, event: ControllerEvent) -> None:
+    def tell(self, event: ControllerInput) -> None:
         """Time an event and, one after the other, all that follow from it."""
         events = deque([event])
         while events:

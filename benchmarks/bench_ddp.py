@@ -48,8 +48,8 @@ from ddp_peer import Options, Task, items, resident_mb
 
 from agileml.apps.torch_module import TorchModule
 from agileml.config.job import from_values
-from agileml.core.protocol.events import NodeUp
-from agileml.core.protocol.tier import Tier
+from agileml.core.protocol.inputs import NodeUp
+from agileml.events.terms import Tier
 from agileml.net.keys import KeyPair
 from agileml.process.head import Head
 from agileml.process.machine import Machine

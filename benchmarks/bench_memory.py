@@ -47,8 +47,8 @@ import torch
 from agileml.apps.torch_models import mlp
 from agileml.apps.torch_module import TorchModule
 from agileml.config.job import from_values
-from agileml.core.protocol.events import NodeUp
-from agileml.core.protocol.tier import Tier
+from agileml.core.protocol.inputs import NodeUp
+from agileml.events.terms import Tier
 from agileml.net.keys import KeyPair
 from agileml.net.links import UNREAD_MESSAGES
 from agileml.net.wire import FRAME_BYTES

@@ -21,7 +21,7 @@ from exchange import Exchange
 from hosts import Link
 from link_rig import RELIABLE, TRANSIENT, WARM_UP, Ran, Rig, machine_line, or_skip
 
-from agileml.core.protocol.tier import Tier
+from agileml.events.terms import Tier
 
 HOSTS = 8
 PARTITIONS = 56  # about; a multiple of the servers in any stage, so that all of them have the same load

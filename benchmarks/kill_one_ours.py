@@ -19,7 +19,7 @@ from kill_one_task import MACHINES, SLICES
 import agileml
 from agileml.cluster.fleet import Appeared, Draining, FleetEvent, LocalFleet
 from agileml.config.job import from_values
-from agileml.core.protocol.tier import Tier
+from agileml.events.terms import Tier
 from agileml.process.spec import RunSpec
 from agileml.runs.folder import EVENTS, read_events
 

@@ -28,8 +28,8 @@ from hosts import Hosts, HostsError, Link
 
 from agileml.application import Application
 from agileml.config.job import from_values
-from agileml.core.protocol.events import NodeUp
-from agileml.core.protocol.tier import Tier
+from agileml.core.protocol.inputs import NodeUp
+from agileml.events.terms import Tier
 from agileml.net.keys import KeyPair
 from agileml.process.head import Dated, Head, HeadState
 from agileml.process.record_store import FileStore

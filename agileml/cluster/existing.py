@@ -20,7 +20,7 @@ import psutil
 from agileml.cluster.dashboard import gcs_behind, is_http
 from agileml.cluster.errors import ClusterError
 from agileml.cluster.tokens import HOW_TO_NAME_IT, find_token, use_tokens
-from agileml.core.protocol.tier import Tier
+from agileml.events.terms import Tier
 
 REACH_TIMEOUT_S = 3.0
 TIER_LABEL, ALLOCATION_LABEL, MARKET_LABEL = "tier", "allocation", "ray.io/market-type"

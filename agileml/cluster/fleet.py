@@ -19,9 +19,8 @@ from agileml.cluster.existing import NodeInfo
 from agileml.cluster.local import LocalCluster
 from agileml.config.job import JobConfig
 from agileml.core.protocol.commands import Note
-from agileml.core.protocol.plan import Fault
-from agileml.core.protocol.tier import Tier
 from agileml.errors import HeadLostError, RunError
+from agileml.events.terms import Fault, Tier
 from agileml.process.spec import RunSpec
 
 LOOK_S = 0.5  # between two looks at Ray's list of nodes

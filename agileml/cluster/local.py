@@ -31,7 +31,7 @@ from agileml.cluster import watchdog
 from agileml.cluster.existing import ALLOCATION_LABEL, TIER_LABEL, NodeInfo, connect
 from agileml.cluster.own_folder import is_of, kill, new_folder, processes_of, remove, sweep
 from agileml.cluster.tokens import use_tokens
-from agileml.core.protocol.tier import Tier
+from agileml.events.terms import Tier
 
 # A raylet that died is found dead after about 0.5 s, one that is frozen after 3.5 s. The engine's own heartbeats are
 # faster; these must not be so fast that a busy machine looks dead.

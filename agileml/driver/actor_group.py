@@ -14,11 +14,11 @@ from agileml.application import Array
 from agileml.cluster.existing import NodeInfo, machines
 from agileml.cluster.fleet import Admitted, Appeared, Draining, FleetEvent, Stopping, Vanished
 from agileml.core.protocol.commands import Finished
-from agileml.core.protocol.events import Admit, ControllerEvent, NodeDown, NodeUp, Notice, Stop
+from agileml.core.protocol.inputs import Admit, ControllerInput, NodeDown, NodeUp, Notice, Stop
 from agileml.core.protocol.plan import Strike
-from agileml.core.protocol.tier import Tier
 from agileml.driver.failures import Death, Failures, cause_of
 from agileml.errors import RunError
+from agileml.events.terms import Tier
 from agileml.net.events import Address
 from agileml.net.keys import KeyPair
 from agileml.process.actors import environment, start_head, start_machine
@@ -183,7 +183,7 @@ class Cast:
         ready, _ = ray.wait(list(waiting), num_returns=len(waiting), timeout=0, fetch_local=False)
         return [waiting[reference] for reference in ready]
 
-    def tell(self, event: ControllerEvent) -> None:
+    def tell(self, event: ControllerInput) -> None:
         """Tell the controller; notices, and that the run is to stop, are told again to the next one."""
         if isinstance(event, Notice):
             self.noticed(event.node, event.deadline_s)

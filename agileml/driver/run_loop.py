@@ -9,10 +9,11 @@ from agileml.cluster.fleet import Appeared, Fleet, Watcher
 from agileml.config.job import JobConfig
 from agileml.core.node.time_spent import DOING
 from agileml.core.protocol.commands import Finished, HaltKind
-from agileml.core.protocol.plan import Fault, Strike
+from agileml.core.protocol.plan import Strike
 from agileml.driver.actor_group import Cast
 from agileml.driver.stop_signal import StopSignal
 from agileml.errors import RunError
+from agileml.events.terms import Fault
 from agileml.process.head import Dated, HeadState
 from agileml.process.steady_clock import wall_s
 from agileml.runs.folder import RunFolder, read_events

@@ -11,7 +11,7 @@ import time
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-from agileml.core.protocol.events import Stop
+from agileml.core.protocol.inputs import Stop
 
 # A run that reaches no cut within this ends with the one before it.
 LONGEST_S = 600.0

@@ -16,7 +16,7 @@ from typing import Any
 
 from agileml.cluster.existing import NodeInfo
 from agileml.cluster.fleet import Admitted, Appeared, Draining, FleetEvent, Stopping, Vanished
-from agileml.core.protocol.tier import Tier
+from agileml.events.terms import Tier
 from agileml.market.clocks import RunClocks
 from agileml.market.nodes import Nodes, tier_of
 from bidbrain.live.cloud import Alert, Machine, Notice

@@ -11,8 +11,8 @@ from typing import Any, Self
 
 from agileml.cluster.fleet import FleetEvent, Stopping
 from agileml.core.protocol.commands import Note
-from agileml.core.protocol.plan import Fault
 from agileml.errors import RunError
+from agileml.events.terms import Fault
 from agileml.market.bill import Bill, bill_of
 from agileml.market.engine import MarketEngine, Pace
 from agileml.market.service import Ground, NotGivenBackError, OpenMarket

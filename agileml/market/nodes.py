@@ -11,7 +11,7 @@ from typing import Protocol
 
 from agileml.cluster.existing import NodeInfo, machine_of
 from agileml.cluster.local import LocalCluster
-from agileml.core.protocol.tier import Tier
+from agileml.events.terms import Tier
 from bidbrain.live.cloud import Machine
 from bidbrain.setting import ON_DEMAND_ZONE
 

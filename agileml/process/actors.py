@@ -14,7 +14,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from agileml.application import Array
 from agileml.config.job import JobConfig
 from agileml.core.protocol.commands import HaltKind
-from agileml.core.protocol.events import ControllerEvent, NodeUp
+from agileml.core.protocol.inputs import ControllerInput, NodeUp
 from agileml.core.protocol.plan import Strike
 from agileml.net.events import Address
 from agileml.net.keys import KeyPair
@@ -86,7 +86,7 @@ class HeadActor:
         """A machine runs."""
         self._head.register(address, up)
 
-    def tell(self, event: ControllerEvent) -> None:
+    def tell(self, event: ControllerInput) -> None:
         """Something happened."""
         self._head.tell(event)
 

@@ -15,7 +15,7 @@ from agileml.checkpoints.checkpoint import CheckpointError, CheckpointStore, Ide
 from agileml.core.compute.contract import initial_values
 from agileml.core.cuts.checkpoint import Checkpoint
 from agileml.core.protocol.commands import NodeEvent, PartSaved, SavePart, Seal
-from agileml.core.protocol.events import Sealed, SealFailed
+from agileml.core.protocol.inputs import Sealed, SealFailed
 from agileml.core.protocol.job import Job
 from agileml.core.protocol.messages import Cut, Saved, SaveFailed
 from agileml.core.protocol.view import CutId

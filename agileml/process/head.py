@@ -23,8 +23,8 @@ from agileml.core.protocol.commands import (
     Seal,
     Send,
 )
-from agileml.core.protocol.events import (
-    ControllerEvent,
+from agileml.core.protocol.inputs import (
+    ControllerInput,
     NodeDown,
     NodeLost,
     NodeSeen,
@@ -33,7 +33,7 @@ from agileml.core.protocol.events import (
     Superseded,
     Tick,
 )
-from agileml.core.protocol.events import Received as ReceivedMessage
+from agileml.core.protocol.inputs import Received as ReceivedMessage
 from agileml.core.protocol.messages import CONTROLLER
 from agileml.core.protocol.plan import Strike
 from agileml.core.protocol.record import Record
@@ -139,7 +139,7 @@ class Head:
 
         self._call(meet)
 
-    def tell(self, event: ControllerEvent) -> None:
+    def tell(self, event: ControllerInput) -> None:
         """Hand an event to the controller: a notice, an admission, a machine that is gone."""
 
         def told() -> None:
@@ -242,7 +242,7 @@ class Head:
         self._connected.discard(name)
         self._transport.disconnect(name)
 
-    def _handle(self, event: ControllerEvent) -> None:
+    def _handle(self, event: ControllerInput) -> None:
         with self._lock:
             for command in self._controller.handle(event, wall_s()):
                 self._do(command)

@@ -32,7 +32,8 @@ from agileml.core.protocol.commands import (
     Send,
 )
 from agileml.core.protocol.messages import CONTROLLER, Failure, Message, Part, Push
-from agileml.core.protocol.plan import Fault, Strike
+from agileml.core.protocol.plan import Strike
+from agileml.events.terms import Fault
 from agileml.net.events import Address, PeerConnected, Received
 from agileml.net.keys import KeyPair
 from agileml.net.transport import Transport

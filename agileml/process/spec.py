@@ -34,10 +34,10 @@ from agileml.core.parameters.layout import Layout, partitions_for
 from agileml.core.parameters.optimizer import optimizer
 from agileml.core.protocol.exchange import Exchange
 from agileml.core.protocol.job import Job
-from agileml.core.protocol.plan import Fault, PlannedEvent, PlannedFault, PlannedJoin, PlannedNotice
-from agileml.core.protocol.tier import Tier
+from agileml.core.protocol.plan import PlannedEvent, PlannedFault, PlannedJoin, PlannedNotice
 from agileml.core.stage.auto_stage import Patience
 from agileml.core.stage.placement import StageRule
+from agileml.events.terms import Fault, Tier
 from straggler.consistency import consistency
 
 

@@ -9,7 +9,7 @@ from typing import get_args
 
 from agileml.core.compute.spans import Spans
 from agileml.core.node.time_spent import DOING, Doing
-from agileml.core.protocol.events import Measured
+from agileml.core.protocol.inputs import Measured
 from agileml.core.protocol.messages import Copy, Get, Message, Params, Part, PartAck, Pull, Push
 from agileml.net.codec import Codec
 from agileml.net.events import Address

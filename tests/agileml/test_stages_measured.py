@@ -12,9 +12,9 @@ import pytest
 
 from agileml.application import Application, Array, Settings, Table, Unit, Updates
 from agileml.core.controller.stage_chooser import arrangement_of
-from agileml.core.protocol.tier import Tier
 from agileml.core.stage.auto_stage import Patience
 from agileml.core.stage.traffic import Load, Volume, loads
+from agileml.events.terms import Tier
 from agileml.process.machine import Machine
 from tests.agileml.process.engine_rig import Rig, reference
 

@@ -9,8 +9,7 @@ from typing import Any, Self
 from agileml.cluster.fleet import Appeared, FleetEvent, LocalFleet
 from agileml.cluster.local import LocalCluster
 from agileml.config.job import JobConfig, from_values
-from agileml.core.protocol.plan import Fault
-from agileml.core.protocol.tier import Tier
+from agileml.events.terms import Fault, Tier
 from agileml.process.spec import RunSpec
 
 

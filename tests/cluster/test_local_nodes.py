@@ -25,7 +25,7 @@ from agileml.cluster import existing as ray_cluster
 from agileml.cluster.errors import ClusterError
 from agileml.cluster.existing import reach
 from agileml.cluster.local import LocalCluster
-from agileml.core.protocol.tier import Tier
+from agileml.events.terms import Tier
 
 pytestmark = pytest.mark.cluster
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from agileml.core.protocol.events import NodeDown, NodeUp
-from agileml.core.protocol.plan import Fault, Strike
-from agileml.core.protocol.tier import Tier
+from agileml.core.protocol.inputs import NodeDown, NodeUp
+from agileml.core.protocol.plan import Strike
+from agileml.events.terms import Fault, Tier
 from agileml.process.head import Dated, Head, HeadState
 from agileml.process.machine import Machine
 from agileml.process.record_store import FileStore

@@ -10,7 +10,7 @@ from agileml.cluster import existing
 from agileml.cluster.fleet import Appeared, FleetEvent, Vanished
 from agileml.cluster.local import LocalCluster
 from agileml.config.job import JobConfig
-from agileml.core.protocol.plan import Fault
+from agileml.events.terms import Fault
 from tests.cluster.shared_fleet import SharedFleet
 
 

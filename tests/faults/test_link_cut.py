@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from agileml.core.protocol.events import NodeUp
-from agileml.core.protocol.tier import Tier
+from agileml.core.protocol.inputs import NodeUp
+from agileml.events.terms import Tier
 from agileml.process.head import HeadState
 from tests.agileml.process.engine_rig import reference
 from tests.faults.fault_rig import MLR, FaultRig, job

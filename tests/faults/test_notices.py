@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agileml.core.protocol.events import Notice, NoticeCancelled
+from agileml.core.protocol.inputs import Notice, NoticeCancelled
 from agileml.process.head import HeadState
 from tests.agileml.core.fixtures import make_job
 from tests.agileml.core.fixtures import scripts as scripts

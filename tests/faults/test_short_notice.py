@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agileml.core.protocol.events import Notice
+from agileml.core.protocol.inputs import Notice
 from agileml.core.protocol.messages import Copy, Message, Part
 from agileml.process.head import HeadState
 from agileml.process.machine import Machine

@@ -15,10 +15,10 @@ from agileml.application import Array
 from agileml.cluster.existing import NodeInfo
 from agileml.cluster.fleet import Admitted, Appeared, Draining, FleetEvent, Stopping, Vanished
 from agileml.config.job import JobConfig, dump, from_values
-from agileml.core.protocol.events import Admit, NodeDown, NodeUp, Notice, Stop
-from agileml.core.protocol.tier import Tier
+from agileml.core.protocol.inputs import Admit, NodeDown, NodeUp, Notice, Stop
 from agileml.core.sequential import run_sequential
 from agileml.errors import RunError
+from agileml.events.terms import Tier
 from agileml.market.fleet import MarketFleet, Outcome
 from agileml.market.nodes import tier_of
 from agileml.market.setup import first_decision, set_up

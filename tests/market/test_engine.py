@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from agileml.cluster.existing import NodeInfo
 from agileml.cluster.fleet import Admitted, Appeared, Draining, Stopping, Vanished
-from agileml.core.protocol.tier import Tier
+from agileml.events.terms import Tier
 from agileml.market.engine import MarketEngine, Pace
 from agileml.market.nodes import LabelledNodes, tier_of
 from bidbrain.history.prices import Market

@@ -9,7 +9,7 @@ import pytest
 
 from agileml.cluster.existing import NodeInfo
 from agileml.config.text import ConfigError
-from agileml.core.protocol.events import Stop
+from agileml.core.protocol.inputs import Stop
 from agileml.errors import RunError
 from agileml.market import service as market_service
 from agileml.market.setup import first_decision, set_up

@@ -43,8 +43,8 @@ from agileml.core.protocol.commands import (
     Seal,
     Send,
 )
-from agileml.core.protocol.events import (
-    ControllerEvent,
+from agileml.core.protocol.inputs import (
+    ControllerInput,
     Measured,
     NodeDown,
     NodeUp,
@@ -71,12 +71,12 @@ from agileml.core.protocol.messages import (
 )
 from agileml.core.protocol.plan import PlannedJoin
 from agileml.core.protocol.record import Record
-from agileml.core.protocol.tier import Tier
 from agileml.core.protocol.view import INITIAL, CutId
 from agileml.core.sequential import run_sequential
 from agileml.core.stage.auto_stage import Patience
 from agileml.core.stage.link_rate import LinkRule
 from agileml.core.stage.placement import StageRule
+from agileml.events.terms import Tier
 from straggler.coverage import members
 from tests.model.groups import Groups
 from tests.model.invariants import check_commit, check_rollbacks, check_view, note_backups
@@ -320,7 +320,7 @@ class Simulation:
             self.tell(simulated, Tick())
             self.after(TICK_S, lambda: self.tick_controller(simulated))
 
-    def tell(self, simulated: SimulatedController, event: ControllerEvent) -> None:
+    def tell(self, simulated: SimulatedController, event: ControllerInput) -> None:
         self.on(
             simulated, lambda: self.do_controller(simulated, simulated.controller.handle(event, self.now_s))
         )

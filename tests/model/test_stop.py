@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from agileml.application import Array
-from agileml.core.protocol.events import Stop
+from agileml.core.protocol.inputs import Stop
 from agileml.core.sequential import run_sequential
 from tests.model.schedule import make_schedule
 from tests.model.simulator import Simulation

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from agileml.core.protocol.events import Measured
+from agileml.core.protocol.inputs import Measured
 from agileml.core.protocol.messages import Status
-from agileml.core.protocol.tier import Tier
 from agileml.core.stage.placement import Machines
+from agileml.events.terms import Tier
 
 
 @dataclass

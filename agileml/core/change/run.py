@@ -9,8 +9,8 @@ from enum import Enum
 from agileml.core.change.membership import Membership
 from agileml.core.change.planning import Change
 from agileml.core.protocol.messages import Fetch, Installed, Promise, Role
-from agileml.core.protocol.tier import Tier
 from agileml.core.protocol.view import NOBODY
+from agileml.events.terms import Tier
 
 
 class Phase(Enum):

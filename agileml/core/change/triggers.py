@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from agileml.core.change.membership import Member, Membership
-from agileml.core.protocol.tier import Tier
 from agileml.core.protocol.view import NOBODY, View
 from agileml.core.stage.placement import StageRule, place
+from agileml.events.terms import Tier
 from straggler.coverage import Units
 
 

@@ -20,8 +20,8 @@ from agileml.core.protocol.commands import HaltKind
 from agileml.core.protocol.exchange import Exchange
 from agileml.core.protocol.messages import Installed, Prepare, Promise
 from agileml.core.protocol.record import Record
-from agileml.core.protocol.tier import Tier
 from agileml.core.stage.placement import Machines
+from agileml.events.terms import Tier
 
 
 class Changing:

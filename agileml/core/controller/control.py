@@ -15,11 +15,11 @@ from agileml.core.protocol.job import Job
 from agileml.core.protocol.messages import Announce, Message
 from agileml.core.protocol.plan import PlannedEvent, PlanRunner
 from agileml.core.protocol.record import Record
-from agileml.core.protocol.tier import Tier
 from agileml.core.protocol.view import View
 from agileml.core.stage.auto_stage import Patience
 from agileml.core.stage.link_rate import LinkRule
 from agileml.core.stage.placement import StageRule
+from agileml.events.terms import Tier
 
 
 @dataclass(frozen=True)

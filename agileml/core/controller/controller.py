@@ -33,9 +33,9 @@ from agileml.core.controller.progress_log import ProgressLog
 from agileml.core.controller.stage_chooser import Watching
 from agileml.core.cuts.checkpoint import Checkpoint
 from agileml.core.protocol.commands import ControllerCommand, Finished, HaltKind, Released
-from agileml.core.protocol.events import (
+from agileml.core.protocol.inputs import (
     Admit,
-    ControllerEvent,
+    ControllerInput,
     Measured,
     NodeDown,
     NodeLost,
@@ -70,8 +70,8 @@ from agileml.core.protocol.messages import (
 )
 from agileml.core.protocol.plan import PlannedEvent
 from agileml.core.protocol.record import Record
-from agileml.core.protocol.tier import Tier
 from agileml.core.protocol.view import View
+from agileml.events.terms import Tier
 
 __all__ = ["Controller", "ControllerSettings"]
 
@@ -158,7 +158,7 @@ class Controller:
 
     # -- the entrance ---------------------------------------------------------------------------------------
 
-    def handle(self, event: ControllerEvent, now_s: float) -> list[ControllerCommand]:
+    def handle(self, event: ControllerInput, now_s: float) -> list[ControllerCommand]:
         """Something happened; what is to be done about it."""
         control = self._control
         control.now_s = now_s

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from agileml.core.controller.control import Control
-from agileml.core.protocol.events import Admit, Notice
+from agileml.core.protocol.inputs import Admit, Notice
 from agileml.core.protocol.messages import Limit
-from agileml.core.protocol.plan import Fault, Strike
-from agileml.core.protocol.tier import Tier
+from agileml.core.protocol.plan import Strike
+from agileml.events.terms import Fault, Tier
 
 
 class Playing:

@@ -10,8 +10,8 @@ from statistics import fmean, median
 import numpy as np
 
 from agileml.core.controller.control import Control
-from agileml.core.protocol.events import Measured
 from agileml.core.protocol.exchange import Exchange
+from agileml.core.protocol.inputs import Measured
 from agileml.core.protocol.job import Job
 from agileml.core.protocol.view import NOBODY, View
 from agileml.core.stage.auto_stage import (

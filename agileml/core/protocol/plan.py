@@ -10,22 +10,9 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
-from agileml.core.protocol.events import Admit, Notice
-from agileml.core.protocol.tier import Tier
-
-
-class Fault(StrEnum):
-    """What is done to machines, or to the controller, without asking."""
-
-    KILL = "kill"  # the whole machine, without a word
-    KILL_RELIABLE = "kill_reliable"
-    FREEZE = "freeze"  # it stands still, with its connections open
-    CUT = "cut"  # it runs on, but no message gets through
-    SLOW = "slow"  # it computes so many times slower
-    DISK_FULL = "disk_full"  # checkpoints cannot be written
-    KILL_CONTROLLER = "kill_controller"
+from agileml.core.protocol.inputs import Admit, Notice
+from agileml.events.terms import Fault, Tier
 
 
 @dataclass(frozen=True)

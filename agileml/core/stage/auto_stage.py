@@ -19,8 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from agileml.core.protocol.tier import Tier
 from agileml.core.stage.traffic import Roles, Volume, loads, volume_of
+from agileml.events.terms import Tier
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from agileml.core.protocol.events import Measured
+from agileml.core.protocol.inputs import Measured
 
 KEPT = 8  # transfers
 

@@ -14,7 +14,7 @@ import pytest
 
 from agileml.core.controller.controller import Controller, ControllerSettings
 from agileml.core.protocol.commands import ControllerCommand, Finished, Halt, Note, Persist, Released, Send
-from agileml.core.protocol.events import Admit, ControllerEvent, NodeUp, Persisted, Received, Superseded, Tick
+from agileml.core.protocol.inputs import Admit, ControllerInput, NodeUp, Persisted, Received, Superseded, Tick
 from agileml.core.protocol.job import Job
 from agileml.core.protocol.messages import (
     Announce,
@@ -34,9 +34,9 @@ from agileml.core.protocol.messages import (
 )
 from agileml.core.protocol.plan import PlannedEvent
 from agileml.core.protocol.record import Record
-from agileml.core.protocol.tier import Tier
 from agileml.core.protocol.view import CutId, View
 from agileml.core.stage.placement import StageRule
+from agileml.events.terms import Tier
 from straggler.coverage import Units
 from tests.model.invariants import check_view
 from tests.model.toy import toy_job
@@ -160,7 +160,7 @@ class Script:
             if machine.name not in self.released:
                 self.tell(NodeUp(machine.name, machine.tier, "", admitted=True))
 
-    def tell(self, event: ControllerEvent) -> list[ControllerCommand]:
+    def tell(self, event: ControllerInput) -> list[ControllerCommand]:
         """An event, and everything that follows from it without time passing."""
         commands = self.controller.handle(event, self.now_s)
         for command in commands:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from agileml.core.cuts.ending import Ending
-from agileml.core.protocol.events import Stop
+from agileml.core.protocol.inputs import Stop
 from agileml.core.protocol.view import INITIAL, CutId
 from agileml.driver.stop_signal import LONGEST_S, StopSignal
 from tests.agileml.process.engine_rig import LIMIT_S, Rig, reference

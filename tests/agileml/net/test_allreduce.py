@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from agileml.config.job import ConfigError, from_values
-from agileml.core.protocol.tier import Tier
 from agileml.core.sequential import run_sequential
+from agileml.events.terms import Tier
 from agileml.process.machine import Machine
 from agileml.process.spec import RunSpec
 from tests.agileml.process.engine_rig import Ran, Rig

@@ -13,9 +13,9 @@ from typing import Any
 from agileml.application import Application, Array
 from agileml.config.job import JobConfig, from_values
 from agileml.core.protocol.commands import Halt
-from agileml.core.protocol.events import NodeUp
-from agileml.core.protocol.tier import Tier
+from agileml.core.protocol.inputs import NodeUp
 from agileml.core.sequential import run_sequential
+from agileml.events.terms import Tier
 from agileml.net.keys import KeyPair
 from agileml.process.head import Dated, Head
 from agileml.process.machine import Machine

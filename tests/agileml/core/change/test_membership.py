@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agileml.core.change.membership import Membership
-from agileml.core.protocol.tier import Tier
+from agileml.events.terms import Tier
 
 
 def make(*names, at_s=10.0):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from agileml.core.change.membership import Membership
 from agileml.core.change.silence import awaited
-from agileml.core.protocol.tier import Tier
 from agileml.core.stage.placement import StageRule
+from agileml.events.terms import Tier
 from tests.agileml.core.fixtures import scripts as scripts
 
 IN_STAGE_1 = {"rule": StageRule(forced=1), "silent_limit_s": 10.0}

@@ -11,7 +11,7 @@ from agileml.core.compute.contract import initial_values
 from agileml.core.node.shard import Shard, initial_cut
 from agileml.core.parameters.fold import Contribution
 from agileml.core.parameters.layout import Dense
-from agileml.core.protocol.events import Measured
+from agileml.core.protocol.inputs import Measured
 from agileml.core.protocol.messages import Cut, Promise, ShardCopy, ShardState
 from agileml.core.protocol.view import CutId
 from agileml.core.stage.link_rate import KEPT, LinkRate, LinkRule

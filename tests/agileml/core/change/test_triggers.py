@@ -5,9 +5,9 @@ from __future__ import annotations
 from agileml.core.change.membership import Membership
 from agileml.core.change.planning import plan_change
 from agileml.core.change.triggers import slices_for, why_change, why_start
-from agileml.core.protocol.tier import Tier
 from agileml.core.protocol.view import INITIAL
 from agileml.core.stage.placement import StageRule
+from agileml.events.terms import Tier
 from straggler.coverage import union
 from tests.agileml.core.fixtures import make_job
 

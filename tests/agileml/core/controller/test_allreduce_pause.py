@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from agileml.core.protocol.commands import HaltKind
-from agileml.core.protocol.events import NodeDown, NodeUp, Notice, NoticeCancelled, Received
+from agileml.core.protocol.inputs import NodeDown, NodeUp, Notice, NoticeCancelled, Received
 from agileml.core.protocol.messages import GroupFailed, Message, Pause, Progress, Status
-from agileml.core.protocol.tier import Tier
 from agileml.core.protocol.view import View
+from agileml.events.terms import Tier
 from tests.agileml.core.fixtures import Machine, Script, make_job
 
 

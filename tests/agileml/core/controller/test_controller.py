@@ -6,7 +6,7 @@ import pytest
 
 from agileml.core.cuts.rule import CutRule
 from agileml.core.protocol.commands import HaltKind, Persist
-from agileml.core.protocol.events import (
+from agileml.core.protocol.inputs import (
     NodeDown,
     NodeSeen,
     NodeUp,
@@ -30,8 +30,8 @@ from agileml.core.protocol.messages import (
     Stored,
 )
 from agileml.core.protocol.plan import PlannedJoin, PlannedNotice
-from agileml.core.protocol.tier import Tier
 from agileml.core.stage.placement import StageRule
+from agileml.events.terms import Tier
 from tests.agileml.core.fixtures import Machine, make_job
 from tests.agileml.core.fixtures import scripts as scripts
 

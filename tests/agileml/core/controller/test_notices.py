@@ -9,7 +9,7 @@ import pytest
 from agileml.core.change.transfers import shard_size
 from agileml.core.cuts.rule import CutRule
 from agileml.core.protocol.commands import Send
-from agileml.core.protocol.events import Measured, NodeDown, Notice, Received, Tick
+from agileml.core.protocol.inputs import Measured, NodeDown, Notice, Received, Tick
 from agileml.core.protocol.messages import Fetch, Installed, NameCut, Role, Stored
 from agileml.core.protocol.view import CutId
 from agileml.core.stage.link_rate import LinkRule

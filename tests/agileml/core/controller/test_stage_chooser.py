@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from agileml.core.controller.stage_chooser import arrangement_of
-from agileml.core.protocol.events import Measured, Received
+from agileml.core.protocol.inputs import Measured, Received
 from agileml.core.protocol.messages import Progress
 from agileml.core.protocol.record import Record
 from agileml.core.stage.auto_stage import Patience

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from agileml.core.protocol.events import Admit, Notice
-from agileml.core.protocol.plan import Fault, PlannedFault, PlannedJoin, PlannedNotice, PlanRunner
-from agileml.core.protocol.tier import Tier
+from agileml.core.protocol.inputs import Admit, Notice
+from agileml.core.protocol.plan import PlannedFault, PlannedJoin, PlannedNotice, PlanRunner
+from agileml.events.terms import Fault, Tier
 
 WAITING = {Tier.TRANSIENT: ["w1", "w2"], Tier.RELIABLE: ["w3"]}
 HERE = {Tier.TRANSIENT: ["t1", "t2", "t3"], Tier.RELIABLE: ["r1", "r2"]}

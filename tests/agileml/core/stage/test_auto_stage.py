@@ -9,7 +9,6 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from agileml.core.protocol.tier import Tier
 from agileml.core.stage.auto_stage import (
     Arrangement,
     AutoStage,
@@ -23,6 +22,7 @@ from agileml.core.stage.auto_stage import (
 )
 from agileml.core.stage.placement import Machines, StageRule, place
 from agileml.core.stage.traffic import Load, Roles, Volume, loads
+from agileml.events.terms import Tier
 
 UNITS = 64
 STAGES = (1, 2, 3)

@@ -1,12 +1,12 @@
-"""What the controller is told. One type for each thing, whatever its source."""
+"""What the controller is told: one class for each thing, whatever its source."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from agileml.core.protocol.messages import Message
-from agileml.core.protocol.tier import Tier
 from agileml.core.protocol.view import CutId
+from agileml.events.terms import Tier
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class Tick:
     """Nothing but time has passed."""
 
 
-ControllerEvent = (
+ControllerInput = (
     NodeUp
     | NodeDown
     | NodeLost
