@@ -25,7 +25,7 @@ import numpy as np
 import zmq
 
 from agileml.net import wire
-from agileml.net.events import Received
+from agileml.net.events import MessageReceived
 from agileml.net.keys import KeyPair
 from agileml.net.transport import Transport
 
@@ -57,7 +57,7 @@ def serve_transport(arguments: argparse.Namespace) -> None:
         print(base64.b64encode(pickle.dumps(transport.address)).decode(), flush=True)
         while True:
             for event in transport.receive(None):
-                if isinstance(event, Received):
+                if isinstance(event, MessageReceived):
                     if event.header == b"quit":
                         return
                     transport.send("a", b"", [answer_of(event.arrays[0].nbytes, made)])
@@ -80,7 +80,7 @@ def transport_round(
             assert transport.send("b", b"", [array])
             while True:
                 for event in transport.receive(10):
-                    if isinstance(event, Received):
+                    if isinstance(event, MessageReceived):
                         return event.arrays[0]
 
         yield exchange

@@ -76,7 +76,7 @@ class StrikingFleet(LocalFleet):
         return any(event["kind"] == "cut" and event["t_s"] > views[-1]["t_s"] for event in events[-200:])
 
     def _strike_one(self, kind: str) -> list[FleetEvent]:
-        members = [m for m in self._cluster.machines() if m.tier == Tier.TRANSIENT]
+        members = [m for m in self._cluster.tiered_nodes() if m.tier == Tier.TRANSIENT]
         node_id = self._draw.choice(members).node_id
         self.struck.append((kind, time.time()))
         if kind == "freeze":

@@ -18,5 +18,5 @@ def local_cluster() -> Iterator[LocalCluster]:
 def cluster(local_cluster: LocalCluster) -> Iterator[LocalCluster]:
     """The session's cluster; machines that a test leaves are taken away after it."""
     yield local_cluster
-    for machine in local_cluster.machines():
+    for machine in local_cluster.tiered_nodes():
         local_cluster.remove(machine.node_id)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agileml.cluster.watchdog import PULSE_PORT
+from agileml.cluster.watchdog import LIVENESS_PORT
 from bidbrain.aws.calls import errors
 from bidbrain.aws.notices import IMDS, Metadata
 from bidbrain.aws.stack.find import Aws, Clients
@@ -89,7 +89,7 @@ def node_command(place: Place, me: Myself, head: str) -> list[str]:
 
 def watchdog_command(place: Place, head: str, after_s: int) -> list[str]:
     """Ends this machine when the head, or who drives the market on it, is silent."""
-    heads = (f"--head={head}:{GCS_PORT}", f"--head={head}:{PULSE_PORT}")
+    heads = (f"--head={head}:{GCS_PORT}", f"--head={head}:{LIVENESS_PORT}")
     return [place.python, "-m", "agileml.cluster.watchdog", "--shutdown", f"--after={after_s}", *heads]
 
 

@@ -165,7 +165,7 @@ def check_ray_starts() -> Finding:
     start_s = time.monotonic()
     try:
         with LocalCluster() as cluster:
-            cluster.add_machines("transient", 1)
+            cluster.add_nodes("transient", 1)
             ray.get(ray.remote(num_cpus=1)(lambda: os.getpid()).remote(), timeout=60)
     except Exception as error:  # whatever it is, it is what the user has to know
         return Finding(
@@ -194,7 +194,7 @@ def check_ray_answers(address: str) -> Finding:
     try:
         import ray
 
-        machines = cluster.machines()
+        machines = cluster.tiered_nodes()
         tiers = ", ".join(
             f"{sum(m.tier == tier for m in machines)} {tier}" for tier in ("reliable", "transient")
         )

@@ -18,7 +18,7 @@ from agileml.cli.run import Stage
 from agileml.runs.progress import Snapshot, duration, left_s, line, parse_line
 
 if TYPE_CHECKING:
-    from agileml.cluster.job_server import Job, JobServer
+    from agileml.cluster.job_server import JobServer, SubmittedJob
     from agileml.config.job import JobConfig
     from agileml.runs.status import RunStatus
 
@@ -170,7 +170,7 @@ def _show_folder(found: RunStatus, as_json: bool) -> None:
     print(line(found.snapshot, found.clocks_per_s if found.state == "running" else None))
 
 
-def _show_job(job: Job, server: JobServer, as_json: bool, *, is_one: bool) -> None:
+def _show_job(job: SubmittedJob, server: JobServer, as_json: bool, *, is_one: bool) -> None:
     log = [] if job.state == "PENDING" else server.log(job.id).splitlines()
     standing = newest(log)
     seconds = (job.ended_s or time.time()) - job.started_s if job.started_s else 0.0

@@ -14,7 +14,7 @@ import typer
 from agileml.runs.progress import duration
 
 if TYPE_CHECKING:
-    from agileml.cluster.nodes import Node
+    from agileml.cluster.nodes import LiveNode
     from bidbrain.aws.tagged import Tagged
 
 machines = typer.Typer(
@@ -62,9 +62,9 @@ def list_machines(
         if region is not None:
             _show(_tagged_in(region, job), _tagged_line, "no machine of ours in " + region, as_json)
         else:
-            from agileml.cluster.nodes import Nodes
+            from agileml.cluster.nodes import ClusterNodes
 
-            nodes = Nodes(_cluster(address, job))
+            nodes = ClusterNodes(_cluster(address, job))
             _show(nodes.all(), _node_line, f"no labelled node at {nodes.address}", as_json)
 
 
@@ -93,9 +93,9 @@ def terminate(
                 tagged.terminate(_ec2(region), doomed)
                 print(f"told EC2 to end {len(doomed)} machines")
             return
-        from agileml.cluster.nodes import Nodes, chosen
+        from agileml.cluster.nodes import ClusterNodes, chosen
 
-        nodes = Nodes(_cluster(address, job))
+        nodes = ClusterNodes(_cluster(address, job))
         going = chosen(nodes.all(), wanted, every=every)
         if _agreed([_node_line(node) for node in going], yes):
             for node in going:
@@ -128,7 +128,7 @@ def _show(found: Sequence[Any], show: Any, nothing: str, as_json: bool) -> None:
         print(nothing)
 
 
-def _node_line(node: Node) -> str:
+def _node_line(node: LiveNode) -> str:
     machine = node.machine
     left_s = None if node.leaves_s is None else max(0.0, node.leaves_s - time.time())
     leaves = "" if left_s is None else f"  leaves in {duration(left_s)}"

@@ -28,8 +28,8 @@ MARKETS = {"spot": Tier.TRANSIENT, "on-demand": Tier.RELIABLE}
 
 
 @dataclass(frozen=True)
-class NodeInfo:
-    """A machine: a Ray node with a tier. Machines of one `allocation` were acquired together."""
+class TieredNode:
+    """A Ray node with a tier. Nodes of one `allocation` were acquired together."""
 
     node_id: str
     ip: str
@@ -52,7 +52,7 @@ def connect(gcs_address: str, *, namespace: str, runtime_env: Mapping[str, Any] 
     ray._private.worker.print_to_stdstream = lambda data, ignore_prefix: None
 
 
-def machines() -> list[NodeInfo]:
+def tiered_nodes() -> list[TieredNode]:
     """The live machines of the cluster that this process is connected to, in the order of their ids.
 
     A node is a machine if it carries the label `tier` (reliable, transient) or Ray's own `ray.io/market-type` (spot,
@@ -61,12 +61,12 @@ def machines() -> list[NodeInfo]:
     import ray
 
     return sorted(
-        (m for node in ray.nodes() if node["Alive"] and (m := machine_of(node)) is not None),
-        key=lambda machine: machine.node_id,
+        (m for node in ray.nodes() if node["Alive"] and (m := as_tiered_node(node)) is not None),
+        key=lambda node: node.node_id,
     )
 
 
-def machine_of(node: Mapping[str, Any]) -> NodeInfo | None:
+def as_tiered_node(node: Mapping[str, Any]) -> TieredNode | None:
     """The machine that an entry of `ray.nodes()` stands for, None if it is none."""
     labels = node.get("Labels") or {}
     if "node:__internal_head__" in node.get("Resources", {}):
@@ -76,7 +76,7 @@ def machine_of(node: Mapping[str, Any]) -> NodeInfo | None:
     if tier is None:
         return None
     allocation = labels.get(ALLOCATION_LABEL) or node["NodeID"]
-    return NodeInfo(node["NodeID"], node["NodeManagerAddress"], tier, allocation)
+    return TieredNode(node["NodeID"], node["NodeManagerAddress"], tier, allocation)
 
 
 def draining() -> dict[str, float | None]:

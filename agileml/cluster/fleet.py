@@ -15,7 +15,7 @@ from typing import Any, Protocol, Self, runtime_checkable
 
 from agileml.cluster import existing
 from agileml.cluster.errors import ClusterError
-from agileml.cluster.existing import NodeInfo
+from agileml.cluster.existing import TieredNode
 from agileml.cluster.local import LocalCluster
 from agileml.config.job import JobConfig
 from agileml.core.protocol.commands import Note
@@ -31,7 +31,7 @@ JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # what Ray's job server tells a dr
 class Appeared:
     """A node is there. `admitted`: it may work at once; the others wait for the plan."""
 
-    node: NodeInfo
+    node: TieredNode
     admitted: bool
 
 
@@ -169,7 +169,7 @@ class LocalFleet:
             return list(self._vanished())
         tier, admitted = self._orders.popleft()
         machines = self._config.machines
-        added = self._cluster.add_machines(tier, 1, cpus=machines.cpus, gpus=machines.gpus)
+        added = self._cluster.add_nodes(tier, 1, cpus=machines.cpus, gpus=machines.gpus)
         self._present.update(node.node_id for node in added)
         return [Appeared(node, admitted) for node in added]
 
@@ -178,13 +178,13 @@ class LocalFleet:
         if time.monotonic() < self._look_due_s:
             return
         self._look_due_s = time.monotonic() + LOOK_S
-        alive = {node.node_id for node in existing.machines()}
+        alive = {node.node_id for node in existing.tiered_nodes()}
         for node_id in sorted(self._present - alive):
             self._present.discard(node_id)
             yield Vanished(node_id, "Ray lost the node")
 
     def release(self, node_id: str) -> None:
-        if any(machine.node_id == node_id for machine in self._cluster.machines()):
+        if any(machine.node_id == node_id for machine in self._cluster.tiered_nodes()):
             self._cluster.kill(node_id)  # it holds nothing: no need to wait for a good-bye
 
     def take_away(self, node_id: str) -> None:
@@ -209,7 +209,7 @@ class ExistingFleet:
         self._wanted = {Tier.RELIABLE: start.reliable, Tier.TRANSIENT: start.transient}
         self._for_plan = sum(waiting.values())
         self.expected = start.reliable + start.transient + self._for_plan
-        self._known: dict[str, NodeInfo] = {}
+        self._known: dict[str, TieredNode] = {}
         self._admitted = dict.fromkeys(Tier, 0)
         self._draining: set[str] = set()
         self._due_s = 0.0
@@ -241,9 +241,9 @@ class ExistingFleet:
         if time.monotonic() < self._due_s:
             return []
         self._due_s = time.monotonic() + LOOK_S
-        return list(self._changes(existing.machines(), existing.draining()))
+        return list(self._changes(existing.tiered_nodes(), existing.draining()))
 
-    def _changes(self, present: Sequence[NodeInfo], draining: dict[str, float | None]) -> list[FleetEvent]:
+    def _changes(self, present: Sequence[TieredNode], draining: dict[str, float | None]) -> list[FleetEvent]:
         events: list[FleetEvent] = []
         for node in present:
             if node.node_id in self._known or node.node_id in draining:

@@ -28,7 +28,7 @@ URL_VARIABLE = "RAY_API_SERVER_ADDRESS"
 
 
 @dataclass(frozen=True)
-class Job:
+class SubmittedJob:
     """One of our jobs as the server knows it. `state`: PENDING, RUNNING, or one of `OVER`. Times are Unix seconds."""
 
     id: str
@@ -130,13 +130,13 @@ class JobServer:
             "submit",
         )
 
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[SubmittedJob]:
         """Ours, the oldest first."""
         details = _told(self._client.list_jobs, "status")
         ours = [_job(each) for each in details if each.submission_id and OURS in (each.metadata or {})]
         return sorted(ours, key=lambda job: job.started_s or 0.0)
 
-    def job(self, name: str) -> Job:
+    def job(self, name: str) -> SubmittedJob:
         """One of ours."""
         for job in self.jobs():
             if job.id == name:
@@ -164,10 +164,12 @@ class JobServer:
         _told(lambda: self._client.stop_job(name), f"stop {name}")
 
 
-def _job(details: Any) -> Job:
+def _job(details: Any) -> SubmittedJob:
     started, ended = (at_ms / 1000 if at_ms else None for at_ms in (details.start_time, details.end_time))
     state = getattr(details.status, "value", str(details.status))
-    return Job(details.submission_id, state, details.message or "", started, ended, details.driver_exit_code)
+    return SubmittedJob(
+        details.submission_id, state, details.message or "", started, ended, details.driver_exit_code
+    )
 
 
 def _told(ask: Callable[[], Any], what: str) -> Any:

@@ -28,7 +28,7 @@ from typing import Any, Self
 import psutil
 
 from agileml.cluster import watchdog
-from agileml.cluster.existing import ALLOCATION_LABEL, TIER_LABEL, NodeInfo, connect
+from agileml.cluster.existing import ALLOCATION_LABEL, TIER_LABEL, TieredNode, connect
 from agileml.cluster.own_folder import is_of, kill, new_folder, processes_of, remove, sweep
 from agileml.cluster.tokens import use_tokens
 from agileml.events.terms import Tier
@@ -49,7 +49,7 @@ class LocalCluster:
     """A context manager: a head node that this process is connected to, and machines added and taken away.
 
     with LocalCluster() as cluster:
-        machines = cluster.add_machines(Tier.TRANSIENT, 2)
+        machines = cluster.add_nodes(Tier.TRANSIENT, 2)
         cluster.kill(machines[0].node_id)
     """
 
@@ -66,9 +66,9 @@ class LocalCluster:
         """
         self._runtime_env, self._namespace = runtime_env, namespace
         self._orphan_after_s = orphan_after_s
-        self._pulse: watchdog.Pulse | None = None
+        self._liveness: watchdog.LivenessEndpoint | None = None
         self._nodes: dict[str, Any] = {}
-        self._machines: dict[str, NodeInfo] = {}
+        self._machines: dict[str, TieredNode] = {}
         self._allocations = 0
         self._folder: Path | None = None
         self._environment_before: dict[str, str | None] = {}
@@ -107,9 +107,9 @@ class LocalCluster:
     ) -> None:
         self.shutdown()
 
-    def add_machines(
+    def add_nodes(
         self, tier: Tier | str, count: int, *, cpus: float = 1, gpus: float = 0, allocation: str | None = None
-    ) -> list[NodeInfo]:
+    ) -> list[TieredNode]:
         """Start `count` nodes with so many logical CPUs and GPUs each, as one allocation (a new name if None)."""
         tier = Tier(tier)
         self._allocations += 1
@@ -118,12 +118,12 @@ class LocalCluster:
         for _ in range(count):
             labels = {TIER_LABEL: str(tier), ALLOCATION_LABEL: allocation}
             node = self._add_watched(num_cpus=math.ceil(cpus), num_gpus=math.ceil(gpus), labels=labels)
-            machine = NodeInfo(node.node_id, node.node_ip_address, tier, allocation)
+            machine = TieredNode(node.node_id, node.node_ip_address, tier, allocation)
             self._nodes[machine.node_id], self._machines[machine.node_id] = node, machine
             added.append(machine)
         return added
 
-    def machines(self) -> list[NodeInfo]:
+    def tiered_nodes(self) -> list[TieredNode]:
         """The machines that were added and neither removed nor killed, in that order."""
         return list(self._machines.values())
 
@@ -180,9 +180,9 @@ class LocalCluster:
             ray.shutdown()
             own = [child for child in psutil.Process().children() if is_of(child, folder)]
             kill([process for child in own for process in _tree(child)])
-            if self._pulse is not None:
-                self._pulse.__exit__(None, None, None)
-                self._pulse = None
+            if self._liveness is not None:
+                self._liveness.__exit__(None, None, None)
+                self._liveness = None
             kill(processes_of(folder))  # workers of raylets that died on their own have another parent by now
             self._nodes.clear()
             self._machines.clear()
@@ -210,8 +210,8 @@ class LocalCluster:
         if self._orphan_after_s is None:
             return self._add_node(**arguments)
         assert self._folder is not None
-        if self._pulse is None:
-            self._pulse = watchdog.Pulse().__enter__()
+        if self._liveness is None:
+            self._liveness = watchdog.LivenessEndpoint().__enter__()
         mark = f"{self._folder.name}-{secrets.token_hex(4)}"
         marks = watchdog.marked(mark)
         before = {name: os.environ.get(name) for name in marks}
@@ -220,7 +220,7 @@ class LocalCluster:
             node = self._add_node(**arguments)
         finally:
             _put_environment(before)
-        heads = (self.address, self._pulse.address)
+        heads = (self.address, self._liveness.address)
         log = self._folder / "watchdog.log"
         watchdog.start(mark, _raylet_process(node).pid, heads, self._orphan_after_s, log)
         return node

@@ -8,21 +8,21 @@ from typing import Any
 
 from agileml.cluster.dashboard import gcs_behind, is_http
 from agileml.cluster.errors import ClusterError
-from agileml.cluster.existing import REACH_TIMEOUT_S, NodeInfo, check_alive, drain, locate, machine_of
+from agileml.cluster.existing import REACH_TIMEOUT_S, TieredNode, as_tiered_node, check_alive, drain, locate
 
 RPC_TIMEOUT_S = 5.0
 MESSAGE = "proteus machines terminate"
 
 
 @dataclass(frozen=True)
-class Node:
+class LiveNode:
     """A live machine. `leaves_s`: the Unix time at which it is taken away, None while nobody said so."""
 
-    machine: NodeInfo
+    machine: TieredNode
     leaves_s: float | None
 
 
-class Nodes:
+class ClusterNodes:
     """The machines of one cluster. Raises ClusterError within 3 s when it cannot be reached (see `reach`)."""
 
     def __init__(self, address: str) -> None:
@@ -34,16 +34,16 @@ class Nodes:
             check_alive(host, port, REACH_TIMEOUT_S)
         self.address = f"{host}:{port}"
 
-    def all(self) -> list[Node]:
-        """The live machines (labelled nodes, see `machine_of`), by tier and allocation."""
+    def all(self) -> list[LiveNode]:
+        """The live machines (labelled nodes, see `as_tiered_node`), by tier and allocation."""
         client = self._client()
         leaving: dict[str, int] = client.get_draining_nodes(RPC_TIMEOUT_S)
         found = []
         for info in client.get_all_node_info(RPC_TIMEOUT_S).values():
-            machine = machine_of(_as_ray_shows_it(info))
+            machine = as_tiered_node(_as_ray_shows_it(info))
             if machine is not None and info.state == info.ALIVE:
                 at_ms = leaving.get(machine.node_id)
-                found.append(Node(machine, None if at_ms is None else (at_ms / 1000 or time.time())))
+                found.append(LiveNode(machine, None if at_ms is None else (at_ms / 1000 or time.time())))
         return sorted(
             found, key=lambda node: (node.machine.tier, node.machine.allocation, node.machine.node_id)
         )
@@ -68,7 +68,7 @@ def _as_ray_shows_it(info: Any) -> dict[str, Any]:
     }
 
 
-def chosen(nodes: list[Node], wanted: list[str], *, every: bool) -> list[Node]:
+def chosen(nodes: list[LiveNode], wanted: list[str], *, every: bool) -> list[LiveNode]:
     """The nodes that `wanted` names, by id or by its first characters (at least 4). Raises ClusterError."""
     if every == bool(wanted):
         raise ClusterError("found no machine to terminate, expected ids or --all, and not both")

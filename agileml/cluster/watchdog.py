@@ -2,9 +2,9 @@
 
     python -m agileml.cluster.watchdog --after 300 --head 10.0.0.5:6379 --head 10.0.0.5:6378 --shutdown
 
-It asks every address it was given, and counts silence from the moment that one of them does not answer: the GCS of
-the head node, and the pulse of the process that drives the market (`Pulse`). Both answer to the first bytes of an
-HTTP/2 connection, so that a process that is frozen is silent too, and no token is needed to ask.
+The watchdog asks every address that it was given, and counts silence from the moment that one of them does not answer:
+the GCS of the head node, and the liveness endpoint of the process that drives the market (`LivenessEndpoint`). Both
+answer the first bytes of an HTTP/2 connection, so a frozen process is silent too, and the watchdog needs no token.
 
 A machine on EC2 is shut down, which terminates it. A local Ray node is killed with all of its processes, which are
 known by a mark in their environment. The watchdog goes when its machine is gone.
@@ -33,13 +33,13 @@ from agileml.cluster.own_folder import kill
 MARK = "PROTEUS_MACHINE"  # in the environment of every process of a local machine
 # Ray's workers and agents give themselves names, and write them over their environment where this is not set.
 KEEP_ENVIRONMENT = "SPT_NOENV"
-PULSE_PORT = 6378
+LIVENESS_PORT = 6378
 # The preface of HTTP/2 and an empty SETTINGS frame; a gRPC server answers with its own SETTINGS.
 HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 SHUTDOWN = ("shutdown", "-h", "now")
 
 
-class Pulse:
+class LivenessEndpoint:
     """Answers whoever asks whether this process lives; a context manager. `port` 0: any free one.
 
     A fixed port is a lock too, which a crash does not leave behind. Raises OSError where somebody else has it.
@@ -48,7 +48,7 @@ class Pulse:
     def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
         self._socket = socket.create_server((host, port), reuse_port=False)
         self._host = host
-        self._thread = threading.Thread(target=self._answer, name="pulse", daemon=True)
+        self._thread = threading.Thread(target=self._answer, name="liveness", daemon=True)
 
     @property
     def address(self) -> str:

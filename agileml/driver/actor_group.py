@@ -11,7 +11,7 @@ from typing import Any
 import ray
 
 from agileml.application import Array
-from agileml.cluster.existing import NodeInfo, machines
+from agileml.cluster.existing import TieredNode, tiered_nodes
 from agileml.cluster.fleet import Admitted, Appeared, Draining, FleetEvent, Stopping, Vanished
 from agileml.core.protocol.commands import Finished
 from agileml.core.protocol.inputs import Admit, ControllerInput, NodeDown, NodeUp, Notice, Stop
@@ -32,7 +32,7 @@ STARTS = 3  # tries to start a process that dies each time
 @dataclass
 class _Actor:
     name: str
-    node: NodeInfo
+    node: TieredNode
     up: NodeUp
     handle: Any
     starting: Any  # the reference to its address until that is known
@@ -80,7 +80,7 @@ class Cast:
             case Stopping():
                 self.tell(Stop(event.deadline_s))
 
-    def _start(self, node: NodeInfo, *, admitted: bool) -> None:
+    def _start(self, node: TieredNode, *, admitted: bool) -> None:
         name = f"m{len(self._actors)}"
         up = NodeUp(name, Tier(str(node.tier)), node.allocation, admitted)
         handle = start_machine(name, node.node_id, self._spec, self._keys, self._head_address, self._env)
@@ -169,8 +169,8 @@ class Cast:
             self.tell(NodeDown(old, "its process died"))
 
     @staticmethod
-    def _is_alive(node: NodeInfo) -> bool:
-        return any(machine.node_id == node.node_id for machine in machines())
+    def _is_alive(node: TieredNode) -> bool:
+        return any(machine.node_id == node.node_id for machine in tiered_nodes())
 
     def _ready(self, reference_of: Callable[[_Actor], Any]) -> list[_Actor]:
         waiting = {

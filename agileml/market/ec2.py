@@ -14,7 +14,7 @@ from typing import Any, Self
 from agileml.cluster import existing
 from agileml.cluster.errors import ClusterError
 from agileml.cluster.fleet import ExistingFleet
-from agileml.cluster.watchdog import PULSE_PORT, Pulse
+from agileml.cluster.watchdog import LIVENESS_PORT, LivenessEndpoint
 from agileml.config.market import Ec2MarketConfig
 from agileml.market.drain_notices import DrainNotices, Together
 from agileml.market.nodes import LabelledNodes
@@ -71,10 +71,10 @@ class Ec2Ground:
         # Machines ask it whether somebody still drives their market, and end when nobody does.
         host = gcs_address.rpartition(":")[0]
         try:
-            self._pulse = Pulse(host, PULSE_PORT).__enter__()
+            self._liveness = LivenessEndpoint(host, LIVENESS_PORT).__enter__()
         except OSError as error:
             raise ClusterError(
-                f"market: port {PULSE_PORT} of {host} is taken ({os.strerror(error.errno or 0)}), "
+                f"market: port {LIVENESS_PORT} of {host} is taken ({os.strerror(error.errno or 0)}), "
                 "expected no other job that drives this market from the same head"
             ) from None
         self.nodes = LabelledNodes()
@@ -93,10 +93,10 @@ class Ec2Ground:
             first_decision(setup, self._cloud)
             _end(attached.ec2, left_behind(attached, market.name, host))
         except CloudError as error:
-            self._pulse.__exit__(None, None, None)
+            self._liveness.__exit__(None, None, None)
             raise ClusterError(str(error)) from None
         except BaseException:
-            self._pulse.__exit__(None, None, None)
+            self._liveness.__exit__(None, None, None)
             raise
 
     @property
@@ -112,7 +112,7 @@ class Ec2Ground:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._cluster.__exit__(kind, error, trace)
-        self._pulse.__exit__(kind, error, trace)
+        self._liveness.__exit__(kind, error, trace)
 
     def runtime_env(self) -> dict[str, Any]:
         """The code travels with the job."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from agileml.cluster.existing import NodeInfo
+from agileml.cluster.existing import TieredNode
 from agileml.cluster.fleet import Admitted, Appeared, Draining, FleetEvent, Stopping, Vanished
 from agileml.events.terms import Tier
 from agileml.market.clocks import RunClocks
@@ -171,7 +171,7 @@ class MarketEngine:
             self._given = {machine: node for machine, node in self._given.items() if node not in missing}
             return found
 
-    def _is_new(self, node: NodeInfo) -> bool:
+    def _is_new(self, node: TieredNode) -> bool:
         if node.node_id in self._offered:
             return False
         self._offered.add(node.node_id)

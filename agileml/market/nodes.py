@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from agileml.cluster.existing import NodeInfo, machine_of
+from agileml.cluster.existing import TieredNode, as_tiered_node
 from agileml.cluster.local import LocalCluster
 from agileml.events.terms import Tier
 from bidbrain.live.cloud import Machine
@@ -29,10 +29,10 @@ class Nodes(Protocol):
     """The machines of a market as Ray nodes."""
 
     @property
-    def warm(self) -> tuple[NodeInfo, ...]:
+    def warm(self) -> tuple[TieredNode, ...]:
         """Nodes that belong to no machine yet; some of them will. In the order in which they came."""
 
-    def present(self, wanted: Mapping[str, Machine], now_s: int) -> dict[str, NodeInfo]:
+    def present(self, wanted: Mapping[str, Machine], now_s: int) -> dict[str, TieredNode]:
         """Those of these machines that are there and have booted, by machine id. `now_s`: market time."""
 
     def missing(self, nodes: set[str]) -> set[str]:
@@ -44,7 +44,7 @@ class _Slot:
     """A machine that was bought: its node once there is one."""
 
     machine: Machine
-    node: NodeInfo | None = None
+    node: TieredNode | None = None
 
 
 class WarmPool:
@@ -69,7 +69,7 @@ class WarmPool:
         self._cluster = cluster
         self._reliable, self._most, self._spare = reliable, most, spare
         self._boot_s, self._cpus, self._gpus = boot_s, cpus, gpus
-        self._free: dict[Tier, deque[NodeInfo]] = {tier: deque() for tier in Tier}
+        self._free: dict[Tier, deque[TieredNode]] = {tier: deque() for tier in Tier}
         self._slots: dict[str, _Slot] = {}
         self._changed = threading.Condition()
         self._is_warming, self._is_adding, self._stopping = True, False, False
@@ -101,7 +101,7 @@ class WarmPool:
         return max(self._most, self._reliable)
 
     @property
-    def warm(self) -> tuple[NodeInfo, ...]:
+    def warm(self) -> tuple[TieredNode, ...]:
         with self._changed:
             self._raise_problem()
             return tuple(node for tier in Tier for node in self._free[tier])
@@ -121,11 +121,11 @@ class WarmPool:
         if slot is not None and slot.node is not None:
             self._kill(slot.node)
 
-    def _kill(self, node: NodeInfo) -> None:
-        if any(each.node_id == node.node_id for each in self._cluster.machines()):
+    def _kill(self, node: TieredNode) -> None:
+        if any(each.node_id == node.node_id for each in self._cluster.tiered_nodes()):
             self._cluster.kill(node.node_id)
 
-    def present(self, wanted: Mapping[str, Machine], now_s: int) -> dict[str, NodeInfo]:
+    def present(self, wanted: Mapping[str, Machine], now_s: int) -> dict[str, TieredNode]:
         with self._changed:
             self._raise_problem()
             return {
@@ -139,7 +139,7 @@ class WarmPool:
         return machine.launched_s + (self._boot_s if tier_of(machine) is Tier.TRANSIENT else 0)
 
     def missing(self, nodes: set[str]) -> set[str]:
-        return nodes - {machine.node_id for machine in self._cluster.machines()}
+        return nodes - {machine.node_id for machine in self._cluster.tiered_nodes()}
 
     def _give(self) -> None:
         """Nodes that are free to machines that have none, in the order of the purchases."""
@@ -151,7 +151,7 @@ class WarmPool:
     def _run(self) -> None:
         try:
             while (tier := self._next()) is not None:
-                added = self._cluster.add_machines(tier, 1, cpus=self._cpus, gpus=self._gpus)
+                added = self._cluster.add_nodes(tier, 1, cpus=self._cpus, gpus=self._gpus)
                 with self._changed:
                     self._is_adding = False
                     self._free[tier].extend(added)
@@ -196,17 +196,19 @@ class LabelledNodes:
         """`nodes`: entries as of `ray.nodes()`, which is what None means."""
         self._nodes = nodes or _ray_nodes
         self._due_s = 0.0
-        self._seen: dict[str, NodeInfo] = {}
+        self._seen: dict[str, TieredNode] = {}
 
     @property
-    def warm(self) -> tuple[NodeInfo, ...]:
+    def warm(self) -> tuple[TieredNode, ...]:
         return ()
 
-    def present(self, wanted: Mapping[str, Machine], now_s: int) -> dict[str, NodeInfo]:
+    def present(self, wanted: Mapping[str, Machine], now_s: int) -> dict[str, TieredNode]:
         self._look()
         # Who we bought it as decides the tier, whatever its label says.
         return {
-            machine_id: NodeInfo(node.node_id, node.ip, tier_of(wanted[machine_id]), wanted[machine_id].token)
+            machine_id: TieredNode(
+                node.node_id, node.ip, tier_of(wanted[machine_id]), wanted[machine_id].token
+            )
             for machine_id, node in self._seen.items()
             if machine_id in wanted
         }
@@ -223,7 +225,7 @@ class LabelledNodes:
         for node in self._nodes():
             labels = node.get("Labels") or {}
             assert isinstance(labels, Mapping)
-            info = machine_of(node)
+            info = as_tiered_node(node)
             if node["Alive"] and MACHINE_LABEL in labels and info is not None:
                 self._seen[str(labels[MACHINE_LABEL])] = info
 

@@ -23,7 +23,7 @@ import torch.distributed as dist
 
 from agileml.application import Array
 from agileml.core.protocol.commands import Abandon, Broken, Form, Introduce, Met, Reduce, Reduced
-from agileml.net.collectives import Collectives, Place, Work
+from agileml.net.collectives import Collectives, GroupMember, PendingSum
 
 Report = Callable[[Met | Reduced | Broken], None]
 
@@ -49,7 +49,7 @@ class AllReduce:
         """Meet the others, listening at the address `host`."""
         known = self._known.get(command.epoch, {})
         self._known = {epoch: values for epoch, values in self._known.items() if epoch > command.epoch}
-        place = Place(command.epoch, command.group.index(self._me), len(command.group), host)
+        place = GroupMember(command.epoch, command.group.index(self._me), len(command.group), host)
         self._group = _Group(place, known, self._report, self._collectives, self._timeout_s)
         self._groups = [group for group in self._groups if group.is_alive] + [self._group]
 
@@ -135,7 +135,7 @@ class _Sum:
     asked: Reduce
     blocks: tuple[Array, ...]
     facts: torch.Tensor | None  # loss, examples, pauses: with partition 0
-    works: list[Work] = field(default_factory=list)
+    works: list[PendingSum] = field(default_factory=list)
 
 
 class _Group:
@@ -143,7 +143,7 @@ class _Group:
 
     def __init__(
         self,
-        place: Place,
+        place: GroupMember,
         known: dict[str, bytes],
         report: Report,
         collectives: Collectives,

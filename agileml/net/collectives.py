@@ -19,7 +19,7 @@ Backend = Literal["gloo", "nccl"]
 
 
 @dataclass(frozen=True)
-class Place:
+class GroupMember:
     """One machine's end of a group."""
 
     epoch: int
@@ -28,7 +28,7 @@ class Place:
     host: str
 
 
-class Work(Protocol):
+class PendingSum(Protocol):
     """A sum under way."""
 
     def wait(self) -> object:
@@ -38,10 +38,10 @@ class Work(Protocol):
 class Collectives(Protocol):
     """Process groups of one kind. All tensors are in host memory."""
 
-    def open(self, place: Place, store: dist.Store, timeout_s: float) -> Any:
+    def open(self, place: GroupMember, store: dist.Store, timeout_s: float) -> Any:
         """Meet the others of a group."""
 
-    def begin(self, group: Any, tensors: Sequence[Tensor]) -> list[Work]:
+    def begin(self, group: Any, tensors: Sequence[Tensor]) -> list[PendingSum]:
         """Start to add tensors up, each in place."""
 
     def give_up(self, group: Any) -> None:
@@ -51,14 +51,14 @@ class Collectives(Protocol):
 class Gloo:
     """Over connections of the host, which nothing interrupts but their end or the timeout."""
 
-    def open(self, place: Place, store: dist.Store, timeout_s: float) -> Any:
+    def open(self, place: GroupMember, store: dist.Store, timeout_s: float) -> Any:
         options = dist.ProcessGroupGloo._Options()
         options._devices = [dist.ProcessGroupGloo.create_device(hostname=place.host)]
         options._threads = GLOO_THREADS
         options._timeout = timedelta(seconds=timeout_s)
         return dist.ProcessGroupGloo(store, place.rank, place.size, options)
 
-    def begin(self, group: Any, tensors: Sequence[Tensor]) -> list[Work]:
+    def begin(self, group: Any, tensors: Sequence[Tensor]) -> list[PendingSum]:
         return [group.allreduce([tensor]) for tensor in tensors]
 
     def give_up(self, group: Any) -> None:
@@ -87,13 +87,13 @@ class Nccl:
         self._up = torch.cuda.Stream(self._device)
         self._down = torch.cuda.Stream(self._device)
 
-    def open(self, place: Place, store: dist.Store, timeout_s: float) -> Any:
+    def open(self, place: GroupMember, store: dist.Store, timeout_s: float) -> Any:
         options = dist.ProcessGroupNCCL.Options()
         options._timeout = timedelta(seconds=timeout_s)
         return dist.ProcessGroupNCCL(store, place.rank, place.size, options)
 
-    def begin(self, group: Any, tensors: Sequence[Tensor]) -> list[Work]:
-        found: list[Work] = []
+    def begin(self, group: Any, tensors: Sequence[Tensor]) -> list[PendingSum]:
+        found: list[PendingSum] = []
         with torch.cuda.stream(self._up):
             for tensor in tensors:
                 there = tensor.to(self._device, non_blocking=True)

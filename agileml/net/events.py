@@ -21,7 +21,7 @@ class Address:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Received:
+class MessageReceived:
     """One message. Arrays come as bytes (uint8, one dimension); `Codec.decode` gives them dtype and shape.
 
     They may be read-only views of what came in; nobody else writes into them.
@@ -55,7 +55,7 @@ class PeerLost:
     reason: LossReason
 
 
-Event = Received | PeerConnected | PeerLost
+Event = MessageReceived | PeerConnected | PeerLost
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ import numpy as np
 import zmq
 
 from agileml.net import wire
-from agileml.net.events import Event, Received
+from agileml.net.events import Event, MessageReceived
 from agileml.net.tally import Tally
 
 # (header, number of the array, its bytes) -> where it is to lie, as bytes (uint8, one dimension); None: anywhere
@@ -21,7 +21,7 @@ MAX_DRAIN_BYTES = 64 << 20  # read in one go, so that the caller hears of other 
 class _Assembly:
     """A message whose head has come and some of its parts."""
 
-    head: wire.Head
+    head: wire.MessageHead
     arrays: list[np.ndarray]
     lent: set[int]  # arrays that lie where a `Room` said
     chunks: list[np.ndarray] = dataclasses.field(default_factory=list)  # where each part goes
@@ -32,7 +32,7 @@ class _Assembly:
         self.chunks = [
             array[start : start + step]
             for array, place in zip(self.arrays, self.head.places, strict=True)
-            if place is wire.Place.PARTS
+            if place is wire.ArrayPlace.PARTS
             for start in range(0, array.nbytes, step)
         ]
 
@@ -65,7 +65,7 @@ class Inbox:
                 envelope = wire.read(first)
                 if envelope.recipient != self._incarnation:
                     self._tally.misaddressed += 1
-                elif isinstance(envelope, wire.Part):
+                elif isinstance(envelope, wire.MessagePart):
                     read_bytes += self._take_part(envelope, pull, events)
                 else:
                     read_bytes += self._take_head(envelope, pull, events)
@@ -88,13 +88,13 @@ class Inbox:
         for link in [link for link, assembly in self._assemblies.items() if assembly.head.sender == name]:
             self._tear(link)
 
-    def _take_head(self, head: wire.Head, pull: Any, events: list[Event]) -> int:
+    def _take_head(self, head: wire.MessageHead, pull: Any, events: list[Event]) -> int:
         lane = (head.sender, head.express)
         if wire.is_older(head.link, self._newest.get(lane, 0)):
             self._tally.torn += 1  # left over from a connection that its sender gave up
             return 0
         self._newest[lane] = head.link
-        if head.express and wire.Place.PARTS in head.places:
+        if head.express and wire.ArrayPlace.PARTS in head.places:
             raise wire.WireError("parts on an express link")
         if self._assemblies and not head.express:
             # A sender has one connection at a time for what is large, and on it one message at a time.
@@ -108,7 +108,7 @@ class Inbox:
         for place, size, inline in zip(head.places, head.sizes, head.inline, strict=True):
             if inline is not None:
                 arrays.append(inline)
-            elif place is wire.Place.FRAME:
+            elif place is wire.ArrayPlace.FRAME:
                 arrays.append(_whole_frame(pull, size))
                 read_bytes += size
             else:
@@ -118,13 +118,13 @@ class Inbox:
                 arrays.append(np.empty(size, np.uint8) if room is None else room)
         if pull.getsockopt(zmq.RCVMORE):
             raise wire.WireError("a head with more frames than its envelope says")
-        if wire.Place.PARTS in head.places:
+        if wire.ArrayPlace.PARTS in head.places:
             self._assemblies[head.link] = _Assembly(head, arrays, lent)
         else:
             self._deliver(head, tuple(arrays), events)
         return read_bytes
 
-    def _take_part(self, part: wire.Part, pull: Any, events: list[Event]) -> int:
+    def _take_part(self, part: wire.MessagePart, pull: Any, events: list[Event]) -> int:
         assembly = self._assemblies.get(part.link)
         if assembly is None or assembly.head.number != part.number:
             return 0  # of a message that was counted as torn, or whose head was lost with its connection
@@ -146,9 +146,9 @@ class Inbox:
         del self._assemblies[link]
         self._tally.torn += 1
 
-    def _deliver(self, head: wire.Head, arrays: tuple[np.ndarray, ...], events: list[Event]) -> None:
+    def _deliver(self, head: wire.MessageHead, arrays: tuple[np.ndarray, ...], events: list[Event]) -> None:
         self._tally.received(head.sender, len(head.header) + sum(head.sizes))
-        events.append(Received(head.sender, head.header, arrays))
+        events.append(MessageReceived(head.sender, head.header, arrays))
 
 
 def _whole_frame(pull: Any, size: int) -> np.ndarray:

@@ -36,7 +36,7 @@ REFUSALS = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Heartbeat:
+class HeartbeatTimes:
     """How often a peer is asked for a sign of life, and how long silence may last. Seconds.
 
     A dead process is found when its connections close, a frozen or cut-off one within timeout_s + interval_s.
@@ -80,13 +80,13 @@ class Monitor:
         self.socket.close(0)
 
 
-class Pulse:
+class PeerHeartbeats:
     """Heartbeats to any number of peers over one socket; libzmq names the endpoint in each of its events.
 
     prepare: sets the socket's security, before it connects to anybody.
     """
 
-    def __init__(self, context: Any, prepare: Callable[[Any], None], heartbeat: Heartbeat) -> None:
+    def __init__(self, context: Any, prepare: Callable[[Any], None], heartbeat: HeartbeatTimes) -> None:
         self._socket = context.socket(zmq.PUSH)
         self._socket.linger = 0
         prepare(self._socket)

@@ -30,14 +30,14 @@ from agileml.net.events import (
     Counters,
     Event,
     LossReason,
+    MessageReceived,
     PeerConnected,
     PeerLost,
-    Received,
 )
 from agileml.net.inbox import Inbox, Room
 from agileml.net.keys import Gate, KeyPair
 from agileml.net.links import PIPE_MESSAGES, UNREAD_MESSAGES, Lanes, Link, connection_ids
-from agileml.net.liveness import REFUSALS, Heartbeat, Monitor, Pulse, connecting
+from agileml.net.liveness import REFUSALS, HeartbeatTimes, Monitor, PeerHeartbeats, connecting
 from agileml.net.tally import Tally
 
 MAX_SOCKET_PATH_BYTES = 107  # sun_path of Linux, less its final zero
@@ -68,7 +68,7 @@ class Transport:
         ipc_folder: Path,
         keys: KeyPair | None,
         curve: bool = True,
-        heartbeat: Heartbeat | None = None,
+        heartbeat: HeartbeatTimes | None = None,
         io_threads: int = 1,
         frame_bytes: int = wire.FRAME_BYTES,
         queue_bytes: int = QUEUE_BYTES,
@@ -80,7 +80,7 @@ class Transport:
         _check_name(name)
         self._name = name
         self._keys = keys if curve else None
-        self._heartbeat = heartbeat or Heartbeat()
+        self._heartbeat = heartbeat or HeartbeatTimes()
         self._frame_bytes = frame_bytes
         self._queue_bytes = queue_bytes
         self._ipc_path = _private_socket_path(ipc_folder)
@@ -93,7 +93,7 @@ class Transport:
         self._lost: set[str] = set()
         self._connect_until: dict[str, float] = {}
         self._names: dict[str, str] = {}  # of endpoints
-        self._pulses: dict[bool, Pulse] = {}  # over ipc, over tcp
+        self._heartbeats: dict[bool, PeerHeartbeats] = {}  # over ipc, over tcp
         self._pending: list[Event] = []
         self._readers: dict[Any, Callable[[], None]] = {}
         self._writers: dict[Any, Link] = {}
@@ -139,7 +139,7 @@ class Transport:
             self.disconnect(gone)
             self._pending.append(PeerLost(gone, LossReason.DISCONNECTED))
         try:
-            self._pulse(local).connect(endpoint)
+            self._heartbeats_over(local).connect(endpoint)
         except zmq.ZMQError as error:
             raise TransportError(f"peer {address.name!r} cannot be reached at {endpoint}: {error}") from error
         self._links[address.name] = Lanes(
@@ -157,13 +157,13 @@ class Transport:
         local = address.node_ip == self._address.node_ip
         endpoint = address.ipc if local else address.tcp
         del self._names[endpoint]
-        self._pulse(local).disconnect(endpoint)
+        self._heartbeats_over(local).disconnect(endpoint)
         self._drop(name)
         del self._links[name]
         self._lost.discard(name)
         self._connect_until.pop(name, None)
         self._pending = [
-            event for event in self._pending if isinstance(event, Received) or event.name != name
+            event for event in self._pending if isinstance(event, MessageReceived) or event.name != name
         ]
 
     def send(self, name: str, header: bytes, arrays: Sequence[np.ndarray] = ()) -> bool:
@@ -244,8 +244,8 @@ class Transport:
             os.close(self._wake_fd)
         for name in self._links:
             self._drop(name)
-        for pulse in self._pulses.values():
-            pulse.close()
+        for heartbeats in self._heartbeats.values():
+            heartbeats.close()
         self._context.destroy(0)
         self._ipc_path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # others are still in it
@@ -307,18 +307,20 @@ class Transport:
         if self._keys is not None and not local:
             self._keys.use(socket)
 
-    def _pulse(self, local: bool) -> Pulse:
-        pulse = self._pulses.get(local)
-        if pulse is None:
-            pulse = Pulse(self._context, lambda socket: self._secure(socket, local), self._heartbeat)
-            self._pulses[local] = pulse
-            self._watch(pulse.socket, lambda: self._take_changes(pulse))
-        return pulse
+    def _heartbeats_over(self, local: bool) -> PeerHeartbeats:
+        heartbeats = self._heartbeats.get(local)
+        if heartbeats is None:
+            heartbeats = PeerHeartbeats(
+                self._context, lambda socket: self._secure(socket, local), self._heartbeat
+            )
+            self._heartbeats[local] = heartbeats
+            self._watch(heartbeats.socket, lambda: self._take_changes(heartbeats))
+        return heartbeats
 
     # Events
 
-    def _take_changes(self, pulse: Pulse) -> None:
-        for endpoint, reason in pulse.changes():
+    def _take_changes(self, heartbeats: PeerHeartbeats) -> None:
+        for endpoint, reason in heartbeats.changes():
             name = self._names[endpoint]
             if reason is not None:
                 self._lose(name, reason)

@@ -42,7 +42,7 @@ class WireError(Exception):
     """Bytes that are no head or part. The text says what was wrong."""
 
 
-class Place(enum.Enum):
+class ArrayPlace(enum.Enum):
     """Where an array travels."""
 
     INLINE = "in the head's first frame"
@@ -51,7 +51,7 @@ class Place(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Head:
+class MessageHead:
     """What the first frame of a message says."""
 
     recipient: int
@@ -59,7 +59,7 @@ class Head:
     number: int
     sender: str
     header: bytes
-    places: tuple[Place, ...]
+    places: tuple[ArrayPlace, ...]
     sizes: tuple[int, ...]  # bytes of each array
     inline: tuple[np.ndarray | None, ...]  # uint8 views of the frame; None where the array comes elsewhere
     frame_bytes: int
@@ -67,7 +67,7 @@ class Head:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Part:
+class MessagePart:
     """What the first frame of a part says."""
 
     recipient: int
@@ -86,16 +86,16 @@ class Origin:
     express: bool = False
 
 
-def places(sizes: Sequence[int], frame_bytes: int) -> tuple[Place, ...]:
+def places(sizes: Sequence[int], frame_bytes: int) -> tuple[ArrayPlace, ...]:
     """Say where each array travels; both ends compute it from the sizes."""
     found = []
     inline = 0
     for size in sizes:
         if size <= INLINE_BYTES and inline + size <= INLINE_TOTAL_BYTES:
-            found.append(Place.INLINE)
+            found.append(ArrayPlace.INLINE)
             inline += size
         else:
-            found.append(Place.FRAME if size <= frame_bytes else Place.PARTS)
+            found.append(ArrayPlace.FRAME if size <= frame_bytes else ArrayPlace.PARTS)
     return tuple(found)
 
 
@@ -137,22 +137,22 @@ def cut(
     pieces = [first, struct.pack(f"<{len(sizes)}Q", *sizes), header]
     offset = sum(map(len, pieces))
     for array, place in zip(raw, where, strict=True):
-        if place is Place.INLINE:
+        if place is ArrayPlace.INLINE:
             padding = -offset % _ALIGNMENT
             pieces += [b"\0" * padding, array.tobytes()]
             offset += padding + array.nbytes
     frames: list[bytes | np.ndarray] = [b"".join(pieces)]
-    frames += [array for array, place in zip(raw, where, strict=True) if place is Place.FRAME]
+    frames += [array for array, place in zip(raw, where, strict=True) if place is ArrayPlace.FRAME]
     yield frames
     index = 0
     for array, place in zip(raw, where, strict=True):
-        if place is Place.PARTS:
+        if place is ArrayPlace.PARTS:
             for start in range(0, array.nbytes, frame_bytes):
                 yield [envelope + _PART.pack(_PART_KIND, index), array[start : start + frame_bytes]]
                 index += 1
 
 
-def read(frame: bytes) -> Head | Part:
+def read(frame: bytes) -> MessageHead | MessagePart:
     """Read the first frame of a ZeroMQ message. Raises WireError."""
     try:
         magic, recipient, link, number = _ENVELOPE.unpack_from(frame)
@@ -163,13 +163,13 @@ def read(frame: bytes) -> Head | Part:
             head = _read_head(frame, recipient, link, number)
             return dataclasses.replace(head, express=True) if kind == _EXPRESS_KIND else head
         if kind == _PART_KIND:
-            return Part(recipient, link, number, _PART.unpack_from(frame, _ENVELOPE.size)[1])
+            return MessagePart(recipient, link, number, _PART.unpack_from(frame, _ENVELOPE.size)[1])
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise WireError(f"{len(frame)} bytes that are cut short or damaged ({error})") from error
     raise WireError(f"unknown kind {kind}")
 
 
-def _read_head(frame: bytes, recipient: int, link: int, number: int) -> Head:
+def _read_head(frame: bytes, recipient: int, link: int, number: int) -> MessageHead:
     _, name_bytes, count, header_bytes, frame_bytes = _HEAD.unpack_from(frame, _ENVELOPE.size)
     offset = _ENVELOPE.size + _HEAD.size
     sender = frame[offset : offset + name_bytes].decode()
@@ -177,7 +177,7 @@ def _read_head(frame: bytes, recipient: int, link: int, number: int) -> Head:
     if not count:
         if len(frame) != offset + header_bytes:
             raise WireError(f"{len(frame)} bytes, its envelope says {offset + header_bytes}")
-        return Head(recipient, link, number, sender, frame[offset:], (), (), (), frame_bytes)
+        return MessageHead(recipient, link, number, sender, frame[offset:], (), (), (), frame_bytes)
     if not 0 < frame_bytes <= MAX_FRAME_BYTES:
         raise WireError(f"frames of {frame_bytes} bytes, the most is {MAX_FRAME_BYTES}")
     sizes = struct.unpack_from(f"<{count}Q", frame, offset)
@@ -189,7 +189,7 @@ def _read_head(frame: bytes, recipient: int, link: int, number: int) -> Head:
     where = places(sizes, frame_bytes)
     inline: list[np.ndarray | None] = []
     for size, place in zip(sizes, where, strict=True):
-        if place is not Place.INLINE:
+        if place is not ArrayPlace.INLINE:
             inline.append(None)
             continue
         offset += -offset % _ALIGNMENT
@@ -199,4 +199,4 @@ def _read_head(frame: bytes, recipient: int, link: int, number: int) -> Head:
         offset += size
     if offset != len(frame):
         raise WireError(f"{len(frame)} bytes, its envelope says {offset}")
-    return Head(recipient, link, number, sender, header, where, sizes, tuple(inline), frame_bytes)
+    return MessageHead(recipient, link, number, sender, header, where, sizes, tuple(inline), frame_bytes)

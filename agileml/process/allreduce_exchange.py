@@ -19,7 +19,7 @@ LOOPBACK = "127.0.0.1"
 Command = Form | Introduce | Reduce | Abandon
 
 
-class Exchanging:
+class AllReduceExchange:
     """Refuses groups that would send gradients unprotected through a network that nobody called trusted.
 
     Machines of one address listen where only that host reaches them.

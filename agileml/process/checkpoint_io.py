@@ -67,7 +67,7 @@ def check_place(spec: RunSpec) -> None:
         checkpoint.check_unused(store)
 
 
-class Saving:
+class PartWriter:
     """Writes parts, one after the other, in a thread of its own. `report` is called in that thread."""
 
     def __init__(self, store: CheckpointStore | None, report: Callable[[NodeEvent], None]) -> None:
@@ -105,7 +105,7 @@ class Saving:
         return Saved(part.name, part.partition, info.bytes, info.sha256, part.cut.counted)
 
 
-class Sealing:
+class ManifestWriter:
     """Writes manifests and removes old checkpoints, in the background, for the head."""
 
     def __init__(

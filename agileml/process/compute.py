@@ -18,10 +18,10 @@ from agileml.core.protocol.messages import Failure
 from agileml.process.steady_clock import wall_s
 from straggler.coverage import Units, members
 
-Job = Begin | Compute | LoadSlices
+ComputeJob = Begin | Compute | LoadSlices
 
 
-class Computing:
+class ComputeThread:
     """Takes what a node asks of its shell, in order, and reports what was done through `report`.
 
     `report` is called in the computing thread. User code that fails is reported as a Failure, and nothing after it.
@@ -39,15 +39,17 @@ class Computing:
         self._report = report
         self._load_kernels = load_kernels
         self._unit_s = unit_s
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[ComputeJob | None] = queue.SimpleQueue()
         self._reads: tuple[tuple[int, tuple[Units, ...]], Reads] | None = None
         self._slow: tuple[float, float] = (1.0, 0.0)  # factor, until
         self._asked = self._done = 0  # computations
-        self.on_done: Callable[[Job, float, float], None] | None = None  # told of each job: for a profile
+        self.on_done: Callable[[ComputeJob, float, float], None] | None = (
+            None  # told of each job: for a profile
+        )
         self._thread = threading.Thread(target=self._run, name="compute", daemon=True)
         self._thread.start()
 
-    def ask(self, job: Job) -> None:
+    def ask(self, job: ComputeJob) -> None:
         """Do this after what was asked before."""
         self._asked += isinstance(job, Compute)
         self._jobs.put(job)
@@ -102,7 +104,7 @@ class Computing:
                 "warm_up()", f"{type(error).__name__}: {error}", traceback.format_exc()
             ) from error
 
-    def _do(self, job: Job) -> None:
+    def _do(self, job: ComputeJob) -> None:
         match job:
             case LoadSlices():
                 self._work.load(members(job.slices))

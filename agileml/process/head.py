@@ -30,17 +30,17 @@ from agileml.core.protocol.inputs import (
     NodeSeen,
     NodeUp,
     Persisted,
+    Received,
     Superseded,
     Tick,
 )
-from agileml.core.protocol.inputs import Received as ReceivedMessage
 from agileml.core.protocol.messages import CONTROLLER
 from agileml.core.protocol.plan import Strike
 from agileml.core.protocol.record import Record
-from agileml.net.events import Address, PeerConnected, PeerLost, Received
+from agileml.net.events import Address, MessageReceived, PeerConnected, PeerLost
 from agileml.net.keys import KeyPair
-from agileml.process.checkpoint_io import Sealing, highest_epoch, resumed, saved_before
-from agileml.process.record_store import Store
+from agileml.process.checkpoint_io import ManifestWriter, highest_epoch, resumed, saved_before
+from agileml.process.record_store import RecordStore
 from agileml.process.spec import RunSpec
 from agileml.process.steady_clock import wall_s
 from agileml.process.tracing import Ping, Pong
@@ -81,7 +81,13 @@ class Head:
     """Runs one controller. All methods may be called from any thread."""
 
     def __init__(
-        self, spec: RunSpec, expected: int, node_ip: str, keys: KeyPair, store: Store, name: str | None = None
+        self,
+        spec: RunSpec,
+        expected: int,
+        node_ip: str,
+        keys: KeyPair,
+        store: RecordStore,
+        name: str | None = None,
     ) -> None:
         name = name or f"c-{secrets.token_hex(4)}"  # no two write the same record
         application = spec.build()
@@ -94,7 +100,7 @@ class Head:
         self._controller = Controller(
             name, job, spec.controller_settings(expected), spec.plan(), record, checkpoint
         )
-        self._sealing = Sealing(
+        self._manifest_writer = ManifestWriter(
             spec, identity, lambda outcome: self._call(lambda: self._handle(outcome)), self._warn
         )
         self._store = store
@@ -126,7 +132,7 @@ class Head:
         self._transport.wake()
         if self._thread.is_alive():
             self._thread.join(timeout=2.0)
-        self._sealing.finish(1.5)  # whoever stops us waits for 2 s
+        self._manifest_writer.finish(1.5)  # whoever stops us waits for 2 s
 
     def register(self, address: Address, up: NodeUp) -> None:
         """A machine's process runs, at that address."""
@@ -202,7 +208,7 @@ class Head:
     def _turn(self) -> None:
         for event in self._transport.receive(self._tick_s):
             match event:
-                case Received():
+                case MessageReceived():
                     message = self._codec.decode(event.header, event.arrays)
                     if isinstance(message, Usage):
                         with self._lock:
@@ -215,7 +221,7 @@ class Head:
                         header, arrays = self._codec.encode(Pong(message.sent_s, wall_s()))
                         self._transport.send(event.sender, header, arrays)
                     else:
-                        self._handle(ReceivedMessage(event.sender, message))
+                        self._handle(Received(event.sender, message))
                 case PeerConnected():
                     self._connected.add(event.name)
                     self._handle(NodeSeen(event.name))
@@ -258,7 +264,7 @@ class Head:
                 self._calls.put(lambda: self._handle(answer))
                 self._transport.wake()
             case Seal():
-                self._sealing.ask(command)
+                self._manifest_writer.ask(command)
             case Note():
                 self._notes.append(Dated(wall_s(), command))
             case Strike():

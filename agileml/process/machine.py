@@ -34,13 +34,13 @@ from agileml.core.protocol.commands import (
 from agileml.core.protocol.messages import CONTROLLER, Failure, Message, Part, Push
 from agileml.core.protocol.plan import Strike
 from agileml.events.terms import Fault
-from agileml.net.events import Address, PeerConnected, Received
+from agileml.net.events import Address, MessageReceived, PeerConnected
 from agileml.net.keys import KeyPair
 from agileml.net.transport import Transport
-from agileml.process.allreduce_exchange import Exchanging
-from agileml.process.checkpoint_io import MachineStores, Saving
-from agileml.process.compute import Computing
-from agileml.process.rendezvous import Landing
+from agileml.process.allreduce_exchange import AllReduceExchange
+from agileml.process.checkpoint_io import MachineStores, PartWriter
+from agileml.process.compute import ComputeThread
+from agileml.process.rendezvous import RendezvousBuffers
 from agileml.process.spec import RunSpec
 from agileml.process.steady_clock import wall_s
 from agileml.process.tracing import Ping, Pong, recorder
@@ -75,13 +75,13 @@ class Machine:
         self._transport.connect(head)
         work = Work(application, self.job.layout, self.job.parts, deterministic=self.job.deterministic)
         self._inbox: queue.SimpleQueue[NodeEvent | Failure] = queue.SimpleQueue()
-        self._computing = Computing(work, self._report, partial(load_kernels, self.job), spec.unit_s)
-        self._landing = Landing(
+        self._computing = ComputeThread(work, self._report, partial(load_kernels, self.job), spec.unit_s)
+        self._rendezvous = RendezvousBuffers(
             work, self._codec, lambda: self._computing.is_at_work, lambda: self._transport.keep_off()
         )
-        self._transport.place_arrays(self._landing.room)
-        self._saving = Saving(self._stores.own, self._report)
-        self._exchange = Exchanging(name, node_ip, spec.config, self._report)
+        self._transport.place_arrays(self._rendezvous.room)
+        self._part_writer = PartWriter(self._stores.own, self._report)
+        self._exchange = AllReduceExchange(name, node_ip, spec.config, self._report)
         self._sent = [0] * len(KINDS)
         self._got = [0] * len(KINDS)
         self._usage_due_s = 0.0
@@ -103,7 +103,7 @@ class Machine:
         self._stopping.set()
         self._transport.wake()
         self._computing.stop()
-        self._saving.stop()
+        self._part_writer.stop()
         self._exchange.stop()
         if self._thread.is_alive():
             self._thread.join(timeout=2.0)
@@ -133,7 +133,7 @@ class Machine:
             case Fault.SLOW:
                 self._computing.slow_down(strike.factor, strike.seconds)
             case Fault.DISK_FULL:
-                self._saving.fill_disk(strike.seconds)
+                self._part_writer.fill_disk(strike.seconds)
             case _:
                 raise AssertionError(strike)
 
@@ -195,7 +195,7 @@ class Machine:
         self._transport.close()
         self._stopping.wait(seconds)
         self._transport = self._open()
-        self._transport.place_arrays(self._landing.room)
+        self._transport.place_arrays(self._rendezvous.room)
         self._address = self._transport.address
         self._reachable.set()
         for address in self._peers.values():
@@ -205,7 +205,7 @@ class Machine:
         while not self._asked.empty():
             self._asked.get()()
         for event in self._transport.receive(TICK_S):
-            if isinstance(event, Received):
+            if isinstance(event, MessageReceived):
                 self._received(event)
             elif isinstance(event, PeerConnected) and event.name == CONTROLLER:
                 self._usage_due_s = 0.0
@@ -239,7 +239,7 @@ class Machine:
             for message in self._recorder.report(now_s):
                 self._send(CONTROLLER, message)
 
-    def _received(self, event: Received) -> None:
+    def _received(self, event: MessageReceived) -> None:
         message = self._codec.decode(event.header, event.arrays)
         if isinstance(message, Peers):
             self._meet(message)
@@ -286,12 +286,12 @@ class Machine:
             if isinstance(command, Leave):
                 self._stopping.set()
             elif isinstance(command, SavePart):
-                self._saving.ask(command)
+                self._part_writer.ask(command)
             elif isinstance(command, Form | Introduce | Reduce | Abandon):
                 self._sent[PUSHED] += self._exchange.ask(command, self._peers)
             else:
                 if isinstance(command, Compute):
-                    self._landing.close(command)
+                    self._rendezvous.close(command)
                 self._computing.ask(command)
 
     def _send(self, to: str, message: Message | Usage | Spans | Ping) -> None:

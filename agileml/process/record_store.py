@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 
-class Store(Protocol):
+class RecordStore(Protocol):
     """Numbered records. A number can be written once."""
 
     def create(self, number: int, text: str) -> bool:

@@ -13,7 +13,7 @@ from agileml.core.protocol.messages import Params
 from agileml.net.codec import Codec, CodecError
 
 
-class Landing:
+class RendezvousBuffers:
     """Gives a transport memory for the answers to pulls.
 
     Each partition of a clock has its place in the whole tables, once: what comes a second time, of another clock or

@@ -32,7 +32,7 @@ from agileml.core.protocol.messages import (
     Pull,
     Push,
 )
-from agileml.process.compute import Computing, Job
+from agileml.process.compute import ComputeJob, ComputeThread
 
 _SERVING: dict[type, int] = {
     Push: spans.FOLD,
@@ -81,7 +81,7 @@ class HeadClock:
             self.offset_s = pong.head_s - (pong.sent_s + now_s) / 2
 
 
-def recorder(config: JobConfig, node: Node, computing: Computing, is_same_host: bool) -> Recorder | None:
+def recorder(config: JobConfig, node: Node, computing: ComputeThread, is_same_host: bool) -> Recorder | None:
     """What records this machine, from now on; None without a profile."""
     if not config.profile:
         return None
@@ -111,7 +111,7 @@ class Recorder:
         if doing is not Doing.IDLE:
             self.add(spans.WORKER, _DOING[doing], clock, start_s, end_s)
 
-    def did(self, job: Job, start_s: float, end_s: float) -> None:
+    def did(self, job: ComputeJob, start_s: float, end_s: float) -> None:
         """The computing thread did what it was asked."""
         name = {Compute: spans.UNITS, Begin: spans.READ, LoadSlices: spans.LOAD}[type(job)]
         self.add(spans.COMPUTING, name, -1 if isinstance(job, LoadSlices) else job.clock, start_s, end_s)

@@ -14,7 +14,7 @@ from agileml.core.protocol.messages import Copy, Get, Message, Params, Part, Par
 from agileml.net.codec import Codec
 from agileml.net.events import Address
 from agileml.net.keys import KeyPair
-from agileml.net.liveness import Heartbeat
+from agileml.net.liveness import HeartbeatTimes
 from agileml.net.transport import Transport
 from agileml.process.tracing import Ping, Pong
 
@@ -80,5 +80,5 @@ def socket_folder(run: str) -> Path:
 
 def open_transport(name: str, run: str, node_ip: str, keys: KeyPair, timeout_s: float) -> Transport:
     """The transport of a process: keys always, heartbeats by the run's timeout."""
-    beat = Heartbeat(interval_s=min(0.2, timeout_s / 5), timeout_s=timeout_s)
+    beat = HeartbeatTimes(interval_s=min(0.2, timeout_s / 5), timeout_s=timeout_s)
     return Transport(name, node_ip=node_ip, ipc_folder=socket_folder(run), keys=keys, heartbeat=beat)

@@ -3,7 +3,7 @@
 AWS is moto's server; what it leaves out is put before it (`front`): tokens, spot prices, evictions. Instances are
 Ray nodes of this machine that join the cluster with the words of `boot` (`instances`). Real here: the session, the
 fleet, the service and its journal, the stack that `up` makes, the warning's way by rule and queue, code that travels
-to the nodes, checkpoints and results in the stack's bucket, the watchdogs on the machines and the pulse that they ask.
+to the nodes, checkpoints and results in the stack's bucket, the watchdogs on the machines and the endpoint they ask.
 
 What moto cannot show: that EC2 lists a machine some time after it was bought, that a warned machine is taken by
 itself (the test does it), what the machine's own metadata service says, and rights.
@@ -28,7 +28,7 @@ import pytest
 import yaml
 
 from agileml.aws.boot import HEALTH_CHECK
-from agileml.cluster.watchdog import PULSE_PORT, speaks
+from agileml.cluster.watchdog import LIVENESS_PORT, speaks
 from agileml.runs.folder import read_events
 from tests.aws.front import Front, front_of
 from tests.aws.ground import bought_by
@@ -107,7 +107,7 @@ class Rig:
     instances: Instances
     folder: Path
     moto_url: str
-    left: str  # a machine of a job that was killed: it listens to the head's pulse, whoever's that is
+    left: str  # a machine of a job that was killed: it listens to the head's endpoint, whoever's that is
     runs: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def proteus(self, out: str, *settings: str) -> subprocess.Popen[str]:
@@ -208,9 +208,9 @@ def rig(moto_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig
         assert not stack.leftovers()
 
 
-def pulse_is_free() -> bool:
+def endpoint_is_free() -> bool:
     try:
-        socket.create_server((HERE, PULSE_PORT), reuse_port=False).close()
+        socket.create_server((HERE, LIVENESS_PORT), reuse_port=False).close()
     except OSError:
         return False
     return True
@@ -237,18 +237,18 @@ def test_what_cannot_run_is_one_sentence(rig: Rig) -> None:
     )
     too_little = rig.refused("market.budget_usd=0.1")
     assert "market.budget_usd: found 0.100000 $, expected at least 0.192000 $" in too_little, too_little
-    assert pulse_is_free() and not rig.instances.booted and rig.front.seen["fleets"] == 0
+    assert endpoint_is_free() and not rig.instances.booted and rig.front.seen["fleets"] == 0
 
 
 def test_a_job_through_the_real_ground(rig: Rig) -> None:
     """Two spot machines; one is announced and taken, another bought instead; a second job is refused meanwhile."""
-    assert pulse_is_free(), f"something of this machine has port {PULSE_PORT}"
+    assert endpoint_is_free(), f"something of this machine has port {LIVENESS_PORT}"
     head = processes_of(rig.cluster)
     rig.front.lost = 1  # the answer to the first purchase does not come: it is asked for again with its token
     run = rig.proteus("run")
     rig.until(run, lambda: rig.transient("run") == 2)
-    assert speaks(f"{HERE}:{PULSE_PORT}", 2.0)
-    assert f"market: port {PULSE_PORT} of {HERE} is taken (Address already in use)" in rig.refused()
+    assert speaks(f"{HERE}:{LIVENESS_PORT}", 2.0)
+    assert f"market: port {LIVENESS_PORT} of {HERE} is taken (Address already in use)" in rig.refused()
 
     warned, stays = rig.spot()
     rig.warn(warned, 60)
@@ -277,10 +277,10 @@ def test_a_job_through_the_real_ground(rig: Rig) -> None:
         "one order for the reliable machine, one for two, one for the one instead"
     )
 
-    # Nothing is left: no machine, no pulse, no process beside the head's, and the watchdogs had nothing to do.
+    # Nothing is left: no machine, no endpoint, no process beside the head's, and the watchdogs had nothing to do.
     assert not rig.instances.running()
     rig.settled()
-    assert pulse_is_free()
+    assert endpoint_is_free()
     assert not rig.instances.orphaned
     more = {pid: what for pid, what in processes_of(rig.cluster).items() if pid not in head}
     assert not more
@@ -311,4 +311,4 @@ def test_machines_end_by_themselves_when_the_driver_is_killed(rig: Rig) -> None:
         f"no machine runs {time.monotonic() - killed_s:.1f} s after the driver's end (limit {ORPHAN_AFTER_S} s)"
     )
     assert len(rig.instances.orphaned) == 3
-    assert pulse_is_free()
+    assert endpoint_is_free()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from agileml.cluster.existing import NodeInfo
+from agileml.cluster.existing import TieredNode
 from agileml.config.job import from_values
 from agileml.config.market import Ec2MarketConfig
 from agileml.config.text import ConfigError
@@ -58,7 +58,7 @@ class Instances(InstantNodes):
         super().__init__(0)
         self._layer = layer
 
-    def present(self, wanted: Mapping[str, Machine], now_s: int) -> dict[str, NodeInfo]:
+    def present(self, wanted: Mapping[str, Machine], now_s: int) -> dict[str, TieredNode]:
         alive = self.alive()
         for machine_id in wanted:
             if machine_id in alive and machine_id not in self._there:
@@ -66,7 +66,7 @@ class Instances(InstantNodes):
         for machine_id in set(self._there) - alive:
             self.kill(machine_id)
         return {
-            name: NodeInfo(name, NODE_IP, tier_of(wanted[name]), wanted[name].token)
+            name: TieredNode(name, NODE_IP, tier_of(wanted[name]), wanted[name].token)
             for name in wanted
             if name in alive
         }

@@ -47,11 +47,12 @@ class SharedFleet:
 
     def poll(self) -> list[FleetEvent]:
         free = {
-            tier: [machine for machine in self._cluster.machines() if machine.tier == tier] for tier in Tier
+            tier: [machine for machine in self._cluster.tiered_nodes() if machine.tier == tier]
+            for tier in Tier
         }
         events: list[FleetEvent] = []
         for tier, admitted in self._orders:
-            node = free[tier].pop(0) if free[tier] else self._cluster.add_machines(tier, 1)[0]
+            node = free[tier].pop(0) if free[tier] else self._cluster.add_nodes(tier, 1)[0]
             events.append(Appeared(node, admitted))
         self._orders = []
         return events

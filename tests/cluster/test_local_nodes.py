@@ -49,20 +49,20 @@ class Sleeper:
 
 
 def test_machines_carry_tier_and_allocation_and_the_head_is_none(cluster: LocalCluster) -> None:
-    added = cluster.add_machines(Tier.RELIABLE, 1) + cluster.add_machines("transient", 1, allocation="spot-7")
+    added = cluster.add_nodes(Tier.RELIABLE, 1) + cluster.add_nodes("transient", 1, allocation="spot-7")
     assert [(m.tier, m.allocation) for m in added] == [
         ("reliable", added[0].allocation),
         ("transient", "spot-7"),
     ]
-    assert cluster.machines() == added
-    assert ray_cluster.machines() == sorted(added, key=lambda machine: machine.node_id)
+    assert cluster.tiered_nodes() == added
+    assert ray_cluster.tiered_nodes() == sorted(added, key=lambda machine: machine.node_id)
     assert cluster.head_node_id not in {machine.node_id for machine in added}
     assert ray.get_runtime_context().get_node_id() == cluster.head_node_id
 
 
 def test_a_signal_to_our_process_group_reaches_none_of_rays_processes(cluster: LocalCluster) -> None:
     with ThreadPoolExecutor(1) as other_thread:  # as markets do it
-        (machine,) = other_thread.submit(cluster.add_machines, "transient", 1).result()
+        (machine,) = other_thread.submit(cluster.add_nodes, "transient", 1).result()
         groups = [os.getpgid(process.pid) for process in cluster.processes()]
         cluster.kill(machine.node_id)
     assert len(groups) > 5
@@ -70,7 +70,7 @@ def test_a_signal_to_our_process_group_reaches_none_of_rays_processes(cluster: L
 
 
 def test_a_drained_node_is_seen_with_its_deadline_and_a_removed_one_is_gone(cluster: LocalCluster) -> None:
-    first, second = cluster.add_machines(Tier.TRANSIENT, 2)
+    first, second = cluster.add_nodes(Tier.TRANSIENT, 2)
     assert ray_cluster.draining() == {}
     actor = Sleeper.options(label_selector={"ray.io/node-id": first.node_id}).remote()
     ray.get(actor.start.remote())  # without work a drained raylet exits at once
@@ -81,12 +81,12 @@ def test_a_drained_node_is_seen_with_its_deadline_and_a_removed_one_is_gone(clus
     assert list(seen) == [first.node_id]
     assert seen[first.node_id] == pytest.approx(deadline_s, abs=0.002)
     cluster.remove(first.node_id)
-    until(lambda: ray_cluster.machines() == [second])
+    until(lambda: ray_cluster.tiered_nodes() == [second])
     assert ray_cluster.draining() == {}
 
 
 def test_a_machine_is_killed_as_a_whole(cluster: LocalCluster) -> None:
-    victim, other = cluster.add_machines(Tier.TRANSIENT, 2)
+    victim, other = cluster.add_nodes(Tier.TRANSIENT, 2)
     at = [
         Sleeper.options(label_selector={"ray.io/node-id": machine.node_id}).remote()
         for machine in (victim, other)
@@ -97,9 +97,9 @@ def test_a_machine_is_killed_as_a_whole(cluster: LocalCluster) -> None:
     took_s = time.monotonic() - start_s
     assert not any(map(alive, of_victim))
     assert all(map(alive, of_other))
-    assert cluster.machines() == [other]
+    assert cluster.tiered_nodes() == [other]
     print(
-        f"killed in {took_s:.3f} s, seen by Ray {until(lambda: ray_cluster.machines() == [other]):.2f} s later"
+        f"killed in {took_s:.3f} s, seen by Ray {until(lambda: ray_cluster.tiered_nodes() == [other]):.2f} s later"
     )
     with pytest.raises(ray.exceptions.RayActorError):
         ray.get(at[0].start.remote(), timeout=20)
@@ -157,7 +157,7 @@ DRIVER = """
     try:
         with LocalCluster() as cluster:
             import ray
-            cluster.add_machines("transient", 1)
+            cluster.add_nodes("transient", 1)
             ray.get(ray.remote(num_cpus=1)(lambda: os.getpid()).remote())
             print(cluster.token_path.parent, cluster.address, flush=True)
             if how == "exception":
@@ -258,12 +258,12 @@ def test_what_a_killed_process_leaves_is_removed_by_the_next_cluster(start_drive
 )
 def test_labels_make_a_machine(labels: dict[str, str], tier: Tier | None) -> None:
     node = {"NodeID": "ab", "NodeManagerAddress": "10.0.0.1", "Labels": labels, "Resources": {"CPU": 1}}
-    machine = ray_cluster.machine_of(node)
+    machine = ray_cluster.as_tiered_node(node)
     assert (machine and machine.tier) == tier
     if machine is not None:
         assert machine.allocation == "ab"  # on its own unless it says otherwise
     head = node | {"Resources": {"node:__internal_head__": 1.0}}
-    assert ray_cluster.machine_of(head) is None
+    assert ray_cluster.as_tiered_node(head) is None
 
 
 REACH = "import sys; from agileml.cluster.existing import reach; print(reach(sys.argv[1]))"

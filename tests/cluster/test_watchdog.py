@@ -31,7 +31,7 @@ DRIVER = """
     from tests.cluster.test_local_nodes import Sleeper
 
     with LocalCluster(orphan_after_s=float(sys.argv[1])) as cluster:
-        machines = cluster.add_machines("transient", 2)
+        machines = cluster.add_nodes("transient", 2)
         actors = [
             Sleeper.options(label_selector={"ray.io/node-id": machine.node_id}, num_cpus=0.5).remote()
             for machine in machines

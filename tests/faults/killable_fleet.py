@@ -28,7 +28,7 @@ class KillableFleet(SharedFleet):
         for node_id in [node_id for node_id, at_s in self._thaw_at_s.items() if at_s <= time.monotonic()]:
             del self._thaw_at_s[node_id]
             self._cluster.thaw(node_id)
-        alive = {node.node_id for node in existing.machines()}
+        alive = {node.node_id for node in existing.tiered_nodes()}
         for node_id in sorted(self._present - alive):
             self._present.discard(node_id)
             events.append(Vanished(node_id, "Ray lost the node"))
@@ -36,7 +36,7 @@ class KillableFleet(SharedFleet):
 
     def take_away(self, node_id: str) -> None:
         """A notice that ran out: the machine goes, as in the cloud."""
-        if any(machine.node_id == node_id for machine in self._cluster.machines()):
+        if any(machine.node_id == node_id for machine in self._cluster.tiered_nodes()):
             self._cluster.kill(node_id)
 
     def strike(self, kind: Fault, node_id: str, seconds: float) -> None:

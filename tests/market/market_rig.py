@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from agileml.application import Array
-from agileml.cluster.existing import NodeInfo
+from agileml.cluster.existing import TieredNode
 from agileml.cluster.fleet import Admitted, Appeared, Draining, FleetEvent, Stopping, Vanished
 from agileml.config.job import JobConfig, dump, from_values
 from agileml.core.protocol.inputs import Admit, NodeDown, NodeUp, Notice, Stop
@@ -48,7 +48,7 @@ class InstantNodes:
         self._lock = threading.Lock()
 
     @property
-    def warm(self) -> tuple[NodeInfo, ...]:
+    def warm(self) -> tuple[TieredNode, ...]:
         return ()
 
     def start(self, machine: Machine) -> None:
@@ -64,10 +64,10 @@ class InstantNodes:
             self.killed.append(machine_id)
             process.stop()
 
-    def present(self, wanted: Mapping[str, Machine], now_s: int) -> dict[str, NodeInfo]:
+    def present(self, wanted: Mapping[str, Machine], now_s: int) -> dict[str, TieredNode]:
         with self._lock:
             return {
-                name: NodeInfo(name, NODE_IP, tier_of(machine), machine.token)
+                name: TieredNode(name, NODE_IP, tier_of(machine), machine.token)
                 for name, machine in self._there.items()
                 if name in wanted
                 and (tier_of(machine) is Tier.RELIABLE or now_s >= machine.launched_s + self._boot_s)

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from agileml.cluster.existing import NodeInfo
+from agileml.cluster.existing import TieredNode
 from agileml.cluster.fleet import Admitted, Appeared, Draining, Stopping, Vanished
 from agileml.events.terms import Tier
 from agileml.market.engine import MarketEngine, Pace
@@ -30,17 +30,17 @@ class There:
 
     def __init__(self) -> None:
         self.booted: dict[str, Machine] = {}
-        self.ahead: list[NodeInfo] = []
+        self.ahead: list[TieredNode] = []
         self.dead: set[str] = set()
         self.again: dict[str, str] = {}  # the node of a machine on which Ray was started again
 
     @property
-    def warm(self) -> tuple[NodeInfo, ...]:
+    def warm(self) -> tuple[TieredNode, ...]:
         return tuple(self.ahead)
 
-    def present(self, wanted: Mapping[str, Machine], now_s: int) -> dict[str, NodeInfo]:
+    def present(self, wanted: Mapping[str, Machine], now_s: int) -> dict[str, TieredNode]:
         return {
-            name: NodeInfo(self.again.get(name, f"node-{name}"), "", tier_of(own), "t")
+            name: TieredNode(self.again.get(name, f"node-{name}"), "", tier_of(own), "t")
             for name, own in self.booted.items()
             if name in wanted
         }
@@ -72,7 +72,7 @@ def test_a_machine_appears_once_it_is_held_and_has_booted() -> None:
 
 def test_a_warm_node_is_started_ahead_and_admitted_when_it_is_a_machine() -> None:
     nodes = There()
-    nodes.ahead = [NodeInfo("node-a", "", Tier.TRANSIENT, "t")]
+    nodes.ahead = [TieredNode("node-a", "", Tier.TRANSIENT, "t")]
     engine = engine_of(nodes)
     assert engine.events() == [Appeared(nodes.ahead[0], admitted=False)]
     assert engine.events() == []
@@ -179,7 +179,7 @@ def test_a_machine_on_which_ray_starts_again_is_used_again() -> None:
     nodes.dead = {"node-a"}
     engine.events()
     nodes.again = {"a": "node-b"}
-    assert engine.events() == [Appeared(NodeInfo("node-b", "", Tier.TRANSIENT, "t"), admitted=True)]
+    assert engine.events() == [Appeared(TieredNode("node-b", "", Tier.TRANSIENT, "t"), admitted=True)]
     assert engine.events() == []
     engine.lost(0, ("a",))
     assert engine.events() == [Vanished("node-b", "the market took it")]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agileml.cluster.existing import NodeInfo
+from agileml.cluster.existing import TieredNode
 from agileml.config.text import ConfigError
 from agileml.core.protocol.inputs import Stop
 from agileml.errors import RunError
@@ -102,7 +102,7 @@ def test_a_budget_ends_the_job_with_a_checkpoint_and_its_own_code(tmp_path: Path
 class Booting(InstantNodes):
     """Machines that come up later than the money lasts."""
 
-    def present(self, wanted: Mapping[str, Machine], now_s: int) -> dict[str, NodeInfo]:
+    def present(self, wanted: Mapping[str, Machine], now_s: int) -> dict[str, TieredNode]:
         return {}
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agileml.cluster.orphan import Silence
-from agileml.cluster.watchdog import Pulse, speaks
+from agileml.cluster.watchdog import LivenessEndpoint, speaks
 
 
 @settings(deadline=None, derandomize=True, max_examples=300)
@@ -54,9 +54,9 @@ def test_a_machine_that_slept_does_not_blame_the_head() -> None:
     assert silence.asked(100_001.0, True).silent_s == 0
 
 
-def test_the_pulse_is_heard_and_what_is_dead_or_stuck_is_not() -> None:
-    with Pulse() as pulse:
-        address = pulse.address
+def test_the_liveness_endpoint_is_heard_and_what_is_dead_or_stuck_is_not() -> None:
+    with LivenessEndpoint() as endpoint:
+        address = endpoint.address
         assert all(speaks(address, 5) for _ in range(3))
     assert not speaks(address, 0.2)
     with socket.create_server(("127.0.0.1", 0)) as stuck:  # the kernel accepts, nobody answers
@@ -67,9 +67,9 @@ def test_a_fixed_port_is_a_lock_that_a_crash_does_not_leave_behind() -> None:
     """One process drives the market of a head; when it is killed, another may at once."""
     code = """
 import sys
-from agileml.cluster.watchdog import Pulse
-with Pulse() as pulse:
-    print(pulse.address, flush=True)
+from agileml.cluster.watchdog import LivenessEndpoint
+with LivenessEndpoint() as endpoint:
+    print(endpoint.address, flush=True)
     sys.stdin.read()
 """
     with subprocess.Popen(
@@ -80,7 +80,7 @@ with Pulse() as pulse:
         port = int(address.rpartition(":")[2])
         assert speaks(address, 5)
         with pytest.raises(OSError, match="in use"):
-            Pulse(port=port)
+            LivenessEndpoint(port=port)
         first.kill()
-    with Pulse(port=port) as pulse:
-        assert pulse.address == address and speaks(address, 5)
+    with LivenessEndpoint(port=port) as endpoint:
+        assert endpoint.address == address and speaks(address, 5)

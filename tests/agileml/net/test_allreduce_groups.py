@@ -14,7 +14,7 @@ import torch
 
 from agileml.core.protocol.commands import Abandon, Broken, Form, Introduce, Met, Reduce, Reduced
 from agileml.net.allreduce import AllReduce
-from agileml.net.collectives import Gloo, Work
+from agileml.net.collectives import Gloo, PendingSum
 
 LIMIT_S = 30.0
 
@@ -141,7 +141,7 @@ class Watched(Gloo):
         self.given_up: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._fails = fails
 
-    def begin(self, group: Any, tensors: Sequence[torch.Tensor]) -> list[Work]:
+    def begin(self, group: Any, tensors: Sequence[torch.Tensor]) -> list[PendingSum]:
         if self._fails:
             raise RuntimeError("the peer is gone")
         return super().begin(group, tensors)

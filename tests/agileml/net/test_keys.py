@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from transport_rig import ELSEWHERE, HERE, gather, of_kind
 
 from agileml.net import wire
-from agileml.net.events import LossReason, PeerConnected, PeerLost, Received
+from agileml.net.events import LossReason, MessageReceived, PeerConnected, PeerLost
 from agileml.net.keys import KeyPair
 from agileml.net.transport import Transport
 
@@ -50,8 +50,8 @@ def knock(context: Any, server: Transport, public: bytes | None, own: KeyPair | 
 
 def test_the_right_key_is_admitted(server: Transport, context: Any) -> None:
     client = knock(context, server, KEYS.public, KEYS)
-    (event,) = gather(server, of_kind(Received))
-    assert isinstance(event, Received) and (event.sender, event.header) == ("client", b"let me in")
+    (event,) = gather(server, of_kind(MessageReceived))
+    assert isinstance(event, MessageReceived) and (event.sender, event.header) == ("client", b"let me in")
     assert server.counters.refused_handshakes == 0
     client.close()
 
@@ -70,7 +70,7 @@ def test_strangers_are_refused_and_counted(server: Transport, context: Any, stra
             client = knock(context, server, foreign.public, foreign)
     events = gather(server, lambda _: server.counters.refused_handshakes >= 1)
     friend = knock(context, server, KEYS.public, KEYS)  # and only this one comes through
-    events += gather(server, of_kind(Received))
+    events += gather(server, of_kind(MessageReceived))
     assert len(events) == 1 and server.counters.peers.keys() == {"client"}
     client.close()
     friend.close()
@@ -111,7 +111,7 @@ def test_peers_of_one_node_need_no_keys_and_use_none(server: Transport, tmp_path
         local.connect(server.address)
         assert gather(local, of_kind(PeerConnected), server) == [PeerConnected("server")]
         local.send("server", b"hello")
-        assert isinstance(gather(server, of_kind(Received), local)[0], Received)
+        assert isinstance(gather(server, of_kind(MessageReceived), local)[0], MessageReceived)
 
 
 def test_the_text_of_a_key_pair_hides_the_secret() -> None:

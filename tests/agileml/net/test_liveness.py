@@ -19,9 +19,9 @@ import dataclasses
 
 from transport_rig import ELSEWHERE, HERE, gather, of_kind, peer_process
 
-from agileml.net.events import Address, LossReason, PeerConnected, PeerLost, Received
+from agileml.net.events import Address, LossReason, MessageReceived, PeerConnected, PeerLost
 from agileml.net.keys import KeyPair
-from agileml.net.liveness import Heartbeat
+from agileml.net.liveness import HeartbeatTimes
 from agileml.net.transport import Transport
 
 KEYS = KeyPair.generate()
@@ -50,7 +50,7 @@ def test_killed_frozen_and_woken_peers_are_told_apart_by_time(folder: Path, node
         os.kill(process.pid, signal.SIGCONT)
         assert gather(a, of_kind(PeerConnected)) == [PeerConnected("b")]
         assert a.send("b", b"again")
-        assert gather(a, of_kind(Received)) == [Received("b", b"again", ())]
+        assert gather(a, of_kind(MessageReceived)) == [MessageReceived("b", b"again", ())]
         killed = time.monotonic()
         process.kill()
         assert gather(a, of_kind(PeerLost)) == [LOST]
@@ -59,23 +59,23 @@ def test_killed_frozen_and_woken_peers_are_told_apart_by_time(folder: Path, node
 
 @NODES
 def test_a_peer_that_holds_its_gil_is_alive_even_with_a_full_queue(folder: Path, node_ip: str) -> None:
-    quick = Heartbeat(0.1, 0.5)
+    quick = HeartbeatTimes(0.1, 0.5)
     with (
         Transport("a", node_ip=HERE, ipc_folder=folder, keys=KEYS, heartbeat=quick) as a,
         peer_process("b", node_ip, folder, KEYS, a.address) as (address, _),
     ):
         a.connect(address)
         a.send("b", b"hold 1.2")
-        gather(a, of_kind(Received))  # b"holding"
+        gather(a, of_kind(MessageReceived))  # b"holding"
         held = time.monotonic()
         block = np.zeros(4 << 20, np.uint8)
         sent = 0
         while sent < 100:  # more than libzmq's queues of both ends take while nobody reads
             assert a.send("b", b"data", [block])
             sent += 1
-        events = gather(a, of_kind(Received), within_s=10)
+        events = gather(a, of_kind(MessageReceived), within_s=10)
         assert time.monotonic() - held > 1.1
-        assert next(event.header for event in events if isinstance(event, Received)) == b"held"
+        assert next(event.header for event in events if isinstance(event, MessageReceived)) == b"held"
         assert not any(isinstance(event, PeerLost) for event in events)
 
 
@@ -136,7 +136,7 @@ class Relay:
 def relayed(folder: Path) -> Iterator[tuple[Transport, Transport, Relay, Address]]:
     """Two transports; what a sends to b goes through a relay."""
     with (
-        Transport("a", node_ip=HERE, ipc_folder=folder, keys=KEYS, heartbeat=Heartbeat(0.05, 0.3)) as a,
+        Transport("a", node_ip=HERE, ipc_folder=folder, keys=KEYS, heartbeat=HeartbeatTimes(0.05, 0.3)) as a,
         Transport("b", node_ip=ELSEWHERE, ipc_folder=folder, keys=KEYS) as b,
     ):
         relay = Relay(b.address.tcp)
@@ -159,7 +159,7 @@ def test_a_cut_off_peer_is_lost_after_the_timeout_and_found_again(
     relay.silent.clear()
     assert gather(a, of_kind(PeerConnected), b) == [PeerConnected("b")]
     assert a.send("b", b"back")
-    assert gather(b, of_kind(Received), a) == [Received("a", b"back", ())]
+    assert gather(b, of_kind(MessageReceived), a) == [MessageReceived("a", b"back", ())]
 
 
 def test_what_a_broken_connection_tore_is_dropped_whole(
@@ -170,7 +170,7 @@ def test_what_a_broken_connection_tore_is_dropped_whole(
     array = np.random.default_rng(1).integers(0, 256, 40 << 20, dtype=np.uint8)
     relay.break_after(10 << 20)
     a.send("b", b"0", [array])
-    got: list[Received] = []
+    got: list[MessageReceived] = []
     number = 0
     deadline = time.monotonic() + 10
     while not any(one.header == b"last" for one in got):
@@ -178,7 +178,7 @@ def test_what_a_broken_connection_tore_is_dropped_whole(
         a.receive(0.01)
         number += 1
         a.send("b", b"last" if number % 10 == 0 else b"x", [array[: 5 << 20]])
-        got += [event for event in b.receive(0.01) if isinstance(event, Received)]
+        got += [event for event in b.receive(0.01) if isinstance(event, MessageReceived)]
     assert b"0" not in [one.header for one in got]
     assert b.counters.torn >= 1
     assert all(np.array_equal(one.arrays[0], array[: 5 << 20]) for one in got)

@@ -16,10 +16,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 from transport_rig import ELSEWHERE, HERE, gather, of_kind, peer_process
 
 from agileml.net.codec import Codec
-from agileml.net.events import LossReason, PeerConnected, PeerLost, Received
+from agileml.net.events import LossReason, MessageReceived, PeerConnected, PeerLost
 from agileml.net.keys import KeyPair
 from agileml.net.links import EXPRESS_BYTES
-from agileml.net.liveness import Heartbeat
+from agileml.net.liveness import HeartbeatTimes
 from agileml.net.transport import Transport, TransportError
 
 KEYS = KeyPair.generate()
@@ -47,8 +47,8 @@ def pair(request: pytest.FixtureRequest, folder: Path) -> Iterator[tuple[Transpo
         yield a, b
 
 
-def received(events: list[object]) -> list[Received]:
-    return [event for event in events if isinstance(event, Received)]
+def received(events: list[object]) -> list[MessageReceived]:
+    return [event for event in events if isinstance(event, MessageReceived)]
 
 
 def test_it_says_from_whom_parts_of_a_large_message_came(pair: tuple[Transport, Transport]) -> None:
@@ -76,7 +76,7 @@ def test_arrays_of_any_size_come_back_from_another_process(folder: Path, node_ip
         assert a.send("b", b"all", arrays)
         for number, array in enumerate(arrays):
             assert a.send("b", b"%03d" % number, [array])
-        came = received(gather(a, of_kind(Received, 1 + len(arrays)), within_s=10))
+        came = received(gather(a, of_kind(MessageReceived, 1 + len(arrays)), within_s=10))
         got = sorted(came, key=lambda one: (one.header != b"all", one.header))
         assert [one.header for one in got] == [b"all", *(b"%03d" % number for number in range(len(arrays)))]
         for there, here in zip(
@@ -101,7 +101,7 @@ def test_a_message_of_the_codec_arrives_as_it_was(pair: tuple[Transport, Transpo
     codec = Codec([Push])
     sent = Push(3, (0, 8), np.arange(300_000, dtype=np.float32).reshape(100, 3000), np.ones(3))
     assert a.send("b", *codec.encode(sent))
-    (got,) = received(gather(b, of_kind(Received), a))
+    (got,) = received(gather(b, of_kind(MessageReceived), a))
     back = codec.decode(got.header, got.arrays)
     assert (got.sender, back.clock, back.units) == ("a", 3, (0, 8))
     assert np.array_equal(back.gradient, sent.gradient) and np.array_equal(back.bias, sent.bias)
@@ -114,7 +114,7 @@ def test_messages_keep_their_order(pair: tuple[Transport, Transport]) -> None:
     sizes = [int(size) for size in rng.choice([0, 10, 50_000, FRAME_BYTES + 5, 3 * FRAME_BYTES], 300)]
     for number, size in enumerate(sizes):
         assert a.send("b", str(number).encode(), [np.full(size, number % 256, np.uint8)])
-    got = received(gather(b, of_kind(Received, len(sizes)), a, within_s=10))
+    got = received(gather(b, of_kind(MessageReceived, len(sizes)), a, within_s=10))
     for small in (True, False):
         numbers = [number for number, size in enumerate(sizes) if (size <= EXPRESS_BYTES) is small]
         assert [int(one.header) for one in got if (one.arrays[0].nbytes <= EXPRESS_BYTES) is small] == numbers
@@ -127,7 +127,7 @@ def test_what_is_small_overtakes_what_is_large(pair: tuple[Transport, Transport]
     for _ in range(120):
         assert a.send("b", b"large", [np.zeros(8 * FRAME_BYTES, np.uint8)])
     assert a.send("b", b"small", [np.zeros(EXPRESS_BYTES, np.uint8)])
-    headers = [one.header for one in received(gather(b, of_kind(Received, 121), a, within_s=20))]
+    headers = [one.header for one in received(gather(b, of_kind(MessageReceived, 121), a, within_s=20))]
     assert headers.index(b"small") < 115
 
 
@@ -135,7 +135,7 @@ def test_arrays_that_came_whole_are_not_copied_and_read_only(folder: Path) -> No
     with open_transport("a", folder) as a, open_transport("b", folder) as b:
         a.connect(b.address)
         a.send("b", b"", [np.ones(10), np.ones(200_000), np.ones(2_000_000)])
-        (got,) = received(gather(b, of_kind(Received), a))
+        (got,) = received(gather(b, of_kind(MessageReceived), a))
         inline, frame, parts = got.arrays
         assert not inline.flags.writeable and not frame.flags.owndata
         assert parts.flags.writeable and parts.nbytes == 16_000_000
@@ -152,10 +152,10 @@ def test_a_full_queue_refuses_and_counts(folder: Path) -> None:
         assert a.counters.peers["b"].messages_dropped == 1
         assert not a.send("b", b"still full", [block])
         assert a.send("b", b"small"), "what is small has a queue of its own"
-        got = gather(b, of_kind(Received, accepted + 1), a)
+        got = gather(b, of_kind(MessageReceived, accepted + 1), a)
         assert len(received(got)) == accepted + 1  # what was accepted comes
         assert a.send("b", b"room again", [block])
-        assert received(gather(b, of_kind(Received), a))[0].header == b"room again"
+        assert received(gather(b, of_kind(MessageReceived), a))[0].header == b"room again"
 
 
 def test_an_unknown_peer_is_refused_and_counted(folder: Path) -> None:
@@ -176,7 +176,7 @@ def test_connecting_twice_is_once_and_a_new_address_replaces_the_old(folder: Pat
         a.connect(new.address)
         assert gather(a, of_kind(PeerConnected), new) == [PeerConnected("b")]
         a.send("b", b"hello")
-        assert received(gather(new, of_kind(Received), a))[0].header == b"hello"
+        assert received(gather(new, of_kind(MessageReceived), a))[0].header == b"hello"
         a.disconnect("b")
         a.disconnect("b")
         assert not a.send("b", b"gone")
@@ -184,7 +184,7 @@ def test_connecting_twice_is_once_and_a_new_address_replaces_the_old(folder: Pat
 
 
 def test_a_peer_that_is_not_there_is_reported_once_and_found_when_it_comes(folder: Path) -> None:
-    quick = Heartbeat(0.05, 0.2, unreachable_s=0.2)
+    quick = HeartbeatTimes(0.05, 0.2, unreachable_s=0.2)
     with open_transport("b", folder) as b:
         address = b.address
     with open_transport("a", folder, heartbeat=quick) as a:
@@ -211,7 +211,7 @@ def test_a_process_that_took_over_a_port_replaces_the_one_before(folder: Path) -
         events = gather(a, of_kind(PeerConnected), new)
         assert events == [PeerLost("old", LossReason.DISCONNECTED), PeerConnected("new")]
         assert not a.send("old", b"") and a.send("new", b"hello")
-        assert received(gather(new, of_kind(Received), a))[0].header == b"hello"
+        assert received(gather(new, of_kind(MessageReceived), a))[0].header == b"hello"
 
 
 def test_a_message_for_the_process_before_is_dropped(folder: Path) -> None:
@@ -221,7 +221,7 @@ def test_a_message_for_the_process_before_is_dropped(folder: Path) -> None:
         gather(b, lambda _: b.counters.misaddressed >= 3, a)
         a.connect(b.address)
         a.send("b", b"y")
-        assert [one.header for one in received(gather(b, of_kind(Received), a))] == [b"y"]
+        assert [one.header for one in received(gather(b, of_kind(MessageReceived), a))] == [b"y"]
 
 
 def test_what_is_no_message_is_counted_and_harms_nobody(pair: tuple[Transport, Transport]) -> None:
@@ -236,7 +236,7 @@ def test_what_is_no_message_is_counted_and_harms_nobody(pair: tuple[Transport, T
     finally:
         context.destroy(0)
     a.send("b", b"fine")
-    assert received(gather(b, of_kind(Received), a))[0].header == b"fine"
+    assert received(gather(b, of_kind(MessageReceived), a))[0].header == b"fine"
 
 
 def test_wake_ends_a_receive_from_any_thread(folder: Path) -> None:
@@ -310,7 +310,7 @@ def test_bad_arguments_are_one_sentence(folder: Path) -> None:
     with pytest.raises(TransportError, match="1 to 255 bytes"):
         open_transport("", folder)
     with pytest.raises(ValueError, match="interval_s <= timeout_s"):
-        Heartbeat(interval_s=2, timeout_s=1)
+        HeartbeatTimes(interval_s=2, timeout_s=1)
     with open_transport("a", folder) as a:
         with pytest.raises(TransportError, match="no usable endpoint"):
             a.connect(dataclasses.replace(a.address, name="b", ipc=""))

@@ -13,10 +13,10 @@ from agileml.net.links import connection_ids
 ORIGIN = wire.Origin(b"worker-1", recipient=7, link=9)
 
 
-def put_together(messages: list[list[bytes]]) -> tuple[wire.Head, list[bytes]]:
+def put_together(messages: list[list[bytes]]) -> tuple[wire.MessageHead, list[bytes]]:
     """What the receiver does, in its plainest form."""
     head = wire.read(messages[0][0])
-    assert isinstance(head, wire.Head)
+    assert isinstance(head, wire.MessageHead)
     frames = iter(messages[0][1:])
     parts = iter(messages[1:])
     arrays = []
@@ -24,13 +24,13 @@ def put_together(messages: list[list[bytes]]) -> tuple[wire.Head, list[bytes]]:
     for place, size, inline in zip(head.places, head.sizes, head.inline, strict=True):
         if inline is not None:
             arrays.append(inline.tobytes())
-        elif place is wire.Place.FRAME:
+        elif place is wire.ArrayPlace.FRAME:
             arrays.append(next(frames))
         else:
             whole = b""
             while len(whole) < size:
                 envelope, chunk = next(parts)
-                assert wire.read(envelope) == wire.Part(7, 9, 3, index)
+                assert wire.read(envelope) == wire.MessagePart(7, 9, 3, index)
                 index += 1
                 assert len(chunk) <= head.frame_bytes
                 whole += chunk
@@ -93,7 +93,7 @@ def test_damaged_frames_are_refused() -> None:
             if rng.random() < 0.3:
                 del damaged[rng.randrange(len(damaged)) :]
             try:
-                assert isinstance(wire.read(bytes(damaged)), wire.Head | wire.Part)
+                assert isinstance(wire.read(bytes(damaged)), wire.MessageHead | wire.MessagePart)
             except wire.WireError:
                 refused += 1
     assert refused > 2_000

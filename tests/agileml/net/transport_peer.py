@@ -11,7 +11,7 @@ import pickle
 import sys
 from pathlib import Path
 
-from agileml.net.events import Received
+from agileml.net.events import MessageReceived
 from agileml.net.transport import Transport
 
 
@@ -26,7 +26,7 @@ def main() -> None:
         print(base64.b64encode(pickle.dumps(transport.address)).decode(), flush=True)
         while True:
             for event in transport.receive(None):
-                if not isinstance(event, Received):
+                if not isinstance(event, MessageReceived):
                     continue
                 if event.header == b"quit":
                     return

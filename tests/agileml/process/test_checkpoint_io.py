@@ -13,7 +13,7 @@ from agileml.config.job import from_values
 from agileml.core.protocol.commands import NodeEvent, PartSaved, SavePart
 from agileml.core.protocol.messages import Saved, SaveFailed
 from agileml.core.protocol.view import CutId
-from agileml.process.checkpoint_io import Saving
+from agileml.process.checkpoint_io import PartWriter
 from agileml.process.spec import RunSpec
 from tests.agileml.checkpoints.rig import cut_of
 
@@ -38,7 +38,7 @@ def test_a_write_that_fails_in_a_way_that_nobody_expected_is_answered_and_the_ne
     tmp_path: Path,
 ) -> None:
     answers: queue.SimpleQueue[NodeEvent] = queue.SimpleQueue()
-    saving = Saving(FailingStore(tmp_path), answers.put)
+    saving = PartWriter(FailingStore(tmp_path), answers.put)
     for clock in (1, 2):
         name = CutId(clock, 1)
         saving.ask(SavePart(name, 0, cut_of(name, 0)))

@@ -12,7 +12,7 @@ from agileml.core.compute.work import Work
 from agileml.core.parameters.layout import Layout
 from agileml.core.protocol.commands import Compute, Computed
 from agileml.core.protocol.messages import Failure
-from agileml.process.compute import Computing
+from agileml.process.compute import ComputeThread
 from tests.model.toy import toy_job
 
 LIMIT_S = 30.0
@@ -32,7 +32,7 @@ def test_inputs_are_free_when_the_last_contribution_is_reported_and_not_before(
     layout = Layout(tuple(app.tables()), partitions)
     work = Work(app, layout, deterministic=False)
     reported: queue.SimpleQueue[tuple[Computed | Failure, bool]] = queue.SimpleQueue()
-    computing = Computing(work, lambda event: reported.put((event, computing.is_at_work)), lambda: None)
+    computing = ComputeThread(work, lambda event: reported.put((event, computing.is_at_work)), lambda: None)
     values = {table.name: app.initial(table) for table in app.tables()}
     parts = tuple(layout.blocks(values, p) for p in range(partitions))
     try:

@@ -15,10 +15,10 @@ from agileml.core.protocol.commands import Compute
 from agileml.core.protocol.messages import Params, Push
 from agileml.core.sequential import run_sequential
 from agileml.net import wire
-from agileml.net.events import Event, Received
+from agileml.net.events import Event, MessageReceived
 from agileml.net.inbox import Inbox
 from agileml.net.tally import Tally
-from agileml.process.rendezvous import Landing
+from agileml.process.rendezvous import RendezvousBuffers
 from agileml.process.wiring import run_codec
 from agileml.runs.folder import params_sha256
 from tests.agileml.process.engine_rig import Rig
@@ -68,7 +68,7 @@ class Feed:
 
     @property
     def arrays(self) -> list[np.ndarray]:
-        return [event.arrays[0] for event in self.events if isinstance(event, Received)]
+        return [event.arrays[0] for event in self.events if isinstance(event, MessageReceived)]
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ class Ground:
         self.codec = run_codec()
         self.is_at_work = False
         self.kept_off = 0
-        self.landing = Landing(self.work, self.codec, lambda: self.is_at_work, self.keep_off)
+        self.landing = RendezvousBuffers(self.work, self.codec, lambda: self.is_at_work, self.keep_off)
 
     def keep_off(self) -> None:
         self.kept_off += 1
@@ -198,7 +198,7 @@ def test_a_run_of_large_partitions_ends_as_the_sequential_one(tmp_path: Path, de
     rig = Rig(values, tmp_path, Wide(Settings()))
     ran = rig.finish()
     assert ran.tables is not None, ran.halted
-    assert all(machine._landing._reading[0] > 0 for machine in rig.machines.values()), "nothing landed"
+    assert all(machine._rendezvous._reading[0] > 0 for machine in rig.machines.values()), "nothing landed"
     algorithm = optimizer("momentum", learning_rate=0.01)
     alone = run_sequential(Wide(Settings(slices=4)), optimizer=algorithm, clocks=10)
     if deterministic:
