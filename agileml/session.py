@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from agileml.application import Application, Array, InputError
 from agileml.config.job import ConfigError, JobConfig, dump, from_values, load
 from agileml.core.compute.contract import ContractError
-from agileml.core.compute.work import UnitError
+from agileml.core.compute.unit_computer import UnitError
 from agileml.core.protocol.job import Job
 from agileml.core.sequential import run_sequential
 from agileml.driver.last_good import write_last_good

@@ -21,7 +21,7 @@ import numpy as np
 
 from agileml.application import Array
 from agileml.checkpoints.errors import DamagedError
-from agileml.core.protocol.messages import Cut, Progress
+from agileml.core.protocol.messages import ClockReport, Cut
 from agileml.core.protocol.view import CutId
 from straggler.coverage import parse, show
 
@@ -123,7 +123,7 @@ def _decoded(content: Array, name: CutId, partition: int) -> Cut:
             (clock, tuple(parse(units) for units in bundles)) for clock, bundles in about["counted"]
         ),
         progress=tuple(
-            Progress(clock, float(loss), examples, float(at_s))
+            ClockReport(clock, float(loss), examples, float(at_s))
             for clock, loss, examples, at_s in about["progress"]
         ),
     )

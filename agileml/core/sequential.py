@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from agileml.application import Application, Array
 from agileml.core.compute.contract import checked_tables, initial_values
 from agileml.core.compute.threads import single_threaded
-from agileml.core.compute.work import Work
+from agileml.core.compute.unit_computer import UnitComputer
 from agileml.core.parameters.apply import apply_total, initial_state
 from agileml.core.parameters.fold import Fold
 from agileml.core.parameters.layout import Layout
@@ -42,7 +42,7 @@ def run_sequential(
     """
     tables = checked_tables(application)
     layout = Layout(tables, partitions)
-    work = Work(application, layout, parts, deterministic=deterministic)
+    work = UnitComputer(application, layout, parts, deterministic=deterministic)
     work.load(range(application.settings.slices))
     bundles = bundles if bundles is not None else [span(0, work.units)]
     start = initial_values(application, tables)

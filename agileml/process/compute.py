@@ -11,7 +11,7 @@ from contextlib import nullcontext
 
 from agileml.application import InputError
 from agileml.core.compute.threads import single_threaded
-from agileml.core.compute.work import Inputs, Reads, UnitError, Work
+from agileml.core.compute.unit_computer import Inputs, Reads, UnitComputer, UnitError
 from agileml.core.parameters.fold import Contribution
 from agileml.core.protocol.commands import Begin, Begun, Compute, Computed, Loaded, LoadSlices, NodeEvent
 from agileml.core.protocol.messages import Failure
@@ -29,7 +29,7 @@ class ComputeThread:
 
     def __init__(
         self,
-        work: Work,
+        work: UnitComputer,
         report: Callable[[NodeEvent | Failure], None],
         load_kernels: Callable[[], None],
         unit_s: float = 0.0,

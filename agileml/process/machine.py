@@ -14,7 +14,7 @@ from functools import partial
 
 from agileml.application import Application, Array
 from agileml.core.compute.spans import FOLD, SERVING, Spans
-from agileml.core.compute.work import Work
+from agileml.core.compute.unit_computer import UnitComputer
 from agileml.core.node.node import Node
 from agileml.core.node.time_spent import Doing
 from agileml.core.protocol.commands import (
@@ -73,7 +73,9 @@ class Machine:
         self._reachable.set()
         self._peers: dict[str, Address] = {head.name: head}
         self._transport.connect(head)
-        work = Work(application, self.job.layout, self.job.parts, deterministic=self.job.deterministic)
+        work = UnitComputer(
+            application, self.job.layout, self.job.parts, deterministic=self.job.deterministic
+        )
         self._inbox: queue.SimpleQueue[NodeEvent | Failure] = queue.SimpleQueue()
         self._computing = ComputeThread(work, self._report, partial(load_kernels, self.job), spec.unit_s)
         self._rendezvous = RendezvousBuffers(

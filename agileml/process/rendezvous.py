@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from agileml.application import Array
-from agileml.core.compute.work import Work
+from agileml.core.compute.unit_computer import UnitComputer
 from agileml.core.protocol.commands import Compute
 from agileml.core.protocol.messages import Params
 from agileml.net.codec import Codec, CodecError
@@ -21,7 +21,7 @@ class RendezvousBuffers:
     """
 
     def __init__(
-        self, work: Work, codec: Codec, is_at_work: Callable[[], bool], keep_off: Callable[[], None]
+        self, work: UnitComputer, codec: Codec, is_at_work: Callable[[], bool], keep_off: Callable[[], None]
     ) -> None:
         """`keep_off()` ends all writing to what was given before."""
         self._work = work

@@ -35,7 +35,7 @@ from agileml.core.parameters.optimizer import optimizer
 from agileml.core.protocol.exchange import Exchange
 from agileml.core.protocol.job import Job
 from agileml.core.protocol.plan import PlannedEvent, PlannedFault, PlannedJoin, PlannedNotice
-from agileml.core.stage.auto_stage import Patience
+from agileml.core.stage.auto_stage import TrialRule
 from agileml.core.stage.placement import StageRule
 from agileml.events.terms import Fault, Tier
 from straggler.consistency import consistency
@@ -141,7 +141,7 @@ class RunSpec:
                 config.stage if isinstance(config.stage, int) else None,
                 config.active_fraction,
             ),
-            auto_stage=Patience() if config.stage == "auto" else None,
+            auto_stage=TrialRule() if config.stage == "auto" else None,
             cuts=CutRule(config.cuts.every_s, config.cuts.max_clocks),
             timeout_s=config.heartbeat.timeout_s,
             silent_limit_s=config.heartbeat.silent_limit_s,

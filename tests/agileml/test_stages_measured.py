@@ -12,7 +12,7 @@ import pytest
 
 from agileml.application import Application, Array, Settings, Table, Unit, Updates
 from agileml.core.controller.stage_chooser import arrangement_of
-from agileml.core.stage.auto_stage import Patience
+from agileml.core.stage.auto_stage import TrialRule
 from agileml.core.stage.traffic import Load, Volume, loads
 from agileml.events.terms import Tier
 from agileml.process.machine import Machine
@@ -99,8 +99,8 @@ def test_machines_move_what_the_formulas_say(
 
 def test_trials_change_no_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As eager as can be: another stage is tried whatever it promises."""
-    eager = Patience(clocks=8, settle=1, try_gain=-99.0, worth=-1e12)
-    monkeypatch.setattr("agileml.process.spec.Patience", lambda: eager)
+    eager = TrialRule(clocks=8, settle=1, try_gain=-99.0, worth=-1e12)
+    monkeypatch.setattr("agileml.process.spec.TrialRule", lambda: eager)
     values = {
         "application": "mlr",
         "clocks": 500,
@@ -136,8 +136,8 @@ def test_auto_finds_the_stage_that_the_links_like_best(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1 + 3 machines, nearly nothing to compute: servers send 3 W, 2 W and 1.5 W in stages 1, 2 and 3."""
-    patience = Patience(worth=0.0)  # the run is short
-    monkeypatch.setattr("agileml.process.spec.Patience", lambda: patience)
+    trial_rule = TrialRule(worth=0.0)  # the run is short
+    monkeypatch.setattr("agileml.process.spec.TrialRule", lambda: trial_rule)
     values = {
         "application": "tests.agileml.test_stages_measured:Dense",
         "clocks": 26,

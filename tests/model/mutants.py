@@ -282,7 +282,7 @@ MUTANTS = (
         "survivors are not rolled back",
         CHANGE,
         "kind, node, states[partition] = holders[partition][0]",
-        "kind, node, states[partition] = (Kind.SHARD, view.owner[partition], frozen[partition]) "
+        "kind, node, states[partition] = (SourceKind.SHARD, view.owner[partition], frozen[partition]) "
         "if partition in frozen else holders[partition][0]",
         "bsp",
         "partitions of two times in one model",
@@ -462,8 +462,8 @@ MUTANTS = (
     Mutant(
         "a replica that is behind stays so",
         REPLICAS,
-        "if source.kind is Kind.SHARD and node in has else source",
-        "if source.kind is Kind.SHARD and has else source",
+        "if source.kind is SourceKind.SHARD and node in has else source",
+        "if source.kind is SourceKind.SHARD and has else source",
         "allreduce",
         "replicas begin a view at different versions",
     ),
@@ -553,7 +553,7 @@ MUTANTS = (
     Mutant(
         "a save is asked of the old backups alone",
         CHANGING,
-        "        self._keeping.send_save()  # other machines may have the parts now\n",
+        "        self._cuts.send_save()  # other machines may have the parts now\n",
         "",
         "bsp",
         "a checkpoint, and the end of the run, wait for parts that nobody was asked for",

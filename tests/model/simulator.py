@@ -15,7 +15,7 @@ import numpy as np
 
 from agileml.application import Array
 from agileml.core.compute.contract import initial_values
-from agileml.core.compute.work import Reads, Work
+from agileml.core.compute.unit_computer import Reads, UnitComputer
 from agileml.core.controller.controller import Controller, ControllerSettings
 from agileml.core.cuts.checkpoint import Checkpoint
 from agileml.core.cuts.rule import CutRule
@@ -73,7 +73,7 @@ from agileml.core.protocol.plan import PlannedJoin
 from agileml.core.protocol.record import Record
 from agileml.core.protocol.view import INITIAL, CutId
 from agileml.core.sequential import run_sequential
-from agileml.core.stage.auto_stage import Patience
+from agileml.core.stage.auto_stage import TrialRule
 from agileml.core.stage.link_rate import LinkRule
 from agileml.core.stage.placement import StageRule
 from agileml.events.terms import Tier
@@ -84,7 +84,9 @@ from tests.model.schedule import Fault, Schedule
 from tests.model.toy import toy_job
 
 TICK_S = 0.2
-RESTLESS = Patience(clocks=1, settle=0, try_gain=-99.0, keep_gain=0.0, worth=-1e12)  # tries whatever there is
+RESTLESS = TrialRule(
+    clocks=1, settle=0, try_gain=-99.0, keep_gain=0.0, worth=-1e12
+)  # tries whatever there is
 NEVER_S = 1e9
 LAST_S = 400.0  # simulated: a run that is not done by then hangs
 
@@ -111,7 +113,7 @@ class Process:
 @dataclass
 class SimulatedNode(Process):
     node: Node = field(default=None)  # type: ignore[assignment]
-    work: Work = field(default=None)  # type: ignore[assignment]
+    work: UnitComputer = field(default=None)  # type: ignore[assignment]
     tier: Tier = Tier.TRANSIENT
     admitted: bool = True
     reads: dict[tuple[int, ...], Reads] = field(default_factory=dict)
@@ -262,7 +264,7 @@ class Simulation:
             Timers(status_s=0.2, retry_s=NEVER_S if self.schedule.orderly else 1.0),
             SimulatedStores(self),
         )
-        work = Work(self.toy, self.job.layout, self.job.parts, deterministic=self.job.deterministic)
+        work = UnitComputer(self.toy, self.job.layout, self.job.parts, deterministic=self.job.deterministic)
         simulated = SimulatedNode(name, node=node, work=work, tier=tier, admitted=admitted)
         self.nodes[name] = simulated
         for controller in self.controllers:

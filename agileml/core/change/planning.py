@@ -13,7 +13,7 @@ from agileml.core.change import replicas
 from agileml.core.cuts.checkpoint import Checkpoint
 from agileml.core.protocol.exchange import Exchange
 from agileml.core.protocol.job import Job
-from agileml.core.protocol.messages import Fetch, Kind, Promise, Role, ShardState, Source
+from agileml.core.protocol.messages import Fetch, Promise, Role, ShardState, Source, SourceKind
 from agileml.core.protocol.view import NOBODY, CutId, View
 from agileml.core.stage.placement import Machines, Placement, StageRule, moves, place
 from straggler.coverage import Units, aligned_subtrees, ranges, union
@@ -126,7 +126,7 @@ def _start(
     has = {p: nodes for p, (_, nodes) in found.items()}
     lost = sorted(set(range(job.layout.partitions)) - set(frozen))
     if not lost:
-        sources = {p: Source(Kind.SHARD, nodes[0]) for p, nodes in has.items()}
+        sources = {p: Source(SourceKind.SHARD, nodes[0]) for p, nodes in has.items()}
         kept = _Start(frozen, sources, committed, rolled_back=False, reason="nothing lost", replicas=has)
         return _with_backups(job, epoch, kept, holders)
     why = f"partitions {lost} are lost with their owners"
@@ -161,13 +161,13 @@ def _from_store(
 ) -> _Start:
     partitions = range(job.layout.partitions)
     if checkpoint is None:
-        initial = Source(Kind.INITIAL, NOBODY)
+        initial = Source(SourceKind.INITIAL, NOBODY)
         states = {p: ShardState(0, ()) for p in partitions}
         return _Start(
             states, dict.fromkeys(partitions, initial), CutId(0, epoch), rolled_back, reason, initial
         )
     name = checkpoint.name
-    saved = Source(Kind.CHECKPOINT, NOBODY, name)
+    saved = Source(SourceKind.CHECKPOINT, NOBODY, name)
     states = {p: ShardState(name.clock, checkpoint.counted[p]) for p in partitions}
     # A name of its own: cuts of the time line that is given up must not be taken for it.
     again = CutId(name.clock, epoch)
@@ -208,15 +208,15 @@ def _authoritative(view: View, promises: Mapping[str, Promise]) -> dict[int, Sha
     return found
 
 
-Holders = Mapping[int, Sequence[tuple[Kind, str, ShardState]]]
+Holders = Mapping[int, Sequence[tuple[SourceKind, str, ShardState]]]
 
 
 def _holders(promises: Mapping[str, Promise]) -> Holders:
     """By partition, who has its part of the committed cut; owners' own copies before backups."""
-    found: dict[int, list[tuple[Kind, str, ShardState]]] = {}
-    for kind in (Kind.OWN_CUT, Kind.BACKUP):
+    found: dict[int, list[tuple[SourceKind, str, ShardState]]] = {}
+    for kind in (SourceKind.OWN_CUT, SourceKind.BACKUP):
         for node, promise in promises.items():
-            for partition, state in promise.own_cuts if kind is Kind.OWN_CUT else promise.backups:
+            for partition, state in promise.own_cuts if kind is SourceKind.OWN_CUT else promise.backups:
                 found.setdefault(partition, []).append((kind, node, state))
     return found
 
@@ -246,7 +246,7 @@ def _plan_backups(
             fetches.append((node, Fetch(epoch, partition, Role.BACKUP, start.committed, source)))
             continue
         have = holders.get(partition, ())
-        if have and not any(kind is Kind.BACKUP and holder == node for kind, holder, _ in have):
+        if have and not any(kind is SourceKind.BACKUP and holder == node for kind, holder, _ in have):
             kind, holder, _ = have[-1]  # a backup rather than an owner, which has more to do
             source = Source(kind, holder)
             fetches.append((node, Fetch(epoch, partition, Role.BACKUP, start.committed, source)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from agileml.core.protocol.messages import Fetch, Kind, Promise, Role, ShardState, Source
+from agileml.core.protocol.messages import Fetch, Promise, Role, ShardState, Source, SourceKind
 from agileml.core.protocol.view import CutId, View
 
 Found = dict[int, tuple[ShardState, list[str]]]  # by partition, its newest state and who has it
@@ -52,4 +52,4 @@ def fetches(
 
 def nearest(node: str, source: Source, has: Sequence[str]) -> Source:
     """Where a machine gets what `source` names: from itself, if it is one of those who have it."""
-    return Source(source.kind, node) if source.kind is Kind.SHARD and node in has else source
+    return Source(source.kind, node) if source.kind is SourceKind.SHARD and node in has else source

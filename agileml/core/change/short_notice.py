@@ -79,7 +79,7 @@ class Arriving:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class NoticeDecision:
     """The way that is taken, why, and the expected seconds of each that there was."""
 
     way: Way
@@ -115,18 +115,18 @@ def leavers(moved: Sequence[Transfer], left_s: Mapping[str, float], bytes_per_s:
 
 def judge(
     pressed: Leaver, move_s: float, roll_back: RollBack | None, arriving: Arriving | None = None
-) -> Verdict:
+) -> NoticeDecision:
     """The way that costs the least. `roll_back` None: there is nothing to go back to."""
     p = pressed.chance()
     if p == 1.0:
-        return Verdict(Way.MOVE, f"{_what(pressed)}: that is long enough", {Way.MOVE: move_s})
+        return NoticeDecision(Way.MOVE, f"{_what(pressed)}: that is long enough", {Way.MOVE: move_s})
     if roll_back is None:
-        return Verdict(Way.MOVE, f"{_what(pressed)}, but the committed cut is nowhere else", {})
+        return NoticeDecision(Way.MOVE, f"{_what(pressed)}, but the committed cut is nowhere else", {})
     back_s = roll_back.seconds
     if back_s is None:
         if p > 0.0:
-            return Verdict(Way.MOVE, f"{_what(pressed)}; what a clock takes is not known yet", {})
-        return Verdict(Way.ROLL_BACK, f"{_what(pressed)}: {_back(roll_back)}", {})
+            return NoticeDecision(Way.MOVE, f"{_what(pressed)}; what a clock takes is not known yet", {})
+        return NoticeDecision(Way.ROLL_BACK, f"{_what(pressed)}: {_back(roll_back)}", {})
     expected_s = {
         Way.MOVE: p * move_s + (1 - p) * (max(0.0, pressed.left_s) + back_s),
         Way.ROLL_BACK: back_s,
@@ -143,7 +143,7 @@ def judge(
         Way.FINISH_CUT: f"the cut at clock {arriving.roll_back.clock} arrives first" if arriving else "",
     }[way]
     costs = ", ".join(f"{w} {expected_s[w]:.3g} s" for w in sorted(expected_s, key=lambda w: expected_s[w]))
-    return Verdict(way, f"{_what(pressed)}: {what} (expected: {costs})", expected_s)
+    return NoticeDecision(way, f"{_what(pressed)}: {what} (expected: {costs})", expected_s)
 
 
 def _what(leaver: Leaver) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from agileml.application import Update
 from agileml.core.change.planning import Change
 from agileml.core.protocol.job import Job
-from agileml.core.protocol.messages import Fetch, Kind, Promise, Role, ShardState
+from agileml.core.protocol.messages import Fetch, Promise, Role, ShardState, SourceKind
 from agileml.core.protocol.view import NOBODY
 from straggler.coverage import aligned_subtrees, union
 
@@ -69,7 +69,7 @@ def _size_bytes(
 ) -> int:
     partition = fetch.partition
     size = shard_size(job, partition)
-    if fetch.source.kind is not Kind.SHARD or fetch.role is Role.BACKUP:
+    if fetch.source.kind is not SourceKind.SHARD or fetch.role is Role.BACKUP:
         return size.cut
     state = dict(promises[fetch.source.node].shards).get(partition, ShardState(0, ()))
     has_cut = node in promises and partition in dict(promises[node].backups)

@@ -17,7 +17,7 @@ SHORT_S = 0.5  # of a notice: too short to wait, whatever a clock takes
 MOST_FAILURES = 5  # of groups, one after the other without a clock in between
 
 
-class Pausing:
+class AllReducePause:
     """Whether a change may begin, and what groups that cannot add up lead to."""
 
     def __init__(self, control: Control) -> None:

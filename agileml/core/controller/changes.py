@@ -12,10 +12,10 @@ from agileml.core.change.planning import Change, LostError, plan_change
 from agileml.core.change.run import ChangeRun, Phase
 from agileml.core.change.silence import awaited
 from agileml.core.change.triggers import why_change, why_start
-from agileml.core.controller.allreduce_pause import Pausing
+from agileml.core.controller.allreduce_pause import AllReducePause
 from agileml.core.controller.control import Control
-from agileml.core.controller.cut_keeper import Keeping
-from agileml.core.controller.notices import Leaving
+from agileml.core.controller.cut_keeper import CutKeeper
+from agileml.core.controller.notices import NoticeHandler
 from agileml.core.protocol.commands import HaltKind
 from agileml.core.protocol.exchange import Exchange
 from agileml.core.protocol.messages import Installed, Prepare, Promise
@@ -24,14 +24,14 @@ from agileml.core.stage.placement import Machines
 from agileml.events.terms import Tier
 
 
-class Changing:
+class MembershipChanges:
     """Starts a change when the arrangement must become another, and drives it to its end."""
 
-    def __init__(self, control: Control, keeping: Keeping) -> None:
+    def __init__(self, control: Control, cuts: CutKeeper) -> None:
         self._control = control
-        self._keeping = keeping
-        self.pausing = Pausing(control)
-        self._leaving = Leaving(control, keeping)
+        self._cuts = cuts
+        self.pause = AllReducePause(control)
+        self._notices = NoticeHandler(control, cuts)
         self._listen_until_s: float | None = None
 
     # -- before ---------------------------------------------------------------------------------------------
@@ -50,9 +50,9 @@ class Changing:
 
     def begin(self) -> bool:
         """Claim the next epoch if the arrangement must change."""
-        trigger = self.pausing.settle(self._trigger())
+        trigger = self.pause.settle(self._trigger())
         next_epoch = self._control.record.claimed + 1
-        if trigger is not None and self._leaving.waits(
+        if trigger is not None and self._notices.waits(
             lambda promises: self._plan_from(next_epoch, promises)
         ):
             trigger = None
@@ -116,7 +116,7 @@ class Changing:
             elif not any(running.outstanding()):
                 running.phase = Phase.COMMIT
                 change = running.change
-                self._leaving.copied(change, running.promises, running.installing_since_s)
+                self._notices.copied(change, running.promises, running.installing_since_s)
                 control.persist(replace(control.record, view=change.view, committed=change.committed))
 
     def _install(self, running: ChangeRun) -> None:
@@ -145,7 +145,7 @@ class Changing:
         """The change that the promises allow, and the time that leavers have. Raises LostError."""
         alive = {member.name for member in self._control.members.alive()}
         promises = {node: promise for node, promise in running.promises.items() if node in alive}
-        return self._leaving.choose(lambda some: self._plan_from(running.epoch, some), promises)
+        return self._notices.choose(lambda some: self._plan_from(running.epoch, some), promises)
 
     def _plan_from(self, epoch: int, promises: Mapping[str, Promise]) -> Change:
         """The change that these promises allow. Raises LostError."""
@@ -159,7 +159,7 @@ class Changing:
             promises,
             self._machines(),
             self._finishing(),
-            self._keeping.newest,
+            self._cuts.newest,
         )
 
     def _machines(self) -> Machines:
@@ -235,7 +235,7 @@ class Changing:
         control.running = None
         control.is_restarted = False
         control.versions = {}
-        self._keeping.begin_epoch()
+        self._cuts.begin_epoch()
         is_back = running.change.rolled_back or completed > view.base
         redone = control.log.roll_back(known, view.base) if is_back else 0
         old = before.view.member_set if before.view else frozenset()
@@ -259,4 +259,4 @@ class Changing:
         control.note("change", epoch=view.epoch, trigger=running.trigger, seconds=seconds)
         for member in control.members.alive():
             control.announce_to(member.name)
-        self._keeping.send_save()  # other machines may have the parts now
+        self._cuts.send_save()  # other machines may have the parts now

@@ -16,7 +16,7 @@ from agileml.core.protocol.messages import Announce, Message
 from agileml.core.protocol.plan import PlannedEvent, PlanRunner
 from agileml.core.protocol.record import Record
 from agileml.core.protocol.view import View
-from agileml.core.stage.auto_stage import Patience
+from agileml.core.stage.auto_stage import TrialRule
 from agileml.core.stage.link_rate import LinkRule
 from agileml.core.stage.placement import StageRule
 from agileml.events.terms import Tier
@@ -42,7 +42,7 @@ class ControllerSettings:
     expected: int = 1
     seed: int = 0
     checkpoint_every_s: float | None = None
-    auto_stage: Patience | None = None  # None: the rule's thresholds stay as they are
+    auto_stage: TrialRule | None = None  # None: the rule's thresholds stay as they are
     links: LinkRule = field(default_factory=LinkRule)
 
 

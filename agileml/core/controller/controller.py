@@ -25,12 +25,12 @@ from dataclasses import replace
 
 from agileml.core.change.membership import Member
 from agileml.core.change.triggers import slices_for
-from agileml.core.controller.changes import Changing
+from agileml.core.controller.changes import MembershipChanges
 from agileml.core.controller.control import Control, ControllerSettings
-from agileml.core.controller.cut_keeper import Keeping
-from agileml.core.controller.planned_events import Playing
+from agileml.core.controller.cut_keeper import CutKeeper
+from agileml.core.controller.planned_events import PlannedEvents
 from agileml.core.controller.progress_log import ProgressLog
-from agileml.core.controller.stage_chooser import Watching
+from agileml.core.controller.stage_chooser import StageChooser
 from agileml.core.cuts.checkpoint import Checkpoint
 from agileml.core.protocol.commands import ControllerCommand, Finished, HaltKind, Released
 from agileml.core.protocol.inputs import (
@@ -95,10 +95,10 @@ class Controller:
         record = record or Record(0, name)
         log = ProgressLog(None if record.view is not None or checkpoint else 0)
         self._control = Control(name, job, settings, plan, record, log)
-        self._keeping = Keeping(self._control, checkpoint)
-        self._changing = Changing(self._control, self._keeping)
-        self._playing = Playing(self._control)
-        self._watching = Watching(self._control, settings.auto_stage)
+        self._cuts = CutKeeper(self._control, checkpoint)
+        self._changes = MembershipChanges(self._control, self._cuts)
+        self._planned = PlannedEvents(self._control)
+        self._stages = StageChooser(self._control, settings.auto_stage)
         self._resend_due_s = 0.0
         self._takeover = record.number > 0
 
@@ -147,7 +147,7 @@ class Controller:
     def describe(self) -> str:
         """What is under way, for whoever looks for a fault."""
         control = self._control
-        return f"running={control.running} cut={self._keeping.next} writing={control.writing}"
+        return f"running={control.running} cut={self._cuts.next} writing={control.writing}"
 
     def count_members(self) -> tuple[int, int]:
         """(reliable, transient) members of the durable view."""
@@ -174,8 +174,8 @@ class Controller:
             case Measured():
                 if (member := control.members.heard(event.node, now_s)) is not None:
                     member.measure(event)
-                self._watching.measured(event)
-                self._keeping.links.measured(event, now_s)
+                self._stages.measured(event)
+                self._cuts.links.measured(event, now_s)
             case NodeDown():
                 self._down(event.node, event.reason)
             case NodeLost():
@@ -194,9 +194,9 @@ class Controller:
             case Superseded():
                 control.halt(HaltKind.REPLACED, f"another controller wrote record {event.number}")
             case Sealed():
-                self._keeping.sealed(event.name)
+                self._cuts.sealed(event.name)
             case SealFailed():
-                self._keeping.save_failed(event.name, event.reason)
+                self._cuts.save_failed(event.name, event.reason)
             case Stop():
                 self._stop(event)
             case Tick():
@@ -238,7 +238,7 @@ class Controller:
 
     def _stop(self, event: Stop) -> None:
         control = self._control
-        if self._keeping.ending.stop(control.record.committed, event.deadline_s):
+        if self._cuts.ending.stop(control.record.committed, event.deadline_s):
             control.note("stopping", clock=control.completed)
 
     def _tick(self) -> None:
@@ -262,19 +262,19 @@ class Controller:
             case Status():
                 self._status(member, message)
             case Promise():
-                self._changing.promised(sender, message)
+                self._changes.promised(sender, message)
             case Installed():
-                self._changing.installed(sender, message)
+                self._changes.installed(sender, message)
             case GroupFailed() if control.is_current(message.epoch):
-                self._changing.pausing.failed(sender, message)
+                self._changes.pause.failed(sender, message)
             case Stored() if control.is_current(message.epoch):
-                self._keeping.stored(message)
+                self._cuts.stored(message)
             case Missed() if control.is_current(message.epoch):
-                self._keeping.missed(message)
+                self._cuts.missed(message)
             case Saved():
-                self._keeping.saved(message)
+                self._cuts.saved(message)
             case SaveFailed():
-                self._keeping.save_failed(message.cut, message.reason)
+                self._cuts.save_failed(message.cut, message.reason)
             case Failure():
                 problem = f"machine {sender}: {message.problem}"
                 control.note("error", machine=sender, problem=message.problem, trace=message.trace)
@@ -301,7 +301,7 @@ class Controller:
             if self.view is not None and member.name == self.view.owner[0] and not status.progress:
                 control.log.none_left(dict(status.versions).get(0, 0))
             control.out.extend(done)
-            self._watching.clocks(note.fields["seconds"] for note in done)
+            self._stages.clocks(note.fields["seconds"] for note in done)
         if status.progress and control.log.heard is not None:
             control.send(member.name, Heard(control.log.heard))
         if control.running is None and control.view is not None and status.epoch < control.view.epoch:
@@ -329,27 +329,27 @@ class Controller:
             self._takeover = False
             control.persist(replace(control.record, controller=control.name))
             return
-        if self._changing.is_listening():
+        if self._changes.is_listening():
             return
         if control.running is not None:
-            self._changing.drive(control.running)
+            self._changes.drive(control.running)
             return
         self._release_leavers()
         self._play()
         if control.writing is not None:
             return
-        if self._changing.begin() or self._keeping.begin_save() or self._keeping.commit():
+        if self._changes.begin() or self._cuts.begin_save() or self._cuts.commit():
             return
-        if self._watching.decide():
+        if self._stages.decide():
             return
-        may_end = control.plan.is_over or self._keeping.ending.is_stopping
-        if self._keeping.is_done and may_end and control.is_quiet and control.has_heard_all:
+        may_end = control.plan.is_over or self._cuts.ending.is_stopping
+        if self._cuts.is_done and may_end and control.is_quiet and control.has_heard_all:
             control.persist(replace(control.record, finished=True))
         else:
-            self._keeping.name_next()
+            self._cuts.name_next()
 
     def _play(self) -> None:
-        for action in self._playing.fire():
+        for action in self._planned.fire():
             match action:
                 case Admit():
                     self._admit(action.node)
@@ -374,19 +374,19 @@ class Controller:
             return
         before, control.record, control.writing = control.record, control.writing, None
         record = control.record
-        if self._playing.struck():
+        if self._planned.struck():
             return
         if record.finished:
             assert record.view is not None
             control.out.append(Finished(record.committed.clock, record.view.backup))
         elif record.view is not before.view:
             started_s = control.running.started_s if control.running else control.now_s
-            self._changing.committed(before)
-            self._watching.changed(control.now_s - started_s)
+            self._changes.committed(before)
+            self._stages.changed(control.now_s - started_s)
         elif record.claimed != before.claimed:
-            self._changing.claimed()
+            self._changes.claimed()
         elif record.committed != before.committed:
-            self._keeping.committed()
+            self._cuts.committed()
 
     def _resend(self) -> None:
         """Everything that has not been answered."""
@@ -395,7 +395,7 @@ class Controller:
             if member.ready_since_s is None and member.status is not None:
                 self._is_loaded(member)
         if control.running is not None:
-            self._changing.resend(control.running)
+            self._changes.resend(control.running)
             return
         if view is None:
             return
@@ -404,5 +404,5 @@ class Controller:
                 control.announce_to(member.name)
             else:
                 control.send(member.name, Limit(view.epoch, control.limit))
-        self._changing.pausing.resend()
-        self._keeping.resend()
+        self._changes.pause.resend()
+        self._cuts.resend()

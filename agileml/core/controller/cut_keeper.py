@@ -16,7 +16,7 @@ from agileml.core.protocol.view import CutId
 from agileml.core.stage.link_rate import LinkRate
 
 
-class Keeping:
+class CutKeeper:
     """Names cuts, commits whole ones, has them saved; one cut and one checkpoint are open at a time."""
 
     def __init__(self, control: Control, checkpoint: Checkpoint | None) -> None:

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from agileml.core.change.planning import Change, LostError
-from agileml.core.change.short_notice import Arriving, Leaver, RollBack, Verdict, Way, judge, leavers
+from agileml.core.change.short_notice import Arriving, Leaver, NoticeDecision, RollBack, Way, judge, leavers
 from agileml.core.change.transfers import through, transfers
 from agileml.core.controller.control import Control
-from agileml.core.controller.cut_keeper import Keeping
+from agileml.core.controller.cut_keeper import CutKeeper
 from agileml.core.protocol.exchange import Exchange
 from agileml.core.protocol.messages import Promise, ShardState
 from agileml.core.protocol.view import CutId
@@ -23,19 +23,19 @@ Plan = Callable[[Mapping[str, Promise]], Change]
 AGAIN_S = 0.05  # between two looks while a cut is waited for
 
 
-class Leaving:
+class NoticeHandler:
     """Decides between moving what leavers hold and going back to the committed cut."""
 
-    def __init__(self, control: Control, keeping: Keeping) -> None:
+    def __init__(self, control: Control, cuts: CutKeeper) -> None:
         self._control = control
-        self._keeping = keeping
+        self._cuts = cuts
         self._waiting: tuple[CutId, float] | None = None  # for the cut after this one; when to look again
         self._noted: tuple[int, Way] | None = None
 
     def waits(self, plan: Plan) -> bool:
         """True while a change for a notice waits for the cut that is on its way: it is what there is to go back to."""
         control, view = self._control, self._control.view
-        arriving = self._keeping.arriving()
+        arriving = self._cuts.arriving()
         if view is None or arriving is None or control.is_restarted or not self._someone_leaves():
             return False
         if not all(control.members.is_alive(node) for node in view.members):
@@ -62,8 +62,8 @@ class Leaving:
     def copied(self, change: Change, promises: Mapping[str, Promise], since_s: float) -> None:
         """Everything that a change fetched is there: what links carry shows in it."""
         if self._control.job.exchange is Exchange.SERVERS:
-            moved = transfers(self._control.job, change, promises, self._keeping.part_bytes)
-            self._keeping.links.arrived(through(moved), since_s, self._control.now_s)
+            moved = transfers(self._control.job, change, promises, self._cuts.part_bytes)
+            self._cuts.links.arrived(through(moved), since_s, self._control.now_s)
 
     # -- inside ---------------------------------------------------------------------------------------------
 
@@ -74,16 +74,16 @@ class Leaving:
 
     def _judge(
         self, plan: Plan, promises: Mapping[str, Promise], *, is_frozen: bool = False
-    ) -> tuple[Verdict | None, Change]:
+    ) -> tuple[NoticeDecision | None, Change]:
         """What to do about notices, None where nothing has to be decided; and the change that moves everything."""
         control = self._control
         move = plan(promises)
-        rate = self._keeping.links.bytes_per_s
+        rate = self._cuts.links.bytes_per_s
         if control.view is None or move.rolled_back or control.job.exchange is not Exchange.SERVERS:
             return None, move
         if rate is None or not self._someone_leaves():
             return None, move
-        moved = transfers(control.job, move, promises, self._keeping.part_bytes)
+        moved = transfers(control.job, move, promises, self._cuts.part_bytes)
         pressed = leavers(moved, self._left_s(move), rate)
         if not pressed or pressed[0].chance() == 1.0:
             return None, move
@@ -128,14 +128,14 @@ class Leaving:
             for p, state in promise.shards
             if control.view.owner[p] == node
         )
-        fetched = through(transfers(control.job, back, rest, self._keeping.part_bytes))
+        fetched = through(transfers(control.job, back, rest, self._cuts.part_bytes))
         clocks, clock_s = reached - back.view.base, control.log.clock_s
         redo_s = None if clock_s is None else clocks * clock_s
         return RollBack(back.view.base, clocks, redo_s, max(fetched.values(), default=0) / rate)
 
     def _arriving(self, back: RollBack) -> Arriving | None:
         """The cut that is on its way, as what to go back to."""
-        found, clock_s = self._keeping.arriving(), self._control.log.clock_s
+        found, clock_s = self._cuts.arriving(), self._control.log.clock_s
         if found is None or clock_s is None:
             return None
         clock, remaining_s = found
@@ -155,7 +155,7 @@ class Leaving:
             found[node] = Promise(0, shards, tuple((p, committed) for p in owned), backed_up)
         return found
 
-    def _note(self, verdict: Verdict, pressed: tuple[Leaver, ...]) -> None:
+    def _note(self, verdict: NoticeDecision, pressed: tuple[Leaver, ...]) -> None:
         """Say it once for each epoch that is tried."""
         control = self._control
         if (key := (control.record.claimed, verdict.way)) == self._noted:

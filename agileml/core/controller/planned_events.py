@@ -11,7 +11,7 @@ from agileml.core.protocol.plan import Strike
 from agileml.events.terms import Fault, Tier
 
 
-class Playing:
+class PlannedEvents:
     """Fires planned events one at a time."""
 
     def __init__(self, control: Control) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from agileml.core.protocol.commands import Note
-from agileml.core.protocol.messages import Progress
+from agileml.core.protocol.messages import ClockReport
 
 
 class ProgressLog:
@@ -16,7 +16,7 @@ class ProgressLog:
         self.clock_s: float | None = None  # a clock's usual duration: exponential average
         self._last_s: float | None = None
 
-    def add(self, entries: Iterable[Progress]) -> Iterator[Note]:
+    def add(self, entries: Iterable[ClockReport]) -> Iterator[Note]:
         """Take up what partition 0's owner reports; a note for each clock that is news.
 
         The owner repeats everything that nobody said he had heard, so what is missing before his first entry was

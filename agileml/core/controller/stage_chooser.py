@@ -21,7 +21,7 @@ from agileml.core.stage.auto_stage import (
     Links,
     Move,
     Observed,
-    Patience,
+    TrialRule,
     predicted_s,
     volume_now,
 )
@@ -34,20 +34,20 @@ MOST_CLOCKS = 256  # of a window; more are done between two reports of a machine
 LEAST_CHANGE_S = 0.5  # what a change costs at least, with the clocks that find their pace again
 
 
-class Watching:
-    """Decides about the stage at the end of each window. `patience` None: never."""
+class StageChooser:
+    """Decides about the stage at the end of each window. `trial_rule` None: never."""
 
-    def __init__(self, control: Control, patience: Patience | None) -> None:
+    def __init__(self, control: Control, trial_rule: TrialRule | None) -> None:
         self._control = control
-        self._patience = patience if control.job.exchange is Exchange.SERVERS else None
-        self._auto = AutoStage(control.rule.thresholds, patience or Patience())
+        self._trial_rule = trial_rule if control.job.exchange is Exchange.SERVERS else None
+        self._auto = AutoStage(control.rule.thresholds, trial_rule or TrialRule())
         self._links = Links()
         self._change_s = LEAST_CHANGE_S
         self._open(0)
 
     def _open(self, epoch: int) -> None:
         self._epoch = epoch
-        self._to_skip = self._auto.patience.settle
+        self._to_skip = self._auto.trial_rule.settle
         self._clocks_s: deque[float] = deque(maxlen=MOST_CLOCKS)
         self._first: dict[str, Measured] = {}
         self._last: dict[str, Measured] = {}
@@ -70,7 +70,7 @@ class Watching:
 
     def measured(self, event: Measured) -> None:
         """A machine says what it has counted so far."""
-        if self._patience is not None and not self._to_skip:
+        if self._trial_rule is not None and not self._to_skip:
             self._first.setdefault(event.node, event)
             self._last[event.node] = event
 
@@ -79,9 +79,9 @@ class Watching:
     def decide(self) -> bool:
         """At the end of a window: judge it, and have other thresholds written if the stage should be another."""
         control, view = self._control, self._control.view
-        if self._patience is None or view is None or view.epoch != self._epoch or not control.is_quiet:
+        if self._trial_rule is None or view is None or view.epoch != self._epoch or not control.is_quiet:
             return False
-        if len(self._clocks_s) < self._patience.clocks or not view.member_set <= self._last.keys():
+        if len(self._clocks_s) < self._trial_rule.clocks or not view.member_set <= self._last.keys():
             return False
         machines = control.members.machines(view.member_set)
         if not machines.transient or {*machines.reliable, *machines.transient} != view.member_set:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from agileml.core.node.backup import Backup
 from agileml.core.node.piggyback import rides, with_next
 from agileml.core.node.reducer import Reducer
-from agileml.core.node.retry import Patience
+from agileml.core.node.retry import RetryBackoff
 from agileml.core.node.server import Server, Stores
 from agileml.core.node.time_spent import Doing, TimeSpent
 from agileml.core.node.worker import Worker
@@ -46,7 +46,6 @@ from agileml.core.protocol.messages import (
     Get,
     Heard,
     Installed,
-    Kind,
     Limit,
     Load,
     Meet,
@@ -67,6 +66,7 @@ from agileml.core.protocol.messages import (
     Saved,
     SaveFailed,
     ShardCopy,
+    SourceKind,
     Status,
 )
 from agileml.core.protocol.view import CutId, View
@@ -104,7 +104,7 @@ class Node:
         self._outcomes: dict[int, Saved | SaveFailed] = {}
         self._status_due_s = 0.0
         self._retry_due_s = 0.0
-        self._patience = Patience(timers.retry_s)
+        self._backoff = RetryBackoff(timers.retry_s)
         self._reported_limit = -1
         self._rides = rides(job)
         self.spent = TimeSpent()
@@ -113,13 +113,13 @@ class Node:
 
     def handle(self, sender: str, message: Message, now_s: float) -> list[NodeCommand]:
         """A message came."""
-        self._patience.heard(sender, now_s)
+        self._backoff.heard(sender, now_s)
         self._dispatch(sender, message, now_s)
         return self._flush(now_s)
 
     def heard(self, peer: str, now_s: float) -> None:
         """A piece of a message came: what the peer owes may be on its way."""
-        self._patience.heard(peer, now_s)
+        self._backoff.heard(peer, now_s)
 
     def happened(self, event: NodeEvent, now_s: float) -> list[NodeCommand]:
         """The shell did what it was asked."""
@@ -166,18 +166,18 @@ class Node:
                 self.reducer.resend()
         for fetch in self._fetching.values():
             self._ask_for(fetch)
-        self._patience.begin(now_s)
+        self._backoff.begin(now_s)
         repeated = [
             command for command in self._out if not isinstance(command, Send) or self._is_due(command)
         ]
-        self._patience.end()
+        self._backoff.end()
         self._out[:] = fresh + repeated
 
     def _is_due(self, command: Send) -> bool:
         name = _name(command.message)
         # The controller answers nothing and speaks all the time; what is large is between machines.
         peer = None if command.to == CONTROLLER or name is command.message else command.to
-        return self._patience.is_due((command.to, name), peer)
+        return self._backoff.is_due((command.to, name), peer)
 
     # -- inside ---------------------------------------------------------------------------------------------
 
@@ -330,9 +330,9 @@ class Node:
 
     def _fetch_backup(self, message: Fetch) -> bool:
         if not self.backup.is_staged(message.epoch, message.partition):
-            if message.source.kind in (Kind.INITIAL, Kind.CHECKPOINT):
+            if message.source.kind in (SourceKind.INITIAL, SourceKind.CHECKPOINT):
                 cut: Cut | None = self.server.stored_cut(message.partition, message.source)
-            elif message.source.kind is Kind.SHARD:
+            elif message.source.kind is SourceKind.SHARD:
                 # (A replica of its own that is not named may be behind.)
                 is_mine = message.source.node == self.name
                 cut = self.server.shard_cut(message.partition, self.tag) if is_mine else None
@@ -345,11 +345,11 @@ class Node:
         return True
 
     def _ask_for(self, fetch: Fetch) -> None:
-        have = self.backup.name(fetch.partition) if fetch.source.kind is Kind.SHARD else None
+        have = self.backup.name(fetch.partition) if fetch.source.kind is SourceKind.SHARD else None
         self._send(fetch.source.node, Get(fetch.epoch, fetch.partition, fetch.role, fetch.source, have))
 
     def _give(self, sender: str, message: Get) -> None:
-        if message.source.kind is Kind.BACKUP:
+        if message.source.kind is SourceKind.BACKUP:
             cut = self.backup.cut(message.partition)
             copy = ShardCopy(cut, None, ()) if cut else None
         else:

@@ -12,7 +12,7 @@ from collections.abc import Hashable
 LONGEST = 16  # waits: the longest one is so many times the first
 
 
-class Patience:
+class RetryBackoff:
     """Asked in rounds, `begin` to `end`, about everything that is not answered yet."""
 
     def __init__(self, first_s: float) -> None:

@@ -22,11 +22,11 @@ from agileml.core.protocol.messages import (
     CONTROLLER,
     Ack,
     Behind,
+    ClockReport,
     Cut,
     Fetch,
     Get,
     Installed,
-    Kind,
     Message,
     Missed,
     NameCut,
@@ -35,13 +35,13 @@ from agileml.core.protocol.messages import (
     PartAck,
     PartRefused,
     Prepare,
-    Progress,
     Pull,
     Push,
     Role,
     ShardCopy,
     ShardState,
     Source,
+    SourceKind,
 )
 from agileml.core.protocol.view import INITIAL, CutId, View
 from straggler.consistency import Read
@@ -91,7 +91,7 @@ class Server:
         shard = self._served(partition, epoch)
         return shard.version if shard else None
 
-    def progress(self, epoch: int) -> tuple[Progress, ...]:
+    def progress(self, epoch: int) -> tuple[ClockReport, ...]:
         """Clocks applied at partition 0 that the controller may not know of, if it is here."""
         shard = self._served(0, epoch)
         return tuple(shard.progress[:256]) if shard else ()
@@ -295,7 +295,7 @@ class Server:
 
     def copy_for(self, message: Get, tag: int) -> ShardCopy | None:
         """What a new owner asked for, if it is here."""
-        if message.source.kind is Kind.SHARD:
+        if message.source.kind is SourceKind.SHARD:
             shard = self._served(message.partition, tag)
             return shard.copy(message.have) if shard else None
         cut = self.own_cut(message.partition, tag)
@@ -306,7 +306,10 @@ class Server:
         shard = Shard.restored(self.job, copy)
         if self._arena is not None:
             shard.room = partial(self._room, message.partition)
-        if message.source.kind not in (Kind.SHARD, Kind.INITIAL):  # the start is made anew when it is needed
+        if message.source.kind not in (
+            SourceKind.SHARD,
+            SourceKind.INITIAL,
+        ):  # the start is made anew
             shard.begin_from(message.committed)
         self._copies.setdefault(message.partition, {})[message.epoch] = shard
         self._send(CONTROLLER, Installed(message.epoch, message.partition, Role.OWNER))
@@ -318,7 +321,7 @@ class Server:
 
     def stored_cut(self, partition: int, source: Source) -> Cut:
         """A cut that comes from no machine: initial values, or a checkpoint."""
-        if source.kind is Kind.INITIAL:
+        if source.kind is SourceKind.INITIAL:
             return initial_cut(self.job, self._stores.initial(partition))
         assert source.checkpoint is not None, source
         return self._stores.saved(source.checkpoint, partition)
@@ -329,12 +332,12 @@ class Server:
         source = message.source
         if message.epoch in copies:
             self._send(CONTROLLER, Installed(message.epoch, message.partition, Role.OWNER))
-        elif source.kind in (Kind.INITIAL, Kind.CHECKPOINT):
+        elif source.kind in (SourceKind.INITIAL, SourceKind.CHECKPOINT):
             self.install(message, ShardCopy(self.stored_cut(message.partition, source), None, ()))
-        elif source.kind is Kind.SHARD and source.node == self.me:
+        elif source.kind is SourceKind.SHARD and source.node == self.me:
             copies[message.epoch] = copies[tag]  # not moved: the same shard under its new tag
             self._send(CONTROLLER, Installed(message.epoch, message.partition, Role.OWNER))
-        elif source.kind is Kind.OWN_CUT and source.node == self.me:
+        elif source.kind is SourceKind.OWN_CUT and source.node == self.me:
             cut_here = self.own_cut(message.partition, tag)
             assert cut_here is not None, (message, self._committed)
             self.install(message, ShardCopy(cut_here, None, ()))

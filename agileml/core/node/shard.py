@@ -18,7 +18,7 @@ from agileml.core.parameters.apply import Applied, apply_total, initial_state, r
 from agileml.core.parameters.fold import Contribution, Fold
 from agileml.core.parameters.layout import Sparse
 from agileml.core.protocol.job import Job
-from agileml.core.protocol.messages import Cut, Previous, Progress, Rows, ShardCopy, ShardState
+from agileml.core.protocol.messages import ClockReport, Cut, Previous, Rows, ShardCopy, ShardState
 from agileml.core.protocol.view import CutId
 from straggler.consistency import Read
 from straggler.coverage import Units, Verdict, judge, union
@@ -41,7 +41,7 @@ class Shard:
         self.counted: dict[int, list[Units]] = {
             clock: list(b) for clock, b in cut.counted
         }  # applied on arrival
-        self.progress: list[Progress] = list(cut.progress)
+        self.progress: list[ClockReport] = list(cut.progress)
         self._base: CutMark | None = None  # the committed cut
         self._open: CutMark | None = None
         self._part: tuple[Cut, Rows | None] | None = None  # of the open cut, until its backup has it
@@ -170,7 +170,7 @@ class Shard:
         return applied
 
     def _advance(self, loss: float, examples: int, now_s: float) -> None:
-        self.progress.append(Progress(self.version, loss, examples, now_s))
+        self.progress.append(ClockReport(self.version, loss, examples, now_s))
         self.version += 1
         self._apart = (-1, ())
         if self.cut_at and self.version == self.cut_at.clock:

@@ -23,7 +23,7 @@ Pending = tuple[tuple[int, tuple[Units, ...]], ...]  # (clock, bundles), ascendi
 
 
 @dataclass(frozen=True)
-class Progress:
+class ClockReport:
     """A clock that was applied, as partition 0 saw it. `loss` is a sum over `examples`; `at_s` is wall time."""
 
     clock: int
@@ -44,7 +44,7 @@ class Cut:
     blocks: tuple[Array, ...]
     state: tuple[tuple[Array, ...], ...]
     counted: Pending = ()
-    progress: tuple[Progress, ...] = ()
+    progress: tuple[ClockReport, ...] = ()
 
     @property
     def size_bytes(self) -> int:
@@ -263,7 +263,7 @@ class Promise:
     backups: tuple[tuple[int, ShardState], ...]
 
 
-class Kind(Enum):
+class SourceKind(Enum):
     """Where a shard or a backup comes from."""
 
     SHARD = "shard"  # the frozen shard of the durable view
@@ -284,7 +284,7 @@ class Role(Enum):
 class Source:
     """`kind` at `node`: a shard of the durable view, the committed cut, or the one saved as `checkpoint`."""
 
-    kind: Kind
+    kind: SourceKind
     node: str
     checkpoint: CutId | None = None
 
@@ -361,7 +361,7 @@ class Status:
     epoch: int
     versions: tuple[tuple[int, int], ...]
     loaded: Units
-    progress: tuple[Progress, ...]
+    progress: tuple[ClockReport, ...]
     is_paused: bool = False
 
 

@@ -19,12 +19,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from agileml.core.stage.traffic import Roles, Volume, loads, volume_of
+from agileml.core.stage.traffic import Roles, Volume, clock_bytes, volume_of
 from agileml.events.terms import Tier
 
 
 @dataclass(frozen=True)
-class Patience:
+class TrialRule:
     """How much evidence a move needs.
 
     `clocks`: of a window of measurement, after `settle` clocks that do not count (connections, buffers, slices to
@@ -106,7 +106,7 @@ class Links:
         they push: then their own links are the narrow ones.
         """
         wait_s = seen.clock_s - max(seen.compute_s.values(), default=0.0)
-        by_node = loads(now.roles, volume)
+        by_node = clock_bytes(now.roles, volume)
         node = max(by_node, key=lambda name: by_node[name].most)
         if wait_s <= 0 or by_node[node].most <= 0:
             return None
@@ -150,7 +150,9 @@ def predicted_s(
     pace = {node: s / now.units[node] for node, s in seen.compute_s.items() if now.units.get(node)}
     usual_s = sum(pace.values()) / len(pace) if pace else 0.0
     compute_s = max((units * pace.get(node, usual_s) for node, units in stage.units.items()), default=0.0)
-    exchange_s = max(load.most / links.rate(tiers[node]) for node, load in loads(stage.roles, volume).items())
+    exchange_s = max(
+        load.most / links.rate(tiers[node]) for node, load in clock_bytes(stage.roles, volume).items()
+    )
     return compute_s + exchange_s
 
 
@@ -210,7 +212,7 @@ class AutoStage:
     """Judges one window after the other. It compares clocks, whoever predicted or measured them."""
 
     thresholds: tuple[float, float]
-    patience: Patience = field(default_factory=Patience)
+    trial_rule: TrialRule = field(default_factory=TrialRule)
     _machines: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
     _measured: dict[int, float] = field(default_factory=dict)
     _trial: _Trial | None = None
@@ -232,7 +234,7 @@ class AutoStage:
         assert all(self._machines), "a stage is chosen where there are machines of both tiers"
         trial, self._trial = self._trial, None
         before_s = self._measured.get(stage)
-        if trial is None and before_s and abs(clock_s / before_s - 1) > self.patience.drift:
+        if trial is None and before_s and abs(clock_s / before_s - 1) > self.trial_rule.drift:
             self._measured.clear()
         self._measured[stage] = clock_s
         if trial is not None and stage != trial.stage:
@@ -243,8 +245,8 @@ class AutoStage:
         return self._begin(stage, clock_s, predicted, clocks_left, change_s)
 
     def _end(self, trial: _Trial, stage: int, clock_s: float) -> Decision | None:
-        wanted_s = (1 - self.patience.keep_gain) * trial.clock_s
-        if trial.first_s == math.inf and wanted_s < clock_s <= (1 + self.patience.doubt) * trial.clock_s:
+        wanted_s = (1 - self.trial_rule.keep_gain) * trial.clock_s
+        if trial.first_s == math.inf and wanted_s < clock_s <= (1 + self.trial_rule.doubt) * trial.clock_s:
             self._trial = replace(trial, first_s=clock_s)
             return None
         clock_s = self._measured[stage] = min(clock_s, trial.first_s)
@@ -263,9 +265,9 @@ class AutoStage:
             return None
         best = min(expected, key=lambda s: expected[s])
         gain_s = clock_s - expected[best]
-        if gain_s <= self.patience.try_gain * clock_s:
+        if gain_s <= self.trial_rule.try_gain * clock_s:
             return None
-        if gain_s * clocks_left <= self.patience.worth * change_s:
+        if gain_s * clocks_left <= self.trial_rule.worth * change_s:
             return None
         self._trial = _Trial(stage, clock_s)
         how = "was measured" if best in self._measured else "is predicted"

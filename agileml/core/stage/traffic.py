@@ -44,7 +44,7 @@ class Volume:
 
 
 @dataclass(frozen=True)
-class Load:
+class ClockBytes:
     """Bytes of a clock of one machine."""
 
     sent: float
@@ -69,7 +69,7 @@ class Roles:
         return list(dict.fromkeys([*self.owner, *self.backup, *self.sums]))
 
 
-def loads(roles: Roles, volume: Volume) -> dict[str, Load]:
+def clock_bytes(roles: Roles, volume: Volume) -> dict[str, ClockBytes]:
     """The formulas above, for every machine."""
     share = 1 / len(roles.owner)
     owned, backed = Counter(roles.owner), Counter(roles.backup)
@@ -82,16 +82,16 @@ def loads(roles: Roles, volume: Volume) -> dict[str, Load]:
         sent = k * (1 - o) * volume.push + (workers - works) * o * volume.pull + (o - kept) * volume.cut
         received = works * (1 - o) * volume.pull + (sums - k) * o * volume.push
         received += (backed[node] * share - kept) * volume.cut
-        found[node] = Load(sent, received)
+        found[node] = ClockBytes(sent, received)
     return found
 
 
 def volume_of(roles: Roles, pulled: float, pushed: float, cut: float) -> Volume:
     """The volumes at which these roles move so many bytes between machines in a clock; 0 where none can travel."""
     total = (
-        loads(roles, Volume(1.0, 0.0)),
-        loads(roles, Volume(0.0, 1.0)),
-        loads(roles, Volume(0.0, 0.0, 1.0)),
+        clock_bytes(roles, Volume(1.0, 0.0)),
+        clock_bytes(roles, Volume(0.0, 1.0)),
+        clock_bytes(roles, Volume(0.0, 0.0, 1.0)),
     )
     per_byte = [sum(load.received for load in kind.values()) for kind in total]
     found = [

@@ -15,7 +15,7 @@ from agileml.apps import build
 from agileml.apps.torch_flat import PARAMETERS, torch_state
 from agileml.apps.torch_module import TorchModule
 from agileml.config.text import ConfigError
-from agileml.core.compute.work import UnitError
+from agileml.core.compute.unit_computer import UnitError
 from agileml.core.parameters.optimizer import optimizer
 from agileml.core.sequential import run_sequential
 from agileml.runs.folder import RunFolder

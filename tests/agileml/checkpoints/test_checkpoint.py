@@ -42,7 +42,7 @@ from agileml.checkpoints.format import DTYPES, decode, encode
 from agileml.checkpoints.opening import open_store
 from agileml.checkpoints.store import Bytes, FolderStore
 from agileml.config.job import from_values
-from agileml.core.protocol.messages import Cut, Progress
+from agileml.core.protocol.messages import ClockReport, Cut
 from agileml.core.protocol.view import CutId
 from tests.agileml.checkpoints.rig import (
     CONFIG,
@@ -63,7 +63,7 @@ arrays = st.sampled_from(sorted(DTYPES.values())).flatmap(
     lambda dtype: npst.arrays(dtype, npst.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=5))
 )
 progresses = st.builds(
-    Progress,
+    ClockReport,
     clock=st.integers(0, 2**40),
     loss=st.floats(),
     examples=st.integers(0, 2**40),

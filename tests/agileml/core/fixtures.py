@@ -18,17 +18,17 @@ from agileml.core.protocol.inputs import Admit, ControllerInput, NodeUp, Persist
 from agileml.core.protocol.job import Job
 from agileml.core.protocol.messages import (
     Announce,
+    ClockReport,
     Fetch,
     Installed,
-    Kind,
     Load,
     Message,
     NameCut,
     Prepare,
-    Progress,
     Promise,
     Role,
     ShardState,
+    SourceKind,
     Status,
     Stored,
 )
@@ -110,7 +110,7 @@ class Machine:
         for fetch in self.staged:
             if fetch.role is Role.BACKUP:
                 self.cuts[fetch.partition] = view.committed
-            elif fetch.source.kind is not Kind.SHARD:
+            elif fetch.source.kind is not SourceKind.SHARD:
                 self.shards.setdefault(fetch.partition, {})[view.epoch] = view.committed.clock
                 self.own_cuts[fetch.partition] = view.committed
         for p in view.partitions_of(self.name):
@@ -120,7 +120,7 @@ class Machine:
         self.view, self.promised, self.pending = view, view.epoch, {}
         self.staged.clear()
 
-    def status(self, progress: tuple[Progress, ...] = ()) -> Status:
+    def status(self, progress: tuple[ClockReport, ...] = ()) -> Status:
         epoch = self.view.epoch if self.view else 0
         versions = tuple((p, copies[epoch]) for p, copies in self.shards.items() if epoch in copies)
         return Status(epoch, versions, self.loaded, progress)
@@ -246,7 +246,7 @@ class Script:
             owner = self.machines[name]
             before = owner.shards[p][view.epoch]
             owner.shards[p][view.epoch] = clock
-            progress = tuple(Progress(c, 1.0, 1, self.now_s + c * clock_s) for c in range(before, clock))
+            progress = tuple(ClockReport(c, 1.0, 1, self.now_s + c * clock_s) for c in range(before, clock))
             self.tell(Received(name, owner.status(progress if p == 0 else ())))
 
     def commit_cut(self) -> int:

@@ -8,7 +8,7 @@ import pytest
 
 from agileml.application import Application, Settings
 from agileml.apps.torch_module import TorchModule
-from agileml.core.compute.work import Work
+from agileml.core.compute.unit_computer import UnitComputer
 from agileml.core.parameters.layout import Layout
 from agileml.core.protocol.commands import Compute, Computed
 from agileml.core.protocol.messages import Failure
@@ -30,7 +30,7 @@ def test_inputs_are_free_when_the_last_contribution_is_reported_and_not_before(
     else:
         app = toy_job("dense", "sgd", 2, 1, partitions, 4)[0]
     layout = Layout(tuple(app.tables()), partitions)
-    work = Work(app, layout, deterministic=False)
+    work = UnitComputer(app, layout, deterministic=False)
     reported: queue.SimpleQueue[tuple[Computed | Failure, bool]] = queue.SimpleQueue()
     computing = ComputeThread(work, lambda event: reported.put((event, computing.is_at_work)), lambda: None)
     values = {table.name: app.initial(table) for table in app.tables()}

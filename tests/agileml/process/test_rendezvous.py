@@ -8,7 +8,7 @@ import pytest
 import zmq
 
 from agileml.application import Application, Array, Settings, Table, Unit, Updates
-from agileml.core.compute.work import Work
+from agileml.core.compute.unit_computer import UnitComputer
 from agileml.core.parameters.layout import Layout
 from agileml.core.parameters.optimizer import optimizer
 from agileml.core.protocol.commands import Compute
@@ -124,7 +124,7 @@ class Ground:
     """A landing whose worker computes or not, as the test says."""
 
     def __init__(self) -> None:
-        self.work = Work(Wide(Settings(slices=4)), Layout(tuple(Wide(Settings()).tables()), 2))
+        self.work = UnitComputer(Wide(Settings(slices=4)), Layout(tuple(Wide(Settings()).tables()), 2))
         self.codec = run_codec()
         self.is_at_work = False
         self.kept_off = 0

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agileml.core.change.planning import LostError, plan_change
-from agileml.core.protocol.messages import Kind, Promise, Role, ShardState
+from agileml.core.protocol.messages import Promise, Role, ShardState, SourceKind
 from agileml.core.protocol.view import INITIAL, CutId, View
 from agileml.core.stage.placement import Machines, StageRule
 from straggler.coverage import aligned_subtrees, span, union
@@ -51,7 +51,7 @@ def test_the_first_view_starts_from_the_initial_values():
     job = make_job(partitions=4)
     found = plan_change(job, RULE, 1, None, INITIAL, {}, MACHINES)
     check_view(job, found.view)
-    assert {kind for _, kind, _ in sources(found, Role.OWNER).values()} == {Kind.INITIAL}
+    assert {kind for _, kind, _ in sources(found, Role.OWNER).values()} == {SourceKind.INITIAL}
     assert (found.view.base, found.view.timeline, found.rolled_back) == (0, 1, False)
 
 
@@ -66,7 +66,7 @@ def test_a_partition_that_does_not_move_is_fetched_from_its_owner_itself():
     states = {p: ShardState(7, ()) for p in range(4)}
     found = change(job, view, promises_of(view, states), Machines(("r",), ("t", "u", "w")))
     for partition, (node, kind, source) in sources(found, Role.OWNER).items():
-        assert kind is Kind.SHARD
+        assert kind is SourceKind.SHARD
         assert source == view.owner[partition]
         assert node == found.view.owner[partition]
     assert found.view.timeline == view.timeline
@@ -84,8 +84,8 @@ def test_survivors_use_their_own_cut_and_lost_partitions_the_backup():
     assert found.rolled_back
     assert (found.view.base, found.view.open, found.view.timeline) == (6, (), 2)
     where = sources(found, Role.OWNER)
-    assert where[0][1:] == (Kind.BACKUP, "r")
-    assert where[1][1:] == (Kind.OWN_CUT, view.owner[1])
+    assert where[0][1:] == (SourceKind.BACKUP, "r")
+    assert where[1][1:] == (SourceKind.OWN_CUT, view.owner[1])
     assert "back to clock 6" in found.reason
 
 
@@ -98,7 +98,7 @@ def test_after_a_rollback_a_new_owner_uses_what_it_has_itself():
     survivor = Machines(("r",), (view.owner[1],))
     found = plan_change(job, StageRule(forced=1), 2, view, CutId(6, 1), promises, survivor)
     assert found.rolled_back
-    assert list(sources(found, Role.OWNER).values()) == [("r", Kind.BACKUP, "r")] * 2
+    assert list(sources(found, Role.OWNER).values()) == [("r", SourceKind.BACKUP, "r")] * 2
 
 
 def test_only_the_owner_of_the_durable_view_has_the_shard():
@@ -165,7 +165,7 @@ def test_the_backup_of_a_dead_reliable_machine_is_made_again_from_the_owners_own
     left = tuple(n for n in ("r", "s") if n != lost)
     found = change(job, view, promises, Machines(left, ("t", "u")), CutId(6, 1))
     assert not found.rolled_back
-    assert sources(found, Role.BACKUP)[0] == (left[0], Kind.OWN_CUT, view.owner[0])
+    assert sources(found, Role.BACKUP)[0] == (left[0], SourceKind.OWN_CUT, view.owner[0])
 
 
 @pytest.mark.parametrize(("version", "is_made"), [(6, True), (7, False)])
@@ -179,7 +179,7 @@ def test_a_part_that_is_nowhere_is_the_shard_itself_at_the_clock_of_the_cut(vers
     left = tuple(n for n in ("r", "s") if n != lost)
     found = change(job, view, promises, Machines(left, ("t", "u")), CutId(6, 1))
     assert not found.rolled_back and found.committed == CutId(6, 1)
-    made = {0: (left[0], Kind.SHARD, view.owner[0])} if is_made else {}
+    made = {0: (left[0], SourceKind.SHARD, view.owner[0])} if is_made else {}
     assert sources(found, Role.BACKUP) == made
 
 

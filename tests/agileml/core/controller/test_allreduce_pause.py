@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from agileml.core.protocol.commands import HaltKind
 from agileml.core.protocol.inputs import NodeDown, NodeUp, Notice, NoticeCancelled, Received
-from agileml.core.protocol.messages import GroupFailed, Message, Pause, Progress, Status
+from agileml.core.protocol.messages import ClockReport, GroupFailed, Message, Pause, Status
 from agileml.core.protocol.view import View
 from agileml.events.terms import Tier
 from tests.agileml.core.fixtures import Machine, Script, make_job
@@ -24,7 +24,7 @@ class Replica(Machine):
         for partition in range(len(view.owner)) if self.name in view.group else ():
             self.shards.setdefault(partition, {}).setdefault(view.epoch, view.base)
 
-    def status(self, progress: tuple[Progress, ...] = ()) -> Status:
+    def status(self, progress: tuple[ClockReport, ...] = ()) -> Status:
         return replace(super().status(progress), is_paused=self.is_paused)
 
 

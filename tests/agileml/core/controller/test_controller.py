@@ -18,12 +18,12 @@ from agileml.core.protocol.inputs import (
 )
 from agileml.core.protocol.messages import (
     Announce,
+    ClockReport,
     Failure,
     Limit,
     Missed,
     NameCut,
     Prepare,
-    Progress,
     Promise,
     Release,
     Status,
@@ -541,7 +541,7 @@ def test_clocks_are_noted_once_and_in_order(scripts):
     script.up("r0")
     script.reach(3)
     epoch = script.view.epoch
-    again = tuple(Progress(c, 1.0, 1, 5.0) for c in range(5))
+    again = tuple(ClockReport(c, 1.0, 1, 5.0) for c in range(5))
     script.tell(Received("r0", Status(epoch, ((0, 5), (1, 5)), script.machines["r0"].loaded, again)))
     assert [note["clock"] for note in script.note("clock")] == [1, 2, 3, 4, 5]
 

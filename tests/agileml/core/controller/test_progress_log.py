@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from agileml.core.controller.progress_log import ProgressLog
-from agileml.core.protocol.messages import Progress
+from agileml.core.protocol.messages import ClockReport
 
 
 def entries(*clocks):
-    return [Progress(clock, 2.0, 4, 10.0 + 0.5 * clock) for clock in clocks]
+    return [ClockReport(clock, 2.0, 4, 10.0 + 0.5 * clock) for clock in clocks]
 
 
 def clocks(notes):
@@ -52,7 +52,7 @@ def test_what_another_controller_was_told_is_not_waited_for():
     log = ProgressLog(None)
     log.none_left(5)
     assert log.heard is None  # nothing is known yet, so nothing is missing
-    list(log.add([Progress(1, 1.0, 1, 2.0)]))
+    list(log.add([ClockReport(1, 1.0, 1, 2.0)]))
     assert log.heard == 2
     log.none_left(5)
     assert log.heard == 5

@@ -6,10 +6,10 @@ from typing import Any
 
 from agileml.core.controller.stage_chooser import arrangement_of
 from agileml.core.protocol.inputs import Measured, Received
-from agileml.core.protocol.messages import Progress
+from agileml.core.protocol.messages import ClockReport
 from agileml.core.protocol.record import Record
-from agileml.core.stage.auto_stage import Patience
-from agileml.core.stage.traffic import Volume, loads
+from agileml.core.stage.auto_stage import TrialRule
+from agileml.core.stage.traffic import Volume, clock_bytes
 from tests.agileml.core.fixtures import Script, make_job
 from tests.agileml.core.fixtures import scripts as scripts
 
@@ -43,13 +43,13 @@ class Played:
         for machine in list(script.machines.values()):
             if machine is not owner:  # it has never anything to say without what it did
                 script.tell(Received(machine.name, machine.status()))
-        done = Progress(self.clock - 1, 1.0, 1, script.now_s)
+        done = ClockReport(self.clock - 1, 1.0, 1, script.now_s)
         script.tell(Received(owner.name, owner.status((done,))))
 
     def _report(self) -> None:
         script, view = self.script, self.script.view
         roles = arrangement_of(script.job, view).roles
-        pulls, pushes = (loads(roles, Volume(*pair)) for pair in ((8 * MB, 0), (0, 8 * MB)))
+        pulls, pushes = (clock_bytes(roles, Volume(*pair)) for pair in ((8 * MB, 0), (0, 8 * MB)))
         for node in view.members:
             pulled, pushed = self.counted.get(node, (0.0, 0.0))
             self.counted[node] = (pulled + pulls[node].received, pushed + pushes[node].received)
@@ -59,7 +59,7 @@ class Played:
 
 
 def played(make: Any, clock_s: dict[int, float], transient: int = 7) -> Played:
-    script = make(make_job("sum", clocks=100_000, partitions=8), auto_stage=Patience())
+    script = make(make_job("sum", clocks=100_000, partitions=8), auto_stage=TrialRule())
     script.up("r0", *(f"t{i}" for i in range(transient)))
     return Played(script, clock_s)
 
@@ -98,7 +98,7 @@ def test_moved_thresholds_outlive_the_controller(scripts):
     assert Record.from_text(run.script.record.to_text()) == run.script.record
 
 
-def test_without_patience_or_reports_nothing_moves(scripts):
+def test_without_a_trial_rule_or_reports_nothing_moves(scripts):
     script = scripts(make_job(clocks=1000))
     script.up("r0", "t1", "t2")
     Played(script, {1: 1.0, 2: 1.0, 3: 0.1}).go(100)

@@ -19,7 +19,6 @@ from agileml.core.protocol.messages import (
     Fetch,
     Heard,
     Installed,
-    Kind,
     Limit,
     Load,
     Missed,
@@ -34,6 +33,7 @@ from agileml.core.protocol.messages import (
     Release,
     Role,
     Source,
+    SourceKind,
     Status,
     Stored,
 )
@@ -113,7 +113,7 @@ class Cluster:
         for name in self.nodes:
             self.tell(name, Prepare(1, 0, INITIAL))
         for p in range(self.job.layout.partitions):
-            self.tell(owner, Fetch(1, p, Role.OWNER, INITIAL, Source(Kind.INITIAL, "")))
+            self.tell(owner, Fetch(1, p, Role.OWNER, INITIAL, Source(SourceKind.INITIAL, "")))
         for name in self.nodes:
             self.tell(name, Announce(self.view(1, owner), 10))
         self.heard.clear()
@@ -166,7 +166,7 @@ def test_no_clock_from_the_limit_on_may_start():
     cluster = Cluster()
     for name in "ab":
         cluster.tell(name, Prepare(1, 0, INITIAL))
-    cluster.tell("a", Fetch(1, 0, Role.OWNER, INITIAL, Source(Kind.INITIAL, "")))
+    cluster.tell("a", Fetch(1, 0, Role.OWNER, INITIAL, Source(SourceKind.INITIAL, "")))
     cluster.tell("a", Announce(cluster.view(1, "a"), 1))
     cluster.clock("a", 1, 0)
     assert cluster.pull("a", 1, 1) == []
@@ -207,7 +207,7 @@ def test_a_shard_moves_with_all_that_is_open_and_the_old_copy_stays_until_the_vi
     cluster.push("a", 1, 1, 0)
     for name in "ab":
         cluster.tell(name, Prepare(2, 1, INITIAL))
-    cluster.tell("b", Fetch(2, 0, Role.OWNER, INITIAL, Source(Kind.SHARD, "a")))
+    cluster.tell("b", Fetch(2, 0, Role.OWNER, INITIAL, Source(SourceKind.SHARD, "a")))
     assert [m for _, m in cluster.take(Installed)] == [Installed(2, 0, Role.OWNER)]
     # The view is never written: the next change finds the shard where it was.
     cluster.take(Promise)
@@ -217,7 +217,7 @@ def test_a_shard_moves_with_all_that_is_open_and_the_old_copy_stays_until_the_vi
     assert [p for p, _ in promises["a"].shards] == [0]
     assert promises["b"].shards == ()
     # This time it is.
-    cluster.tell("b", Fetch(3, 0, Role.OWNER, INITIAL, Source(Kind.SHARD, "a")))
+    cluster.tell("b", Fetch(3, 0, Role.OWNER, INITIAL, Source(SourceKind.SHARD, "a")))
     for name in "ab":
         cluster.tell(name, Announce(cluster.view(3, "b", base=1, open=((1, (("y", 0b10),)),)), 10))
     cluster.push("b", 3, 1, 1)
@@ -231,7 +231,7 @@ def test_a_staged_copy_serves_as_soon_as_a_peer_speaks_the_new_epoch():
     cluster.start()
     for name in "ab":
         cluster.tell(name, Prepare(2, 1, INITIAL))
-    cluster.tell("b", Fetch(2, 0, Role.OWNER, INITIAL, Source(Kind.SHARD, "a")))
+    cluster.tell("b", Fetch(2, 0, Role.OWNER, INITIAL, Source(SourceKind.SHARD, "a")))
     cluster.tell("b", Limit(2, 10))
     cluster.push("b", 2, 0, 0)
     assert len(cluster.take(Ack)) == 1
@@ -243,7 +243,7 @@ def test_who_asks_before_the_view_is_here_is_answered_when_it_comes():
     cluster.start()
     for name in "ab":
         cluster.tell(name, Prepare(2, 1, INITIAL))
-    cluster.tell("b", Fetch(2, 0, Role.OWNER, INITIAL, Source(Kind.SHARD, "a")))
+    cluster.tell("b", Fetch(2, 0, Role.OWNER, INITIAL, Source(SourceKind.SHARD, "a")))
     assert cluster.pull("b", 2, 0) == [], "where the limit is now, the view says"
     assert cluster.pull("b", 2, 1) == []
     cluster.tell("b", Announce(cluster.view(2, "b"), 10))
@@ -256,7 +256,7 @@ def test_a_limit_that_was_lowered_with_a_view_holds_for_who_asks_before_it():
     cluster = Cluster()
     cluster.start()
     cluster.tell("a", Prepare(2, 1, INITIAL))
-    cluster.tell("a", Fetch(2, 0, Role.OWNER, INITIAL, Source(Kind.SHARD, "a")))
+    cluster.tell("a", Fetch(2, 0, Role.OWNER, INITIAL, Source(SourceKind.SHARD, "a")))
     cluster.clock("a", 2, 0)
     assert cluster.pull("a", 2, 1) == []
     cluster.tell("a", Announce(cluster.view(2, "a"), 1))
@@ -277,7 +277,7 @@ def test_a_cut_goes_to_the_backup_and_survives_its_owner():
     committed = CutId(2, 1)
     cluster.tell("b", Prepare(2, 1, committed))
     assert [p for p, _ in cluster.take(Promise)[-1][1].backups] == [0]
-    cluster.tell("b", Fetch(2, 0, Role.OWNER, committed, Source(Kind.BACKUP, "b")))
+    cluster.tell("b", Fetch(2, 0, Role.OWNER, committed, Source(SourceKind.BACKUP, "b")))
     view = cluster.view(2, "b", base=2, timeline=2, committed=committed)
     cluster.tell("b", Announce(view, 10))
     assert [m.version for m in cluster.pull("b", 2, 2)] == [2]
@@ -288,7 +288,7 @@ def test_a_backup_is_made_of_the_replica_that_is_named_and_not_of_an_older_one_o
     cluster = Cluster(mode="allreduce")
     for name in "ab":
         cluster.tell(name, Prepare(1, 0, INITIAL))
-        cluster.tell(name, Fetch(1, 0, Role.OWNER, INITIAL, Source(Kind.INITIAL, "")))
+        cluster.tell(name, Fetch(1, 0, Role.OWNER, INITIAL, Source(SourceKind.INITIAL, "")))
     for name in "ab":
         cluster.tell(name, Announce(cluster.view(1, "a", share=(("a", 0b01), ("b", 0b10))), 10))
     total = Contribution(
@@ -300,7 +300,7 @@ def test_a_backup_is_made_of_the_replica_that_is_named_and_not_of_an_older_one_o
     versions = {name: promise.shards[0][1].version for name, promise in cluster.take(Promise)[-2:]}
     assert versions == {"a": 1, "b": 0}
     name = CutId(1, 2)
-    cluster.tell("b", Fetch(2, 0, Role.BACKUP, name, Source(Kind.SHARD, "a")))
+    cluster.tell("b", Fetch(2, 0, Role.BACKUP, name, Source(SourceKind.SHARD, "a")))
     assert [m.role for _, m in cluster.take(Installed)][-1] is Role.BACKUP
     cluster.tell("b", Prepare(3, 2, name))
     ((partition, state),) = cluster.take(Promise)[-1][1].backups
@@ -321,7 +321,7 @@ def test_cuts_and_moves_take_what_changed_since_the_committed_cut():
     cluster.rows("a", 1, 2, [0])  # the cut at clock 2 is aborted by a change that moves the partition
     for name in "ab":
         cluster.tell(name, Prepare(2, 1, CutId(1, 1)))
-    cluster.tell("b", Fetch(2, 0, Role.OWNER, CutId(1, 1), Source(Kind.SHARD, "a")))
+    cluster.tell("b", Fetch(2, 0, Role.OWNER, CutId(1, 1), Source(SourceKind.SHARD, "a")))
     copy = cluster.parts[-1].copy
     assert copy.only.by_table[2].tolist() == [0, 4, 6, 9] and len(copy.cut.blocks[2]) == 4
     view = cluster.view(2, "b", base=3, committed=CutId(1, 1), open=())

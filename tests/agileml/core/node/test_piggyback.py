@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agileml.application import Array, Table
-from agileml.core.compute.work import Work
+from agileml.core.compute.unit_computer import UnitComputer
 from agileml.core.node.node import Node, Timers
 from agileml.core.node.piggyback import ACK_S, SMALL_BYTES, OwedAcks, rides, with_next
 from agileml.core.parameters.fold import Contribution
@@ -24,13 +24,13 @@ from agileml.core.protocol.messages import (
     Announce,
     Cut,
     Fetch,
-    Kind,
     Message,
     Prepare,
     Pull,
     Push,
     Role,
     Source,
+    SourceKind,
 )
 from agileml.core.protocol.view import INITIAL, CutId, View
 from straggler.consistency import consistency
@@ -152,7 +152,7 @@ def messages_of(clocks: int, mode: str, partitions: int = 1) -> Counter[str]:
     toy, job = toy_job(mode, "momentum", 2, 1, partitions, clocks)
     stores = Initial(toy, job)
     nodes = {name: Node(name, job, Timers(status_s=1e9, retry_s=1e9), stores) for name in "ab"}
-    work = Work(toy, job.layout, job.parts, deterministic=job.deterministic)
+    work = UnitComputer(toy, job.layout, job.parts, deterministic=job.deterministic)
     work.load(range(2))
     everything = span(0, 2)
     owners = ("a",) * partitions
@@ -166,7 +166,7 @@ def messages_of(clocks: int, mode: str, partitions: int = 1) -> Counter[str]:
     for name in nodes:
         tell(name, Prepare(1, 0, INITIAL))
     for partition in range(partitions):
-        tell("a", Fetch(1, partition, Role.OWNER, INITIAL, Source(Kind.INITIAL, "a")))
+        tell("a", Fetch(1, partition, Role.OWNER, INITIAL, Source(SourceKind.INITIAL, "a")))
     for name in nodes:
         tell(name, Announce(view, clocks))
     while todo:

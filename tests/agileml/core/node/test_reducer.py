@@ -28,13 +28,13 @@ from agileml.core.protocol.messages import (
     CONTROLLER,
     Announce,
     Fetch,
-    Kind,
     Meet,
     Pause,
     Prepare,
     Promise,
     Role,
     Source,
+    SourceKind,
     Status,
 )
 from agileml.core.protocol.view import INITIAL, NOBODY, View
@@ -81,7 +81,7 @@ class Rig:
         self.node = Node(self.name, JOB, Timers(), Stores())
         self.tell(Prepare(1, 0, INITIAL))
         for partition in range(2):
-            self.tell(Fetch(1, partition, Role.OWNER, INITIAL, Source(Kind.INITIAL, NOBODY)))
+            self.tell(Fetch(1, partition, Role.OWNER, INITIAL, Source(SourceKind.INITIAL, NOBODY)))
         self.tell(Announce(self.view, 10))
 
     def do(self, commands):
@@ -191,7 +191,7 @@ def test_what_was_computed_while_paused_serves_under_the_next_view():
     rig.tell(Prepare(2, 1, INITIAL))
     assert rig.taken(Abandon)
     for partition in range(2):
-        rig.tell(Fetch(2, partition, Role.OWNER, INITIAL, Source(Kind.SHARD, "b")))
+        rig.tell(Fetch(2, partition, Role.OWNER, INITIAL, Source(SourceKind.SHARD, "b")))
     rig.taken(Compute)
     rig.tell(Announce(replace(VIEW, epoch=2, base=1, open=((1, (("a", 15), ("b", 240))),)), 10))
     assert [(r.epoch, r.clock, r.partition) for r in rig.taken(Reduce)] == [(2, 1, 1), (2, 1, 0)]
@@ -207,7 +207,7 @@ def test_what_was_with_the_group_when_a_machine_died_is_computed_again():
     promise = rig.sent(Promise)[-1]
     assert [state.version for _, state in promise.message.shards] == [0, 0]
     for partition in range(2):
-        rig.tell(Fetch(2, partition, Role.OWNER, INITIAL, Source(Kind.SHARD, "b")))
+        rig.tell(Fetch(2, partition, Role.OWNER, INITIAL, Source(SourceKind.SHARD, "b")))
     rig.tell(Announce(replace(VIEW, epoch=2, open=((0, (("b", 240), ("b", 15))),)), 10))
     rig.happen(Reduced(1, 0, 1, away.blocks, 0.0, 0, False))  # too late
     assert rig.node.server.versions(2) == ((0, 0), (1, 0))

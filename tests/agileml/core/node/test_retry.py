@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from agileml.core.node.retry import Patience
+from agileml.core.node.retry import RetryBackoff
 
 
 def repeats(until_s, *, key="part", first_s=2.0, step_s=1.0):
-    patience, found, now_s = Patience(first_s), [], 0.0
+    backoff, found, now_s = RetryBackoff(first_s), [], 0.0
     while now_s <= until_s:
-        patience.begin(now_s)
-        if patience.is_due(key):
+        backoff.begin(now_s)
+        if backoff.is_due(key):
             found.append(now_s)
-        patience.end()
+        backoff.end()
         now_s += step_s
     return found
 
@@ -21,31 +21,31 @@ def test_each_wait_is_twice_the_one_before_up_to_a_limit():
 
 
 def test_what_was_answered_starts_anew():
-    patience = Patience(2.0)
+    backoff = RetryBackoff(2.0)
     for now_s, keys in ((0.0, "ab"), (2.0, "a"), (3.0, "ab"), (4.0, "b"), (5.0, "b")):
-        patience.begin(now_s)
-        due = [key for key in keys if patience.is_due(key)]
-        patience.end()
+        backoff.begin(now_s)
+        due = [key for key in keys if backoff.is_due(key)]
+        backoff.end()
         assert due == {2.0: ["a"], 5.0: ["b"]}.get(now_s, []), now_s
 
 
 def test_while_the_peer_sends_the_answer_may_be_behind_it():
-    patience, found = Patience(2.0), []
+    backoff, found = RetryBackoff(2.0), []
     for now_s in range(80):
         if now_s < 20:
-            patience.heard("m1", now_s - 0.5)
-        patience.begin(now_s)
-        found += [now_s] if patience.is_due("push", "m1") else []
-        patience.end()
+            backoff.heard("m1", now_s - 0.5)
+        backoff.begin(now_s)
+        found += [now_s] if backoff.is_due("push", "m1") else []
+        backoff.end()
     assert found == [21, 25, 33, 49], "two seconds after its last sign, then each wait twice as long"
 
 
 def test_one_that_sends_other_things_for_ever_is_asked_again_all_the_same():
-    patience, found = Patience(2.0), []
+    backoff, found = RetryBackoff(2.0), []
     for now_s in range(100):
-        patience.heard("m1", now_s)
-        patience.heard("m2", now_s)
-        patience.begin(now_s)
-        found += [now_s] if patience.is_due("push", "m1") else []
-        patience.end()
+        backoff.heard("m1", now_s)
+        backoff.heard("m2", now_s)
+        backoff.begin(now_s)
+        found += [now_s] if backoff.is_due("push", "m1") else []
+        backoff.end()
     assert found == [32, 64, 96]

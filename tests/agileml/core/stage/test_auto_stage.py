@@ -16,12 +16,12 @@ from agileml.core.stage.auto_stage import (
     Links,
     Move,
     Observed,
-    Patience,
+    TrialRule,
     moved,
     predicted_s,
 )
 from agileml.core.stage.placement import Machines, StageRule, place
-from agileml.core.stage.traffic import Load, Roles, Volume, loads
+from agileml.core.stage.traffic import ClockBytes, Roles, Volume, clock_bytes
 from agileml.events.terms import Tier
 
 UNITS = 64
@@ -64,7 +64,7 @@ class World:
         return max(self.arrangements[stage].units.values()) * self.unit_s
 
     def clock_s(self, stage: int) -> float:
-        by_node = loads(self.arrangements[stage].roles, self.volume)
+        by_node = clock_bytes(self.arrangements[stage].roles, self.volume)
         return self.compute_s(stage) + max(
             load.most / self.rates[self.tiers[node]] for node, load in by_node.items()
         )
@@ -72,7 +72,7 @@ class World:
     def push_s(self, stage: int) -> dict[str, float]:
         """Limited by a worker's own link, or by what reaches the busiest server."""
         roles = self.arrangements[stage].roles
-        by_node = loads(roles, Volume(0.0, self.volume.push))
+        by_node = clock_bytes(roles, Volume(0.0, self.volume.push))
         rate = {node: self.rates[self.tiers[node]] for node in by_node}
         served_s = max(load.received / rate[node] for node, load in by_node.items())
         return {node: max(served_s, by_node[node].sent / rate[node]) for node in roles.sums}
@@ -85,7 +85,7 @@ class World:
         compute_s = {node: units * self.unit_s for node, units in now.units.items()}
 
         def moved_bytes(volume: Volume) -> float:
-            return sum(load.received for load in loads(now.roles, volume).values())
+            return sum(load.received for load in clock_bytes(now.roles, volume).values())
 
         volume = self.volume
         return clock_s, Observed(
@@ -101,9 +101,9 @@ class World:
 class Run:
     """A run in a world: windows are judged one after the other."""
 
-    def __init__(self, world: World, patience: Patience | None = None, clocks: int = 100_000) -> None:
+    def __init__(self, world: World, trial_rule: TrialRule | None = None, clocks: int = 100_000) -> None:
         self.world = world
-        self.auto = AutoStage(THESIS, patience or Patience())
+        self.auto = AutoStage(THESIS, trial_rule or TrialRule())
         self.links = Links()
         self.clocks_left = clocks
         self.decisions: list[Decision] = []
@@ -285,4 +285,4 @@ def test_links_are_learned_from_the_machine_that_has_the_most_to_move() -> None:
     links.learn(world.arrangements[3], world.window(3)[1], world.volume, world.tiers)
     assert links.rate(Tier.TRANSIENT) == pytest.approx(40e6)
     assert links.rate(Tier.RELIABLE) == pytest.approx(10e6)
-    assert Load(1.0, 2.0).most == 2.0
+    assert ClockBytes(1.0, 2.0).most == 2.0

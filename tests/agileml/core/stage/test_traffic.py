@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agileml.core.stage.traffic import Load, Roles, Volume, loads, volume_of
+from agileml.core.stage.traffic import ClockBytes, Roles, Volume, clock_bytes, volume_of
 
 NODES = ("r0", "r1", "t0", "t1", "t2")
 W = 840.0
 
 
-def counted(roles: Roles, volume: Volume) -> dict[str, Load]:
+def counted(roles: Roles, volume: Volume) -> dict[str, ClockBytes]:
     """Every message of a clock, one by one."""
     sent = dict.fromkeys(roles.nodes(), 0.0)
     received = dict(sent)
@@ -32,7 +32,7 @@ def counted(roles: Roles, volume: Volume) -> dict[str, Load]:
         for _ in range(sums):
             send(worker, owner, volume.push / n)
         send(owner, backup, volume.cut / n / len(roles.sums))
-    return {node: Load(sent[node], received[node]) for node in roles.nodes()}
+    return {node: ClockBytes(sent[node], received[node]) for node in roles.nodes()}
 
 
 node = st.sampled_from(NODES)
@@ -49,7 +49,7 @@ volumes = st.builds(Volume, *[st.floats(0, 1e9)] * 3)
 @given(roles_of_any_kind, volumes)
 def test_loads_are_what_counting_every_message_gives(roles: Roles, volume: Volume) -> None:
     expected = counted(roles, volume)
-    found = loads(roles, volume)
+    found = clock_bytes(roles, volume)
     assert found.keys() == expected.keys()
     for name, load in found.items():
         assert load.sent == pytest.approx(expected[name].sent, rel=1e-9, abs=1e-3)
@@ -63,9 +63,9 @@ def test_volumes_are_found_from_what_moved(roles: Roles, volume: Volume) -> None
         return sum(load.received for load in counted(roles, Volume(pull, push, cut)).values())
 
     found = volume_of(roles, moved(volume.pull, 0, 0), moved(0, volume.push, 0), moved(0, 0, volume.cut))
-    assert loads(roles, found).keys() == loads(roles, volume).keys()
-    for name, load in loads(roles, found).items():
-        assert load.sent == pytest.approx(loads(roles, volume)[name].sent, rel=1e-6, abs=1e-3)
+    assert clock_bytes(roles, found).keys() == clock_bytes(roles, volume).keys()
+    for name, load in clock_bytes(roles, found).items():
+        assert load.sent == pytest.approx(clock_bytes(roles, volume)[name].sent, rel=1e-6, abs=1e-3)
 
 
 def even(owners: list[str], backups: list[str], workers: list[str]) -> Roles:
@@ -87,37 +87,37 @@ DENSE = Volume(W, W, 0.0)
 def test_the_traditional_layout_moves_4_w_times_n_less_1_over_n() -> None:
     reliable, _ = machines(8, 0)
     roles = Roles(reliable, reliable, dict.fromkeys(reliable, 1))
-    for load in loads(roles, DENSE).values():
+    for load in clock_bytes(roles, DENSE).values():
         assert load.sent + load.received == pytest.approx(4 * W * 7 / 8)
 
 
 def test_stage_1() -> None:
     reliable, transient = machines(2, 6)
     roles = Roles(reliable * 4, reliable * 4, dict.fromkeys(reliable + transient, 1))
-    found = loads(roles, DENSE)
+    found = clock_bytes(roles, DENSE)
     assert found["r0"].sent == pytest.approx(W * (1 - 1 / 2) + W * 7 / 2)
-    assert found["t0"] == Load(pytest.approx(W), pytest.approx(W))
+    assert found["t0"] == ClockBytes(pytest.approx(W), pytest.approx(W))
 
 
 def test_stage_2() -> None:
     reliable, transient = machines(2, 6)
     active = transient[:3]
-    found = loads(even(active, reliable, reliable + transient), Volume(W, W, 60.0))
+    found = clock_bytes(even(active, reliable, reliable + transient), Volume(W, W, 60.0))
     assert found["t0"].sent == pytest.approx(W * (1 - 1 / 3) + W * 7 / 3 + 60 / 3)
     assert found["t0"].received == pytest.approx(W * (1 - 1 / 3) + W * 7 / 3)
-    assert found["t5"] == Load(pytest.approx(W), pytest.approx(W))
-    assert found["r0"] == Load(pytest.approx(W), pytest.approx(W + 60 / 2))
+    assert found["t5"] == ClockBytes(pytest.approx(W), pytest.approx(W))
+    assert found["r0"] == ClockBytes(pytest.approx(W), pytest.approx(W + 60 / 2))
 
 
 def test_stage_3() -> None:
     reliable, transient = machines(1, 7)
-    found = loads(even(transient, reliable, transient), Volume(W, W, 70.0))
+    found = clock_bytes(even(transient, reliable, transient), Volume(W, W, 70.0))
     assert found["t0"].sent == pytest.approx(W * (1 - 1 / 7) + W * 6 / 7 + 10)
-    assert found["r0"] == Load(0.0, pytest.approx(70.0))
+    assert found["r0"] == ClockBytes(0.0, pytest.approx(70.0))
 
 
 def test_what_the_thesis_adds_up_for_an_active_of_stage_3() -> None:
     everybody = [f"t{i}" for i in range(8)]
-    found = loads(even(everybody[:4], ["r0"], everybody), DENSE)["t0"]
+    found = clock_bytes(even(everybody[:4], ["r0"], everybody), DENSE)["t0"]
     serving, working = 4 * W * 7 / 8, 2 * W * 6 / 8
     assert found.sent + found.received == pytest.approx(serving + working)

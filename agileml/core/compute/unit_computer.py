@@ -54,14 +54,14 @@ class Reads:
 class Inputs:
     """The parameters that some units of a clock read: whole dense tables, the rows `reads.rows` of sparse ones.
 
-    Read-only, and valid until the next `assemble` of the same Work.
+    Read-only, and valid until the next `assemble` of the same UnitComputer.
     """
 
     reads: Reads
     tables: Mapping[str, Array]
 
 
-class Work:
+class UnitComputer:
     """The units of an application that this process can compute: those of the slices it has loaded."""
 
     def __init__(

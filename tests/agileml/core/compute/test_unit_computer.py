@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from agileml.application import Application, InputError, Settings, Table, Unit, Update, Updates
 from agileml.core.compute.contract import ContractError, checked_tables, initial_values
-from agileml.core.compute.work import UnitError, Work
+from agileml.core.compute.unit_computer import UnitComputer, UnitError
 from agileml.core.parameters.fold import Contribution, Fold
 from agileml.core.parameters.layout import Dense, Layout, Sparse
 from straggler.coverage import Units, span
@@ -57,14 +57,14 @@ class Toy(Application):
 
 def make(
     kind: type[Toy] = Toy, partitions: int = 3, deterministic: bool = True
-) -> tuple[Work, dict[str, np.ndarray]]:
+) -> tuple[UnitComputer, dict[str, np.ndarray]]:
     app = kind(Settings(slices=SLICES, clocks_per_pass=4))
-    work = Work(app, Layout(checked_tables(app), partitions), PARTS, deterministic=deterministic)
+    work = UnitComputer(app, Layout(checked_tables(app), partitions), PARTS, deterministic=deterministic)
     work.load(range(SLICES))
     return work, initial_values(app, app.tables())
 
 
-def pull(work: Work, values: Mapping[str, np.ndarray], wanted: Any) -> list[list[np.ndarray]]:
+def pull(work: UnitComputer, values: Mapping[str, np.ndarray], wanted: Any) -> list[list[np.ndarray]]:
     return [
         [b if rows is None else b[rows] for b, rows in zip(work.layout.blocks(values, p), parts, strict=True)]
         for p, parts in enumerate(wanted)
@@ -72,14 +72,14 @@ def pull(work: Work, values: Mapping[str, np.ndarray], wanted: Any) -> list[list
 
 
 def run(
-    work: Work, values: Mapping[str, np.ndarray], clock: int, bundles: list[Units]
+    work: UnitComputer, values: Mapping[str, np.ndarray], clock: int, bundles: list[Units]
 ) -> list[list[Contribution]]:
     reads = work.reads(clock, bundles)
     inputs = work.assemble(reads, pull(work, values, reads.by_partition))
     return [work.compute(inputs, bundle) for bundle in bundles]
 
 
-def whole(work: Work, contributions: list[Contribution]) -> dict[str, np.ndarray]:
+def whole(work: UnitComputer, contributions: list[Contribution]) -> dict[str, np.ndarray]:
     """Updates as whole tables, zero where there is none."""
     tables = {t.name: np.zeros((t.rows, t.columns), t.dtype) for t in work.layout.tables}
     for p, contribution in enumerate(contributions):
@@ -251,7 +251,7 @@ def test_loading_bad_data_is_bad_input_and_anything_else_names_the_slice() -> No
         def load(self, slice_index: int) -> int:
             raise InputError("data.path: x.csv is empty") if slice_index == 1 else ZeroDivisionError("oops")
 
-    work = Work(Loads(Settings(slices=4)), Layout((Table("t", 1, 1),), 1))
+    work = UnitComputer(Loads(Settings(slices=4)), Layout((Table("t", 1, 1),), 1))
     with pytest.raises(InputError, match=r"^data.path: x.csv is empty$"):
         work.load([1])
     with pytest.raises(UnitError, match="loading slice 2: ZeroDivisionError: oops"):

@@ -1,0 +1,36 @@
+"""Names: a public class name means one thing within a package."""
+
+import ast
+from collections import defaultdict
+
+import pytest
+
+from tests.house.floors import PACKAGES, module_files
+
+# Names that are still being told apart. The list may only shrink.
+KNOWN = {
+    "agileml": {
+        *("Adam", "AdamW", "Checkpoint", "Cosine", "Cut", "Fleet", "Head", "Heartbeat", "Job", "Linear"),
+        *("Machines", "Model", "Momentum", "Node", "Nodes", "Notice", "Part", "Piece", "Place", "Pulse"),
+        *("Received", "Sgd", "Share", "Steps", "Verdict"),
+    },
+    "bidbrain": {"Cause", "Engine", "Kind", "Plan"},
+    "straggler": {"Kind"},
+    "pipeline": {"Network"},
+}
+
+
+def public_classes(package: str) -> dict[str, list[str]]:
+    """The modules that define each public class of a package."""
+    found = defaultdict(list)
+    for module, path in module_files(package).items():
+        for statement in ast.parse(path.read_text()).body:
+            if isinstance(statement, ast.ClassDef) and not statement.name.startswith("_"):
+                found[statement.name].append(module)
+    return found
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_two_public_classes_of_a_package_share_a_name(package: str) -> None:
+    twice = {name: modules for name, modules in public_classes(package).items() if len(modules) > 1}
+    assert {name: twice[name] for name in twice.keys() - KNOWN[package]} == {}
