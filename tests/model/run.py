@@ -7,7 +7,8 @@ import signal
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from tests.model.schedule import make_orderly, make_schedule
@@ -63,6 +64,17 @@ def _too_long(signum: int, frame: object) -> None:
     raise TimeoutError(f"a schedule computed for more than {LONGEST_S} s")
 
 
+@contextmanager
+def time_limit() -> Iterator[None]:
+    """End a schedule that computes for too long with a TimeoutError: it loops in no time at all."""
+    signal.signal(signal.SIGPROF, _too_long)
+    signal.setitimer(signal.ITIMER_PROF, LONGEST_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
 def run_many(
     seeds: Iterable[int],
     mode: str,
@@ -73,19 +85,16 @@ def run_many(
 ) -> Tally:
     """Run the schedules of many seeds, until one fails if told so."""
     tally = Tally(mode)
-    signal.signal(signal.SIGPROF, _too_long)
     started_s = time.process_time()
     for seed in seeds:
         tally.runs += 1
-        signal.setitimer(signal.ITIMER_PROF, LONGEST_S)
         try:
-            tally.add(run_one(seed, mode, faults, orderly=orderly))
+            with time_limit():
+                tally.add(run_one(seed, mode, faults, orderly=orderly))
         except Exception as error:
             tally.failed.append((seed, f"{type(error).__name__}: {str(error)[:300]}"))
             if stop_at_first:
                 break
-        finally:
-            signal.setitimer(signal.ITIMER_PROF, 0)
     tally.seconds = time.process_time() - started_s
     return tally
 

@@ -1,0 +1,93 @@
+"""Sums by all-reduce are mixed, lost, or waited for without end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from agileml.core.change import planning, replicas
+from agileml.core.controller.allreduce_pause import Pausing
+from agileml.core.node.reducer import Reducer
+from agileml.core.node.worker import Worker
+from agileml.core.protocol.view import INITIAL
+from tests.model.mutants.mutant import replaces
+
+
+@replaces(Worker.forget, mode="allreduce", caught_by=2)
+def what_was_with_a_group_is_used_again(original, self, clock, bundle):
+    """Sums are made in place: the array has whatever the group left in it."""
+
+
+@replaces(replicas.newest, mode="allreduce", caught_by=23)
+def the_oldest_replica_counts(original, view, promises, committed):
+    """Partitions of two clocks are in one model, or work that is done is applied twice."""
+    oldest: dict[int, int] = {}
+    for promise in promises.values():
+        for partition, state in promise.shards:
+            if state.version >= committed.clock:
+                oldest[partition] = min(state.version, oldest.get(partition, state.version))
+    behind = {
+        node: replace(promise, shards=tuple(s for s in promise.shards if s[1].version == oldest.get(s[0])))
+        for node, promise in promises.items()
+    }
+    return original(view, behind, committed)
+
+
+@replaces(replicas.nearest, mode="allreduce", caught_by=0)
+def a_replica_that_is_behind_stays_so(original, node, source, has):
+    """Replicas begin a view at different versions."""
+    return original(node, source, [node] if has else has)
+
+
+@replaces(replicas.newest, mode="allreduce", caught_by=2234)
+def replicas_older_than_the_committed_cut_count(original, view, promises, committed):
+    """The committed cut is ahead of what is trained on."""
+    return original(view, promises, INITIAL)
+
+
+@replaces(planning._with_backups, mode="allreduce", caught_by=13)
+def lost_backups_are_not_made_again(original, job, epoch, start, holders):
+    """The last cut is committed, and a part of it is nowhere."""
+    return start
+
+
+@replaces(Pausing.settle, mode="allreduce", caught_by=3)
+def a_change_does_not_wait_for_a_clocks_end(original, self, trigger):
+    """A notice or a join costs sums that were under way."""
+    return trigger or original(self, None)
+
+
+@replaces(Pausing.settle, mode="allreduce", caught_by=33)
+def a_pause_that_nobody_hears_of_again(original, self, trigger):
+    """A notice that is taken back leaves everybody paused."""
+    if trigger is None:
+        self._asked = None
+    return original(self, trigger)
+
+
+@replaces(Reducer.pause, mode="allreduce", caught_by=10)
+def a_pause_takes_effect_at_once(original, self):
+    """Some stop before a clock that others have begun."""
+    original(self)
+    self.is_paused = True
+
+
+@replaces(Reducer.broken, mode="allreduce", caught_by=165)
+def a_broken_group_is_said_once(original, self, event):
+    """The message is lost, and everybody waits for a sum that never comes."""
+    original(self, event)
+    self._failure = None
+
+
+@replaces(Reducer.resend, mode="allreduce", caught_by=2)
+def machines_introduce_themselves_once(original, self):
+    """The message is lost, and the group never meets."""
+    self._has_summed = True
+    original(self)
+
+
+@replaces(Reducer.reduced, mode="allreduce", caught_by=104)
+def sums_of_an_old_group_count(original, self, event, now_s):
+    """A sum lacks a bundle, or has one twice."""
+    if self._view is not None:
+        event = replace(event, epoch=self._view.epoch)
+    original(self, event, now_s)

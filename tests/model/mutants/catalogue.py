@@ -1,0 +1,13 @@
+"""All mutants, in the order of the protocol's rules."""
+
+from __future__ import annotations
+
+from tests.model.mutants import allreduce, changes, clocks, cuts, fences, repeats
+from tests.model.mutants.mutant import Mutant
+
+MUTANTS = tuple(
+    value
+    for module in (fences, clocks, changes, cuts, allreduce, repeats)
+    for value in vars(module).values()
+    if isinstance(value, Mutant)
+)
