@@ -10,7 +10,7 @@ import pytest
 from agileml.core.node.server import Server
 from tests.model.mutants.catalogue import MUTANTS
 from tests.model.mutants.mutant import Mutant, replaces
-from tests.model.mutants.trial import try_mutant
+from tests.model.mutants.trial import SEEDS, try_mutant
 
 EARLY = 30
 
@@ -29,7 +29,7 @@ def is_early(mutant: Mutant) -> bool:
     ids=lambda mutant: mutant.name,
 )
 def test_the_model_catches(mutant):
-    verdict = try_mutant(mutant)
+    verdict = try_mutant(mutant, SEEDS if not is_early(mutant) else 10 * EARLY)
     print(f"\n{mutant.name}: seed {verdict.seed}, {verdict.how[:120]}")
     assert verdict.seed is not None, mutant.why
 

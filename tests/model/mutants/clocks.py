@@ -32,7 +32,7 @@ def no_version_before_the_newest(original, self, clock, version, *, has_previous
     return Read.BEHIND if answer is Read.PREVIOUS else answer
 
 
-@replaces(Bsp.read, mode="bsp", caught_by=23)
+@replaces(Bsp.read, mode="bsp", caught_by=19)
 def redone_work_reads_the_newest_version(original, self, clock, version, *, has_previous):
     """Redone work reads a mixture of versions."""
     return Read.WAIT if clock > version else Read.CURRENT
@@ -67,7 +67,7 @@ def momentum_is_overwritten_under_a_cut(original, *arguments, **named):
     return original(*arguments, **{**named, "state_in_place": True})
 
 
-@replaces(Worker.adopt, mode="bsp", caught_by=2)
+@replaces(Worker.adopt, mode="bsp", caught_by=13)
 def contributions_survive_a_rollback(original, self, view):
     """The worker never sends again what was acknowledged in another timeline."""
     self.first_timeline = getattr(self, "first_timeline", view.timeline)
@@ -81,7 +81,7 @@ def ssp_reads_one_clock_too_old(original, self, clock, version, *, has_previous)
     return Read.CURRENT if clock == version + self.slack + 1 else answer
 
 
-@replaces(judge, mode="asp", caught_by=5)
+@replaces(judge, mode="asp", caught_by=8)
 def asp_counts_twice(original, counted, bundle):
     """A message that comes twice is applied twice."""
     return Verdict.COUNT

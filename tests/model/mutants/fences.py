@@ -25,7 +25,7 @@ def owner_not_frozen_by_its_promise(original, self, sender, message, now_s):
     return original(self, sender, message, now_s)
 
 
-@replaces(Node.handle, mode="bsp", caught_by=2996)
+@replaces(Node.handle, mode="bsp", caught_by=788)
 def worker_obeys_acks_of_any_epoch(original, self, sender, message, now_s):
     """After a rollback an old acknowledgement stands for work that is gone."""
     if isinstance(message, Ack) and (self.is_frozen or message.epoch != self.promised):
@@ -53,7 +53,7 @@ def backup_obeys_any_epoch(original, self, sender, message, now_s):
     return original(self, sender, message, now_s)
 
 
-@replaces(Node.handle, mode="bsp", caught_by=79)
+@replaces(Node.handle, mode="bsp", caught_by=36)
 def old_views_are_obeyed(original, self, sender, message, now_s):
     """A late view takes a promise back."""
     if isinstance(message, Announce) and (self.view is None or message.view.epoch != self.view.epoch):
