@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from agileml.core.change import planning, replicas
-from agileml.core.controller.allreduce_pause import Pausing
+from agileml.core.controller.allreduce_pause import AllReducePause
 from agileml.core.node.reducer import Reducer
 from agileml.core.node.worker import Worker
 from agileml.core.protocol.view import INITIAL
@@ -50,13 +50,13 @@ def lost_backups_are_not_made_again(original, job, epoch, start, holders):
     return start
 
 
-@replaces(Pausing.settle, mode="allreduce", caught_by=3)
+@replaces(AllReducePause.settle, mode="allreduce", caught_by=3)
 def a_change_does_not_wait_for_a_clocks_end(original, self, trigger):
     """A notice or a join costs sums that were under way."""
     return trigger or original(self, None)
 
 
-@replaces(Pausing.settle, mode="allreduce", caught_by=33)
+@replaces(AllReducePause.settle, mode="allreduce", caught_by=33)
 def a_pause_that_nobody_hears_of_again(original, self, trigger):
     """A notice that is taken back leaves everybody paused."""
     if trigger is None:

@@ -10,12 +10,12 @@ from agileml.core.change.run import ChangeRun
 from agileml.core.change.short_notice import leavers
 from agileml.core.controller.control import Control
 from agileml.core.controller.controller import Controller
-from agileml.core.controller.notices import Leaving
+from agileml.core.controller.notices import NoticeHandler
 from agileml.core.node.server import Server
 from agileml.core.node.shard import Shard
 from agileml.core.protocol.commands import Released
 from agileml.core.protocol.inputs import Notice, Persisted, Superseded
-from agileml.core.protocol.messages import Announce, Kind, Prepare, Role, Source
+from agileml.core.protocol.messages import Announce, Prepare, Role, Source, SourceKind
 from tests.model.mutants.mutant import replaces
 
 
@@ -100,7 +100,7 @@ def survivors_are_not_rolled_back(original, job, rule, epoch, view, committed, p
         return change
     frozen = {p: node for node, promise in promises.items() for p, _ in promise.shards}
     fetches = tuple(
-        (node, replace(fetch, source=Source(Kind.SHARD, frozen[fetch.partition])))
+        (node, replace(fetch, source=Source(SourceKind.SHARD, frozen[fetch.partition])))
         if fetch.role is Role.OWNER and fetch.partition in frozen
         else (node, fetch)
         for node, fetch in change.fetches
@@ -143,7 +143,7 @@ def a_notice_is_never_long_enough(original, moved, left_s, bytes_per_s):
     return original(moved, dict.fromkeys(left_s, 0.0), bytes_per_s)
 
 
-@replaces(Leaving._roll_back, mode="bsp", caught_by=386)
+@replaces(NoticeHandler._roll_back, mode="bsp", caught_by=386)
 def a_short_notice_gives_the_committed_cut_up(original, self, plan, move, promises, rate):
     """Everyone goes back to a checkpoint, or to the start, though the leaver lives."""
 

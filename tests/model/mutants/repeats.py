@@ -6,7 +6,8 @@ from dataclasses import replace
 from unittest.mock import patch
 
 from agileml.core.change.run import ChangeRun
-from agileml.core.controller.changes import Changing
+from agileml.core.controller.changes import MembershipChanges
+from agileml.core.controller.cut_keeper import CutKeeper
 from agileml.core.node.piggyback import OwedAcks, with_next
 from agileml.core.node.server import Server
 from agileml.core.protocol.commands import Send
@@ -27,10 +28,10 @@ def who_appears_in_a_change_is_not_asked(original, self, nodes):
     return [] if self._asked else original(self, nodes)
 
 
-@replaces(Changing.committed, mode="bsp", caught_by=261, orderly=True)
+@replaces(MembershipChanges.committed, mode="bsp", caught_by=261, orderly=True)
 def a_save_is_asked_of_the_old_backups_alone(original, self, before):
     """A checkpoint, and the end of the run, wait for parts that nobody was asked for."""
-    with patch.object(self._keeping, "send_save"):
+    with patch.object(CutKeeper, "send_save"):
         original(self, before)
 
 
