@@ -1,7 +1,7 @@
 """Which implementations a config asks for: the one place that knows every fleet and every market.
 
-The rooms below know the protocols only (`cluster.fleet.Fleet`, `market.service.Ground`); a new fleet or a new cloud is
-named here.
+The rooms below know the protocols only (`cluster.fleet.Fleet`, `market.service.MarketBackend`); a new fleet or a new
+cloud is named here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from agileml.process.spec import RunSpec
 
 if TYPE_CHECKING:
     from agileml.cluster.fleet import Fleet
-    from agileml.market.service import Ground
+    from agileml.market.service import MarketBackend
     from agileml.market.setup import MarketSetup
 
 
@@ -27,7 +27,7 @@ def fleet_for(spec: RunSpec, setup: MarketSetup | None = None) -> Fleet:
 
         config = spec.config
         return MarketFleet(
-            setup, _ground(spec, setup), clocks=config.clocks, reliable=config.machines.reliable
+            setup, _backend(spec, setup), clocks=config.clocks, reliable=config.machines.reliable
         )
     from agileml.cluster.existing import reach
     from agileml.cluster.fleet import ExistingFleet, LocalFleet
@@ -37,11 +37,11 @@ def fleet_for(spec: RunSpec, setup: MarketSetup | None = None) -> Fleet:
     return ExistingFleet(spec, reach(spec.config.address))
 
 
-def _ground(spec: RunSpec, setup: MarketSetup) -> Ground:
+def _backend(spec: RunSpec, setup: MarketSetup) -> MarketBackend:
     if isinstance(spec.config.market, Ec2MarketConfig):
-        from agileml.market.ec2 import Ec2Ground
+        from agileml.market.ec2 import Ec2Backend
 
-        return Ec2Ground(setup, spec)
-    from agileml.market.played import LocalGround
+        return Ec2Backend(setup, spec)
+    from agileml.market.played import PlayedBackend
 
-    return LocalGround(setup, spec.config)
+    return PlayedBackend(setup, spec.config)

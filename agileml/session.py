@@ -22,7 +22,7 @@ from agileml.core.sequential import run_sequential
 from agileml.driver.last_good import write_last_good
 from agileml.driver.stop_signal import StopSignal
 from agileml.errors import HeadLostError, RunError
-from agileml.market.protocol import Market
+from agileml.market.protocol import BoughtFleet
 from agileml.process.spec import RunSpec
 from agileml.runs.folder import RunFolder, StorageError, check_out, params_sha256, read_events
 from agileml.runs.progress import Progress, Snapshot
@@ -120,7 +120,7 @@ class _Session:
         self, config: JobConfig, application: Application | None, name: str, resume: str | None
     ) -> None:
         self.config, self.name = config, name
-        self.market: Market | None = None
+        self.market: BoughtFleet | None = None
         self.stop_signal = StopSignal()
         self.is_whole = True
         self.is_reference = False  # it is the sequential run itself
@@ -268,7 +268,7 @@ class _Session:
         from agileml.process.wiring import socket_folder
 
         with owned(socket_folder(self.spec.run)), fleet:
-            if isinstance(fleet, Market):
+            if isinstance(fleet, BoughtFleet):
                 self.market = fleet
                 fleet.attach(folder)
             cast = Cast(self.spec, fleet.expected, fleet.head_node_id, fleet.runtime_env())

@@ -30,8 +30,8 @@ from bidbrain.instants import Interval
 from bidbrain.policy.registry import SCHEMES
 from bidbrain.risk.eviction import EvictionTable
 from bidbrain.setting import Setting
+from bidbrain.simulate.compiled import CompiledSimulator
 from bidbrain.simulate.experiment import Starts, price_margin_s
-from bidbrain.simulate.fast import FastSimulator
 from bidbrain.simulate.plan import make_setting
 from bidbrain.simulate.simulator import simulate
 
@@ -93,7 +93,7 @@ def jobs_per_second(setting: Setting, evaluate: Interval, jobs: int, rounds: int
     for name in ("standard_checkpoint", "proteus", "renewal", "one_hour_oracle"):
         scheme = SCHEMES[name]
         own = scheme.setting(setting)
-        fast = FastSimulator(own, scheme)
+        fast = CompiledSimulator(own, scheme)
         fast.run(starts)
         rate = jobs / best(lambda fast=fast: fast.run(starts), rounds)
         few = starts[: max(3, jobs // 100)]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from agileml.market.setup import MarketSetup
-from bidbrain.accounts.ledger import Kind, Ledger, write_ledgers
+from bidbrain.accounts.ledger import EntryKind, Ledger, write_ledgers
 from bidbrain.accounts.rebill import rebill
 from bidbrain.history.archive import rows_of, write_rows
 from bidbrain.history.prices import History, Steps
@@ -75,8 +75,12 @@ def bill_of(setup: MarketSetup, ledger: Ledger, folder: Path) -> Bill:
         )
     spot = [entry for entry in ledger.entries if entry.market in setting.by_market]
     per_machine = {listing.market: listing.vcpus for listing in setting.listings}
-    began = {e.allocation: e for e in spot if e.kind is Kind.GRANT}
-    ended = {e.allocation: e for e in spot if e.kind in (Kind.EVICTION, Kind.TERMINATION, Kind.JOB_END)}
+    began = {e.allocation: e for e in spot if e.kind is EntryKind.GRANT}
+    ended = {
+        e.allocation: e
+        for e in spot
+        if e.kind in (EntryKind.EVICTION, EntryKind.TERMINATION, EntryKind.JOB_END)
+    }
     machine_s = sum(
         (ended[number].at_s - grant.at_s) * (grant.vcpus or 0) / per_machine[grant.market]
         for number, grant in began.items()
@@ -90,7 +94,7 @@ def bill_of(setup: MarketSetup, ledger: Ledger, folder: Path) -> Bill:
         standard,
         STATIC if setting.pools else STANDARD,
         len(began),
-        sum(entry.kind is Kind.EVICTION for entry in spot),
+        sum(entry.kind is EntryKind.EVICTION for entry in spot),
         machine_s / HOUR_S,
         differences,
     )

@@ -55,7 +55,7 @@ def _end(ec2: Any, machines: list[Tagged]) -> None:
         print(f"proteus: ended machines that an earlier job left running: {named}", file=sys.stderr)
 
 
-class Ec2Ground:
+class Ec2Backend:
     """The cluster behind `address`, and EC2 in one region. Raises ClusterError: no cluster, or no stack there."""
 
     leave_s = LEAVE_S

@@ -14,16 +14,16 @@ from agileml.core.protocol.commands import Note
 from agileml.errors import RunError
 from agileml.events.terms import Fault
 from agileml.market.bill import Bill, bill_of
-from agileml.market.engine import MarketEngine, Pace
-from agileml.market.service import Ground, NotGivenBackError, OpenMarket
+from agileml.market.service import MarketBackend, NotGivenBackError, OpenMarket
 from agileml.market.setup import MarketSetup
+from agileml.market.trainer import MarketTime, RunTrainer
 from agileml.runs.folder import MARKET, RunFolder
 from bidbrain.live.estimators import Estimator
 from bidbrain.live.journal import Closing, Journal, JournalError
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Settlement:
     """How the job of a market ended, and what it cost."""
 
     closing: Closing
@@ -33,24 +33,24 @@ class Outcome:
 class MarketFleet:
     """Machines come and go as BidBrain decides. `attach` it to the run's folder before the first `poll`."""
 
-    def __init__(self, setup: MarketSetup, ground: Ground, *, clocks: int, reliable: int) -> None:
-        self._setup, self._ground, self._clocks = setup, ground, clocks
-        self.expected = max(ground.warm, reliable)
+    def __init__(self, setup: MarketSetup, backend: MarketBackend, *, clocks: int, reliable: int) -> None:
+        self._setup, self._backend, self._clocks = setup, backend, clocks
+        self.expected = max(backend.warm, reliable)
         self._stack = ExitStack()
         self._started: set[str] = set()
         self._folder: RunFolder | None = None
         self._journal: Journal | None = None
         self._market: OpenMarket | None = None
         setting = setup.plan.setting
-        self.engine = MarketEngine(
-            ground.nodes,
-            Pace(self._now_s, setup.speed, ground.leave_s),
+        self.trainer = RunTrainer(
+            backend.nodes,
+            MarketTime(self._now_s, setup.speed, backend.leave_s),
             Estimator(setup.vcpus, setting.job.vcpus, setting.job.phi),
             clocks=clocks,
             work_vcpu_s=setting.job.work_vcpu_s,
         )
         self._finished = False
-        self.outcome: Outcome | None = None
+        self.settlement: Settlement | None = None
         self.left = ""  # what could not be given back, or that there is no bill, in one sentence
 
     def _now_s(self) -> int:
@@ -61,10 +61,10 @@ class MarketFleet:
     @property
     def head_node_id(self) -> str:
         """The Ray node that keeps the controller."""
-        return self._ground.head_node_id
+        return self._backend.head_node_id
 
     def __enter__(self) -> Self:
-        self._stack.enter_context(self._ground)
+        self._stack.enter_context(self._backend)
         return self
 
     def attach(self, folder: RunFolder) -> None:
@@ -77,26 +77,26 @@ class MarketFleet:
 
     def runtime_env(self) -> dict[str, Any]:
         """See `fleet.Fleet.runtime_env`."""
-        return self._ground.runtime_env()
+        return self._backend.runtime_env()
 
     def poll(self) -> list[FleetEvent]:
         """What happened since the last time. The market opens once every warm node has its process."""
-        self._ground.check()
+        self._backend.check()
         if self._market is not None:
             self._market.raise_problem()
-        elif len(self._started) >= self._ground.warm:
+        elif len(self._started) >= self._backend.warm:
             assert self._journal is not None
             assert self._folder is not None
-            self._market = OpenMarket(self._setup, self._ground, self.engine, self._journal, self._folder)
+            self._market = OpenMarket(self._setup, self._backend, self.trainer, self._journal, self._folder)
             self._market.start()
-        events = self.engine.events()
-        if not self.engine.has_begun and any(isinstance(event, Stopping) for event in events):
+        events = self.trainer.events()
+        if not self.trainer.has_begun and any(isinstance(event, Stopping) for event in events):
             raise RunError("market: the job ends before its first clock, there is no result")
         return events
 
     def release(self, node_id: str) -> None:
         """The run holds nothing on it: the market may have it back."""
-        self.engine.released(node_id)
+        self.trainer.released(node_id)
 
     def take_away(self, node_id: str) -> None:
         """The market does, at its own time."""
@@ -113,13 +113,11 @@ class MarketFleet:
 
     def noted(self, note: Note, at_s: float, node_of: Callable[[str], str]) -> None:
         """The controller said this."""
-        self.engine.noted(note.kind, at_s, note.fields, node_of)
+        self.trainer.noted(note.kind, at_s, note.fields, node_of)
 
     def standing(self) -> tuple[float, str]:
         """Dollars spent so far and the last decision, for the screen."""
-        return (
-            (0.0, "") if self._market is None else (self._market.story.spent_usd, self._market.story.decision)
-        )
+        return (0.0, "") if self._market is None else (self._market.log.spent_usd, self._market.log.decision)
 
     # -- for the session ----------------------------------------------------------------------------------------
 
@@ -128,20 +126,20 @@ class MarketFleet:
         """The job's exit code: 0 finished or stopped, 3 budget reached, 4 market closed, 1 machines left or no bill."""
         if self.left:
             return 1
-        return 0 if self.outcome is None else self.outcome.closing.code
+        return 0 if self.settlement is None else self.settlement.closing.code
 
     def summary(self) -> dict[str, Any] | None:
         """The market's part of summary.json; None where there is no last bill."""
-        if self.outcome is None:
+        if self.settlement is None:
             return None
-        closing, job = self.outcome.closing, self._setup.setting.job
+        closing, job = self.settlement.closing, self._setup.setting.job
         return {
             "policy": self._setup.plan.scheme,
             "finished": closing.finished,
             "ending": closing.reason,
             "job_vcpus": job.vcpus,
             "job_hours": job.hours,
-            **self.outcome.bill.summary(),
+            **self.settlement.bill.summary(),
         }
 
     # -- the end ------------------------------------------------------------------------------------------------
@@ -150,19 +148,19 @@ class MarketFleet:
         """The result of so many clocks is in hand."""
         self._finished = clock >= self._clocks
         if self._finished:
-            self.engine.finished()
+            self.trainer.finished()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Give every machine back, whatever happened; then the cluster goes."""
         try:
-            self.engine.part()
+            self.trainer.part()
             if self._market is not None:
                 reason = "the run was told to stop" if error is None else f"the run ended: {_sentence(error)}"
                 closing = self._market.close(None if self._finished else reason)
-                ledger = self._market.desk.ledger()
-                self.outcome = Outcome(closing, bill_of(self._setup, ledger, self._market.folder))
+                ledger = self._market.state.ledger()
+                self.settlement = Settlement(closing, bill_of(self._setup, ledger, self._market.folder))
         except NotGivenBackError as left:
             self._say_left(str(left))  # the result is worth keeping all the same
         except OSError as problem:  # of the bill: all machines are given back

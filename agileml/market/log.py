@@ -12,7 +12,6 @@ from typing import Any, Protocol
 from bidbrain.history.prices import Market
 from bidbrain.live.cloud import Cloud, CloudError
 from bidbrain.live.decide import Measured
-from bidbrain.live.desk import Desk
 from bidbrain.live.guards import exposure
 from bidbrain.live.job import Log
 from bidbrain.live.journal import (
@@ -31,6 +30,7 @@ from bidbrain.live.journal import (
     Step,
     Stray,
 )
+from bidbrain.live.state import JobState
 from bidbrain.money import usd
 
 SPEND_S = 120  # of the market, between two events of the spend that say nothing new
@@ -54,14 +54,14 @@ def show_step(step: Step) -> str:
             return f"{what.replace('_', ' ')} allocation {number}"
 
 
-class Story:
+class MarketLog:
     """Tells the log what is appended to a journal, and how things stand."""
 
     def __init__(self, log: Writer) -> None:
         self._log = log
         self.decision = ""  # the last one that did something
         self.spent_usd = 0.0
-        self.desk: Desk | None = None  # the books as they are while a line is appended
+        self.state: JobState | None = None  # as it is while a line is appended
         self._spend_due_s = 0
         self._ordered: dict[int, Ordered] = {}
         self._prices: dict[Market, int] = {}
@@ -69,7 +69,7 @@ class Story:
 
     def of(self, journal: Log) -> Log:
         """`journal`, with everything that is appended told as well."""
-        return _Told(journal, self.tell)
+        return _LoggedJournal(journal, self.tell)
 
     def tell(self, record: Record) -> None:
         """A line of the journal, as an event of the run."""
@@ -81,7 +81,7 @@ class Story:
             case Answered():
                 self._answered(record)
             case Ended():
-                allocation = None if self.desk is None else self.desk.books.find(record.number)
+                allocation = None if self.state is None else self.state.account.find(record.number)
                 market = "-" if allocation is None else str(allocation.market)
                 what = {"allocation": record.number, "ending": record.ending.value, "market": market}
                 self._write("market_end", record.at_s, **what)
@@ -130,19 +130,19 @@ class Story:
         self._write("market_grant" if record.machines else "market_refusal", record.at_s, **fields)
 
     def _allocations(self, order: int) -> list[int]:
-        pending = None if self.desk is None else self.desk.pending.get(order)
+        pending = None if self.state is None else self.state.pending.get(order)
         return [] if pending is None else list(pending.numbers)
 
     def stand(
-        self, now_s: int, desk: Desk, cloud: Cloud, measured: Measured, *, is_last: bool = False
+        self, now_s: int, state: JobState, cloud: Cloud, measured: Measured, *, is_last: bool = False
     ) -> None:
         """How things are: what changed since the last time is told; the last time the bill in any case."""
-        before_usd, self.spent_usd = self.spent_usd, round(usd(exposure(desk.books, now_s, now_s)), 6)
+        before_usd, self.spent_usd = self.spent_usd, round(usd(exposure(state.account, now_s, now_s)), 6)
         # The cents of the reliable machines trickle; what spot machines cost comes by the hour.
         jumped = abs(self.spent_usd - before_usd) > JUMP * before_usd
         if jumped or is_last or now_s >= self._spend_due_s:
             self._spend_due_s = now_s + SPEND_S
-            self._write("spend", now_s, usd=self.spent_usd, held_vcpus=desk.spot_vcpus)
+            self._write("spend", now_s, usd=self.spent_usd, held_vcpus=state.spot_vcpus)
         try:
             prices = {offer.market: offer.price for offer in cloud.quotes(now_s).offers}
         except CloudError:
@@ -159,7 +159,7 @@ class Story:
         self._log.write(kind, market_s=market_s, **fields)
 
 
-class _Told:
+class _LoggedJournal:
     """A journal that somebody listens to."""
 
     def __init__(self, journal: Log, tell: Callable[[Record], None]) -> None:

@@ -25,7 +25,7 @@ def tier_of(machine: Machine) -> Tier:
     return Tier.RELIABLE if machine.market.zone == ON_DEMAND_ZONE else Tier.TRANSIENT
 
 
-class Nodes(Protocol):
+class InstanceNodes(Protocol):
     """The machines of a market as Ray nodes."""
 
     @property
@@ -47,7 +47,7 @@ class _Slot:
     node: TieredNode | None = None
 
 
-class WarmPool:
+class PrestartedNodes:
     """Local Ray nodes that are started ahead: a bought machine is one of them at once, and works once it has booted.
 
     It is the launcher of a replayed market (`start`, `kill` are called in the service's thread): a machine that ends is

@@ -12,7 +12,7 @@ from agileml.cluster.fleet import check_head
 from agileml.cluster.local import LocalCluster
 from agileml.config.job import JobConfig
 from agileml.config.market import LocalMarketConfig
-from agileml.market.nodes import WarmPool
+from agileml.market.nodes import PrestartedNodes
 from agileml.market.service import pause
 from agileml.market.setup import MarketSetup
 from bidbrain.live.cloud import Cloud
@@ -23,7 +23,7 @@ POLL_S = 0.1  # the service looks so often; at speed 120 that is 12 s of its mar
 LEAVE_S = 3.0
 
 
-class LocalGround:
+class PlayedBackend:
     """A cluster of this machine's own, and the market that its nodes are bought on."""
 
     leave_s = LEAVE_S
@@ -37,7 +37,7 @@ class LocalGround:
         on_demand = setting.reliable.vcpus if setup.plan.with_reliable else setting.job.vcpus
         reliable = math.ceil(on_demand / setting.reliable.vcpus_per_machine)
         transient = math.ceil(setting.job.cap_vcpus / per_machine) if setup.plan.with_reliable else 0
-        self.nodes = WarmPool(
+        self.nodes = PrestartedNodes(
             self._cluster,
             reliable=reliable,
             most=min(config.machines.max, reliable + transient),

@@ -8,7 +8,7 @@ from agileml.runs.folder import RunFolder
 
 
 @runtime_checkable
-class Market(Protocol):
+class BoughtFleet(Protocol):
     """A fleet with a market behind it (`market_fleet.MarketFleet`)."""
 
     @property

@@ -11,16 +11,16 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from agileml.errors import RunError
-from agileml.market.engine import MarketEngine
-from agileml.market.log import Story
-from agileml.market.nodes import Nodes
+from agileml.market.log import MarketLog
+from agileml.market.nodes import InstanceNodes
 from agileml.market.setup import MarketSetup
+from agileml.market.trainer import RunTrainer
 from agileml.runs.folder import MARKET, RunFolder
 from bidbrain.live.cloud import Cloud, CloudError
-from bidbrain.live.desk import Desk
 from bidbrain.live.job import Timekeeper
 from bidbrain.live.journal import Closing, Journal
 from bidbrain.live.service import Service
+from bidbrain.live.state import JobState
 from bidbrain.money import usd
 from bidbrain.simulate.simulator import PolicyError
 
@@ -33,7 +33,7 @@ class NotGivenBackError(RuntimeError):
     """Machines may be left that cost money, in one sentence."""
 
 
-class Ground(Protocol):
+class MarketBackend(Protocol):
     """Where a market's machines are: a Ray cluster that this process is connected to. A context manager."""
 
     @property
@@ -48,7 +48,7 @@ class Ground(Protocol):
         """How long a machine that is given up may take to leave."""
 
     @property
-    def nodes(self) -> Nodes: ...
+    def nodes(self) -> InstanceNodes: ...
 
     def __enter__(self) -> Self: ...
 
@@ -70,15 +70,20 @@ class OpenMarket:
     """Runs the service, and continues it from its journal where the market failed it: training goes on meanwhile."""
 
     def __init__(
-        self, setup: MarketSetup, ground: Ground, engine: MarketEngine, journal: Journal, folder: RunFolder
+        self,
+        setup: MarketSetup,
+        backend: MarketBackend,
+        trainer: RunTrainer,
+        journal: Journal,
+        folder: RunFolder,
     ) -> None:
         self.folder = folder.path / MARKET
-        self.story = Story(folder.events)
+        self.log = MarketLog(folder.events)
         self._events = folder.events
         self._stopping = threading.Event()
-        self._cloud, self.clock = ground.open(self._stopping)
-        self._log = self.story.of(journal)
-        self._plan, self._engine = setup.plan, engine
+        self._cloud, self.clock = backend.open(self._stopping)
+        self._journal = self.log.of(journal)
+        self._plan, self._trainer = setup.plan, trainer
         self._failed_s: deque[float] = deque()
         self._problem: tuple[str, str] | None = None
         self._reason: str | None = None
@@ -94,16 +99,16 @@ class OpenMarket:
 
     def _new_service(self) -> Service:
         ticking = _Ticking(self.clock, self._tell)
-        service = Service(self._plan, self._cloud, self._engine, ticking, self._log)
-        self.story.desk = service.desk
+        service = Service(self._plan, self._cloud, self._trainer, ticking, self._journal)
+        self.log.state = service.state
         if self._reason is not None:
             service.stop(self._reason)
         return service
 
     @property
-    def desk(self) -> Desk:
-        """The books."""
-        return self._service.desk
+    def state(self) -> JobState:
+        """The state of the job, folded from its journal."""
+        return self._service.state
 
     def start(self) -> None:
         """Begin to buy."""
@@ -136,7 +141,7 @@ class OpenMarket:
 
     def _tell(self) -> None:
         now_s = self.clock.now_s()
-        self.story.stand(now_s, self.desk, self._cloud, self._engine.report(now_s).measured)
+        self.log.stand(now_s, self.state, self._cloud, self._trainer.report(now_s).measured)
 
     def raise_problem(self) -> None:
         """Raise RunError if the service cannot go on."""
@@ -160,14 +165,14 @@ class OpenMarket:
             self._thread = threading.Thread(target=self._serve, name="market", daemon=True)
             self._thread.start()
         self._thread.join(timeout=CLOSE_S)
-        if self.desk.closed is None or self.desk.closing is None:
-            machines = [machine.machine_id for machine in self.desk.open_machines()]
+        if self.state.closed is None or self.state.closing is None:
+            machines = [machine.machine_id for machine in self.state.open_machines()]
             left = ", ".join(machines) or "orders under way"
             why = self._problem[0] if self._problem else f"it took more than {CLOSE_S:g} s"
             raise NotGivenBackError(f"machines may not have been given back ({why}); look after: {left}")
         now_s = self.clock.now_s()
-        self.story.stand(now_s, self.desk, self._cloud, self._engine.report(now_s).measured, is_last=True)
-        return self.desk.closing
+        self.log.stand(now_s, self.state, self._cloud, self._trainer.report(now_s).measured, is_last=True)
+        return self.state.closing
 
 
 def pause(stopping: threading.Event, seconds: float) -> None:

@@ -30,7 +30,7 @@ from bidbrain.instants import DAY_S, Interval, parse_instant
 from bidbrain.live.cloud import Cloud
 from bidbrain.live.dry_run import BudgetError, DryRun, dry_run
 from bidbrain.live.guards import Guards
-from bidbrain.live.job import Plan
+from bidbrain.live.job import JobPlan
 from bidbrain.live.replay import InstantLauncher
 from bidbrain.live.replay import Replay as ReplayedMarket
 from bidbrain.machines import UnknownTypeError, types_at
@@ -57,7 +57,7 @@ class MarketSetup:
     unit_s: seconds that a unit takes at least on a paced machine. speed: market seconds in a second.
     """
 
-    plan: Plan
+    plan: JobPlan
     setting: Setting
     start_s: int
     speed: float
@@ -131,7 +131,7 @@ def set_up(config: JobConfig, name: str, run: str, now_s: int) -> MarketSetup:
         if isinstance(market, LocalMarketConfig)
         else f"{re.sub('[^A-Za-z0-9-]', '-', name)[:NAME_MOST]}-{run}"
     )
-    plan = Plan(
+    plan = JobPlan(
         job,
         market.policy,
         live,

@@ -17,7 +17,7 @@ from bidbrain.history.prices import Market
 from bidbrain.instants import parse_instant, show_instant
 
 
-class Kind(StrEnum):
+class EntryKind(StrEnum):
     """What a line says."""
 
     REQUEST = "request"
@@ -34,15 +34,15 @@ class Kind(StrEnum):
     WORK = "work"
 
 
-class Cause(StrEnum):
+class EvictionCause(StrEnum):
     """What takes machines back: a price above the bid (2016), or capacity (today)."""
 
     PRICE = "price"
     CAPACITY = "capacity"
 
 
-ENDINGS = (Kind.EVICTION, Kind.TERMINATION, Kind.JOB_END)
-MONEY = (Kind.CHARGE, Kind.REFUND)
+ENDINGS = (EntryKind.EVICTION, EntryKind.TERMINATION, EntryKind.JOB_END)
+MONEY = (EntryKind.CHARGE, EntryKind.REFUND)
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Entry:
     """
 
     at_s: int
-    kind: Kind
+    kind: EntryKind
     allocation: int | None = None
     market: Market | None = None
     vcpus: int | None = None
@@ -77,7 +77,7 @@ class Header:
     types: dict[str, tuple[int, int]]
     on_demand: dict[str, int]  # micro-dollars per machine hour of what is bought on demand
     cap_vcpus: int = 0
-    evictions: Cause = Cause.PRICE
+    evictions: EvictionCause = EvictionCause.PRICE
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ def _parse_header(line: dict[str, Any]) -> Header:
         {str(name): (int(pair[0]), int(pair[1])) for name, pair in line["types"].items()},
         {str(name): int(price) for name, price in line["on_demand"].items()},
         int(line.get("cap_vcpus", 0)),
-        Cause(line.get("evictions", "price")),
+        EvictionCause(line.get("evictions", "price")),
     )
 
 
@@ -202,7 +202,7 @@ def _parse_entry(line: dict[str, Any]) -> Entry:
     market = line.get("market")
     return Entry(
         parse_instant(line["at"]),
-        Kind(line["kind"]),
+        EntryKind(line["kind"]),
         whole("allocation"),
         None if market is None else Market.parse(market),
         whole("vcpus"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from bidbrain.accounts.ledger import ENDINGS, MONEY, Cause, Entry, Header, Kind, Ledger
+from bidbrain.accounts.ledger import ENDINGS, MONEY, Entry, EntryKind, EvictionCause, Header, Ledger
 from bidbrain.billing import RULES, Ending, Life, bill
 from bidbrain.history.prices import NEVER_S, History, Market
 from bidbrain.instants import show_instant
@@ -18,9 +18,9 @@ from bidbrain.money import machine_seconds_micro_usd, show_usd
 from bidbrain.setting import ON_DEMAND_ZONE
 
 ENDING_OF = {
-    Kind.EVICTION: Ending.EVICTED,
-    Kind.TERMINATION: Ending.TERMINATED,
-    Kind.JOB_END: Ending.JOB_END,
+    EntryKind.EVICTION: Ending.EVICTED,
+    EntryKind.TERMINATION: Ending.TERMINATED,
+    EntryKind.JOB_END: Ending.JOB_END,
 }
 BillLine = tuple[int, int, int, int]  # at_s, allocation, hour, micro-dollars
 
@@ -55,7 +55,7 @@ def rebill(ledger: Ledger, history: History) -> Audit:
     ends = {entry.allocation: entry for entry in ledger.entries if entry.kind in ENDINGS}
     last_s = max((entry.at_s for entry in ledger.entries), default=header.start_s)
     for grant in ledger.entries:
-        if grant.kind is not Kind.GRANT:
+        if grant.kind is not EntryKind.GRANT:
             continue
         end = ends.get(grant.allocation)
         try:
@@ -111,7 +111,7 @@ def _allocation_lines(
             raise ValueError(f"{grant.market} has no price at {show_instant(at_s)}")
         return price
 
-    if header.evictions is Cause.PRICE:
+    if header.evictions is EvictionCause.PRICE:
         gone_s = steps.eviction_s(grant.at_s, grant.bid or 0)
         _check_market(grant, end, end_s, gone_s, price_at(grant.at_s), differences)
     ending = None if end is None else ENDING_OF[end.kind]
@@ -131,7 +131,7 @@ def _check_market(
         return
     if price > grant.bid:
         differences.append(f"{who}: granted at {show_instant(grant.at_s)} above its bid")
-    if end is not None and end.kind is Kind.EVICTION and gone_s != end_s:
+    if end is not None and end.kind is EntryKind.EVICTION and gone_s != end_s:
         when = "never" if gone_s == NEVER_S else f"at {show_instant(gone_s)}"
         differences.append(
             f"{who}: evicted at {show_instant(end_s)}, but its bid is passed {when} in the history"
@@ -147,5 +147,5 @@ def markets_of(ledger: Ledger) -> set[Market]:
     return {
         entry.market
         for entry in ledger.entries
-        if entry.kind is Kind.GRANT and entry.market is not None and entry.market.zone != ON_DEMAND_ZONE
+        if entry.kind is EntryKind.GRANT and entry.market is not None and entry.market.zone != ON_DEMAND_ZONE
     }

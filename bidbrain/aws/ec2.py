@@ -17,11 +17,11 @@ from typing import Any, Protocol
 
 from bidbrain.aws.calls import errors, refusal
 from bidbrain.aws.prices import Ec2Prices
+from bidbrain.billing import Ending
 from bidbrain.history.prices import Market
 from bidbrain.live.cloud import (
     CapacityError,
-    Cause,
-    Fate,
+    EndedInstance,
     Machine,
     Notice,
     Order,
@@ -220,7 +220,7 @@ class Ec2:
         ]
         return tuple(_machine(each) for each in self._describe([filters]))
 
-    def ended(self, machine_ids: tuple[str, ...]) -> tuple[Fate, ...]:
+    def ended(self, machine_ids: tuple[str, ...]) -> tuple[EndedInstance, ...]:
         now_s = self._now_s()
         seen = {each["InstanceId"]: each for each in self._describe(_by_id(machine_ids))}
         fates = []
@@ -229,7 +229,7 @@ class Ec2:
             if instance is None:
                 since_s = self._unseen_since_s.setdefault(machine_id, now_s)
                 if now_s - since_s >= UNSEEN_S:
-                    fates.append(Fate(machine_id, now_s, Cause.RELEASED))
+                    fates.append(EndedInstance(machine_id, now_s, Ending.TERMINATED))
                 continue
             self._unseen_since_s.pop(machine_id, None)
             if instance["State"]["Name"] in ("shutting-down", "terminated"):
@@ -290,11 +290,13 @@ def _machine(instance: Mapping[str, Any]) -> Machine:
     )
 
 
-def _fate(instance: Mapping[str, Any], now_s: int) -> Fate:
+def _fate(instance: Mapping[str, Any], now_s: int) -> EndedInstance:
     """Who ended it by its state reason, and when by its transition reason (else: now)."""
     code = instance.get("StateReason", {}).get("Code", "")
     found = _WHEN.search(instance.get("StateTransitionReason", ""))
     at_s = now_s
     if found:
         at_s = int(datetime.strptime(found[1], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC).timestamp())
-    return Fate(instance["InstanceId"], at_s, Cause.EVICTED if code in EVICTED_CODES else Cause.RELEASED)
+    return EndedInstance(
+        instance["InstanceId"], at_s, Ending.EVICTED if code in EVICTED_CODES else Ending.TERMINATED
+    )

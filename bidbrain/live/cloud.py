@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from bidbrain.billing import Ending
 from bidbrain.history.prices import Market
 from bidbrain.policy.base import Offer
 from bidbrain.setting import ON_DEMAND_ZONE
@@ -50,20 +51,13 @@ class Machine:
     launched_s: int
 
 
-class Cause(StrEnum):
-    """Who ended a machine."""
-
-    EVICTED = "evicted"  # the market took it back
-    RELEASED = "released"  # we gave it back, or it shut itself down
-
-
 @dataclass(frozen=True)
-class Fate:
-    """When and why a machine ended."""
+class EndedInstance:
+    """When and how an instance ended: EVICTED by the market, or TERMINATED by us or by itself."""
 
     machine_id: str
     at_s: int
-    cause: Cause
+    ending: Ending
 
 
 class Alert(StrEnum):
@@ -126,7 +120,7 @@ class Cloud(Protocol):
         """All machines of this job that exist (not those that have ended), whoever bought them."""
         ...
 
-    def ended(self, machine_ids: tuple[str, ...]) -> tuple[Fate, ...]:
+    def ended(self, machine_ids: tuple[str, ...]) -> tuple[EndedInstance, ...]:
         """Those of these machines that have ended."""
         ...
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from bidbrain.live.cloud import Quotes
-from bidbrain.live.desk import Desk
 from bidbrain.live.guards import Guards, affordable, of_new, spent
 from bidbrain.live.journal import Buy, BuyOnDemand, Decided, Figures, Mark, Step
+from bidbrain.live.state import JobState
 from bidbrain.money import HOUR_S, machine_seconds_micro_usd
 from bidbrain.policy.base import Action, Keep, LetGo, Policy, Release, Request, RequestOnDemand, View
 from bidbrain.setting import Job, Setting
@@ -47,10 +47,10 @@ def worth_of(measured: Measured, setting: Setting) -> float:
 
 
 def view_of(
-    setting: Setting, desk: Desk, quotes: Quotes, measured: Measured, guards: Guards, done: float
+    setting: Setting, state: JobState, quotes: Quotes, measured: Measured, guards: Guards, done: float
 ) -> View:
     """What a policy may know now. Full markets and those above max_price are shown to it only where it holds some."""
-    ours = {allocation.market for allocation in desk.books.open}
+    ours = {allocation.market for allocation in state.account.open}
     worth = worth_of(measured, setting)
     offers = tuple(
         replace(offer, nu=measured.nu.get(offer.market.instance_type, worth * offer.nu))
@@ -58,13 +58,13 @@ def view_of(
         if offer.market in ours
         or (offer.market not in quotes.full and (guards.max_price is None or offer.price <= guards.max_price))
     )
-    own = tuple(a.holding() for a in desk.books.open if a.number >= 0)
+    own = tuple(a.holding() for a in state.account.open if a.number >= 0)
     job = measured_job(setting.job, measured)
     return View(offers, own, job, setting.job.work_vcpu_s - done)
 
 
 def decide(
-    now_s: int, policy: Policy, view: View, desk: Desk, quotes: Quotes, setting: Setting, together: bool
+    now_s: int, policy: Policy, view: View, state: JobState, quotes: Quotes, setting: Setting, together: bool
 ) -> Decided:
     """Ask the policy; raises PolicyError where it asks for what cannot be."""
     decision = policy.decide(now_s, view)
@@ -75,7 +75,7 @@ def decide(
     figures = Figures(
         len(view.offers),
         sum(holding.vcpus for holding in view.holdings),
-        spent(desk.books),
+        spent(state.account),
         view.work_left_vcpu_s,
         view.job.phi,
         engine.lambda_s,
@@ -150,11 +150,11 @@ class Allowed:
     why: str = ""
 
 
-def allowed(step: Buy, desk: Desk, guards: Guards, now_s: int) -> Allowed:
+def allowed(step: Buy, state: JobState, guards: Guards, now_s: int) -> Allowed:
     """What of a purchase may be made: all of it, or as many whole machines as fit."""
-    decided = desk.decided
+    decided = state.decided
     assert decided is not None
-    per_machine = desk.per_machine(step.market)
+    per_machine = state.per_machine(step.market)
     bid = step.bid if guards.max_price is None else min(step.bid, guards.max_price)
     wanted = machines = -(-step.vcpus // per_machine)
     why = ""
@@ -163,36 +163,38 @@ def allowed(step: Buy, desk: Desk, guards: Guards, now_s: int) -> Allowed:
         return Allowed(0, 0, bid, why)
 
     if decided.fill is not None:
-        if step.market in desk.full:
+        if step.market in state.full:
             return nothing(f"{step.market} has just refused")
-        room = max(0, decided.fill - desk.spot_vcpus)
+        room = max(0, decided.fill - state.spot_vcpus)
         machines = machines if step.vcpus <= room else room // per_machine * (step.parts > 1)
         if not machines:
             return nothing(f"{decided.fill} vCPUs of spot are held")
         if machines < wanted:
             why = f"{decided.fill} vCPUs of spot are wanted"
     if guards.max_machines is not None:
-        left = max(0, guards.max_machines - desk.machine_count)
+        left = max(0, guards.max_machines - state.machine_count)
         if left < machines:
-            machines, why = left, f"guard max_machines: {desk.machine_count} of {guards.max_machines}"
+            machines, why = left, f"guard max_machines: {state.machine_count} of {guards.max_machines}"
     while machines:
         whole = machines == wanted
         vcpus = step.vcpus if whole else machines * per_machine
-        extra = of_new(desk.books.rules, vcpus, per_machine, bid, HOUR_S)
-        dear = affordable(guards, desk.books, now_s, extra)
+        extra = of_new(state.account.rules, vcpus, per_machine, bid, HOUR_S)
+        dear = affordable(guards, state.account, now_s, extra)
         if dear is None:
             return Allowed(vcpus, machines if step.parts > 1 else 1, bid, why)
         machines, why = machines // 2, dear
     return nothing(why)
 
 
-def allowed_on_demand(step: BuyOnDemand, setting: Setting, desk: Desk, guards: Guards, now_s: int) -> str:
+def allowed_on_demand(
+    step: BuyOnDemand, setting: Setting, state: JobState, guards: Guards, now_s: int
+) -> str:
     """Why a purchase of on-demand machines must not be made; empty: it may."""
     reliable = setting.reliable
     machines = -(-step.vcpus // reliable.vcpus_per_machine)
     if guards.max_price is not None and reliable.on_demand > guards.max_price:
         return "guard max_price: on-demand machines cost more"
-    if guards.max_machines is not None and desk.machine_count + machines > guards.max_machines:
-        return f"guard max_machines: {desk.machine_count} of {guards.max_machines}"
+    if guards.max_machines is not None and state.machine_count + machines > guards.max_machines:
+        return f"guard max_machines: {state.machine_count} of {guards.max_machines}"
     what = (reliable.on_demand, step.vcpus, reliable.vcpus_per_machine, HOUR_S)
-    return affordable(guards, desk.books, now_s, machine_seconds_micro_usd(*what)) or ""
+    return affordable(guards, state.account, now_s, machine_seconds_micro_usd(*what)) or ""

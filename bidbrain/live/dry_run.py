@@ -1,6 +1,6 @@
 """The first decision of a job without making it: what would be bought, and what it would cost.
 
-Nothing is bought and nothing is written. A desk of its own goes through what the service would write down if
+Nothing is bought and nothing is written. A state of its own goes through what the service would write down if
 every order were filled: the reliable machines first, then the steps of the decision within the guards.
 """
 
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from bidbrain.history.prices import Market
 from bidbrain.live.cloud import Cloud, Machine
 from bidbrain.live.decide import Measured, allowed, allowed_on_demand, decide, view_of
-from bidbrain.live.desk import Desk
 from bidbrain.live.guards import of_new
-from bidbrain.live.job import Plan
+from bidbrain.live.job import JobPlan
 from bidbrain.live.journal import Answered, Buy, BuyOnDemand, Decided, Opened, Ordered, Passed
+from bidbrain.live.state import JobState
 from bidbrain.money import HOUR_S, machine_seconds_micro_usd, show_usd
 
 
@@ -44,10 +44,10 @@ class DryRun:
     per_vcpu_hour: float | None
 
 
-def dry_run(plan: Plan, cloud: Cloud, now_s: int) -> DryRun:
+def dry_run(plan: JobPlan, cloud: Cloud, now_s: int) -> DryRun:
     """Ask the policy as at the job's start. Raises CloudError, PolicyError, and BudgetError for less than an hour."""
     setting, reliable = plan.setting, plan.setting.reliable
-    desk = Desk(setting, [Opened(plan.name, plan.scheme, now_s)])
+    state = JobState(setting, [Opened(plan.name, plan.scheme, now_s)])
     quotes = cloud.quotes(now_s)
     hour = reliable.hourly if plan.with_reliable else 0
     budget = plan.guards.budget
@@ -57,19 +57,21 @@ def dry_run(plan: Plan, cloud: Cloud, now_s: int) -> DryRun:
             "the first hour of the reliable machines alone"
         )
     if hour:
-        what = (desk.orders, reliable.market, reliable.vcpus, 1, reliable.on_demand, now_s)
-        _fill(desk, Ordered(now_s, *what, reliable=True), reliable.on_demand)
-    view = view_of(setting, desk, quotes, Measured(), plan.guards, 0.0)
-    decided = decide(now_s, plan.policy, view, desk, quotes, setting, cloud.together)
-    desk.apply(decided)
+        what = (state.orders, reliable.market, reliable.vcpus, 1, reliable.on_demand, now_s)
+        _fill(state, Ordered(now_s, *what, reliable=True), reliable.on_demand)
+    view = view_of(setting, state, quotes, Measured(), plan.guards, 0.0)
+    decided = decide(now_s, plan.policy, view, state, quotes, setting, cloud.together)
+    state.apply(decided)
     prices = {offer.market: offer.price for offer in quotes.offers}
     purchases = [
-        _purchase(step, plan, desk, prices) for step in decided.steps if isinstance(step, Buy | BuyOnDemand)
+        _purchase(step, plan, state, prices) for step in decided.steps if isinstance(step, Buy | BuyOnDemand)
     ]
     for bought in purchases:
         if isinstance(bought.step, Buy):
             market = bought.step.market
-            hour += of_new(desk.books.rules, bought.vcpus, desk.per_machine(market), prices[market], HOUR_S)
+            hour += of_new(
+                state.account.rules, bought.vcpus, state.per_machine(market), prices[market], HOUR_S
+            )
         else:
             size = (reliable.on_demand, bought.vcpus, reliable.vcpus_per_machine, HOUR_S)
             hour += machine_seconds_micro_usd(*size)
@@ -77,35 +79,35 @@ def dry_run(plan: Plan, cloud: Cloud, now_s: int) -> DryRun:
     return DryRun(decided, tuple(purchases), hour, vcpus, hour / vcpus if vcpus else None)
 
 
-def _purchase(step: Buy | BuyOnDemand, plan: Plan, desk: Desk, prices: dict[Market, int]) -> Purchase:
-    """What the service would do with this step, as things stand on the desk; it is done there."""
-    assert desk.decided is not None
-    now_s, reliable = desk.decided.at_s, plan.setting.reliable
+def _purchase(step: Buy | BuyOnDemand, plan: JobPlan, state: JobState, prices: dict[Market, int]) -> Purchase:
+    """What the service would do with this step, as things stand on the state; it is done there."""
+    assert state.decided is not None
+    now_s, reliable = state.decided.at_s, plan.setting.reliable
     if isinstance(step, BuyOnDemand):
-        if why := allowed_on_demand(step, plan.setting, desk, plan.guards, now_s):
-            desk.apply(Passed(now_s, why))
+        if why := allowed_on_demand(step, plan.setting, state, plan.guards, now_s):
+            state.apply(Passed(now_s, why))
             return Purchase(step, 0, reliable.on_demand, why)
-        what = (desk.orders, reliable.market, step.vcpus, 1, reliable.on_demand, now_s)
-        _fill(desk, Ordered(now_s, *what), reliable.on_demand)
+        what = (state.orders, reliable.market, step.vcpus, 1, reliable.on_demand, now_s)
+        _fill(state, Ordered(now_s, *what), reliable.on_demand)
         return Purchase(step, step.vcpus, reliable.on_demand)
-    may = allowed(step, desk, plan.guards, now_s)
+    may = allowed(step, state, plan.guards, now_s)
     if may.parts:
-        what = (desk.orders, step.market, may.vcpus, may.parts, may.bid, now_s)
+        what = (state.orders, step.market, may.vcpus, may.parts, may.bid, now_s)
         ordered = Ordered(now_s, *what)
-        if desk.decided.fill is not None:
-            _fill(desk, ordered, prices[step.market])
+        if state.decided.fill is not None:
+            _fill(state, ordered, prices[step.market])
         else:  # answered when all are placed: until then the guards count them at their bids
-            desk.apply(ordered)
+            state.apply(ordered)
     else:
-        desk.apply(Passed(now_s, may.why))
+        state.apply(Passed(now_s, may.why))
     return Purchase(step, may.vcpus, may.bid, may.why)
 
 
-def _fill(desk: Desk, ordered: Ordered, price: int) -> None:
+def _fill(state: JobState, ordered: Ordered, price: int) -> None:
     """An order, and all its machines at once."""
-    desk.apply(ordered)
-    order = desk.pending[ordered.order].order
+    state.apply(ordered)
+    order = state.pending[ordered.order].order
     machines = tuple(
         Machine(f"{order.token}-{i}", order.token, order.market, ordered.at_s) for i in range(order.machines)
     )
-    desk.apply(Answered(ordered.at_s, ordered.order, price, machines))
+    state.apply(Answered(ordered.at_s, ordered.order, price, machines))

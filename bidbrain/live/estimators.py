@@ -79,15 +79,15 @@ def rate(
 
 def estimate_speeds(clocks: Sequence[Clock], vcpus: Mapping[str, int], job_vcpus: int, phi: float) -> Speeds:
     """nu and phi from undisturbed clocks; `phi` is where it starts, and what holds if no size says otherwise."""
-    paces = [pace for pace in paces_of(clocks) if set(pace.machines) <= set(vcpus)]
-    counts = {kind: sum(pace.clocks for pace in paces if kind in pace.machines) for kind in vcpus}
+    throughputs = [each for each in throughputs_of(clocks) if set(each.machines) <= set(vcpus)]
+    counts = {kind: sum(each.clocks for each in throughputs if kind in each.machines) for kind in vcpus}
     kinds = [kind for kind in vcpus if counts[kind] >= MIN_CLOCKS]
-    usable = [pace for pace in paces if pace.machines and set(pace.machines) <= set(kinds)]
+    usable = [each for each in throughputs if each.machines and set(each.machines) <= set(kinds)]
     if not usable:
         return Speeds({}, None)
-    held = np.array([[pace.machines.get(kind, 0) for kind in kinds] for pace in usable], np.float64)
-    rates = np.array([pace.rate for pace in usable])
-    weights = np.array([pace.clocks for pace in usable], np.float64)
+    held = np.array([[each.machines.get(kind, 0) for kind in kinds] for each in usable], np.float64)
+    rates = np.array([each.rate for each in usable])
+    weights = np.array([each.clocks for each in usable], np.float64)
     sizes = held @ np.array([vcpus[kind] for kind in kinds], np.float64)
     nominal = np.array([vcpus[kind] for kind in kinds], np.float64)
     beyond = sizes > BEYOND * job_vcpus
@@ -103,7 +103,7 @@ def estimate_speeds(clocks: Sequence[Clock], vcpus: Mapping[str, int], job_vcpus
 
 
 @dataclass(frozen=True)
-class Pace:
+class Throughput:
     """What one set of machines did in all of its calm clocks."""
 
     machines: Mapping[str, int]
@@ -116,7 +116,7 @@ class Pace:
         return self.work_vcpu_s / self.seconds
 
 
-def paces_of(clocks: Sequence[Clock]) -> list[Pace]:
+def throughputs_of(clocks: Sequence[Clock]) -> list[Throughput]:
     """All work of a set of machines over all of its time: a slow clock counts with its seconds, no more.
 
     (A mean of relative errors clock by clock would let a few very slow ones decide.)
@@ -127,7 +127,7 @@ def paces_of(clocks: Sequence[Clock]) -> list[Pace]:
             key = frozenset(clock.stretches[0].machines.items())
             count, seconds, work = sums.get(key, (0, 0.0, 0.0))
             sums[key] = (count + 1, seconds + clock.seconds, work + clock.work_vcpu_s)
-    return [Pace(dict(key), *found) for key, found in sums.items()]
+    return [Throughput(dict(key), *found) for key, found in sums.items()]
 
 
 def _relative_least_squares(held: Floats, rates: Floats, weights: Floats, nominal: Floats) -> Floats:

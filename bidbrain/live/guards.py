@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bidbrain.accounts.books import Allocation, Books
+from bidbrain.accounts.account import Allocation, JobAccount
 from bidbrain.billing import Ending, InstanceHour, Rules
 from bidbrain.money import HOUR_S, machine_seconds_micro_usd, show_usd
 from bidbrain.policy.base import Phase
@@ -28,14 +28,14 @@ class Guards:
     reserve_s: int = 300
 
 
-def spent(books: Books) -> int:
+def spent(account: JobAccount) -> int:
     """The bill so far, as booked."""
-    return sum(entry.micro_usd or 0 for entry in books.entries)
+    return sum(entry.micro_usd or 0 for entry in account.entries)
 
 
-def exposure(books: Books, now_s: int, until_s: int) -> int:
+def exposure(account: JobAccount, now_s: int, until_s: int) -> int:
     """The bill if all that is open (orders included) is held until `until_s` and then terminated."""
-    return spent(books) + sum(to_come(books.rules, each, now_s, until_s) for each in books.open)
+    return spent(account) + sum(to_come(account.rules, each, now_s, until_s) for each in account.open)
 
 
 def to_come(rules: Rules, allocation: Allocation, now_s: int, until_s: int) -> int:
@@ -66,24 +66,24 @@ def of_new(rules: Rules, vcpus: int, vcpus_per_machine: int, bid: int, seconds: 
         number += 1
 
 
-def over_budget(guards: Guards, books: Books, now_s: int) -> str | None:
+def over_budget(guards: Guards, account: JobAccount, now_s: int) -> str | None:
     """Why it is time to stop, if it is: what we have would pass the budget within the reserve."""
     if guards.budget is None:
         return None
-    amount = exposure(books, now_s, now_s + guards.reserve_s)
+    amount = exposure(account, now_s, now_s + guards.reserve_s)
     if amount <= guards.budget:
         return None
     return (
-        f"the budget of {show_usd(guards.budget)} $ is reached: {show_usd(spent(books))} $ are booked, "
+        f"the budget of {show_usd(guards.budget)} $ is reached: {show_usd(spent(account))} $ are booked, "
         f"{show_usd(amount)} $ if all is held for another {guards.reserve_s} s"
     )
 
 
-def affordable(guards: Guards, books: Books, now_s: int, extra: int) -> str | None:
+def affordable(guards: Guards, account: JobAccount, now_s: int, extra: int) -> str | None:
     """Why a purchase that costs `extra` in its first hour must not be made, if so: all could not be held so long."""
     if guards.budget is None:
         return None
-    amount = exposure(books, now_s, now_s + HOUR_S) + extra
+    amount = exposure(account, now_s, now_s + HOUR_S) + extra
     if amount <= guards.budget:
         return None
     return f"guard budget: {show_usd(amount)} $ with it, the budget is {show_usd(guards.budget)} $"

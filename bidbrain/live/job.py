@@ -16,7 +16,7 @@ EXIT_FINISHED, EXIT_STOPPED, EXIT_BUDGET, EXIT_MARKET_CLOSED = 0, 0, 3, 4
 
 
 @dataclass(frozen=True)
-class EngineReport:
+class TrainerReport:
     """The job as its engine sees it. finished_s: when the work was done; drained: nothing would be lost now."""
 
     done_vcpu_s: float
@@ -25,10 +25,10 @@ class EngineReport:
     measured: Measured = field(default_factory=Measured)
 
 
-class Engine(Protocol):
+class Trainer(Protocol):
     """What trains on the machines. Calls may be repeated (a service that died says things again)."""
 
-    def report(self, now_s: int) -> EngineReport: ...
+    def report(self, now_s: int) -> TrainerReport: ...
 
     def hold(self, now_s: int, reliable: tuple[Machine, ...], transient: tuple[Machine, ...]) -> None:
         """All machines that it has from now on."""
@@ -62,7 +62,7 @@ class Timekeeper(Protocol):
 
 
 @dataclass(frozen=True)
-class Plan:
+class JobPlan:
     """The job to be run: who decides, on which setting, within which limits."""
 
     name: str

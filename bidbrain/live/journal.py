@@ -2,7 +2,7 @@
 
 A service that dies is continued from it. Lines are only ever added; each is synced before `append` returns. One
 service at a time: the lock is flock's, which the kernel drops with its process, however that ends. Ledgers are made
-from it (`Desk.ledger`), nothing else is kept. It holds no secrets.
+from it (`JobState.ledger`), nothing else is kept. It holds no secrets.
 """
 
 from __future__ import annotations

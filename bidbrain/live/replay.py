@@ -15,15 +15,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from bidbrain.accounts.books import Allocation
-from bidbrain.billing import InstanceHour
+from bidbrain.accounts.account import Allocation
+from bidbrain.billing import Ending, InstanceHour
 from bidbrain.history.prices import NEVER_S, Market
 from bidbrain.instants import show_instant
 from bidbrain.live.cloud import (
     Alert,
     CapacityError,
-    Cause,
-    Fate,
+    EndedInstance,
     Machine,
     MarketClosedError,
     Notice,
@@ -121,7 +120,7 @@ class Replay:
         self._launcher = launcher
         self._warnings = warnings or Warnings()
         self._lots: dict[str, _Lot] = {}
-        self._fates: dict[str, Fate] = {}
+        self._fates: dict[str, EndedInstance] = {}
         self._played_s = now_s()
         self.purchases: list[str] = []  # tokens, once per purchase
 
@@ -185,7 +184,7 @@ class Replay:
 
     def release(self, machine_ids: tuple[str, ...]) -> None:
         self._play()
-        self._end(machine_ids, self._now_s(), Cause.RELEASED)
+        self._end(machine_ids, self._now_s(), Ending.TERMINATED)
 
     def held(self) -> tuple[Machine, ...]:
         self._play()
@@ -196,7 +195,7 @@ class Replay:
             if machine.machine_id in lot.live
         )
 
-    def ended(self, machine_ids: tuple[str, ...]) -> tuple[Fate, ...]:
+    def ended(self, machine_ids: tuple[str, ...]) -> tuple[EndedInstance, ...]:
         self._play()
         return tuple(self._fates[each] for each in machine_ids if each in self._fates)
 
@@ -230,14 +229,14 @@ class Replay:
             victims = self._exchange.taken_back(self._spot(), at_s)
             for lot in self._lots.values():
                 if lot.seat in victims:
-                    self._end(tuple(lot.live), at_s, Cause.EVICTED)
+                    self._end(tuple(lot.live), at_s, Ending.EVICTED)
             self._played_s = at_s
         self._played_s = now_s
 
-    def _end(self, machine_ids: tuple[str, ...], at_s: int, cause: Cause) -> None:
+    def _end(self, machine_ids: tuple[str, ...], at_s: int, ending: Ending) -> None:
         wanted = set(machine_ids)
         for lot in self._lots.values():
             for machine_id in sorted(lot.live & wanted):
                 lot.live.discard(machine_id)
-                self._fates[machine_id] = Fate(machine_id, at_s, cause)
+                self._fates[machine_id] = EndedInstance(machine_id, at_s, ending)
                 self._launcher.kill(machine_id)

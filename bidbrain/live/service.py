@@ -1,6 +1,6 @@
 """The decision loop of a live job: watches the market, asks the policy, writes down what it will do, does it.
 
-The pure parts are `desk` (state), `decide` (decisions) and `guards`; here is the order of things. Whatever is done
+The pure parts are `state` (state), `decide` (decisions) and `guards`; here is the order of things. Whatever is done
 was written to the journal before, so a service that dies anywhere goes on from the journal: an order without an
 answer is asked about with its own token, a release is repeated, machines that nobody knows are given back.
 
@@ -14,9 +14,8 @@ from bidbrain.billing import Ending
 from bidbrain.history.prices import NEVER_S
 from bidbrain.live.cloud import (
     Alert,
-    Cause,
     Cloud,
-    Fate,
+    EndedInstance,
     Machine,
     MarketClosedError,
     Notice,
@@ -25,17 +24,16 @@ from bidbrain.live.cloud import (
     UnknownOutcomeError,
 )
 from bidbrain.live.decide import allowed, allowed_on_demand, decide, view_of
-from bidbrain.live.desk import Desk, Pending
 from bidbrain.live.guards import over_budget
 from bidbrain.live.job import (
     EXIT_BUDGET,
     EXIT_FINISHED,
     EXIT_MARKET_CLOSED,
     EXIT_STOPPED,
-    Engine,
+    JobPlan,
     Log,
-    Plan,
     Timekeeper,
+    Trainer,
 )
 from bidbrain.live.journal import (
     Answered,
@@ -57,6 +55,7 @@ from bidbrain.live.journal import (
     Stray,
     Worked,
 )
+from bidbrain.live.state import JobState, Pending
 from bidbrain.money import HOUR_S
 from bidbrain.policy.base import Phase
 
@@ -69,13 +68,13 @@ RECONCILE_S = 120
 class Service:
     """One job on one market, from its journal on."""
 
-    def __init__(self, plan: Plan, cloud: Cloud, engine: Engine, time: Timekeeper, journal: Log) -> None:
+    def __init__(self, plan: JobPlan, cloud: Cloud, trainer: Trainer, time: Timekeeper, journal: Log) -> None:
         self._plan = plan
         self._cloud = cloud
-        self._engine = engine
+        self._trainer = trainer
         self._time = time
         self._journal = journal
-        self.desk = Desk(plan.setting, journal.records)
+        self.state = JobState(plan.setting, journal.records)
         self._reconciled_s = -RECONCILE_S
         self._retry_s = NEVER_S
         self._stop: str | None = None
@@ -86,102 +85,102 @@ class Service:
 
     def run(self) -> Closing:
         """Until the job's end. Raises CloudError (credentials), PolicyError; machines stay for the next service."""
-        if self.desk.opened is None:
+        if self.state.opened is None:
             self._put(Opened(self._plan.name, self._plan.scheme, self._plan.start_s))
         self._tell(self._time.now_s())
-        while self.desk.closed is None:
+        while self.state.closed is None:
             self.step()
-            if self.desk.closed is None:
-                until_s = min(self.desk.next_s(), self._retry_s)
-                decided = self.desk.decided
+            if self.state.closed is None:
+                until_s = min(self.state.next_s(), self._retry_s)
+                decided = self.state.decided
                 self._time.wait(until_s, decided is not None and decided.wake_on_market)
-        assert self.desk.closing is not None
-        return self.desk.closing
+        assert self.state.closing is not None
+        return self.state.closing
 
     def step(self) -> None:
         """Everything that is due now."""
         now_s = self._time.now_s()
         self._retry_s = NEVER_S
-        if self.desk.closing is None and not self._ends(now_s):
+        if self.state.closing is None and not self._ends(now_s):
             self._goes_on(now_s)
-        if self.desk.closing is not None:
-            self._close(now_s, self.desk.closing)
+        if self.state.closing is not None:
+            self._close(now_s, self.state.closing)
 
     def _put(self, record: Record) -> None:
         self._journal.append(record)
-        self.desk.apply(record)
+        self.state.apply(record)
 
     # -- the end ------------------------------------------------------------------------------------------------
 
     def _ends(self, now_s: int) -> bool:
         """Whether the job is over; then it is written down."""
-        report = self._engine.report(now_s)
+        report = self._trainer.report(now_s)
         if report.finished_s is not None:
             self._put(Closing(report.finished_s, True, "the work is done", EXIT_FINISHED))
             return True
-        draining = self.desk.draining
+        draining = self.state.draining
         if draining is not None and (report.drained or now_s >= draining.deadline_s):
             self._put(Closing(now_s, False, draining.reason, draining.code))
             return True
         if draining is None:
-            reason, code = over_budget(self._plan.guards, self.desk.books, now_s), EXIT_BUDGET
+            reason, code = over_budget(self._plan.guards, self.state.account, now_s), EXIT_BUDGET
             if reason is None:
                 reason, code = self._stop, EXIT_STOPPED
             if reason is not None:
                 self._put(Draining(now_s, now_s + self._plan.drain_s, reason, code))
-                self._engine.drain(now_s, now_s + self._plan.drain_s)
+                self._trainer.drain(now_s, now_s + self._plan.drain_s)
         return False
 
     def _close(self, now_s: int, closing: Closing) -> None:
         """Give everything back. Orders whose answer is not known are asked about first: what they bought goes too."""
-        desk = self.desk
-        for pending in desk.due(closing.at_s):
+        state = self.state
+        for pending in state.due(closing.at_s):
             if not self._ask(pending, closing.at_s):
                 return
-        ids = tuple(machine.machine_id for machine in desk.open_machines())
+        ids = tuple(machine.machine_id for machine in state.open_machines())
         try:
             if ids:
-                self._engine.leave(now_s, ids)
+                self._trainer.leave(now_s, ids)
                 self._cloud.release(ids)
             if strays := tuple(machine.machine_id for machine in self._cloud.held()):
                 self._cloud.release(strays)
         except UnknownOutcomeError:
             self._retry_s = now_s + RETRY_S
             return
-        for allocation in list(desk.books.open):
+        for allocation in list(state.account.open):
             if allocation.phase is not Phase.REQUESTED:
                 end_s = max(closing.at_s, allocation.hour_start_s)
                 self._put(Ended(end_s, allocation.number, Ending.JOB_END))
-        done = self._engine.report(now_s).done_vcpu_s
+        done = self._trainer.report(now_s).done_vcpu_s
         self._put(Closed(max(closing.at_s, self._last_s()), done))
 
     def _last_s(self) -> int:
-        entries = self.desk.books.entries
+        entries = self.state.account.entries
         return entries[-1].at_s if entries else self._plan.start_s
 
     # -- going on -----------------------------------------------------------------------------------------------
 
     def _goes_on(self, now_s: int) -> None:
-        desk = self.desk
+        state = self.state
         try:
             quotes = self._cloud.quotes(now_s)
             self._warnings(now_s)
             gone = self._gone()
-            decided = desk.decided
+            decided = state.decided
             if decided is not None and not self._carry(decided.at_s, now_s):
                 return
             if now_s - self._reconciled_s >= RECONCILE_S:
                 self._reconcile(now_s)
             if not self._reliable(now_s):
                 return
-            while (at_s := min([desk.next_s(), *gone.values()])) <= now_s or self._asked:
+            while (at_s := min([state.next_s(), *gone.values()])) <= now_s or self._asked:
                 at_s = max(min(at_s, now_s), self._last_s())  # a purchase may have taken seconds
-                if desk.draining is not None and at_s >= desk.draining.deadline_s:
+                if state.draining is not None and at_s >= state.draining.deadline_s:
                     return
                 self._happen(at_s, gone)
                 if not self._answer_due(at_s, now_s):
                     return
-                woken = desk.wake_s is not None and desk.wake_s <= at_s
+                woken = state.wake_s is not None and state.wake_s <= at_s
                 if (self._asked or woken) and not self._decide(at_s, now_s, quotes):
                     return
             self._look_again(now_s, quotes)
@@ -193,16 +192,16 @@ class Service:
     @property
     def _asked(self) -> bool:
         """Whether something happened that the policy has to be asked about."""
-        return self.desk.heard and self.desk.draining is None
+        return self.state.heard and self.state.draining is None
 
     def _look_again(self, now_s: int, quotes: Quotes) -> None:
         """Decide when the market moved and the policy waits for that, and soon after a market of capacity refused."""
-        desk, decided = self.desk, self.desk.decided
-        if decided is None or desk.draining is not None:
+        state, decided = self.state, self.state.decided
+        if decided is None or state.draining is not None:
             return
         if decided.wake_on_market and decided.pulse != quotes.pulse:
             self._decide(now_s, now_s, quotes)
-        elif desk.full and decided.fill is None and not self._cloud.together:
+        elif state.full and decided.fill is None and not self._cloud.together:
             if now_s >= decided.at_s + RETRY_S:
                 self._decide(now_s, now_s, quotes)
             else:
@@ -210,19 +209,19 @@ class Service:
 
     def _warnings(self, now_s: int) -> None:
         notices = {notice.notice_id: notice for notice in self._cloud.notices()}
-        if new := tuple(each for each in notices.values() if each.notice_id not in self.desk.noticed):
+        if new := tuple(each for each in notices.values() if each.notice_id not in self.state.noticed):
             self._put(Noticed(now_s, new))
         for notice in notices.values():
-            self._engine.warn(now_s, notice)
+            self._trainer.warn(now_s, notice)
 
     def _gone(self) -> dict[int, int]:
         """Allocations that the market ended, and when. Evictions and machines that ended otherwise."""
-        desk = self.desk
-        ids = tuple(machine.machine_id for machine in desk.open_machines())
+        state = self.state
+        ids = tuple(machine.machine_id for machine in state.open_machines())
         fates = {fate.machine_id: fate for fate in self._cloud.ended(ids)} if ids else {}
-        self._fates: dict[int, Fate] = {}
-        for allocation in desk.books.open:
-            own = [fates.get(machine.machine_id) for machine in desk.machines.get(allocation.number, ())]
+        self._fates: dict[int, EndedInstance] = {}
+        for allocation in state.account.open:
+            own = [fates.get(machine.machine_id) for machine in state.machines.get(allocation.number, ())]
             ended = [fate for fate in own if fate is not None]
             # Machines of a price market go together; an on-demand allocation is over when its last machine is.
             if ended and (len(ended) == len(own) or not allocation.on_demand):
@@ -232,20 +231,20 @@ class Service:
 
     def _happen(self, at_s: int, gone: dict[int, int]) -> None:
         """Evictions and ends of hours at an instant."""
-        desk = self.desk
+        state = self.state
         now_gone = {
             number
             for number, gone_s in gone.items()
-            if gone_s <= at_s and desk.books.find(number) is not None
+            if gone_s <= at_s and state.account.find(number) is not None
         }
         if now_gone:  # said before it is written: it may be said twice, never not at all
-            self._engine.lost(at_s, tuple(m.machine_id for n in sorted(now_gone) for m in desk.machines[n]))
-        for allocation in list(desk.books.open):
+            self._trainer.lost(at_s, tuple(m.machine_id for n in sorted(now_gone) for m in state.machines[n]))
+        for allocation in list(state.account.open):
             number = allocation.number
             if allocation.phase is Phase.REQUESTED:
                 continue
             if number in now_gone:
-                evicted = self._fates[number].cause is Cause.EVICTED
+                evicted = self._fates[number].ending is Ending.EVICTED
                 end_s = max(gone.pop(number), allocation.hour_start_s)
                 self._put(Ended(end_s, number, Ending.EVICTED if evicted else Ending.TERMINATED))
             elif not allocation.on_demand and at_s >= allocation.hour_start_s + HOUR_S:
@@ -256,74 +255,74 @@ class Service:
                 else:
                     price = self._cloud.price(allocation.market, end_s)
                     self._put(HourPassed(end_s, number, price))
-        if desk.work_due:
-            self._put(Worked(max(at_s, self._last_s()), self._engine.report(at_s).done_vcpu_s))
+        if state.work_due:
+            self._put(Worked(max(at_s, self._last_s()), self._trainer.report(at_s).done_vcpu_s))
         if now_gone:
             self._tell(at_s)
 
     def _give_back(self, at_s: int, number: int) -> None:
-        ids = tuple(machine.machine_id for machine in self.desk.machines.get(number, ()))
-        self._engine.leave(at_s, ids)
+        ids = tuple(machine.machine_id for machine in self.state.machines.get(number, ()))
+        self._trainer.leave(at_s, ids)
         self._cloud.release(ids)
 
     def _tell(self, at_s: int) -> None:
         """The engine hears what it has."""
-        books, machines = self.desk.books, self.desk.machines
+        account, machines = self.state.account, self.state.machines
         seats: dict[bool, list[Machine]] = {True: [], False: []}
-        for allocation in books.open:
+        for allocation in account.open:
             seats[allocation.number < 0] += machines.get(allocation.number, ())
-        self._engine.hold(at_s, tuple(seats[True]), tuple(seats[False]))
+        self._trainer.hold(at_s, tuple(seats[True]), tuple(seats[False]))
 
     def _reliable(self, now_s: int) -> bool:
         """Buy the reliable machines first; without them nothing starts."""
-        desk, reliable = self.desk, self._plan.setting.reliable
-        if not self._plan.with_reliable or not reliable.vcpus or desk.has_reliable:
+        state, reliable = self.state, self._plan.setting.reliable
+        if not self._plan.with_reliable or not reliable.vcpus or state.has_reliable:
             return True
-        waiting = [each for each in desk.pending.values() if each.ordered.reliable]
+        waiting = [each for each in state.pending.values() if each.ordered.reliable]
         if not waiting:
-            what = (desk.orders, reliable.market, reliable.vcpus, 1, reliable.on_demand, now_s)
+            what = (state.orders, reliable.market, reliable.vcpus, 1, reliable.on_demand, now_s)
             self._put(Ordered(now_s, *what, reliable=True))
-            waiting = list(desk.pending.values())
+            waiting = list(state.pending.values())
         if not self._ask(waiting[0], now_s):
             return False
-        if not desk.has_reliable:
+        if not state.has_reliable:
             self._retry_s = now_s + RELIABLE_RETRY_S
-        return desk.has_reliable
+        return state.has_reliable
 
     # -- decisions and what they ask for --------------------------------------------------------------------------
 
     def _decide(self, at_s: int, now_s: int, quotes: Quotes) -> bool:
         """Ask the policy and do what it says; False: an answer is still missing."""
         as_of_s = max(at_s if now_s - at_s <= LATE_S else now_s, self._last_s())
-        plan, desk = self._plan, self.desk
-        report = self._engine.report(as_of_s)
-        view = view_of(plan.setting, desk, quotes, report.measured, plan.guards, report.done_vcpu_s)
-        decided = decide(as_of_s, plan.policy, view, desk, quotes, plan.setting, self._cloud.together)
+        plan, state = self._plan, self.state
+        report = self._trainer.report(as_of_s)
+        view = view_of(plan.setting, state, quotes, report.measured, plan.guards, report.done_vcpu_s)
+        decided = decide(as_of_s, plan.policy, view, state, quotes, plan.setting, self._cloud.together)
         self._put(decided)
         return self._carry(as_of_s, now_s)
 
     def _carry(self, at_s: int, now_s: int) -> bool:
         """Go on with the steps of the decision; False: an answer is missing, it is asked for again later."""
-        desk, decided = self.desk, self.desk.decided
+        state, decided = self.state, self.state.decided
         assert decided is not None
         at_s = at_s if now_s - at_s <= LATE_S else now_s
         while True:
             at_s = max(at_s, self._last_s())
-            due = desk.due(at_s)
-            if due and (decided.fill is not None or desk.step is None):
+            due = state.due(at_s)
+            if due and (decided.fill is not None or state.step is None):
                 if not self._ask(due[0], at_s):
                     return False
-            elif desk.step is not None:
-                self._take(desk.step, decided, at_s)
+            elif state.step is not None:
+                self._take(state.step, decided, at_s)
             else:
                 return True
 
     def _take(self, step: Buy | BuyOnDemand | Mark, decided: Decided, at_s: int) -> None:
-        desk, plan = self.desk, self._plan
-        late = at_s - decided.at_s > LATE_S or desk.draining is not None
+        state, plan = self.state, self._plan
+        late = at_s - decided.at_s > LATE_S or state.draining is not None
         match step:
             case Mark(what, number):
-                allocation = desk.books.find(number)
+                allocation = state.account.find(number)
                 if allocation is None or allocation.phase is Phase.REQUESTED:
                     self._put(Passed(at_s, f"allocation {number} is not held any more"))
                 elif what == "release":
@@ -337,31 +336,31 @@ class Service:
             case _ if late:
                 self._put(Passed(at_s, "too late for a purchase that was decided before"))
             case Buy(market):
-                may = allowed(step, desk, plan.guards, at_s)
+                may = allowed(step, state, plan.guards, at_s)
                 if not may.parts:
                     self._put(Passed(at_s, may.why))
                     return
                 due_s = at_s + plan.setting.bidding.grant_delay_s
-                self._put(Ordered(at_s, desk.orders, market, may.vcpus, may.parts, may.bid, due_s))
+                self._put(Ordered(at_s, state.orders, market, may.vcpus, may.parts, may.bid, due_s))
             case BuyOnDemand(vcpus):
                 reliable = plan.setting.reliable
-                if why := allowed_on_demand(step, plan.setting, desk, plan.guards, at_s):
+                if why := allowed_on_demand(step, plan.setting, state, plan.guards, at_s):
                     self._put(Passed(at_s, why))
                     return
-                self._put(Ordered(at_s, desk.orders, reliable.market, vcpus, 1, reliable.on_demand, at_s))
-                self._ask(list(desk.pending.values())[-1], at_s)
+                self._put(Ordered(at_s, state.orders, reliable.market, vcpus, 1, reliable.on_demand, at_s))
+                self._ask(list(state.pending.values())[-1], at_s)
 
     def _announce(self, at_s: int, number: int) -> None:
         """What leaves with its hour is warned like anything that leaves."""
-        allocation = self.desk.books.find(number)
+        allocation = self.state.account.find(number)
         assert allocation is not None
         deadline_s = allocation.hour_start_s + HOUR_S
-        for machine in self.desk.machines.get(number, ()):
+        for machine in self.state.machines.get(number, ()):
             what = (f"hour-end-{machine.machine_id}", machine.machine_id, Alert.TERMINATE, deadline_s)
-            self._engine.warn(at_s, Notice(*what))
+            self._trainer.warn(at_s, Notice(*what))
 
     def _answer_due(self, at_s: int, now_s: int) -> bool:
-        return all(self._ask(pending, at_s) for pending in self.desk.due(at_s))
+        return all(self._ask(pending, at_s) for pending in self.state.due(at_s))
 
     def _ask(self, pending: Pending, at_s: int) -> bool:
         """Place an order, or ask again what became of it; False: no answer yet."""
@@ -371,7 +370,7 @@ class Service:
         except RefusedError as error:
             machines, why = (), str(error)
         except MarketClosedError as error:
-            if self.desk.closing is None:
+            if self.state.closing is None:
                 raise
             machines, why = (), str(error)
         except UnknownOutcomeError:
@@ -387,8 +386,8 @@ class Service:
 
     def _reconcile(self, now_s: int) -> None:
         """Machines with our tag that belong to nothing are given back."""
-        known = {machine.machine_id for machine in self.desk.open_machines()}
-        tokens = {pending.order.token for pending in self.desk.pending.values()}
+        known = {machine.machine_id for machine in self.state.open_machines()}
+        tokens = {pending.order.token for pending in self.state.pending.values()}
         for machine in self._cloud.held():
             if machine.machine_id not in known and machine.token not in tokens:
                 self._put(Stray(now_s, machine))

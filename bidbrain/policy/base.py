@@ -1,7 +1,7 @@
 """The policy protocol: `decide(now, view) -> actions with a reason`, the same live and simulated.
 
 A policy is made for one job (`Policy(setting, start_s)`), is asked at its start, after every event (grant, refusal,
-eviction, an end of an allocation) and at the instant it asked to be woken; it keeps no clock and no books.
+eviction, an end of an allocation) and at the instant it asked to be woken; it keeps no clock and no account.
 """
 
 from __future__ import annotations

@@ -9,13 +9,12 @@ import importlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 
-from bidbrain.policy import compiled
 from bidbrain.policy.base import Policy
+from bidbrain.policy.compiled_proteus import CompiledProteus
 from bidbrain.policy.proteus import SLOT_SHARE as PROTEUS_SHARE
 from bidbrain.policy.proteus import Proteus
-from bidbrain.policy.quick import QuickProteus
 from bidbrain.policy.renewal import REQUESTS, OneHourOracle, Renewal
 from bidbrain.policy.renewal import SLOT_SHARE as RENEWAL_SHARE
 from bidbrain.policy.standard import OnDemand, Standard
@@ -34,11 +33,20 @@ class Training(StrEnum):
     STEADY = "steady"  # machines that stay
 
 
-@dataclass(frozen=True)
-class Compiled:
-    """The compiled twin of a policy: its number, the share of the cap of a request, requests per decision."""
+class KernelPolicy(IntEnum):
+    """The policies that the compiled simulator (`simulate.kernel`) holds, by their numbers there."""
 
-    kind: int
+    STANDARD = 0
+    PROTEUS = 1
+    RENEWAL = 2
+    ORACLE = 3
+
+
+@dataclass(frozen=True)
+class CompiledTwin:
+    """The same policy, compiled. slot_share: the cap over the size of a request; requests: per decision."""
+
+    policy: KernelPolicy
     slot_share: int
     requests: int
 
@@ -47,7 +55,7 @@ class Compiled:
 class Scheme:
     """A named way to run a job. yardstick: it knows the future, nobody can run it.
 
-    quick: makes the policy for a live job, where it decides the same in less time; None: `make`.
+    make_live: makes the policy of a live job where another class decides the same in less time; None: `make`.
     """
 
     name: str
@@ -55,13 +63,13 @@ class Scheme:
     training: Training
     reliable: bool
     elastic: bool  # may grow beyond the job's own vCPUs
-    compiled: Compiled | None = None
+    compiled: CompiledTwin | None = None
     yardstick: bool = False
-    quick: Callable[[Setting, int], Policy] | None = None
+    make_live: Callable[[Setting, int], Policy] | None = None
 
     def live(self, setting: Setting, start_s: int) -> Policy:
         """The policy of a live job."""
-        return (self.quick or self.make)(setting, start_s)
+        return (self.make_live or self.make)(setting, start_s)
 
     def setting(self, setting: Setting) -> Setting:
         """`setting` with the engine (and cap) of this scheme."""
@@ -107,7 +115,7 @@ POOLS = {
         Scheme("spot_2026", Spot2026, Training.AGILEML, reliable=False, elastic=False),
     )
 }
-STANDARD = Compiled(compiled.STANDARD, 1, 1)
+STANDARD = CompiledTwin(KernelPolicy.STANDARD, 1, 1)
 SCHEMES: dict[str, Scheme] = {
     scheme.name: scheme
     for scheme in (
@@ -117,16 +125,16 @@ SCHEMES: dict[str, Scheme] = {
         Scheme("standard_agileml", Standard, Training.AGILEML, True, False, STANDARD),
         Scheme(
             *("proteus", Proteus, Training.AGILEML, True, True),
-            Compiled(compiled.PROTEUS, PROTEUS_SHARE, 1),
-            quick=QuickProteus,
+            CompiledTwin(KernelPolicy.PROTEUS, PROTEUS_SHARE, 1),
+            make_live=CompiledProteus,
         ),
         Scheme(
             *("renewal", Renewal, Training.AGILEML, True, True),
-            Compiled(compiled.RENEWAL, RENEWAL_SHARE, REQUESTS),
+            CompiledTwin(KernelPolicy.RENEWAL, RENEWAL_SHARE, REQUESTS),
         ),
         Scheme(
             *("one_hour_oracle", OneHourOracle, Training.AGILEML, True, True),
-            Compiled(compiled.ORACLE, RENEWAL_SHARE, REQUESTS),
+            CompiledTwin(KernelPolicy.ORACLE, RENEWAL_SHARE, REQUESTS),
             yardstick=True,
         ),
     )

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from bidbrain.accounts.ledger import ENDINGS, Entry, Kind, Ledger
+from bidbrain.accounts.ledger import ENDINGS, Entry, EntryKind, Ledger
 from bidbrain.history.prices import History, Market, Steps
 from bidbrain.instants import DAY_S, Interval, show_day, show_instant
 from bidbrain.report.style import MARKET_COLOURS, label, new_figure, plain_ticks, save
@@ -116,7 +116,7 @@ def plot_job(ledger: Ledger, history: History, path: Path) -> Path:
             label=str(market),
         )
         base = base + height
-    evictions = [entry.at_s for entry in entries if entry.kind is Kind.EVICTION]
+    evictions = [entry.at_s for entry in entries if entry.kind is EntryKind.EVICTION]
     top = float(base.max()) * 1.06 if len(base) else 1.0
     machines.plot(
         [_when(t) for t in evictions], [top] * len(evictions), "v", color="#c8432b", ms=6,
@@ -135,7 +135,7 @@ def plot_job(ledger: Ledger, history: History, path: Path) -> Path:
         vcpus = ledger.header.types[market.instance_type][1]
         prices.step(at, [100 * d / vcpus for d in dollars], where="post", color=colours[market], lw=1)
     for grant in entries:
-        if grant.kind is Kind.GRANT and grant.market in colours and grant.price is not None:
+        if grant.kind is EntryKind.GRANT and grant.market in colours and grant.price is not None:
             vcpus = ledger.header.types[grant.market.instance_type][1]
             prices.plot(
                 [_when(grant.at_s)],
@@ -149,7 +149,7 @@ def plot_job(ledger: Ledger, history: History, path: Path) -> Path:
     prices.ticklabel_format(axis="y", useOffset=False)
     prices.margins(y=0.15)
     prices.set_title("spot price, cents per vCPU hour (dots: grants)", fontsize=11, loc="left")
-    done = [(start_s, 0), *((e.at_s, e.done_vcpu_s or 0) for e in entries if e.kind is Kind.WORK)]
+    done = [(start_s, 0), *((e.at_s, e.done_vcpu_s or 0) for e in entries if e.kind is EntryKind.WORK)]
     total = max(amount for _, amount in done) or 1
     work.plot(
         [_when(t) for t, _ in done], [100 * amount / total for _, amount in done], color="#374151", lw=1.5
@@ -170,7 +170,7 @@ def _spans(entries: Sequence[Entry], end_s: int) -> list[tuple[Market, int, int,
     return [
         (grant.market, grant.vcpus, grant.at_s, ends.get(grant.allocation, end_s))
         for grant in entries
-        if grant.kind is Kind.GRANT and grant.market is not None and grant.vcpus is not None
+        if grant.kind is EntryKind.GRANT and grant.market is not None and grant.vcpus is not None
     ]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bidbrain.accounts.ledger import ENDINGS, Kind, Ledger
+from bidbrain.accounts.ledger import ENDINGS, EntryKind, Ledger
 from bidbrain.history.availability import Trace
 from bidbrain.money import HOUR_S
 from bidbrain.report.style import KIND_COLOURS, label, new_figure, save
@@ -64,7 +64,7 @@ def plot_pool_job(ledgers: Sequence[Ledger], pools: Sequence[Trace], path: Path)
             lw=0.8,
             label="available",
         )
-        losses = sorted({e.at_s for e in ledger.entries if e.kind is Kind.EVICTION})
+        losses = sorted({e.at_s for e in ledger.entries if e.kind is EntryKind.EVICTION})
         top = 1.1 * max(*spot + bought, *room)
         axis.plot(
             [(t - start_s) / HOUR_S for t in losses],
@@ -89,7 +89,7 @@ def _held(
     spans = [
         (g.market.zone == ON_DEMAND_ZONE, g.vcpus, g.at_s, ends.get(g.allocation, end_s))
         for g in ledger.entries
-        if g.kind is Kind.GRANT and g.market is not None and g.vcpus is not None
+        if g.kind is EntryKind.GRANT and g.market is not None and g.vcpus is not None
     ]
     times = sorted({ledger.header.start_s, end_s, *(s for *_, s, _ in spans), *(e for *_, e in spans)})
     at = np.array(times)

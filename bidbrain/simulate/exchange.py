@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from bidbrain.accounts.books import Allocation
+from bidbrain.accounts.account import Allocation
 from bidbrain.history.availability import Trace
 from bidbrain.history.prices import NEVER_S, Market
 from bidbrain.policy.base import Offer

@@ -17,7 +17,7 @@ from bidbrain.money import HOUR_S
 from bidbrain.policy.registry import OTHER_SCHEMES, find_scheme
 from bidbrain.setting import Setting
 from bidbrain.simulate.bounds import PAID_HOURS_BOUND, PAID_HOURS_SCHEDULE, paid_hours
-from bidbrain.simulate.fast import FastSimulator
+from bidbrain.simulate.compiled import CompiledSimulator
 from bidbrain.simulate.simulator import Outcome, simulate
 from bidbrain.simulate.statistics import bootstrap_mean
 from bidbrain.simulate.workers import Pool
@@ -181,7 +181,7 @@ class Experiment:
         scheme = find_scheme(task.scheme)
         own = scheme.setting(setting)
         if scheme.compiled is not None:
-            return [(task.scheme, FastSimulator(own, scheme).outcomes(task.starts))]
+            return [(task.scheme, CompiledSimulator(own, scheme).outcomes(task.starts))]
         outcomes = []
         for start_s in task.starts:
             policy = scheme.make(own, start_s)
@@ -209,7 +209,7 @@ class Experiment:
         scheme = find_scheme(scheme_name)
         own = scheme.setting(self.job_setting(job_hours))
         if scheme.compiled is not None:
-            return FastSimulator(own, scheme).ledger(start_s, name)
+            return CompiledSimulator(own, scheme).ledger(start_s, name)
         return simulate(own, scheme_name, scheme.make(own, start_s), start_s, scheme.reliable, name)
 
 

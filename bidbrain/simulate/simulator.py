@@ -1,7 +1,7 @@
 """One job against recorded prices, event by event, with any policy: the definition of what a simulation is.
 
 At an instant, in this order: hours end and evictions come (in order of acquisition), requests come due, the policy
-decides, requests without delay are granted. `compiled` does the same for the built-in policies, faster.
+decides, requests without delay are granted. `kernel` does the same for the built-in policies, faster.
 An eviction at the instant at which the work is done comes too late to matter.
 """
 
@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from bidbrain.accounts.books import Allocation, Books
-from bidbrain.accounts.ledger import Cause, Entry, Header, Ledger
+from bidbrain.accounts.account import Allocation, JobAccount
+from bidbrain.accounts.ledger import Entry, EvictionCause, Header, Ledger
 from bidbrain.billing import RULES, Ending
 from bidbrain.history.prices import NEVER_S, Market
 from bidbrain.money import HOUR_S
@@ -120,18 +120,18 @@ class Simulation:
         self._setting = setting
         self._policy = policy
         self._start_s = start_s
-        self._books = Books(RULES[setting.rules])
+        self._books = JobAccount(RULES[setting.rules])
         self._progress = Progress(setting.job, start_s)
         self._exchange = exchange_of(setting)
         self._with_reliable = with_reliable
 
     def run(self) -> tuple[Outcome, tuple[Entry, ...]]:
         """Raises PolicyError where the policy asks for what cannot be."""
-        setting, books = self._setting, self._books
+        setting, account = self._setting, self._books
         now_s, end_s = self._start_s, setting.history.end_s
         if self._with_reliable and setting.reliable.vcpus:
             r = setting.reliable
-            books.buy_on_demand(now_s, r.market, r.vcpus, r.vcpus_per_machine, r.on_demand, reliable=True)
+            account.buy_on_demand(now_s, r.market, r.vcpus, r.vcpus_per_machine, r.on_demand, reliable=True)
         wake_s: int | None = now_s
         finished = False
         while True:
@@ -141,7 +141,7 @@ class Simulation:
                 wake_s = self._wake_s(now_s, decision)
             then_s = min(end_s, self._next_event_s(now_s), NEVER_S if wake_s is None else wake_s)
             workers = self._held()
-            workers += [a for a in books.open if a.on_demand and a.number >= 0]
+            workers += [a for a in account.open if a.on_demand and a.number >= 0]
             done_s = self._progress.advance(now_s, then_s, workers)
             finished = done_s is not None
             now_s = then_s if done_s is None else done_s
@@ -157,20 +157,20 @@ class Simulation:
 
     def _happen(self, now_s: int) -> bool:
         """Evictions, ends of hours and requests that come due now; whether a policy should hear of it."""
-        books, heard = self._books, now_s == self._start_s
+        account, heard = self._books, now_s == self._start_s
         gone = self._exchange.taken_back(self._held(), now_s)
         for allocation in self._held():
             if allocation in gone:
-                books.end(now_s, allocation, Ending.EVICTED)
+                account.end(now_s, allocation, Ending.EVICTED)
             elif now_s == allocation.hour_start_s + HOUR_S:
                 if allocation.phase is Phase.LEAVING:
-                    books.end(now_s, allocation, Ending.TERMINATED)
+                    account.end(now_s, allocation, Ending.TERMINATED)
                     heard = True
                 else:
-                    books.next_hour(now_s, allocation, self._exchange.price(allocation.market, now_s))
+                    account.next_hour(now_s, allocation, self._exchange.price(allocation.market, now_s))
         if gone:
             self._progress.evicted(now_s)
-            books.work(now_s, self._progress.done_vcpu_s)
+            account.work(now_s, self._progress.done_vcpu_s)
         return self._come_due(now_s) or heard or bool(gone)
 
     def _come_due(self, now_s: int) -> bool:
@@ -191,7 +191,7 @@ class Simulation:
         return View(self._exchange.offers(now_s), own, self._setting.job, left)
 
     def _carry_out(self, now_s: int, decision: Decision) -> None:
-        books, setting = self._books, self._setting
+        account, setting = self._books, self._setting
         full: set[Market] = set()  # markets that have just refused
         for action in decision.actions:
             match action:
@@ -204,21 +204,21 @@ class Simulation:
                         raise PolicyError(f"the policy requests {vcpus} vCPUs of {market}")
                     nu = setting.by_market[market].vcpus
                     grant_s = now_s + setting.bidding.grant_delay_s
-                    request = books.request(now_s, market, vcpus, nu, bid, grant_s, decision.reason)
+                    request = account.request(now_s, market, vcpus, nu, bid, grant_s, decision.reason)
                     if decision.fill is not None and grant_s == now_s:
                         self._come_due(now_s)
-                        if request not in books.open:
+                        if request not in account.open:
                             full.add(market)
                 case RequestOnDemand(_, vcpus):
                     r = setting.reliable
-                    books.buy_on_demand(now_s, r.market, vcpus, r.vcpus_per_machine, r.on_demand)
+                    account.buy_on_demand(now_s, r.market, vcpus, r.vcpus_per_machine, r.on_demand)
                     self._progress.granted(now_s)
                 case Keep(number):
-                    books.keep(now_s, self._own(number))
+                    account.keep(now_s, self._own(number))
                 case LetGo(number):
-                    books.let_go(now_s, self._own(number))
+                    account.let_go(now_s, self._own(number))
                 case Release(number):
-                    books.end(now_s, self._own(number), Ending.TERMINATED)
+                    account.end(now_s, self._own(number), Ending.TERMINATED)
         if setting.bidding.grant_delay_s == 0:
             self._come_due(now_s)
 
@@ -248,22 +248,22 @@ class Simulation:
         return min(times)
 
     def _close(self, now_s: int, finished: bool) -> tuple[Outcome, tuple[Entry, ...]]:
-        books = self._books
-        for allocation in list(books.open):
+        account = self._books
+        for allocation in list(account.open):
             if allocation.phase is not Phase.REQUESTED:
-                books.end(now_s, allocation, Ending.JOB_END)
-        books.work(now_s, self._progress.done_vcpu_s)
+                account.end(now_s, allocation, Ending.JOB_END)
+        account.work(now_s, self._progress.done_vcpu_s)
         outcome = Outcome(
             self._start_s,
             now_s,
             finished,
-            sum(entry.micro_usd or 0 for entry in books.entries),
-            books.evictions,
-            books.free_vcpu_s,
-            books.spot_vcpu_s,
-            books.on_demand_vcpu_s,
+            sum(entry.micro_usd or 0 for entry in account.entries),
+            account.evictions,
+            account.free_vcpu_s,
+            account.spot_vcpu_s,
+            account.on_demand_vcpu_s,
         )
-        return outcome, tuple(books.entries)
+        return outcome, tuple(account.entries)
 
 
 def header(setting: Setting, scheme: str, start_s: int, name: str) -> Header:
@@ -275,7 +275,7 @@ def header(setting: Setting, scheme: str, start_s: int, name: str) -> Header:
         *(name, scheme, start_s, setting.job.hours, setting.rules, types),
         {r.instance_type: r.on_demand},
         setting.job.cap_vcpus,
-        Cause.CAPACITY if setting.pools else Cause.PRICE,
+        EvictionCause.CAPACITY if setting.pools else EvictionCause.PRICE,
     )
 
 

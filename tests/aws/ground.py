@@ -12,13 +12,13 @@ from bidbrain.history.prices import History, Market, Steps
 from bidbrain.instants import Interval
 from bidbrain.live.cloud import Order
 from bidbrain.live.guards import Guards
-from bidbrain.live.job import Log, Plan
+from bidbrain.live.job import JobPlan, Log
 from bidbrain.live.journal import Closing
 from bidbrain.live.service import Service
 from bidbrain.policy.today import Elastic
 from bidbrain.setting import Engine, Job, Listing, Reliable, Setting
 from tests.aws.layer import Ec2Layer
-from tests.bidbrain.live.makers import ModelEngine
+from tests.bidbrain.live.makers import ModelTrainer
 
 USD = 1_000_000
 TYPES = {"c5.xlarge": 170_000, "m5.xlarge": 192_000}
@@ -67,7 +67,7 @@ class AwsGround:
             place = Place(job, template.template_id, template.version, layer.subnets, owner)
         self._what = (layer, place, self.setting, self.now_s, queue)
         self.cloud = self.new_cloud()
-        self.engine = ModelEngine(self.setting, self.start_s)
+        self.engine = ModelTrainer(self.setting, self.start_s)
         self.service: Service | None = None
         self.events: dict[int, object] = {}
 
@@ -80,8 +80,8 @@ class AwsGround:
 
     def wait(self, until_s: int, market: bool) -> None:
         assert self.service is not None
-        books = self.service.desk.books
-        workers = [a for a in books.open if a.number >= 0 and a.phase.value != "requested"]
+        account = self.service.state.account
+        workers = [a for a in account.open if a.number >= 0 and a.phase.value != "requested"]
         due = [at_s for at_s in self.events if at_s > self.at_s]
         then_s = max(self.at_s + 1, min([until_s, self.at_s + POLL_S, *due]))
         done_s = self.engine.progress.advance(self.at_s, then_s, workers)
@@ -92,6 +92,6 @@ class AwsGround:
 
     def play(self, log: Log, cloud: Ec2 | None = None, guards: Guards | None = None) -> Closing:
         policy = Elastic(self.setting, self.start_s)
-        plan = Plan(self.job, "elastic", self.setting, policy, self.start_s, True, guards or Guards())
+        plan = JobPlan(self.job, "elastic", self.setting, policy, self.start_s, True, guards or Guards())
         self.service = Service(plan, cloud or self.cloud, self.engine, self, log)
         return self.service.run()

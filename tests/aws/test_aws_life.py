@@ -13,7 +13,7 @@ import pytest
 from agileml.aws.preemption import watch
 from agileml.cli import main
 from agileml.market.drain_notices import DrainNotices, Together
-from bidbrain.accounts.ledger import Kind
+from bidbrain.accounts.ledger import EntryKind
 from bidbrain.aws.notices import ImdsNotices
 from bidbrain.aws.site import Site
 from bidbrain.aws.stack.attach import attach
@@ -130,9 +130,9 @@ def test_from_plan_to_down(
     assert set(deadlines.values()) == {ground.start_s + 1320}
 
     assert ground.service is not None
-    ledger = ground.service.desk.ledger()
-    grants = [e for e in ledger.entries if e.kind is Kind.GRANT]
-    evictions = [e for e in ledger.entries if e.kind is Kind.EVICTION]
+    ledger = ground.service.state.ledger()
+    grants = [e for e in ledger.entries if e.kind is EntryKind.GRANT]
+    evictions = [e for e in ledger.entries if e.kind is EntryKind.EVICTION]
     assert len(evictions) == 2
     after = [e for e in grants if e.at_s >= ground.start_s + 1320]
     assert len(after) >= 2, "others are bought instead"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bidbrain.accounts.ledger import Kind
+from bidbrain.accounts.ledger import EntryKind
 from bidbrain.accounts.rebill import rebill
 from bidbrain.aws.calls import client
 from bidbrain.aws.notices import SqsNotices
@@ -39,8 +39,8 @@ def test_a_job_from_first_to_last_machine(ec2: Ec2Layer) -> None:
     assert closing.finished and closing.code == 0
     assert not ec2.alive("plain")
     assert ground.service is not None
-    ledger = ground.service.desk.ledger()
-    grants = [entry for entry in ledger.entries if entry.kind is Kind.GRANT]
+    ledger = ground.service.state.ledger()
+    grants = [entry for entry in ledger.entries if entry.kind is EntryKind.GRANT]
     assert Counter(str(entry.market) for entry in grants) == {
         "c5.xlarge@on-demand": 1,
         "c5.xlarge@us-east-1a": 6,  # the cheapest
@@ -68,7 +68,7 @@ def test_what_a_fleet_asks_for(ec2: Ec2Layer) -> None:
     ground.cloud.release((*(m.machine_id for m in machines), "i-0123456789abcdef0"))
     assert not ground.cloud.held()
     fates = ground.new_cloud().ended(tuple(machine.machine_id for machine in machines))
-    assert {fate.cause.value for fate in fates} == {"released"} and len(fates) == 5
+    assert {fate.ending.value for fate in fates} == {"terminated"} and len(fates) == 5
     with pytest.raises(RefusedError, match="no subnet for zone mars-1"):
         ground.cloud.acquire(order_of(ground, "asks-8", 1, Market("c5.xlarge", "mars-1")))
 
@@ -133,12 +133,12 @@ def test_a_notice_by_queue_an_eviction_and_a_machine_instead(ec2: Ec2Layer, moto
     assert sorted(n.machine_id for n in noticed) == victims
     assert {(n.alert, n.deadline_s) for n in noticed} == {(Alert.TERMINATE, ground.start_s + 1320)}
     assert ground.service is not None
-    ledger = ground.service.desk.ledger()
-    assert sum(entry.kind is Kind.EVICTION for entry in ledger.entries) == 2
-    grants = [e for e in ledger.entries if e.kind is Kind.GRANT and e.allocation != -1]
+    ledger = ground.service.state.ledger()
+    assert sum(entry.kind is EntryKind.EVICTION for entry in ledger.entries) == 2
+    grants = [e for e in ledger.entries if e.kind is EntryKind.GRANT and e.allocation != -1]
     assert len(grants) == 8 and all(e.at_s >= ground.start_s + 1320 for e in grants[6:])
     # Taken within their first hour: free.
-    evicted = {e.allocation for e in ledger.entries if e.kind is Kind.EVICTION}
+    evicted = {e.allocation for e in ledger.entries if e.kind is EntryKind.EVICTION}
     assert not [e for e in ledger.entries if e.allocation in evicted and e.micro_usd]
     assert "Messages" not in sqs.receive_message(QueueUrl=url)
 
@@ -150,7 +150,7 @@ def test_the_budget_ends_it(ec2: Ec2Layer) -> None:
     assert ground.engine.draining
     assert not ec2.alive("budget")
     assert ground.service is not None
-    assert 0.75 * USD < ground.service.desk.ledger().micro_usd <= USD
+    assert 0.75 * USD < ground.service.state.ledger().micro_usd <= USD
 
 
 def test_throttling_is_retried_by_the_client(moto_url: str) -> None:
@@ -228,7 +228,7 @@ def campaign(url: str, folder: Path, kills: int) -> Counter[str]:
         assert closing.finished
         assert not layer.alive(name), "orphans"
         assert ground.service is not None
-        desk = ground.service.desk
+        state = ground.service.state
         known = {
             m.machine_id
             for r in Journal(folder / name).records
@@ -237,7 +237,7 @@ def campaign(url: str, folder: Path, kills: int) -> Counter[str]:
         }
         bought = [machine for machines in layer.bought.values() for machine in machines]
         assert sorted(known) == sorted(bought), "doubles"
-        assert len(layer.bought) <= desk.orders
+        assert len(layer.bought) <= state.orders
         hostile.update(layer.seen)
         number += 1
     print(f"{sum(seen.values())} kills in {number} jobs at {len(seen)} kinds of moment; {dict(hostile)}")

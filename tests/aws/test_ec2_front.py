@@ -13,7 +13,8 @@ from bidbrain.aws.calls import client
 from bidbrain.aws.ec2 import Ec2
 from bidbrain.aws.site import Site
 from bidbrain.aws.stack.attach import attach, left_behind
-from bidbrain.live.cloud import Cause, Order, RefusedError
+from bidbrain.billing import Ending
+from bidbrain.live.cloud import Order, RefusedError
 from tests.aws.front import Front, front_of
 from tests.aws.ground import ZONES, bought_by, make_setting
 from tests.aws.layer import REGION
@@ -90,8 +91,8 @@ def test_an_answer_that_is_lost_on_the_way_buys_nothing_twice(front: Front) -> N
     taken, given_back = (machine.machine_id for machine in machines)
     front.evict(taken)
     cloud.release((given_back,))
-    fates = {fate.machine_id: fate.cause for fate in cloud.ended((taken, given_back))}
-    assert fates == {taken: Cause.EVICTED, given_back: Cause.RELEASED}
+    fates = {fate.machine_id: fate.ending for fate in cloud.ended((taken, given_back))}
+    assert fates == {taken: Ending.EVICTED, given_back: Ending.TERMINATED}
 
 
 def test_machines_of_a_killed_job_are_found_by_the_next_one_on_the_same_head(

@@ -1,4 +1,4 @@
-"""The command of a live job on EC2, whole: `proteus run` in a process of its own, with the real `Ec2Ground`.
+"""The command of a live job on EC2, whole: `proteus run` in a process of its own, with the real `Ec2Backend`.
 
 AWS is moto's server; what it leaves out is put before it (`front`): tokens, spot prices, evictions. Instances are
 Ray nodes of this machine that join the cluster with the words of `boot` (`instances`). Real here: the session, the

@@ -119,7 +119,7 @@ def test_a_job_lives_through_an_interruption_and_an_eviction(
     sqs = plain_aws(moto_url).client("sqs")
     queue_url = sqs.create_queue(QueueName="market-run")["QueueUrl"]
     rig = MarketRig(
-        values, tmp_path, ground=lambda rig: MotoGround(ec2, rig, SqsNotices(sqs, queue_url)), unit_s=0.01
+        values, tmp_path, backend=lambda rig: MotoGround(ec2, rig, SqsNotices(sqs, queue_url)), unit_s=0.01
     )
     done: list[str] = []
 

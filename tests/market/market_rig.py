@@ -19,7 +19,7 @@ from agileml.core.protocol.inputs import Admit, NodeDown, NodeUp, Notice, Stop
 from agileml.core.sequential import run_sequential
 from agileml.errors import RunError
 from agileml.events.terms import Tier
-from agileml.market.fleet import MarketFleet, Outcome
+from agileml.market.fleet import MarketFleet, Settlement
 from agileml.market.nodes import tier_of
 from agileml.market.setup import first_decision, set_up
 from agileml.net.keys import KeyPair
@@ -111,7 +111,7 @@ class Moody:
         return call
 
 
-class InstantGround:
+class InstantBackend:
     """No cluster: what a market gives is there."""
 
     head_node_id = "head"
@@ -156,7 +156,7 @@ class Ran:
 
     tables: dict[str, Array]
     clock: int
-    outcome: Outcome
+    settlement: Settlement
     events: list[dict[str, Any]]
     summary: dict[str, Any]
     folder: Path
@@ -179,28 +179,28 @@ class MarketRig:
         folder: Path,
         resume: str | None = None,
         interrupt_at: int | None = None,
-        ground: Callable[[MarketRig], Any] | None = None,
+        backend: Callable[[MarketRig], Any] | None = None,
         unit_s: float | None = None,
     ) -> None:
-        """interrupt_at: Ctrl-C comes after so many clocks. ground: None for a played market."""
+        """interrupt_at: Ctrl-C comes after so many clocks. backend: None for a played market."""
         self._interrupt_at = interrupt_at
         self.on_clock: Callable[[int], None] = lambda clock: None
         self.config = from_values(values)
         self.setup = set_up(self.config, "job", secrets.token_hex(4), int(time.time()))
-        self.ground = ground(self) if ground is not None else self._played()
+        self.backend = backend(self) if backend is not None else self._played()
         unit_s = self.setup.unit_s if unit_s is None else unit_s
         self.spec = RunSpec(secrets.token_hex(4), self.config, resume=resume, unit_s=unit_s)
         self.fleet = MarketFleet(
-            self.setup, self.ground, clocks=self.config.clocks, reliable=self.config.machines.reliable
+            self.setup, self.backend, clocks=self.config.clocks, reliable=self.config.machines.reliable
         )
         self.folder = RunFolder.create(folder / "run", "job")
         self._names: dict[str, str] = {}  # node -> the machine of the run
         self._nodes: dict[str, str] = {}
         self._wall_start_s = time.time() - self.folder.events.now_s
 
-    def _played(self) -> InstantGround:
+    def _played(self) -> InstantBackend:
         first_decision(self.setup)
-        return InstantGround(self.config, self.setup)
+        return InstantBackend(self.config, self.setup)
 
     def run(self) -> Ran:
         keys = KeyPair.generate()
@@ -216,11 +216,11 @@ class MarketRig:
                 self.fleet.ended(clock)
         finally:
             head.stop()
-            for process in list(self.ground.nodes.processes.values()):
+            for process in list(self.backend.nodes.processes.values()):
                 process.stop()
         if self.fleet.left:
             raise RunError(self.fleet.left)  # (a session writes the result all the same)
-        assert self.fleet.outcome is not None
+        assert self.fleet.settlement is not None
         self.folder.events.write("finished", seconds=self.folder.events.now_s)
         self.folder.events.close()
         events = read_events(self.folder.events.path)
@@ -234,7 +234,7 @@ class MarketRig:
         self.folder.write_summary(summary)
         self.folder.write_report(build_report(dump(self.config), events, summary))
         return Ran(
-            tables, clock, self.fleet.outcome, events, summary, self.folder.path, self.ground.nodes.killed
+            tables, clock, self.fleet.settlement, events, summary, self.folder.path, self.backend.nodes.killed
         )
 
     def _conduct(self, head: Head, keys: KeyPair) -> tuple[dict[str, Array], int]:
@@ -266,7 +266,7 @@ class MarketRig:
             time.sleep(0.005)
 
     def _process(self, name: str) -> Process:
-        return self.ground.nodes.processes[self._nodes[name]]
+        return self.backend.nodes.processes[self._nodes[name]]
 
     def _happened(self, event: FleetEvent, head: Head, keys: KeyPair) -> None:
         match event:
@@ -275,7 +275,7 @@ class MarketRig:
                 self._names[node.node_id], self._nodes[name] = name, node.node_id
                 process = Process(name, self.spec, self.spec.build(), NODE_IP, keys, head.address)
                 process.start()
-                self.ground.nodes.run(node.node_id, process)
+                self.backend.nodes.run(node.node_id, process)
                 head.register(process.address, NodeUp(name, node.tier, node.allocation, admitted))
                 self.fleet.started(node.node_id)
             case Admitted(node_id):

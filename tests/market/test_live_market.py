@@ -17,7 +17,7 @@ from agileml.runs.folder import REPORT
 from bidbrain.history.availability import made_trace
 from bidbrain.live.cloud import Machine
 from bidbrain.live.job import EXIT_BUDGET, EXIT_FINISHED, EXIT_MARKET_CLOSED
-from tests.market.market_rig import InstantGround, InstantNodes, MarketRig, reference
+from tests.market.market_rig import InstantBackend, InstantNodes, MarketRig, reference
 
 MARKET: dict[str, Any] = {
     "kind": "made",
@@ -55,8 +55,8 @@ def test_a_job_on_a_market_ends_with_the_bits_of_one_process_and_a_bill_that_hol
     rig = MarketRig(job(), tmp_path)
     ran = rig.run()
     assert ran.sha256 == reference(rig.config)
-    assert (ran.outcome.closing.code, ran.outcome.closing.finished) == (EXIT_FINISHED, True)
-    bill = ran.outcome.bill
+    assert (ran.settlement.closing.code, ran.settlement.closing.finished) == (EXIT_FINISHED, True)
+    bill = ran.settlement.bill
     assert bill.differences == ()
     assert bill.evictions == len([e for e in ran.of("market_end") if e["ending"] == "evicted"]) >= 1
     assert 0 < bill.micro_usd < bill.on_demand
@@ -85,9 +85,9 @@ def test_a_budget_ends_the_job_with_a_checkpoint_and_its_own_code(tmp_path: Path
     slow: dict[str, Any] = {"budget_usd": 2.2, "silent_share": 0.0, "speed": 400}
     values = job(400, {"checkpoint": {"path": place, "every_s": 60}}, **slow)
     ran = MarketRig(values, tmp_path).run()
-    assert ran.outcome.closing.code == EXIT_BUDGET
-    assert "budget" in ran.outcome.closing.reason
-    assert ran.outcome.bill.micro_usd <= 2_200_000
+    assert ran.settlement.closing.code == EXIT_BUDGET
+    assert "budget" in ran.settlement.closing.reason
+    assert ran.settlement.bill.micro_usd <= 2_200_000
     assert 0 < ran.clock < 400
     saved = [event["clock"] for event in ran.of("checkpoint")]
     assert saved[-1] == ran.clock
@@ -109,24 +109,24 @@ class Booting(InstantNodes):
 def test_a_budget_that_is_gone_before_the_first_clock_leaves_nothing(tmp_path: Path) -> None:
     """The reliable machine's hour fits, but not the reserve."""
 
-    def ground(rig: MarketRig) -> InstantGround:
-        found = InstantGround(rig.config, rig.setup)
+    def backend(rig: MarketRig) -> InstantBackend:
+        found = InstantBackend(rig.config, rig.setup)
         found.nodes = Booting(0)
         return found
 
     values = job(400, {"checkpoint": {"path": str(tmp_path / "checkpoints")}}, budget_usd=0.21)
-    rig = MarketRig(values, tmp_path, ground=ground)
+    rig = MarketRig(values, tmp_path, backend=backend)
     with pytest.raises(RunError, match="before its first clock"):
         rig.run()
-    assert rig.fleet.outcome is not None
-    assert rig.fleet.outcome.closing.code == EXIT_BUDGET
-    assert rig.fleet.outcome.bill.micro_usd < 210_000
+    assert rig.fleet.settlement is not None
+    assert rig.fleet.settlement.closing.code == EXIT_BUDGET
+    assert rig.fleet.settlement.bill.micro_usd < 210_000
 
 
 def test_a_history_that_ends_before_the_job_ends_it_with_its_own_code(tmp_path: Path) -> None:
     ran = MarketRig(job(800, hours=1, job_hours=8.0), tmp_path).run()
-    assert ran.outcome.closing.code == EXIT_MARKET_CLOSED
-    assert "before the job does" in ran.outcome.closing.reason
+    assert ran.settlement.closing.code == EXIT_MARKET_CLOSED
+    assert "before the job does" in ran.settlement.closing.reason
     assert 0 < ran.clock < 800
 
 
@@ -137,16 +137,16 @@ def test_a_service_that_the_market_fails_goes_on_from_its_journal(
     monkeypatch.setattr(market_service, "AGAIN_S", 0.02)
     monkeypatch.setattr(market_service, "MOST_FAILURES", 10_000)
     rig = MarketRig(job(60, job_hours=1.0), tmp_path)
-    rig.ground.fails_every = 41
+    rig.backend.fails_every = 41
     ran = rig.run()
     assert ran.sha256 == reference(rig.config)
     warnings = [event for event in ran.of("warning") if "no credentials" in event["reason"]]
     # (Whoever only looks at prices for the log meets some of the failures, and leaves them to the service.)
-    assert 3 <= len(warnings) <= rig.ground.moody.failures
-    bought = rig.ground.market.purchases
+    assert 3 <= len(warnings) <= rig.backend.moody.failures
+    bought = rig.backend.market.purchases
     assert len(ran.of("market_grant")) == len(bought) == len(set(bought))
-    assert ran.outcome.bill.differences == ()
-    assert rig.ground.market.held() == ()
+    assert ran.settlement.bill.differences == ()
+    assert rig.backend.market.held() == ()
 
 
 def test_a_market_that_fails_for_good_ends_the_run_and_says_what_is_left(
@@ -155,9 +155,9 @@ def test_a_market_that_fails_for_good_ends_the_run_and_says_what_is_left(
     monkeypatch.setattr(market_service, "AGAIN_S", 0.02)
     monkeypatch.setattr(market_service, "MOST_FAILURES", 3)
     rig = MarketRig(job(4000), tmp_path)
-    rig.ground.fails_every = 1 << 40  # never, until
-    rig.on_clock = lambda clock: setattr(rig.ground.moody, "_every", 1) if clock >= 10 else None
-    rig.ground.may_leave = True
+    rig.backend.fails_every = 1 << 40  # never, until
+    rig.on_clock = lambda clock: setattr(rig.backend.moody, "_every", 1) if clock >= 10 else None
+    rig.backend.may_leave = True
     with pytest.raises(RunError, match="market: no credentials just now"):
         rig.run()
     assert "machines may not have been given back (market: no credentials" in capsys.readouterr().err
@@ -189,10 +189,10 @@ def test_a_job_on_recorded_availability(tmp_path: Path) -> None:
     rig = MarketRig(values, tmp_path)
     ran = rig.run()
     assert ran.sha256 == reference(rig.config)
-    assert ran.outcome.closing.finished
-    assert ran.outcome.bill.evictions >= 1
-    assert ran.outcome.bill.differences == ()
-    assert ran.outcome.bill.standard_scheme == "static_checkpoint"
+    assert ran.settlement.closing.finished
+    assert ran.settlement.bill.evictions >= 1
+    assert ran.settlement.bill.differences == ()
+    assert ran.settlement.bill.standard_scheme == "static_checkpoint"
 
 
 def test_a_job_that_is_told_to_stop_ends_with_its_next_cut_and_gives_everything_back(tmp_path: Path) -> None:
@@ -200,9 +200,9 @@ def test_a_job_that_is_told_to_stop_ends_with_its_next_cut_and_gives_everything_
     rig.on_clock = lambda clock: rig.head.tell(Stop(None)) if clock >= 20 else None
     ran = rig.run()
     assert 0 < ran.clock < 4000  # its cut may have been on its way when it was told
-    closing = ran.outcome.closing
+    closing = ran.settlement.closing
     assert (closing.code, closing.finished, closing.reason) == (0, False, "the run was told to stop")
-    assert ran.outcome.bill.differences == ()
+    assert ran.settlement.bill.differences == ()
 
 
 def test_a_second_service_for_the_same_job_is_refused(tmp_path: Path) -> None:
@@ -217,9 +217,9 @@ def test_a_run_that_breaks_off_gives_its_machines_back(tmp_path: Path) -> None:
     rig = MarketRig(job(clocks=4000), tmp_path, interrupt_at=40)
     with pytest.raises(KeyboardInterrupt):
         rig.run()
-    assert rig.fleet.outcome is not None
-    assert rig.fleet.outcome.closing.reason == "the run ended: KeyboardInterrupt"
-    assert rig.fleet.outcome.bill.differences == ()
+    assert rig.fleet.settlement is not None
+    assert rig.fleet.settlement.closing.reason == "the run ended: KeyboardInterrupt"
+    assert rig.fleet.settlement.bill.differences == ()
 
 
 @pytest.mark.parametrize(
@@ -273,5 +273,5 @@ def test_every_policy_for_a_running_job_finishes_it(tmp_path: Path) -> None:
         ran = MarketRig(
             job(40, more, policy=policy, **({"job_vcpus": 32} if more else {})), tmp_path / policy
         ).run()
-        assert ran.outcome.closing.finished, policy
-        assert ran.outcome.bill.differences == (), policy
+        assert ran.settlement.closing.finished, policy
+        assert ran.settlement.bill.differences == (), policy

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bidbrain.accounts.ledger import Kind, Ledger, LedgerError, lines_of, read_ledgers, write_ledgers
+from bidbrain.accounts.ledger import EntryKind, Ledger, LedgerError, lines_of, read_ledgers, write_ledgers
 from bidbrain.accounts.rebill import rebill
 from bidbrain.history.archive import rows_of, write_rows
 from bidbrain.policy.registry import SCHEMES
 from bidbrain.setting import Job, Setting
-from bidbrain.simulate.fast import FastSimulator
+from bidbrain.simulate.compiled import CompiledSimulator
 from tests.bidbrain.makers import EVALUATE, make_setting
 
 
@@ -24,7 +24,7 @@ def ledgers(setting: Setting, names: tuple[str, ...], jobs: int) -> list[Ledger]
     for name in names:
         scheme = SCHEMES[name]
         own = scheme.setting(setting)
-        fast = FastSimulator(own, scheme)
+        fast = CompiledSimulator(own, scheme)
         found += [fast.ledger(EVALUATE.start_s + 30_011 * n, f"{name}-{n}")[1] for n in range(jobs)]
     return found
 
@@ -100,7 +100,7 @@ def test_two_hundred_jobs_of_each_scheme(turbulent) -> None:
     scale = 200
     for name in ("standard_checkpoint", "proteus", "renewal"):
         scheme = SCHEMES[name]
-        fast = FastSimulator(scheme.setting(setting), scheme)
+        fast = CompiledSimulator(scheme.setting(setting), scheme)
         for number in range(scale):
             audit = rebill(fast.ledger(EVALUATE.start_s + 5_003 * number, f"{number}")[1], turbulent)
             assert audit.differences == ()
@@ -139,7 +139,9 @@ def test_any_change_of_a_ledger_is_found(turbulent, data: st.DataObject) -> None
 def test_an_eviction_that_no_price_explains_is_named(turbulent) -> None:
     (ledger,) = ledgers(make_setting(turbulent, Job(hours=3.0)), ("standard_agileml",), 1)
     entries = tuple(
-        replace(entry, kind=Kind.EVICTION) if entry.kind is Kind.JOB_END and entry.allocation == 0 else entry
+        replace(entry, kind=EntryKind.EVICTION)
+        if entry.kind is EntryKind.JOB_END and entry.allocation == 0
+        else entry
         for entry in ledger.entries
     )
     audit = rebill(Ledger(ledger.header, entries), turbulent)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bidbrain.accounts.ledger import Kind
+from bidbrain.accounts.ledger import EntryKind
 from bidbrain.accounts.rebill import rebill
 from bidbrain.config import ConfigError, SimulateConfig
 from bidbrain.history.availability import Trace, made_trace, read_trace
@@ -51,7 +51,7 @@ def test_a_loss_pauses_everyone_and_is_refilled_from_the_next_pool() -> None:
     one, other = pool("one", [16] * 6 + [10] * 60), pool("two", [8] * 66)
     outcome, ledger = run(setting_of([one, other]), "elastic")
     assert outcome.evictions == 6
-    bought = [entry for entry in ledger.entries if entry.kind is Kind.GRANT and entry.at_s == 6 * TICK]
+    bought = [entry for entry in ledger.entries if entry.kind is EntryKind.GRANT and entry.at_s == 6 * TICK]
     assert {str(entry.market) for entry in bought} == {"node@two"}
     assert len(bought) == 6
     # Six nodes boot again for 180 s; all stop for 60 s.
@@ -62,7 +62,7 @@ def test_a_loss_pauses_everyone_and_is_refilled_from_the_next_pool() -> None:
 def test_static_waits_for_all_nodes_in_one_pool_and_restarts_from_its_checkpoint() -> None:
     counts = [15] * 2 + [16] * 12 + [3] * 2 + [16] * 60
     outcome, ledger = run(setting_of([pool("p", counts)]), "static_checkpoint")
-    grants = [entry.at_s for entry in ledger.entries if entry.kind is Kind.GRANT]
+    grants = [entry.at_s for entry in ledger.entries if entry.kind is EntryKind.GRANT]
     assert grants == [2 * TICK, 16 * TICK]
     # 3600 s held, 180 s boot: 3420 s of work, of which the checkpoint at 1800 s is left; 300 s to restart.
     rate = 0.97
@@ -73,7 +73,7 @@ def test_static_waits_for_all_nodes_in_one_pool_and_restarts_from_its_checkpoint
 def test_on_demand_fills_up_only_when_it_is_late() -> None:
     nothing = pool("p", [0] * 400)
     outcome, ledger = run(setting_of([nothing], deadline=2.0), "spot_2026")
-    grants = [entry.at_s for entry in ledger.entries if entry.kind is Kind.GRANT]
+    grants = [entry.at_s for entry in ledger.entries if entry.kind is EntryKind.GRANT]
     # Late: time left < 2 h + 30 min; the deadline is at 4 h; looked at every 300 s.
     assert set(grants) == {4 * 3600 - 2 * 3600 - 1800 + TICK}
     assert outcome.finished
@@ -86,8 +86,8 @@ def test_on_demand_is_given_back_when_spot_nodes_have_booted() -> None:
     _, ledger = run(setting_of([pool("p", counts)], deadline=1.5), "spot_2026")
     bought = [e for e in ledger.entries if e.market is not None and e.market.zone == "on-demand"]
     kinds = [entry.kind for entry in bought]
-    assert Kind.GRANT in kinds
-    assert Kind.TERMINATION in kinds
+    assert EntryKind.GRANT in kinds
+    assert EntryKind.TERMINATION in kinds
 
 
 @given(st.integers(0, 10**6), st.sampled_from([1.25, 1.5, 3.0]), st.integers(0, 200))
@@ -105,7 +105,8 @@ def test_the_deadline_is_kept_and_capacity_never_exceeded(seed: int, deadline: f
     for now in instants:
         for entry in (e for e in ledger.entries if e.at_s == now and e.market in held):
             held[entry.market] += (entry.vcpus or 0) * (
-                (entry.kind is Kind.GRANT) - (entry.kind in (Kind.EVICTION, Kind.TERMINATION, Kind.JOB_END))
+                (entry.kind is EntryKind.GRANT)
+                - (entry.kind in (EntryKind.EVICTION, EntryKind.TERMINATION, EntryKind.JOB_END))
             )
         assert all(0 <= count <= limits[market].count_at(now) for market, count in held.items())
         assert sum(held.values()) <= 16

@@ -8,18 +8,18 @@ from pathlib import Path
 from bidbrain.accounts.ledger import Ledger
 from bidbrain.history.prices import NEVER_S
 from bidbrain.live.cloud import Cloud, Machine, Notice
-from bidbrain.live.desk import Desk
 from bidbrain.live.guards import Guards
-from bidbrain.live.job import EngineReport, Log, Plan
+from bidbrain.live.job import JobPlan, Log, TrainerReport
 from bidbrain.live.journal import Closing, Journal, Record
 from bidbrain.live.replay import InstantLauncher, Replay, Warnings
 from bidbrain.live.service import Service
+from bidbrain.live.state import JobState
 from bidbrain.policy.registry import Scheme
 from bidbrain.setting import Setting
 from bidbrain.simulate.simulator import Progress
 
 
-class ModelEngine:
+class ModelTrainer:
     """Works as the simulator says that machines work (boots, pauses), on what it was told it holds."""
 
     def __init__(self, setting: Setting, start_s: int) -> None:
@@ -29,8 +29,8 @@ class ModelEngine:
         self.told: list[tuple[str, int]] = []
         self.draining = False
 
-    def report(self, now_s: int) -> EngineReport:
-        return EngineReport(self.progress.done_vcpu_s, self.done_s, drained=self.draining)
+    def report(self, now_s: int) -> TrainerReport:
+        return TrainerReport(self.progress.done_vcpu_s, self.done_s, drained=self.draining)
 
     def hold(self, now_s: int, reliable: tuple[Machine, ...], transient: tuple[Machine, ...]) -> None:
         now = {machine.machine_id for machine in transient}
@@ -51,27 +51,27 @@ class ModelEngine:
         self.draining = True
 
 
-class Ground:
+class LiveRig:
     """Market, machines, engine and clock: what goes on while services come and go."""
 
     def __init__(self, setting: Setting, start_s: int, warnings: Warnings | None = None) -> None:
         self.setting, self.start_s, self.at_s = setting, start_s, start_s
         self.launcher = InstantLauncher()
         self.replay = Replay(setting, lambda: self.at_s, self.launcher, warnings)
-        self.engine = ModelEngine(setting, start_s)
-        self.desk: Desk | None = None
+        self.engine = ModelTrainer(setting, start_s)
+        self.state: JobState | None = None
 
     def now_s(self) -> int:
         return self.at_s
 
     def wait(self, until_s: int, market: bool) -> None:
         """Jump to the next thing that happens; the model works on the way there."""
-        assert self.desk is not None
+        assert self.state is not None
         times = [until_s, self.replay.end_s, self.replay.next_eviction_s(self.at_s)]
         times.append(self.replay.next_change_s(self.at_s) if market else NEVER_S)
         then_s = min(times)
-        workers = self.desk.held()
-        workers += [a for a in self.desk.books.open if a.on_demand and a.number >= 0]
+        workers = self.state.held()
+        workers += [a for a in self.state.account.open if a.on_demand and a.number >= 0]
         done_s = self.engine.progress.advance(self.at_s, then_s, workers)
         self.engine.done_s = done_s
         self.at_s = then_s if done_s is None else done_s
@@ -87,24 +87,24 @@ class Memory:
         self.records += (record,)
 
 
-def plan_of(setting: Setting, scheme: Scheme, start_s: int, guards: Guards | None = None) -> Plan:
+def plan_of(setting: Setting, scheme: Scheme, start_s: int, guards: Guards | None = None) -> JobPlan:
     policy = scheme.make(setting, start_s)
     what = ("job", scheme.name, setting, policy, start_s, scheme.reliable)
-    return Plan(*what, guards or Guards())
+    return JobPlan(*what, guards or Guards())
 
 
 def play(
-    ground: Ground, scheme: Scheme, log: Log, guards: Guards | None = None, cloud: Cloud | None = None
+    ground: LiveRig, scheme: Scheme, log: Log, guards: Guards | None = None, cloud: Cloud | None = None
 ) -> tuple[Closing, Ledger]:
     """One service from its journal to the job's end."""
     plan = plan_of(ground.setting, scheme, ground.start_s, guards)
     service = Service(plan, cloud or ground.replay, ground.engine, ground, log)
-    ground.desk = service.desk
-    return service.run(), service.desk.ledger()
+    ground.state = service.state
+    return service.run(), service.state.ledger()
 
 
 def play_in(
-    folder: Path, ground: Ground, scheme: Scheme, guards: Guards | None = None
+    folder: Path, ground: LiveRig, scheme: Scheme, guards: Guards | None = None
 ) -> tuple[Closing, Ledger]:
     with Journal(folder) as journal:
         return play(ground, scheme, journal, guards)

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import settings as with_settings
 from hypothesis import strategies as st
 
-from bidbrain.accounts.books import Books
-from bidbrain.accounts.ledger import Kind
+from bidbrain.accounts.account import JobAccount
+from bidbrain.accounts.ledger import EntryKind
 from bidbrain.billing import RULES, Ending
 from bidbrain.history.prices import History, Market
 from bidbrain.live.decide import steps_of
@@ -23,7 +23,7 @@ from bidbrain.live.service import Service
 from bidbrain.policy.base import Request
 from bidbrain.policy.registry import find_scheme
 from bidbrain.setting import Job, Setting
-from tests.bidbrain.live.makers import Ground, Memory, plan_of, play
+from tests.bidbrain.live.makers import LiveRig, Memory, plan_of, play
 from tests.bidbrain.makers import EVALUATE, make_setting
 
 START_S = EVALUATE.start_s + 140_002
@@ -38,7 +38,7 @@ def setting(turbulent: History) -> Setting:
 @pytest.mark.parametrize("rules", ["hourly_2016", "per_second"])
 @pytest.mark.parametrize("budget", [4, 9, 17])
 def test_a_budget_is_never_passed(setting: Setting, rules: str, budget: int) -> None:
-    ground, log = Ground(replace(setting, rules=rules), START_S), Memory()
+    ground, log = LiveRig(replace(setting, rules=rules), START_S), Memory()
     every_minute = ground.wait
     ground.wait = lambda until_s, market: every_minute(min(until_s, ground.at_s + 60), market)  # type: ignore[method-assign]
     closing, ledger = play(ground, find_scheme("proteus"), log, Guards(budget=budget * USD))
@@ -47,13 +47,15 @@ def test_a_budget_is_never_passed(setting: Setting, rules: str, budget: int) -> 
     print(f"{rules}: budget {budget} $, spent {ledger.micro_usd / USD:.2f} $")
     assert 0.3 * budget * USD < ledger.micro_usd <= budget * USD
     draining = next(record for record in log.records if isinstance(record, Draining))
-    assert not any(e.kind in (Kind.REQUEST, Kind.GRANT) for e in ledger.entries if e.at_s > draining.at_s)
+    assert not any(
+        e.kind in (EntryKind.REQUEST, EntryKind.GRANT) for e in ledger.entries if e.at_s > draining.at_s
+    )
     assert not ground.launcher.running
 
 
 def test_no_machine_beyond_the_number_and_no_price_beyond_the_limit(setting: Setting) -> None:
     limits = Guards(max_price=150_000, max_machines=40)
-    ground, log = Ground(setting, START_S), Memory()
+    ground, log = LiveRig(setting, START_S), Memory()
     most = 0
 
     def start(machine) -> None:
@@ -64,21 +66,21 @@ def test_no_machine_beyond_the_number_and_no_price_beyond_the_limit(setting: Set
     ground.launcher.start = start  # type: ignore[method-assign]
     _, ledger = play(ground, find_scheme("proteus"), log, limits)
     assert 3 < most <= 40
-    asked = [entry.vcpus for entry in ledger.entries if entry.kind is Kind.REQUEST]
+    asked = [entry.vcpus for entry in ledger.entries if entry.kind is EntryKind.REQUEST]
     assert asked and max(size or 0 for size in asked) <= 37 * 8  # what fits beside 3 reliable machines
     assert any(isinstance(r, Passed) and "max_machines" in r.why for r in log.records)
 
 
 def test_prices_above_the_limit_are_not_paid(setting: Setting) -> None:
-    _, ledger = play(Ground(setting, START_S), find_scheme("proteus"), Memory(), Guards(max_price=60_000))
-    paid = [e.price for e in ledger.entries if e.kind is Kind.GRANT and e.allocation != -1]
+    _, ledger = play(LiveRig(setting, START_S), find_scheme("proteus"), Memory(), Guards(max_price=60_000))
+    paid = [e.price for e in ledger.entries if e.kind is EntryKind.GRANT and e.allocation != -1]
     assert paid and max(price or 0 for price in paid) <= 60_000
-    assert max(e.bid or 0 for e in ledger.entries if e.kind is Kind.REQUEST) <= 60_000
+    assert max(e.bid or 0 for e in ledger.entries if e.kind is EntryKind.REQUEST) <= 60_000
 
 
 def test_notices_come_before_evictions(setting: Setting) -> None:
     for share in (0.0, 1.0, 0.5):
-        ground, log = Ground(setting, START_S, Warnings(silent_share=share, seed=4)), Memory()
+        ground, log = LiveRig(setting, START_S, Warnings(silent_share=share, seed=4)), Memory()
         step = ground.wait
         ground.wait = lambda until_s, market, step=step, ground=ground: step(  # type: ignore[method-assign]
             min(until_s, ground.at_s + 10), market
@@ -115,21 +117,21 @@ def test_exposure_is_the_bill_of_who_terminates_then(
     rules: str, held_s: int, later_s: int, price: int, vcpus: int
 ) -> None:
     """At a price that stays at the bid, exposure is exact."""
-    books = Books(RULES[rules])
+    account = JobAccount(RULES[rules])
 
     def hold(until_s: int) -> None:
-        (allocation,) = books.open
+        (allocation,) = account.open
         while allocation.hour_start_s + 3600 < until_s:
-            books.next_hour(allocation.hour_start_s + 3600, allocation, price)
+            account.next_hour(allocation.hour_start_s + 3600, allocation, price)
 
-    allocation = books.request(0, Market("a", "b"), vcpus, 4, price, 0, "")
-    promised = exposure(books, 0, held_s + later_s)
-    books.grant(0, allocation, price)
+    allocation = account.request(0, Market("a", "b"), vcpus, 4, price, 0, "")
+    promised = exposure(account, 0, held_s + later_s)
+    account.grant(0, allocation, price)
     hold(held_s)
-    assert exposure(books, held_s, held_s + later_s) == promised
+    assert exposure(account, held_s, held_s + later_s) == promised
     hold(held_s + later_s)
-    books.end(held_s + later_s, allocation, Ending.TERMINATED)
-    assert spent(books) == promised
+    account.end(held_s + later_s, allocation, Ending.TERMINATED)
+    assert spent(account) == promised
 
 
 def test_machines_that_die_alone_are_bought_in_one_call(setting: Setting) -> None:
@@ -160,11 +162,11 @@ def test_market_time_runs_at_its_speed() -> None:
 
 
 def test_a_service_that_is_told_to_stop_drains(setting: Setting, tmp_path: Path) -> None:
-    ground, log = Ground(setting, START_S), Memory()
+    ground, log = LiveRig(setting, START_S), Memory()
     service = Service(
         plan_of(setting, find_scheme("proteus"), START_S), ground.replay, ground.engine, ground, log
     )
-    ground.desk = service.desk
+    ground.state = service.state
     step = ground.wait
 
     def wait(until_s: int, market: bool) -> None:
@@ -180,14 +182,14 @@ def test_a_service_that_is_told_to_stop_drains(setting: Setting, tmp_path: Path)
 
 
 def test_a_dry_run_shows_the_first_decision_and_buys_nothing(setting: Setting) -> None:
-    ground = Ground(setting, START_S)
+    ground = LiveRig(setting, START_S)
     shown = dry_run(plan_of(setting, find_scheme("proteus"), START_S), ground.replay, START_S)
     assert not ground.replay.purchases
     log = Memory()
     _, ledger = play(ground, find_scheme("proteus"), log)
     first = next(record for record in log.records if isinstance(record, Decided))
     assert shown.decided.steps == first.steps
-    charges = [e.micro_usd or 0 for e in ledger.entries if e.kind is Kind.CHARGE and e.at_s == START_S]
+    charges = [e.micro_usd or 0 for e in ledger.entries if e.kind is EntryKind.CHARGE and e.at_s == START_S]
     assert shown.first_hour == setting.reliable.hourly + sum(charges[:1])
     assert shown.per_vcpu_hour == shown.first_hour / shown.vcpus
 
@@ -209,7 +211,7 @@ def test_a_dry_run_shows_what_the_service_does_within_its_limits(
     setting: Setting, scheme: str, guards: Guards
 ) -> None:
     own, log = find_scheme(scheme), Memory([Opened("job", scheme, START_S)])
-    ground = Ground(setting, START_S)
+    ground = LiveRig(setting, START_S)
     shown = dry_run(plan_of(setting, own, START_S, guards), ground.replay, START_S)
     service = Service(plan_of(setting, own, START_S, guards), ground.replay, ground.engine, ground, log)
     service.step()
@@ -227,4 +229,4 @@ def test_a_dry_run_shows_what_the_service_does_within_its_limits(
 def test_a_budget_below_the_first_hour_is_one_sentence(setting: Setting) -> None:
     plan = plan_of(setting, find_scheme("proteus"), START_S, Guards(budget=100_000))
     with pytest.raises(BudgetError, match=r"budget_usd: found 0\.100000 \$, expected at least 0\.627000"):
-        dry_run(plan, Ground(setting, START_S).replay, START_S)
+        dry_run(plan, LiveRig(setting, START_S).replay, START_S)

@@ -16,12 +16,12 @@ from bidbrain.live.journal import Journal, JournalError, parse
 from bidbrain.policy.registry import Scheme, find_scheme
 from bidbrain.setting import Job, Setting
 from tests.bidbrain.live.kills import Fuse, FusedCloud, FusedJournal, Killed, pick
-from tests.bidbrain.live.makers import Ground, play
+from tests.bidbrain.live.makers import LiveRig, play
 from tests.bidbrain.makers import EVALUATE, make_setting
 
 
 def live(
-    folder: Path, ground: Ground, scheme: Scheme, kills: list[int]
+    folder: Path, ground: LiveRig, scheme: Scheme, kills: list[int]
 ) -> tuple[Ledger, list[str], list[str]]:
     """A job whose service is killed at the given moments after each start; (ledger, where, moments of the last)."""
     where: list[str] = []
@@ -37,7 +37,7 @@ def live(
     raise AssertionError("the last service has no fuse")
 
 
-def check(ground: Ground) -> None:
+def check(ground: LiveRig) -> None:
     """Nothing runs, nothing was bought twice."""
     assert not ground.launcher.running, "orphans"
     assert not ground.replay.held(), "orphans"
@@ -55,13 +55,13 @@ START_S = EVALUATE.start_s + 140_002
 def campaign(setting: Setting, folder: Path, kills: int, name: str = "proteus") -> Counter[str]:
     scheme = find_scheme(name)
     own = scheme.setting(setting)
-    quiet = Ground(own, START_S)
+    quiet = LiveRig(own, START_S)
     expected, _, moments = live(folder / "quiet", quiet, scheme, [])
     rng = random.Random(1)
     seen: Counter[str] = Counter()
     number = 0
     while sum(seen.values()) < kills:
-        ground = Ground(own, START_S)
+        ground = LiveRig(own, START_S)
         planned = [pick(rng, moments) for _ in range(min(3, kills - sum(seen.values())))]
         ledger, where, _ = live(folder / str(number), ground, scheme, planned)
         check(ground)
@@ -88,9 +88,9 @@ def test_a_hundred_kills(setting: Setting, tmp_path: Path) -> None:
 def test_a_kill_at_every_moment(turbulent: History, tmp_path: Path) -> None:
     own = make_setting(turbulent, Job(hours=0.4))
     scheme = find_scheme("proteus")
-    expected, _, moments = live(tmp_path / "quiet", Ground(own, START_S), scheme, [])
+    expected, _, moments = live(tmp_path / "quiet", LiveRig(own, START_S), scheme, [])
     for moment in range(1, len(moments) + 1):
-        ground = Ground(own, START_S)
+        ground = LiveRig(own, START_S)
         ledger, where, _ = live(tmp_path / str(moment), ground, scheme, [moment])
         check(ground)
         assert list(lines_of(ledger)) == list(lines_of(expected)), where
@@ -100,7 +100,7 @@ def test_a_kill_at_every_moment(turbulent: History, tmp_path: Path) -> None:
 def test_a_service_that_was_away_gives_back_what_it_must(setting: Setting, tmp_path: Path) -> None:
     """Killed right after a purchase and away for half an hour: the purchase is found, nothing is bought twice."""
     scheme = find_scheme("proteus")
-    ground = Ground(setting, START_S)
+    ground = LiveRig(setting, START_S)
     fuse = Fuse(None)
 
     class Dies(FusedCloud):
@@ -123,7 +123,7 @@ def test_a_service_that_was_away_gives_back_what_it_must(setting: Setting, tmp_p
 
 
 def test_machines_that_nobody_knows_are_given_back(setting: Setting, tmp_path: Path) -> None:
-    ground = Ground(setting, START_S)
+    ground = LiveRig(setting, START_S)
     market = setting.listings[0].market
     ground.replay.acquire(Order("job-old-1", market, 8, 4, setting.listings[0].on_demand * 20))
     scheme = find_scheme("proteus")
@@ -136,7 +136,7 @@ def test_machines_that_nobody_knows_are_given_back(setting: Setting, tmp_path: P
 
 def test_throttled_calls_are_repeated_with_their_token(setting: Setting, tmp_path: Path) -> None:
     scheme = find_scheme("proteus")
-    ground = Ground(setting, START_S)
+    ground = LiveRig(setting, START_S)
     rng = random.Random(3)
     throttled: Counter[str] = Counter()
 

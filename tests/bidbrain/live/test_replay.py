@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from bidbrain.accounts.ledger import Kind, Ledger, lines_of
+from bidbrain.accounts.ledger import EntryKind, Ledger, lines_of
 from bidbrain.accounts.rebill import rebill
 from bidbrain.config import SimulateConfig
 from bidbrain.history.availability import made_trace
 from bidbrain.history.generate import Character, generate
 from bidbrain.history.prices import History
 from bidbrain.instants import Interval
-from bidbrain.live.job import EngineReport
+from bidbrain.live.job import TrainerReport
 from bidbrain.live.journal import Decided
 from bidbrain.live.replay import InstantLauncher, MarketClock, Replay
 from bidbrain.live.service import Service
@@ -21,7 +21,7 @@ from bidbrain.policy.registry import find_scheme
 from bidbrain.setting import Bidding, Job, Setting
 from bidbrain.simulate.pool_plan import make_pool_plan
 from bidbrain.simulate.simulator import simulate
-from tests.bidbrain.live.makers import Ground, Memory, plan_of, play, play_in
+from tests.bidbrain.live.makers import LiveRig, Memory, plan_of, play, play_in
 from tests.bidbrain.makers import EVALUATE, ON_DEMAND, make_setting
 
 SCHEMES = ("proteus", "renewal", "standard_checkpoint", "standard_agileml", "on_demand")
@@ -46,7 +46,7 @@ def compare(setting: Setting, name: str, start_s: int) -> Ledger:
     own = scheme.setting(setting)
     simulated, lived = Watched(scheme.make(own, start_s)), Watched(scheme.make(own, start_s))
     outcome, expected = simulate(own, name, simulated, start_s, scheme.reliable)
-    ground, log = Ground(own, start_s), Memory()
+    ground, log = LiveRig(own, start_s), Memory()
     closing, ledger = play(ground, replace(scheme, make=lambda _setting, _start_s: lived), log)
     for ours, theirs in zip(lived.decisions, simulated.decisions, strict=False):
         assert ours == theirs
@@ -97,7 +97,7 @@ def test_with_pools_that_come_and_go(name: str) -> None:
 
 def test_a_history_that_ends_before_the_job(settings, turbulent: History) -> None:
     compare(settings["hourly_2016"], "proteus", turbulent.end_s - 3600)
-    ground, log = Ground(settings["hourly_2016"], turbulent.end_s - 3600), Memory()
+    ground, log = LiveRig(settings["hourly_2016"], turbulent.end_s - 3600), Memory()
     closing, _ = play(ground, find_scheme("proteus"), log)
     assert "history ends" in closing.reason
     assert closing.code == 4
@@ -106,9 +106,9 @@ def test_a_history_that_ends_before_the_job(settings, turbulent: History) -> Non
 def test_the_journal_on_disk_gives_the_same_ledger(settings, tmp_path: Path) -> None:
     setting = settings["hourly_2016"]
     start_s = EVALUATE.start_s
-    _, ledger = play_in(tmp_path, Ground(setting, start_s), find_scheme("proteus"))
+    _, ledger = play_in(tmp_path, LiveRig(setting, start_s), find_scheme("proteus"))
     # A second service on a closed journal has nothing to do, and says the same.
-    _, again = play_in(tmp_path, Ground(setting, start_s), find_scheme("proteus"))
+    _, again = play_in(tmp_path, LiveRig(setting, start_s), find_scheme("proteus"))
     assert list(lines_of(again)) == list(lines_of(ledger))
 
 
@@ -118,8 +118,8 @@ class Until:
     def __init__(self, done_s: int) -> None:
         self.done_s = done_s
 
-    def report(self, now_s: int) -> EngineReport:
-        return EngineReport(0.0, self.done_s if now_s >= self.done_s else None)
+    def report(self, now_s: int) -> TrainerReport:
+        return TrainerReport(0.0, self.done_s if now_s >= self.done_s else None)
 
     def __getattr__(self, name: str):
         return lambda *arguments: None
@@ -146,11 +146,11 @@ def test_while_time_passes_between_any_two_calls(settings, rules: str) -> None:
     plan = plan_of(setting, find_scheme("proteus"), start_s)
     service = Service(plan, market, Until(start_s + 3 * 3600), market_time, Memory())
     assert service.run().finished
-    ledger = service.desk.ledger()
+    ledger = service.state.ledger()
     audit = rebill(ledger, setting.history)
     assert not audit.differences and audit.lines > 5
     assert [e.at_s for e in ledger.entries] == sorted(e.at_s for e in ledger.entries)
-    assert sum(e.kind is Kind.EVICTION for e in ledger.entries) > 2
+    assert sum(e.kind is EntryKind.EVICTION for e in ledger.entries) > 2
     assert not launcher.running
 
 

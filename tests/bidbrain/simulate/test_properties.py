@@ -7,13 +7,13 @@ from fractions import Fraction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bidbrain.accounts.ledger import ENDINGS, Kind, Ledger
+from bidbrain.accounts.ledger import ENDINGS, EntryKind, Ledger
 from bidbrain.history.generate import Character, generate
 from bidbrain.history.prices import History, Market, Steps
 from bidbrain.instants import Interval
 from bidbrain.policy.registry import SCHEMES
 from bidbrain.setting import Bidding, Engine, Job, Setting
-from bidbrain.simulate.fast import FastSimulator
+from bidbrain.simulate.compiled import CompiledSimulator
 from bidbrain.simulate.simulator import Outcome
 from tests.bidbrain.makers import EVALUATE, ON_DEMAND, VCPUS, history_of, make_setting
 
@@ -32,7 +32,7 @@ def made_histories(draw: st.DrawFn) -> History:
 
 def run(setting: Setting, name: str, start_s: int) -> tuple[Outcome, Ledger]:
     scheme = SCHEMES[name]
-    return FastSimulator(scheme.setting(setting), scheme).ledger(start_s, "job")
+    return CompiledSimulator(scheme.setting(setting), scheme).ledger(start_s, "job")
 
 
 @given(made_histories(), st.integers(0, 500_000), st.integers(0, 500_000), st.integers(0, 86_400 * 5))
@@ -54,16 +54,16 @@ def test_no_charge_without_a_grant_and_no_refund_above_its_charge(
     ended: set[int | None] = set()
     charges: dict[tuple[int | None, int | None], int] = defaultdict(int)
     for entry in ledger.entries:
-        if entry.kind is Kind.GRANT:
+        if entry.kind is EntryKind.GRANT:
             assert entry.price is not None
             assert entry.bid is None or entry.price <= entry.bid
             granted.add(entry.allocation)
-        elif entry.kind is Kind.CHARGE:
+        elif entry.kind is EntryKind.CHARGE:
             assert entry.allocation in granted
             assert entry.micro_usd is not None
             assert entry.micro_usd > 0
             charges[entry.allocation, entry.hour] += entry.micro_usd
-        elif entry.kind is Kind.REFUND:
+        elif entry.kind is EntryKind.REFUND:
             assert entry.micro_usd is not None
             assert 0 < -entry.micro_usd <= charges[entry.allocation, entry.hour]
             charges[entry.allocation, entry.hour] += entry.micro_usd
@@ -92,11 +92,11 @@ def test_work_done_is_at_most_capacity_times_time(
     outcome, ledger = run(setting, name, EVALUATE.start_s + offset)
     own = SCHEMES[name].setting(setting).job
     seconds = outcome.end_s - outcome.start_s
-    done = [entry.done_vcpu_s or 0 for entry in ledger.entries if entry.kind is Kind.WORK]
+    done = [entry.done_vcpu_s or 0 for entry in ledger.entries if entry.kind is EntryKind.WORK]
     assert done[-1] <= own.cap_vcpus * seconds + 1
     assert done[-1] <= outcome.spot_vcpu_s + 1
     for entry in ledger.entries:
-        if entry.kind is Kind.WORK:
+        if entry.kind is EntryKind.WORK:
             assert (entry.done_vcpu_s or 0) <= own.cap_vcpus * (entry.at_s - outcome.start_s) + 1
     if outcome.finished:
         assert done[-1] >= own.work_vcpu_s - 1

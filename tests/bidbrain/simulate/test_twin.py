@@ -11,7 +11,7 @@ from bidbrain.history.generate import Character, generate
 from bidbrain.instants import Interval
 from bidbrain.policy.registry import SCHEMES
 from bidbrain.setting import Bidding, Engine, Job, Setting
-from bidbrain.simulate.fast import FastSimulator
+from bidbrain.simulate.compiled import CompiledSimulator
 from bidbrain.simulate.simulator import simulate
 from tests.bidbrain.makers import EVALUATE, ON_DEMAND, make_setting
 
@@ -22,7 +22,7 @@ def both(setting: Setting, name: str, start_s: int) -> tuple[list[Entry], list[E
     """Entries of both simulators, without the reasons that only a policy object gives; outcomes must agree."""
     scheme = SCHEMES[name]
     own = scheme.setting(setting)
-    fast_outcome, fast = FastSimulator(own, scheme).ledger(start_s, "job")
+    fast_outcome, fast = CompiledSimulator(own, scheme).ledger(start_s, "job")
     outcome, plain = simulate(own, name, scheme.make(own, start_s), start_s, scheme.reliable)
     assert fast_outcome == outcome
     assert fast.header == plain.header

@@ -18,17 +18,17 @@ from agileml.cluster.existing import TieredNode
 from agileml.cluster.fleet import Admitted, Appeared, Draining, FleetEvent, Stopping, Vanished
 from agileml.events.terms import Tier
 from agileml.market.clocks import RunClocks
-from agileml.market.nodes import Nodes, tier_of
+from agileml.market.nodes import InstanceNodes, tier_of
 from bidbrain.live.cloud import Alert, Machine, Notice
 from bidbrain.live.decide import Measured
 from bidbrain.live.estimators import Estimator
-from bidbrain.live.job import EngineReport
+from bidbrain.live.job import TrainerReport
 
 MEASURE_S = 1.0  # estimates are computed at most so often
 
 
 @dataclass(frozen=True)
-class Pace:
+class MarketTime:
     """How market time and the wall clock go together, and how long a machine that we give up may take to leave."""
 
     now_s: Callable[[], int]
@@ -40,19 +40,19 @@ class Pace:
         return time.time() + max(0.0, (at_s - self.now_s()) / self.speed)
 
 
-class MarketEngine:
+class RunTrainer:
     """All methods may be called from any thread. `clocks`: of the whole job, for the share of the work that is done."""
 
     def __init__(
         self,
-        nodes: Nodes,
-        pace: Pace,
+        nodes: InstanceNodes,
+        market_time: MarketTime,
         estimator: Estimator,
         *,
         clocks: int,
         work_vcpu_s: float,
     ) -> None:
-        self._nodes, self._pace, self._estimator = nodes, pace, estimator
+        self._nodes, self._time, self._estimator = nodes, market_time, estimator
         self._clocks, self._work_vcpu_s = clocks, work_vcpu_s
         self._changed = threading.Condition()
         self._events: deque[FleetEvent] = deque()
@@ -70,14 +70,14 @@ class MarketEngine:
         self._is_stopping = False
         self._finished_s: int | None = None
         self._has_parted = False
-        self._run = RunClocks(work_vcpu_s / clocks, pace.speed, lambda name: None)
+        self._run = RunClocks(work_vcpu_s / clocks, market_time.speed, lambda name: None)
 
     # -- the service's thread ---------------------------------------------------------------------------------
 
-    def report(self, now_s: int) -> EngineReport:
+    def report(self, now_s: int) -> TrainerReport:
         with self._changed:
             done = self._work_vcpu_s * self._completed / self._clocks
-            return EngineReport(done, self._finished_s, self._has_parted, self._measure())
+            return TrainerReport(done, self._finished_s, self._has_parted, self._measure())
 
     def _measure(self) -> Measured:
         if time.monotonic() >= self._measured_s + MEASURE_S:
@@ -100,7 +100,7 @@ class MarketEngine:
             self._going.add(notice.machine_id)
             if notice.notice_id.startswith("hour-end-"):
                 self._given_up.add(notice.machine_id)
-            self._say_draining(notice.machine_id, self._pace.deadline_s(notice.deadline_s))
+            self._say_draining(notice.machine_id, self._time.deadline_s(notice.deadline_s))
 
     def _say_draining(self, machine_id: str, deadline_s: float) -> None:
         if (node := self._given.get(machine_id)) is not None:
@@ -118,10 +118,10 @@ class MarketEngine:
         """Waits until the run holds nothing on them any more, for so long at most."""
         with self._changed:
             if set(machine_ids) >= set(self._held):  # the job ends: with its result, or with its next cut
-                self._stop(time.time() + self._pace.leave_s)
+                self._stop(time.time() + self._time.leave_s)
                 self._changed.wait_for(lambda: self._has_parted)
                 return
-            until_s = time.time() + self._pace.leave_s
+            until_s = time.time() + self._time.leave_s
             nodes = {self._given[each] for each in machine_ids if each in self._given}
             for machine_id in machine_ids:
                 self._given_up.add(machine_id)
@@ -139,7 +139,7 @@ class MarketEngine:
     def drain(self, now_s: int, deadline_s: int) -> None:
         """The run ends with its next cut, which is its last checkpoint too."""
         with self._changed:
-            self._stop(self._pace.deadline_s(deadline_s))
+            self._stop(self._time.deadline_s(deadline_s))
 
     def _stop(self, deadline_s: float) -> None:
         if not self._is_stopping:
@@ -154,7 +154,7 @@ class MarketEngine:
             found = list(self._events)
             self._events.clear()
             found += [Appeared(node, admitted=False) for node in self._nodes.warm if self._is_new(node)]
-            for machine_id, node in self._nodes.present(self._held, self._pace.now_s()).items():
+            for machine_id, node in self._nodes.present(self._held, self._time.now_s()).items():
                 if machine_id in self._going or node.node_id in self._let_go:
                     continue
                 if machine_id not in self._given:
@@ -201,7 +201,7 @@ class MarketEngine:
     def finished(self) -> None:
         """The result is in hand: the job is done as of now."""
         with self._changed:
-            self._finished_s = self._pace.now_s()
+            self._finished_s = self._time.now_s()
             self._completed = self._clocks
 
     def part(self) -> None:

@@ -1,7 +1,7 @@
-"""The state of a live job: a fold over its journal. Pure; the same records give the same books, whoever died between.
+"""The state of a live job, folded from its journal. Pure: equal records give equal states, also after a restart.
 
-`apply` turns records into calls of `Books` (so a live ledger is what the simulator would have written), and keeps what
-is under way: the decision that is being carried out, orders without an answer, machines by allocation.
+`apply` turns records into calls of `JobAccount`, so a live ledger is what the simulator would have written. It also
+keeps what is under way: the decision that is being carried out, orders without an answer, machines by allocation.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from bidbrain.accounts.books import RELIABLE_NUMBER, Allocation, Books
+from bidbrain.accounts.account import RELIABLE_NUMBER, Allocation, JobAccount
 from bidbrain.accounts.ledger import Ledger
 from bidbrain.billing import RULES, Ending
 from bidbrain.history.prices import NEVER_S, Market
@@ -48,12 +48,12 @@ class Pending:
     numbers: tuple[int, ...]
 
 
-class Desk:
+class JobState:
     """Everything that the journal says. Change it with `apply` alone."""
 
     def __init__(self, setting: Setting, records: Iterable[Record] = ()) -> None:
         self._setting = setting
-        self.books = Books(RULES[setting.rules])
+        self.account = JobAccount(RULES[setting.rules])
         self.opened: Opened | None = None
         self.decided: Decided | None = None
         self.cursor = 0
@@ -90,9 +90,9 @@ class Desk:
             case Ended(at_s, number, ending, step):
                 self._end(at_s, number, ending, step)
             case HourPassed(at_s, number, price):
-                self.books.next_hour(at_s, self._open(number), price)
+                self.account.next_hour(at_s, self._open(number), price)
             case Worked(at_s, done_vcpu_s):
-                self.books.work(at_s, done_vcpu_s)
+                self.account.work(at_s, done_vcpu_s)
                 self.work_due = False
             case Noticed(_, notices):
                 self.noticed.update(notice.notice_id for notice in notices)
@@ -103,7 +103,7 @@ class Desk:
             case Closing():
                 self.closing = record
             case Closed(at_s, done_vcpu_s):
-                self.books.work(at_s, done_vcpu_s)
+                self.account.work(at_s, done_vcpu_s)
                 self.closed = record
 
     def _order(self, record: Ordered) -> None:
@@ -117,7 +117,7 @@ class Desk:
             each = record.vcpus // record.parts
             what = (record.at_s, record.market, each, per_machine, record.bid, record.due_s)
             numbers = tuple(
-                self.books.request(*what, self.decided.reason).number for _ in range(record.parts)
+                self.account.request(*what, self.decided.reason).number for _ in range(record.parts)
             )
         self.pending[record.order] = Pending(record, order, numbers)
         self.orders += 1
@@ -132,7 +132,7 @@ class Desk:
             if machines:
                 vcpus = order.vcpus if whole else len(machines) * order.vcpus_per_machine
                 what = (order.market, vcpus, order.vcpus_per_machine, record.price)
-                bought = self.books.buy_on_demand(record.at_s, *what, reliable=ordered.reliable)
+                bought = self.account.buy_on_demand(record.at_s, *what, reliable=ordered.reliable)
                 self.machines[bought.number] = machines
             return
         if not machines or (len(pending.numbers) > 1 and not whole):
@@ -144,31 +144,31 @@ class Desk:
         for number, share in zip(pending.numbers, shares, strict=True):
             allocation = self._open(number)
             if not share:
-                self.books.refuse(record.at_s, allocation, record.price)
+                self.account.refuse(record.at_s, allocation, record.price)
                 continue
             if len(pending.numbers) == 1 and not whole:
                 allocation.vcpus = len(share) * order.vcpus_per_machine
-            self.books.grant(record.at_s, allocation, record.price)
+            self.account.grant(record.at_s, allocation, record.price)
             self.machines[number] = share
 
     def _mark(self, at_s: int) -> None:
         step = self.step
         assert isinstance(step, Mark)
         if step.what == "keep":
-            self.books.keep(at_s, self._open(step.number))
+            self.account.keep(at_s, self._open(step.number))
         else:
-            self.books.let_go(at_s, self._open(step.number))
+            self.account.let_go(at_s, self._open(step.number))
         self.cursor += 1
 
     def _end(self, at_s: int, number: int, ending: Ending, step: bool) -> None:
-        self.books.end(at_s, self._open(number), ending)
+        self.account.end(at_s, self._open(number), ending)
         self.machines.pop(number, None)
         self.cursor += step
         self.heard |= not step
         self.work_due |= ending is Ending.EVICTED
 
     def _open(self, number: int) -> Allocation:
-        allocation = self.books.find(number)
+        allocation = self.account.find(number)
         assert allocation is not None, f"allocation {number} is not open"
         return allocation
 
@@ -190,7 +190,7 @@ class Desk:
 
     @property
     def spot_vcpus(self) -> int:
-        return sum(a.vcpus for a in self.books.open if not a.on_demand)
+        return sum(a.vcpus for a in self.account.open if not a.on_demand)
 
     @property
     def machine_count(self) -> int:
@@ -200,11 +200,11 @@ class Desk:
 
     @property
     def has_reliable(self) -> bool:
-        return self.books.find(RELIABLE_NUMBER) is not None
+        return self.account.find(RELIABLE_NUMBER) is not None
 
     def held(self) -> list[Allocation]:
         """Spot allocations that we have, in order of acquisition."""
-        return [a for a in self.books.open if not a.on_demand and a.phase is not Phase.REQUESTED]
+        return [a for a in self.account.open if not a.on_demand and a.phase is not Phase.REQUESTED]
 
     def due(self, now_s: int) -> list[Pending]:
         """Orders to be placed, or asked about again, now."""
@@ -228,4 +228,4 @@ class Desk:
         """What anyone can re-bill."""
         assert self.opened is not None
         top = header(self._setting, self.opened.scheme, self.opened.start_s, self.opened.job)
-        return Ledger(top, tuple(self.books.entries))
+        return Ledger(top, tuple(self.account.entries))

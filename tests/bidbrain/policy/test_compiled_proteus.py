@@ -10,12 +10,12 @@ from bidbrain.history.generate import Character, generate
 from bidbrain.history.prices import History, Market
 from bidbrain.instants import Interval
 from bidbrain.live.decide import Measured, decide, view_of
-from bidbrain.live.desk import Desk
 from bidbrain.live.guards import Guards
 from bidbrain.live.journal import Opened
 from bidbrain.live.replay import InstantLauncher, Replay
+from bidbrain.live.state import JobState
+from bidbrain.policy.compiled_proteus import CompiledProteus
 from bidbrain.policy.proteus import Proteus
-from bidbrain.policy.quick import QuickProteus
 from bidbrain.setting import Bidding, Engine, Job, Listing, Reliable, Setting
 from bidbrain.simulate.simulator import simulate
 from tests.bidbrain.makers import EVALUATE, make_setting
@@ -29,7 +29,7 @@ def test_the_same_jobs_line_by_line(turbulent: History, engine: Engine) -> None:
     for number in range(4):
         start_s = EVALUATE.start_s + 50_021 * number
         plain = simulate(setting, "proteus", Proteus(setting, start_s), start_s, True)
-        quick = simulate(setting, "proteus", QuickProteus(setting, start_s), start_s, True)
+        quick = simulate(setting, "proteus", CompiledProteus(setting, start_s), start_s, True)
         assert quick == plain
         lines += len(plain[1].entries)
     assert lines > 50
@@ -47,19 +47,19 @@ def test_a_decision_on_1000_offers_with_200_held() -> None:
     job = Job(vcpus=1024, hours=2.0)
     setting = Setting(job, listings, history, train, Reliable("c4.0x", 12, 209_000, 4), 209_000)
     now_s = train.end_s + 7200
-    desk = Desk(setting, [Opened("job", "proteus", now_s)])
+    state = JobState(setting, [Opened("job", "proteus", now_s)])
     for number in range(200):
         market = Market(kinds[number % 100], zones[number % 10])
-        allocation = desk.books.request(now_s - 60 * (number % 50 + 1), market, 4, 4, 800_000, now_s, "")
-        desk.books.grant(now_s - 60 * (number % 50 + 1), allocation, 30_000)
-    policy = QuickProteus(setting, now_s)
+        allocation = state.account.request(now_s - 60 * (number % 50 + 1), market, 4, 4, 800_000, now_s, "")
+        state.account.grant(now_s - 60 * (number % 50 + 1), allocation, 30_000)
+    policy = CompiledProteus(setting, now_s)
     quotes = Replay(setting, lambda: now_s, InstantLauncher()).quotes(now_s)
     assert len(quotes.offers) == 1000
     took = []
     for _ in range(5):
         start = time.perf_counter()
-        view = view_of(setting, desk, quotes, Measured(nu={"c4.0x": 3.9}), Guards(), 0.0)
-        decided = decide(now_s, policy, view, desk, quotes, setting, together=True)
+        view = view_of(setting, state, quotes, Measured(nu={"c4.0x": 3.9}), Guards(), 0.0)
+        decided = decide(now_s, policy, view, state, quotes, setting, together=True)
         took.append(time.perf_counter() - start)
     print(f"{1000 * min(took):.1f} ms; {decided.reason[:80]}")
     assert decided.steps

@@ -11,8 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from agileml.cluster.existing import TieredNode
 from agileml.cluster.fleet import Admitted, Appeared, Draining, Stopping, Vanished
 from agileml.events.terms import Tier
-from agileml.market.engine import MarketEngine, Pace
 from agileml.market.nodes import LabelledNodes, tier_of
+from agileml.market.trainer import MarketTime, RunTrainer
 from bidbrain.history.prices import Market
 from bidbrain.live.cloud import Alert, Machine, Notice
 from bidbrain.live.estimators import Estimator
@@ -49,111 +49,111 @@ class There:
         return nodes & self.dead
 
 
-def engine_of(
+def trainer_of(
     nodes: There | LabelledNodes, leave_s: float = 0.0, now_s: int = 100, speed: float = 60.0
-) -> MarketEngine:
-    pace = Pace(lambda: now_s, speed, leave_s)
-    return MarketEngine(nodes, pace, Estimator({}, 1, 1.0), clocks=100, work_vcpu_s=1000.0)
+) -> RunTrainer:
+    market_time = MarketTime(lambda: now_s, speed, leave_s)
+    return RunTrainer(nodes, market_time, Estimator({}, 1, 1.0), clocks=100, work_vcpu_s=1000.0)
 
 
 def test_a_machine_appears_once_it_is_held_and_has_booted() -> None:
     nodes = There()
-    engine = engine_of(nodes)
-    engine.hold(0, (machine("r", STEADY),), (machine("a"),))
-    assert engine.events() == []
+    trainer = trainer_of(nodes)
+    trainer.hold(0, (machine("r", STEADY),), (machine("a"),))
+    assert trainer.events() == []
     nodes.booted = {"r": machine("r", STEADY), "a": machine("a"), "stranger": machine("stranger")}
-    found = engine.events()
+    found = trainer.events()
     assert [(e.node.node_id, e.node.tier, e.admitted) for e in found if isinstance(e, Appeared)] == [
         ("node-r", Tier.RELIABLE, True),
         ("node-a", Tier.TRANSIENT, True),
     ]
-    assert engine.events() == []
+    assert trainer.events() == []
 
 
 def test_a_warm_node_is_started_ahead_and_admitted_when_it_is_a_machine() -> None:
     nodes = There()
     nodes.ahead = [TieredNode("node-a", "", Tier.TRANSIENT, "t")]
-    engine = engine_of(nodes)
-    assert engine.events() == [Appeared(nodes.ahead[0], admitted=False)]
-    assert engine.events() == []
+    trainer = trainer_of(nodes)
+    assert trainer.events() == [Appeared(nodes.ahead[0], admitted=False)]
+    assert trainer.events() == []
     nodes.ahead, nodes.booted = [], {"a": machine("a")}
-    engine.hold(0, (), (machine("a"),))
-    assert engine.events() == [Admitted("node-a")]
+    trainer.hold(0, (), (machine("a"),))
+    assert trainer.events() == [Admitted("node-a")]
 
 
 def test_a_notice_is_passed_on_once_with_its_deadline_on_the_wall_clock() -> None:
     nodes = There()
     nodes.booted = {"a": machine("a")}
-    engine = engine_of(nodes, now_s=100, speed=60.0)
-    engine.hold(0, (), (machine("a"),))
-    engine.events()
+    trainer = trainer_of(nodes, now_s=100, speed=60.0)
+    trainer.hold(0, (), (machine("a"),))
+    trainer.events()
     for _ in range(3):
-        engine.warn(100, Notice("n", "a", Alert.TERMINATE, 220))
-        engine.warn(100, Notice("m", "a", Alert.REBALANCE, 220))
-    (event,) = engine.events()
+        trainer.warn(100, Notice("n", "a", Alert.TERMINATE, 220))
+        trainer.warn(100, Notice("m", "a", Alert.REBALANCE, 220))
+    (event,) = trainer.events()
     assert isinstance(event, Draining)
     assert abs(event.deadline_s - time.time() - 2.0) < 0.5
 
 
 def test_a_machine_that_is_warned_while_it_boots_is_never_used() -> None:
     nodes = There()
-    engine = engine_of(nodes)
-    engine.hold(0, (), (machine("a"),))
-    engine.warn(0, Notice("n", "a", Alert.TERMINATE, 120))
+    trainer = trainer_of(nodes)
+    trainer.hold(0, (), (machine("a"),))
+    trainer.warn(0, Notice("n", "a", Alert.TERMINATE, 120))
     nodes.booted = {"a": machine("a")}
-    assert engine.events() == []
+    assert trainer.events() == []
 
 
 def test_leaving_waits_until_the_run_has_let_go() -> None:
     nodes = There()
     nodes.booted = {"r": machine("r", STEADY), "a": machine("a")}
-    engine = engine_of(nodes, leave_s=30.0)
-    engine.hold(0, (machine("r", STEADY),), (machine("a"),))
-    engine.events()
+    trainer = trainer_of(nodes, leave_s=30.0)
+    trainer.hold(0, (machine("r", STEADY),), (machine("a"),))
+    trainer.events()
     left = threading.Event()
 
     def leave() -> None:
-        engine.leave(0, ("a",))
+        trainer.leave(0, ("a",))
         left.set()
 
     threading.Thread(target=leave, daemon=True).start()
-    while not (found := engine.events()):
+    while not (found := trainer.events()):
         pass
     assert isinstance(found[0], Draining)
     assert not left.is_set()
-    engine.released("node-a")
+    trainer.released("node-a")
     assert left.wait(10)
-    assert engine.events() == [Vanished("node-a", "given back")]
+    assert trainer.events() == [Vanished("node-a", "given back")]
 
 
 def test_the_end_waits_until_the_run_has_parted() -> None:
     nodes = There()
     nodes.booted = {"r": machine("r", STEADY)}
-    engine = engine_of(nodes)
-    engine.hold(0, (machine("r", STEADY),), ())
-    engine.events()
+    trainer = trainer_of(nodes)
+    trainer.hold(0, (machine("r", STEADY),), ())
+    trainer.events()
     ended = threading.Event()
 
     def leave() -> None:
-        engine.leave(0, ("r",))
+        trainer.leave(0, ("r",))
         ended.set()
 
     threading.Thread(target=leave, daemon=True).start()
-    while not (found := engine.events()):
+    while not (found := trainer.events()):
         pass
     assert isinstance(found[0], Stopping)
-    assert not engine.report(0).drained
+    assert not trainer.report(0).drained
     assert not ended.is_set()
-    engine.part()
+    trainer.part()
     assert ended.wait(10)
-    assert engine.report(0).drained
+    assert trainer.report(0).drained
 
 
 def test_draining_stops_the_run_once() -> None:
-    engine = engine_of(There(), now_s=100, speed=60.0)
-    engine.drain(100, 220)
-    engine.drain(100, 220)
-    (event,) = engine.events()
+    trainer = trainer_of(There(), now_s=100, speed=60.0)
+    trainer.drain(100, 220)
+    trainer.drain(100, 220)
+    (event,) = trainer.events()
     assert isinstance(event, Stopping)
     assert abs(event.deadline_s - time.time() - 2.0) < 0.5
 
@@ -161,28 +161,28 @@ def test_draining_stops_the_run_once() -> None:
 def test_a_node_that_ray_lost_is_told_once() -> None:
     nodes = There()
     nodes.booted = {"a": machine("a")}
-    engine = engine_of(nodes)
-    engine.hold(0, (), (machine("a"),))
-    engine.events()
+    trainer = trainer_of(nodes)
+    trainer.hold(0, (), (machine("a"),))
+    trainer.events()
     nodes.dead = {"node-a"}
-    assert engine.events() == [Vanished("node-a", "Ray lost the node")]
-    assert engine.events() == []
+    assert trainer.events() == [Vanished("node-a", "Ray lost the node")]
+    assert trainer.events() == []
 
 
 def test_a_machine_on_which_ray_starts_again_is_used_again() -> None:
     """systemd restarts Ray on a machine of EC2, which comes back as another node with the same label."""
     nodes = There()
     nodes.booted = {"a": machine("a")}
-    engine = engine_of(nodes)
-    engine.hold(0, (), (machine("a"),))
-    engine.events()
+    trainer = trainer_of(nodes)
+    trainer.hold(0, (), (machine("a"),))
+    trainer.events()
     nodes.dead = {"node-a"}
-    engine.events()
+    trainer.events()
     nodes.again = {"a": "node-b"}
-    assert engine.events() == [Appeared(TieredNode("node-b", "", Tier.TRANSIENT, "t"), admitted=True)]
-    assert engine.events() == []
-    engine.lost(0, ("a",))
-    assert engine.events() == [Vanished("node-b", "the market took it")]
+    assert trainer.events() == [Appeared(TieredNode("node-b", "", Tier.TRANSIENT, "t"), admitted=True)]
+    assert trainer.events() == []
+    trainer.lost(0, ("a",))
+    assert trainer.events() == [Vanished("node-b", "the market took it")]
 
 
 class Calls(RuleBasedStateMachine):
@@ -191,7 +191,7 @@ class Calls(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.nodes = There()
-        self.engine = engine_of(self.nodes)
+        self.trainer = trainer_of(self.nodes)
         self.held: dict[str, Machine] = {}
         self.usable: set[str] = set()  # nodes, as the events say
         self.ever: set[str] = set()
@@ -203,7 +203,7 @@ class Calls(RuleBasedStateMachine):
         for _ in range(count):
             self.held[f"m{self.bought}"] = machine(f"m{self.bought}")
             self.bought += 1
-        self.engine.hold(0, (), tuple(self.held.values()))
+        self.trainer.hold(0, (), tuple(self.held.values()))
 
     @rule(data=st.data())
     @precondition(lambda self: self.held)
@@ -216,7 +216,7 @@ class Calls(RuleBasedStateMachine):
     def warn(self, data: st.DataObject) -> None:
         name = data.draw(st.sampled_from(sorted(self.held)))
         self.warned.add(name)
-        self.engine.warn(0, Notice(name, name, Alert.TERMINATE, 0))
+        self.trainer.warn(0, Notice(name, name, Alert.TERMINATE, 0))
 
     @rule(data=st.data())
     @precondition(lambda self: self.held)
@@ -224,21 +224,21 @@ class Calls(RuleBasedStateMachine):
         name = data.draw(st.sampled_from(sorted(self.held)))
         self.nodes.booted.pop(name, None)
         del self.held[name]
-        self.engine.lost(0, (name,))
-        self.engine.hold(0, (), tuple(self.held.values()))
+        self.trainer.lost(0, (name,))
+        self.trainer.hold(0, (), tuple(self.held.values()))
 
     @rule(data=st.data())
     @precondition(lambda self: len(self.held) > 1)
     def give_back(self, data: st.DataObject) -> None:
         name = data.draw(st.sampled_from(sorted(self.held)))
-        self.engine.leave(0, (name,))
+        self.trainer.leave(0, (name,))
         self.nodes.booted.pop(name, None)
         del self.held[name]
-        self.engine.hold(0, (), tuple(self.held.values()))
+        self.trainer.hold(0, (), tuple(self.held.values()))
 
     @rule()
     def look(self) -> None:
-        for event in self.engine.events():
+        for event in self.trainer.events():
             match event:
                 case Appeared(node):
                     assert node.node_id not in self.ever, "a node appears once"
@@ -254,7 +254,7 @@ class Calls(RuleBasedStateMachine):
 
     @invariant()
     def all_is_work_in_progress(self) -> None:
-        assert self.engine.report(0).finished_s is None
+        assert self.trainer.report(0).finished_s is None
 
 
 TestCalls = Calls.TestCase

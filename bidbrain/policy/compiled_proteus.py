@@ -47,7 +47,7 @@ class IndexedTable:
         return Outlook(float(self.table.beta[at]), float(self.table.median_s[at]), held, held)
 
 
-class QuickProteus(Proteus):
+class CompiledProteus(Proteus):
     """`Proteus`, decided in milliseconds. Its model is the eviction table of the setting."""
 
     def __init__(self, setting: Setting, start_s: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from bidbrain.accounts.ledger import Entry, Kind
+from bidbrain.accounts.ledger import Entry, EntryKind
 from bidbrain.billing import Ending, InstanceHour, Rules
 from bidbrain.history.prices import Market
 from bidbrain.money import HOUR_S, machine_seconds_micro_usd
@@ -16,9 +16,9 @@ from bidbrain.policy.base import Holding, Phase
 
 RELIABLE_NUMBER = -1
 ENDING_KIND = {
-    Ending.EVICTED: Kind.EVICTION,
-    Ending.TERMINATED: Kind.TERMINATION,
-    Ending.JOB_END: Kind.JOB_END,
+    Ending.EVICTED: EntryKind.EVICTION,
+    Ending.TERMINATED: EntryKind.TERMINATION,
+    Ending.JOB_END: EntryKind.JOB_END,
 }
 
 
@@ -46,7 +46,7 @@ class Allocation:
 
 
 @dataclass
-class Books:
+class JobAccount:
     """Open allocations, what was held and refunded (vCPU s), and the ledger's entries so far."""
 
     rules: Rules
@@ -80,19 +80,19 @@ class Books:
         )
         self._numbers += 1
         self.open.append(allocation)
-        self._put(now_s, Kind.REQUEST, allocation, bid=bid, reason=reason)
+        self._put(now_s, EntryKind.REQUEST, allocation, bid=bid, reason=reason)
         return allocation
 
     def grant(self, now_s: int, allocation: Allocation, price: int) -> None:
         """The machines are ours from now on."""
         allocation.phase = Phase.HELD
         allocation.grant_s = allocation.hour_start_s = now_s
-        self._put(now_s, Kind.GRANT, allocation, price=price, bid=allocation.bid)
+        self._put(now_s, EntryKind.GRANT, allocation, price=price, bid=allocation.bid)
         self._begin(now_s, allocation, InstanceHour(0, price, allocation.vcpus, allocation.vcpus_per_machine))
 
     def refuse(self, now_s: int, allocation: Allocation, price: int) -> None:
         """The price was above the bid when the request came due."""
-        self._put(now_s, Kind.REFUSED, allocation, price=price)
+        self._put(now_s, EntryKind.REFUSED, allocation, price=price)
         self.open.remove(allocation)
 
     def buy_on_demand(
@@ -114,7 +114,7 @@ class Books:
             on_demand=True,
         )
         self.open.append(allocation)
-        self._put(now_s, Kind.GRANT, allocation, price=price)
+        self._put(now_s, EntryKind.GRANT, allocation, price=price)
         return allocation
 
     def next_hour(self, now_s: int, allocation: Allocation, price: int) -> None:
@@ -128,12 +128,12 @@ class Books:
         )
 
     def keep(self, now_s: int, allocation: Allocation) -> None:
-        self._put(now_s, Kind.KEEP, allocation, hour=allocation.hour.number)
+        self._put(now_s, EntryKind.KEEP, allocation, hour=allocation.hour.number)
 
     def let_go(self, now_s: int, allocation: Allocation) -> None:
         """It ends with its hour."""
         allocation.phase = Phase.LEAVING
-        self._put(now_s, Kind.LET_GO, allocation, hour=allocation.hour.number)
+        self._put(now_s, EntryKind.LET_GO, allocation, hour=allocation.hour.number)
 
     def end(self, now_s: int, allocation: Allocation, ending: Ending) -> None:
         """Close an allocation and settle its last hour."""
@@ -157,7 +157,7 @@ class Books:
 
     def work(self, now_s: int, done_vcpu_s: float) -> None:
         """How much work is done by now, in whole vCPU seconds."""
-        self.entries.append(Entry(now_s, Kind.WORK, done_vcpu_s=int(done_vcpu_s)))
+        self.entries.append(Entry(now_s, EntryKind.WORK, done_vcpu_s=int(done_vcpu_s)))
 
     def _begin(self, now_s: int, allocation: Allocation, hour: InstanceHour) -> None:
         allocation.hour = hour
@@ -165,14 +165,14 @@ class Books:
 
     def _money(self, now_s: int, allocation: Allocation, amount: int) -> None:
         if amount != 0:
-            kind = Kind.CHARGE if amount > 0 else Kind.REFUND
+            kind = EntryKind.CHARGE if amount > 0 else EntryKind.REFUND
             hour = allocation.hour
             self._put(now_s, kind, allocation, price=hour.price, hour=hour.number, micro_usd=amount)
 
     def _put(
         self,
         now_s: int,
-        kind: Kind,
+        kind: EntryKind,
         allocation: Allocation,
         price: int | None = None,
         bid: int | None = None,

@@ -1,4 +1,4 @@
-"""The way between settings and `compiled`: arrays in, outcomes and ledgers out."""
+"""The compiled simulator: turns settings into the arrays of `kernel`, and its results into outcomes and ledgers."""
 
 from __future__ import annotations
 
@@ -6,48 +6,48 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bidbrain.accounts.books import RELIABLE_NUMBER
-from bidbrain.accounts.ledger import Entry, Kind, Ledger
+from bidbrain.accounts.account import RELIABLE_NUMBER
+from bidbrain.accounts.ledger import Entry, EntryKind, Ledger
 from bidbrain.history.prices import Ints
 from bidbrain.money import machine_seconds_micro_usd
-from bidbrain.policy import compiled
-from bidbrain.policy.registry import Scheme
+from bidbrain.policy.registry import KernelPolicy, Scheme
 from bidbrain.risk.survival import STATES
 from bidbrain.setting import Setting
+from bidbrain.simulate import kernel
 from bidbrain.simulate.simulator import Outcome, header
 
 TAPE_ROWS = 20_000
 KINDS = {
-    compiled.GRANT: Kind.GRANT,
-    compiled.CHARGE: Kind.CHARGE,
-    compiled.REFUND: Kind.REFUND,
-    compiled.EVICT: Kind.EVICTION,
-    compiled.TERMINATE: Kind.TERMINATION,
-    compiled.REQUEST: Kind.REQUEST,
-    compiled.REFUSED: Kind.REFUSED,
-    compiled.LEAVE: Kind.LET_GO,
-    compiled.KEEP: Kind.KEEP,
-    compiled.END: Kind.JOB_END,
-    compiled.WORK: Kind.WORK,
+    kernel.GRANT: EntryKind.GRANT,
+    kernel.CHARGE: EntryKind.CHARGE,
+    kernel.REFUND: EntryKind.REFUND,
+    kernel.EVICT: EntryKind.EVICTION,
+    kernel.TERMINATE: EntryKind.TERMINATION,
+    kernel.REQUEST: EntryKind.REQUEST,
+    kernel.REFUSED: EntryKind.REFUSED,
+    kernel.LEAVE: EntryKind.LET_GO,
+    kernel.KEEP: EntryKind.KEEP,
+    kernel.END: EntryKind.JOB_END,
+    kernel.WORK: EntryKind.WORK,
 }
 RULE_NUMBERS = {
-    "hourly_2016": compiled.HOURLY,
-    "per_second": compiled.PER_SECOND,
-    "per_second_paid": compiled.PER_SECOND_PAID,
+    "hourly_2016": kernel.HOURLY,
+    "per_second": kernel.PER_SECOND,
+    "per_second_paid": kernel.PER_SECOND_PAID,
 }
-MONEY = (compiled.CHARGE, compiled.REFUND)
-NO_PRICE = (compiled.EVICT, compiled.TERMINATE, compiled.LEAVE, compiled.KEEP, compiled.END)
-NO_HOUR = (compiled.GRANT, compiled.REQUEST, compiled.REFUSED)
+MONEY = (kernel.CHARGE, kernel.REFUND)
+NO_PRICE = (kernel.EVICT, kernel.TERMINATE, kernel.LEAVE, kernel.KEEP, kernel.END)
+NO_HOUR = (kernel.GRANT, kernel.REQUEST, kernel.REFUSED)
 
 
-class FastSimulator:
+class CompiledSimulator:
     """Runs the jobs of one scheme compiled. `setting` is the scheme's own (`scheme.setting(...)`)."""
 
     def __init__(self, setting: Setting, scheme: Scheme) -> None:
         assert scheme.compiled is not None, f"{scheme.name} has no compiled twin"
-        self._setting, self._scheme, self._kind = setting, scheme, scheme.compiled.kind
+        self._setting, self._scheme, self._policy = setting, scheme, scheme.compiled.policy
         steps = [setting.history.steps[market] for market in setting.markets]
-        self._markets = compiled.MarketArrays(
+        self._markets = kernel.MarketArrays(
             np.concatenate([s.times for s in steps]),
             np.concatenate([s.prices for s in steps]),
             np.cumsum([0, *(len(s.times) for s in steps)]).astype(np.int64),
@@ -58,11 +58,11 @@ class FastSimulator:
         )
         self._job = self._numbers(scheme.compiled.slot_share, scheme.compiled.requests)
 
-    def _numbers(self, slot_share: int, requests: int) -> compiled.JobNumbers:
+    def _numbers(self, slot_share: int, requests: int) -> kernel.JobNumbers:
         setting, job = self._setting, self._setting.job
         engine, reliable = job.engine, setting.reliable
         held = reliable.vcpus if self._scheme.reliable else 0
-        return compiled.JobNumbers(
+        return kernel.JobNumbers(
             job.work_vcpu_s,
             job.vcpus,
             job.cap_vcpus,
@@ -85,16 +85,16 @@ class FastSimulator:
             requests,
         )
 
-    def _tables(self, start_s: int) -> compiled.Tables:
-        return _tables(self._setting, self._kind, start_s)
+    def _tables(self, start_s: int) -> kernel.Tables:
+        return _tables(self._setting, self._policy, start_s)
 
     def run(self, starts: Sequence[int]) -> Ints:
-        """One row of `compiled.RESULTS` numbers per start; int64."""
-        out = np.zeros((len(starts), compiled.RESULTS), np.int64)
-        tape = np.zeros((0, compiled.TAPE_COLUMNS), np.int64)
+        """One row of `kernel.RESULTS` numbers per start; int64."""
+        out = np.zeros((len(starts), kernel.RESULTS), np.int64)
+        tape = np.zeros((0, kernel.TAPE_COLUMNS), np.int64)
         for row, start_s in enumerate(starts):
-            compiled.simulate_job(
-                self._kind, start_s, self._job, self._markets, self._tables(start_s), tape, out[row]
+            kernel.simulate_job(
+                self._policy, start_s, self._job, self._markets, self._tables(start_s), tape, out[row]
             )
         return out
 
@@ -104,45 +104,45 @@ class FastSimulator:
 
     def ledger(self, start_s: int, name: str) -> tuple[Outcome, Ledger]:
         """One job with its ledger (without the policy's reasons)."""
-        out = np.zeros(compiled.RESULTS, np.int64)
-        tape = np.zeros((TAPE_ROWS, compiled.TAPE_COLUMNS), np.int64)
+        out = np.zeros(kernel.RESULTS, np.int64)
+        tape = np.zeros((TAPE_ROWS, kernel.TAPE_COLUMNS), np.int64)
         tables = self._tables(start_s)
         # A job of n hours has at most a few dozen lines an hour; the tape is made longer until it fits.
         while True:
-            full = compiled.simulate_job(self._kind, start_s, self._job, self._markets, tables, tape, out)
+            full = kernel.simulate_job(self._policy, start_s, self._job, self._markets, tables, tape, out)
             if not full:
                 break
-            tape = np.zeros((2 * len(tape), compiled.TAPE_COLUMNS), np.int64)
-        rows = tape[: out[compiled.TAPE_ROWS]].tolist()
-        entries = self._with_reliable([self._entry(row) for row in rows], start_s, int(out[compiled.END_S]))
+            tape = np.zeros((2 * len(tape), kernel.TAPE_COLUMNS), np.int64)
+        rows = tape[: out[kernel.TAPE_ROWS]].tolist()
+        entries = self._with_reliable([self._entry(row) for row in rows], start_s, int(out[kernel.END_S]))
         ledger = Ledger(header(self._setting, self._scheme.name, start_s, name), tuple(entries))
         return self._outcome(start_s, out.tolist()), ledger
 
     def _outcome(self, start_s: int, row: list[int]) -> Outcome:
-        end_s = row[compiled.END_S]
+        end_s = row[kernel.END_S]
         return Outcome(
             start_s,
             end_s,
-            bool(row[compiled.FINISHED]),
-            row[compiled.COST],
-            row[compiled.EVICTIONS],
-            row[compiled.FREE_VCPU_S],
-            row[compiled.HELD_VCPU_S],
+            bool(row[kernel.FINISHED]),
+            row[kernel.COST],
+            row[kernel.EVICTIONS],
+            row[kernel.FREE_VCPU_S],
+            row[kernel.HELD_VCPU_S],
             self._job.reliable_vcpus * (end_s - start_s),
         )
 
     def _entry(self, row: list[int]) -> Entry:
         at_s, kind, number, market, vcpus, price, amount, hour = row
-        if kind == compiled.WORK:
-            return Entry(at_s, Kind.WORK, done_vcpu_s=amount)
+        if kind == kernel.WORK:
+            return Entry(at_s, EntryKind.WORK, done_vcpu_s=amount)
         return Entry(
             at_s,
             KINDS[kind],
             number,
             self._setting.markets[market],
             vcpus,
-            price=None if kind == compiled.REQUEST or kind in NO_PRICE else price,
-            bid=price if kind == compiled.REQUEST else amount if kind == compiled.GRANT else None,
+            price=None if kind == kernel.REQUEST or kind in NO_PRICE else price,
+            bid=price if kind == kernel.REQUEST else amount if kind == kernel.GRANT else None,
             hour=None if kind in NO_HOUR else hour,
             micro_usd=amount if kind in MONEY else None,
         )
@@ -158,30 +158,34 @@ class FastSimulator:
         while closing > 0 and entries[closing - 1].at_s == end_s and _closes(entries, closing - 1):
             closing -= 1
         return [
-            Entry(start_s, Kind.GRANT, *what, price=r.on_demand),
+            Entry(start_s, EntryKind.GRANT, *what, price=r.on_demand),
             *entries[:closing],
-            Entry(end_s, Kind.JOB_END, *what, hour=0),
-            *([Entry(end_s, Kind.CHARGE, *what, price=r.on_demand, hour=0, micro_usd=cost)] if cost else []),
+            Entry(end_s, EntryKind.JOB_END, *what, hour=0),
+            *(
+                [Entry(end_s, EntryKind.CHARGE, *what, price=r.on_demand, hour=0, micro_usd=cost)]
+                if cost
+                else []
+            ),
             *entries[closing:],
         ]
 
 
 def _closes(entries: list[Entry], index: int) -> bool:
     """Whether this line belongs to the closing of the job: an end of it, or the money of one that follows it."""
-    ended = {entry.allocation for entry in entries[: index + 1] if entry.kind is Kind.JOB_END}
-    return entries[index].allocation in ended and entries[index].kind is not Kind.WORK
+    ended = {entry.allocation for entry in entries[: index + 1] if entry.kind is EntryKind.JOB_END}
+    return entries[index].allocation in ended and entries[index].kind is not EntryKind.WORK
 
 
-def _tables(setting: Setting, kind: int, start_s: int) -> compiled.Tables:
+def _tables(setting: Setting, policy: KernelPolicy, start_s: int) -> kernel.Tables:
     """What the policy of this number reads; the rest is empty."""
     beta = np.zeros((0, 0, 0))
     median, thresholds = beta, np.zeros((0, 2), np.int64)
     evicted = held = useful = np.zeros((0, STATES, 0))
-    if kind == compiled.PROTEUS:
+    if policy is KernelPolicy.PROTEUS:
         table = setting.evictions
         beta, median = table.beta, table.median_s
-    if kind == compiled.RENEWAL:
+    if policy is KernelPolicy.RENEWAL:
         survival = setting.survival(start_s)
         thresholds, evicted = survival.thresholds, survival.evicted
         held, useful = survival.held_s, survival.useful_s
-    return compiled.Tables(beta, median, thresholds, evicted, held, useful)
+    return kernel.Tables(beta, median, thresholds, evicted, held, useful)

@@ -24,6 +24,7 @@ from bidbrain.policy.footprint import (
     useful_time,
     useful_until,
 )
+from bidbrain.policy.registry import KernelPolicy
 from bidbrain.risk.eviction import Floats
 from bidbrain.risk.survival import RECENT_S, price_state
 
@@ -31,7 +32,7 @@ SLOTS = 48
 TICK_S = 120
 PROTEUS_LEAD_S = 60
 
-STANDARD, PROTEUS, RENEWAL, ORACLE = 0, 1, 2, 3
+STANDARD, PROTEUS, RENEWAL, ORACLE = (int(policy) for policy in KernelPolicy)
 HOURLY, PER_SECOND, PER_SECOND_PAID = 0, 1, 2
 GRANT, CHARGE, REFUND, EVICT, TERMINATE, REQUEST, REFUSED, LEAVE, KEEP, END, WORK = range(11)
 TAPE_COLUMNS = 8  # time, kind, allocation, market, vCPUs, price or bid, amount (bid of a grant, work), hour
