@@ -1,8 +1,8 @@
-"""The simulator's hot path, compiled: one job against recorded prices, event by event.
+"""The simulator's kernel: runs one job against recorded prices event by event, compiled by numba.
 
-The plain twin is `simulator` with the policy objects of `policy`: it is the definition, this is the same, step by
-step (a test compares the tapes). Arrays only; equations and bills are the plain functions, compiled here. One file,
-long as it is: numba's cache notices changes of the file that it compiles, and of no other.
+`simulator` with the policy objects of `policy` defines what a simulation is; the kernel does the same step by step, and
+a test compares their ledgers line by line. It sees arrays only, and compiles the plain functions of the equations and
+bills. Long because it is one file: numba's cache notices changes of the file that it compiles, and of no other.
 """
 
 from __future__ import annotations
@@ -172,7 +172,8 @@ def simulate_job(
 ) -> bool:
     """Run one job of policy `kind` from `start_s`; fill `out` (COST ...), and `tape` if it has rows.
 
-    True if the tape was too short.
+    Returns True if the tape was too short. Long because the state of the loop is a dozen local numbers: smaller
+    functions would need them as arguments and results, which costs more lines than it saves, and time.
     """
     n = len(markets.first) - 1
     at = np.empty(n, np.int64)  # index of the step that holds now; below first[m]: no price yet

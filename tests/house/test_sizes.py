@@ -16,7 +16,6 @@ REASON = "long because"
 KNOWN = {
     *("agileml.core.controller.controller", "agileml.core.node.node", "agileml.core.protocol.messages"),
     *("agileml.net.codec", "agileml.net.transport", "straggler.flexrr.worker"),
-    *("bidbrain.policy.compiled", "bidbrain.policy.compiled.simulate_job"),
     *("bidbrain.aws.stack.user_policy.user_policy", "bidbrain.cli.simulate.simulate"),
     *("bidbrain.report.markets.plot_job", "straggler.cli.stragglers", "straggler.report.patterns_figure"),
     *("pipeline.cli.plan_command", "pipeline.cli.schedule_command", "pipeline.partition.kernels.chain_row"),
