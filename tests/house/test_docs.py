@@ -1,6 +1,7 @@
 """The pages name only what exists: links, anchors, files, functions, commands and their options."""
 
 import ast
+import configparser
 import re
 import shlex
 from collections.abc import Iterator
@@ -122,3 +123,13 @@ def test_commands_and_options_exist(page: Path) -> None:
         if command is not None and (len(rest) == len(words) or unknown):
             wrong.append(" ".join(words))
     assert not wrong
+
+
+def test_each_dependency_has_its_reason() -> None:
+    parser = configparser.ConfigParser()
+    parser.read(ROOT / "setup.cfg")
+    extras = parser["options.extras_require"]
+    lines = f"{parser['options']['install_requires']}\n{extras['dev']}\n{extras['bench']}".split()
+    wanted = {re.split(r"[\[<>=~]", line)[0].lower() for line in lines if line}
+    page = (ROOT / "docs" / "design" / "dependencies.md").read_text()
+    assert {name.lower() for name in re.findall(r"^\| ([\w-]+) \|", page, re.M)} - {"package"} == wanted
