@@ -132,4 +132,5 @@ def test_each_dependency_has_its_reason() -> None:
     lines = f"{parser['options']['install_requires']}\n{extras['dev']}\n{extras['bench']}".split()
     wanted = {re.split(r"[\[<>=~]", line)[0].lower() for line in lines if line}
     page = (ROOT / "docs" / "design" / "dependencies.md").read_text()
-    assert {name.lower() for name in re.findall(r"^\| ([\w-]+) \|", page, re.M)} - {"package", "---"} == wanted
+    told = {name.lower() for name in re.findall(r"^\| ([a-zA-Z][\w-]+) \|", page, re.M)}
+    assert told - {"package"} == wanted
