@@ -87,12 +87,12 @@ class MarketLog:
                 self._write("market_end", record.at_s, **what)
             case Noticed():
                 for notice in record.notices:
-                    what = {"machine": notice.machine_id, "alert": notice.alert.value}
+                    what = {"machine": notice.instance_id, "alert": notice.alert.value}
                     self._write("market_notice", record.at_s, **what, deadline_s=notice.deadline_s)
             case Passed():
                 self._write("market_passed", record.at_s, reason=record.why)
             case Stray():
-                self._write("market_stray", record.at_s, machine=record.machine.machine_id)
+                self._write("market_stray", record.at_s, machine=record.instance.instance_id)
             case Draining() | Closing():
                 self._write(f"market_{record.kind}", record.at_s, reason=record.reason, code=record.code)
             case _:
@@ -119,15 +119,15 @@ class MarketLog:
         ordered = self._ordered[record.order]
         fields: dict[str, Any] = {
             "market": str(ordered.market),
-            "machines": [machine.machine_id for machine in record.machines],
+            "machines": [instance.instance_id for instance in record.instances],
             "allocations": self._allocations(record.order),
             "price_usd_per_h": usd(record.price),
             "bid_usd_per_h": usd(ordered.bid),
             "reliable": ordered.reliable,
         }
-        if not record.machines:
+        if not record.instances:
             fields["reason"] = record.why
-        self._write("market_grant" if record.machines else "market_refusal", record.at_s, **fields)
+        self._write("market_grant" if record.instances else "market_refusal", record.at_s, **fields)
 
     def _allocations(self, order: int) -> list[int]:
         pending = None if self.state is None else self.state.pending.get(order)

@@ -1,4 +1,4 @@
-"""How the machines that a market gives become Ray nodes: taken from a warm pool here, or found by label on EC2."""
+"""How the instances of a market become Ray nodes: taken from nodes started ahead here, or found by label on EC2."""
 
 from __future__ import annotations
 
@@ -12,47 +12,47 @@ from typing import Protocol
 from agileml.cluster.existing import TieredNode, as_tiered_node
 from agileml.cluster.local import LocalCluster
 from agileml.events.terms import Tier
-from bidbrain.live.cloud import Machine
+from bidbrain.live.cloud import Instance
 from bidbrain.setting import ON_DEMAND_ZONE
 
-MACHINE_LABEL = "machine"  # of a Ray node: the market's id of its machine
+MACHINE_LABEL = "machine"  # label of a Ray node: the market's id of its instance
 LOOK_S = 0.5
 START_S = 60.0  # for a node to come up
 
 
-def tier_of(machine: Machine) -> Tier:
-    """On-demand machines stay, spot machines may go."""
-    return Tier.RELIABLE if machine.market.zone == ON_DEMAND_ZONE else Tier.TRANSIENT
+def tier_of(instance: Instance) -> Tier:
+    """On-demand instances are reliable, spot instances transient."""
+    return Tier.RELIABLE if instance.market.zone == ON_DEMAND_ZONE else Tier.TRANSIENT
 
 
 class InstanceNodes(Protocol):
-    """The machines of a market as Ray nodes."""
+    """The instances of a market as Ray nodes."""
 
     @property
     def warm(self) -> tuple[TieredNode, ...]:
-        """Nodes that belong to no machine yet; some of them will. In the order in which they came."""
+        """Nodes started ahead, of no instance yet, in the order in which they came."""
 
-    def present(self, wanted: Mapping[str, Machine], now_s: int) -> dict[str, TieredNode]:
-        """Those of these machines that are there and have booted, by machine id. `now_s`: market time."""
+    def present(self, wanted: Mapping[str, Instance], now_s: int) -> dict[str, TieredNode]:
+        """The nodes of those `wanted` instances that have booted, by instance id. `now_s`: market time."""
 
     def missing(self, nodes: set[str]) -> set[str]:
-        """Those of these node ids that are there no more."""
+        """Those of these node ids that have left the cluster."""
 
 
 @dataclass
 class _Slot:
-    """A machine that was bought: its node once there is one."""
+    """An instance that was bought, and its node once there is one."""
 
-    machine: Machine
+    instance: Instance
     node: TieredNode | None = None
 
 
 class PrestartedNodes:
-    """Local Ray nodes that are started ahead: a bought machine is one of them at once, and works once it has booted.
+    """Local Ray nodes that are started ahead: a bought instance is one of them at once, and works once it has booted.
 
-    It is the launcher of a replayed market (`start`, `kill` are called in the service's thread): a machine that ends is
-    killed as a whole, with its raylet. A thread of its own keeps `spare` transient nodes ready, and `most` nodes in all
-    while nothing is held.
+    It is the launcher of a replayed market, whose service calls `start` and `kill` in its own thread. The node of an
+    instance that ends is killed as a whole, with its raylet. A thread of this class keeps `spare` transient nodes
+    ready, and `most` nodes in all while no instance is held.
     """
 
     def __init__(
@@ -77,18 +77,18 @@ class PrestartedNodes:
         self._thread = threading.Thread(target=self._run, name="warm nodes", daemon=True)
 
     def start_warming(self) -> None:
-        """Begin to start nodes."""
+        """Start the thread that starts nodes."""
         self._thread.start()
 
     def stop_warming(self) -> None:
-        """Start no more, and wait for the one under way. The thread that started them stays: they die with it."""
+        """Start no more nodes, and wait for the one under way. The thread stays: its nodes would die with it."""
         with self._changed:
             self._is_warming = False
             self._changed.notify_all()
             self._changed.wait_for(lambda: not self._is_adding, timeout=START_S)
 
     def join(self) -> None:
-        """Let the thread end, once the nodes are gone."""
+        """End the thread; call it when the nodes are gone."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -106,17 +106,17 @@ class PrestartedNodes:
             self._raise_problem()
             return tuple(node for tier in Tier for node in self._free[tier])
 
-    def start(self, machine: Machine) -> None:
-        """A machine was bought."""
+    def start(self, instance: Instance) -> None:
+        """An instance was bought."""
         with self._changed:
-            self._slots[machine.machine_id] = _Slot(machine)
+            self._slots[instance.instance_id] = _Slot(instance)
             self._give()
             self._changed.notify_all()
 
-    def kill(self, machine_id: str) -> None:
-        """A machine is over: everything on its node ends at once."""
+    def kill(self, instance_id: str) -> None:
+        """An instance ended: everything on its node ends at once."""
         with self._changed:
-            slot = self._slots.pop(machine_id, None)
+            slot = self._slots.pop(instance_id, None)
             self._changed.notify_all()
         if slot is not None and slot.node is not None:
             self._kill(slot.node)
@@ -125,26 +125,26 @@ class PrestartedNodes:
         if any(each.node_id == node.node_id for each in self._cluster.tiered_nodes()):
             self._cluster.kill(node.node_id)
 
-    def present(self, wanted: Mapping[str, Machine], now_s: int) -> dict[str, TieredNode]:
+    def present(self, wanted: Mapping[str, Instance], now_s: int) -> dict[str, TieredNode]:
         with self._changed:
             self._raise_problem()
             return {
-                machine_id: slot.node
-                for machine_id, slot in self._slots.items()
-                if machine_id in wanted and slot.node is not None and now_s >= self._ready_s(slot.machine)
+                instance_id: slot.node
+                for instance_id, slot in self._slots.items()
+                if instance_id in wanted and slot.node is not None and now_s >= self._ready_s(slot.instance)
             }
 
-    def _ready_s(self, machine: Machine) -> int:
-        """On-demand machines work at once, as in the simulator."""
-        return machine.launched_s + (self._boot_s if tier_of(machine) is Tier.TRANSIENT else 0)
+    def _ready_s(self, instance: Instance) -> int:
+        """When an instance is useful; an on-demand one is at once, as in the simulator."""
+        return instance.launched_s + (self._boot_s if tier_of(instance) is Tier.TRANSIENT else 0)
 
     def missing(self, nodes: set[str]) -> set[str]:
-        return nodes - {machine.node_id for machine in self._cluster.tiered_nodes()}
+        return nodes - {node.node_id for node in self._cluster.tiered_nodes()}
 
     def _give(self) -> None:
-        """Nodes that are free to machines that have none, in the order of the purchases."""
+        """Give free nodes to instances without one, in the order of the purchases."""
         for slot in self._slots.values():
-            free = self._free[tier_of(slot.machine)]
+            free = self._free[tier_of(slot.instance)]
             if slot.node is None and free:
                 slot.node = free.popleft()
 
@@ -166,7 +166,7 @@ class PrestartedNodes:
                 self._changed.wait()
 
     def _next(self) -> Tier | None:
-        """The tier of the next node to start, once one is wanted; None: no more."""
+        """Wait until a node is wanted, and return its tier; None: no more nodes are started."""
         with self._changed:
             while self._is_warming:
                 for tier in (Tier.RELIABLE, Tier.TRANSIENT):
@@ -177,8 +177,8 @@ class PrestartedNodes:
         return None
 
     def _wanted(self, tier: Tier) -> int:
-        """Free nodes that there should be."""
-        mine = [slot for slot in self._slots.values() if tier_of(slot.machine) is tier]
+        """How many free nodes of a tier there should be."""
+        mine = [slot for slot in self._slots.values() if tier_of(slot.instance) is tier]
         waiting = sum(slot.node is None for slot in mine)
         if tier is Tier.RELIABLE:
             return waiting + max(0, self._reliable - len(mine))
@@ -190,7 +190,7 @@ class PrestartedNodes:
 
 
 class LabelledNodes:
-    """Nodes of a cluster that carry the label `machine` with the market's id: machines of EC2 that have joined it."""
+    """The nodes of a cluster that carry the label `machine`: EC2 instances that have joined it, by instance id."""
 
     def __init__(self, nodes: Callable[[], list[Mapping[str, object]]] | None = None) -> None:
         """`nodes`: entries as of `ray.nodes()`, which is what None means."""
@@ -202,15 +202,15 @@ class LabelledNodes:
     def warm(self) -> tuple[TieredNode, ...]:
         return ()
 
-    def present(self, wanted: Mapping[str, Machine], now_s: int) -> dict[str, TieredNode]:
+    def present(self, wanted: Mapping[str, Instance], now_s: int) -> dict[str, TieredNode]:
         self._look()
-        # Who we bought it as decides the tier, whatever its label says.
+        # The purchase decides the tier, whatever the label says.
         return {
-            machine_id: TieredNode(
-                node.node_id, node.ip, tier_of(wanted[machine_id]), wanted[machine_id].token
+            instance_id: TieredNode(
+                node.node_id, node.ip, tier_of(wanted[instance_id]), wanted[instance_id].token
             )
-            for machine_id, node in self._seen.items()
-            if machine_id in wanted
+            for instance_id, node in self._seen.items()
+            if instance_id in wanted
         }
 
     def missing(self, nodes: set[str]) -> set[str]:

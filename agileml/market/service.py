@@ -166,7 +166,7 @@ class OpenMarket:
             self._thread.start()
         self._thread.join(timeout=CLOSE_S)
         if self.state.closed is None or self.state.closing is None:
-            machines = [machine.machine_id for machine in self.state.open_machines()]
+            machines = [instance.instance_id for instance in self.state.open_instances()]
             left = ", ".join(machines) or "orders under way"
             why = self._problem[0] if self._problem else f"it took more than {CLOSE_S:g} s"
             raise NotGivenBackError(f"machines may not have been given back ({why}); look after: {left}")

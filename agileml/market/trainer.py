@@ -1,8 +1,8 @@
-"""The engine of a market's service: what BidBrain says about machines, as events of a fleet, and the other way round.
+"""The run as BidBrain's service sees it: calls about instances become events of a fleet, and reports go back.
 
-The service calls in its own thread (`bidbrain.live.job.Engine`), the driver's loop takes events and tells what the
-run says of itself. Both see levels, not edges: the machines that are held, the nodes that the run was given and those
-that it has let go of. Repeating a call changes nothing.
+The service calls in a thread of its own (`bidbrain.live.job.Trainer`); the driver's loop takes the events and passes on
+the run's own events. Both sides state levels, not changes: the instances that are held, the nodes that the run was
+given, the nodes that it has released. So repeating a call changes nothing.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from agileml.cluster.fleet import Admitted, Appeared, Draining, FleetEvent, Stop
 from agileml.events.terms import Tier
 from agileml.market.clocks import RunClocks
 from agileml.market.nodes import InstanceNodes, tier_of
-from bidbrain.live.cloud import Alert, Machine, Notice
+from agileml.market.setup import on_demand_kind
+from bidbrain.live.cloud import Alert, Instance, Notice
 from bidbrain.live.decide import Measured
 from bidbrain.live.estimators import Estimator
 from bidbrain.live.job import TrainerReport
 
-MEASURE_S = 1.0  # estimates are computed at most so often
+MEASURE_S = 1.0  # least time between two computations of the estimates
 
 
 @dataclass(frozen=True)
 class MarketTime:
-    """How market time and the wall clock go together, and how long a machine that we give up may take to leave."""
+    """The market's clock. speed: market seconds per second; leave_s: time to leave an instance that we give back."""
 
     now_s: Callable[[], int]
     speed: float
@@ -56,16 +57,16 @@ class RunTrainer:
         self._clocks, self._work_vcpu_s = clocks, work_vcpu_s
         self._changed = threading.Condition()
         self._events: deque[FleetEvent] = deque()
-        self._held: dict[str, Machine] = {}
-        self._given: dict[str, str] = {}  # machine id -> the node that the run has of it
+        self._held: dict[str, Instance] = {}
+        self._given: dict[str, str] = {}  # instance id -> the Ray node that the run has of it
         self._offered: set[str] = set()  # nodes whose process was started ahead
-        self._going: set[str] = set()  # machine ids with a notice
-        self._let_go: set[str] = set()  # nodes that hold nothing of the run any more
-        self._machine_of: dict[str, str] = {}  # node -> machine id, for ever
-        self._kinds: dict[str, str] = {}  # machine id -> type, for ever
-        self._given_up: set[str] = set()  # machine ids
+        self._going: set[str] = set()  # instance ids with a notice
+        self._let_go: set[str] = set()  # nodes that the run has released
+        self._instance_of: dict[str, str] = {}  # node -> instance id, for ever
+        self._kinds: dict[str, str] = {}  # instance id -> type, for ever
+        self._given_up: set[str] = set()  # instance ids
         self._completed = 0
-        self.has_begun = False  # the run has had machines to work on
+        self.has_begun = False  # the run has had instances to work on
         self._measured, self._measured_s = Measured(), 0.0
         self._is_stopping = False
         self._finished_s: int | None = None
@@ -85,55 +86,57 @@ class RunTrainer:
             self._measured = self._estimator.measured()
         return self._measured
 
-    def hold(self, now_s: int, reliable: tuple[Machine, ...], transient: tuple[Machine, ...]) -> None:
+    def hold(self, now_s: int, reliable: tuple[Instance, ...], transient: tuple[Instance, ...]) -> None:
         with self._changed:
-            self._held = {machine.machine_id: machine for machine in (*reliable, *transient)}
-            for machine_id, machine in self._held.items():
-                kind = machine.market.instance_type
-                self._kinds[machine_id] = kind if tier_of(machine) is Tier.TRANSIENT else f"{kind} on demand"
+            self._held = {instance.instance_id: instance for instance in (*reliable, *transient)}
+            for instance_id, instance in self._held.items():
+                kind = instance.market.instance_type
+                self._kinds[instance_id] = (
+                    kind if tier_of(instance) is Tier.TRANSIENT else on_demand_kind(kind)
+                )
 
     def warn(self, now_s: int, notice: Notice) -> None:
-        """A machine that has not booted yet will not be used at all."""
+        """An instance that is warned before it has booted is never used."""
         with self._changed:
-            if notice.alert is not Alert.TERMINATE or notice.machine_id in self._going:
+            if notice.alert is Alert.REBALANCE or notice.instance_id in self._going:
                 return
-            self._going.add(notice.machine_id)
-            if notice.notice_id.startswith("hour-end-"):
-                self._given_up.add(notice.machine_id)
-            self._say_draining(notice.machine_id, self._time.deadline_s(notice.deadline_s))
+            self._going.add(notice.instance_id)
+            if notice.alert is Alert.HOUR_END:
+                self._given_up.add(notice.instance_id)
+            self._say_draining(notice.instance_id, self._time.deadline_s(notice.deadline_s))
 
-    def _say_draining(self, machine_id: str, deadline_s: float) -> None:
-        if (node := self._given.get(machine_id)) is not None:
+    def _say_draining(self, instance_id: str, deadline_s: float) -> None:
+        if (node := self._given.get(instance_id)) is not None:
             self._events.append(Draining(node, deadline_s))
 
-    def lost(self, now_s: int, machine_ids: tuple[str, ...]) -> None:
+    def lost(self, now_s: int, instance_ids: tuple[str, ...]) -> None:
         with self._changed:
-            for machine_id in machine_ids:
-                self._held.pop(machine_id, None)
-                if (node := self._given.pop(machine_id, None)) is not None:
+            for instance_id in instance_ids:
+                self._held.pop(instance_id, None)
+                if (node := self._given.pop(instance_id, None)) is not None:
                     self._events.append(Vanished(node, "the market took it"))
             self._changed.notify_all()
 
-    def leave(self, now_s: int, machine_ids: tuple[str, ...]) -> None:
-        """Waits until the run holds nothing on them any more, for so long at most."""
+    def leave(self, now_s: int, instance_ids: tuple[str, ...]) -> None:
+        """Wait until the run has released their nodes, for `leave_s` at most."""
         with self._changed:
-            if set(machine_ids) >= set(self._held):  # the job ends: with its result, or with its next cut
+            if set(instance_ids) >= set(self._held):  # the job ends: with its result, or with its next cut
                 self._stop(time.time() + self._time.leave_s)
                 self._changed.wait_for(lambda: self._has_parted)
                 return
             until_s = time.time() + self._time.leave_s
-            nodes = {self._given[each] for each in machine_ids if each in self._given}
-            for machine_id in machine_ids:
-                self._given_up.add(machine_id)
-                if machine_id not in self._going:
-                    self._going.add(machine_id)
-                    self._say_draining(machine_id, until_s)
+            nodes = {self._given[each] for each in instance_ids if each in self._given}
+            for instance_id in instance_ids:
+                self._given_up.add(instance_id)
+                if instance_id not in self._going:
+                    self._going.add(instance_id)
+                    self._say_draining(instance_id, until_s)
             self._changed.wait_for(
                 lambda: self._has_parted or nodes <= self._let_go, timeout=max(0.0, until_s - time.time())
             )
-            for machine_id in machine_ids:
-                self._held.pop(machine_id, None)
-                if (node := self._given.pop(machine_id, None)) is not None:
+            for instance_id in instance_ids:
+                self._held.pop(instance_id, None)
+                if (node := self._given.pop(instance_id, None)) is not None:
                     self._events.append(Vanished(node, "given back"))
 
     def drain(self, now_s: int, deadline_s: int) -> None:
@@ -154,12 +157,12 @@ class RunTrainer:
             found = list(self._events)
             self._events.clear()
             found += [Appeared(node, admitted=False) for node in self._nodes.warm if self._is_new(node)]
-            for machine_id, node in self._nodes.present(self._held, self._time.now_s()).items():
-                if machine_id in self._going or node.node_id in self._let_go:
+            for instance_id, node in self._nodes.present(self._held, self._time.now_s()).items():
+                if instance_id in self._going or node.node_id in self._let_go:
                     continue
-                if machine_id not in self._given:
-                    self._given[machine_id] = node.node_id
-                    self._machine_of[node.node_id] = machine_id
+                if instance_id not in self._given:
+                    self._given[instance_id] = node.node_id
+                    self._instance_of[node.node_id] = instance_id
                     if self._is_new(node):
                         found.append(Appeared(node, admitted=True))
                     else:
@@ -167,8 +170,8 @@ class RunTrainer:
             missing = self._nodes.missing(set(self._given.values()))
             found += [Vanished(node_id, "Ray lost the node") for node_id in sorted(missing - self._let_go)]
             self._let_go |= missing
-            # Where Ray is started again on a machine, it comes back as another node.
-            self._given = {machine: node for machine, node in self._given.items() if node not in missing}
+            # Ray that is started again on an instance is another node.
+            self._given = {instance: node for instance, node in self._given.items() if node not in missing}
             return found
 
     def _is_new(self, node: TieredNode) -> bool:
@@ -178,7 +181,7 @@ class RunTrainer:
         return True
 
     def released(self, node_id: str) -> None:
-        """The run holds nothing on this node any more."""
+        """The run has released this node."""
         with self._changed:
             self._let_go.add(node_id)
             self._changed.notify_all()
@@ -186,9 +189,9 @@ class RunTrainer:
     def noted(self, kind: str, at_s: float, fields: Mapping[str, Any], node_of: Callable[[str], str]) -> None:
         """A note of the controller."""
         with self._changed:
-            self._run.kind_of = lambda name: self._kinds.get(self._machine_of.get(node_of(name), ""))
+            self._run.kind_of = lambda name: self._kinds.get(self._instance_of.get(node_of(name), ""))
             if kind == "notice":
-                names = {name: self._machine_of.get(node_of(name)) for name in fields["machines"]}
+                names = {name: self._instance_of.get(node_of(name)) for name in fields["machines"]}
                 self._run.planned |= {name for name, own in names.items() if own in self._given_up}
             elif kind == "view":
                 self.has_begun = True
@@ -205,7 +208,7 @@ class RunTrainer:
             self._completed = self._clocks
 
     def part(self) -> None:
-        """No process of the run is left on any machine."""
+        """No process of the run is left on any instance."""
         with self._changed:
             self._has_parted = True
             self._changed.notify_all()

@@ -22,7 +22,7 @@ from bidbrain.history.prices import Market
 from bidbrain.live.cloud import (
     CapacityError,
     EndedInstance,
-    Machine,
+    Instance,
     Notice,
     Order,
     QuotaError,
@@ -114,18 +114,18 @@ class Ec2:
 
     # -- buying -----------------------------------------------------------------------------------------------------
 
-    def acquire(self, order: Order) -> tuple[Machine, ...]:
+    def acquire(self, order: Order) -> tuple[Instance, ...]:
         now_s = self._now_s()
         if self._full_until_s.get(order.market, now_s) > now_s:
             raise CapacityError(f"{order.market} refused a short while ago")
-        what = f"{order.machines} x {order.market}"
+        what = f"{order.instances} x {order.market}"
         try:
             with errors(what):
                 answer = self._ec2.create_fleet(**self.fleet(order))
             ids = [each for group in answer.get("Instances", ()) for each in group["InstanceIds"]]
             problems = answer.get("Errors", ())
-            if len(ids) < order.machines:
-                error: RefusedError = CapacityError(f"{what}: AWS gave {len(ids)} of {order.machines}")
+            if len(ids) < order.instances:
+                error: RefusedError = CapacityError(f"{what}: AWS gave {len(ids)} of {order.instances}")
                 if problems:
                     first = refusal(
                         problems[0].get("ErrorCode", ""), problems[0].get("ErrorMessage", ""), what
@@ -141,7 +141,7 @@ class Ec2:
             raise
         self._bought_s.update(dict.fromkeys(ids, now_s))
         launched_s = self._launch_times(ids)
-        return tuple(Machine(each, order.token, order.market, launched_s.get(each, now_s)) for each in ids)
+        return tuple(Instance(each, order.token, order.market, launched_s.get(each, now_s)) for each in ids)
 
     def _remember(self, market: Market, now_s: int) -> None:
         if market.zone != ON_DEMAND_ZONE:
@@ -183,9 +183,9 @@ class Ec2:
                 }
             ],
             "TargetCapacitySpecification": {
-                "TotalTargetCapacity": order.machines,
-                "SpotTargetCapacity": order.machines if spot else 0,
-                "OnDemandTargetCapacity": 0 if spot else order.machines,
+                "TotalTargetCapacity": order.instances,
+                "SpotTargetCapacity": order.instances if spot else 0,
+                "OnDemandTargetCapacity": 0 if spot else order.instances,
                 "DefaultTargetCapacityType": "spot" if spot else "on-demand",
             },
             "TagSpecifications": [
@@ -213,32 +213,32 @@ class Ec2:
 
     # -- what there is ----------------------------------------------------------------------------------------------
 
-    def held(self) -> tuple[Machine, ...]:
+    def held(self) -> tuple[Instance, ...]:
         filters = [
             {"Name": f"tag:{TAG_JOB}", "Values": [self._place.job]},
             {"Name": "instance-state-name", "Values": ALIVE},
         ]
         return tuple(_machine(each) for each in self._describe([filters]))
 
-    def ended(self, machine_ids: tuple[str, ...]) -> tuple[EndedInstance, ...]:
+    def ended(self, instance_ids: tuple[str, ...]) -> tuple[EndedInstance, ...]:
         now_s = self._now_s()
-        seen = {each["InstanceId"]: each for each in self._describe(_by_id(machine_ids))}
+        seen = {each["InstanceId"]: each for each in self._describe(_by_id(instance_ids))}
         fates = []
-        for machine_id in machine_ids:
-            instance = seen.get(machine_id)
+        for instance_id in instance_ids:
+            instance = seen.get(instance_id)
             if instance is None:
-                since_s = self._unseen_since_s.setdefault(machine_id, now_s)
+                since_s = self._unseen_since_s.setdefault(instance_id, now_s)
                 if now_s - since_s >= UNSEEN_S:
-                    fates.append(EndedInstance(machine_id, now_s, Ending.TERMINATED))
+                    fates.append(EndedInstance(instance_id, now_s, Ending.TERMINATED))
                 continue
-            self._unseen_since_s.pop(machine_id, None)
+            self._unseen_since_s.pop(instance_id, None)
             if instance["State"]["Name"] in ("shutting-down", "terminated"):
                 fates.append(_fate(instance, now_s))
         return tuple(fates)
 
-    def release(self, machine_ids: tuple[str, ...]) -> None:
-        for start in range(0, len(machine_ids), BATCH):
-            self._terminate(machine_ids[start : start + BATCH])
+    def release(self, instance_ids: tuple[str, ...]) -> None:
+        for start in range(0, len(instance_ids), BATCH):
+            self._terminate(instance_ids[start : start + BATCH])
 
     def _terminate(self, ids: Sequence[str]) -> None:
         """End machines; what EC2 does not know is gone, or too new to be listed: then it is asked for again."""
@@ -278,9 +278,9 @@ def _by_id(ids: Sequence[str]) -> list[list[dict[str, Any]]]:
     ]
 
 
-def _machine(instance: Mapping[str, Any]) -> Machine:
+def _machine(instance: Mapping[str, Any]) -> Instance:
     tags = {tag["Key"]: tag["Value"] for tag in instance.get("Tags", ())}
-    return Machine(
+    return Instance(
         instance["InstanceId"],
         tags.get(TAG_ORDER, ""),
         Market.parse(tags[TAG_MARKET])

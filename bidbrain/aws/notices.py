@@ -29,9 +29,9 @@ def _instant(text: str) -> int:
     return int(datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp())
 
 
-def notice_of(alert: Alert, machine_id: str, deadline_s: int) -> Notice:
+def notice_of(alert: Alert, instance_id: str, deadline_s: int) -> Notice:
     """One notice per kind and machine, whoever said it."""
-    return Notice(f"{alert}-{machine_id}", machine_id, alert, deadline_s)
+    return Notice(f"{alert}-{instance_id}", instance_id, alert, deadline_s)
 
 
 def parse_event(body: str) -> Notice | None:
@@ -42,10 +42,10 @@ def parse_event(body: str) -> Notice | None:
         if alert is None:
             return None
         at_s = _instant(event["time"])
-        machine_id = str(event["detail"]["instance-id"])
+        instance_id = str(event["detail"]["instance-id"])
     except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
         raise ValueError(f"no EventBridge event ({type(error).__name__}: {error})") from None
-    return notice_of(alert, machine_id, at_s + WARNING_S if alert is Alert.TERMINATE else at_s)
+    return notice_of(alert, instance_id, at_s + WARNING_S if alert is Alert.TERMINATE else at_s)
 
 
 class SqsNotices:

@@ -143,7 +143,7 @@ def say_unfinished(rows: Sequence[Row], console: Console) -> None:
 def ledgers_of(experiment: Experiment, results: Sequence[Result], count: int) -> Iterator[Ledger]:
     """The first `count` jobs of every scheme that holds machines."""
     for result in results:
-        if result.scheme.startswith("paid_hours"):
+        if result.is_bound:
             continue
         for number, outcome in enumerate(result.outcomes[:count]):
             name = f"{result.scheme}-{result.job_hours:g}h-{number:04d}"

@@ -1,1 +1,1 @@
-"""BidBrain live: a market's machines for a running job, bought and lost for real or by replay."""
+"""BidBrain live: a market's instances for a running job, bought and lost for real or by replay."""

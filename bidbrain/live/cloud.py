@@ -1,6 +1,6 @@
-"""What a market of machines offers to whoever drives it; the replayed one and EC2 speak the same.
+"""What a market of instances offers to whoever drives it; the replayed one and EC2 speak the same.
 
-Everything is level-triggered and may be asked again: `acquire` with a token that was used gives the same machines,
+Everything is level-triggered and may be asked again: `acquire` with a token that was used gives the same instances,
 `release` of what is gone is no error, `held` and `ended` say how things are. So a service that died at any
 point only has to ask.
 """
@@ -19,10 +19,10 @@ from bidbrain.setting import ON_DEMAND_ZONE
 
 @dataclass(frozen=True)
 class Order:
-    """`machines` of one market; machines of a price market live and die together.
+    """`instances` of one market; instances of a price market live and die together.
 
     token: makes the order unique for ever (ASCII, at most 64). bid: the highest price (micro-dollars per machine
-    hour) that may be paid; of on-demand machines the price itself.
+    hour) that may be paid; of on-demand instances the price itself.
     """
 
     token: str
@@ -32,8 +32,8 @@ class Order:
     bid: int
 
     @property
-    def machines(self) -> int:
-        """Whole machines; a share of one is one."""
+    def instances(self) -> int:
+        """Whole instances; a share of one is one."""
         return -(-self.vcpus // self.vcpus_per_machine)
 
     @property
@@ -42,10 +42,10 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Machine:
-    """A machine that is ours. launched_s: when its bill began, Unix time (market time in a replay)."""
+class Instance:
+    """An instance that is ours. launched_s: when its bill began, Unix time (market time in a replay)."""
 
-    machine_id: str
+    instance_id: str
     token: str
     market: Market
     launched_s: int
@@ -55,16 +55,17 @@ class Machine:
 class EndedInstance:
     """When and how an instance ended: EVICTED by the market, or TERMINATED by us or by itself."""
 
-    machine_id: str
+    instance_id: str
     at_s: int
     ending: Ending
 
 
 class Alert(StrEnum):
-    """How sure a notice is."""
+    """What a notice announces."""
 
-    TERMINATE = "terminate"  # it will be taken at the deadline
-    REBALANCE = "rebalance"  # at risk: a hint to buy ahead, nothing more
+    TERMINATE = "terminate"  # the market takes the instance at the deadline
+    REBALANCE = "rebalance"  # the instance is at risk: a hint to buy ahead, nothing more
+    HOUR_END = "hour_end"  # we give the instance back at the deadline, the end of its hour
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class Notice:
     """
 
     notice_id: str
-    machine_id: str
+    instance_id: str
     alert: Alert
     deadline_s: int
 
@@ -97,7 +98,7 @@ class Cloud(Protocol):
 
     @property
     def together(self) -> bool:
-        """Whether the machines of an order live and die together (bids on prices) or each on its own (capacity)."""
+        """Whether the instances of an order live and die together (bids on prices) or each on its own (capacity)."""
         ...
 
     def quotes(self, now_s: int) -> Quotes:
@@ -108,20 +109,20 @@ class Cloud(Protocol):
         """Micro-dollars per machine hour at an instant that is not in the future."""
         ...
 
-    def acquire(self, order: Order) -> tuple[Machine, ...]:
-        """Buy; idempotent by token. Fewer machines than ordered is an answer too. RefusedError: none."""
+    def acquire(self, order: Order) -> tuple[Instance, ...]:
+        """Buy; idempotent by token. Fewer instances than ordered is an answer too. RefusedError: none."""
         ...
 
-    def release(self, machine_ids: tuple[str, ...]) -> None:
+    def release(self, instance_ids: tuple[str, ...]) -> None:
         """Give back; idempotent."""
         ...
 
-    def held(self) -> tuple[Machine, ...]:
-        """All machines of this job that exist (not those that have ended), whoever bought them."""
+    def held(self) -> tuple[Instance, ...]:
+        """All instances of this job that exist (not those that have ended), whoever bought them."""
         ...
 
-    def ended(self, machine_ids: tuple[str, ...]) -> tuple[EndedInstance, ...]:
-        """Those of these machines that have ended."""
+    def ended(self, instance_ids: tuple[str, ...]) -> tuple[EndedInstance, ...]:
+        """Those of these instances that have ended."""
         ...
 
     def notices(self) -> tuple[Notice, ...]:
@@ -134,7 +135,7 @@ class CloudError(RuntimeError):
 
 
 class RefusedError(CloudError):
-    """The order was answered: no machines (price above the bid, no capacity, unknown type)."""
+    """The order was answered: no instances (price above the bid, no capacity, unknown type)."""
 
 
 class CapacityError(RefusedError):

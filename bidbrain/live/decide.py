@@ -19,7 +19,7 @@ from bidbrain.simulate.simulator import PolicyError
 class Measured:
     """What the running job measured; None: not yet, the config's figure holds.
 
-    phi: scaling. lambda_s, sigma_s: lost per eviction and per change. nu: vCPUs that a machine of a type is worth.
+    phi: scaling. lambda_s, sigma_s: lost per eviction and per change. nu: vCPUs that an instance of a type is worth.
     """
 
     phi: float | None = None
@@ -96,8 +96,8 @@ def decide(
 def steps_of(actions: Sequence[Action], setting: Setting, together: bool) -> tuple[Step, ...]:
     """Actions as steps; raises PolicyError.
 
-    Where machines die each on its own (not `together`), every machine is an allocation of its own, and neighbouring
-    requests for one market at one bid are one purchase of whole machines.
+    Where instances die each on its own (not `together`), every instance is an allocation of its own, and neighbouring
+    requests for one market at one bid are one purchase of whole instances.
     """
     steps: list[Step] = []
     for action in actions:
@@ -112,7 +112,7 @@ def steps_of(actions: Sequence[Action], setting: Setting, together: bool) -> tup
             step = replace(last, vcpus=last.vcpus + step.vcpus)
             steps.pop()
         steps.append(step)
-    return tuple(steps if together else (_by_machine(step, setting) for step in steps))
+    return tuple(steps if together else (_by_instance(step, setting) for step in steps))
 
 
 def step_of(action: Action, setting: Setting) -> Step:
@@ -132,7 +132,7 @@ def step_of(action: Action, setting: Setting) -> Step:
             return Mark("release", number)
 
 
-def _by_machine(step: Step, setting: Setting) -> Step:
+def _by_instance(step: Step, setting: Setting) -> Step:
     if not isinstance(step, Buy):
         return step
     each = setting.by_market[step.market].vcpus
@@ -151,12 +151,12 @@ class Allowed:
 
 
 def allowed(step: Buy, state: JobState, guards: Guards, now_s: int) -> Allowed:
-    """What of a purchase may be made: all of it, or as many whole machines as fit."""
+    """What of a purchase may be made: all of it, or as many whole instances as fit."""
     decided = state.decided
     assert decided is not None
-    per_machine = state.per_machine(step.market)
+    per_instance = state.per_instance(step.market)
     bid = step.bid if guards.max_price is None else min(step.bid, guards.max_price)
-    wanted = machines = -(-step.vcpus // per_machine)
+    wanted = instances = -(-step.vcpus // per_instance)
     why = ""
 
     def nothing(why: str) -> Allowed:
@@ -166,35 +166,35 @@ def allowed(step: Buy, state: JobState, guards: Guards, now_s: int) -> Allowed:
         if step.market in state.full:
             return nothing(f"{step.market} has just refused")
         room = max(0, decided.fill - state.spot_vcpus)
-        machines = machines if step.vcpus <= room else room // per_machine * (step.parts > 1)
-        if not machines:
+        instances = instances if step.vcpus <= room else room // per_instance * (step.parts > 1)
+        if not instances:
             return nothing(f"{decided.fill} vCPUs of spot are held")
-        if machines < wanted:
+        if instances < wanted:
             why = f"{decided.fill} vCPUs of spot are wanted"
     if guards.max_machines is not None:
-        left = max(0, guards.max_machines - state.machine_count)
-        if left < machines:
-            machines, why = left, f"guard max_machines: {state.machine_count} of {guards.max_machines}"
-    while machines:
-        whole = machines == wanted
-        vcpus = step.vcpus if whole else machines * per_machine
-        extra = of_new(state.account.rules, vcpus, per_machine, bid, HOUR_S)
+        left = max(0, guards.max_machines - state.instance_count)
+        if left < instances:
+            instances, why = left, f"guard max_machines: {state.instance_count} of {guards.max_machines}"
+    while instances:
+        whole = instances == wanted
+        vcpus = step.vcpus if whole else instances * per_instance
+        extra = of_new(state.account.rules, vcpus, per_instance, bid, HOUR_S)
         dear = affordable(guards, state.account, now_s, extra)
         if dear is None:
-            return Allowed(vcpus, machines if step.parts > 1 else 1, bid, why)
-        machines, why = machines // 2, dear
+            return Allowed(vcpus, instances if step.parts > 1 else 1, bid, why)
+        instances, why = instances // 2, dear
     return nothing(why)
 
 
 def allowed_on_demand(
     step: BuyOnDemand, setting: Setting, state: JobState, guards: Guards, now_s: int
 ) -> str:
-    """Why a purchase of on-demand machines must not be made; empty: it may."""
+    """Why a purchase of on-demand instances must not be made; empty: it may."""
     reliable = setting.reliable
-    machines = -(-step.vcpus // reliable.vcpus_per_machine)
+    instances = -(-step.vcpus // reliable.vcpus_per_machine)
     if guards.max_price is not None and reliable.on_demand > guards.max_price:
-        return "guard max_price: on-demand machines cost more"
-    if guards.max_machines is not None and state.machine_count + machines > guards.max_machines:
-        return f"guard max_machines: {state.machine_count} of {guards.max_machines}"
+        return "guard max_price: on-demand instances cost more"
+    if guards.max_machines is not None and state.instance_count + instances > guards.max_machines:
+        return f"guard max_machines: {state.instance_count} of {guards.max_machines}"
     what = (reliable.on_demand, step.vcpus, reliable.vcpus_per_machine, HOUR_S)
     return affordable(guards, state.account, now_s, machine_seconds_micro_usd(*what)) or ""

@@ -1,7 +1,7 @@
 """The first decision of a job without making it: what would be bought, and what it would cost.
 
 Nothing is bought and nothing is written. A state of its own goes through what the service would write down if
-every order were filled: the reliable machines first, then the steps of the decision within the guards.
+every order were filled: the reliable instances first, then the steps of the decision within the guards.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bidbrain.history.prices import Market
-from bidbrain.live.cloud import Cloud, Machine
+from bidbrain.live.cloud import Cloud, Instance
 from bidbrain.live.decide import Measured, allowed, allowed_on_demand, decide, view_of
 from bidbrain.live.guards import of_new
 from bidbrain.live.job import JobPlan
@@ -34,7 +34,7 @@ class Purchase:
 
 @dataclass(frozen=True)
 class DryRun:
-    """Micro-dollars of the first hour at the prices of now (reliable machines included), vCPUs bought, and
+    """Micro-dollars of the first hour at the prices of now (reliable instances included), vCPUs bought, and
     micro-dollars per vCPU hour of work that this means; None where nothing would be bought."""
 
     decided: Decided
@@ -70,7 +70,7 @@ def dry_run(plan: JobPlan, cloud: Cloud, now_s: int) -> DryRun:
         if isinstance(bought.step, Buy):
             market = bought.step.market
             hour += of_new(
-                state.account.rules, bought.vcpus, state.per_machine(market), prices[market], HOUR_S
+                state.account.rules, bought.vcpus, state.per_instance(market), prices[market], HOUR_S
             )
         else:
             size = (reliable.on_demand, bought.vcpus, reliable.vcpus_per_machine, HOUR_S)
@@ -104,10 +104,11 @@ def _purchase(step: Buy | BuyOnDemand, plan: JobPlan, state: JobState, prices: d
 
 
 def _fill(state: JobState, ordered: Ordered, price: int) -> None:
-    """An order, and all its machines at once."""
+    """An order, and all its instances at once."""
     state.apply(ordered)
     order = state.pending[ordered.order].order
-    machines = tuple(
-        Machine(f"{order.token}-{i}", order.token, order.market, ordered.at_s) for i in range(order.machines)
+    instances = tuple(
+        Instance(f"{order.token}-{i}", order.token, order.market, ordered.at_s)
+        for i in range(order.instances)
     )
-    state.apply(Answered(ordered.at_s, ordered.order, price, machines))
+    state.apply(Answered(ordered.at_s, ordered.order, price, instances))

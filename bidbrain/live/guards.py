@@ -1,8 +1,8 @@
-"""Limits that no policy can pass: budget, price, machines. Pure.
+"""Limits that no policy can pass: budget, price, instances. Pure.
 
 The budget is compared with an exposure: what the bill will be if everything that is open now is held until an instant
 and then terminated by us, the dearest way to end. Prices of hours to come are counted at the bid, which they cannot
-pass: a machine whose price passes it is taken back.
+pass: an instance whose price passes it is taken back.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from bidbrain.live.cloud import Machine, Notice
+from bidbrain.live.cloud import Instance, Notice
 from bidbrain.live.decide import Measured
 from bidbrain.live.guards import Guards
 from bidbrain.live.journal import Record
@@ -26,23 +26,23 @@ class TrainerReport:
 
 
 class Trainer(Protocol):
-    """What trains on the machines. Calls may be repeated (a service that died says things again)."""
+    """What trains on the instances. Calls may be repeated (a service that died says things again)."""
 
     def report(self, now_s: int) -> TrainerReport: ...
 
-    def hold(self, now_s: int, reliable: tuple[Machine, ...], transient: tuple[Machine, ...]) -> None:
-        """All machines that it has from now on."""
+    def hold(self, now_s: int, reliable: tuple[Instance, ...], transient: tuple[Instance, ...]) -> None:
+        """All instances that it has from now on."""
         ...
 
     def warn(self, now_s: int, notice: Notice) -> None:
-        """A machine will go, or may."""
+        """An instance will go, or may."""
         ...
 
-    def lost(self, now_s: int, machine_ids: tuple[str, ...]) -> None:
+    def lost(self, now_s: int, instance_ids: tuple[str, ...]) -> None:
         """The market took these."""
         ...
 
-    def leave(self, now_s: int, machine_ids: tuple[str, ...]) -> None:
+    def leave(self, now_s: int, instance_ids: tuple[str, ...]) -> None:
         """These are given back as soon as this returns: move off what they hold."""
         ...
 

@@ -19,12 +19,12 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from bidbrain.billing import Ending
 from bidbrain.history.prices import Market
-from bidbrain.live.cloud import Machine, Notice
+from bidbrain.live.cloud import Instance, Notice
 
 
 @dataclass(frozen=True)
 class Buy:
-    """Ask for `vcpus` of spot machines in `parts` allocations of equal size."""
+    """Ask for `vcpus` of spot instances in `parts` allocations of equal size."""
 
     market: Market
     vcpus: int
@@ -35,7 +35,7 @@ class Buy:
 
 @dataclass(frozen=True)
 class BuyOnDemand:
-    """Buy on-demand machines of the reliable type."""
+    """Buy on-demand instances of the reliable type."""
 
     vcpus: int
     kind: Literal["buy_on_demand"] = "buy_on_demand"
@@ -108,12 +108,12 @@ class Ordered:
 
 @dataclass(frozen=True)
 class Answered:
-    """The market's answer to an order: its machines, or none and why. `price` at `at_s`."""
+    """The market's answer to an order: its instances, or none and why. `price` at `at_s`."""
 
     at_s: int
     order: int
     price: int
-    machines: tuple[Machine, ...]
+    instances: tuple[Instance, ...]
     why: str = ""
     kind: Literal["answered"] = "answered"
 
@@ -176,10 +176,10 @@ class Noticed:
 
 @dataclass(frozen=True)
 class Stray:
-    """A machine with our tag that belongs to nothing: it is given back."""
+    """An instance with our tag that belongs to nothing: it is given back."""
 
     at_s: int
-    machine: Machine
+    instance: Instance
     kind: Literal["stray"] = "stray"
 
 

@@ -1,4 +1,4 @@
-"""A recorded market played again for a live job: prices or capacity as they were, machines from a launcher.
+"""A recorded market played again for a live job: prices or capacity as they were, instances from a launcher.
 
 The market is the simulator's (`exchange`): granted at or below the bid, or while there is room; taken back at the first
 price above the bid, or when the capacity falls. An eviction is announced `notice_s` of market time before, or not at
@@ -23,7 +23,7 @@ from bidbrain.live.cloud import (
     Alert,
     CapacityError,
     EndedInstance,
-    Machine,
+    Instance,
     MarketClosedError,
     Notice,
     Order,
@@ -36,26 +36,26 @@ from bidbrain.simulate.exchange import exchange_of
 
 
 class Launcher(Protocol):
-    """Makes machines real. Starting may take as long as it takes: a machine is ours from its grant on."""
+    """Makes instances real. Starting may take as long as it takes: an instance is ours from its grant on."""
 
-    def start(self, machine: Machine) -> None: ...
+    def start(self, instance: Instance) -> None: ...
 
-    def kill(self, machine_id: str) -> None:
+    def kill(self, instance_id: str) -> None:
         """End it at once, with everything on it; no error if it has ended."""
         ...
 
 
 class InstantLauncher:
-    """Machines that only exist in the books of a test or a rehearsal."""
+    """Instances that only exist in the books of a test or a rehearsal."""
 
     def __init__(self) -> None:
         self.running: set[str] = set()
 
-    def start(self, machine: Machine) -> None:
-        self.running.add(machine.machine_id)
+    def start(self, instance: Instance) -> None:
+        self.running.add(instance.instance_id)
 
-    def kill(self, machine_id: str) -> None:
-        self.running.discard(machine_id)
+    def kill(self, instance_id: str) -> None:
+        self.running.discard(instance_id)
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Warnings:
     seed: int = 0
 
     def announced(self, token: str) -> bool:
-        """Whether the machines of an order get a notice; the same for equal seeds."""
+        """Whether the instances of an order get a notice; the same for equal seeds."""
         digest = hashlib.sha256(f"{self.seed}:{token}".encode()).digest()
         return int.from_bytes(digest[:8], "big") / 2**64 >= self.silent_share
 
@@ -98,11 +98,11 @@ class MarketClock:
 
 @dataclass
 class _Lot:
-    """The machines of an order. `seat`: as an exchange sees them, with the order's number for identity."""
+    """The instances of an order. `seat`: as an exchange sees them, with the order's number for identity."""
 
     order: Order
     seat: Allocation
-    machines: tuple[Machine, ...]
+    instances: tuple[Instance, ...]
     live: set[str] = field(default_factory=set)
 
 
@@ -155,49 +155,51 @@ class Replay:
             return self._setting.reliable.on_demand
         return self._exchange.price(market, at_s)
 
-    def acquire(self, order: Order) -> tuple[Machine, ...]:
+    def acquire(self, order: Order) -> tuple[Instance, ...]:
         self._play()
         if order.token in self._lots:
-            return self._lots[order.token].machines
+            return self._lots[order.token].instances
         now_s = self._now_s()
         if now_s >= self.end_s:
             self.quotes(now_s)
         seat = self._seat(order, now_s)
         if not order.on_demand and not self._exchange.grants(seat, self._spot(), now_s):
             if self._setting.pools:
-                raise CapacityError(f"{order.market} has no room for {order.machines} machines")
+                raise CapacityError(f"{order.market} has no room for {order.instances} instances")
             price = self._exchange.price(order.market, now_s)
             raise RefusedError(f"the price of {order.market}, {price / 1e6:g} $/h, is above the bid")
-        machines = tuple(
-            Machine(f"{order.token}-{i}", order.token, order.market, now_s) for i in range(order.machines)
+        instances = tuple(
+            Instance(f"{order.token}-{i}", order.token, order.market, now_s) for i in range(order.instances)
         )
-        self._lots[order.token] = _Lot(order, seat, machines, {machine.machine_id for machine in machines})
+        self._lots[order.token] = _Lot(
+            order, seat, instances, {instance.instance_id for instance in instances}
+        )
         self.purchases.append(order.token)
-        for machine in machines:
-            self._launcher.start(machine)
-        return machines
+        for instance in instances:
+            self._launcher.start(instance)
+        return instances
 
     def _seat(self, order: Order, now_s: int) -> Allocation:
         hour = InstanceHour(0, order.bid, order.vcpus, order.vcpus_per_machine)
         what = (len(self._lots), order.market, order.vcpus, order.vcpus_per_machine, order.bid)
         return Allocation(*what, Phase.HELD, now_s, hour, now_s, order.on_demand)
 
-    def release(self, machine_ids: tuple[str, ...]) -> None:
+    def release(self, instance_ids: tuple[str, ...]) -> None:
         self._play()
-        self._end(machine_ids, self._now_s(), Ending.TERMINATED)
+        self._end(instance_ids, self._now_s(), Ending.TERMINATED)
 
-    def held(self) -> tuple[Machine, ...]:
+    def held(self) -> tuple[Instance, ...]:
         self._play()
         return tuple(
-            machine
+            instance
             for lot in self._lots.values()
-            for machine in lot.machines
-            if machine.machine_id in lot.live
+            for instance in lot.instances
+            if instance.instance_id in lot.live
         )
 
-    def ended(self, machine_ids: tuple[str, ...]) -> tuple[EndedInstance, ...]:
+    def ended(self, instance_ids: tuple[str, ...]) -> tuple[EndedInstance, ...]:
         self._play()
-        return tuple(self._fates[each] for each in machine_ids if each in self._fates)
+        return tuple(self._fates[each] for each in instance_ids if each in self._fates)
 
     def notices(self) -> tuple[Notice, ...]:
         """Open warnings. With pools: who would be taken as things stand; a later release may spare them."""
@@ -211,8 +213,8 @@ class Replay:
             for lot in self._lots.values():
                 if lot.seat in victims and self._warnings.announced(lot.order.token):
                     found += [
-                        Notice(f"replay-{machine_id}", machine_id, Alert.TERMINATE, at_s)
-                        for machine_id in sorted(lot.live)
+                        Notice(f"replay-{instance_id}", instance_id, Alert.TERMINATE, at_s)
+                        for instance_id in sorted(lot.live)
                     ]
             spot = [seat for seat in spot if seat not in victims]
             at_s = self._exchange.next_eviction_s(spot, at_s)
@@ -233,10 +235,10 @@ class Replay:
             self._played_s = at_s
         self._played_s = now_s
 
-    def _end(self, machine_ids: tuple[str, ...], at_s: int, ending: Ending) -> None:
-        wanted = set(machine_ids)
+    def _end(self, instance_ids: tuple[str, ...], at_s: int, ending: Ending) -> None:
+        wanted = set(instance_ids)
         for lot in self._lots.values():
-            for machine_id in sorted(lot.live & wanted):
-                lot.live.discard(machine_id)
-                self._fates[machine_id] = EndedInstance(machine_id, at_s, ending)
-                self._launcher.kill(machine_id)
+            for instance_id in sorted(lot.live & wanted):
+                lot.live.discard(instance_id)
+                self._fates[instance_id] = EndedInstance(instance_id, at_s, ending)
+                self._launcher.kill(instance_id)

@@ -2,7 +2,7 @@
 
 The pure parts are `state` (state), `decide` (decisions) and `guards`; here is the order of things. Whatever is done
 was written to the journal before, so a service that dies anywhere goes on from the journal: an order without an
-answer is asked about with its own token, a release is repeated, machines that nobody knows are given back.
+answer is asked about with its own token, a release is repeated, instances that nobody knows are given back.
 
 At an instant, as in `simulator`: hours end and evictions come (in order of acquisition), orders come due, the policy
 decides. Instants that passed while nobody looked are worked off in order of time.
@@ -16,7 +16,7 @@ from bidbrain.live.cloud import (
     Alert,
     Cloud,
     EndedInstance,
-    Machine,
+    Instance,
     MarketClosedError,
     Notice,
     Quotes,
@@ -84,7 +84,7 @@ class Service:
         self._stop = reason
 
     def run(self) -> Closing:
-        """Until the job's end. Raises CloudError (credentials), PolicyError; machines stay for the next service."""
+        """Until the job's end. Raises CloudError (credentials), PolicyError; instances stay for the next service."""
         if self.state.opened is None:
             self._put(Opened(self._plan.name, self._plan.scheme, self._plan.start_s))
         self._tell(self._time.now_s())
@@ -137,12 +137,12 @@ class Service:
         for pending in state.due(closing.at_s):
             if not self._ask(pending, closing.at_s):
                 return
-        ids = tuple(machine.machine_id for machine in state.open_machines())
+        ids = tuple(instance.instance_id for instance in state.open_instances())
         try:
             if ids:
                 self._trainer.leave(now_s, ids)
                 self._cloud.release(ids)
-            if strays := tuple(machine.machine_id for machine in self._cloud.held()):
+            if strays := tuple(instance.instance_id for instance in self._cloud.held()):
                 self._cloud.release(strays)
         except UnknownOutcomeError:
             self._retry_s = now_s + RETRY_S
@@ -215,15 +215,15 @@ class Service:
             self._trainer.warn(now_s, notice)
 
     def _gone(self) -> dict[int, int]:
-        """Allocations that the market ended, and when. Evictions and machines that ended otherwise."""
+        """Allocations that the market ended, and when. Evictions and instances that ended otherwise."""
         state = self.state
-        ids = tuple(machine.machine_id for machine in state.open_machines())
-        fates = {fate.machine_id: fate for fate in self._cloud.ended(ids)} if ids else {}
+        ids = tuple(instance.instance_id for instance in state.open_instances())
+        fates = {fate.instance_id: fate for fate in self._cloud.ended(ids)} if ids else {}
         self._fates: dict[int, EndedInstance] = {}
         for allocation in state.account.open:
-            own = [fates.get(machine.machine_id) for machine in state.machines.get(allocation.number, ())]
+            own = [fates.get(instance.instance_id) for instance in state.instances.get(allocation.number, ())]
             ended = [fate for fate in own if fate is not None]
-            # Machines of a price market go together; an on-demand allocation is over when its last machine is.
+            # Instances of a price market go together; an on-demand allocation is over when its last instance is.
             if ended and (len(ended) == len(own) or not allocation.on_demand):
                 fate = max(ended, key=lambda each: each.at_s)
                 self._fates[allocation.number] = fate
@@ -238,7 +238,9 @@ class Service:
             if gone_s <= at_s and state.account.find(number) is not None
         }
         if now_gone:  # said before it is written: it may be said twice, never not at all
-            self._trainer.lost(at_s, tuple(m.machine_id for n in sorted(now_gone) for m in state.machines[n]))
+            self._trainer.lost(
+                at_s, tuple(m.instance_id for n in sorted(now_gone) for m in state.instances[n])
+            )
         for allocation in list(state.account.open):
             number = allocation.number
             if allocation.phase is Phase.REQUESTED:
@@ -261,20 +263,20 @@ class Service:
             self._tell(at_s)
 
     def _give_back(self, at_s: int, number: int) -> None:
-        ids = tuple(machine.machine_id for machine in self.state.machines.get(number, ()))
+        ids = tuple(instance.instance_id for instance in self.state.instances.get(number, ()))
         self._trainer.leave(at_s, ids)
         self._cloud.release(ids)
 
     def _tell(self, at_s: int) -> None:
         """The engine hears what it has."""
-        account, machines = self.state.account, self.state.machines
-        seats: dict[bool, list[Machine]] = {True: [], False: []}
+        account, instances = self.state.account, self.state.instances
+        seats: dict[bool, list[Instance]] = {True: [], False: []}
         for allocation in account.open:
-            seats[allocation.number < 0] += machines.get(allocation.number, ())
+            seats[allocation.number < 0] += instances.get(allocation.number, ())
         self._trainer.hold(at_s, tuple(seats[True]), tuple(seats[False]))
 
     def _reliable(self, now_s: int) -> bool:
-        """Buy the reliable machines first; without them nothing starts."""
+        """Buy the reliable instances first; without them nothing starts."""
         state, reliable = self.state, self._plan.setting.reliable
         if not self._plan.with_reliable or not reliable.vcpus or state.has_reliable:
             return True
@@ -351,12 +353,12 @@ class Service:
                 self._ask(list(state.pending.values())[-1], at_s)
 
     def _announce(self, at_s: int, number: int) -> None:
-        """What leaves with its hour is warned like anything that leaves."""
+        """Warn the trainer of the instances that leave with their hour, as of any others that leave."""
         allocation = self.state.account.find(number)
         assert allocation is not None
         deadline_s = allocation.hour_start_s + HOUR_S
-        for machine in self.state.machines.get(number, ()):
-            what = (f"hour-end-{machine.machine_id}", machine.machine_id, Alert.TERMINATE, deadline_s)
+        for instance in self.state.instances.get(number, ()):
+            what = (f"hour-end-{instance.instance_id}", instance.instance_id, Alert.HOUR_END, deadline_s)
             self._trainer.warn(at_s, Notice(*what))
 
     def _answer_due(self, at_s: int, now_s: int) -> bool:
@@ -366,30 +368,30 @@ class Service:
         """Place an order, or ask again what became of it; False: no answer yet."""
         market = pending.order.market
         try:
-            machines, why = self._cloud.acquire(pending.order), ""
+            instances, why = self._cloud.acquire(pending.order), ""
         except RefusedError as error:
-            machines, why = (), str(error)
+            instances, why = (), str(error)
         except MarketClosedError as error:
             if self.state.closing is None:
                 raise
-            machines, why = (), str(error)
+            instances, why = (), str(error)
         except UnknownOutcomeError:
             self._retry_s = self._time.now_s() + RETRY_S
             return False
-        if machines:
-            at_s = max(pending.ordered.at_s, min(machine.launched_s for machine in machines))
+        if instances:
+            at_s = max(pending.ordered.at_s, min(instance.launched_s for instance in instances))
         price = pending.order.bid if pending.order.on_demand else self._cloud.price(market, at_s)
-        self._put(Answered(at_s, pending.ordered.order, price, machines, why))
-        if machines:
+        self._put(Answered(at_s, pending.ordered.order, price, instances, why))
+        if instances:
             self._tell(at_s)
         return True
 
     def _reconcile(self, now_s: int) -> None:
-        """Machines with our tag that belong to nothing are given back."""
-        known = {machine.machine_id for machine in self.state.open_machines()}
+        """Instances with our tag that belong to nothing are given back."""
+        known = {instance.instance_id for instance in self.state.open_instances()}
         tokens = {pending.order.token for pending in self.state.pending.values()}
-        for machine in self._cloud.held():
-            if machine.machine_id not in known and machine.token not in tokens:
-                self._put(Stray(now_s, machine))
-                self._cloud.release((machine.machine_id,))
+        for instance in self._cloud.held():
+            if instance.instance_id not in known and instance.token not in tokens:
+                self._put(Stray(now_s, instance))
+                self._cloud.release((instance.instance_id,))
         self._reconciled_s = now_s

@@ -1,7 +1,7 @@
 """The state of a live job, folded from its journal. Pure: equal records give equal states, also after a restart.
 
 `apply` turns records into calls of `JobAccount`, so a live ledger is what the simulator would have written. It also
-keeps what is under way: the decision that is being carried out, orders without an answer, machines by allocation.
+keeps what is under way: the decision that is being carried out, orders without an answer, instances by allocation.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from bidbrain.accounts.account import RELIABLE_NUMBER, Allocation, JobAccount
 from bidbrain.accounts.ledger import Ledger
 from bidbrain.billing import RULES, Ending
 from bidbrain.history.prices import NEVER_S, Market
-from bidbrain.live.cloud import Machine, Order
+from bidbrain.live.cloud import Instance, Order
 from bidbrain.live.journal import (
     Answered,
     Closed,
@@ -41,7 +41,7 @@ from bidbrain.simulate.simulator import header
 
 @dataclass(frozen=True)
 class Pending:
-    """An order without an answer, and the allocations that wait for it (none for on-demand machines)."""
+    """An order without an answer, and the allocations that wait for it (none for on-demand instances)."""
 
     ordered: Ordered
     order: Order
@@ -61,7 +61,7 @@ class JobState:
         self.work_due = False  # evictions after which the work done has not been written down
         self.full: set[Market] = set()  # markets that refused since the decision
         self.pending: dict[int, Pending] = {}
-        self.machines: dict[int, tuple[Machine, ...]] = {}
+        self.instances: dict[int, tuple[Instance, ...]] = {}
         self.noticed: set[str] = set()
         self.draining: Draining | None = None
         self.closing: Closing | None = None
@@ -108,14 +108,14 @@ class JobState:
 
     def _order(self, record: Ordered) -> None:
         assert self.opened is not None
-        per_machine = self.per_machine(record.market)
+        per_instance = self.per_instance(record.market)
         token = f"{self.opened.job}-{record.order}"
-        order = Order(token, record.market, record.vcpus, per_machine, record.bid)
+        order = Order(token, record.market, record.vcpus, per_instance, record.bid)
         numbers: tuple[int, ...] = ()
         if not order.on_demand:
             assert self.decided is not None
             each = record.vcpus // record.parts
-            what = (record.at_s, record.market, each, per_machine, record.bid, record.due_s)
+            what = (record.at_s, record.market, each, per_instance, record.bid, record.due_s)
             numbers = tuple(
                 self.account.request(*what, self.decided.reason).number for _ in range(record.parts)
             )
@@ -125,22 +125,22 @@ class JobState:
 
     def _answer(self, record: Answered) -> None:
         pending = self.pending.pop(record.order)
-        ordered, order, machines = pending.ordered, pending.order, record.machines
+        ordered, order, instances = pending.ordered, pending.order, record.instances
         self.heard |= ordered.due_s > ordered.at_s
-        whole = len(machines) >= order.machines
+        whole = len(instances) >= order.instances
         if order.on_demand:
-            if machines:
-                vcpus = order.vcpus if whole else len(machines) * order.vcpus_per_machine
+            if instances:
+                vcpus = order.vcpus if whole else len(instances) * order.vcpus_per_machine
                 what = (order.market, vcpus, order.vcpus_per_machine, record.price)
                 bought = self.account.buy_on_demand(record.at_s, *what, reliable=ordered.reliable)
-                self.machines[bought.number] = machines
+                self.instances[bought.number] = instances
             return
-        if not machines or (len(pending.numbers) > 1 and not whole):
+        if not instances or (len(pending.numbers) > 1 and not whole):
             self.full.add(order.market)
         if len(pending.numbers) == 1:
-            shares = [machines]
+            shares = [instances]
         else:
-            shares = [machines[i : i + 1] for i in range(len(pending.numbers))]
+            shares = [instances[i : i + 1] for i in range(len(pending.numbers))]
         for number, share in zip(pending.numbers, shares, strict=True):
             allocation = self._open(number)
             if not share:
@@ -149,7 +149,7 @@ class JobState:
             if len(pending.numbers) == 1 and not whole:
                 allocation.vcpus = len(share) * order.vcpus_per_machine
             self.account.grant(record.at_s, allocation, record.price)
-            self.machines[number] = share
+            self.instances[number] = share
 
     def _mark(self, at_s: int) -> None:
         step = self.step
@@ -162,7 +162,7 @@ class JobState:
 
     def _end(self, at_s: int, number: int, ending: Ending, step: bool) -> None:
         self.account.end(at_s, self._open(number), ending)
-        self.machines.pop(number, None)
+        self.instances.pop(number, None)
         self.cursor += step
         self.heard |= not step
         self.work_due |= ending is Ending.EVICTED
@@ -172,8 +172,8 @@ class JobState:
         assert allocation is not None, f"allocation {number} is not open"
         return allocation
 
-    def per_machine(self, market: Market) -> int:
-        """vCPUs of one machine of a market."""
+    def per_instance(self, market: Market) -> int:
+        """vCPUs of one instance of a market."""
         listing = self._setting.by_market.get(market)
         return self._setting.reliable.vcpus_per_machine if listing is None else listing.vcpus
 
@@ -193,10 +193,10 @@ class JobState:
         return sum(a.vcpus for a in self.account.open if not a.on_demand)
 
     @property
-    def machine_count(self) -> int:
-        """Machines held and on order."""
-        ordered = sum(each.order.machines for each in self.pending.values())
-        return ordered + sum(len(own) for own in self.machines.values())
+    def instance_count(self) -> int:
+        """Instances held and on order."""
+        ordered = sum(each.order.instances for each in self.pending.values())
+        return ordered + sum(len(own) for own in self.instances.values())
 
     @property
     def has_reliable(self) -> bool:
@@ -220,8 +220,8 @@ class JobState:
             times.append(self.draining.deadline_s)
         return min(times, default=NEVER_S)
 
-    def open_machines(self) -> Iterator[Machine]:
-        for own in self.machines.values():
+    def open_instances(self) -> Iterator[Instance]:
+        for own in self.instances.values():
             yield from own
 
     def ledger(self) -> Ledger:

@@ -60,11 +60,7 @@ def plot_machine_hours(results: Sequence[Result], vcpus_per_machine: int, path: 
     hours = sorted({result.job_hours for result in results})
     figure, axes = new_figure(10, 1.5 + 0.42 * len(results), len(hours), 1)
     for axis, length in zip(axes, hours, strict=True):
-        own = [
-            r
-            for r in results
-            if r.job_hours == length and r.finished and not r.scheme.startswith("paid_hours")
-        ]
+        own = [r for r in results if r.job_hours == length and r.finished and not r.is_bound]
         own = own[::-1]
         left = np.zeros(len(own))
         unit = vcpus_per_machine * HOUR_S

@@ -38,6 +38,11 @@ class Result:
     yardstick: bool = False
 
     @property
+    def is_bound(self) -> bool:
+        """Whether no policy did it: a linear program holds no machines, and writes no ledger."""
+        return self.scheme in (PAID_HOURS_BOUND, PAID_HOURS_SCHEDULE)
+
+    @property
     def finished(self) -> tuple[Outcome, ...]:
         return tuple(outcome for outcome in self.outcomes if outcome.finished)
 

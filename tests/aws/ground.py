@@ -42,7 +42,7 @@ def bought_by(job: str, site: Site, aws: Clients, machines: int = 1) -> list[str
     listing = setting.listings[0]
     cloud = Ec2(attached.ec2, attached.place, setting, lambda: int(time.time()))
     order = Order(f"{job}-1", listing.market, machines, 1, listing.on_demand)
-    return [machine.machine_id for machine in cloud.acquire(order)]
+    return [machine.instance_id for machine in cloud.acquire(order)]
 
 
 class AwsGround:

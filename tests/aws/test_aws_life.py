@@ -124,7 +124,7 @@ def test_from_plan_to_down(
     assert closing.code == 3 and ground.engine.draining, "the budget ends it"
 
     noticed = [notice for r in log.records if isinstance(r, Noticed) for notice in r.notices]
-    deadlines = {notice.machine_id: notice.deadline_s for notice in noticed}
+    deadlines = {notice.instance_id: notice.deadline_s for notice in noticed}
     assert sorted(deadlines) == warned.victims and len(noticed) == 2
     assert {notice.alert for notice in noticed} == {Alert.TERMINATE}
     assert set(deadlines.values()) == {ground.start_s + 1320}

@@ -165,7 +165,7 @@ def test_an_interruption_is_told_to_ray_until_it_listens(metadata: Stub) -> None
     now_s = iter([1777636800.0, 1777636805.0])  # 12:00:00 and 12:00:05
     source = ImdsNotices(f"http://127.0.0.1:{metadata.server_port}")
     notice = watch(source, "10.0.0.5:6379", ray, sleep=lambda _: None, now_s=lambda: next(now_s))
-    assert notice.machine_id == "i-0abc"
+    assert notice.instance_id == "i-0abc"
     assert [line[-1] for line in told] == [
         "--deadline-remaining-seconds=120",
         "--deadline-remaining-seconds=115",

@@ -65,9 +65,9 @@ def test_what_a_fleet_asks_for(ec2: Ec2Layer) -> None:
     assert {machine.token for machine in machines} == {"asks-7"} and len(machines) == 5
     assert set(ground.cloud.held()) == set(machines)
     assert ground.cloud.acquire(order_of(ground, "asks-7", 5)) == machines
-    ground.cloud.release((*(m.machine_id for m in machines), "i-0123456789abcdef0"))
+    ground.cloud.release((*(m.instance_id for m in machines), "i-0123456789abcdef0"))
     assert not ground.cloud.held()
-    fates = ground.new_cloud().ended(tuple(machine.machine_id for machine in machines))
+    fates = ground.new_cloud().ended(tuple(machine.instance_id for machine in machines))
     assert {fate.ending.value for fate in fates} == {"terminated"} and len(fates) == 5
     with pytest.raises(RefusedError, match="no subnet for zone mars-1"):
         ground.cloud.acquire(order_of(ground, "asks-8", 1, Market("c5.xlarge", "mars-1")))
@@ -101,8 +101,8 @@ def test_a_template_gets_a_version_only_when_it_changes(ec2: Ec2Layer) -> None:
         ensure_template(ec2, "theirs", machine_data(image, [], None))
 
 
-def event(kind: str, machine_id: str, at: str) -> str:
-    detail = {"instance-id": machine_id, "instance-action": "terminate"}
+def event(kind: str, instance_id: str, at: str) -> str:
+    detail = {"instance-id": instance_id, "instance-action": "terminate"}
     return json.dumps({"id": "1", "detail-type": kind, "source": "aws.ec2", "time": at, "detail": detail})
 
 
@@ -130,7 +130,7 @@ def test_a_notice_by_queue_an_eviction_and_a_machine_instead(ec2: Ec2Layer, moto
     assert closing.finished
     assert not ec2.alive("noticed")
     noticed = [notice for r in log.records if isinstance(r, Noticed) for notice in r.notices]
-    assert sorted(n.machine_id for n in noticed) == victims
+    assert sorted(n.instance_id for n in noticed) == victims
     assert {(n.alert, n.deadline_s) for n in noticed} == {(Alert.TERMINATE, ground.start_s + 1320)}
     assert ground.service is not None
     ledger = ground.service.state.ledger()
@@ -230,7 +230,7 @@ def campaign(url: str, folder: Path, kills: int) -> Counter[str]:
         assert ground.service is not None
         state = ground.service.state
         known = {
-            m.machine_id
+            m.instance_id
             for r in Journal(folder / name).records
             if isinstance(r, Answered)
             for m in r.machines

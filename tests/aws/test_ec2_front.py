@@ -88,10 +88,10 @@ def test_an_answer_that_is_lost_on_the_way_buys_nothing_twice(front: Front) -> N
     with pytest.raises(RefusedError, match="IdempotentParameterMismatch"):
         cloud.acquire(Order("lost-1", market, 3, 1, setting.listings[0].on_demand))
 
-    taken, given_back = (machine.machine_id for machine in machines)
+    taken, given_back = (machine.instance_id for machine in machines)
     front.evict(taken)
     cloud.release((given_back,))
-    fates = {fate.machine_id: fate.ending for fate in cloud.ended((taken, given_back))}
+    fates = {fate.instance_id: fate.ending for fate in cloud.ended((taken, given_back))}
     assert fates == {taken: Ending.EVICTED, given_back: Ending.TERMINATED}
 
 

@@ -20,7 +20,7 @@ from agileml.market.nodes import tier_of
 from agileml.market.setup import set_up
 from bidbrain.aws.ec2 import Ec2, Place
 from bidbrain.aws.notices import SqsNotices
-from bidbrain.live.cloud import Cloud, Machine
+from bidbrain.live.cloud import Cloud, Instance
 from bidbrain.live.job import EXIT_FINISHED, Timekeeper
 from tests.aws.layer import Ec2Layer
 from tests.aws.stack_rig import plain_aws
@@ -58,13 +58,13 @@ class Instances(InstantNodes):
         super().__init__(0)
         self._layer = layer
 
-    def present(self, wanted: Mapping[str, Machine], now_s: int) -> dict[str, TieredNode]:
+    def present(self, wanted: Mapping[str, Instance], now_s: int) -> dict[str, TieredNode]:
         alive = self.alive()
-        for machine_id in wanted:
-            if machine_id in alive and machine_id not in self._there:
-                self.start(wanted[machine_id])
-        for machine_id in set(self._there) - alive:
-            self.kill(machine_id)
+        for instance_id in wanted:
+            if instance_id in alive and instance_id not in self._there:
+                self.start(wanted[instance_id])
+        for instance_id in set(self._there) - alive:
+            self.kill(instance_id)
         return {
             name: TieredNode(name, NODE_IP, tier_of(wanted[name]), wanted[name].token)
             for name in wanted

@@ -40,7 +40,7 @@ def test_the_metadata_service(metadata: Metadata) -> None:
         '{"noticeTime": "2026-05-01T11:00:00Z"}'
     )
     stop, hint = source.notices()
-    assert (stop.alert, stop.machine_id, stop.deadline_s) == (Alert.TERMINATE, "i-0abc", parse_instant(at))
+    assert (stop.alert, stop.instance_id, stop.deadline_s) == (Alert.TERMINATE, "i-0abc", parse_instant(at))
     assert (hint.alert, hint.deadline_s) == (Alert.REBALANCE, parse_instant("2026-05-01T11:00:00Z"))
     assert metadata.tokens == 3
 

@@ -101,7 +101,7 @@ def test_a_notice_goes_through_rule_and_queue_to_the_service(rig: StackRig) -> N
         Entries=[{"Source": "aws.ec2", "DetailType": kind, "Detail": detail} for kind in kinds]
     )
     (notice,) = attached.queue.notices()
-    assert notice.machine_id == "i-0abc"
+    assert notice.instance_id == "i-0abc"
 
 
 def test_without_a_stack_a_service_is_told_to_make_one(rig: StackRig) -> None:

@@ -24,12 +24,12 @@ from agileml.market.nodes import tier_of
 from agileml.market.setup import first_decision, set_up
 from agileml.net.keys import KeyPair
 from agileml.process.head import Head
-from agileml.process.machine import Machine as Process
+from agileml.process.machine import Instance as Process
 from agileml.process.record_store import FileStore
 from agileml.process.spec import RunSpec
 from agileml.runs.folder import RunFolder, params_sha256, read_events
 from agileml.runs.report.page import build_report, summarize
-from bidbrain.live.cloud import Cloud, CredentialsError, Machine
+from bidbrain.live.cloud import Cloud, CredentialsError, Instance
 from bidbrain.live.job import Timekeeper
 from bidbrain.live.replay import MarketClock, Replay, Warnings
 
@@ -42,7 +42,7 @@ class InstantNodes:
 
     def __init__(self, boot_s: int) -> None:
         self._boot_s = boot_s
-        self._there: dict[str, Machine] = {}
+        self._there: dict[str, Instance] = {}
         self.processes: dict[str, Process] = {}  # by machine id, which is the node's too
         self.killed: list[str] = []
         self._lock = threading.Lock()
@@ -51,20 +51,20 @@ class InstantNodes:
     def warm(self) -> tuple[TieredNode, ...]:
         return ()
 
-    def start(self, machine: Machine) -> None:
+    def start(self, machine: Instance) -> None:
         with self._lock:
-            self._there[machine.machine_id] = machine
+            self._there[machine.instance_id] = machine
 
-    def kill(self, machine_id: str) -> None:
+    def kill(self, instance_id: str) -> None:
         with self._lock:
-            if self._there.pop(machine_id, None) is None:
+            if self._there.pop(instance_id, None) is None:
                 return
-            process = self.processes.pop(machine_id, None)
+            process = self.processes.pop(instance_id, None)
         if process is not None:
-            self.killed.append(machine_id)
+            self.killed.append(instance_id)
             process.stop()
 
-    def present(self, wanted: Mapping[str, Machine], now_s: int) -> dict[str, TieredNode]:
+    def present(self, wanted: Mapping[str, Instance], now_s: int) -> dict[str, TieredNode]:
         with self._lock:
             return {
                 name: TieredNode(name, NODE_IP, tier_of(machine), machine.token)

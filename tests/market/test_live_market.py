@@ -15,7 +15,7 @@ from agileml.market import service as market_service
 from agileml.market.setup import first_decision, set_up
 from agileml.runs.folder import REPORT
 from bidbrain.history.availability import made_trace
-from bidbrain.live.cloud import Machine
+from bidbrain.live.cloud import Instance
 from bidbrain.live.job import EXIT_BUDGET, EXIT_FINISHED, EXIT_MARKET_CLOSED
 from tests.market.market_rig import InstantBackend, InstantNodes, MarketRig, reference
 
@@ -102,7 +102,7 @@ def test_a_budget_ends_the_job_with_a_checkpoint_and_its_own_code(tmp_path: Path
 class Booting(InstantNodes):
     """Machines that come up later than the money lasts."""
 
-    def present(self, wanted: Mapping[str, Machine], now_s: int) -> dict[str, TieredNode]:
+    def present(self, wanted: Mapping[str, Instance], now_s: int) -> dict[str, TieredNode]:
         return {}
 
 

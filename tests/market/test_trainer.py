@@ -14,22 +14,22 @@ from agileml.events.terms import Tier
 from agileml.market.nodes import LabelledNodes, tier_of
 from agileml.market.trainer import MarketTime, RunTrainer
 from bidbrain.history.prices import Market
-from bidbrain.live.cloud import Alert, Machine, Notice
+from bidbrain.live.cloud import Alert, Instance, Notice
 from bidbrain.live.estimators import Estimator
 from bidbrain.setting import ON_DEMAND_ZONE
 
 SPOT, STEADY = Market("c3.8xlarge", "us-east-1a"), Market("c4.xlarge", ON_DEMAND_ZONE)
 
 
-def machine(name: str, market: Market = SPOT) -> Machine:
-    return Machine(name, "t", market, 0)
+def machine(name: str, market: Market = SPOT) -> Instance:
+    return Instance(name, "t", market, 0)
 
 
 class There:
     """Nodes that are there as the test says; `ahead` of them before they belong to a machine."""
 
     def __init__(self) -> None:
-        self.booted: dict[str, Machine] = {}
+        self.booted: dict[str, Instance] = {}
         self.ahead: list[TieredNode] = []
         self.dead: set[str] = set()
         self.again: dict[str, str] = {}  # the node of a machine on which Ray was started again
@@ -38,7 +38,7 @@ class There:
     def warm(self) -> tuple[TieredNode, ...]:
         return tuple(self.ahead)
 
-    def present(self, wanted: Mapping[str, Machine], now_s: int) -> dict[str, TieredNode]:
+    def present(self, wanted: Mapping[str, Instance], now_s: int) -> dict[str, TieredNode]:
         return {
             name: TieredNode(self.again.get(name, f"node-{name}"), "", tier_of(own), "t")
             for name, own in self.booted.items()
@@ -192,7 +192,7 @@ class Calls(RuleBasedStateMachine):
         super().__init__()
         self.nodes = There()
         self.trainer = trainer_of(self.nodes)
-        self.held: dict[str, Machine] = {}
+        self.held: dict[str, Instance] = {}
         self.usable: set[str] = set()  # nodes, as the events say
         self.ever: set[str] = set()
         self.warned: set[str] = set()

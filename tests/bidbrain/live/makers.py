@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bidbrain.accounts.ledger import Ledger
 from bidbrain.history.prices import NEVER_S
-from bidbrain.live.cloud import Cloud, Machine, Notice
+from bidbrain.live.cloud import Cloud, Instance, Notice
 from bidbrain.live.guards import Guards
 from bidbrain.live.job import JobPlan, Log, TrainerReport
 from bidbrain.live.journal import Closing, Journal, Record
@@ -32,19 +32,19 @@ class ModelTrainer:
     def report(self, now_s: int) -> TrainerReport:
         return TrainerReport(self.progress.done_vcpu_s, self.done_s, drained=self.draining)
 
-    def hold(self, now_s: int, reliable: tuple[Machine, ...], transient: tuple[Machine, ...]) -> None:
-        now = {machine.machine_id for machine in transient}
+    def hold(self, now_s: int, reliable: tuple[Instance, ...], transient: tuple[Instance, ...]) -> None:
+        now = {machine.instance_id for machine in transient}
         if now - self.held:
             self.progress.granted(now_s)
         self.held = now
 
     def warn(self, now_s: int, notice: Notice) -> None:
-        self.told.append((notice.machine_id, notice.deadline_s))
+        self.told.append((notice.instance_id, notice.deadline_s))
 
-    def lost(self, now_s: int, machine_ids: tuple[str, ...]) -> None:
+    def lost(self, now_s: int, instance_ids: tuple[str, ...]) -> None:
         self.progress.evicted(now_s)
 
-    def leave(self, now_s: int, machine_ids: tuple[str, ...]) -> None:
+    def leave(self, now_s: int, instance_ids: tuple[str, ...]) -> None:
         pass
 
     def drain(self, now_s: int, deadline_s: int) -> None:

@@ -60,7 +60,7 @@ def test_no_machine_beyond_the_number_and_no_price_beyond_the_limit(setting: Set
 
     def start(machine) -> None:
         nonlocal most
-        ground.launcher.running.add(machine.machine_id)
+        ground.launcher.running.add(machine.instance_id)
         most = max(most, len(ground.launcher.running))
 
     ground.launcher.start = start  # type: ignore[method-assign]
@@ -88,7 +88,7 @@ def test_notices_come_before_evictions(setting: Setting) -> None:
         play(ground, find_scheme("proteus"), log)
         noticed = [n for r in log.records if isinstance(r, Noticed) for n in r.notices]
         told = {
-            n.machine_id: (r.at_s, n.deadline_s)
+            n.instance_id: (r.at_s, n.deadline_s)
             for r in log.records
             if isinstance(r, Noticed)
             for n in r.notices
@@ -100,7 +100,7 @@ def test_notices_come_before_evictions(setting: Setting) -> None:
         else:
             assert told
         for fate in evicted:
-            heard_s, deadline_s = told[fate.machine_id]
+            heard_s, deadline_s = told[fate.instance_id]
             assert fate.at_s in (deadline_s, min(fate.at_s, deadline_s))
             assert 100 <= deadline_s - heard_s <= 120 or heard_s < deadline_s
 
