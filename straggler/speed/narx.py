@@ -4,9 +4,9 @@
 
 F is one hidden layer of two tanh units: 6 x 2 + 2 + 2 + 1 = 17 weights, one net per worker. Everything is in
 logarithms, where speed = CPU share x memory's effect is a sum, and the net gives the change from v^{k-1}: what it
-has not learned leaves the last speed as it is. Training is Levenberg-Marquardt, held to the weights it starts
-from: hours of one regime must not wear away what is known of others. It takes a few milliseconds, which a
-`Trainer` spends here and now or in the background.
+has not learned leaves the last speed as it is. Training stays near the weights it starts from, so that hours of one
+regime do not erase what the net knows of others. It takes a few milliseconds, which a `Trainer` spends at once or in
+the background.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+from scipy.optimize import leastsq
 
 from straggler.speed.predictors import FREE, Ema, Resources, check_speed
 
@@ -27,11 +28,9 @@ INPUTS, HIDDEN = 6, 2
 WEIGHTS = INPUTS * HIDDEN + 2 * HIDDEN + 1
 LEAST_SHARE = 0.01  # of CPU or memory, before the logarithm
 MOST_CHANGE = float(np.log(10))
-
-
 # Logarithms are divided by this before they enter the net (a speed or share that is a third more or less).
 SCALE = 0.3
-# How strongly training holds on to a net that it starts from, against the mean square error; and to no net.
+# Weight of the distance from the starting weights against the mean square error: of a trained net, of random ones.
 HOLD, HOLD_NOTHING = 0.03, 1e-6
 
 
@@ -69,46 +68,40 @@ def fresh_weights(seed: int, starts: int = 4) -> Floats:
 def train(starts: Floats, inputs: Floats, changes: Floats, hold: float = HOLD, most_steps: int = 60) -> Net:
     """Fit scaled inputs (N, 6) to changes of log speed (N,), from each of `starts` (k, 17); the best net.
 
-    Stops when the loss (mean square) fell by less than 0.0001 of itself in each of 4 steps (after 4.3).
+    Each fit is Levenberg-Marquardt (MINPACK's lmder) on mean square + hold |w - start|^2. It stops when a step
+    lowers that by less than 0.001 of itself (after Chen et al., 4.3), at the latest after `most_steps` evaluations.
     """
-    fits = [_descend(start, inputs, changes / SCALE, hold, most_steps) for start in starts]
+    fits = []
+    for start in starts:
+        settings = (start, inputs, changes / SCALE, hold)
+        weights, _, report, _, _ = leastsq(
+            _residuals,
+            start,
+            settings,
+            _jacobian,
+            full_output=True,
+            col_deriv=True,
+            ftol=1e-3,
+            maxfev=most_steps,
+        )
+        fits.append((float(report["fvec"] @ report["fvec"]), weights))
     return Net(min(fits, key=lambda fit: fit[0])[1])
 
 
-def _descend(start: Floats, x: Floats, y: Floats, hold: float, most_steps: int) -> tuple[float, Floats]:
-    """Levenberg-Marquardt on mean square + hold |w - start|^2: (loss, weights)."""
-    weights, damping, small = start, 1e-2, 0
-    jacobian, residual, loss = _linearised(weights, start, x, y, hold)
-    for _ in range(most_steps):
-        curvature, slope = jacobian.T @ jacobian, jacobian.T @ residual
-        step = np.linalg.solve(curvature + damping * np.diag(np.diag(curvature) + 1e-9), slope)
-        candidate = weights - step
-        new_jacobian, new_residual, new_loss = _linearised(candidate, start, x, y, hold)
-        if new_loss < loss:
-            small = small + 1 if loss - new_loss < 1e-4 * loss else 0
-            weights, jacobian, residual, loss = candidate, new_jacobian, new_residual, new_loss
-            damping = max(damping / 3, 1e-9)
-        else:
-            damping *= 4
-        if small >= 4 or damping > 1e9:
-            break
-    return loss, weights
+def _residuals(weights: Floats, start: Floats, x: Floats, y: Floats, hold: float) -> Floats:
+    """The errors and the distance from `start`, (N + 17,), so weighted that their squares add up to the loss."""
+    hidden, outer = _hidden(weights, x)
+    errors = hidden @ outer + weights[-1] - y
+    return np.concatenate([errors * len(x) ** -0.5, (weights - start) * hold**0.5])
 
 
-def _linearised(
-    weights: Floats, start: Floats, x: Floats, y: Floats, hold: float
-) -> tuple[Floats, Floats, float]:
-    """Jacobian and residuals of errors and of the hold on the start, and the loss."""
+def _jacobian(weights: Floats, start: Floats, x: Floats, y: Floats, hold: float) -> Floats:
+    """Derivatives of `_residuals` by the weights, (17, N + 17)."""
     hidden, outer = _hidden(weights, x)
     inner = (1 - hidden**2) * outer
-    wide = (x[:, :, None] * inner[:, None, :]).reshape(len(x), -1)
-    errors = hidden @ outer + weights[-1] - y
-    share, pull = len(x) ** -0.5, hold**0.5
-    jacobian = np.vstack(
-        [np.column_stack([wide, inner, hidden, np.ones(len(x))]) * share, np.eye(WEIGHTS) * pull]
-    )
-    residual = np.concatenate([errors * share, (weights - start) * pull])
-    return jacobian, residual, float(residual @ residual)
+    first = (x.T[:, None, :] * inner.T[None]).reshape(INPUTS * HIDDEN, -1)
+    of_errors = np.vstack([first, inner.T, hidden.T, np.ones(len(x))]) * len(x) ** -0.5
+    return np.hstack([of_errors, np.eye(WEIGHTS) * hold**0.5])
 
 
 def _hidden(weights: Floats, x: Floats) -> tuple[Floats, Floats]:

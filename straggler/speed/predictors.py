@@ -80,16 +80,16 @@ class Ema:
 class Arima:
     """ARIMA(2,2,1): two autoregressive terms and one moving average on the second differences of the speed.
 
-    Fitted by Hannan and Rissanen's method every `refit` iterations on the last `window`; in between one-step
-    forecasts. Memoryless until `window` / 4 iterations are there.
+    `ar` and `ma` are fitted by Hannan and Rissanen's method every `refit` iterations to the last `window`. The last
+    speed is the forecast until `window` / 4 iterations have been observed.
     """
 
     def __init__(self, window: int = 200, refit: int = 50) -> None:
         self._speeds: deque[float] = deque(maxlen=window)
         self._refit = refit
         self._since_fit = 0
-        self._ar = (0.0, 0.0)
-        self._ma = 0.0
+        self.ar = (0.0, 0.0)
+        self.ma = 0.0
         self._error = 0.0
         self._fitted = False
 
@@ -115,7 +115,7 @@ class Arima:
         """v + (v - v') + the forecast second difference."""
         v1, v2, v3, v4 = (self._speeds[-k] for k in (1, 2, 3, 4))
         latest, earlier = v1 - 2 * v2 + v3, v2 - 2 * v3 + v4
-        change = self._ar[0] * latest + self._ar[1] * earlier + self._ma * self._error
+        change = self.ar[0] * latest + self.ar[1] * earlier + self.ma * self._error
         return 2 * v1 - v2 + change
 
     def _fit(self) -> None:
@@ -127,5 +127,5 @@ class Arima:
         if float(np.abs(twice).max()) < 1e-12 * float(np.abs(self._speeds[-1])):
             return  # a straight line: nothing to fit
         found, _ = hannan_rissanen(twice, ar_order=2, ma_order=1, demean=False)
-        self._ar = (float(found.ar_params[0]), float(found.ar_params[1]))
-        self._ma = float(np.clip(found.ma_params[0], -0.99, 0.99))  # invertible
+        self.ar = (float(found.ar_params[0]), float(found.ar_params[1]))
+        self.ma = float(np.clip(found.ma_params[0], -0.99, 0.99))  # invertible
