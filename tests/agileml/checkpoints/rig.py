@@ -31,7 +31,7 @@ from agileml.config.job import from_values
 from agileml.core.protocol.messages import ClockReport, Cut
 from agileml.core.protocol.view import CutId
 
-WRITER = Path(__file__).with_name("checkpoint_writer.py")
+WRITER = Path(__file__).with_name("writer.py")
 TABLES = (Table("users", 60, 4, sparse=True), Table("bias", 1, 30, "float64"))
 CONFIG: dict[str, Any] = {
     "application": "mf",
@@ -133,7 +133,7 @@ class Writers:
         self._process = process
 
     def start(self, **job: Any) -> int:
-        """Start a writer (see checkpoint_writer.py for the job); returns its process id."""
+        """Start a writer (see writer.py for the job); returns its process id."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(job) + "\n")
         self._process.stdin.flush()
@@ -168,7 +168,7 @@ class Writers:
 
 @contextlib.contextmanager
 def writers(**environment: str) -> Iterator[Writers]:
-    """Run checkpoint_writer.py; no process is left at the end."""
+    """Run writer.py; no process is left at the end."""
     root = str(WRITER.parents[3])
     process = subprocess.Popen(
         [sys.executable, str(WRITER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,

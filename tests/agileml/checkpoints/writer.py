@@ -14,18 +14,18 @@ from typing import Any
 
 import boto3  # noqa: F401  before the fork, which is then quick
 
-import agileml.checkpoints.checkpoint
+import agileml.checkpoints
 from agileml.checkpoints.checkpoint import CheckpointStore, StoreError
 from agileml.checkpoints.opening import open_store
 from agileml.checkpoints.s3 import S3Store
 from agileml.config.checkpoint_location import S3Location, location
 from tests.agileml.checkpoints.rig import write_on
 
-CODE = agileml.checkpoints.checkpoint.__file__.removesuffix(".py")
+CODE = os.path.dirname(agileml.checkpoints.__file__)
 
 
 def die_after(lines: int) -> None:
-    """SIGKILL this process at a certain line of agileml/runtime/checkpoint*.py."""
+    """SIGKILL this process at a certain line of agileml/checkpoints."""
     left = lines
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
