@@ -4,112 +4,73 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 if TYPE_CHECKING:
     from bidbrain.config import SimulateConfig
 
+SPAN = "FROM/TO"
+
 
 def simulate(
     config: Path | None = typer.Argument(None, help="configs/simulate_*.yaml; options override its keys."),
-    history: list[Path] | None = typer.Option(
-        None, help="Price history: a file or a folder; may be repeated."
-    ),
-    types: list[str] | None = typer.Option(
-        None, help="Machine types, by commas (default: all of the history)."
-    ),
+    history: list[Path] | None = typer.Option(None, help="Price history: a file or folder; may be repeated."),
+    types: list[str] | None = typer.Option(None, help="Machine types, separated by commas (default: all)."),
     zones: list[str] | None = typer.Option(None, help="Zones (us-east-1a, or a), by commas (default: all)."),
-    product: str | None = typer.Option(None, help="Product, a prefix."),
+    product: str | None = typer.Option(None, help="How the product's name begins, such as Linux."),
     on_demand: list[str] | None = typer.Option(None, metavar="TYPE=USD", help="On-demand price per hour."),
     vcpus: list[str] | None = typer.Option(None, metavar="TYPE=N", help="vCPUs of a machine type."),
-    train: str | None = typer.Option(
-        None, metavar="FROM/TO", help="What eviction tables may see (ISO 8601, UTC)."
-    ),
-    evaluate: str | None = typer.Option(None, metavar="FROM/TO", help="Where jobs start (ISO 8601, UTC)."),
+    train: str | None = typer.Option(None, metavar=SPAN, help="Where eviction tables learn (ISO 8601, UTC)."),
+    evaluate: str | None = typer.Option(None, metavar=SPAN, help="Where jobs start (ISO 8601, UTC)."),
     allow_overlap: bool | None = typer.Option(None, "--allow-overlap", help="Let both windows overlap."),
-    job_hours: list[str] | None = typer.Option(None, metavar="H,H", help="Lengths of the job on-demand."),
+    job_hours: list[str] | None = typer.Option(None, metavar="H,H", help="Hours of the job on-demand."),
     job_vcpus: int | None = typer.Option(None, help="vCPUs of the on-demand job."),
     cap: float | None = typer.Option(None, help="Most vCPUs held, as a multiple of the job's."),
     starts: int | None = typer.Option(None, help="Jobs per scheme and length."),
-    schemes: list[str] | None = typer.Option(
-        None, help="Schemes by commas; your own as package.module:Class."
-    ),
-    seed: int | None = typer.Option(None, help="Seed of the starts and of the intervals."),
+    schemes: list[str] | None = typer.Option(None, help="Schemes by commas; your own: package.module:Class."),
+    seed: int | None = typer.Option(None, help="Seed of the starts and of the bootstrap."),
     out: Path | None = typer.Option(None, help="Folder for tables, plots and report.html."),
     rules: str | None = typer.Option(None, help="hourly_2016, per_second or per_second_paid."),
     reliable: int | None = typer.Option(None, help="Reliable on-demand machines (of 4 vCPUs)."),
-    reliable_type: str | None = typer.Option(None, help="Their type (whole machines of it)."),
-    min_delta: float | None = typer.Option(None, help="Least bid above the market, $/h."),
+    reliable_type: str | None = typer.Option(None, help="Type of the reliable machines (whole ones of it)."),
+    min_delta: float | None = typer.Option(None, help="Least bid above the market price, $/h."),
     grant_delay_s: int | None = typer.Option(None, help="Seconds from a request to its grant."),
-    boot_s: int | None = typer.Option(None, help="Seconds that a new machine is billed and does nothing."),
+    boot_s: int | None = typer.Option(None, help="Seconds that a new machine boots; they are billed."),
     lambda_s: int | None = typer.Option(None, help="Seconds that an eviction stops the whole job."),
     sigma_s: int | None = typer.Option(None, help="Seconds that a grant stops the whole job."),
-    phi: float | None = typer.Option(None, help="What a vCPU beyond the job's own counts, 0 .. 1."),
+    phi: float | None = typer.Option(None, help="Worth of a vCPU beyond the job's own, 0 .. 1."),
     slot_vcpus: int | None = typer.Option(None, help="vCPUs of a request."),
-    availability: list[Path] | None = typer.Option(
-        None, help="Availability traces (today's market): one per pool."
-    ),
-    spot_share: float | None = typer.Option(
-        None, help="Spot price of a pool's node, as a share of on-demand."
-    ),
-    deadline: float | None = typer.Option(
-        None, help="Deadline of spot_2026, as a multiple of the job's hours."
-    ),
+    availability: list[Path] | None = typer.Option(None, help="Availability traces, one per pool."),
+    spot_share: float | None = typer.Option(None, help="Spot price of a node, as a share of on-demand."),
+    deadline: float | None = typer.Option(None, help="Deadline of spot_2026, as a multiple of job hours."),
     nodes: int | None = typer.Option(None, help="Nodes of the job on availability traces."),
-    ledger: int | None = typer.Option(
-        None, metavar="JOBS", help="Write ledger.jsonl with so many jobs per scheme."
-    ),
+    ledger: int | None = typer.Option(None, metavar="JOBS", help="Jobs per scheme to write to ledger.jsonl."),
     sweep: str | None = typer.Option(
-        None, metavar="KEY=V,V", help="Run a grid over one setting and plot it."
+        None, metavar="KEY=V,V", help="Plot results over values of one setting."
     ),
     processes: int | None = typer.Option(None, help="Processes (default: one per core)."),
 ) -> None:
     """Simulate what training jobs would have cost on recorded spot markets."""
+    options = dict(locals())
     from bidbrain.cli import common
     from bidbrain.config import load_config
 
-    given: dict[str, Any] = {
-        "history": history or None,
-        "types": common.split(types) or None,
-        "zones": common.split(zones) or None,
-        "product": product,
-        "on_demand": common.pairs(on_demand, "--on-demand") or None,
-        "vcpus": common.pairs(vcpus, "--vcpus") or None,
-        "train": train,
-        "evaluate": evaluate,
-        "allow_overlap": allow_overlap,
-        "job_hours": common.numbers(job_hours, "--job-hours") or None,
-        "job_vcpus": job_vcpus,
-        "cap": cap,
-        "starts": starts,
-        "schemes": common.split(schemes) or None,
-        "seed": seed,
-        "out": out,
-        "rules": rules,
-        "reliable": reliable,
-        "reliable_type": reliable_type,
-        "min_delta": min_delta,
-        "grant_delay_s": grant_delay_s,
-        "boot_s": boot_s,
-        "lambda_s": lambda_s,
-        "sigma_s": sigma_s,
-        "phi": phi,
-        "slot_vcpus": slot_vcpus,
-        "availability": availability or None,
-        "spot_share": spot_share,
-        "deadline": deadline,
-        "nodes": nodes,
-        "ledger": ledger,
-        "processes": processes,
-    }
+    del options["config"], options["sweep"]
+    options |= {name: common.split(options[name]) for name in ("types", "zones", "schemes")}
+    options |= {name: common.pairs(options[name], _flag(name)) for name in ("on_demand", "vcpus")}
+    options["job_hours"] = common.numbers(job_hours, _flag("job_hours"))
     # A user's own policy may be a module of the folder that the command runs in.
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     with common.user_errors():
-        settings = load_config(config, {key: value for key, value in given.items() if value is not None})
-        _run(settings, sweep)
+        given = {key: value for key, value in options.items() if value not in (None, [], {})}
+        _run(load_config(config, given), sweep)
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _run(settings: SimulateConfig, sweep: str | None) -> None:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib.dates as dates
 import numpy as np
+import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from bidbrain.accounts.ledger import ENDINGS, Entry, EntryKind, Ledger
 from bidbrain.history.prices import History, Market, Steps
-from bidbrain.instants import DAY_S, Interval, show_day, show_instant
+from bidbrain.instants import DAY_S, Interval, show_instant
 from bidbrain.report.style import MARKET_COLOURS, label, new_figure, plain_ticks, save
 from bidbrain.setting import ON_DEMAND_ZONE
+
+Colour = str | tuple[float, ...]
 
 
 def _when(seconds: float) -> float:
@@ -94,74 +98,83 @@ def plot_job(ledger: Ledger, history: History, path: Path) -> Path:
 
     Peaks of the first panel are machines that boot inside the last minutes of those they replace.
     """
-    entries = ledger.entries
-    start_s, end_s = ledger.header.start_s, max(entry.at_s for entry in entries)
-    spans = _spans(entries, end_s)
+    entries, header = ledger.entries, ledger.header
+    window = Interval(header.start_s, max(entry.at_s for entry in entries))
+    evictions = [entry.at_s for entry in entries if entry.kind is EntryKind.EVICTION]
+    spans = _spans(entries, window.end_s)
     markets = sorted({market for market, *_ in spans}, key=lambda m: (m.zone != ON_DEMAND_ZONE, m))
     spot = [market for market in markets if market.zone != ON_DEMAND_ZONE]
     colours = {market: MARKET_COLOURS[i % len(MARKET_COLOURS)] for i, market in enumerate(spot)}
-    figure, (machines, prices, work) = new_figure(10.5, 8, 3, 1)
-    times, heights = _stacked(spans, markets, start_s, end_s)
-    base = np.zeros(len(times))
-    for market, height in zip(markets, heights, strict=True):
+    figure, axes = new_figure(10.5, 8, 3, 1)
+    times, heights = _stacked(spans, markets, window.start_s, window.end_s)
+    most = _draw_vcpus(axes[0], times, dict(zip(markets, heights, strict=True)), colours, evictions)
+    axes[0].set_title(
+        f"{label(header.scheme)}, {header.job_hours:g} h of work from {show_instant(header.start_s)}: vCPUs"
+        + (" (peaks: replacements boot inside the old hour)" if most > header.cap_vcpus + 12 else ""),
+        fontsize=11, loc="left",
+    )  # fmt: skip
+    _draw_prices(axes[1], ledger, history, window, colours)
+    _draw_work(axes[2], entries, window.start_s, evictions)
+    for axis in axes:
+        axis.set_xlim(_when(window.start_s), _when(window.end_s))
+        _date_axis(axis)
+    return save(figure, path)
+
+
+def _draw_vcpus(
+    axis: Axes,
+    times: Sequence[int],
+    heights: Mapping[Market, npt.NDArray[np.float64]],
+    colours: Mapping[Market, Colour],
+    evictions: Sequence[int],
+) -> float:
+    """Stack the vCPUs of the markets, with the evictions above; returns the most vCPUs held."""
+    at, base = [_when(t) for t in times], np.zeros(len(times))
+    for market, height in heights.items():
         colour = colours.get(market, "#6b7280")
-        machines.fill_between(
-            [_when(t) for t in times],
-            base,
-            base + height,
-            step="post",
-            color=colour,
-            alpha=0.85,
-            lw=0,
-            label=str(market),
-        )
+        what: dict[str, Any] = {"color": colour, "alpha": 0.85, "lw": 0, "label": str(market)}
+        axis.fill_between(at, base, base + height, step="post", **what)
         base = base + height
-    evictions = [entry.at_s for entry in entries if entry.kind is EntryKind.EVICTION]
     top = float(base.max()) * 1.06 if len(base) else 1.0
-    machines.plot(
+    axis.plot(
         [_when(t) for t in evictions], [top] * len(evictions), "v", color="#c8432b", ms=6,
         label=f"eviction ({len(evictions)})",
     )  # fmt: skip
-    machines.set_ylim(0, top * 1.06)
-    machines.set_title(
-        f"{label(ledger.header.scheme)}, {ledger.header.job_hours:g} h of work from {show_instant(start_s)}: vCPUs"
-        + (" (peaks: replacements boot inside the old hour)" if base.max() > ledger.header.cap_vcpus + 12 else ""),
-        fontsize=11, loc="left",
-    )  # fmt: skip
-    machines.legend(frameon=False, fontsize=8.5, loc="center left", bbox_to_anchor=(1, 0.5))
-    window = Interval(start_s, end_s)
-    for market in spot:
+    axis.set_ylim(0, top * 1.06)
+    axis.legend(frameon=False, fontsize=8.5, loc="center left", bbox_to_anchor=(1, 0.5))
+    return float(base.max())
+
+
+def _draw_prices(
+    axis: Axes, ledger: Ledger, history: History, window: Interval, colours: Mapping[Market, Colour]
+) -> None:
+    """Prices of the spot markets that the job used, in cents per vCPU hour; a dot at each grant."""
+    for market, colour in colours.items():
         at, dollars = _stairs(history.steps[market], window)
         vcpus = ledger.header.types[market.instance_type][1]
-        prices.step(at, [100 * d / vcpus for d in dollars], where="post", color=colours[market], lw=1)
-    for grant in entries:
-        if grant.kind is EntryKind.GRANT and grant.market in colours and grant.price is not None:
+        axis.step(at, [100 * d / vcpus for d in dollars], where="post", color=colour, lw=1)
+    for grant in ledger.entries:
+        if grant.kind is EntryKind.GRANT and grant.market is not None and grant.price is not None:
+            if grant.market not in colours:
+                continue
             vcpus = ledger.header.types[grant.market.instance_type][1]
-            prices.plot(
-                [_when(grant.at_s)],
-                [grant.price / 1e4 / vcpus],
-                "o",
-                ms=4,
-                color=colours[grant.market],
-                mec="white",
-                mew=0.6,
-            )
-    prices.ticklabel_format(axis="y", useOffset=False)
-    prices.margins(y=0.15)
-    prices.set_title("spot price, cents per vCPU hour (dots: grants)", fontsize=11, loc="left")
+            look: dict[str, Any] = {"ms": 4, "color": colours[grant.market], "mec": "white", "mew": 0.6}
+            axis.plot([_when(grant.at_s)], [grant.price / 1e4 / vcpus], "o", **look)
+    axis.ticklabel_format(axis="y", useOffset=False)
+    axis.margins(y=0.15)
+    axis.set_title("spot price, cents per vCPU hour (dots: grants)", fontsize=11, loc="left")
+
+
+def _draw_work(axis: Axes, entries: Sequence[Entry], start_s: int, evictions: Sequence[int]) -> None:
+    """The share of the work that was done, with a line at each eviction."""
     done = [(start_s, 0), *((e.at_s, e.done_vcpu_s or 0) for e in entries if e.kind is EntryKind.WORK)]
     total = max(amount for _, amount in done) or 1
-    work.plot(
-        [_when(t) for t, _ in done], [100 * amount / total for _, amount in done], color="#374151", lw=1.5
-    )
+    shares = [100 * amount / total for _, amount in done]
+    axis.plot([_when(t) for t, _ in done], shares, color="#374151", lw=1.5)
     for t in evictions:
-        work.axvline(_when(t), color="#c8432b", lw=0.6, alpha=0.5)
-    work.set_ylim(0, 102)
-    work.set_title("work done, %", fontsize=11, loc="left")
-    for axis in (machines, prices, work):
-        axis.set_xlim(_when(start_s), _when(end_s))
-        _date_axis(axis)
-    return save(figure, path)
+        axis.axvline(_when(t), color="#c8432b", lw=0.6, alpha=0.5)
+    axis.set_ylim(0, 102)
+    axis.set_title("work done, %", fontsize=11, loc="left")
 
 
 def _spans(entries: Sequence[Entry], end_s: int) -> list[tuple[Market, int, int, int]]:
@@ -188,7 +201,3 @@ def _stacked(
                 height += np.where((at >= begin) & (at < end), vcpus, 0)
         heights.append(height)
     return times, heights
-
-
-def window_name(window: Interval) -> str:
-    return f"{show_day(window.start_s)} to {show_day(window.end_s)}"

@@ -16,8 +16,8 @@ REASON = "long because"
 KNOWN = {
     *("agileml.core.controller.controller", "agileml.core.node.node", "agileml.core.protocol.messages"),
     *("agileml.net.codec", "agileml.net.transport", "straggler.flexrr.worker"),
-    *("bidbrain.aws.stack.user_policy.user_policy", "bidbrain.cli.simulate.simulate"),
-    *("bidbrain.report.markets.plot_job", "straggler.cli.stragglers", "straggler.report.patterns_figure"),
+    "bidbrain.aws.stack.user_policy.user_policy",
+    *("straggler.cli.stragglers", "straggler.report.patterns_figure"),
     *("pipeline.cli.plan_command", "pipeline.cli.schedule_command", "pipeline.partition.kernels.chain_row"),
     *("pipeline.partition.kernels.general_row", "pipeline.partition.search._last_segments"),
 }
