@@ -17,6 +17,7 @@ import numpy as np
 from agileml.application import Table
 from agileml.core.change.planning import plan_change
 from agileml.core.controller.controller import Controller, ControllerSettings
+from agileml.core.exchange import ServerExchange
 from agileml.core.parameters.layout import Layout
 from agileml.core.parameters.optimizer import Sgd
 from agileml.core.protocol.commands import Persist, Send
@@ -54,7 +55,16 @@ RULE = StageRule(thresholds=(1.0, 1000.0))
 
 def make_job(machines: int) -> Job:
     slices = 1 << (4 * machines - 1).bit_length()
-    return Job(Layout((Table("w", 4096, 16),), machines // 4 + 6), Sgd(0.1), Bsp(), slices, 1, 10**6, True)
+    return Job(
+        Layout((Table("w", 4096, 16),), machines // 4 + 6),
+        Sgd(0.1),
+        Bsp(),
+        slices,
+        1,
+        10**6,
+        True,
+        ServerExchange(),
+    )
 
 
 class Machine:

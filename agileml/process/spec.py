@@ -29,10 +29,10 @@ from agileml.config.text import ConfigError
 from agileml.core.compute.contract import checked_tables
 from agileml.core.controller.controller import ControllerSettings
 from agileml.core.cuts.rule import CutRule
+from agileml.core.exchange import exchange_of
 from agileml.core.node.node import Timers
 from agileml.core.parameters.layout import Layout, partitions_for
 from agileml.core.parameters.optimizer import optimizer
-from agileml.core.protocol.exchange import Exchange
 from agileml.core.protocol.job import Job
 from agileml.core.protocol.plan import PlannedEvent, PlannedFault, PlannedJoin, PlannedNotice
 from agileml.core.stage.auto_stage import TrialRule
@@ -82,8 +82,8 @@ class RunSpec:
         """The rules of the run."""
         config = self.config
         tables = checked_tables(application)
-        exchange = Exchange(config.exchange)
-        if exchange is Exchange.ALLREDUCE and (sparse := [table.name for table in tables if table.sparse]):
+        chosen = exchange_of(config.exchange)
+        if chosen.has_replicas and (sparse := [table.name for table in tables if table.sparse]):
             raise ConfigError(
                 f"found allreduce, expected servers: {config.application} has sparse tables ({', '.join(sparse)}), "
                 "of which a worker reads and updates a few rows",
@@ -97,7 +97,7 @@ class RunSpec:
             parts=config.units_per_slice,
             clocks=config.clocks,
             deterministic=config.deterministic,
-            exchange=exchange,
+            exchange=chosen,
         )
 
     def stores(self) -> list[CheckpointStore]:

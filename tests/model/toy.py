@@ -8,9 +8,9 @@ from functools import cache
 import numpy as np
 
 from agileml.application import Application, Array, Settings, Table, Unit, Update, Updates
+from agileml.core.exchange import exchange_of
 from agileml.core.parameters.layout import Layout
 from agileml.core.parameters.optimizer import optimizer
-from agileml.core.protocol.exchange import Exchange
 from agileml.core.protocol.job import Job
 from straggler.consistency import consistency
 
@@ -112,6 +112,6 @@ def toy_job(
         parts=parts,
         clocks=clocks,
         deterministic=mode in ("bsp", "dense"),
-        exchange=Exchange.ALLREDUCE if mode == "allreduce" else Exchange.SERVERS,
+        exchange=exchange_of("allreduce" if mode == "allreduce" else "servers"),
     )
     return toy, job

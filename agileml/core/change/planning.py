@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from agileml.core.change import replicas
 from agileml.core.cuts.checkpoint import Checkpoint
-from agileml.core.protocol.exchange import Exchange
+from agileml.core.protocol.exchange import nearest
 from agileml.core.protocol.job import Job
 from agileml.core.protocol.messages import Fetch, Promise, Role, ShardState, Source, SourceKind
 from agileml.core.protocol.view import NOBODY, CutId, View
@@ -80,13 +79,7 @@ def plan_change(
         timeline=epoch if view is None or rolled_back else view.timeline,
         committed=start.committed,
     )
-    if job.exchange is Exchange.ALLREDUCE:
-        live = replicas.fetches(epoch, new_view.group, start.committed, sources, start.replicas)
-    else:
-        live = [
-            (node, Fetch(epoch, p, Role.OWNER, start.committed, sources[p]))
-            for p, node in enumerate(placement.owner)
-        ]
+    live = job.exchange.fetches(new_view, sources, start.copies)
     reason = f"{placement.reason}; {start.reason}"
     if view is not None:
         reason += f"; {moves(view.owner, placement.owner)} partitions move"
@@ -103,7 +96,7 @@ class _Start:
     rolled_back: bool
     reason: str
     stored: Source | None = None  # everything comes from a checkpoint, or is the start
-    replicas: Mapping[int, Sequence[str]] = field(default_factory=dict)  # all that have what `sources` name
+    copies: Mapping[int, Sequence[str]] = field(default_factory=dict)  # all that have what `sources` name
     is_cut: bool = False  # what `sources` name is the committed cut
 
 
@@ -118,16 +111,13 @@ def _start(
 ) -> _Start:
     if view is None:
         return _from_store(job, epoch, checkpoint, "first view", rolled_back=False)
-    if job.exchange is Exchange.ALLREDUCE:
-        found = replicas.newest(view, promises, committed)
-    else:
-        found = {p: (state, [view.owner[p]]) for p, state in _authoritative(view, promises).items()}
+    found = job.exchange.live_copies(view, promises, committed)
     frozen = {p: state for p, (state, _) in found.items()}
     has = {p: nodes for p, (_, nodes) in found.items()}
     lost = sorted(set(range(job.layout.partitions)) - set(frozen))
     if not lost:
         sources = {p: Source(SourceKind.SHARD, nodes[0]) for p, nodes in has.items()}
-        kept = _Start(frozen, sources, committed, rolled_back=False, reason="nothing lost", replicas=has)
+        kept = _Start(frozen, sources, committed, rolled_back=False, reason="nothing lost", copies=has)
         return _with_backups(job, epoch, kept, holders)
     why = f"partitions {lost} are lost with their owners"
     if committed.clock == 0:
@@ -149,7 +139,7 @@ def _with_backups(job: Job, epoch: int, start: _Start, holders: Holders) -> _Sta
     """The replicas that live become the committed cut where a part of the one before is with no machine any more."""
     versions = {state.version for state in start.states.values()}
     is_whole = all(p in holders for p in start.states)
-    if job.exchange is Exchange.SERVERS or is_whole or not start.committed.clock or len(versions) > 1:
+    if not job.exchange.has_replicas or is_whole or not start.committed.clock or len(versions) > 1:
         return start  # where replicas are within a clock, the next cut makes it good
     (version,) = versions
     reason = f"nothing lost but backups, made again at clock {version}"
@@ -197,17 +187,6 @@ def _share(job: Job, placement: Placement) -> tuple[tuple[str, Units], ...]:
     return tuple(units.items())
 
 
-def _authoritative(view: View, promises: Mapping[str, Promise]) -> dict[int, ShardState]:
-    """The frozen shards of the durable view, by partition: only its owner's copy counts."""
-    found = {}
-    for partition, owner in enumerate(view.owner):
-        promise = promises.get(owner)
-        for p, state in promise.shards if promise else ():
-            if p == partition:
-                found[partition] = state
-    return found
-
-
 Holders = Mapping[int, Sequence[tuple[SourceKind, str, ShardState]]]
 
 
@@ -242,7 +221,7 @@ def _plan_backups(
             fetches.append((node, Fetch(epoch, partition, Role.BACKUP, start.committed, start.stored)))
             continue
         if start.is_cut:
-            source = replicas.nearest(node, start.sources[partition], start.replicas.get(partition, ()))
+            source = nearest(node, start.sources[partition], start.copies.get(partition, ()))
             fetches.append((node, Fetch(epoch, partition, Role.BACKUP, start.committed, source)))
             continue
         have = holders.get(partition, ())

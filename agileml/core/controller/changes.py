@@ -12,12 +12,10 @@ from agileml.core.change.planning import Change, LostError, plan_change
 from agileml.core.change.run import ChangeRun, Phase
 from agileml.core.change.silence import awaited
 from agileml.core.change.triggers import why_change, why_start
-from agileml.core.controller.allreduce_pause import AllReducePause
 from agileml.core.controller.control import Control
 from agileml.core.controller.cut_keeper import CutKeeper
 from agileml.core.controller.notices import NoticeHandler
 from agileml.core.protocol.commands import HaltKind
-from agileml.core.protocol.exchange import Exchange
 from agileml.core.protocol.messages import Installed, Prepare, Promise
 from agileml.core.protocol.record import Record
 from agileml.core.stage.placement import Machines
@@ -30,7 +28,7 @@ class MembershipChanges:
     def __init__(self, control: Control, cuts: CutKeeper) -> None:
         self._control = control
         self._cuts = cuts
-        self.pause = AllReducePause(control)
+        self.gate = control.job.exchange.gate(control)
         self._notices = NoticeHandler(control, cuts)
         self._listen_until_s: float | None = None
 
@@ -50,7 +48,7 @@ class MembershipChanges:
 
     def begin(self) -> bool:
         """Claim the next epoch if the arrangement must change."""
-        trigger = self.pause.settle(self._trigger())
+        trigger = self.gate.settle(self._trigger())
         next_epoch = self._control.record.claimed + 1
         if trigger is not None and self._notices.waits(
             lambda promises: self._plan_from(next_epoch, promises)
@@ -178,7 +176,7 @@ class MembershipChanges:
         """Members that must go but have time for the clock that they compute, where that pays for another change."""
         control = self._control
         clock_s = control.log.clock_s
-        if control.view is None or clock_s is None or control.job.exchange is Exchange.ALLREDUCE:
+        if control.view is None or clock_s is None or control.job.exchange.has_replicas:
             return []  # (by all-reduce the change has waited for the clock's end)
         return [
             node

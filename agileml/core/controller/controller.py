@@ -266,7 +266,7 @@ class Controller:
             case Installed():
                 self._changes.installed(sender, message)
             case GroupFailed() if control.is_current(message.epoch):
-                self._changes.pause.failed(sender, message)
+                self._changes.gate.failed(sender, message)
             case Stored() if control.is_current(message.epoch):
                 self._cuts.stored(message)
             case Missed() if control.is_current(message.epoch):
@@ -404,5 +404,5 @@ class Controller:
                 control.announce_to(member.name)
             else:
                 control.send(member.name, Limit(view.epoch, control.limit))
-        self._changes.pause.resend()
+        self._changes.gate.resend()
         self._cuts.resend()

@@ -14,7 +14,6 @@ from agileml.core.change.short_notice import Arriving, Leaver, NoticeDecision, R
 from agileml.core.change.transfers import through, transfers
 from agileml.core.controller.control import Control
 from agileml.core.controller.cut_keeper import CutKeeper
-from agileml.core.protocol.exchange import Exchange
 from agileml.core.protocol.messages import Promise, ShardState
 from agileml.core.protocol.view import CutId
 
@@ -61,7 +60,7 @@ class NoticeHandler:
 
     def copied(self, change: Change, promises: Mapping[str, Promise], since_s: float) -> None:
         """Everything that a change fetched is there: what links carry shows in it."""
-        if self._control.job.exchange is Exchange.SERVERS:
+        if not self._control.job.exchange.has_replicas:
             moved = transfers(self._control.job, change, promises, self._cuts.part_bytes)
             self._cuts.links.arrived(through(moved), since_s, self._control.now_s)
 
@@ -79,7 +78,7 @@ class NoticeHandler:
         control = self._control
         move = plan(promises)
         rate = self._cuts.links.bytes_per_s
-        if control.view is None or move.rolled_back or control.job.exchange is not Exchange.SERVERS:
+        if control.view is None or move.rolled_back or control.job.exchange.has_replicas:
             return None, move
         if rate is None or not self._someone_leaves():
             return None, move

@@ -10,7 +10,6 @@ from statistics import fmean, median
 import numpy as np
 
 from agileml.core.controller.control import Control
-from agileml.core.protocol.exchange import Exchange
 from agileml.core.protocol.inputs import Measured
 from agileml.core.protocol.job import Job
 from agileml.core.protocol.view import NOBODY, View
@@ -39,7 +38,7 @@ class StageChooser:
 
     def __init__(self, control: Control, trial_rule: TrialRule | None) -> None:
         self._control = control
-        self._trial_rule = trial_rule if control.job.exchange is Exchange.SERVERS else None
+        self._trial_rule = None if control.job.exchange.has_replicas else trial_rule
         self._auto = AutoStage(control.rule.thresholds, trial_rule or TrialRule())
         self._links = Links()
         self._change_s = LEAST_CHANGE_S

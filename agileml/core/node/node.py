@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from agileml.core.node.backup import Backup
 from agileml.core.node.piggyback import rides, with_next
-from agileml.core.node.reducer import Reducer
 from agileml.core.node.retry import RetryBackoff
 from agileml.core.node.server import Server, Stores
 from agileml.core.node.time_spent import Doing, TimeSpent
@@ -33,7 +32,6 @@ from agileml.core.protocol.commands import (
     SavePart,
     Send,
 )
-from agileml.core.protocol.exchange import Exchange
 from agileml.core.protocol.job import Job
 from agileml.core.protocol.messages import (
     CONTROLLER,
@@ -96,9 +94,9 @@ class Node:
         self.server = Server(name, job, self._send, stores)
         self.worker = Worker(name, job, self._send, self._out_append)
         self.backup = Backup(self._send)
-        self.reducer = None
-        if job.exchange is Exchange.ALLREDUCE:
-            self.reducer = Reducer(name, job, self.worker, self.server, self._send, self._out_append)
+        self.combiner = job.exchange.combiner(
+            name, job, self.worker, self.server, self._send, self._out_append
+        )
         self._fetching: dict[tuple[int, Role], Fetch] = {}
         self._saving: dict[int, CutId] = {}
         self._outcomes: dict[int, Saved | SaveFailed] = {}
@@ -136,15 +134,15 @@ class Node:
                 known = self._outcomes.get(event.outcome.partition)
                 if known is None or known.cut <= event.outcome.cut:  # the newest is asked for again
                     self._outcomes[event.outcome.partition] = event.outcome
-            case Met() if self.reducer:
-                self.reducer.met(event)
-            case Reduced() if self.reducer:
-                was_paused = self.reducer.is_paused
-                self.reducer.reduced(event, now_s)
-                if self.reducer.is_paused and not was_paused:
+            case Met():
+                self.combiner.met(event)
+            case Reduced():
+                was_paused = self.combiner.is_paused
+                self.combiner.reduced(event, now_s)
+                if self.combiner.is_paused and not was_paused:
                     self._status_due_s = now_s
-            case Broken() if self.reducer:
-                self.reducer.broken(event)
+            case Broken():
+                self.combiner.broken(event)
         return self._flush(now_s)
 
     def tick(self, now_s: float) -> list[NodeCommand]:
@@ -162,8 +160,7 @@ class Node:
         self.backup.resend()
         if not self.is_frozen:
             self.worker.resend()
-            if self.reducer:
-                self.reducer.resend()
+            self.combiner.resend()
         for fetch in self._fetching.values():
             self._ask_for(fetch)
         self._backoff.begin(now_s)
@@ -226,7 +223,7 @@ class Node:
             self.server.versions(self.promised),
             self.loaded,
             self.server.progress(self.promised),
-            self.reducer is not None and self.reducer.is_paused,
+            self.combiner.is_paused,
         )
 
     def _dispatch(self, sender: str, message: Message, now_s: float) -> None:
@@ -234,12 +231,10 @@ class Node:
             # Between peers: only in the promised epoch.
             case Pull() if message.epoch == self.promised:
                 self.server.pull(sender, message)
-            case Push() if message.epoch == self.promised and self.reducer:
-                self.reducer.push(sender, message, now_s)
-            case Meet() if message.epoch == self.promised and self.reducer:
-                self.reducer.meet(message)
             case Push() if message.epoch == self.promised:
-                self.server.push(sender, message, now_s, given=sender != self.name)
+                self.combiner.push(sender, message, now_s)
+            case Meet() if message.epoch == self.promised:
+                self.combiner.meet(message)
             case Part() if message.epoch == self.promised:
                 self.backup.part(sender, message)
             case PartAck() if message.epoch == self.promised:
@@ -266,8 +261,8 @@ class Node:
                 self._announce(message, now_s)
             case Limit() if message.epoch == self.promised and not self.is_frozen:
                 self.server.raise_limit(message.limit)
-            case Pause() if message.epoch == self.promised and not self.is_frozen and self.reducer:
-                self.reducer.pause()
+            case Pause() if message.epoch == self.promised and not self.is_frozen:
+                self.combiner.pause()
             case NameCut() if message.epoch == self.promised:
                 self.backup.commit(message.committed)
                 self.server.name_cut(message)
@@ -309,8 +304,7 @@ class Node:
         if message.epoch > self.promised:
             self.promised, self.tag = message.epoch, message.tag
             self._fetching.clear()
-            if self.reducer:
-                self.reducer.prepare()
+            self.combiner.prepare()
             self.server.prepare(message)
             self.backup.prepare(message.committed, message.tag)
         promise = Promise(
@@ -379,14 +373,12 @@ class Node:
         self._fetching.clear()
         self._reported_limit = -1
         self.server.limit = message.limit
-        if self.reducer:
-            self.reducer.prepare()
+        self.combiner.prepare()
         self.backup.commit(view.committed)
         self.server.adopt(view)
         self.backup.adopt(view, self.name)
         self.worker.adopt(view)
-        if self.reducer:
-            self.reducer.adopt(view)
+        self.combiner.adopt(view)
         self._status_due_s = now_s
 
 

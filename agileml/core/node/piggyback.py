@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from agileml.core.protocol.commands import NodeCommand, Send
-from agileml.core.protocol.exchange import Exchange
 from agileml.core.protocol.job import Job
 from agileml.core.protocol.messages import Ack, Pull, Push
 
@@ -21,7 +20,7 @@ ACK_S = 0.05  # how long an acknowledgement waits for the parameters
 
 def rides(job: Job) -> bool:
     """True for jobs whose pulls ride on pushes: small, in BSP, with servers, and every worker reads everything."""
-    if job.exchange is not Exchange.SERVERS or job.consistency.slack != 0:
+    if job.exchange.has_replicas or job.consistency.slack != 0:
         return False
     return job.layout.whole_reads is not None and job.layout.size_bytes <= SMALL_BYTES
 

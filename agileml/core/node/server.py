@@ -16,7 +16,6 @@ from agileml.application import Array
 from agileml.core.node.piggyback import OwedAcks
 from agileml.core.node.shard import Shard, initial_cut
 from agileml.core.parameters.arena import Arena
-from agileml.core.protocol.exchange import Exchange
 from agileml.core.protocol.job import Job
 from agileml.core.protocol.messages import (
     CONTROLLER,
@@ -69,7 +68,7 @@ class Server:
         self.me = me
         self.job = job
         self._stores = stores
-        self._arena = Arena(job.layout) if job.exchange is Exchange.ALLREDUCE else None
+        self._arena = Arena(job.layout) if job.exchange.has_replicas else None
         self.limit = 0  # clocks >= limit may not start (partition 0 alone watches it)
         self._send = send
         self._view: View | None = None

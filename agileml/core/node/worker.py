@@ -18,7 +18,6 @@ from agileml.core.node.piggyback import rides
 from agileml.core.node.time_spent import Doing
 from agileml.core.parameters.fold import Contribution
 from agileml.core.protocol.commands import Begin, Begun, Compute, Computed, NodeCommand
-from agileml.core.protocol.exchange import Exchange
 from agileml.core.protocol.job import Job
 from agileml.core.protocol.messages import Ack, Behind, Message, Params, Pull, Push
 from agileml.core.protocol.view import View
@@ -96,7 +95,7 @@ class Worker:
 
         Copies, since what comes in is laid where the tables are computed from, and an older clock may come first now.
         """
-        if self.job.exchange is Exchange.ALLREDUCE:
+        if self.job.exchange.has_replicas:
             return
         for clock, reading in self._reading.items():
             if reading.rows is None:
@@ -120,7 +119,7 @@ class Worker:
     def _server_of(self, partition: int) -> str:
         """Whom to ask for a partition, and whom to tell what was computed for it."""
         assert self._view is not None
-        return self.me if self.job.exchange is Exchange.ALLREDUCE else self._view.owner[partition]
+        return self.job.exchange.server_of(self._view, partition, self.me)
 
     def forget(self, clock: int, bundle: Units) -> None:
         """What was computed of a bundle is spoilt: it is computed anew if it is still wanted."""

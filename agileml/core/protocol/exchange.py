@@ -1,25 +1,125 @@
-"""How the contributions of a clock come together, and who holds the parameters then.
+"""How the contributions of a clock come together, and which machines hold the parameters: what the engine asks.
 
-SERVERS: workers push to the owners of the partitions, which add up and apply; whoever computes pulls.
-ALLREDUCE: the workers of a view add up among themselves and apply the sum each to a replica of all partitions; owners
-are those of the replicas that stream cuts to the backups and that others copy from first.
+`agileml.core.exchange` has the two answers. With parameter servers, workers push to the owner of each partition and
+pull from it. With an all-reduce, the machines of a view add up among themselves and each applies the sum to a replica
+of all partitions; the owner of a partition is then the machine whose replica is backed up and copied from first.
 """
 
 from __future__ import annotations
 
-from enum import Enum
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
 
-from agileml.core.protocol.view import View
+from agileml.core.protocol.commands import Broken, Met, NodeCommand, Reduced
+from agileml.core.protocol.messages import (
+    Fetch,
+    GroupFailed,
+    Meet,
+    Message,
+    Promise,
+    Push,
+    ShardState,
+    Source,
+    SourceKind,
+)
+from agileml.core.protocol.view import CutId, View
+
+if TYPE_CHECKING:
+    from agileml.core.controller.control import Control
+    from agileml.core.node.server import Server
+    from agileml.core.node.worker import Worker
+    from agileml.core.protocol.job import Job
+
+LiveCopies = Mapping[
+    int, tuple[ShardState, Sequence[str]]
+]  # by partition, its state and the nodes that have it
 
 
-class Exchange(Enum):
-    """See above."""
+class Combiner(Protocol):
+    """Stands behind one machine's worker: decides where its contributions go."""
 
-    SERVERS = "servers"
-    ALLREDUCE = "allreduce"
+    @property
+    def is_paused(self) -> bool:
+        """True while this machine has stopped between two clocks because a change is to come."""
 
-    def held(self, view: View, node: str) -> list[int]:
-        """The partitions of which a node has a live copy under a view."""
-        if self is Exchange.ALLREDUCE:
-            return list(range(len(view.owner))) if node in view.group else []
-        return view.partitions_of(node)
+    def prepare(self) -> None:
+        """A change begins."""
+
+    def adopt(self, view: View) -> None:
+        """A view is in force. The server and the worker know it already."""
+
+    def push(self, sender: str, message: Push, now_s: float) -> None:
+        """A worker pushed a bundle."""
+
+    def pause(self) -> None:
+        """The controller asks the group to stop after a clock."""
+
+    def meet(self, message: Meet) -> None:
+        """Another machine of the group says how to reach it."""
+
+    def met(self, event: Met) -> None:
+        """The shell says how others reach this machine."""
+
+    def reduced(self, event: Reduced, now_s: float) -> None:
+        """The sum of a partition over the group is here."""
+
+    def broken(self, event: Broken) -> None:
+        """The group cannot add up any more."""
+
+    def resend(self) -> None:
+        """Send again what has not been answered."""
+
+
+class ChangeGate(Protocol):
+    """Tells the controller when a membership change may begin."""
+
+    def settle(self, trigger: str | None) -> str | None:
+        """The reason for a change that may begin now; None while there is no reason, or the change must wait."""
+
+    def failed(self, node: str, message: GroupFailed) -> None:
+        """A machine reports that its group cannot add up any more."""
+
+    def resend(self) -> None:
+        """Ask again the machines that have not answered."""
+
+
+class Exchange(Protocol):
+    """One way in which contributions come together. A job has one, chosen where the job is built."""
+
+    @property
+    def has_replicas(self) -> bool:
+        """True when every machine of a group holds a copy of every partition, so that reads stay on the machine and a
+        leaver takes nothing away that the others lack."""
+
+    def held(self, view: View, node: str) -> Sequence[int]:
+        """The partitions of which a machine has a live copy under a view."""
+
+    def server_of(self, view: View, partition: int, worker: str) -> str:
+        """The machine that a worker pulls a partition from and pushes its contributions to."""
+
+    def live_copies(self, view: View, promises: Mapping[str, Promise], committed: CutId) -> LiveCopies:
+        """The copies of each partition that a change may start from; a partition without one is left out."""
+
+    def fetches(
+        self, view: View, sources: Mapping[int, Source], copies: Mapping[int, Sequence[str]]
+    ) -> list[tuple[str, Fetch]]:
+        """What each machine must get before it can serve under `view`. `copies`: who has what `sources` name."""
+
+    def combiner(
+        self,
+        me: str,
+        job: Job,
+        worker: Worker,
+        server: Server,
+        send: Callable[[str, Message], None],
+        ask: Callable[[NodeCommand], None],
+    ) -> Combiner:
+        """The part of this exchange that runs in a machine."""
+
+    def gate(self, control: Control) -> ChangeGate:
+        """The part of this exchange that runs in the controller."""
+
+
+def nearest(node: str, source: Source, copies: Sequence[str]) -> Source:
+    """Where a machine gets a shard that the machines in `copies` have: from itself, if it is one of them."""
+    return Source(source.kind, node) if source.kind is SourceKind.SHARD and node in copies else source

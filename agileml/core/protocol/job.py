@@ -23,7 +23,7 @@ class Job:
     parts: int
     clocks: int
     deterministic: bool
-    exchange: Exchange = Exchange.SERVERS
+    exchange: Exchange
 
     @property
     def units(self) -> int:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from agileml.core.change import planning, replicas
-from agileml.core.controller.allreduce_pause import AllReducePause
-from agileml.core.node.reducer import Reducer
+from agileml.core.change import planning
+from agileml.core.exchange import replicas
+from agileml.core.exchange.pause import AllReducePause
+from agileml.core.exchange.reducer import Reducer
 from agileml.core.node.worker import Worker
+from agileml.core.protocol.exchange import nearest
 from agileml.core.protocol.view import INITIAL
 from tests.model.mutants.mutant import replaces
 
@@ -32,10 +34,10 @@ def the_oldest_replica_counts(original, view, promises, committed):
     return original(view, behind, committed)
 
 
-@replaces(replicas.nearest, mode="allreduce", caught_by=0)
-def a_replica_that_is_behind_stays_so(original, node, source, has):
+@replaces(nearest, mode="allreduce", caught_by=0)
+def a_replica_that_is_behind_stays_so(original, node, source, copies):
     """Replicas begin a view at different versions."""
-    return original(node, source, [node] if has else has)
+    return original(node, source, [node] if copies else copies)
 
 
 @replaces(replicas.newest, mode="allreduce", caught_by=2234)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from agileml.core.controller.control import Control
 from agileml.core.protocol.commands import HaltKind
-from agileml.core.protocol.exchange import Exchange
 from agileml.core.protocol.messages import GroupFailed, Pause
 from agileml.core.protocol.view import View
 
@@ -29,7 +28,7 @@ class AllReducePause:
     def settle(self, trigger: str | None) -> str | None:
         """What a change is to begin for now, if for anything."""
         control, view = self._control, self._control.view
-        if control.job.exchange is not Exchange.ALLREDUCE or view is None or control.is_restarted:
+        if view is None or control.is_restarted:
             return trigger
         if self._broken and self._broken[0] == view.epoch:
             return trigger or self._broken[1]

@@ -1,0 +1,20 @@
+"""The two ways in which the contributions of a clock come together: parameter servers, and an all-reduce.
+
+Everything that only the all-reduce needs lies here: the sums of a machine (`reducer`), the copies that a membership
+change starts from (`replicas`) and the pause between two clocks before one (`pause`). Begin with
+`agileml.core.protocol.exchange`, which says what the engine asks of an exchange, then read `parameter_servers`; the
+rest of the engine never asks which exchange it has.
+"""
+
+from agileml.core.exchange.allreduce import ReplicaExchange
+from agileml.core.exchange.parameter_servers import ServerExchange
+from agileml.core.protocol.exchange import Exchange
+
+__all__ = ["ReplicaExchange", "ServerExchange", "exchange_of"]
+
+EXCHANGES: dict[str, type[Exchange]] = {"servers": ServerExchange, "allreduce": ReplicaExchange}
+
+
+def exchange_of(kind: str) -> Exchange:
+    """The exchange that a config names: servers or allreduce."""
+    return EXCHANGES[kind]()

@@ -1,0 +1,101 @@
+"""Parameter servers: workers push to the owners of the partitions, which add up and apply; workers pull from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from agileml.core.controller.control import Control
+from agileml.core.node.server import Server
+from agileml.core.node.worker import Worker
+from agileml.core.protocol.commands import Broken, Met, NodeCommand, Reduced
+from agileml.core.protocol.exchange import LiveCopies
+from agileml.core.protocol.job import Job
+from agileml.core.protocol.messages import Fetch, GroupFailed, Meet, Message, Promise, Push, Role, Source
+from agileml.core.protocol.view import CutId, View
+
+
+@dataclass(frozen=True)
+class ServerExchange:
+    """The owner of a partition has its only live copy."""
+
+    has_replicas: bool = False
+
+    def held(self, view: View, node: str) -> Sequence[int]:
+        return view.partitions_of(node)
+
+    def server_of(self, view: View, partition: int, worker: str) -> str:
+        return view.owner[partition]
+
+    def live_copies(self, view: View, promises: Mapping[str, Promise], committed: CutId) -> LiveCopies:
+        """The frozen shards of the durable view: of each partition only its owner's copy counts."""
+        found = {}
+        for partition, owner in enumerate(view.owner):
+            promise = promises.get(owner)
+            for p, state in promise.shards if promise else ():
+                if p == partition:
+                    found[partition] = (state, [owner])
+        return found
+
+    def fetches(
+        self, view: View, sources: Mapping[int, Source], copies: Mapping[int, Sequence[str]]
+    ) -> list[tuple[str, Fetch]]:
+        return [
+            (owner, Fetch(view.epoch, p, Role.OWNER, view.committed, sources[p]))
+            for p, owner in enumerate(view.owner)
+        ]
+
+    def combiner(
+        self,
+        me: str,
+        job: Job,
+        worker: Worker,
+        server: Server,
+        send: Callable[[str, Message], None],
+        ask: Callable[[NodeCommand], None],
+    ) -> DirectPushes:
+        return DirectPushes(me, server)
+
+    def gate(self, control: Control) -> OpenGate:
+        return OpenGate()
+
+
+class DirectPushes:
+    """Hands every push to the server on this machine. There is no group, so nothing pauses or breaks."""
+
+    is_paused = False
+
+    def __init__(self, me: str, server: Server) -> None:
+        self._me = me
+        self._server = server
+
+    def push(self, sender: str, message: Push, now_s: float) -> None:
+        """Count a bundle. Only what comes from another machine may be overwritten."""
+        self._server.push(sender, message, now_s, given=sender != self._me)
+
+    def prepare(self) -> None: ...
+
+    def adopt(self, view: View) -> None: ...
+
+    def pause(self) -> None: ...
+
+    def meet(self, message: Meet) -> None: ...
+
+    def met(self, event: Met) -> None: ...
+
+    def reduced(self, event: Reduced, now_s: float) -> None: ...
+
+    def broken(self, event: Broken) -> None: ...
+
+    def resend(self) -> None: ...
+
+
+class OpenGate:
+    """A change begins as soon as there is a reason for it: a push that a change interrupts is sent again."""
+
+    def settle(self, trigger: str | None) -> str | None:
+        return trigger
+
+    def failed(self, node: str, message: GroupFailed) -> None: ...
+
+    def resend(self) -> None: ...
