@@ -1,8 +1,8 @@
 """Messages of the data plane as bytes: frozen dataclasses to a msgpack header and raw arrays, and back.
 
-A `Codec` knows a fixed set of dataclasses and enums. `encode` gives a header (bytes) and the arrays met on the way, in
+A `Codec` knows a fixed set of dataclasses and enums. `encode` turns a message into a header (bytes) and its arrays, in
 order; `decode` gives the message back, equal and of the same types. Nothing is pickled: a header can only name
-types that were registered, fields that they declare and values of the kinds below, so the worst that input from the
+registered types, fields that they declare and values of the kinds below, so the worst that input from the
 network can do is to raise `CodecError`.
 
 Values: None, bool, int of any size, float, str, bytes, members of registered enums, registered dataclasses, tuples and
@@ -10,15 +10,13 @@ dicts of such values, numpy arrays of the dtypes in `DTYPES`. NumPy scalars beco
 stand for. Lists and sets are refused: a message is immutable.
 
 Header: one msgpack array [tag of the type, field, field, ...] in declared order. A tag is the CRC of the type's name
-and field names, so two programs whose messages differ refuse each other instead of mixing up fields. What
-msgpack has no form for is an extension (`_DATACLASS`, `_ENUM`, `_BIG_INT`, `_ARRAY`).
+and field names, so two programs whose messages differ refuse each other instead of mixing up fields. Values that
+msgpack cannot express are extensions (`_DATACLASS`, `_ENUM`, `_BIG_INT`, `_ARRAY`).
 """
 
 import dataclasses
 import enum
-import math
 import operator
-import struct
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -26,51 +24,23 @@ from typing import Any
 import msgpack
 import numpy as np
 
+from agileml.net.codec_arrays import DTYPES, CodecError, pack_reference, unpack_reference
 from agileml.net.codec_schema import field_kinds, reachable_types
 
 MAX_HEADER_BYTES = 16 << 20
 MAX_ELEMENTS = 1 << 18  # of one tuple, dict or dataclass
 MAX_DEPTH = 16  # dataclasses within dataclasses
 MAX_INT_BYTES = 1 << 16
-MAX_DIMENSIONS = 32
 MAX_SIGNATURES = 4096
 
-# Little endian, as they lie in memory on every machine that Ray supports. A dtype's code is its place here.
-DTYPES: tuple[np.dtype[Any], ...] = tuple(
-    np.dtype(name)
-    for name in (
-        "?",
-        "<i1",
-        "<i2",
-        "<i4",
-        "<i8",
-        "<u1",
-        "<u2",
-        "<u4",
-        "<u8",
-        "<f2",
-        "<f4",
-        "<f8",
-        "<c8",
-        "<c16",
-    )
-)
-_DTYPE_CODES = {dtype: code for code, dtype in enumerate(DTYPES)}
-
 _NO_ARRAY = np.empty(0, np.uint8)
-
 _DATACLASS, _ENUM, _BIG_INT, _ARRAY = 1, 2, 3, 4
 _PLAIN = frozenset((type(None), bool, int, float, str, bytes))
-_ARRAY_HEAD = struct.Struct("<IBB")  # index among the arrays, code of the dtype, dimensions
-
-
-class CodecError(Exception):
-    """A message that cannot be encoded, or input that is no message. The text says what and where."""
 
 
 @dataclasses.dataclass(frozen=True)
 class _Record:
-    """How one dataclass is taken apart and put together."""
+    """How to take one dataclass apart and put it together."""
 
     name: str
     tag: int
@@ -78,15 +48,15 @@ class _Record:
     values: Callable[[Any], tuple[Any, ...]]
     build: Callable[[tuple[Any, ...]], Any]
     kinds: tuple[tuple[type, ...] | None, ...]  # what each field may hold; None: anything
-    accepted: set[tuple[type, ...]]  # types of whole rows of fields already found right
+    accepted: set[tuple[type, ...]]  # types of rows that passed the check before
 
 
 class Codec:
     """Encodes and decodes the given dataclasses, and every dataclass and enum that their annotations name.
 
-    Types that hide behind `Any`, `object` or a protocol must be listed. One codec may be used by several threads.
-    Raises TypeError for a type that cannot travel: no frozen dataclass or enum, annotations that do not resolve, a
-    field that is annotated as a list or set, two types that cannot be told apart.
+    The caller lists types that annotations hide behind `Any`, `object` or a protocol. Threads may share a codec.
+    Raises TypeError for a type that cannot travel: neither a frozen dataclass nor an enum, annotations that do not
+    resolve, a field annotated as a list or set, two types with one tag.
     """
 
     def __init__(self, types: Iterable[type]) -> None:
@@ -103,8 +73,7 @@ class Codec:
     def encode(self, message: object) -> tuple[bytes, list[np.ndarray]]:
         """Give the header of a message and its arrays, C-contiguous, in the order in which the header counts them.
 
-        Arrays are not copied unless they are not contiguous: they must not change until they are sent. Raises
-        CodecError.
+        Contiguous arrays are not copied, so they must not change until they are sent. Raises CodecError.
         """
         arrays: list[np.ndarray] = []
         header = self._pack_record(message, arrays, 0)
@@ -120,7 +89,7 @@ class Codec:
 
         arrays: as `encode` gave them, or each as its bytes (uint8, one dimension, contiguous); then the message
         holds views of those bytes, or copies where the bytes are not aligned for their dtype.
-        Fields are checked against their annotations one level deep (a tuple to be a tuple, not its elements).
+        Fields are checked against their annotations one level deep: that a tuple is one, not what it holds.
         """
         reading = _Reading(self, arrays)
         message = self._decode(header, reading)
@@ -131,7 +100,7 @@ class Codec:
         return message
 
     def outline(self, header: bytes | memoryview) -> Any:
-        """The message with empty arrays for those that are still on their way. Raises CodecError."""
+        """Decode a header whose arrays have not arrived: the message holds empty arrays. Raises CodecError."""
         return self._decode(header, _Outline(self, ()))
 
     @staticmethod
@@ -144,7 +113,7 @@ class Codec:
             raise
         except RecursionError as error:
             raise CodecError("header is nested too deep") from error
-        except Exception as error:  # msgpack's own kinds, TypeError for keys that cannot be hashed, ...
+        except Exception as error:  # errors of msgpack, TypeError for keys that cannot be hashed, ...
             raise CodecError(f"no valid header ({type(error).__name__}: {error})") from error
 
     # Registration
@@ -160,7 +129,7 @@ class Codec:
             names,
             _getter(names),
             _builder(cls),
-            field_kinds(cls, known, tuple(_DTYPE_CODES)),
+            field_kinds(cls, known, DTYPES),
             set(),
         )
         self._by_tag[tag] = self._by_type[cls] = record
@@ -228,21 +197,21 @@ class Codec:
                 for key, item in value.items()
             }
         if isinstance(value, np.ndarray):
-            return _array_reference(value, arrays)
+            return msgpack.ExtType(_ARRAY, pack_reference(value, arrays))
         if kind in self._by_type:
             return msgpack.ExtType(_DATACLASS, self._pack_record(value, arrays, depth + 1))
-        if isinstance(value, np.bool_ | np.integer | np.floating) and value.dtype in _DTYPE_CODES:
+        if isinstance(value, np.bool_ | np.integer | np.floating) and value.dtype in DTYPES:
             return value.item()
         raise CodecError(f"holds a {kind.__name__}, which cannot travel{_advice(kind)}")
 
     def _lower_key(self, key: Any, arrays: list[np.ndarray], depth: int) -> Any:
         lowered = self._lower(key, arrays, depth)
-        # A tuple was taken apart into a list where it holds more than plain values; as a key it must stay a tuple.
+        # `_lower` makes a list of a tuple that holds more than plain values; a key must stay a tuple.
         return _as_tuple(lowered) if type(lowered) is list else lowered
 
 
 class _Reading:
-    """One call of `decode`: the arrays that came and how many of them the header has used."""
+    """One call of `decode`: the arrays that came and how many the header has used so far."""
 
     __slots__ = ("arrays", "codec", "depth", "taken")
 
@@ -299,24 +268,13 @@ class _Reading:
         raise CodecError(f"unknown extension {code}")
 
     def array(self, data: bytes) -> np.ndarray:
-        if len(data) < _ARRAY_HEAD.size:
-            raise CodecError("array reference is cut short")
-        index, code, dimensions = _ARRAY_HEAD.unpack_from(data)
-        if dimensions > MAX_DIMENSIONS or len(data) != _ARRAY_HEAD.size + 8 * dimensions:
-            raise CodecError(f"array reference of {len(data)} bytes does not hold {dimensions} dimensions")
-        if code >= len(DTYPES):
-            raise CodecError(f"unknown dtype {code}")
-        if index != self.taken or index >= len(self.arrays):
-            raise CodecError(
-                f"header names array {index}, expected is {self.taken} of the {len(self.arrays)} that came"
-            )
+        array = unpack_reference(data, self.arrays, self.taken)
         self.taken += 1
-        shape = struct.unpack_from(f"<{dimensions}Q", data, _ARRAY_HEAD.size)
-        return _shaped(self.arrays[index], DTYPES[code], shape)
+        return array
 
 
 class _Outline(_Reading):
-    """Of a message whose arrays are not here yet."""
+    """Reads a header whose arrays have not arrived."""
 
     __slots__ = ()
 
@@ -331,7 +289,7 @@ def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
 
 
 def _builder(cls: Any) -> Callable[[tuple[Any, ...]], Any]:
-    """Give what makes an instance of a row of values, by its constructor: a message's own checks are run."""
+    """A function from a row of values to an instance. It calls the constructor, so the message's own checks run."""
     fields = dataclasses.fields(cls)
     if any(field.kw_only for field in fields):
         names = tuple(field.name for field in fields)
@@ -357,40 +315,13 @@ def _as_tuple(value: Any) -> Any:
 
 
 def _beyond_64_bits(value: Any) -> msgpack.ExtType:
-    """msgpack asks here for what it cannot pack; all else was lowered before, so this is an int."""
+    """Pack an int of more than 64 bits; msgpack calls this for values that it has no form for."""
     if type(value) is not int:
         raise CodecError(f"holds a {type(value).__name__}, which cannot travel")
     size = value.bit_length() // 8 + 1
     if size > MAX_INT_BYTES:
         raise CodecError(f"an int of {size} bytes, the most is {MAX_INT_BYTES}")
     return msgpack.ExtType(_BIG_INT, value.to_bytes(size, "little", signed=True))
-
-
-def _array_reference(array: np.ndarray, arrays: list[np.ndarray]) -> msgpack.ExtType:
-    code = _DTYPE_CODES.get(array.dtype)
-    if code is None:
-        raise CodecError(f"an array of dtype {array.dtype}, which cannot travel")
-    if type(array) is not np.ndarray:
-        raise CodecError(f"a {type(array).__name__}, which cannot travel (use a plain numpy array)")
-    packed = _ARRAY_HEAD.pack(len(arrays), code, array.ndim) + struct.pack(f"<{array.ndim}Q", *array.shape)
-    # Not np.ascontiguousarray, which gives an array without dimensions one.
-    arrays.append(array if array.flags.c_contiguous else array.copy(order="C"))
-    return msgpack.ExtType(_ARRAY, packed)
-
-
-def _shaped(array: np.ndarray, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
-    if array.dtype == dtype and array.shape == shape:
-        return array
-    needed = math.prod(shape) * dtype.itemsize
-    if array.dtype != np.uint8 or array.ndim != 1 or not array.flags.c_contiguous or array.nbytes != needed:
-        raise CodecError(
-            f"an array of {array.nbytes} bytes ({array.dtype}, shape {array.shape}) came, "
-            f"the header says {needed} bytes ({dtype}, shape {shape})"
-        )
-    typed = array.view(dtype)
-    if not typed.flags.aligned:
-        typed = typed.copy()
-    return typed.reshape(shape)
 
 
 def _check_fields(record: _Record, values: tuple[Any, ...], signature: tuple[type, ...]) -> None:

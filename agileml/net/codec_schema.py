@@ -1,4 +1,4 @@
-"""What the annotations of message types say: which types can be reached, and what each field may hold."""
+"""Schema of messages, read from their annotations: the types that they reach and what each field may hold."""
 
 import dataclasses
 import enum

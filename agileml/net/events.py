@@ -1,4 +1,4 @@
-"""What a transport hands out: addresses, what was received, who was lost, counts."""
+"""Values that a transport hands out: addresses, received messages, found and lost peers, counts."""
 
 import dataclasses
 import enum
@@ -8,9 +8,9 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Address:
-    """Where a process of the run can be reached. Holds no secret; hand it out by any way.
+    """The address of a process of the run. It holds no secret, so it may be passed on in any way.
 
-    incarnation: random, of one `Transport`; a message for another one at the same port is dropped.
+    incarnation: a random number of one `Transport`; it drops messages for an earlier transport at the same port.
     """
 
     name: str
@@ -22,9 +22,9 @@ class Address:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MessageReceived:
-    """One message. Arrays come as bytes (uint8, one dimension); `Codec.decode` gives them dtype and shape.
+    """A message arrived. Its arrays are bytes (uint8, one dimension); `Codec.decode` gives them dtype and shape.
 
-    They may be read-only views of what came in; nobody else writes into them.
+    They may be read-only views of received frames, into which nothing else writes.
     """
 
     sender: str
@@ -42,14 +42,14 @@ class LossReason(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PeerConnected:
-    """A peer answers, for the first time or again after it was lost."""
+    """A peer answers, for the first time or again after a loss."""
 
     name: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PeerLost:
-    """A peer does not answer. Reported once; connecting goes on, and PeerConnected tells when it is back."""
+    """A peer does not answer. Reported once; the transport goes on trying, and PeerConnected reports its return."""
 
     name: str
     reason: LossReason
@@ -66,16 +66,16 @@ class Traffic:
     bytes_sent: int = 0
     messages_received: int = 0
     bytes_received: int = 0
-    messages_dropped: int = 0  # handed to `send` and not sent: queue full, peer lost
+    messages_dropped: int = 0  # given to `send` and not sent: queue full, peer lost
 
 
 @dataclasses.dataclass(frozen=True)
 class Counters:
     """Counts since the transport was opened.
 
-    dropped_unknown: `send` to a name that is not connected. refused_handshakes: connections that tried to come in
-    without the run's key. torn: messages that a broken connection cut in the middle. malformed: what was no message of
-    this program. misaddressed: messages meant for another process.
+    dropped_unknown: calls of `send` for a name that is not connected. refused_handshakes: incoming connections without
+    the run's key. torn: messages that a broken connection cut in the middle. malformed: input that is no message of
+    this program. misaddressed: messages for another process.
     """
 
     peers: dict[str, Traffic]

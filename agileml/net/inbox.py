@@ -1,4 +1,4 @@
-"""Receiving: frames into messages, the parts of large arrays into one buffer each while they arrive."""
+"""Receiving: joins frames to messages, and writes the parts of each large array into one buffer as they arrive."""
 
 import dataclasses
 from collections.abc import Callable
@@ -11,19 +11,19 @@ from agileml.net import wire
 from agileml.net.events import Event, MessageReceived
 from agileml.net.tally import Tally
 
-# (header, number of the array, its bytes) -> where it is to lie, as bytes (uint8, one dimension); None: anywhere
+# (header, number of the array, its size in bytes) -> the buffer for it (uint8, one dimension); None: a new one
 Room = Callable[[bytes, int, int], np.ndarray | None]
 
-MAX_DRAIN_BYTES = 64 << 20  # read in one go, so that the caller hears of other things in between
+MAX_DRAIN_BYTES = 64 << 20  # read in one go, so that the caller gets its turn in between
 
 
 @dataclasses.dataclass(slots=True)
 class _Assembly:
-    """A message whose head has come and some of its parts."""
+    """A message of which the head and some parts have arrived."""
 
     head: wire.MessageHead
     arrays: list[np.ndarray]
-    lent: set[int]  # arrays that lie where a `Room` said
+    lent: set[int]  # arrays in buffers that a `Room` gave
     chunks: list[np.ndarray] = dataclasses.field(default_factory=list)  # where each part goes
     next: int = 0
 
@@ -38,9 +38,9 @@ class _Assembly:
 
 
 class Inbox:
-    """Reads one PULL socket. incarnation: of this process; messages for another are counted and dropped.
+    """Reads one PULL socket. incarnation: of this process; the inbox counts and drops messages for another.
 
-    room: where large arrays are to lie while they arrive, for who has a place for them.
+    room: gives buffers for large arrays before they arrive (see `Room`); without it the inbox allocates them.
     """
 
     room: Room | None = None
@@ -50,10 +50,10 @@ class Inbox:
         self._tally = tally
         self._assemblies: dict[int, _Assembly] = {}  # by link
         self._newest: dict[tuple[str, bool], int] = {}  # links by sender and lane
-        self.sending: set[str] = set()  # peers of whose message a part came; the reader clears it
+        self.sending: set[str] = set()  # peers from which a part arrived; the reader clears it
 
     def drain(self, pull: Any, events: list[Event], most: int) -> None:
-        """Read what has come, append whole messages to events, up to `most` of them and MAX_DRAIN_BYTES."""
+        """Read what has arrived and append whole messages to `events`, up to `most` events and MAX_DRAIN_BYTES."""
         read_bytes = 0
         while len(events) < most and read_bytes < MAX_DRAIN_BYTES:
             try:
@@ -71,11 +71,11 @@ class Inbox:
                     read_bytes += self._take_head(envelope, pull, events)
             except wire.WireError:
                 self._tally.malformed += 1
-            while pull.getsockopt(zmq.RCVMORE):  # of a message that was not taken
+            while pull.getsockopt(zmq.RCVMORE):  # of a message that was dropped
                 read_bytes += len(pull.recv(zmq.NOBLOCK, copy=False))
 
     def keep_off(self) -> None:
-        """From here on nothing more is written where `room` said; what is not all there goes on elsewhere."""
+        """Stop writing into buffers from `room`; arrays that are incomplete move to buffers of their own."""
         for assembly in self._assemblies.values():
             if assembly.lent:
                 for number in assembly.lent:
@@ -84,20 +84,20 @@ class Inbox:
                 assembly.__post_init__()
 
     def forget(self, name: str) -> None:
-        """Drop what is half there from a sender."""
+        """Drop incomplete messages of a sender."""
         for link in [link for link, assembly in self._assemblies.items() if assembly.head.sender == name]:
             self._tear(link)
 
     def _take_head(self, head: wire.MessageHead, pull: Any, events: list[Event]) -> int:
         lane = (head.sender, head.express)
         if wire.is_older(head.link, self._newest.get(lane, 0)):
-            self._tally.torn += 1  # left over from a connection that its sender gave up
+            self._tally.torn += 1  # from a connection that its sender gave up
             return 0
         self._newest[lane] = head.link
         if head.express and wire.ArrayPlace.PARTS in head.places:
             raise wire.WireError("parts on an express link")
         if self._assemblies and not head.express:
-            # A sender has one connection at a time for what is large, and on it one message at a time.
+            # A sender has one bulk connection at a time, and on it one message at a time.
             self.forget(head.sender)
         if not head.sizes:
             self._deliver(head, (), events)
@@ -127,7 +127,7 @@ class Inbox:
     def _take_part(self, part: wire.MessagePart, pull: Any, events: list[Event]) -> int:
         assembly = self._assemblies.get(part.link)
         if assembly is None or assembly.head.number != part.number:
-            return 0  # of a message that was counted as torn, or whose head was lost with its connection
+            return 0  # its message was counted as torn, or the head was lost with its connection
         if part.index != assembly.next or not pull.getsockopt(zmq.RCVMORE):
             self._tear(part.link)
             return 0
@@ -152,7 +152,7 @@ class Inbox:
 
 
 def _whole_frame(pull: Any, size: int) -> np.ndarray:
-    """Receive one frame as an array that lies where libzmq put it."""
+    """Receive one frame as an array in the memory of libzmq."""
     if not pull.getsockopt(zmq.RCVMORE):
         raise wire.WireError("a head with fewer frames than its envelope says")
     frame = pull.recv(zmq.NOBLOCK, copy=False)

@@ -1,9 +1,9 @@
-"""The key pair of a run, and the gate that lets in only who holds it.
+"""The key pair of a run, and the gate that admits only processes that hold it.
 
-CURVE alone encrypts and proves the server to the client; it lets any client in that knows the server's public key and
-has some key of its own. So every process of a run uses one and the same key pair, as server and as client, and a gate
+CURVE alone encrypts and proves the server to the client; it admits any client that knows the server's public key and
+has some key of its own. So every process of a run uses the same key pair, as server and as client, and a gate
 (ZAP, the ZeroMQ authentication protocol, https://rfc.zeromq.org/spec/27) compares the key that a client proved to
-hold with the run's. A machine that leaves the run keeps the key: whoever must be shut out for good needs a new run.
+hold with the key of the run. A machine that leaves the run keeps the key: to shut it out for good, start a new run.
 """
 
 import dataclasses
@@ -37,11 +37,11 @@ class KeyPair:
         return cls(*zmq.curve_keypair())
 
     def serve(self, socket: Any) -> None:
-        """Make the socket's next binds admit only clients that a `Gate` of the same context lets in."""
+        """Make the socket's next binds admit only clients that a `Gate` of the same context admits."""
         socket.curve_server = True
         socket.curve_secretkey = self.secret
         socket.zap_domain = ZAP_DOMAIN
-        # Without this a missing gate would be an open door: libzmq then lets every client in.
+        # Without this option libzmq admits every client when there is no gate.
         socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
 
     def use(self, socket: Any) -> None:
@@ -52,7 +52,7 @@ class KeyPair:
 
 
 class Gate:
-    """Answers libzmq's question who may connect: who proved to hold the run's key, nobody else.
+    """Tells libzmq who may connect: only clients that proved to hold the run's key.
 
     One per zmq.Context, before the first bind. Poll `socket`; call `answer` when it can be read.
     """
@@ -66,7 +66,7 @@ class Gate:
         self.socket.bind(ZAP_ENDPOINT)
 
     def answer(self) -> None:
-        """Answer every question that waits."""
+        """Answer all pending requests."""
         while True:
             try:
                 frames = self.socket.recv_multipart(zmq.NOBLOCK)
@@ -88,5 +88,5 @@ class Gate:
             )
 
     def close(self) -> None:
-        """Close the socket; after it nobody is let in."""
+        """Close the socket; from then on libzmq refuses every client."""
         self.socket.close(0)

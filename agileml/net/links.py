@@ -1,4 +1,4 @@
-"""Sending: two connections to each peer, one for what is small, with queues that never block."""
+"""Sending: two connections to each peer, an express one for small messages, with queues that never block."""
 
 import itertools
 import secrets
@@ -11,19 +11,20 @@ import zmq
 
 from agileml.net import wire
 
-# ZeroMQ messages that wait in libzmq; what is beyond them waits here, where it can be counted and dropped.
+# ZeroMQ messages that wait in libzmq; the rest waits here, where it can be counted and dropped.
 PIPE_MESSAGES = 64
-# What may lie unread in libzmq from one sender: frames of 2 MB, which count beside the parameters. More is no faster.
+# ZeroMQ messages from one sender that may lie unread in libzmq: frames of 2 MB, whose memory comes on top of the
+# parameters. More of them are no faster.
 UNREAD_MESSAGES = 8
-ZERO_COPY_BYTES = 256 << 10  # below, copying costs less than telling Python that the memory is free again
-EXPRESS_BYTES = 32 << 10  # of a message's arrays: up to here it may overtake what is larger
+ZERO_COPY_BYTES = 256 << 10  # copying a smaller frame costs less than the callback that frees it
+EXPRESS_BYTES = 32 << 10  # messages with arrays of up to this size take the express link
 
 
 class Link:
-    """The sending end of a connection to one peer. After `reset` it takes `open` to send again.
+    """The sending end of a connection to one peer. After `reset`, `open` makes it usable again.
 
-    open_socket: gives a PUSH socket that is connecting to the peer. ids: of the connections of this process, see
-    `connection_ids`. express: it is for what is small.
+    open_socket: returns a PUSH socket that connects to the peer. ids: numbers for connections, see `connection_ids`.
+    express: this link carries small messages.
     """
 
     def __init__(
@@ -52,11 +53,11 @@ class Link:
 
     @property
     def waits(self) -> bool:
-        """Whether something waits for room in libzmq's queue: then call `pump` when `socket` can be written."""
+        """True while messages wait for room in libzmq's queue: call `pump` when `socket` is writable."""
         return bool(self._waiting)
 
     def open(self) -> None:
-        """Start connecting, unless it is already."""
+        """Start connecting, unless the link is open."""
         if self.socket is None:
             self.socket = self._open_socket()
             self._id = next(self._ids)
@@ -76,12 +77,12 @@ class Link:
         return True
 
     def pump(self) -> None:
-        """Move what waits into libzmq's queue as far as there is room."""
+        """Move waiting messages into libzmq's queue as far as there is room."""
         while self._waiting and self._push(self._waiting[0][1]):
             self._waiting_bytes -= _size(self._waiting.popleft()[1])
 
     def reset(self) -> int:
-        """Drop the connection and all that is queued; give how many messages had not left this queue."""
+        """Drop the connection and its queue; return how many messages had not left the queue."""
         unsent = len({number for number, _ in self._waiting})
         self._waiting.clear()
         self._waiting_bytes = 0
@@ -91,8 +92,8 @@ class Link:
         return unsent
 
     def _push(self, frames: list[bytes | np.ndarray]) -> bool:
-        # On EAGAIN libzmq takes back the frames of a message that it could not take whole. It looks for news of room
-        # only about once a millisecond, unless asked by getsockopt.
+        # On EAGAIN libzmq takes back the frames of a message that it could not queue whole. It updates its view of the
+        # room only about once a millisecond, unless getsockopt asks.
         return self._try(frames) or (
             bool(self.socket.getsockopt(zmq.EVENTS) & zmq.POLLOUT) and self._try(frames)
         )
@@ -112,12 +113,12 @@ class Link:
 
 
 def connection_ids() -> Iterator[int]:
-    """Numbers for the connections of one transport: its own part, drawn once, above a count (`wire.COUNT_BITS`)."""
+    """Numbers for the connections of one transport: a random part of the process above a count (`wire.COUNT_BITS`)."""
     return itertools.count(secrets.randbits(64 - wire.COUNT_BITS) << wire.COUNT_BITS)
 
 
 class Lanes:
-    """Both links to a peer. An answer of a few bytes does not wait behind seconds of parameters."""
+    """Both links to a peer, so that an answer of a few bytes does not wait behind seconds of parameters."""
 
     def __init__(self, bulk: Link, express: Link) -> None:
         self.bulk, self.express = bulk, express

@@ -1,11 +1,11 @@
-"""Liveness: is the peer's process there? Asked and answered by libzmq's own threads, which need no GIL.
+"""Liveness of peers: heartbeats that libzmq's own threads send and answer, without the GIL.
 
-Each peer gets a second connection that carries nothing but ZMTP heartbeats (PING and PONG,
-https://rfc.zeromq.org/spec/37). On the data's own connection a heartbeat would wait behind 4 MB frames, for more than
-its timeout on a slow shared link, and would not be answered at all while the receiver's queue is full.
+A second connection to each peer carries nothing but ZMTP heartbeats (PING and PONG,
+https://rfc.zeromq.org/spec/37). On the data connection a heartbeat would wait behind frames of several MB, longer than
+its timeout on a slow shared link, and would get no answer at all while the receiver's queue is full.
 
-A process that was frozen itself finds its heartbeats overdue when it wakes, and reports its peers lost and soon
-after connected: who judges by these events must first make sure that it was awake.
+A process that was frozen finds its heartbeats overdue when it wakes, and reports its peers lost and soon after
+connected: code that judges by these events must first make sure that its own process was awake.
 """
 
 import dataclasses
@@ -37,10 +37,10 @@ REFUSALS = (
 
 @dataclasses.dataclass(frozen=True)
 class HeartbeatTimes:
-    """How often a peer is asked for a sign of life, and how long silence may last. Seconds.
+    """How often a transport pings its peers, and how long a peer may stay silent.
 
-    A dead process is found when its connections close, a frozen or cut-off one within timeout_s + interval_s.
-    unreachable_s: how long the first connection to a peer may take before it is reported lost.
+    A dead process is detected when its connections close, a frozen or cut-off one within timeout_s + interval_s.
+    unreachable_s: how long the first connection to a peer may take before the peer counts as lost. Raises ValueError.
     """
 
     interval_s: float = 0.2
@@ -66,7 +66,7 @@ class Monitor:
         self.socket.connect(endpoint)
 
     def events(self) -> Iterator[tuple[int, str]]:
-        """Give what has happened since the last call."""
+        """Yield the events since the last call."""
         while True:
             try:
                 event = parse_monitor_message(self.socket.recv_multipart(zmq.NOBLOCK))
@@ -75,7 +75,7 @@ class Monitor:
             yield int(event["event"]), event["endpoint"].decode()
 
     def close(self) -> None:
-        """Stop watching."""
+        """Stop watching the socket."""
         self._watched.disable_monitor()
         self.socket.close(0)
 
@@ -83,14 +83,14 @@ class Monitor:
 class PeerHeartbeats:
     """Heartbeats to any number of peers over one socket; libzmq names the endpoint in each of its events.
 
-    prepare: sets the socket's security, before it connects to anybody.
+    prepare: sets the security of the socket before it connects.
     """
 
     def __init__(self, context: Any, prepare: Callable[[Any], None], heartbeat: HeartbeatTimes) -> None:
         self._socket = context.socket(zmq.PUSH)
         self._socket.linger = 0
         prepare(self._socket)
-        connecting(self._socket)
+        set_reconnects(self._socket)
         self._socket.setsockopt(zmq.HEARTBEAT_IVL, round(heartbeat.interval_s * 1000))
         self._socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, round(heartbeat.timeout_s * 1000))
         # Lets the other end forget a connection that is cut off; libzmq counts it in tenths of a second.
@@ -100,21 +100,21 @@ class PeerHeartbeats:
 
     @property
     def socket(self) -> Any:
-        """What to poll for `changes`."""
+        """The socket to poll: when it is readable, call `changes`."""
         return self._monitor.socket
 
     def connect(self, endpoint: str) -> None:
-        """Start asking."""
+        """Start pinging this endpoint."""
         self._socket.connect(endpoint)
         self._alive[endpoint] = False
 
     def disconnect(self, endpoint: str) -> None:
-        """Stop asking."""
+        """Stop pinging this endpoint."""
         del self._alive[endpoint]
         self._socket.disconnect(endpoint)
 
     def changes(self) -> Iterator[tuple[str, LossReason | None]]:
-        """Give what has changed: (endpoint, None) for one that answers, (endpoint, reason) for one that is lost."""
+        """Yield changes: (endpoint, None) for a peer that answers, (endpoint, reason) for a lost one."""
         for event, endpoint in self._monitor.events():
             alive = self._alive.get(endpoint)
             if alive is None:
@@ -130,13 +130,13 @@ class PeerHeartbeats:
                 yield endpoint, LossReason.REFUSED
 
     def close(self) -> None:
-        """Stop asking everybody."""
+        """Stop all pings."""
         self._monitor.close()
         self._socket.close(0)
 
 
-def connecting(socket: Any) -> None:
-    """Set how a socket connects and reconnects."""
+def set_reconnects(socket: Any) -> None:
+    """Set how fast a socket connects and reconnects."""
     socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
     socket.setsockopt(zmq.CONNECT_TIMEOUT, CONNECT_TIMEOUT_MS)

@@ -1,4 +1,4 @@
-"""Counts of a transport."""
+"""Counts of a transport: messages and bytes per peer, and everything that was dropped or refused."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from agileml.net.events import Counters, Traffic
 
 
 class Tally:
-    """Counts as they grow; `counters` gives them as values."""
+    """Mutable counts; `counters` returns them as a frozen value."""
 
     def __init__(self) -> None:
         self._peers: dict[str, _Peer] = {}

@@ -1,20 +1,17 @@
-"""The data plane between the processes of a run: messages with arrays over ZeroMQ, and who is still there.
+"""The transport: messages with arrays between the processes of a run over ZeroMQ, and liveness of the peers.
 
 A process has one `Transport`. It receives on one socket, bound twice: to a file in a folder that only this user can
 enter, without keys, for peers on the same node IP; and to a TCP port, with the run's key at both ends, for all
-others. To each peer it has two connections of its own for sending, one of them for what is small, and one that only
-asks whether the peer's process is there.
+others. It opens three connections to each peer: one for large messages, one for small ones, one for heartbeats.
 
-All of it runs in one thread, whoever calls; only `wake` may be called from others. libzmq's I/O thread moves the bytes
-meanwhile. Nothing here blocks but `receive`. Delivery is at most once and in order per connection, so what is small may
-overtake what is large: what is in flight when a connection breaks is lost, so the protocol above repeats what is not
-answered.
+One thread makes all calls; others may call `wake` only. libzmq's I/O thread moves the bytes meanwhile. Only `receive`
+blocks. Delivery is at most once and in order per connection, so small messages may overtake large ones. A broken
+connection loses the messages in flight, so the protocol above repeats requests that got no answer.
 """
 
 import contextlib
 import os
 import secrets
-import stat
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -36,26 +33,22 @@ from agileml.net.events import (
 )
 from agileml.net.inbox import Inbox, Room
 from agileml.net.keys import Gate, KeyPair
-from agileml.net.links import PIPE_MESSAGES, UNREAD_MESSAGES, Lanes, Link, connection_ids
-from agileml.net.liveness import REFUSALS, HeartbeatTimes, Monitor, PeerHeartbeats, connecting
+from agileml.net.links import PIPE_MESSAGES, Lanes, Link, connection_ids
+from agileml.net.listening import TransportError, listen, private_socket_path
+from agileml.net.liveness import HeartbeatTimes, PeerHeartbeats, set_reconnects
 from agileml.net.tally import Tally
 
-MAX_SOCKET_PATH_BYTES = 107  # sun_path of Linux, less its final zero
-MAX_EVENTS = 256  # of one `receive`
+MAX_EVENTS = 256  # that one `receive` returns
 MAX_PEERS = 4096
 QUEUE_BYTES = 1 << 30
-
-
-class TransportError(Exception):
-    """The transport cannot be opened, or an address is of no use. The text says why."""
 
 
 class Transport:
     """Sends to and receives from the other processes of a run.
 
     name: of this process, unique in the run. node_ip: its node's address as the cluster knows it; peers of the same
-    node_ip talk over `ipc_folder`. keys: the run's; needed unless `curve` is False, which leaves TCP open to everyone.
-    queue_bytes: what may wait for one peer beyond libzmq's own queue of 64 frames.
+    node_ip talk over `ipc_folder`. keys: of the run; needed unless `curve` is False, which leaves TCP open to everyone.
+    queue_bytes: how much may wait for one peer beyond libzmq's own queue of 64 frames.
 
     Raises TransportError when the folder is not private or too long, or the address cannot be bound.
     """
@@ -83,7 +76,7 @@ class Transport:
         self._heartbeat = heartbeat or HeartbeatTimes()
         self._frame_bytes = frame_bytes
         self._queue_bytes = queue_bytes
-        self._ipc_path = _private_socket_path(ipc_folder)
+        self._ipc_path = private_socket_path(ipc_folder)
         self._incarnation = secrets.randbits(64)
         self._connection_ids = connection_ids()
         self._tally = Tally()
@@ -112,7 +105,7 @@ class Transport:
 
     @property
     def address(self) -> Address:
-        """What peers need to reach this process."""
+        """The address that peers connect to."""
         return self._address
 
     @property
@@ -123,7 +116,7 @@ class Transport:
     def connect(self, address: Address) -> None:
         """Start connecting to a peer; a new address for a known name replaces the old one.
 
-        The result comes as PeerConnected, or as PeerLost when it takes too long; attempts go on until `disconnect`.
+        `receive` reports PeerConnected, or PeerLost when it takes too long; attempts go on until `disconnect`.
         Raises TransportError for an address that no peer can have.
         """
         if self._peers.get(address.name) == address:
@@ -150,7 +143,7 @@ class Transport:
         self._connect_until[address.name] = time.monotonic() + self._heartbeat.unreachable_s
 
     def disconnect(self, name: str) -> None:
-        """Forget a peer, with all that is queued for it. Its own connection to this process is its own business."""
+        """Forget a peer and drop its queue. The connection from the peer to this process stays."""
         address = self._peers.pop(name, None)
         if address is None:
             return
@@ -169,9 +162,9 @@ class Transport:
     def send(self, name: str, header: bytes, arrays: Sequence[np.ndarray] = ()) -> bool:
         """Queue a message for a peer, whole or not at all. Never blocks.
 
-        Arrays must be C-contiguous and must not change any more: the large ones are sent from where they lie.
-        False, counted, when the peer is unknown or lost or its queue is full. Raises ValueError for what no peer could
-        receive (transport_wire's limits).
+        Arrays must be C-contiguous and must not change any more: large ones are sent without a copy.
+        Returns False, and counts it, when the peer is unknown or lost or its queue is full. Raises ValueError for a
+        message beyond the limits of `wire`.
         """
         lanes = self._links.get(name)
         if lanes is None:
@@ -188,11 +181,10 @@ class Transport:
         return True
 
     def receive(self, timeout_s: float | None = None) -> list[Event]:
-        """Give what has come, in order per peer; wait for it up to timeout_s (None: for ever), or until `wake`.
+        """Return events, in order per peer; wait for them up to timeout_s (None: for ever), or until `wake`.
 
-        At most a few hundred events and some tens of MB at once; an empty list means that time is up or somebody woke
-        it. Parts of large arrays are put together here, what waits for room in a queue goes on its way from here, and
-        newcomers are let in here: call it all the time.
+        At most a few hundred events and some tens of MB at once; an empty list means a timeout or a call of `wake`.
+        This call also assembles large arrays, moves queued messages on and admits new peers: call it all the time.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         woken = False
@@ -213,19 +205,19 @@ class Transport:
                 return events
 
     def place_arrays(self, room: Room) -> None:
-        """Ask `room(header, number, size)` where an array that comes in parts shall lie.
+        """Ask `room(header, number, size)` for the buffer of each array that travels in parts.
 
-        It gives so many bytes of memory (uint8, one dimension) that nobody reads until the message is here or
-        `keep_off` was called; None: anywhere.
+        It returns `size` bytes of memory (uint8, one dimension) that nothing reads before the message has arrived or
+        `keep_off` was called; None: the transport allocates a buffer.
         """
         self._inbox.room = room
 
     def keep_off(self) -> None:
-        """Write no more to what `place_arrays` gave; messages that are not all here go on in memory of their own."""
+        """Stop writing into buffers of `place_arrays`; incomplete messages move to buffers of their own."""
         self._inbox.keep_off()
 
     def sending(self) -> set[str]:
-        """Peers from which parts of a large message came since the last call: it is slow, but on its way."""
+        """Peers from which parts of a large message arrived since the last call: slow, but alive."""
         found, self._inbox.sending = self._inbox.sending, set()
         return found
 
@@ -236,7 +228,7 @@ class Transport:
                 os.eventfd_write(self._wake_fd, 1)
 
     def close(self) -> None:
-        """Close all connections at once, unsent messages included; nothing stays behind. A second call does nothing."""
+        """Close all connections at once, drop unsent messages and remove all files. A second call does nothing."""
         with self._wake_lock:
             if self._closed:
                 return
@@ -248,7 +240,7 @@ class Transport:
             heartbeats.close()
         self._context.destroy(0)
         self._ipc_path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # others are still in it
+        with contextlib.suppress(OSError):  # other processes use the folder
             self._ipc_path.parent.rmdir()
 
     def __enter__(self) -> "Transport":
@@ -264,24 +256,10 @@ class Transport:
         if self._keys is not None:
             gate = Gate(self._context, self._keys)
             self._watch(gate.socket, gate.answer)
-        pull = self._context.socket(zmq.PULL)
-        pull.linger = 0
-        pull.setsockopt(zmq.RCVHWM, UNREAD_MESSAGES)
-        pull.setsockopt(zmq.MAXMSGSIZE, wire.MAX_FRAME_BYTES)
-        pull.setsockopt(zmq.TCP_KEEPALIVE, 1)  # so that ends of hosts that vanished do not pile up
-        pull.setsockopt(zmq.TCP_KEEPALIVE_IDLE, 30)
-        connecting(pull)
-        monitor = Monitor(self._context, pull, REFUSALS)
-        ipc = f"ipc://{self._ipc_path}"
-        pull.bind(ipc)
-        # Options hold for the binds after them: the file above is without keys, the port below is not.
-        if self._keys is not None:
-            self._keys.serve(pull)
-        pull.bind(f"tcp://{f'[{node_ip}]' if ':' in node_ip else node_ip}:*")
-        tcp = pull.get_string(zmq.LAST_ENDPOINT)
+        pull, monitor, tcp = listen(self._context, node_ip, self._ipc_path, self._keys)
         self._watch(pull, lambda: self._inbox.drain(pull, self._pending, MAX_EVENTS))
         self._watch(monitor.socket, lambda: self._tally.refused(sum(1 for _ in monitor.events())))
-        return Address(self._name, node_ip, tcp, ipc, self._incarnation)
+        return Address(self._name, node_ip, tcp, f"ipc://{self._ipc_path}", self._incarnation)
 
     def _watch(self, item: Any, read: Callable[[], None] | None) -> None:
         if read is not None:
@@ -298,7 +276,7 @@ class Transport:
         socket = self._context.socket(zmq.PUSH)
         socket.linger = 0
         socket.setsockopt(zmq.SNDHWM, PIPE_MESSAGES)
-        connecting(socket)
+        set_reconnects(socket)
         self._secure(socket, local)
         socket.connect(endpoint)
         return socket
@@ -380,24 +358,3 @@ def _check_name(name: str) -> None:
         raise TransportError(
             f"a process name has 1 to {wire.MAX_NAME_BYTES} bytes, this one {len(name.encode())}: {name!r}"
         )
-
-
-def _private_socket_path(folder: Path) -> Path:
-    """Make the folder where it is missing, and give a free file name in it."""
-    path = folder.absolute() / f"{secrets.token_hex(4)}.ipc"
-    if len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
-        raise TransportError(
-            f"ipc folder {folder} is too long: with the socket's name it has {len(os.fsencode(path))} bytes, "
-            f"the system allows {MAX_SOCKET_PATH_BYTES}"
-        )
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.lstat()
-    except OSError as error:
-        raise TransportError(f"ipc folder {folder} cannot be made: {error}") from error
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
-        raise TransportError(
-            f"ipc folder {folder} is not private: expected is a directory of user {os.geteuid()} with mode 0700, "
-            f"found {stat.filemode(found.st_mode)} of user {found.st_uid}"
-        )
-    return path

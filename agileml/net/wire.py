@@ -1,14 +1,14 @@
-"""How a message lies on the wire: one head, then the parts of its large arrays. Pure; no sockets.
+"""The wire format: a message is one head, then the parts of its large arrays. Pure; no sockets.
 
-A message is a header (bytes, opaque here) and arrays (bytes in order, no dtype here). Its *head* is one ZeroMQ message:
+A message is a header (opaque bytes) and arrays (bytes in order, without dtypes). Its *head* is one ZeroMQ message:
 a first frame with the envelope, the header and the small arrays in line, then one frame for each array of up to
 `frame_bytes`. Each larger array follows as *parts* of `frame_bytes`, each a ZeroMQ message of its own (envelope,
-bytes). Parts of their own, instead of one long ZeroMQ message, let the receiver put an array together while the rest
-of it is still on its way: ZeroMQ hands a message over only when all of it has come.
+bytes). ZeroMQ hands a message over only when all of it has arrived, so separate parts let the receiver assemble an
+array while the rest of it is still on its way.
 
-Every envelope names the recipient's incarnation (a port may be taken over by another process of the run), the link (one
-connection of one sender) and the message's number on that link, so that what a broken connection tore apart is never
-glued together wrong. A sender has two links: what is small goes by the express one, past what is large.
+Every envelope names the recipient's incarnation (another process of the run may take over a port), the link (one
+connection of one sender) and the message's number on that link, so that the receiver never joins pieces of two messages
+after a connection broke. A sender has two links: small messages take the express link and overtake large ones.
 """
 
 import dataclasses
@@ -26,7 +26,9 @@ MAX_MESSAGE_BYTES = 1 << 36
 MAX_NAME_BYTES = 255
 MAX_ARRAYS = 1 << 16
 MAX_FRAME_BYTES = 64 << 20  # of any frame; a longer one closes its connection
-COUNT_BITS = 24  # of a link's number: how many connections its process had made before; above, its process
+COUNT_BITS = (
+    24  # low bits of a link: how many connections its process made before; the bits above name the process
+)
 _ALIGNMENT = 16
 
 _MAGIC = b"PRO1"
@@ -39,7 +41,7 @@ _HEAD_KIND, _PART_KIND, _EXPRESS_KIND = 1, 2, 3  # the last one: a head of an ex
 
 
 class WireError(Exception):
-    """Bytes that are no head or part. The text says what was wrong."""
+    """Bytes that are neither a head nor a part. The text says what is wrong."""
 
 
 class ArrayPlace(enum.Enum):
@@ -52,7 +54,7 @@ class ArrayPlace(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MessageHead:
-    """What the first frame of a message says."""
+    """The first frame of a message."""
 
     recipient: int
     link: int
@@ -61,14 +63,14 @@ class MessageHead:
     header: bytes
     places: tuple[ArrayPlace, ...]
     sizes: tuple[int, ...]  # bytes of each array
-    inline: tuple[np.ndarray | None, ...]  # uint8 views of the frame; None where the array comes elsewhere
+    inline: tuple[np.ndarray | None, ...]  # uint8 views of the frame; None where the array travels elsewhere
     frame_bytes: int
     express: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MessagePart:
-    """What the first frame of a part says."""
+    """The first frame of a part."""
 
     recipient: int
     link: int
@@ -100,7 +102,7 @@ def places(sizes: Sequence[int], frame_bytes: int) -> tuple[ArrayPlace, ...]:
 
 
 def is_older(link: int, newest: int) -> bool:
-    """True when both connections are of one process, and it had given up `link` when it made `newest`."""
+    """True when one process made both connections, and gave up `link` before it made `newest`."""
     return link < newest and link >> COUNT_BITS == newest >> COUNT_BITS
 
 

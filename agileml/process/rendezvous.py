@@ -10,7 +10,8 @@ from agileml.application import Array
 from agileml.core.compute.unit_computer import UnitComputer
 from agileml.core.protocol.commands import Compute
 from agileml.core.protocol.messages import Params
-from agileml.net.codec import Codec, CodecError
+from agileml.net.codec import Codec
+from agileml.net.codec_arrays import CodecError
 
 
 class RendezvousBuffers:

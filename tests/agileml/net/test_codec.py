@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from agileml.net import codec as codec_module
-from agileml.net.codec import DTYPES, Codec, CodecError
+from agileml.net.codec import Codec
+from agileml.net.codec_arrays import DTYPES, CodecError
 
 NodeId = NewType("NodeId", str)
 

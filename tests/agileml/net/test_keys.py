@@ -1,7 +1,6 @@
 """Between node IPs only holders of the run's key pair talk to each other; others are refused, and counted."""
 
 import pickle
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,13 +8,11 @@ from typing import Any
 import pytest
 import zmq
 
-sys.path.insert(0, str(Path(__file__).parent))
-from transport_rig import ELSEWHERE, HERE, gather, of_kind
-
 from agileml.net import wire
 from agileml.net.events import LossReason, MessageReceived, PeerConnected, PeerLost
 from agileml.net.keys import KeyPair
 from agileml.net.transport import Transport
+from tests.agileml.net.transport_rig import ELSEWHERE, HERE, gather, of_kind
 
 KEYS = KeyPair.generate()
 

@@ -1,11 +1,11 @@
 """A dead, frozen or cut-off peer is found in time; a busy one is not taken for dead."""
 
 import contextlib
+import dataclasses
 import os
 import select
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -14,15 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-import dataclasses
-
-from transport_rig import ELSEWHERE, HERE, gather, of_kind, peer_process
-
 from agileml.net.events import Address, LossReason, MessageReceived, PeerConnected, PeerLost
 from agileml.net.keys import KeyPair
 from agileml.net.liveness import HeartbeatTimes
 from agileml.net.transport import Transport
+from tests.agileml.net.transport_rig import ELSEWHERE, HERE, gather, of_kind, peer_process
 
 KEYS = KeyPair.generate()
 NODES = pytest.mark.parametrize("node_ip", [HERE, ELSEWHERE], ids=["ipc", "curve"])

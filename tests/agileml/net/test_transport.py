@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -12,15 +11,14 @@ import numpy as np
 import pytest
 import zmq
 
-sys.path.insert(0, str(Path(__file__).parent))
-from transport_rig import ELSEWHERE, HERE, gather, of_kind, peer_process
-
 from agileml.net.codec import Codec
 from agileml.net.events import LossReason, MessageReceived, PeerConnected, PeerLost
 from agileml.net.keys import KeyPair
 from agileml.net.links import EXPRESS_BYTES
+from agileml.net.listening import TransportError
 from agileml.net.liveness import HeartbeatTimes
-from agileml.net.transport import Transport, TransportError
+from agileml.net.transport import Transport
+from tests.agileml.net.transport_rig import ELSEWHERE, HERE, gather, of_kind, peer_process
 
 KEYS = KeyPair.generate()
 FRAME_BYTES = 1 << 18

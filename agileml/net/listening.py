@@ -1,0 +1,65 @@
+"""Listening: the socket of a transport, bound to a private file and to a TCP port."""
+
+import os
+import secrets
+import stat
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+from agileml.net import wire
+from agileml.net.keys import KeyPair
+from agileml.net.links import UNREAD_MESSAGES
+from agileml.net.liveness import REFUSALS, Monitor, set_reconnects
+
+MAX_SOCKET_PATH_BYTES = 107  # sun_path of Linux, less its final zero
+
+
+class TransportError(Exception):
+    """The transport cannot be opened, or an address is of no use. The text says why."""
+
+
+def listen(context: Any, node_ip: str, ipc_path: Path, keys: KeyPair | None) -> tuple[Any, Monitor, str]:
+    """Bind a PULL socket to the file, without keys, and to a free TCP port of `node_ip`, with the run's keys.
+
+    Returns the socket, the monitor of its refused handshakes and the TCP endpoint. Raises zmq.ZMQError.
+    """
+    pull = context.socket(zmq.PULL)
+    pull.linger = 0
+    pull.setsockopt(zmq.RCVHWM, UNREAD_MESSAGES)
+    pull.setsockopt(zmq.MAXMSGSIZE, wire.MAX_FRAME_BYTES)
+    pull.setsockopt(zmq.TCP_KEEPALIVE, 1)  # so that connections from hosts that vanished do not pile up
+    pull.setsockopt(zmq.TCP_KEEPALIVE_IDLE, 30)
+    set_reconnects(pull)
+    monitor = Monitor(context, pull, REFUSALS)
+    pull.bind(f"ipc://{ipc_path}")
+    # Options hold for later binds only: the file above needs no keys, the port below does.
+    if keys is not None:
+        keys.serve(pull)
+    pull.bind(f"tcp://{f'[{node_ip}]' if ':' in node_ip else node_ip}:*")
+    return pull, monitor, pull.get_string(zmq.LAST_ENDPOINT)
+
+
+def private_socket_path(folder: Path) -> Path:
+    """Make the folder, if it is missing, and return a free file name in it.
+
+    Raises TransportError where the name is too long or others may enter the folder.
+    """
+    path = folder.absolute() / f"{secrets.token_hex(4)}.ipc"
+    if len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
+        raise TransportError(
+            f"ipc folder {folder} is too long: with the socket's name it has {len(os.fsencode(path))} bytes, "
+            f"the system allows {MAX_SOCKET_PATH_BYTES}"
+        )
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.lstat()
+    except OSError as error:
+        raise TransportError(f"ipc folder {folder} cannot be made: {error}") from error
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        raise TransportError(
+            f"ipc folder {folder} is not private: expected is a directory of user {os.geteuid()} with mode 0700, "
+            f"found {stat.filemode(found.st_mode)} of user {found.st_uid}"
+        )
+    return path
