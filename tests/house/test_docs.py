@@ -134,3 +134,14 @@ def test_each_dependency_has_its_reason() -> None:
     page = (ROOT / "docs" / "design" / "dependencies.md").read_text()
     told = {name.lower() for name in re.findall(r"^\| ([a-zA-Z][\w-]+) \|", page, re.M)}
     assert told - {"package"} == wanted
+
+
+@pytest.mark.parametrize("folder", ["agileml", "agileml/core", "bidbrain"])
+def test_the_map_has_every_room(folder: str) -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    table = page.split(f"| room of `{folder}` |")[1].split("\n\n")[0]
+    named = {
+        name for cell in re.findall(r"^\| (.*?) \|", table, re.M) for name in re.findall(r"`([\w.]+)`", cell)
+    }
+    rooms = {path.parent.name for path in (ROOT / folder).glob("*/__init__.py")}
+    assert rooms == {name for name in named if not name.endswith(".py")}
