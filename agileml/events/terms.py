@@ -1,7 +1,8 @@
-"""Words that events share with the rest of the code: tiers of machines, planned faults."""
+"""Words that events share with the code that decides: tiers, faults, and why and how members change, how allocations end."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 
 
@@ -22,3 +23,77 @@ class Fault(StrEnum):
     SLOW = "slow"  # it computes so many times slower
     DISK_FULL = "disk_full"  # checkpoints cannot be written
     KILL_CONTROLLER = "kill_controller"
+
+
+class Cause(StrEnum):
+    """Why the members of a run, or what they hold, must change."""
+
+    START = "start"
+    RESTART = "restart of the controller"
+    FAILURE = "failure"
+    NOTICE = "notice"
+    JOIN = "join"
+    STAGE = "stage"
+    EXCHANGE = "the all-reduce failed"
+
+
+@dataclass(frozen=True)
+class Trigger:
+    """What led to a membership change: its cause, the machines concerned, and the rule's reason for another stage."""
+
+    cause: Cause
+    machines: tuple[str, ...] = ()
+    why: str = ""
+
+    def __str__(self) -> str:
+        names = ", ".join(self.machines)
+        match self.cause:
+            case Cause.FAILURE | Cause.JOIN:
+                return f"{self.cause} of {names}"
+            case Cause.NOTICE:
+                return f"{self.cause} for {names}"
+            case Cause.EXCHANGE:
+                return f"{self.cause} at {names}"
+            case Cause.STAGE:
+                return self.why
+            case Cause.START | Cause.RESTART:
+                return self.cause.value
+
+
+class Loss(StrEnum):
+    """Why a machine counts as lost."""
+
+    SILENT = "silent"  # no heartbeat came in time: it may come back
+    DISCONNECTED = "disconnected"  # its connection closed, or nothing came through it in time
+    UNREACHABLE = "unreachable"  # no connection to it came about in time
+    REFUSED = "refused"  # the handshake with it failed
+    PROCESS_DIED = "process died"
+    PROCESS_ENDED = "process ended"
+    NODE_GONE = "node gone"  # Ray lost its node
+    EVICTED = "evicted"  # the market took it
+    GIVEN_BACK = "given back"  # to the market, as the policy decided
+    GONE_BEFORE = "gone before"  # before this controller began
+
+
+class Way(StrEnum):
+    """What is done about a notice that may be too short."""
+
+    MOVE = "move"
+    ROLL_BACK = "roll back"
+    FINISH_CUT = "finish cut"
+
+
+class Move(StrEnum):
+    """What is decided about a stage."""
+
+    TRY = "try"
+    KEEP = "keep"
+    TAKE_BACK = "take back"
+
+
+class AllocationEnding(StrEnum):
+    """How instances that were bought together came to their end."""
+
+    EVICTED = "evicted"
+    TERMINATED = "terminated"  # given back before the job's end
+    JOB_END = "job_end"

@@ -1,0 +1,316 @@
+"""What happens in a run: one class for each thing, made by the controller, the driver or the session.
+
+`kind` is the name of the class in the log. Durations and moments are in seconds; machines go by their names in the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from agileml.events.terms import Fault, Loss, Move, Tier, Trigger, Way
+
+# -- the run ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process of some host; a later one with the same number was created at another time (Unix time)."""
+
+    host: str
+    pid: int
+    created_s: float
+
+
+@dataclass(frozen=True)
+class RunStarted:
+    """The run begins, at `unix_s` (Unix time), in this driver process."""
+
+    kind: ClassVar = "run_started"
+    config_name: str
+    versions: Mapping[str, str]
+    unix_s: float
+    process: Process
+
+
+@dataclass(frozen=True)
+class StopAsked:
+    """The run was told to stop: it ends with its next cut."""
+
+    kind: ClassVar = "stopping"
+    clock: int
+
+
+@dataclass(frozen=True)
+class RunStopped:
+    """The run ended before its last clock, with the cut of `clock`."""
+
+    kind: ClassVar = "stopped"
+    clock: int
+
+
+@dataclass(frozen=True)
+class RunFailed:
+    """The run broke off; its model is the committed cut of `clock`."""
+
+    kind: ClassVar = "failed"
+    reason: str
+    clock: int
+
+
+@dataclass(frozen=True)
+class RunFinished:
+    """Training is over, whole or stopped, after so many seconds."""
+
+    kind: ClassVar = "finished"
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Warned:
+    """Something went wrong that the run goes on from."""
+
+    kind: ClassVar = "warning"
+    reason: str
+
+
+@dataclass(frozen=True)
+class UserCodeFailed:
+    """The application or its data failed on a machine; the run ends."""
+
+    kind: ClassVar = "user_code_failed"
+    machine: str
+    problem: str
+    trace: str
+
+
+# -- machines -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MachinesJoined:
+    """Machines became members, each of its tier."""
+
+    kind: ClassVar = "join"
+    machines: Mapping[str, Tier]
+
+
+@dataclass(frozen=True)
+class MachineNoticed:
+    """A machine got a preemption notice: it will be taken away in `warning_s` seconds."""
+
+    kind: ClassVar = "notice"
+    machine: str
+    warning_s: float
+
+
+@dataclass(frozen=True)
+class ShortNoticeJudged:
+    """A notice may be too short for what must move from these machines: which way is taken, and what each would cost.
+
+    The most pressed machine goes in `left_s`; what must be copied from it takes `needed_s`.
+    """
+
+    kind: ClassVar = "short_notice"
+    machines: tuple[str, ...]
+    way: Way
+    left_s: float
+    needed_s: float
+    expected_s: Mapping[Way, float]
+    reason: str
+
+
+@dataclass(frozen=True)
+class MachineReleased:
+    """A machine holds nothing of the run any more and may go."""
+
+    kind: ClassVar = "released"
+    machine: str
+
+
+@dataclass(frozen=True)
+class MachineLost:
+    """A machine is gone or does not answer. It may be told more than once, and again by a new controller."""
+
+    kind: ClassVar = "lost"
+    machine: str
+    loss: Loss
+    detail: str
+
+
+@dataclass(frozen=True)
+class WaitingForSilent:
+    """The run waits for silent machines that alone hold what it needs, for `limit_s` at most."""
+
+    kind: ClassVar = "waiting"
+    machines: tuple[str, ...]
+    reason: str
+    limit_s: float
+
+
+@dataclass(frozen=True)
+class GaveUpWaiting:
+    """None of those machines came back in time; the run goes on without them, or ends."""
+
+    kind: ClassVar = "gave_up"
+    waited_s: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class ProcessDied:
+    """A process ended by itself on a machine that lives: the `count`th of at most `of`."""
+
+    kind: ClassVar = "process_died"
+    machine: str
+    cause: str
+    count: int
+    of: int
+
+
+# -- training -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MembershipChanged:
+    """A view is durable, `seconds` after the change to it began; training goes on from clock `base`.
+
+    `redone`: clocks that were complete and are done again. `rolled_back`: to the committed cut or a checkpoint.
+    `reason`: what led to this arrangement and what had to move.
+    """
+
+    kind: ClassVar = "change"
+    epoch: int
+    trigger: Trigger
+    reason: str
+    seconds: float
+    stage: int
+    reliable: int
+    transient: int
+    owners: tuple[str, ...]
+    workers: tuple[str, ...]
+    base: int
+    redone: int
+    rolled_back: bool
+
+
+@dataclass(frozen=True)
+class ClockDone:
+    """`clock` clocks are complete. `loss`: the mean over the clock's examples; `seconds`: since the clock before it."""
+
+    kind: ClassVar = "clock"
+    clock: int
+    loss: float
+    examples: int
+    seconds: float | None
+
+
+@dataclass(frozen=True)
+class CutCommitted:
+    """The cut of a clock is durable; from its clock's end until then it took `travel_s`."""
+
+    kind: ClassVar = "cut"
+    clock: int
+    travel_s: float
+
+
+@dataclass(frozen=True)
+class CheckpointSaved:
+    """The checkpoint of a clock is whole and will be found."""
+
+    kind: ClassVar = "checkpoint"
+    clock: int
+
+
+@dataclass(frozen=True)
+class CheckpointFailed:
+    """The checkpoint of a clock could not be written and is given up; the run goes on."""
+
+    kind: ClassVar = "checkpoint_failed"
+    clock: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class StageJudged:
+    """What the measured clocks say about the stage: `clock_s` now, `predicted_s` of a clock in each stage."""
+
+    kind: ClassVar = "stage_auto"
+    move: Move
+    stage: int
+    thresholds: tuple[float, ...]
+    clock_s: float
+    predicted_s: Mapping[int, float]
+    reason: str
+
+
+@dataclass(frozen=True)
+class ExchangeFailed:
+    """The all-reduce of an epoch's group failed, as this machine says."""
+
+    kind: ClassVar = "exchange_failed"
+    machine: str
+    epoch: int
+    reason: str
+
+
+# -- the plan -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PlanFired:
+    """Event number `index` of the plan happens. A controller that takes over may say it again."""
+
+    kind: ClassVar = "plan_fired"
+    index: int
+    event: str
+
+
+@dataclass(frozen=True)
+class PlanFinished:
+    """What event number `index` of the plan leads to is done."""
+
+    kind: ClassVar = "plan_finished"
+    index: int
+    event: str
+
+
+@dataclass(frozen=True)
+class FaultFired:
+    """A planned fault strikes these machines (none: the controller), for `seconds`."""
+
+    kind: ClassVar = "fault"
+    fault: Fault
+    machines: tuple[str, ...]
+    seconds: float
+
+
+# -- measured -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class BytesSent:
+    """Bytes that the machines have sent so far, by what they were for."""
+
+    kind: ClassVar = "bytes"
+    by_kind: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class WorkersSpent:
+    """By machine, the seconds that its worker has spent so far with each thing (`core/node/time_spent.py` has them).
+
+    A machine that left, or that a restarted controller has not heard yet, is in earlier events only.
+    """
+
+    kind: ClassVar = "time_spent"
+    by_machine: Mapping[str, Mapping[str, float]]
+
+
+ControllerEvent = (
+    StopAsked | Warned | UserCodeFailed | MachinesJoined | MachineNoticed | ShortNoticeJudged | MachineReleased
+    | MachineLost | WaitingForSilent | GaveUpWaiting | MembershipChanged | ClockDone | CutCommitted | CheckpointSaved
+    | CheckpointFailed | StageJudged | ExchangeFailed | PlanFired | PlanFinished | FaultFired
+)  # fmt: skip
+DriverEvent = RunStarted | RunStopped | RunFailed | RunFinished | ProcessDied | BytesSent | WorkersSpent
