@@ -22,9 +22,11 @@ from agileml.core.sequential import run_sequential
 from agileml.driver.last_good import write_last_good
 from agileml.driver.stop_signal import StopSignal
 from agileml.errors import HeadLostError, RunError
+from agileml.events.run import ClockDone, RunFinished, RunStarted
 from agileml.market.protocol import BoughtFleet
 from agileml.process.spec import RunSpec
-from agileml.runs.folder import RunFolder, StorageError, check_out, params_sha256, read_events
+from agileml.runs.event_log import read_events
+from agileml.runs.folder import RunFolder, StorageError, check_out, params_sha256
 from agileml.runs.progress import Progress, Snapshot
 from agileml.runs.report.market import endings
 from agileml.runs.report.page import build_report, summarize
@@ -177,12 +179,11 @@ class _Session:
         folder = RunFolder.create(self.config.out, self.name)
         try:
             folder.write_config(dump(self.config))
-            start: dict[str, Any] = {"config_name": self.name, "versions": versions(), "unix_s": time.time()}
-            folder.events.write("run_started", **start, process=this_process())
+            folder.events.write(RunStarted(self.name, versions(), time.time(), this_process()))
             started_s = time.monotonic()
             with Progress(self.config.clocks) as progress:
                 tables = train(folder, progress)
-            folder.events.write("finished", seconds=time.monotonic() - started_s)
+            folder.events.write(RunFinished(time.monotonic() - started_s))
             return self._write(folder, tables)
         finally:
             folder.events.close()
@@ -245,9 +246,7 @@ class _Session:
             nonlocal last_s
             now_s = time.monotonic()
             mean = loss / max(1, examples)
-            folder.events.write(
-                "clock", clock=clock + 1, loss=mean, examples=examples, seconds=now_s - last_s
-            )
+            folder.events.write(ClockDone(clock + 1, mean, examples, now_s - last_s))
             last_s = now_s
             progress.show(Snapshot(clock + 1, self.config.clocks, mean, 0, 1, 0, "sequential"))
 

@@ -46,7 +46,7 @@ from agileml.core.protocol.messages import (
 )
 from agileml.core.protocol.view import View
 from agileml.core.stage.placement import Machines, StageRule
-from agileml.events.terms import Tier
+from agileml.events.terms import Loss, Tier
 from straggler.consistency import Bsp
 
 EVENT_LIMIT_S, PLACEMENT_LIMIT_S = 0.010, 0.100
@@ -156,7 +156,7 @@ class Bench:
             transient = [name for name in view.members if name in self.machines and int(name[1:]) >= 50]
             self.tell(Notice(transient[round_number], self.now_s + 60.0))
             self.tell(NoticeCancelled(transient[-1]))
-            self.tell(NodeDown(transient[round_number + 7], "connection closed"))
+            self.tell(NodeDown(transient[round_number + 7], Loss.DISCONNECTED))
 
     def replacement_s(self) -> float:
         """A quarter of the transient machines goes at once: the plan of that change."""

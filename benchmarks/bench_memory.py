@@ -31,6 +31,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from agileml.events.run import ClockDone
+
 # As the engine sets them for the processes of a run; before torch and numpy come.
 os.environ |= {
     "MALLOC_TRIM_THRESHOLD_": "-1",
@@ -255,9 +257,9 @@ def ends_of_clocks(head: Head) -> list[float]:
     until_s = time.monotonic() + LIMIT_S
     while True:
         state = head.state()
-        for dated in state.notes:
-            if dated.note.kind == "clock":
-                ends[dated.note.fields["clock"]] = dated.note.fields.get("at_s", dated.at_s)
+        for happened in state.events:
+            if isinstance(happened.event, ClockDone):
+                ends[happened.event.clock] = happened.at_s
         if state.halted is not None:
             sys.exit(f"the engine stopped: {state.halted.reason}\n{state.halted.trace}")
         if state.finished is not None:

@@ -21,6 +21,7 @@ from exchange import Exchange
 from hosts import Link
 from link_rig import RELIABLE, TRANSIENT, WARM_UP, Ran, Rig, machine_line, or_skip
 
+from agileml.events.run import MembershipChanged, StageJudged
 from agileml.events.terms import Tier
 
 HOSTS = 8
@@ -142,8 +143,8 @@ def main() -> None:
                 ran = measure(rig, layout, model_mb, WARM_UP + arguments.clocks)
                 found[layout].append(ran)
                 print(f"  {layout}: {ran.clock_s(first_clock(layout)):.3f} s a clock", flush=True)
-                for decision in ran.of("stage_auto"):
-                    print(f"    {decision['reason']}", flush=True)
+                for decision in ran.of(StageJudged):
+                    print(f"    {decision.reason}", flush=True)
     figures = report(found, plain_s, model_mb, link)
     if arguments.json:
         print(json.dumps(figures))
@@ -186,7 +187,7 @@ def report(
 
 
 def stages_of(ran: Ran) -> str:
-    return " ".join(str(view["stage"]) for view in ran.of("view"))
+    return " ".join(str(view.stage) for view in ran.of(MembershipChanged))
 
 
 if __name__ == "__main__":

@@ -8,20 +8,21 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from kill_one_task import MACHINES, SLICES
 
 import agileml
 from agileml.cluster.fleet import Appeared, Draining, FleetEvent, LocalFleet
 from agileml.config.job import from_values
+from agileml.events.run import ClockDone, CutCommitted, MembershipChanged, RunStarted
+from agileml.events.schema import Log, of_type
 from agileml.events.terms import Tier
 from agileml.process.spec import RunSpec
-from agileml.runs.folder import EVENTS, read_events
+from agileml.runs.event_log import EVENTS, read_events
 
 FROZEN_S = 2.5  # Ray itself gives a machine up after 3.5 s
 BETWEEN_S = (1.0, 2.0)  # from everybody being at work to the next strike
@@ -70,10 +71,10 @@ class StrikingFleet(LocalFleet):
     def _all_work(self) -> bool:
         """True when the newest view has everybody and a cut was committed under it."""
         events = read_events(self._log)
-        views = [event for event in events if event["kind"] == "view"]
-        if not views or views[-1]["reliable"] + views[-1]["transient"] < MACHINES:
+        changes = of_type(events, MembershipChanged)
+        if not changes or changes[-1].event.reliable + changes[-1].event.transient < MACHINES:
             return False
-        return any(event["kind"] == "cut" and event["t_s"] > views[-1]["t_s"] for event in events[-200:])
+        return any(cut.t_s > changes[-1].t_s for cut in of_type(events, CutCommitted))
 
     def _strike_one(self, kind: str) -> list[FleetEvent]:
         members = [m for m in self._cluster.tiered_nodes() if m.tier == Tier.TRANSIENT]
@@ -110,24 +111,23 @@ def measure(strikes: Sequence[str]) -> list[Cost]:
         return costs(read_events(out / EVENTS), fleet.struck)
 
 
-def costs(events: Sequence[Mapping[str, Any]], struck: Sequence[tuple[str, float]]) -> list[Cost]:
+def costs(events: Log, struck: Sequence[tuple[str, float]]) -> list[Cost]:
     """What the log of a run says of each strike."""
-    start = next(event for event in events if event["kind"] == "run_started")
-    strikes = [(kind, unix_s - start["unix_s"] + start["t_s"]) for kind, unix_s in struck]
+    start = of_type(events, RunStarted)[0]
+    strikes = [(kind, unix_s - start.event.unix_s + start.t_s) for kind, unix_s in struck]
     found = []
     for (kind, at_s), (_, until_s) in pairwise([*strikes, ("", math.inf)]):
-        mine = [event for event in events if at_s < event["t_s"] < until_s]
-        views = [event for event in mine if event["kind"] == "view"]
-        before = max(event["clock"] for event in events if event["kind"] == "clock" and event["t_s"] <= at_s)
-        clocks = [event for event in mine if event["kind"] == "clock"]
-        alone = [event["t_s"] for event in clocks if event["t_s"] > views[0]["t_s"]][:6]
+        mine = [each for each in events if at_s < each.t_s < until_s]
+        changes = of_type(mine, MembershipChanged)
+        before = max(done.event.clock for done in of_type(events, ClockDone) if done.t_s <= at_s)
+        clocks = [done for done in of_type(mine, ClockDone) if done.t_s > changes[0].t_s]
+        alone = [done.t_s for done in clocks][:6]
         found.append(
             Cost(
                 kind,
-                resumed_s=min(event["t_s"] for event in clocks if event["t_s"] > views[0]["t_s"]) - at_s,
-                passed_s=min(e["t_s"] for e in clocks if e["t_s"] > views[0]["t_s"] and e["clock"] > before)
-                - at_s,
-                clocks_redone=sum(event["redone"] for event in views),
+                resumed_s=min(done.t_s for done in clocks) - at_s,
+                passed_s=min(done.t_s for done in clocks if done.event.clock > before) - at_s,
+                clocks_redone=sum(change.event.redone for change in changes),
                 clock_s=statistics.median(later - earlier for earlier, later in pairwise(alone)),
             )
         )

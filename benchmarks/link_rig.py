@@ -28,10 +28,13 @@ from hosts import Hosts, HostsError, Link
 
 from agileml.application import Application
 from agileml.config.job import from_values
+from agileml.core.protocol.commands import Happened
 from agileml.core.protocol.inputs import NodeUp
+from agileml.events.run import ClockDone
+from agileml.events.schema import E
 from agileml.events.terms import Tier
 from agileml.net.keys import KeyPair
-from agileml.process.head import Dated, Head, HeadState
+from agileml.process.head import Head, HeadState
 from agileml.process.record_store import FileStore
 from agileml.process.spec import RunSpec
 
@@ -56,7 +59,7 @@ class Ran:
     """A run: when each clock ended (Unix time in s), what the controller noted, what crossed the links."""
 
     ends_s: list[float] = field(default_factory=list)
-    notes: list[Dated] = field(default_factory=list)
+    events: list[Happened] = field(default_factory=list)
     traffic: list[tuple[float, list[tuple[int, int]]]] = field(default_factory=list)
     bytes_sent: dict[str, int] = field(default_factory=dict)
 
@@ -80,9 +83,9 @@ class Ran:
         found = (np.array(end) - np.array(begin)) / (len(ends) - 1)
         return [(float(sent), float(received)) for sent, received in found]
 
-    def of(self, kind: str) -> list[dict[str, Any]]:
-        """The fields of all notes of a kind."""
-        return [dated.note.fields for dated in self.notes if dated.note.kind == kind]
+    def of(self, kind: type[E]) -> list[E]:
+        """The events of a class."""
+        return [each.event for each in self.events if isinstance(each.event, kind)]
 
 
 Watch = Callable[[Head, HeadState, "Ran"], None]
@@ -183,10 +186,10 @@ class Rig:
         while True:
             ran.traffic.append((time.time(), [self.hosts.traffic(host) for host in range(count)]))
             state = head.state()
-            ran.notes += state.notes
-            for dated in state.notes:
-                if dated.note.kind == "clock":
-                    ends[dated.note.fields["clock"]] = dated.note.fields.get("at_s", dated.at_s)
+            ran.events += state.events
+            for happened in state.events:
+                if isinstance(happened.event, ClockDone):
+                    ends[happened.event.clock] = happened.at_s
             ran.ends_s = [ends[clock] for clock in sorted(ends)]
             ran.bytes_sent = state.bytes_sent
             if state.halted is not None:
@@ -194,7 +197,7 @@ class Rig:
             if state.finished is not None:
                 return
             if time.monotonic() > until_s:
-                sys.exit(f"the engine stood still at clock {state.clock}: {ran.notes[-3:]}")
+                sys.exit(f"the engine stood still at clock {state.clock}: {ran.events[-3:]}")
             if watch is not None:
                 watch(head, state, ran)
             time.sleep(0.01)

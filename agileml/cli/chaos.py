@@ -21,7 +21,10 @@ from agileml.application import InputError
 from agileml.checkpoints.errors import CheckpointError
 from agileml.cluster.own_folder import orphans
 from agileml.config.job import ConfigError, JobConfig
-from agileml.runs.folder import EVENTS, FolderError, check_out, read_events
+from agileml.events.run import ClockDone, PlanFired
+from agileml.events.schema import events_of
+from agileml.runs.event_log import EVENTS, read_events
+from agileml.runs.folder import FolderError, check_out
 from agileml.session import Result, run
 
 SPARE_CLOCKS = 8  # between two events, at least
@@ -158,7 +161,7 @@ def run_chaos(config: JobConfig, seed: int, faults: int, out: Path) -> ChaosResu
 def _last_loss(result: Result) -> float:
     """The mean loss of the last clocks, each as it was done last."""
     events = read_events(result.folder / EVENTS)
-    losses = {event["clock"]: event["loss"] for event in events if event["kind"] == "clock"}
+    losses = {done.clock: done.loss for done in events_of(events, ClockDone)}
     last = sorted(losses)[-LAST_CLOCKS:]
     return sum(losses[clock] for clock in last) / len(last)
 
@@ -175,7 +178,7 @@ def check_chaos_out(out: Path) -> None:
 def _fired(result: Result, plan: list[dict[str, Any]]) -> dict[str, int]:
     """Faults that fired, by kind; joins are no faults."""
     events = read_events(result.folder / EVENTS)
-    indices = {event["index"] for event in events if event["kind"] == "plan" and event["status"] == "fired"}
+    indices = {fired.index for fired in events_of(events, PlanFired)}
     kinds = [next(key for key in event if key not in ("at_clock", "tier")) for event in plan]
     return dict(Counter(kind for index, kind in enumerate(kinds) if index in indices and kind != "join"))
 

@@ -251,7 +251,7 @@ def stop(
 
 
 def _stop_folder(folder: Path, wait: bool) -> None:
-    from agileml.runs.status import State, read_status, stop_process
+    from agileml.runs.status import State, is_alive, read_status, stop_process
 
     found = read_status(folder)
     if found.state is not State.RUNNING:
@@ -262,7 +262,7 @@ def _stop_folder(folder: Path, wait: bool) -> None:
             f"{folder} belongs to process {found.process.pid} of {found.process.host}, stop it there"
         )
     print(f"{folder}: asked to end with its next cut")
-    while wait and (found := read_status(folder)).process.is_alive:
+    while wait and is_alive((found := read_status(folder)).process):
         time.sleep(0.2)
     if wait:
         _show_folder(found, as_json=False)

@@ -18,9 +18,9 @@ from agileml.cluster.errors import ClusterError
 from agileml.cluster.existing import TieredNode
 from agileml.cluster.local import LocalCluster
 from agileml.config.job import JobConfig
-from agileml.core.protocol.commands import Note
+from agileml.core.protocol.commands import Happened
 from agileml.errors import HeadLostError, RunError
-from agileml.events.terms import Fault, Tier
+from agileml.events.terms import Fault, Loss, Tier
 from agileml.process.spec import RunSpec
 
 LOOK_S = 0.5  # between two looks at Ray's list of nodes
@@ -40,7 +40,7 @@ class Vanished:
     """A node is gone."""
 
     node_id: str
-    reason: str
+    loss: Loss
 
 
 @dataclass(frozen=True)
@@ -108,8 +108,8 @@ class Watcher(Protocol):
     def started(self, node_id: str) -> None:
         """The run's process on this node is up."""
 
-    def noted(self, note: Note, at_s: float, node_of: Callable[[str], str]) -> None:
-        """The controller said this at `at_s` (Unix time). `node_of`: the node of a machine of the run."""
+    def happened(self, happened: Happened, node_of: Callable[[str], str]) -> None:
+        """The controller said this. `node_of`: the node of a machine of the run."""
 
     def standing(self) -> tuple[float, str]:
         """Dollars spent so far and the last decision, for the screen."""
@@ -181,7 +181,7 @@ class LocalFleet:
         alive = {node.node_id for node in existing.tiered_nodes()}
         for node_id in sorted(self._present - alive):
             self._present.discard(node_id)
-            yield Vanished(node_id, "Ray lost the node")
+            yield Vanished(node_id, Loss.NODE_GONE)
 
     def release(self, node_id: str) -> None:
         if any(machine.node_id == node_id for machine in self._cluster.tiered_nodes()):
@@ -259,7 +259,7 @@ class ExistingFleet:
         alive = {node.node_id for node in present}
         for node_id in [node_id for node_id in self._known if node_id not in alive]:
             del self._known[node_id]
-            events.append(Vanished(node_id, "Ray lost the node"))
+            events.append(Vanished(node_id, Loss.NODE_GONE))
         for node_id, deadline_s in draining.items():
             if node_id in self._known and node_id not in self._draining:
                 self._draining.add(node_id)

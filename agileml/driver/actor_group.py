@@ -18,7 +18,7 @@ from agileml.core.protocol.inputs import Admit, ControllerInput, NodeDown, NodeU
 from agileml.core.protocol.plan import Strike
 from agileml.driver.failures import Death, Failures, cause_of
 from agileml.errors import RunError
-from agileml.events.terms import Tier
+from agileml.events.terms import Loss, Tier
 from agileml.net.events import Address
 from agileml.net.keys import KeyPair
 from agileml.process.actors import environment, start_head, start_machine
@@ -74,7 +74,7 @@ class Cast:
                 self.tell(Admit(self._by_node[event.node_id]))
             case Vanished() if event.node_id in self._by_node:
                 self.failures.machine_lost(event.node_id)
-                self._end(self._by_node.pop(event.node_id), event.reason)
+                self._end(self._by_node.pop(event.node_id), event.loss)
             case Draining() if event.node_id in self._by_node:
                 self.tell(Notice(self._by_node[event.node_id], event.deadline_s))
             case Stopping():
@@ -87,11 +87,11 @@ class Cast:
         self._actors[name] = _Actor(name, node, up, handle, handle.address.remote())
         self._by_node[node.node_id] = name
 
-    def _end(self, name: str, reason: str) -> None:
+    def _end(self, name: str, loss: Loss, detail: str = "") -> None:
         self._bury(name)
         if name not in self._ended:
             self._ended.add(name)
-            self.tell(NodeDown(name, reason))
+            self.tell(NodeDown(name, loss, detail))
 
     def introduce(self) -> list[str]:
         """Register the machines whose processes have come up; their nodes. Raises RunError for one that cannot."""
@@ -123,7 +123,7 @@ class Cast:
         )
         died = isinstance(error, gone) and not getattr(error, "actor_init_failed", False)
         if died and not self._is_alive(actor.node):
-            self._end(actor.name, "its machine went")
+            self._end(actor.name, Loss.NODE_GONE)
             return
         self._failed_starts[actor.node.node_id] += 1
         if not died or self._failed_starts[actor.node.node_id] >= STARTS:
@@ -141,16 +141,15 @@ class Cast:
             except (ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError) as error:
                 self._replace(actor, cause_of(str(error)))
             else:
-                self._end(actor.name, "its threads ended")  # as it was told, if it was
+                self._end(actor.name, Loss.PROCESS_ENDED)  # as it was told, if it was
 
     def _replace(self, actor: _Actor, cause: str) -> None:
         """A process is gone; on a machine that lives it is started again, under another name."""
         if actor.name in self._ended:
             return
-        reason = f"its process died: {cause}"
         node_id = actor.node.node_id
         if self._by_node.get(node_id) != actor.name or not self._is_alive(actor.node):
-            self._end(actor.name, reason)
+            self._end(actor.name, Loss.PROCESS_DIED, cause)
             return
         self.failures.died(node_id, Death(actor.name, cause))
         if actor.up.tier is Tier.RELIABLE:
@@ -158,7 +157,7 @@ class Cast:
             self._bury(actor.name)
             self._ended.add(actor.name)
         else:
-            self._end(actor.name, reason)
+            self._end(actor.name, Loss.PROCESS_DIED, cause)
         self._start(actor.node, admitted=actor.up.admitted)
         if actor.up.tier is Tier.RELIABLE:
             self._replaces[self._by_node[node_id]] = actor.name
@@ -166,7 +165,7 @@ class Cast:
     def _bury(self, successor: str) -> None:
         """Tell the controller of the process that this one replaces, if it was kept back."""
         if (old := self._replaces.pop(successor, None)) is not None:
-            self.tell(NodeDown(old, "its process died"))
+            self.tell(NodeDown(old, Loss.PROCESS_DIED))
 
     @staticmethod
     def _is_alive(node: TieredNode) -> bool:
@@ -236,7 +235,7 @@ class Cast:
                 continue
             self._head.register.remote(actor.address, actor.up)
             if actor.name in self._ended:
-                self._head.tell.remote(NodeDown(actor.name, "it was gone before this controller"))
+                self._head.tell.remote(NodeDown(actor.name, Loss.GONE_BEFORE))
             else:
                 actor.handle.meet.remote(self._head_address)
         for notice in self._notices.values():

@@ -10,7 +10,9 @@ from agileml.config.job import JobConfig, dump
 from agileml.core.parameters.layout import Layout
 from agileml.core.protocol.commands import Finished
 from agileml.errors import RunError
-from agileml.runs.folder import MODEL, RunFolder, read_events
+from agileml.events.run import RunFailed, Warned
+from agileml.runs.event_log import read_events
+from agileml.runs.folder import MODEL, RunFolder
 from agileml.runs.report.page import build_report
 from agileml.runs.summary import summarize
 
@@ -44,11 +46,11 @@ def write_last_good(
             return error
         tables = layout.whole(machines.result(kept))
     except Exception as problem:  # the machines may be gone as well; what failed first is what counts
-        folder.events.write("warning", reason=f"the last cut could not be read: {problem}")
+        folder.events.write(Warned(f"the last cut could not be read: {problem}"))
         return error
     clock = kept.clock
     digest = folder.write_model(tables)
-    folder.events.write("failed", reason=str(error), clock=clock)
+    folder.events.write(RunFailed(str(error), clock))
     events = read_events(folder.events.path)
     summary: dict[str, Any] = summarize(
         events, config, params_sha256=digest, metrics={}, split={}, versions=versions

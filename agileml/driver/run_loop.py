@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 from agileml.cluster.fleet import Appeared, Fleet, Watcher
 from agileml.config.job import JobConfig
 from agileml.core.node.time_spent import DOING
-from agileml.core.protocol.commands import Finished, HaltKind
+from agileml.core.protocol.commands import Finished, HaltKind, Happened
 from agileml.core.protocol.plan import Strike
 from agileml.driver.actor_group import Cast
 from agileml.driver.stop_signal import StopSignal
 from agileml.errors import RunError
+from agileml.events.run import (
+    BytesSent,
+    CheckpointFailed,
+    ClockDone,
+    GaveUpWaiting,
+    MachineNoticed,
+    MachinesJoined,
+    MembershipChanged,
+    ProcessDied,
+    RunStopped,
+    StopAsked,
+    WaitingForSilent,
+    Warned,
+    WorkersSpent,
+)
 from agileml.events.terms import Fault
-from agileml.process.head import Dated, HeadState
+from agileml.process.head import HeadState
 from agileml.process.steady_clock import wall_s
-from agileml.runs.folder import RunFolder, read_events
+from agileml.runs.event_log import read_events
+from agileml.runs.folder import RunFolder
 from agileml.runs.progress import Progress, Snapshot
 from agileml.runs.trace import Trace
 
@@ -64,7 +79,7 @@ class Conductor:
         finally:
             self._write_trace()
         if finished.clock < self._config.clocks:
-            self._folder.events.write("stopped", clock=finished.clock)
+            self._folder.events.write(RunStopped(finished.clock))
         return finished
 
     def _write_trace(self) -> None:
@@ -72,7 +87,7 @@ class Conductor:
         if self._config.profile:
             if self._trace.dropped:
                 reason = f"trace.json is full: {self._trace.dropped} of its stretches are not in it"
-                self._folder.events.write("warning", reason=reason)
+                self._folder.events.write(Warned(reason))
             self._trace.write(self._folder.path, read_events(self._folder.events.path))
 
     def _run(self) -> Finished:
@@ -87,8 +102,8 @@ class Conductor:
                     self._watcher.started(node_id)
             self._count_failures()
             state = self._cast.state()
-            for dated in state.notes:
-                self._log(dated)
+            for happened in state.events:
+                self._log(happened)
             for machine, spans in state.spans:
                 self._trace.add(machine, spans.rows)
             for machine in state.released:
@@ -114,8 +129,8 @@ class Conductor:
         failures = self._cast.failures
         for death in failures.counted[self._failures :]:
             self._failures += 1
-            said: dict[str, Any] = {"machine": death.machine, "cause": death.cause, "of": failures.most}
-            self._folder.events.write("failure", count=self._failures, **said)
+            died = ProcessDied(death.machine, death.cause, self._failures, failures.most)
+            self._folder.events.write(died)
         if failures.is_too_many:
             raise RunError(failures.verdict())
 
@@ -144,32 +159,28 @@ class Conductor:
             del self._cut_until[machine]
             self._cast.heal(machine)
 
-    def _log(self, dated: Dated) -> None:
-        fields = dict(dated.note.fields)
-        unix_s = fields.pop("at_s", dated.at_s)
+    def _log(self, happened: Happened) -> None:
+        """Do what follows from an event of the controller, and log it."""
         if self._watcher is not None:
-            self._watcher.noted(dated.note, unix_s, self._cast.node_of)
-        at_s = unix_s - self._wall_start_s
-        if dated.note.kind == "clock":
-            fields["loss"] = self._loss = fields["loss"] / max(1, fields["examples"])
-        elif dated.note.kind == "notice":
-            for machine in fields["machines"]:
-                self._deadlines[machine] = dated.at_s + fields["warning_s"]
+            self._watcher.happened(happened, self._cast.node_of)
+        match happened.event:
+            case ClockDone() as done:
+                self._loss = done.loss
+            case MachineNoticed(machine, warning_s):
+                self._deadlines[machine] = happened.at_s + warning_s
                 self._cast.noticed(machine, self._deadlines[machine])
-        elif dated.note.kind == "join":
-            for machine in fields["machines"]:
-                self._cast.admitted(machine)
-        elif dated.note.kind == "waiting":
-            self._standstill = (
-                f"waits up to {fields['limit_s']:g} s for {', '.join(fields['machines'])} to answer"
-            )
-        elif dated.note.kind == "checkpoint_failed":
-            self._progress.say(f"the checkpoint of clock {fields['clock']} failed: {fields['reason']}")
-        elif dated.note.kind == "stopping":
-            self._standstill = "stops with the next cut"
-        elif dated.note.kind in ("view", "gave_up"):
-            self._standstill = ""
-        self._folder.events.write(dated.note.kind, t_s=at_s, **fields)
+            case MachinesJoined(joined):
+                for machine in joined:
+                    self._cast.admitted(machine)
+            case WaitingForSilent(machines, _, limit_s):
+                self._standstill = f"waits up to {limit_s:g} s for {', '.join(machines)} to answer"
+            case CheckpointFailed(clock, reason):
+                self._progress.say(f"the checkpoint of clock {clock} failed: {reason}")
+            case StopAsked():
+                self._standstill = "stops with the next cut"
+            case MembershipChanged() | GaveUpWaiting():
+                self._standstill = ""
+        self._folder.events.write(happened.event, t_s=happened.at_s - self._wall_start_s)
 
     def _take_away(self) -> None:
         """A machine whose notice has run out goes, whether it could be spared or not."""
@@ -205,11 +216,11 @@ class Conductor:
             self._log_spent(state)
 
     def _log_bytes(self, state: HeadState) -> None:
-        self._folder.events.write("bytes", by_kind=state.bytes_sent)
+        self._folder.events.write(BytesSent(state.bytes_sent))
 
     def _log_spent(self, state: HeadState) -> None:
         spent = {
             machine: {doing.value: round(s, 6) for doing, s in zip(DOING, seconds, strict=True)}
             for machine, seconds in state.spent_s.items()
         }
-        self._folder.events.write("time_spent", by_machine=spent)
+        self._folder.events.write(WorkersSpent(spent))

@@ -176,5 +176,6 @@ class MarketLeftOpen:
 
 MarketEvent = (
     MarketOpened | DecisionTaken | MachinesBought | PurchaseRefused | StepPassed | InstanceNoticed | InstanceAtRisk
-    | AllocationEnded | StrayFound | MarketDraining | MarketClosing | Billed | PricesChanged | EstimatesChanged | MarketLeftOpen
+    | AllocationEnded | StrayFound | MarketDraining | MarketClosing | Billed | PricesChanged | EstimatesChanged
+    | MarketLeftOpen
 )  # fmt: skip

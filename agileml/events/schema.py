@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import numbers
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cache
@@ -36,14 +36,17 @@ class Logged(Generic[E]):
     event: E
 
 
+Log = Sequence[Logged[RunEvent]]
+
+
 def of_type(log: Iterable[Logged[RunEvent]], kind: type[E]) -> list[Logged[E]]:
-    """The events of one class, in their order."""
+    """The events of one class with their times, in their order."""
     return [Logged(each.t_s, each.event) for each in log if isinstance(each.event, kind)]
 
 
-def last_of(log: Iterable[Logged[RunEvent]], kind: type[E]) -> E | None:
-    """The last event of one class, if there is one."""
-    return next((each.event for each in reversed(of_type(log, kind))), None)
+def events_of(log: Iterable[Logged[RunEvent]], kind: type[E]) -> list[E]:
+    """The events of one class, in their order."""
+    return [each.event for each in log if isinstance(each.event, kind)]
 
 
 class SchemaError(ValueError):

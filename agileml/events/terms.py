@@ -1,4 +1,4 @@
-"""Words that events share with the code that decides: tiers, faults, and why and how members change, how allocations end."""
+"""Words that events share with the code that decides: tiers, faults, causes, and what is decided."""
 
 from __future__ import annotations
 

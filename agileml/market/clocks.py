@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from agileml.core.protocol.commands import Happened
+from agileml.events.run import ClockDone, MachineNoticed, MembershipChanged
+from agileml.events.terms import Cause
 from bidbrain.live.estimators import Clock, Disturbance, Stretch
 
 
@@ -43,22 +45,22 @@ class RunClocks:
     _last_s: float | None = None
     _reached: int = 0
 
-    def noted(self, kind: str, at_s: float, fields: Mapping[str, Any]) -> Clock | None:
-        """A note of the controller, taken at `at_s` (Unix time); the clock that it completes."""
-        match kind:
-            case "notice":
-                self._noticed.update(fields["machines"])
-            case "view":
-                self._view(at_s, fields)
-            case "clock":
-                return self._clock(at_s, fields["clock"])
+    def happened(self, happened: Happened) -> Clock | None:
+        """Take an event of the run; returns the clock that it completes."""
+        match happened.event:
+            case MachineNoticed(machine):
+                self._noticed.add(machine)
+            case MembershipChanged() as change:
+                self._changed(happened.at_s, change)
+            case ClockDone(number):
+                return self._clock(happened.at_s, number)
         return None
 
-    def _view(self, at_s: float, fields: Mapping[str, Any]) -> None:
-        members = frozenset((*fields["workers"], *fields["owners"]))
+    def _changed(self, at_s: float, change: MembershipChanged) -> None:
+        members = frozenset((*change.workers, *change.owners))
         left = (self._members - members) & self._noticed
-        evicted = fields["rolled_back"] or fields["reason"].startswith("failure") or left - self.planned
-        kinds = Counter(self.kind_of(name) or "" for name in fields["workers"])
+        evicted = change.rolled_back or change.trigger.cause is Cause.FAILURE or left - self.planned
+        kinds = Counter(self.kind_of(name) or "" for name in change.workers)
         first = not self._members
         self._members = members
         if first:

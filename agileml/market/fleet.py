@@ -10,8 +10,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from agileml.cluster.fleet import FleetEvent, Stopping
-from agileml.core.protocol.commands import Note
+from agileml.core.protocol.commands import Happened
 from agileml.errors import RunError
+from agileml.events.market import MarketLeftOpen
 from agileml.events.terms import Fault
 from agileml.market.bill import Bill, bill_of
 from agileml.market.service import MarketBackend, NotGivenBackError, OpenMarket
@@ -111,9 +112,9 @@ class MarketFleet:
         """The run's process on this node is up."""
         self._started.add(node_id)
 
-    def noted(self, note: Note, at_s: float, node_of: Callable[[str], str]) -> None:
+    def happened(self, happened: Happened, node_of: Callable[[str], str]) -> None:
         """The controller said this."""
-        self.trainer.noted(note.kind, at_s, note.fields, node_of)
+        self.trainer.happened(happened, node_of)
 
     def standing(self) -> tuple[float, str]:
         """Dollars spent so far and the last decision, for the screen."""
@@ -171,7 +172,7 @@ class MarketFleet:
     def _say_left(self, sentence: str) -> None:
         assert self._folder is not None
         self.left = sentence
-        self._folder.events.write("error", reason=sentence)
+        self._folder.events.write(MarketLeftOpen(sentence))
         print(f"proteus: {sentence}", file=sys.stderr)
 
 

@@ -7,10 +7,27 @@ The journal stays what a service is continued from; these events are what people
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
+from agileml.events.market import (
+    AllocationEnded,
+    Billed,
+    DecisionTaken,
+    EstimatesChanged,
+    InstanceAtRisk,
+    InstanceNoticed,
+    MachinesBought,
+    MarketClosing,
+    MarketDraining,
+    PricesChanged,
+    PurchaseRefused,
+    StepPassed,
+    StrayFound,
+)
+from agileml.events.schema import RunEvent
+from agileml.events.terms import AllocationEnding
 from bidbrain.history.prices import Market
-from bidbrain.live.cloud import Cloud, CloudError
+from bidbrain.live.cloud import Alert, Cloud, CloudError
 from bidbrain.live.decide import Measured
 from bidbrain.live.guards import exposure
 from bidbrain.live.job import Log
@@ -40,7 +57,7 @@ JUMP = 0.01
 class Writer(Protocol):
     """The run's log."""
 
-    def write(self, kind: str, *, t_s: float | None = None, **fields: Any) -> None: ...
+    def write(self, event: RunEvent, *, t_s: float | None = None) -> None: ...
 
 
 def show_step(step: Step) -> str:
@@ -83,55 +100,62 @@ class MarketLog:
             case Ended():
                 allocation = None if self.state is None else self.state.account.find(record.number)
                 market = "-" if allocation is None else str(allocation.market)
-                what = {"allocation": record.number, "ending": record.ending.value, "market": market}
-                self._write("market_end", record.at_s, **what)
+                ending = AllocationEnding(record.ending.value)
+                self._log.write(AllocationEnded(record.at_s, record.number, ending, market))
             case Noticed():
                 for notice in record.notices:
-                    what = {"machine": notice.instance_id, "alert": notice.alert.value}
-                    self._write("market_notice", record.at_s, **what, deadline_s=notice.deadline_s)
+                    told = InstanceAtRisk if notice.alert is Alert.REBALANCE else InstanceNoticed
+                    self._log.write(told(record.at_s, notice.instance_id, notice.deadline_s))
             case Passed():
-                self._write("market_passed", record.at_s, reason=record.why)
+                self._log.write(StepPassed(record.at_s, record.why))
             case Stray():
-                self._write("market_stray", record.at_s, machine=record.instance.instance_id)
-            case Draining() | Closing():
-                self._write(f"market_{record.kind}", record.at_s, reason=record.reason, code=record.code)
+                self._log.write(StrayFound(record.at_s, record.instance.instance_id))
+            case Draining():
+                self._log.write(MarketDraining(record.at_s, record.reason, record.code))
+            case Closing():
+                self._log.write(MarketClosing(record.at_s, record.reason, record.code))
             case _:
                 pass
 
     def _decided(self, record: Decided) -> None:
-        steps = [show_step(step) for step in record.steps]
+        steps = tuple(show_step(step) for step in record.steps)
         if steps:
             self.decision = record.reason
         figures = record.figures
-        self._write(
-            "decision",
-            record.at_s,
-            steps=steps,
-            reason=record.reason,
-            offers=figures.offers,
-            held_vcpus=figures.held_vcpus,
-            phi=figures.phi,
-            lambda_s=figures.lambda_s,
-            sigma_s=figures.sigma_s,
+        self._log.write(
+            DecisionTaken(
+                record.at_s,
+                steps,
+                record.reason,
+                offers=figures.offers,
+                held_vcpus=figures.held_vcpus,
+                phi=figures.phi,
+                lambda_s=figures.lambda_s,
+                sigma_s=figures.sigma_s,
+            )
         )
 
     def _answered(self, record: Answered) -> None:
         ordered = self._ordered[record.order]
-        fields: dict[str, Any] = {
-            "market": str(ordered.market),
-            "machines": [instance.instance_id for instance in record.instances],
-            "allocations": self._allocations(record.order),
-            "price_usd_per_h": usd(record.price),
-            "bid_usd_per_h": usd(ordered.bid),
-            "reliable": ordered.reliable,
-        }
+        market, bid_usd = str(ordered.market), usd(ordered.bid)
         if not record.instances:
-            fields["reason"] = record.why
-        self._write("market_grant" if record.instances else "market_refusal", record.at_s, **fields)
+            self._log.write(PurchaseRefused(record.at_s, market, bid_usd, ordered.reliable, record.why))
+            return
+        self._log.write(
+            MachinesBought(
+                record.at_s,
+                market,
+                tuple(instance.instance_id for instance in record.instances),
+                self._allocations(record.order),
+                price_usd_per_h=usd(record.price),
+                bid_usd_per_h=bid_usd,
+                reliable=ordered.reliable,
+            )
+        )
 
-    def _allocations(self, order: int) -> list[int]:
+    def _allocations(self, order: int) -> tuple[int, ...]:
         pending = None if self.state is None else self.state.pending.get(order)
-        return [] if pending is None else list(pending.numbers)
+        return () if pending is None else tuple(pending.numbers)
 
     def stand(
         self, now_s: int, state: JobState, cloud: Cloud, measured: Measured, *, is_last: bool = False
@@ -142,21 +166,19 @@ class MarketLog:
         jumped = abs(self.spent_usd - before_usd) > JUMP * before_usd
         if jumped or is_last or now_s >= self._spend_due_s:
             self._spend_due_s = now_s + SPEND_S
-            self._write("spend", now_s, usd=self.spent_usd, held_vcpus=state.spot_vcpus)
+            self._log.write(Billed(now_s, self.spent_usd, state.spot_vcpus))
         try:
             prices = {offer.market: offer.price for offer in cloud.quotes(now_s).offers}
         except CloudError:
             prices = self._prices  # the service meets it too, and decides what to do
         if new := {str(m): usd(price) for m, price in prices.items() if self._prices.get(m) != price}:
-            self._write("prices", now_s, usd_per_h=new)
+            self._log.write(PricesChanged(now_s, new))
         self._prices = prices
         if measured != self._measured:
             self._measured = measured
-            what = {"phi": measured.phi, "lambda_s": measured.lambda_s, "sigma_s": measured.sigma_s}
-            self._write("estimates", now_s, **what, nu=measured.nu)
-
-    def _write(self, kind: str, market_s: int, **fields: Any) -> None:
-        self._log.write(kind, market_s=market_s, **fields)
+            self._log.write(
+                EstimatesChanged(now_s, measured.phi, measured.lambda_s, measured.sigma_s, measured.nu)
+            )
 
 
 class _LoggedJournal:

@@ -11,6 +11,8 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from agileml.errors import RunError
+from agileml.events.market import MarketOpened
+from agileml.events.run import Warned
 from agileml.market.log import MarketLog
 from agileml.market.nodes import InstanceNodes
 from agileml.market.setup import MarketSetup
@@ -89,12 +91,9 @@ class OpenMarket:
         self._reason: str | None = None
         self._service = self._new_service()
         hourly_usd = usd(float(setup.setting.baseline_micro_usd())) / setup.setting.job.hours
-        fields: dict[str, Any] = {
-            "speed": setup.speed,
-            "policy": setup.plan.scheme,
-            "nominal_vcpus": setup.vcpus,
-        }
-        self._events.write("market_opened", market_s=setup.start_s, **fields, on_demand_usd_per_h=hourly_usd)
+        self._events.write(
+            MarketOpened(setup.start_s, setup.speed, setup.plan.scheme, setup.vcpus, hourly_usd)
+        )
         self._thread = threading.Thread(target=self._serve, name="market", daemon=True)
 
     def _new_service(self) -> Service:
@@ -126,7 +125,7 @@ class OpenMarket:
                 if len(self._failed_s) > MOST_FAILURES:
                     self._problem = f"market: {error}", ""
                     return
-                self._events.write("warning", reason=f"market: {error}; it is asked again in {AGAIN_S:g} s")
+                self._events.write(Warned(f"market: {error}; it is asked again in {AGAIN_S:g} s"))
                 pause(self._stopping, AGAIN_S)
                 self._service = self._new_service()
             except PolicyError as error:

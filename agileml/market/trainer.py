@@ -10,13 +10,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from agileml.cluster.existing import TieredNode
 from agileml.cluster.fleet import Admitted, Appeared, Draining, FleetEvent, Stopping, Vanished
-from agileml.events.terms import Tier
+from agileml.core.protocol.commands import Happened
+from agileml.events.run import ClockDone, MachineNoticed, MembershipChanged
+from agileml.events.terms import Loss, Tier
 from agileml.market.clocks import RunClocks
 from agileml.market.nodes import InstanceNodes, tier_of
 from agileml.market.setup import on_demand_kind
@@ -114,7 +115,7 @@ class RunTrainer:
             for instance_id in instance_ids:
                 self._held.pop(instance_id, None)
                 if (node := self._given.pop(instance_id, None)) is not None:
-                    self._events.append(Vanished(node, "the market took it"))
+                    self._events.append(Vanished(node, Loss.EVICTED))
             self._changed.notify_all()
 
     def leave(self, now_s: int, instance_ids: tuple[str, ...]) -> None:
@@ -137,7 +138,7 @@ class RunTrainer:
             for instance_id in instance_ids:
                 self._held.pop(instance_id, None)
                 if (node := self._given.pop(instance_id, None)) is not None:
-                    self._events.append(Vanished(node, "given back"))
+                    self._events.append(Vanished(node, Loss.GIVEN_BACK))
 
     def drain(self, now_s: int, deadline_s: int) -> None:
         """The run ends with its next cut, which is its last checkpoint too."""
@@ -168,7 +169,7 @@ class RunTrainer:
                     else:
                         found.append(Admitted(node.node_id))
             missing = self._nodes.missing(set(self._given.values()))
-            found += [Vanished(node_id, "Ray lost the node") for node_id in sorted(missing - self._let_go)]
+            found += [Vanished(node_id, Loss.NODE_GONE) for node_id in sorted(missing - self._let_go)]
             self._let_go |= missing
             # Ray that is started again on an instance is another node.
             self._given = {instance: node for instance, node in self._given.items() if node not in missing}
@@ -186,18 +187,19 @@ class RunTrainer:
             self._let_go.add(node_id)
             self._changed.notify_all()
 
-    def noted(self, kind: str, at_s: float, fields: Mapping[str, Any], node_of: Callable[[str], str]) -> None:
-        """A note of the controller."""
+    def happened(self, happened: Happened, node_of: Callable[[str], str]) -> None:
+        """The controller said this."""
         with self._changed:
             self._run.kind_of = lambda name: self._kinds.get(self._instance_of.get(node_of(name), ""))
-            if kind == "notice":
-                names = {name: self._instance_of.get(node_of(name)) for name in fields["machines"]}
-                self._run.planned |= {name for name, own in names.items() if own in self._given_up}
-            elif kind == "view":
-                self.has_begun = True
-            elif kind == "clock":
-                self._completed = max(self._completed, fields["clock"])
-            clock = self._run.noted(kind, at_s, fields)
+            match happened.event:
+                case MachineNoticed(machine):
+                    if self._instance_of.get(node_of(machine)) in self._given_up:
+                        self._run.planned.add(machine)
+                case MembershipChanged():
+                    self.has_begun = True
+                case ClockDone(number):
+                    self._completed = max(self._completed, number)
+            clock = self._run.happened(happened)
             if clock is not None and clock.stretches:
                 self._estimator.observe(clock)
 

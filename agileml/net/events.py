@@ -1,9 +1,10 @@
 """Values that a transport hands out: addresses, received messages, found and lost peers, counts."""
 
 import dataclasses
-import enum
 
 import numpy as np
+
+from agileml.events.terms import Loss
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,14 +33,6 @@ class MessageReceived:
     arrays: tuple[np.ndarray, ...]
 
 
-class LossReason(enum.Enum):
-    """Why a peer counts as lost."""
-
-    DISCONNECTED = "its connection closed, or nothing came from it for the heartbeat's timeout"
-    UNREACHABLE = "no connection to it came about in time"
-    REFUSED = "the handshake with it failed: it, or this process, does not hold the run's key"
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class PeerConnected:
     """A peer answers, for the first time or again after a loss."""
@@ -52,7 +45,7 @@ class PeerLost:
     """A peer does not answer. Reported once; the transport goes on trying, and PeerConnected reports its return."""
 
     name: str
-    reason: LossReason
+    reason: Loss
 
 
 Event = MessageReceived | PeerConnected | PeerLost

@@ -15,7 +15,7 @@ from typing import Any
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from agileml.net.events import LossReason
+from agileml.events.terms import Loss
 
 CONNECT_TIMEOUT_MS = 3000  # of one attempt; attempts go on
 RECONNECT_MS = 50
@@ -113,7 +113,7 @@ class PeerHeartbeats:
         del self._alive[endpoint]
         self._socket.disconnect(endpoint)
 
-    def changes(self) -> Iterator[tuple[str, LossReason | None]]:
+    def changes(self) -> Iterator[tuple[str, Loss | None]]:
         """Yield changes: (endpoint, None) for a peer that answers, (endpoint, reason) for a lost one."""
         for event, endpoint in self._monitor.events():
             alive = self._alive.get(endpoint)
@@ -125,9 +125,9 @@ class PeerHeartbeats:
             elif event == zmq.EVENT_DISCONNECTED:
                 if alive:
                     self._alive[endpoint] = False
-                    yield endpoint, LossReason.DISCONNECTED
+                    yield endpoint, Loss.DISCONNECTED
             else:
-                yield endpoint, LossReason.REFUSED
+                yield endpoint, Loss.REFUSED
 
     def close(self) -> None:
         """Stop all pings."""

@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 import zmq
 
+from agileml.events.terms import Loss
 from agileml.net import wire
 from agileml.net.events import (
     Address,
     Counters,
     Event,
-    LossReason,
     MessageReceived,
     PeerConnected,
     PeerLost,
@@ -130,7 +130,7 @@ class Transport:
         if endpoint in self._names:  # a new process took over a dead one's port
             gone = self._names[endpoint]
             self.disconnect(gone)
-            self._pending.append(PeerLost(gone, LossReason.DISCONNECTED))
+            self._pending.append(PeerLost(gone, Loss.DISCONNECTED))
         try:
             self._heartbeats_over(local).connect(endpoint)
         except zmq.ZMQError as error:
@@ -309,13 +309,13 @@ class Transport:
                 link.open()
             self._pending.append(PeerConnected(name))
 
-    def _lose(self, name: str, reason: LossReason) -> None:
+    def _lose(self, name: str, reason: Loss) -> None:
         if name in self._lost:
             return
         self._lost.add(name)
         self._connect_until.pop(name, None)
         self._inbox.forget(name)
-        if reason is LossReason.DISCONNECTED:
+        if reason is Loss.DISCONNECTED:
             self._drop(name)
         self._pending.append(PeerLost(name, reason))
 
@@ -331,7 +331,7 @@ class Transport:
         if self._connect_until:
             now = time.monotonic()
             for name in [name for name, until in self._connect_until.items() if until <= now]:
-                self._lose(name, LossReason.UNREACHABLE)
+                self._lose(name, Loss.UNREACHABLE)
 
     def _pump(self, socket: Any) -> None:
         link = self._writers[socket]

@@ -17,7 +17,7 @@ from agileml.core.protocol.commands import (
     Finished,
     Halt,
     HaltKind,
-    Note,
+    Happened,
     Persist,
     Released,
     Seal,
@@ -37,6 +37,7 @@ from agileml.core.protocol.inputs import (
 from agileml.core.protocol.messages import CONTROLLER
 from agileml.core.protocol.plan import Strike
 from agileml.core.protocol.record import Record
+from agileml.events.run import Warned
 from agileml.net.events import Address, MessageReceived, PeerConnected, PeerLost
 from agileml.net.keys import KeyPair
 from agileml.process.checkpoint_io import ManifestWriter, highest_epoch, resumed, saved_before
@@ -50,19 +51,11 @@ TICK_S = 0.05
 
 
 @dataclass(frozen=True)
-class Dated:
-    """A note and when it was taken, in wall time."""
-
-    at_s: float
-    note: Note
-
-
-@dataclass(frozen=True)
 class HeadState:
     """What happened since the session asked last, and how things stand; `address` is one controller's alone."""
 
     address: Address
-    notes: tuple[Dated, ...]
+    events: tuple[Happened, ...]
     released: tuple[str, ...]
     strikes: tuple[Strike, ...]
     clock: int
@@ -93,7 +86,7 @@ class Head:
         application = spec.build()
         job = spec.job(application)
         identity = Identity.of(spec.config, job.layout.tables, spec.application)
-        self._notes: list[Dated] = []
+        self._events: list[Happened] = []
         newest = store.newest()
         checkpoint = (saved_before if newest else resumed)(spec, job, identity, self._warn)
         record = Record.from_text(newest) if newest else Record(0, name, claimed=highest_epoch(spec))
@@ -156,9 +149,9 @@ class Head:
         self._call(told)
 
     def state(self) -> HeadState:
-        """How things stand; each note and release is given once."""
+        """How things stand; each event and release is given once."""
         with self._lock:
-            notes, self._notes = tuple(self._notes), []
+            events, self._events = tuple(self._events), []
             released, self._released = tuple(self._released), []
             strikes, self._strikes = tuple(self._strikes), []
             spans, self._spans = tuple(self._spans), []
@@ -168,7 +161,7 @@ class Head:
             reliable, transient = self._controller.count_members()
             return HeadState(
                 address=self.address,
-                notes=notes,
+                events=events,
                 released=released,
                 strikes=strikes,
                 clock=self._controller.completed,
@@ -185,7 +178,7 @@ class Head:
 
     def _warn(self, problem: str) -> None:
         """Something about checkpoints that the run goes on from."""
-        self._notes.append(Dated(wall_s(), Note("warning", {"reason": problem})))
+        self._events.append(Happened(Warned(problem), wall_s()))
 
     # -- the controller's thread ----------------------------------------------------------------------------
 
@@ -228,7 +221,7 @@ class Head:
                     self._introduce([event.name])
                 case PeerLost():
                     self._connected.discard(event.name)
-                    self._handle(NodeLost(event.name, event.reason.value))
+                    self._handle(NodeLost(event.name, event.reason))
         while True:
             try:
                 self._calls.get_nowait()()
@@ -265,8 +258,8 @@ class Head:
                 self._transport.wake()
             case Seal():
                 self._manifest_writer.ask(command)
-            case Note():
-                self._notes.append(Dated(wall_s(), command))
+            case Happened():
+                self._events.append(command)
             case Strike():
                 self._strikes.append(command)
             case Released():

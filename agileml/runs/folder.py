@@ -12,9 +12,7 @@ import math
 import os
 import shutil
 import tempfile
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -24,7 +22,9 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-CONFIG, EVENTS, MODEL = "config.yaml", "events.jsonl", "model.safetensors"
+from agileml.runs.event_log import EVENTS, EventLog
+
+CONFIG, MODEL = "config.yaml", "model.safetensors"
 SUMMARY, REPORT = "summary.json", "report.html"
 FILES = (CONFIG, EVENTS, MODEL, SUMMARY, REPORT)
 MARKET = "market"  # a folder in that of the run: journal, ledger and prices of its market
@@ -158,56 +158,6 @@ def _free(folder: Path) -> str:
         return f"{shutil.disk_usage(folder).free / 2**20:.1f} MiB free"
     except OSError as error:
         return f"free space unknown: {error.strerror}"
-
-
-class EventLog:
-    """Appends events as JSON lines, each with `t_s` (seconds since the log was opened) and `kind`.
-
-    Every line is one write and goes out at once. On a full disk the run goes on: a line that does not fit is
-    left out whole and counted in `lost`. Safe to use from several threads.
-    """
-
-    def __init__(self, path: Path, clock_s: Callable[[], float] = time.monotonic) -> None:
-        """Raises FileExistsError: a log is there already."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
-        self._file = os.open(path, flags, 0o644)
-        self._clock_s, self._start_s = clock_s, clock_s()
-        self._lock = threading.Lock()
-        self.path, self.lost = path, 0
-
-    @property
-    def now_s(self) -> float:
-        """Seconds since the log was opened."""
-        return self._clock_s() - self._start_s
-
-    def write(self, kind: str, *, t_s: float | None = None, **fields: Any) -> None:
-        """Log one event that happens now, or happened `t_s` seconds after the log was opened."""
-        with self._lock:
-            event = {"t_s": round(self.now_s if t_s is None else t_s, 6), "kind": kind, **plain(fields)}
-            line = json.dumps(event, allow_nan=False, separators=(", ", ": ")).encode() + b"\n"
-            size = os.fstat(self._file).st_size
-            try:
-                if os.write(self._file, line) < len(line):
-                    raise OSError("only a part of the line fits")
-            except OSError:
-                self.lost += 1
-                os.ftruncate(self._file, size)
-
-    def close(self) -> None:
-        """Close the file; the second time does nothing."""
-        with self._lock:
-            if self._file >= 0:
-                os.close(self._file)
-            self._file = -1
-
-
-def read_events(path: Path) -> list[dict[str, Any]]:
-    """The events of a log in the order of their time; the half line of a run that was killed is left out."""
-    events = []
-    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
-        if line.endswith("\n"):
-            events.append(json.loads(line))
-    return sorted(events, key=lambda event: event["t_s"])
 
 
 def plain(value: Any) -> Any:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import socket
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 import psutil
 
-from agileml.runs.folder import CONFIG, EVENTS, SUMMARY, FolderError, read_events
+from agileml.events.market import Billed
+from agileml.events.run import ClockDone, MembershipChanged, Process, RunFailed, RunStarted, RunStopped
+from agileml.events.schema import Log, SchemaError, events_of, of_type
+from agileml.runs.event_log import EVENTS, read_events
+from agileml.runs.folder import CONFIG, SUMMARY, FolderError
 from agileml.runs.progress import RATE_WINDOW_S, Rate, Snapshot
-from agileml.runs.summary import of_kind
-
-Event = Mapping[str, Any]
+from agileml.runs.summary import clocks_kept
 
 
 class State(StrEnum):
@@ -29,31 +30,22 @@ class State(StrEnum):
     BROKEN = "ended without a result"
 
 
-@dataclass(frozen=True)
-class Process:
-    """A process of some host; a later one with the same number was created at another time."""
-
-    host: str
-    pid: int
-    created_s: float
-
-    @property
-    def is_here(self) -> bool:
-        """True when it is one of this host's, alive or not."""
-        return self.host == socket.gethostname()
-
-    @property
-    def is_alive(self) -> bool:
-        """True when it is one of this host's and runs."""
-        try:
-            return self.is_here and psutil.Process(self.pid).create_time() == self.created_s
-        except psutil.Error:
-            return False
+def this_process() -> Process:
+    """This process."""
+    return Process(socket.gethostname(), os.getpid(), psutil.Process().create_time())
 
 
-def this_process() -> dict[str, Any]:
-    """This process as an event holds it."""
-    return {"host": socket.gethostname(), "pid": os.getpid(), "created_s": psutil.Process().create_time()}
+def is_here(process: Process) -> bool:
+    """True for a process of this host, alive or not."""
+    return process.host == socket.gethostname()
+
+
+def is_alive(process: Process) -> bool:
+    """True for a process of this host that runs."""
+    try:
+        return is_here(process) and psutil.Process(process.pid).create_time() == process.created_s
+    except psutil.Error:
+        return False
 
 
 @dataclass(frozen=True)
@@ -78,59 +70,51 @@ def read_status(folder: Path) -> RunStatus:
     import yaml
 
     try:
-        events = read_events(folder / EVENTS)
+        log = read_events(folder / EVENTS)
         clocks = int(yaml.safe_load((folder / CONFIG).read_text(encoding="utf-8"))["clocks"])
-        process = Process(**of_kind(events, "run_started")[0]["process"])
+        process = events_of(log, RunStarted)[0].process
+    except SchemaError as error:
+        raise FolderError(str(error)) from None
     except (OSError, ValueError, TypeError, LookupError, yaml.YAMLError):
         raise FolderError(f"{folder} holds no run, expected a folder with {EVENTS} and {CONFIG}") from None
-    if of_kind(events, "failed"):
+    if events_of(log, RunFailed):
         state = State.BROKEN
     elif (folder / SUMMARY).is_file():
-        state = State.STOPPED if of_kind(events, "stopped") else State.DONE
-    elif process.is_alive or not process.is_here:
+        state = State.STOPPED if events_of(log, RunStopped) else State.DONE
+    elif is_alive(process) or not is_here(process):
         state = State.RUNNING
     else:
         state = State.BROKEN
-    return RunStatus(
-        folder, state, process, snapshot_of(events, clocks), clocks_per_s(events), events[-1]["t_s"]
-    )
+    return RunStatus(folder, state, process, snapshot_of(log, clocks), clocks_per_s(log), log[-1].t_s)
 
 
-def snapshot_of(events: Sequence[Event], clocks: int) -> Snapshot:
-    """Where a run of so many clocks is, by its events."""
-    done, views = of_kind(events, "clock"), of_kind(events, "view")
-    ends, spends = of_kind(events, "stopped"), of_kind(events, "spend")
-    if ends:
-        done = [event for event in done if event["clock"] <= ends[-1]["clock"]]
-    view = views[-1] if views else {"stage": 0, "reliable": 0, "transient": 0}
+def snapshot_of(log: Log, clocks: int) -> Snapshot:
+    """Where a run of so many clocks is, by its log."""
+    done, changes, billed = clocks_kept(log), events_of(log, MembershipChanged), events_of(log, Billed)
     return Snapshot(
-        clock=done[-1]["clock"] if done else 0,
+        clock=done[-1].clock if done else 0,
         clocks=clocks,
-        loss=done[-1]["loss"] if done else None,
-        stage=view["stage"],
-        reliable=view["reliable"],
-        transient=view["transient"],
-        spent_usd=spends[-1]["usd"] if spends else None,
+        loss=done[-1].loss if done and math.isfinite(done[-1].loss) else None,
+        stage=changes[-1].stage if changes else 0,
+        reliable=changes[-1].reliable if changes else 0,
+        transient=changes[-1].transient if changes else 0,
+        spent_usd=billed[-1].usd if billed else None,
     )
 
 
-def clocks_per_s(events: Sequence[Event]) -> float | None:
+def clocks_per_s(log: Log) -> float | None:
     """The speed over the last seconds in which clocks went by."""
     rate = Rate()
-    for at_s, clock in _recent(of_kind(events, "clock")):
-        rate.add(at_s, clock)
+    done = of_type(log, ClockDone)
+    for each in done:
+        if each.t_s >= done[-1].t_s - 2 * RATE_WINDOW_S:
+            rate.add(each.t_s, each.event.clock)
     return rate.clocks_per_s
-
-
-def _recent(clocks: Sequence[Event]) -> Iterator[tuple[float, int]]:
-    if clocks:
-        first_s = clocks[-1]["t_s"] - 2 * RATE_WINDOW_S
-        yield from ((event["t_s"], event["clock"]) for event in clocks if event["t_s"] >= first_s)
 
 
 def stop_process(process: Process) -> bool:
     """Ask a run's process to end with its next cut; False: it is not alive here."""
-    if not process.is_alive:
+    if not is_alive(process):
         return False
     os.kill(process.pid, signal.SIGTERM)
     return True

@@ -8,7 +8,7 @@ compute and push inside it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ import numpy as np
 
 from agileml.application import Array
 from agileml.core.compute.spans import COLUMNS, NAMES, TRACKS, WORKER
+from agileml.events.run import ClockDone, CutCommitted, MembershipChanged
+from agileml.events.schema import Log
 from agileml.runs.folder import RunFolder
 
 TRACE = "trace.json"
@@ -35,6 +37,12 @@ def complete(pid: int, tid: int, name: str, clock: int, start_us: int, end_us: i
     kind = _CATEGORY.get(name, name.split()[0])
     span = {"name": name, "cat": kind, "ph": "X", "ts": start_us, "dur": max(0, end_us - start_us)}
     return {**span, "pid": pid, "tid": tid, "args": {"clock": clock}}
+
+
+def instant(tid: int, what: str, clock: int, at_us: int) -> Event:
+    """Something on a track of the controller that takes no time."""
+    mark = {"name": f"{what} {clock}", "cat": what, "ph": "i", "s": "t", "ts": max(0, at_us)}
+    return {**mark, "pid": CONTROLLER_PID, "tid": tid, "args": {"clock": clock}}
 
 
 def named(pid: int, tid: int, what: str, name: str) -> Event:
@@ -74,30 +82,23 @@ def _clocks(pid: int, spans: Sequence[Span]) -> Iterator[Event]:
         yield complete(pid, WORKER, f"clock {clock}", clock, parts[0][3], parts[-1][4])
 
 
-def controller_events(log: Iterable[Event]) -> Iterator[Event]:
+def controller_events(log: Log) -> Iterator[Event]:
     """Changes as stretches, completed clocks and committed cuts as instants, from the log of the run."""
     yield named(CONTROLLER_PID, 0, "process_name", "controller")
     for tid, track in enumerate(("changes", "clocks", "cuts")):
         yield named(CONTROLLER_PID, tid, "thread_name", track)
     clock = 0
-    for event in log:
-        at_us = round(event["t_s"] * 1e6)
-        match event["kind"]:
-            case "change":
-                name = f"change to epoch {event['epoch']}: {event['trigger']}"
-                start_us = max(0, at_us - round(event["seconds"] * 1e6))
+    for each in log:
+        at_us = round(each.t_s * 1e6)
+        match each.event:
+            case MembershipChanged() as change:
+                name = f"change to epoch {change.epoch}: {change.trigger}"
+                start_us = max(0, at_us - round(change.seconds * 1e6))
                 yield complete(CONTROLLER_PID, 0, name, clock, start_us, max(start_us, at_us))
-            case "clock" | "cut":
-                clock = event["clock"]
-                tid = 1 if event["kind"] == "clock" else 2
-                instant = {"name": f"{event['kind']} {clock}", "cat": event["kind"], "ph": "i", "s": "t"}
-                yield {
-                    **instant,
-                    "ts": max(0, at_us),
-                    "pid": CONTROLLER_PID,
-                    "tid": tid,
-                    "args": {"clock": clock},
-                }
+            case ClockDone(clock):
+                yield instant(1, "clock", clock, at_us)
+            case CutCommitted(clock):
+                yield instant(2, "cut", clock, at_us)
 
 
 class Trace:
@@ -118,13 +119,13 @@ class Trace:
         self.recorded += len(kept)
         self._rows.setdefault(machine, []).append(kept)
 
-    def events(self, log: Iterable[Event]) -> Iterator[Event]:
+    def events(self, log: Log) -> Iterator[Event]:
         """All events of the trace."""
         yield from controller_events(log)
         for pid, machine in enumerate(self._rows, start=1):
             yield from machine_events(pid, machine, np.concatenate(self._rows[machine]), self._start_us)
 
-    def write(self, folder: Path, log: Iterable[Event]) -> Path:
+    def write(self, folder: Path, log: Log) -> Path:
         """trace.json in a run's folder. Raises StorageError."""
         lines = ",\n".join(json.dumps(event, separators=(",", ":")) for event in self.events(log))
         head = f'"displayTimeUnit":"ms","otherData":{{"dropped_spans":{self.dropped}}}'

@@ -14,6 +14,7 @@ from agileml.application import Application, Array, Settings, Table, Unit, Updat
 from agileml.core.controller.stage_chooser import arrangement_of
 from agileml.core.stage.auto_stage import TrialRule
 from agileml.core.stage.traffic import Load, Volume, loads
+from agileml.events.run import CutCommitted, MembershipChanged, StageJudged
 from agileml.events.terms import Tier
 from agileml.process.machine import Machine
 from tests.agileml.process.engine_rig import Rig, reference
@@ -90,7 +91,7 @@ def test_machines_move_what_the_formulas_say(
     assert view.stage == stage
     roles = arrangement_of(rig.head._controller.job, view).roles
     # Until a clock's length is known, cuts are a clock apart; parts of one that some owner missed are not counted.
-    cuts = len(ran.of("cut"))
+    cuts = len(ran.of(CutCommitted))
     expected = loads(roles, Volume(CLOCKS * W, CLOCKS * W, cuts * W))
     for name, load in expected.items():
         assert counted[name].sent == pytest.approx(load.sent, rel=0.02, abs=W)
@@ -107,10 +108,10 @@ def test_trials_change_no_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         "machines": {"reliable": 1, "transient": 2, "max": 4},
     }
     ran = Rig(values, tmp_path).finish()
-    moves = ran.of("stage_auto")
-    assert moves[0]["move"] == "try"  # a busy computer may end before it is judged
-    assert all(note["move"] in ("keep", "take back") for note in moves[1:2])
-    assert len({view["stage"] for view in ran.of("view")}) > 1
+    moves = ran.of(StageJudged)
+    assert moves[0].move == "try"  # a busy computer may end before it is judged
+    assert all(note.move in ("keep", "take back") for note in moves[1:2])
+    assert len({view.stage for view in ran.of(MembershipChanged)}) > 1
     assert ran.sha256 == reference(values)
 
 
@@ -150,7 +151,7 @@ def test_auto_finds_the_stage_that_the_links_like_best(
     }
     ran = Linked(values, tmp_path, Dense()).finish()
     assert ran.halted is None
-    moves = ran.of("stage_auto")
-    assert [(note["move"], note["stage"]) for note in moves[:2]] == [("try", 3), ("keep", 3)], moves
-    assert [view["stage"] for view in ran.of("view")] == [2, 3]
-    assert moves[1]["clock_s"] < 0.9 * moves[0]["clock_s"]
+    moves = ran.of(StageJudged)
+    assert [(note.move, note.stage) for note in moves[:2]] == [("try", 3), ("keep", 3)], moves
+    assert [view.stage for view in ran.of(MembershipChanged)] == [2, 3]
+    assert moves[1].clock_s < 0.9 * moves[0].clock_s

@@ -29,7 +29,10 @@ import yaml
 
 from agileml.aws.boot import HEALTH_CHECK
 from agileml.cluster.watchdog import LIVENESS_PORT, speaks
-from agileml.runs.folder import read_events
+from agileml.events.market import AllocationEnded, InstanceNoticed, MachinesBought
+from agileml.events.run import MachineLost, MachineReleased, MembershipChanged
+from agileml.events.schema import E, events_of
+from agileml.runs.event_log import read_events
 from tests.aws.front import Front, front_of
 from tests.aws.ground import bought_by
 from tests.aws.instances import Instances, instances_of
@@ -131,9 +134,9 @@ class Rig:
         assert not (self.folder / "refused").exists()
         return said
 
-    def events(self, out: str, kind: str) -> list[dict[str, Any]]:
+    def events(self, out: str, kind: type[E]) -> list[E]:
         log = self.folder / out / "events.jsonl"
-        return [event for event in read_events(log) if event["kind"] == kind] if log.is_file() else []
+        return events_of(read_events(log), kind) if log.is_file() else []
 
     def spot(self) -> list[str]:
         """Spot machines that run, as EC2 says it."""
@@ -142,8 +145,8 @@ class Rig:
 
     def transient(self, out: str) -> int:
         """Spot machines that take part in a run, as it says itself."""
-        views = self.events(out, "view")
-        return int(views[-1]["transient"]) if views else 0
+        changes = self.events(out, MembershipChanged)
+        return changes[-1].transient if changes else 0
 
     def settled(self) -> None:
         """Wait until machines that were ended are gone."""
@@ -252,7 +255,7 @@ def test_a_job_through_the_real_ground(rig: Rig) -> None:
 
     warned, stays = rig.spot()
     rig.warn(warned, 60)
-    rig.until(run, lambda: rig.events("run", "released"))
+    rig.until(run, lambda: rig.events("run", MachineReleased))
     rig.front.evict(warned)
     rig.until(run, lambda: [each for each in rig.spot() if each != stays])
     rig.until(run, lambda: rig.transient("run") == 2)
@@ -265,13 +268,13 @@ def test_a_job_through_the_real_ground(rig: Rig) -> None:
     market = summary["market"]
     assert summary["same_as_sequential"] is True and "the same bits as one process" in output
     assert (summary["clocks"], summary["clocks_redone"]) == (JOB["clocks"], 0)
-    assert not rig.events("run", "lost"), "what was announced had left before it was taken"
+    assert not rig.events("run", MachineLost), "what was announced had left before it was taken"
     assert market["finished"] and (market["evictions"], market["grants"]) == (1, 3)
     assert 0 < market["usd"] < 0.1 and "bill $0.0" in output
-    assert [event["machine"] for event in rig.events("run", "market_notice")] == [warned]
-    bought = [machine for event in rig.events("run", "market_grant") for machine in event["machines"]]
+    assert [event.machine for event in rig.events("run", InstanceNoticed)] == [warned]
+    bought = [machine for event in rig.events("run", MachinesBought) for machine in event.machines]
     assert sorted(bought) == sorted(rig.instances.booted) and len(bought) == 1 + 2 + 1
-    endings = [event["ending"] for event in rig.events("run", "market_end")]
+    endings = [event.ending for event in rig.events("run", AllocationEnded)]
     assert sorted(endings) == ["evicted", "job_end", "job_end", "job_end"]
     assert rig.front.seen["fleets"] == 3, (
         "one order for the reliable machine, one for two, one for the one instead"

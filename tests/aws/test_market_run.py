@@ -15,6 +15,7 @@ from agileml.cluster.existing import TieredNode
 from agileml.config.job import from_values
 from agileml.config.market import Ec2MarketConfig
 from agileml.config.text import ConfigError
+from agileml.events.market import InstanceNoticed, MachinesBought
 from agileml.market.ec2 import UnixClock
 from agileml.market.nodes import tier_of
 from agileml.market.setup import set_up
@@ -146,9 +147,9 @@ def test_a_job_lives_through_an_interruption_and_an_eviction(
     assert ran.sha256 == reference(rig.config)
     assert ran.outcome.bill.evictions == 2
     assert ran.outcome.bill.standard is None, "there are no recorded prices to simulate on"
-    bought = [machine for event in ran.of("market_grant") for machine in event["machines"]]
+    bought = [machine for event in ran.of(MachinesBought) for machine in event.machines]
     assert len(bought) >= 1 + 3 + 2, "one reliable, three, and two instead of those that went"
-    assert [event["machine"] for event in ran.of("market_notice")] == done[:1]
+    assert [event.machine for event in ran.of(InstanceNoticed)] == done[:1]
     assert not ec2.alive(rig.setup.plan.name)
 
 

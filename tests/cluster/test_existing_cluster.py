@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from agileml.events.run import ClockDone, MachineLost, MachineNoticed, MachineReleased
+from agileml.events.schema import Log, events_of
+from agileml.runs.event_log import read_events
 from tests.cluster.started import Started, started_cluster
 
 pytestmark = pytest.mark.cluster
@@ -23,9 +26,9 @@ def started() -> Iterator[Started]:
         yield cluster
 
 
-def events(out: Path) -> list[dict[str, object]]:
+def events(out: Path) -> Log:
     log = out / "events.jsonl"
-    return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    return read_events(log) if log.exists() else []
 
 
 def test_a_drained_node_leaves_without_loss(started: Started, tmp_path: Path) -> None:
@@ -41,7 +44,7 @@ def test_a_drained_node_leaves_without_loss(started: Started, tmp_path: Path) ->
     )
     try:
         until_s = time.monotonic() + 90
-        while not any(event["kind"] == "clock" and event["clock"] >= 50 for event in events(out)):
+        while not any(done.clock >= 50 for done in events_of(events(out), ClockDone)):
             assert driver.poll() is None, driver.communicate()[0]
             assert time.monotonic() < until_s, events(out)
             time.sleep(0.05)
@@ -62,9 +65,9 @@ def test_a_drained_node_leaves_without_loss(started: Started, tmp_path: Path) ->
     assert summary["clocks"] == 600
     assert summary["clocks_redone"] == 0
     log = events(out)
-    assert [event["kind"] for event in log].count("notice") == 1
-    assert [event["kind"] for event in log].count("released") == 1
-    assert not any(event["kind"] == "lost" for event in log), [e for e in log if e["kind"] == "lost"]
+    assert len(events_of(log, MachineNoticed)) == 1
+    assert len(events_of(log, MachineReleased)) == 1
+    assert not events_of(log, MachineLost)
     sequential = tmp_path / "sequential"
     command = [sys.executable, "-m", "agileml.cli", "run", "configs/mlr.yaml", "--sequential"]
     for setting in [*settings[:3], settings[4], f"out={sequential}"]:

@@ -16,7 +16,10 @@ from safetensors.numpy import load_file
 import agileml
 from agileml.cluster.local import LocalCluster
 from agileml.errors import RunError
-from agileml.runs.folder import EVENTS, MODEL, SUMMARY, model_sha256, read_events
+from agileml.events.run import ClockDone, MachinesJoined
+from agileml.events.schema import events_of, of_type
+from agileml.runs.event_log import EVENTS, read_events
+from agileml.runs.folder import MODEL, SUMMARY, model_sha256
 from agileml.runs.trace import TRACE
 from agileml.session import Result
 from tests.agileml.runs.test_profiles import check_format
@@ -108,7 +111,7 @@ def check_planned(result: Result) -> None:
     summary = result.summary
     assert summary["stages"] == [2, 3, 2, 1]
     assert summary["plan"]["planned"] == summary["plan"]["fired"] == summary["plan"]["finished"] == len(PLAN)
-    times_s = [event["t_s"] for event in read_events(result.folder / EVENTS) if event["kind"] == "clock"]
+    times_s = [done.t_s for done in of_type(read_events(result.folder / EVENTS), ClockDone)]
     clock_s = median(later - earlier for earlier, later in pairwise(times_s))
     print(f"longest gap {summary['longest_gap_s']:.3f} s, a clock {clock_s:.4f} s")
     assert summary["longest_gap_s"] <= 0.5 + 2 * clock_s
@@ -119,7 +122,9 @@ def check_profiled(result: Result) -> None:
     events = json.loads((result.folder / TRACE).read_text())["traceEvents"]
     check_format(events)
     joined = {
-        name for e in read_events(result.folder / EVENTS) if e["kind"] == "join" for name in e["machines"]
+        name
+        for joined in events_of(read_events(result.folder / EVENTS), MachinesJoined)
+        for name in joined.machines
     }
     named = {e["args"]["name"] for e in events if e["name"] == "process_name"}
     assert {"controller", "m0"} <= named <= {"controller"} | joined

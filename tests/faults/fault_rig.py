@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from agileml.core.protocol.commands import Happened
 from agileml.core.protocol.inputs import NodeDown, NodeUp
 from agileml.core.protocol.plan import Strike
-from agileml.events.terms import Fault, Tier
-from agileml.process.head import Dated, Head, HeadState
+from agileml.events.terms import Fault, Loss, Tier
+from agileml.process.head import Head, HeadState
 from agileml.process.machine import Machine
 from agileml.process.record_store import FileStore
 from tests.agileml.process.engine_rig import LIMIT_S, Ran, Rig
@@ -66,7 +67,7 @@ class FaultRig(Rig):
         """The machine is gone, without a word."""
         self._killed.add(name)
         self.machines[name].stop()
-        self.head.tell(NodeDown(name, "killed"))
+        self.head.tell(NodeDown(name, Loss.PROCESS_DIED))
 
     def kill_controller(self) -> None:
         """Another controller takes over from what is durable."""
@@ -80,18 +81,18 @@ class FaultRig(Rig):
                 self.head.register(machine.address, self._ups[name])
 
     def finish(self) -> Ran:
-        notes: list[Dated] = []
+        events: list[Happened] = []
         until_s = time.monotonic() + LIMIT_S
         try:
             while True:
                 state = self.head.state()
-                notes += state.notes
+                events += state.events
                 for strike in state.strikes:
                     self._strike(strike)
                 self._heal()
                 self._watch(self, state)
                 if state.halted is not None:
-                    return Ran(None, notes, state.halted)
+                    return Ran(None, events, state.halted)
                 if state.finished is not None:
                     parts = [
                         self.machines[backup].final_blocks(partition, state.finished.clock)
@@ -99,8 +100,8 @@ class FaultRig(Rig):
                     ]
                     assert all(part is not None for part in parts)
                     layout = next(iter(self.machines.values())).job.layout
-                    return Ran(layout.whole([p for p in parts if p is not None]), notes, None)
-                assert time.monotonic() < until_s, (state, notes[-8:])
+                    return Ran(layout.whole([p for p in parts if p is not None]), events, None)
+                assert time.monotonic() < until_s, (state, events[-8:])
                 time.sleep(0.002)
         finally:
             self.stop()

@@ -10,7 +10,7 @@ from agileml.cluster import existing
 from agileml.cluster.fleet import Appeared, FleetEvent, Vanished
 from agileml.cluster.local import LocalCluster
 from agileml.config.job import JobConfig
-from agileml.events.terms import Fault
+from agileml.events.terms import Fault, Loss
 from tests.cluster.shared_fleet import SharedFleet
 
 
@@ -31,7 +31,7 @@ class KillableFleet(SharedFleet):
         alive = {node.node_id for node in existing.tiered_nodes()}
         for node_id in sorted(self._present - alive):
             self._present.discard(node_id)
-            events.append(Vanished(node_id, "Ray lost the node"))
+            events.append(Vanished(node_id, Loss.NODE_GONE))
         return events
 
     def take_away(self, node_id: str) -> None:

@@ -13,21 +13,24 @@ import pytest
 
 import agileml
 from agileml.cluster.local import LocalCluster
-from agileml.runs.folder import EVENTS, read_events
+from agileml.events.run import ClockDone, FaultFired, MachineLost, MembershipChanged, PlanFinished, PlanFired
+from agileml.events.schema import Log, events_of, of_type
+from agileml.events.terms import Cause
+from agileml.runs.event_log import EVENTS, read_events
 from tests.agileml.net.test_allreduce import job, reference
 from tests.faults.killable_fleet import KillableFleet
 
 pytestmark = pytest.mark.cluster
 
 
-def train(cluster: LocalCluster, values: Mapping[str, Any], out: Path) -> list[dict[str, Any]]:
+def train(cluster: LocalCluster, values: Mapping[str, Any], out: Path) -> Log:
     """The events of a run."""
     result = agileml.run(values, name=out.name, fleet=KillableFleet(cluster, values), out=str(out))
     return read_events(result.folder / EVENTS)
 
 
-def losses(events: list[dict[str, Any]]) -> list[float]:
-    found = {event["clock"]: event["loss"] for event in events if event["kind"] == "clock"}
+def losses(events: Log) -> list[float]:
+    found = {done.clock: done.loss for done in events_of(events, ClockDone)}
     return [found[clock] for clock in sorted(found)]
 
 
@@ -43,16 +46,16 @@ def test_a_frozen_and_a_killed_machine_a_notice_and_a_join(
     values = job(clocks=60, plan=plan)
     events = train(local_cluster, values, tmp_path / "run")
     np.testing.assert_allclose(losses(events), reference(values), rtol=1e-3)
-    done = [event["status"] for event in events if event["kind"] == "plan"]
-    assert done == ["fired", "finished"] * len(plan)
-    views = [event for event in events if event["kind"] == "view"]
-    assert not any(view["rolled_back"] for view in views)  # a replica lives
-    for view in views:
-        is_planned = view["reason"].startswith(("notice", "join", "start"))
-        assert view["redone"] <= (0 if is_planned else 1), view
-    for fault in [event for event in events if event["kind"] == "fault"]:
-        lost = next(e for e in events if e["kind"] == "lost" and e["t_s"] >= fault["t_s"])
-        assert lost["t_s"] - fault["t_s"] < 2.0, (fault, lost)  # gloo itself would wait for half an hour
+    done = [type(event) for event in events_of(events, PlanFired | PlanFinished)]
+    assert done == [PlanFired, PlanFinished] * len(plan)
+    changes = events_of(events, MembershipChanged)
+    assert not any(change.rolled_back for change in changes)  # a replica lives
+    for change in changes:
+        is_planned = change.trigger.cause in (Cause.NOTICE, Cause.JOIN, Cause.START)
+        assert change.redone <= (0 if is_planned else 1), change
+    for fault in of_type(events, FaultFired):
+        lost = next(each for each in of_type(events, MachineLost) if each.t_s >= fault.t_s)
+        assert lost.t_s - fault.t_s < 2.0, (fault, lost)  # gloo itself would wait for half an hour
 
 
 @pytest.mark.slow

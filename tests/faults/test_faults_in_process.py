@@ -9,6 +9,14 @@ from typing import Any
 
 import pytest
 
+from agileml.events.run import (
+    CheckpointSaved,
+    FaultFired,
+    MachineLost,
+    MembershipChanged,
+    PlanFinished,
+    PlanFired,
+)
 from agileml.process.head import HeadState
 from tests.agileml.process.engine_rig import reference
 from tests.faults.fault_rig import MF, MLR, FaultRig, job
@@ -39,9 +47,9 @@ def test_a_fault_does_not_change_a_bit(
     values = job(base, plan=[{"at_clock": 15, **fault}])
     ran = FaultRig(values, tmp_path).finish()
     assert ran.sha256 == reference(values)
-    assert [plan["status"] for plan in ran.of("plan")][:2] == ["fired", "finished"]
-    for view in ran.of("view"):
-        assert view["redone"] <= 4 + 1, view  # cuts.max_clocks, and the clock that is open
+    assert [type(event) for event in ran.of(PlanFired | PlanFinished)][:2] == [PlanFired, PlanFinished]
+    for view in ran.of(MembershipChanged):
+        assert view.redone <= 4 + 1, view  # cuts.max_clocks, and the clock that is open
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
@@ -49,13 +57,13 @@ def test_one_of_two_reliable_machines_dies(stage: int, tmp_path: Path) -> None:
     values = job(MLR, machines=TWO_RELIABLE, stage=stage, plan=[{"at_clock": 15, "kill_reliable": 1}])
     ran = FaultRig(values, tmp_path).finish()
     assert ran.sha256 == reference(values)
-    after = ran.of("view")[-1]
-    assert after["reliable"] == 1
+    after = ran.of(MembershipChanged)[-1]
+    assert after.reliable == 1
     if stage == 1:  # what it served and backed up is nowhere: all over again
-        assert after["rolled_back"] and after["base"] == 0
-        assert "lost with their owners and backups: back to the start" in after["reason"]
+        assert after.rolled_back and after.base == 0
+        assert "lost with their owners and backups: back to the start" in after.reason
     else:  # the actives make its backups again
-        assert not after["rolled_back"] and after["redone"] == 0
+        assert not after.rolled_back and after.redone == 0
 
 
 def test_in_stage_1_everyone_goes_back_to_the_checkpoint(tmp_path: Path) -> None:
@@ -69,9 +77,9 @@ def test_in_stage_1_everyone_goes_back_to_the_checkpoint(tmp_path: Path) -> None
     )
     ran = FaultRig(values, tmp_path).finish()
     assert ran.sha256 == reference(values)
-    after = ran.of("view")[-1]
-    assert after["rolled_back"] and 0 < after["base"] <= 150
-    assert "back to the checkpoint at clock" in after["reason"]
+    after = ran.of(MembershipChanged)[-1]
+    assert after.rolled_back and 0 < after.base <= 150
+    assert "back to the checkpoint at clock" in after.reason
 
 
 @pytest.mark.parametrize("seed", [pytest.param(n, marks=pytest.mark.slow) for n in range(3)])
@@ -87,7 +95,7 @@ def test_a_reliable_machine_dies_while_checkpoints_are_written(seed: int, tmp_pa
     )
     ran = FaultRig(values, tmp_path).finish()
     assert ran.sha256 == reference(values)
-    done = [note["clock"] for note in ran.of("checkpoint")]
+    done = [note.clock for note in ran.of(CheckpointSaved)]
     assert done[-1] == 120  # the last one, at the end
 
 
@@ -102,7 +110,7 @@ def test_a_new_controller_knows_the_checkpoints_of_the_one_before(tmp_path: Path
     )
     ran = FaultRig(values, tmp_path).finish()
     assert ran.sha256 == reference(values)
-    assert "back to the checkpoint at clock" in ran.of("view")[-1]["reason"]
+    assert "back to the checkpoint at clock" in ran.of(MembershipChanged)[-1].reason
 
 
 def test_a_wall_clock_that_is_set_back_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,13 +123,13 @@ def test_a_wall_clock_that_is_set_back_stops_nothing(tmp_path: Path, monkeypatch
     values = job(MLR, clocks=60, plan=[{"at_clock": 30, "kill": 1}])
     ran = FaultRig(values, tmp_path, set_back).finish()
     assert ran.sha256 == reference(values)
-    at_s = [dated.at_s for dated in ran.notes]
+    at_s = [each.at_s for each in ran.events]
     assert at_s == sorted(at_s)
 
 
 def test_a_slow_machine_is_said_and_stays(tmp_path: Path) -> None:
     values = job(MLR, plan=[{"at_clock": 15, "slow": 1, "factor": 20.0, "seconds": 0.5}])
     ran = FaultRig(values, tmp_path).finish()
-    (fault,) = ran.of("fault")
-    assert fault["fault"] == "slow" and len(fault["machines"]) == 1
-    assert not ran.of("lost")
+    (fault,) = ran.of(FaultFired)
+    assert fault.fault == "slow" and len(fault.machines) == 1
+    assert not ran.of(MachineLost)

@@ -14,6 +14,7 @@ import pytest
 
 from agileml.checkpoints.checkpoint import Check, newest
 from agileml.checkpoints.opening import open_store
+from agileml.events.run import CheckpointFailed, CheckpointSaved
 from agileml.process.head import HeadState
 from agileml.runs.folder import model_sha256
 from tests.agileml.process.engine_rig import reference
@@ -38,14 +39,14 @@ def test_a_planned_full_disk_is_said_and_the_last_whole_checkpoint_stays(tmp_pat
     whole: list[int] = []
 
     def look(rig: FaultRig, state: HeadState) -> None:
-        if any(dated.note.kind == "checkpoint_failed" for dated in state.notes):
+        if any(isinstance(each.event, CheckpointFailed) for each in state.events):
             whole.append(clock_of_newest(place))
 
     ran = FaultRig(values, tmp_path, look).finish()
     assert ran.sha256 == reference(values)
-    failed = ran.of("checkpoint_failed")
+    failed = ran.of(CheckpointFailed)
     assert failed
-    assert all(note["reason"] == FULL for note in failed)
+    assert all(note.reason == FULL for note in failed)
     assert whole
     assert min(whole) > 0  # while nothing could be written, there was one to go back to
     assert clock_of_newest(place) == 150
@@ -68,13 +69,13 @@ def test_a_disk_that_fills_up_and_has_room_again(small_disk: Path, tmp_path: Pat
     seen: list[str] = []
 
     def act(rig: FaultRig, state: HeadState) -> None:
-        kinds = [dated.note.kind for dated in state.notes]
-        if not seen and "checkpoint" in kinds:
+        kinds = {type(each.event) for each in state.events}
+        if not seen and CheckpointSaved in kinds:
             with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
                 while True:
                     file.write(bytes(4096))
             seen.append("full")
-        elif seen == ["full"] and "checkpoint_failed" in kinds:
+        elif seen == ["full"] and CheckpointFailed in kinds:
             assert clock_of_newest(small_disk / "saved") > 0
             ballast.unlink()
             seen.append("room")
@@ -82,7 +83,7 @@ def test_a_disk_that_fills_up_and_has_room_again(small_disk: Path, tmp_path: Pat
     ran = FaultRig(values, tmp_path, act).finish()
     assert seen == ["full", "room"]
     assert ran.sha256 == reference(values)
-    assert all(FULL in note["reason"] for note in ran.of("checkpoint_failed"))
+    assert all(FULL in note.reason for note in ran.of(CheckpointFailed))
     assert clock_of_newest(small_disk / "saved") == 400
 
 

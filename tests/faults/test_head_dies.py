@@ -11,7 +11,9 @@ import psutil
 import pytest
 
 from agileml.cluster.own_folder import orphans
-from agileml.runs.folder import EVENTS, read_events
+from agileml.events.run import CutCommitted
+from agileml.events.schema import events_of
+from agileml.runs.event_log import EVENTS, read_events
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
@@ -23,9 +25,7 @@ def test_a_run_whose_head_died_says_so_and_leaves_nothing(tmp_path: Path) -> Non
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as driver:
         try:
             until_s = time.monotonic() + 90
-            while not (out / EVENTS).exists() or not any(
-                e["kind"] == "cut" for e in read_events(out / EVENTS)
-            ):
+            while not (out / EVENTS).exists() or not events_of(read_events(out / EVENTS), CutCommitted):
                 assert driver.poll() is None
                 assert time.monotonic() < until_s
                 time.sleep(0.05)

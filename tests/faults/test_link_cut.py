@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from agileml.core.protocol.inputs import NodeUp
+from agileml.events.run import ClockDone, MembershipChanged
 from agileml.events.terms import Tier
 from agileml.process.head import HeadState
 from tests.agileml.process.engine_rig import reference
@@ -110,14 +111,14 @@ def test_the_side_without_the_controller_does_nothing_that_lasts(
     with rig.far("far1"), rig.far("far2"):
         ran = rig.finish()
     assert ran.sha256 == reference(values)
-    views = [(dated.at_s, dated.note.fields) for dated in ran.notes if dated.note.kind == "view"]
-    epochs = [view["epoch"] for _, view in views]
+    views = [(each.at_s, each.event) for each in ran.events if isinstance(each.event, MembershipChanged)]
+    epochs = [view.epoch for _, view in views]
     assert epochs == sorted(set(epochs))
-    alone = [at for at, view in views if at > at_s["cut"] and view["transient"] == 1]
+    alone = [at for at, view in views if at > at_s["cut"] and view.transient == 1]
     assert alone[0] - at_s["cut"] < 2.0, "the others went on within two seconds"
     during = [view for at, view in views if at_s["cut"] < at < at_s["healed"]]
-    assert all(not {"far1", "far2"} & set(view["workers"]) for view in during)
-    assert views[-1][1]["transient"] == 3, "after the link healed they joined again"
-    assert {"far1", "far2"} <= set(views[-1][1]["workers"])
-    clocks = [note["clock"] for note in ran.of("clock")]
+    assert all(not {"far1", "far2"} & set(view.workers) for view in during)
+    assert views[-1][1].transient == 3, "after the link healed they joined again"
+    assert {"far1", "far2"} <= set(views[-1][1].workers)
+    clocks = [note.clock for note in ran.of(ClockDone)]
     assert clocks[-1] == 6000

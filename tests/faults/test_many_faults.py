@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from agileml.events.run import PlanFinished
 from agileml.process.head import HeadState
 from tests.agileml.process.engine_rig import reference
 from tests.faults.fault_rig import MF, FaultRig, job
@@ -45,9 +46,7 @@ def test_fifty_changes_leak_no_descriptor_and_no_thread(tmp_path: Path) -> None:
     quiet = [0]
 
     def look(rig: FaultRig, state: HeadState) -> None:
-        quiet[0] += sum(
-            dated.note.kind == "plan" and dated.note.fields["status"] == "finished" for dated in state.notes
-        )
+        quiet[0] += sum(isinstance(each.event, PlanFinished) for each in state.events)
         seen[quiet[0]] = process.num_fds()
 
     before = shared_memory()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from agileml.core.protocol.inputs import Notice, NoticeCancelled
+from agileml.events.run import MachineNoticed, MachineReleased, MembershipChanged
 from agileml.process.head import HeadState
 from tests.agileml.core.fixtures import make_job
 from tests.agileml.core.fixtures import scripts as scripts
@@ -37,11 +38,11 @@ def test_a_hundred_notices_within_a_second_doubled_and_in_any_order(scripts: Any
     assert script.now_s - start_s < 1.0
     script.wait(3.0)
     assert sorted(script.released) == sorted(f"t{index}" for index in range(MANY))  # each once
-    noticed = [machine for note in script.note("notice") for machine in note["machines"]]
+    noticed = [note.machine for note in script.events_of(MachineNoticed)]
     assert sorted(noticed) == sorted(set(noticed))
     assert len(noticed) == MANY
     assert script.view.members == ("r0",)
-    assert not any(view["rolled_back"] for view in script.views)
+    assert not any(view.rolled_back for view in script.views)
     assert len(script.views) <= 2 + MANY  # never one change per request
 
 
@@ -61,10 +62,10 @@ def test_seven_machines_over_sockets_are_told_a_hundred_times(tmp_path: Path) ->
     ran = FaultRig(values, tmp_path, tell).finish()
     assert len(told) >= MANY
     assert ran.sha256 == reference(values)
-    gone = [machine for note in ran.of("released") for machine in note["machines"]]
+    gone = [note.machine for note in ran.of(MachineReleased)]
     assert sorted(gone) == [f"m{index}" for index in range(1, 8)]
-    assert sum(view["redone"] for view in ran.of("view")) == 0
-    assert ran.of("view")[-1]["stage"] == 1
+    assert sum(view.redone for view in ran.of(MembershipChanged)) == 0
+    assert ran.of(MembershipChanged)[-1].stage == 1
 
 
 def test_the_sooner_of_two_deadlines_counts(scripts: Any) -> None:
@@ -73,7 +74,7 @@ def test_the_sooner_of_two_deadlines_counts(scripts: Any) -> None:
     script.freeze("t2")  # so that the change is still under way
     for ahead_s in (60.0, 5.0, 30.0):
         script.tell(Notice("t1", script.now_s + ahead_s))
-    assert [note["warning_s"] for note in script.note("notice")] == [60.0, 5.0]
+    assert [note.warning_s for note in script.events_of(MachineNoticed)] == [60.0, 5.0]
     script.wake("t2")
     script.wait(3.0)
     assert script.released == ["t1"]
@@ -89,7 +90,7 @@ def test_a_notice_that_is_cancelled_gives_the_work_back(scripts: Any) -> None:
     script.wait(3.0)
     assert "t1" in script.workers
     assert script.released == []
-    assert not any(view["rolled_back"] for view in script.views)
+    assert not any(view.rolled_back for view in script.views)
 
 
 def test_a_machine_may_be_told_again_after_a_cancelled_notice(scripts: Any) -> None:

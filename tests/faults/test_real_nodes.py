@@ -22,7 +22,17 @@ from agileml.checkpoints.opening import open_store
 from agileml.cluster.fleet import FleetEvent
 from agileml.cluster.local import LocalCluster, sweep
 from agileml.config.job import load
-from agileml.runs.folder import EVENTS, read_events
+from agileml.events.run import (
+    CheckpointSaved,
+    ClockDone,
+    FaultFired,
+    MachineLost,
+    MachinesJoined,
+    MembershipChanged,
+)
+from agileml.events.schema import E, Logged, events_of, of_type
+from agileml.events.terms import Cause, Fault
+from agileml.runs.event_log import EVENTS, read_events
 from agileml.session import Result
 from tests.agileml.process.engine_rig import reference
 from tests.faults.fault_rig import MLR, job
@@ -35,8 +45,8 @@ def train(cluster: LocalCluster, values: Mapping[str, Any], out: Path) -> Result
     return agileml.run(values, name=out.name, fleet=KillableFleet(cluster, values), out=str(out))
 
 
-def log_of(result: Result, kind: str) -> list[dict[str, Any]]:
-    return [event for event in read_events(result.folder / EVENTS) if event["kind"] == kind]
+def log_of(result: Result, kind: type[E]) -> list[Logged[E]]:
+    return of_type(read_events(result.folder / EVENTS), kind)
 
 
 def test_every_fault_of_a_machine_in_one_run(local_cluster: LocalCluster, tmp_path: Path) -> None:
@@ -59,11 +69,13 @@ def test_every_fault_of_a_machine_in_one_run(local_cluster: LocalCluster, tmp_pa
     assert transient["started"] == transient["joined"] == 2  # frozen and cut off, they came again
     assert transient["left"] + transient["lost"] == 4
     times_s = {
-        event["machines"][0]: event["t_s"] for event in log_of(result, "fault") if event["fault"] == "freeze"
+        each.event.machines[0]: each.t_s
+        for each in log_of(result, FaultFired)
+        if each.event.fault is Fault.FREEZE
     }
     ((frozen, at_s),) = times_s.items()
-    lost = next(e for e in log_of(result, "lost") if e["machines"] == [frozen] and e["t_s"] >= at_s)
-    assert lost["t_s"] - at_s < 2.0
+    lost = next(e for e in log_of(result, MachineLost) if e.event.machine == frozen and e.t_s >= at_s)
+    assert lost.t_s - at_s < 2.0
 
 
 def test_a_process_that_is_killed_alone_is_replaced_and_counted(
@@ -76,7 +88,7 @@ def test_a_process_that_is_killed_alone_is_replaced_and_counted(
 
     def kill_one() -> None:
         while not (out / EVENTS).exists() or not any(
-            event["kind"] == "clock" and event["clock"] > 100 for event in read_events(out / EVENTS)
+            done.clock > 100 for done in events_of(read_events(out / EVENTS), ClockDone)
         ):
             over.wait(0.02)
         actors = [
@@ -95,8 +107,8 @@ def test_a_process_that_is_killed_alone_is_replaced_and_counted(
     killer.join()
     assert killed
     assert result.summary["params_sha256"] == reference(values)
-    (lost,) = [machine for event in log_of(result, "lost")[:1] for machine in event["machines"]]
-    joined = [machine for event in log_of(result, "join") for machine in event["machines"]]
+    lost = log_of(result, MachineLost)[0].event.machine
+    joined = [machine for each in log_of(result, MachinesJoined) for machine in each.event.machines]
     # The first three are ready in any order; m3 is the other process on the machine of the one that died.
     assert (sorted(joined[:3]), joined[3:]) == (["m0", "m1", "m2"], ["m3"])
     tiers = result.summary["machines"]
@@ -126,7 +138,7 @@ def test_a_run_whose_driver_was_killed_goes_on_with_other_machines_in_another_st
     try:
         log = tmp_path / "killed" / EVENTS
         until_s = time.monotonic() + 90
-        while not log.exists() or not any(event["kind"] == "checkpoint" for event in read_events(log)):
+        while not log.exists() or not events_of(read_events(log), CheckpointSaved):
             assert driver.poll() is None, driver.stderr and driver.stderr.read()
             assert time.monotonic() < until_s
             time.sleep(0.05)
@@ -151,7 +163,7 @@ def test_a_run_whose_driver_was_killed_goes_on_with_other_machines_in_another_st
     result = agileml.run(
         config, name="resumed", fleet=fleet, out=str(tmp_path / "resumed"), resume=str(checkpoints)
     )
-    assert next(event["base"] for event in log_of(result, "view")) == found.name.clock
+    assert log_of(result, MembershipChanged)[0].event.base == found.name.clock
     assert result.summary["stages"] == [1]
     assert result.summary["params_sha256"] == reference(config)
     last = newest(store, print, Check.CHECKSUMS)
@@ -193,7 +205,7 @@ def test_a_controller_that_dies_while_nobody_asks_is_told_everything_again(
     result = agileml.run(values, name="busy", fleet=fleet, out=str(out))
     assert fleet.killed is not None
     assert result.summary["params_sha256"] == reference(values)
-    assert any("restart of the controller" in view["reason"] for view in log_of(result, "view"))
+    assert any(each.event.trigger.cause is Cause.RESTART for each in log_of(result, MembershipChanged))
 
 
 def test_chaos_from_the_command_line(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from agileml.core.protocol.inputs import Notice
 from agileml.core.protocol.messages import Copy, Message, Part
+from agileml.events.run import CutCommitted, MembershipChanged, ShortNoticeJudged
 from agileml.process.head import HeadState
 from agileml.process.machine import Machine
 from tests.agileml.process.engine_rig import Ran, reference
@@ -59,7 +60,7 @@ class FarRig(FaultRig):
         super().__init__(values, folder, FarRig._look)
 
     def _look(self, state: HeadState) -> None:
-        if not self.leaver and any(dated.note.kind == "cut" for dated in state.notes):
+        if not self.leaver and any(isinstance(each.event, CutCommitted) for each in state.events):
             self.leaver = f"m{len(self.machines) - 1}"
             self._due_s = time.time() + self._warning_s
             self.head.tell(Notice(self.leaver, self._due_s))
@@ -77,17 +78,17 @@ def leave(warning_s: float, folder: Path) -> tuple[FarRig, Ran]:
 
 def test_a_notice_too_short_goes_back_at_once_to_the_same_bits(tmp_path: Path) -> None:
     rig, ran = leave(0.02, tmp_path)
-    (note,) = ran.of("short_notice")
-    assert note["machines"] == [rig.leaver] and note["way"] == "roll back"
-    assert f"{rig.leaver} goes in 0.0" in note["reason"]
-    view = ran.of("view")[1]
-    assert view["rolled_back"] and note["reason"] in view["reason"]
-    assert rig.leaver not in view["owners"]
+    (note,) = ran.of(ShortNoticeJudged)
+    assert note.machines == [rig.leaver] and note.way == "roll back"
+    assert f"{rig.leaver} goes in 0.0" in note.reason
+    view = ran.of(MembershipChanged)[1]
+    assert view.rolled_back and note.reason in view.reason
+    assert rig.leaver not in view.owners
 
 
 @pytest.mark.slow
 def test_a_notice_long_enough_does_nothing_again(tmp_path: Path) -> None:
     rig, ran = leave(30.0, tmp_path)
-    assert not ran.of("short_notice")
-    assert not any(view["rolled_back"] or view["redone"] for view in ran.of("view"))
-    assert rig.leaver not in ran.of("view")[-1]["owners"]
+    assert not ran.of(ShortNoticeJudged)
+    assert not any(view.rolled_back or view.redone for view in ran.of(MembershipChanged))
+    assert rig.leaver not in ran.of(MembershipChanged)[-1].owners

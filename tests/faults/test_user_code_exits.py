@@ -15,7 +15,9 @@ import agileml
 from agileml.application import Application, Array, Settings, Table, Unit, Updates
 from agileml.cluster.local import LocalCluster
 from agileml.errors import RunError
-from agileml.runs.folder import EVENTS, read_events
+from agileml.events.run import ProcessDied
+from agileml.events.schema import events_of
+from agileml.runs.event_log import EVENTS, read_events
 from tests.faults.killable_fleet import KillableFleet
 
 pytestmark = pytest.mark.cluster
@@ -68,8 +70,8 @@ def test_one_exit_is_survived_and_a_lost_machine_is_none(local_cluster: LocalClu
     assert application.left.exists()
     assert result.summary["failures"] == 1
     assert result.summary["machines"]["transient"]["lost"] >= 2
-    (failure,) = [event for event in read_events(out / EVENTS) if event["kind"] == "failure"]
-    assert (failure["count"], failure["of"]) == (1, 1)
+    (died,) = events_of(read_events(out / EVENTS), ProcessDied)
+    assert (died.count, died.of) == (1, 1)
     wanted = agileml.run(JOB, application, sequential=True, out=str(tmp_path / "sequential"))
     assert result.summary["params_sha256"] == wanted.summary["params_sha256"]
 

@@ -18,6 +18,8 @@ from agileml.config.job import JobConfig, dump, from_values
 from agileml.core.protocol.inputs import Admit, NodeDown, NodeUp, Notice, Stop
 from agileml.core.sequential import run_sequential
 from agileml.errors import RunError
+from agileml.events.run import RunFinished
+from agileml.events.schema import E, Log, events_of
 from agileml.events.terms import Tier
 from agileml.market.fleet import MarketFleet, Settlement
 from agileml.market.nodes import tier_of
@@ -27,7 +29,8 @@ from agileml.process.head import Head
 from agileml.process.machine import Instance as Process
 from agileml.process.record_store import FileStore
 from agileml.process.spec import RunSpec
-from agileml.runs.folder import RunFolder, params_sha256, read_events
+from agileml.runs.event_log import read_events
+from agileml.runs.folder import RunFolder, params_sha256
 from agileml.runs.report.page import build_report, summarize
 from bidbrain.live.cloud import Cloud, CredentialsError, Instance
 from bidbrain.live.job import Timekeeper
@@ -157,13 +160,13 @@ class Ran:
     tables: dict[str, Array]
     clock: int
     settlement: Settlement
-    events: list[dict[str, Any]]
+    events: Log
     summary: dict[str, Any]
     folder: Path
     killed: list[str] = field(default_factory=list)
 
-    def of(self, kind: str) -> list[dict[str, Any]]:
-        return [event for event in self.events if event["kind"] == kind]
+    def of(self, kind: type[E]) -> list[E]:
+        return events_of(self.events, kind)
 
     @property
     def sha256(self) -> str:
@@ -221,7 +224,7 @@ class MarketRig:
         if self.fleet.left:
             raise RunError(self.fleet.left)  # (a session writes the result all the same)
         assert self.fleet.settlement is not None
-        self.folder.events.write("finished", seconds=self.folder.events.now_s)
+        self.folder.events.write(RunFinished(self.folder.events.now_s))
         self.folder.events.close()
         events = read_events(self.folder.events.path)
         what: dict[str, Any] = {
@@ -243,11 +246,9 @@ class MarketRig:
             for event in self.fleet.poll():
                 self._happened(event, head, keys)
             state = head.state()
-            for dated in state.notes:
-                fields = dict(dated.note.fields)
-                at_s = fields.pop("at_s", dated.at_s)
-                self.fleet.noted(dated.note, at_s, self._nodes.__getitem__)
-                self.folder.events.write(dated.note.kind, t_s=at_s - self._wall_start_s, **fields)
+            for happened in state.events:
+                self.fleet.happened(happened, self._nodes.__getitem__)
+                self.folder.events.write(happened.event, t_s=happened.at_s - self._wall_start_s)
             if self._interrupt_at is not None and state.clock >= self._interrupt_at:
                 raise KeyboardInterrupt
             self.on_clock(state.clock)
@@ -280,8 +281,8 @@ class MarketRig:
                 self.fleet.started(node.node_id)
             case Admitted(node_id):
                 head.tell(Admit(self._names[node_id]))
-            case Vanished(node_id, reason):
-                head.tell(NodeDown(self._names[node_id], reason))
+            case Vanished(node_id, loss):
+                head.tell(NodeDown(self._names[node_id], loss))
             case Draining(node_id, deadline_s):
                 head.tell(Notice(self._names[node_id], deadline_s))
             case Stopping(deadline_s):

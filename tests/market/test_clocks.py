@@ -1,38 +1,33 @@
-"""Notes of a run become clocks that BidBrain's estimators can read."""
-
-from typing import Any
+"""Events of a run become clocks that BidBrain's estimators can read."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agileml.core.protocol.commands import Happened
+from agileml.events.run import ClockDone, MachineNoticed
+from agileml.events.terms import Cause, Trigger
 from agileml.market.clocks import RunClocks
-from bidbrain.live.estimators import Disturbance, Estimator
+from bidbrain.live.estimators import Clock, Disturbance, Estimator
+from tests.agileml.events.samples import changed
 
 VCPUS = {"spot": 32, "steady": 4}
 
 
-def clocks_of(
-    notes: list[tuple[str, float, dict[str, Any]]], speed: float = 1.0, planned: set[str] | None = None
-):
+def clocks_of(events: list[Happened], speed: float = 1.0, planned: set[str] | None = None) -> list[Clock]:
     kinds = {"r": "steady"}
     run = RunClocks(10.0, speed, lambda name: kinds.get(name, "spot"), planned or set())
-    return [clock for note in notes if (clock := run.noted(*note)) is not None]
+    return [clock for event in events if (clock := run.happened(event)) is not None]
 
 
-def view(
-    at_s: float, workers: str, reason: str = "join", rolled_back: bool = False
-) -> tuple[str, float, dict[str, Any]]:
-    names = workers.split()
-    return (
-        "view",
-        at_s,
-        {"workers": names, "owners": names[-1:], "reason": reason, "rolled_back": rolled_back},
-    )
+def view(at_s: float, workers: str, cause: Cause = Cause.JOIN, rolled_back: bool = False) -> Happened:
+    names = tuple(workers.split())
+    change = changed(1, Trigger(cause), workers=names, owners=names[-1:], rolled_back=rolled_back)
+    return Happened(change, at_s)
 
 
-def clock(at_s: float, number: int) -> tuple[str, float, dict[str, Any]]:
-    return "clock", at_s, {"clock": number}
+def clock(at_s: float, number: int) -> Happened:
+    return Happened(ClockDone(number, 0.5, 24, None), at_s)
 
 
 def test_calm_clocks_are_one_stretch_in_market_time() -> None:
@@ -59,11 +54,11 @@ def test_a_view_that_is_told_before_a_clock_that_was_done_before_it() -> None:
 
 
 def test_a_loss_is_an_eviction_and_clocks_done_again_belong_to_it() -> None:
-    notes = [
+    events = [
         view(0, "r a b"), clock(1, 1), clock(2, 2), clock(3, 3),
-        view(3.5, "r a", "failure of b: rolled back", rolled_back=True), clock(4, 2), clock(5, 3), clock(6, 4),
+        view(3.5, "r a", Cause.FAILURE, rolled_back=True), clock(4, 2), clock(5, 3), clock(6, 4),
     ]  # fmt: skip
-    found = clocks_of(notes)[2:]
+    found = clocks_of(events)[2:]
     assert [(c.disturbance, c.events, c.work_vcpu_s) for c in found] == [
         (Disturbance.EVICTION, 1, 0.0),
         (Disturbance.EVICTION, 0, 0.0),
@@ -72,12 +67,12 @@ def test_a_loss_is_an_eviction_and_clocks_done_again_belong_to_it() -> None:
 
 
 def test_who_is_warned_and_leaves_was_evicted_unless_we_gave_it_up() -> None:
-    notes = [
-        view(0, "r a b"), clock(1, 1), ("notice", 1.2, {"machines": ["b"]}), view(1.5, "r a", "notice for b"),
+    events = [
+        view(0, "r a b"), clock(1, 1), Happened(MachineNoticed("b", 60.0), 1.2), view(1.5, "r a", Cause.NOTICE),
         clock(2, 2),
     ]  # fmt: skip
-    assert [c.disturbance for c in clocks_of(notes)] == [Disturbance.EVICTION]
-    assert [c.disturbance for c in clocks_of(notes, planned={"b"})] == [Disturbance.CHANGE]
+    assert [c.disturbance for c in clocks_of(events)] == [Disturbance.EVICTION]
+    assert [c.disturbance for c in clocks_of(events, planned={"b"})] == [Disturbance.CHANGE]
 
 
 @settings(deadline=None, derandomize=True, max_examples=60)
@@ -92,24 +87,24 @@ def test_true_figures_come_back(nu: float, lost_s: float, pause_s: float, turns:
     estimator = Estimator(VCPUS, 1000, 1.0)
     run = RunClocks(100.0, 1.0, lambda name: "spot")
     names, at_s, number, evictions, joins = ["a", "b"], 0.0, 0, 0, 0
-    notes: list[tuple[str, float, dict[str, Any]]] = [view(0, "a b")]
+    events = [view(0, "a b")]
     for turn in turns:
         for _ in range(20):
             number += 1
             at_s += 100.0 / (nu * len(names))
-            notes.append(clock(at_s, number))
+            events.append(clock(at_s, number))
         if turn == "evict" and len(names) > 1:
             evictions += 1
             names = names[:-1]
-            notes.append(view(at_s + 0.01, " ".join(names), "failure of x", rolled_back=True))
+            events.append(view(at_s + 0.01, " ".join(names), Cause.FAILURE, rolled_back=True))
             at_s += lost_s
         else:
             joins += 1
             names = [*names, f"n{number}"]
-            notes.append(view(at_s + 0.01, " ".join(names)))
+            events.append(view(at_s + 0.01, " ".join(names)))
             at_s += pause_s
-    for note in notes:
-        if (done := run.noted(*note)) is not None:
+    for event in events:
+        if (done := run.happened(event)) is not None:
             estimator.observe(done)
     said = estimator.measured()
     assert said.nu["spot"] == pytest.approx(nu, rel=0.15)

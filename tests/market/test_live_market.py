@@ -11,6 +11,15 @@ from agileml.cluster.existing import TieredNode
 from agileml.config.text import ConfigError
 from agileml.core.protocol.inputs import Stop
 from agileml.errors import RunError
+from agileml.events.market import (
+    AllocationEnded,
+    Billed,
+    DecisionTaken,
+    EstimatesChanged,
+    MachinesBought,
+    PricesChanged,
+)
+from agileml.events.run import CheckpointSaved, MembershipChanged, Warned
 from agileml.market import service as market_service
 from agileml.market.setup import first_decision, set_up
 from agileml.runs.folder import REPORT
@@ -58,20 +67,20 @@ def test_a_job_on_a_market_ends_with_the_bits_of_one_process_and_a_bill_that_hol
     assert (ran.settlement.closing.code, ran.settlement.closing.finished) == (EXIT_FINISHED, True)
     bill = ran.settlement.bill
     assert bill.differences == ()
-    assert bill.evictions == len([e for e in ran.of("market_end") if e["ending"] == "evicted"]) >= 1
+    assert bill.evictions == len([e for e in ran.of(AllocationEnded) if e.ending == "evicted"]) >= 1
     assert 0 < bill.micro_usd < bill.on_demand
     assert bill.standard is not None
     # Everything that was bought was given back or taken, and really ended.
-    bought = {machine for event in ran.of("market_grant") for machine in event["machines"]}
+    bought = {machine for event in ran.of(MachinesBought) for machine in event.machines}
     assert set(ran.killed) <= bought
-    assert {event["stage"] for event in ran.of("view")} >= {1, 3}
+    assert {event.stage for event in ran.of(MembershipChanged)} >= {1, 3}
     # The log tells of decisions with their reasons, of prices, spend and estimates; the report draws them.
-    assert all(event["reason"] for event in ran.of("decision"))
-    assert len(ran.of("spend")) > 5
-    assert ran.of("spend")[-1]["usd"] == bill.micro_usd / 1e6
-    assert ran.of("prices")[0]["usd_per_h"].keys() == {str(m) for m in rig.setup.setting.markets}
-    seen = ran.of("estimates")[-1]
-    assert 0 < seen["nu"]["c3.8xlarge"] <= 40
+    assert all(event.reason for event in ran.of(DecisionTaken))
+    assert len(ran.of(Billed)) > 5
+    assert ran.of(Billed)[-1].usd == bill.micro_usd / 1e6
+    assert ran.of(PricesChanged)[0].usd_per_h.keys() == {str(m) for m in rig.setup.setting.markets}
+    seen = ran.of(EstimatesChanged)[-1]
+    assert 0 < seen.nu["c3.8xlarge"] <= 40
     html = (ran.folder / REPORT).read_text()
     for title in ("Prices and bids", "Spend", "Measured: speed", "Decisions, and what came of them"):
         assert title in html
@@ -89,7 +98,7 @@ def test_a_budget_ends_the_job_with_a_checkpoint_and_its_own_code(tmp_path: Path
     assert "budget" in ran.settlement.closing.reason
     assert ran.settlement.bill.micro_usd <= 2_200_000
     assert 0 < ran.clock < 400
-    saved = [event["clock"] for event in ran.of("checkpoint")]
+    saved = [event.clock for event in ran.of(CheckpointSaved)]
     assert saved[-1] == ran.clock
     assert any("ends early" not in line for line in ran.summary["market"]["ending"])
     # It goes on from there on another market, and the bits are those of a job that was never stopped.
@@ -140,11 +149,11 @@ def test_a_service_that_the_market_fails_goes_on_from_its_journal(
     rig.backend.fails_every = 41
     ran = rig.run()
     assert ran.sha256 == reference(rig.config)
-    warnings = [event for event in ran.of("warning") if "no credentials" in event["reason"]]
+    warnings = [event for event in ran.of(Warned) if "no credentials" in event.reason]
     # (Whoever only looks at prices for the log meets some of the failures, and leaves them to the service.)
     assert 3 <= len(warnings) <= rig.backend.moody.failures
     bought = rig.backend.market.purchases
-    assert len(ran.of("market_grant")) == len(bought) == len(set(bought))
+    assert len(ran.of(MachinesBought)) == len(bought) == len(set(bought))
     assert ran.settlement.bill.differences == ()
     assert rig.backend.market.held() == ()
 

@@ -17,7 +17,10 @@ import yaml
 
 from agileml.cluster.own_folder import sweep
 from agileml.cluster.watchdog import MARK
-from agileml.runs.folder import EVENTS, read_events
+from agileml.events.market import AllocationEnded, InstanceNoticed
+from agileml.events.schema import events_of
+from agileml.events.terms import AllocationEnding
+from agileml.runs.event_log import EVENTS, read_events
 
 pytestmark = pytest.mark.cluster
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,7 +64,7 @@ def check(out: Path, log: str) -> dict[str, Any]:
     assert market["finished"]
     assert market["rebilled_differences"] == []
     assert market["usd"] < market["on_demand_usd"]
-    evicted = [event for event in events if event["kind"] == "market_end" and event["ending"] == "evicted"]
+    evicted = [e for e in events_of(events, AllocationEnded) if e.ending is AllocationEnding.EVICTED]
     assert len(evicted) == market["evictions"] >= 1
     print(
         f"{market['evictions']} evictions, {summary['clocks_redone']} clocks again, ${market['usd']:.2f} of "
@@ -101,8 +104,7 @@ def test_the_demo(tmp_path: Path) -> None:
     summary = check(out, done.stdout)
     assert summary["metrics"]["test_accuracy"] > 0.9
     assert set(summary["stages"]) == {1, 2, 3}
-    kinds = {event["kind"] for event in read_events(out / EVENTS)}
-    assert "market_notice" in kinds, "some evictions are announced"
+    assert events_of(read_events(out / EVENTS), InstanceNoticed), "some evictions are announced"
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from agileml.cluster.existing import TieredNode
 from agileml.cluster.fleet import Admitted, Appeared, Draining, Stopping, Vanished
-from agileml.events.terms import Tier
+from agileml.events.terms import Loss, Tier
 from agileml.market.nodes import LabelledNodes, tier_of
 from agileml.market.trainer import MarketTime, RunTrainer
 from bidbrain.history.prices import Market
@@ -123,7 +123,7 @@ def test_leaving_waits_until_the_run_has_let_go() -> None:
     assert not left.is_set()
     trainer.released("node-a")
     assert left.wait(10)
-    assert trainer.events() == [Vanished("node-a", "given back")]
+    assert trainer.events() == [Vanished("node-a", Loss.GIVEN_BACK)]
 
 
 def test_the_end_waits_until_the_run_has_parted() -> None:
@@ -165,7 +165,7 @@ def test_a_node_that_ray_lost_is_told_once() -> None:
     trainer.hold(0, (), (machine("a"),))
     trainer.events()
     nodes.dead = {"node-a"}
-    assert trainer.events() == [Vanished("node-a", "Ray lost the node")]
+    assert trainer.events() == [Vanished("node-a", Loss.NODE_GONE)]
     assert trainer.events() == []
 
 
@@ -182,7 +182,7 @@ def test_a_machine_on_which_ray_starts_again_is_used_again() -> None:
     assert trainer.events() == [Appeared(TieredNode("node-b", "", Tier.TRANSIENT, "t"), admitted=True)]
     assert trainer.events() == []
     trainer.lost(0, ("a",))
-    assert trainer.events() == [Vanished("node-b", "the market took it")]
+    assert trainer.events() == [Vanished("node-b", Loss.EVICTED)]
 
 
 class Calls(RuleBasedStateMachine):

@@ -10,6 +10,8 @@ from agileml.core.protocol.job import Job
 from agileml.core.protocol.messages import Cut
 from agileml.core.protocol.record import Record
 from agileml.core.protocol.view import CutId, View
+from agileml.events.run import MachineLost, MachinesJoined, MembershipChanged, ShortNoticeJudged
+from agileml.events.terms import Way
 from straggler.coverage import members, show
 
 if TYPE_CHECKING:
@@ -100,19 +102,20 @@ def check_rollbacks(simulation: Simulation) -> None:
     owners: set[str] = set()
     lost: set[str] = set()
     pressed: set[str] = set()
-    for note in simulation.notes:
-        if note.kind == "lost":
-            lost |= set(note.fields["machines"])
-        elif note.kind == "join":
-            lost -= set(note.fields["machines"])
-        elif note.kind == "view":
-            missing = {name for name in owners if name in lost or simulation.nodes[name].is_dead}
-            assert missing or pressed & owners or not note.fields["rolled_back"], note.fields
-            owners = set(note.fields["owners"])
-            pressed = set()
-        elif note.kind == "short_notice" and note.fields["way"] == "roll back":
-            assert note.fields["left_s"] < 2 * note.fields["needed_s"], note.fields
-            pressed = set(note.fields["machines"])
+    for event in simulation.events:
+        match event:
+            case MachineLost(machine):
+                lost.add(machine)
+            case MachinesJoined(machines):
+                lost -= machines.keys()
+            case MembershipChanged():
+                missing = {name for name in owners if name in lost or simulation.nodes[name].is_dead}
+                assert missing or pressed & owners or not event.rolled_back, event
+                owners = set(event.owners)
+                pressed = set()
+            case ShortNoticeJudged(machines, Way.ROLL_BACK, left_s, needed_s):
+                assert left_s < 2 * needed_s, event
+                pressed = set(machines)
 
 
 def check_counts(job: Job, partition: int, cut: Cut) -> None:

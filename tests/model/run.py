@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from agileml.events.run import ClockDone, MembershipChanged, ShortNoticeJudged
 from tests.model.schedule import make_orderly, make_schedule
 from tests.model.simulator import Simulation
 
@@ -36,13 +37,14 @@ class Tally:
         self.simulated_s += simulation.now_s
         self.fired += simulation.fired
         self.seen["lost"] += simulation.is_lost
-        for note in simulation.notes:
-            if note.kind == "view":
-                self.seen[f"stage {note.fields['stage']}"] += 1
-                self.seen["rollbacks"] += note.fields["rolled_back"]
-                self.seen["clocks redone"] += note.fields["redone"]
-            elif note.kind == "short_notice":
-                self.seen[f"short notice: {note.fields['way']}"] += 1
+        for event in simulation.events:
+            match event:
+                case MembershipChanged():
+                    self.seen[f"stage {event.stage}"] += 1
+                    self.seen["rollbacks"] += event.rolled_back
+                    self.seen["clocks redone"] += event.redone
+                case ShortNoticeJudged():
+                    self.seen[f"short notice: {event.way}"] += 1
 
     def __str__(self) -> str:
         fired = ", ".join(f"{kind} {count}" for kind, count in sorted(self.fired.items()))
@@ -118,9 +120,9 @@ def main() -> None:
             except Exception:
                 traceback.print_exc()
                 raise SystemExit(f"{mode} seed {arguments.seed} failed") from None
-            for note in simulation.notes:
-                if note.kind != "clock":
-                    print(f"{mode} {note.kind}: {note.fields}")
+            for event in simulation.events:
+                if not isinstance(event, ClockDone):
+                    print(f"{mode} {event}")
             print(f"{mode} seed {arguments.seed}: {simulation.messages} messages, {simulation.now_s:.1f} s")
         return
     first, stop = (int(part) for part in arguments.seeds.split(":"))

@@ -30,11 +30,11 @@ from agileml.core.protocol.commands import (
     Form,
     Halt,
     HaltKind,
+    Happened,
     Introduce,
     Leave,
     Loaded,
     LoadSlices,
-    Note,
     PartSaved,
     Persist,
     Reduce,
@@ -76,7 +76,8 @@ from agileml.core.sequential import run_sequential
 from agileml.core.stage.auto_stage import TrialRule
 from agileml.core.stage.link_rate import LinkRule
 from agileml.core.stage.placement import StageRule
-from agileml.events.terms import Tier
+from agileml.events.run import ControllerEvent, MembershipChanged, PlanFinished, PlanFired
+from agileml.events.terms import Loss, Tier
 from straggler.coverage import members
 from tests.model.groups import Groups
 from tests.model.invariants import check_commit, check_rollbacks, check_view, note_backups
@@ -178,7 +179,7 @@ class Simulation:
         self.checkpoint_every_s = self.rng.choice([None, 0.6, 2.0])
         self.silent_limit_s = random.Random(f"{s.seed}/{s.mode}/silent").choice([300.0, 300.0, 2.0])
         self.groups = Groups(self)
-        self.notes: list[Note] = []
+        self.events: list[ControllerEvent] = []
         self.fired: Counter[str] = Counter()
         self.messages = 0
         self.acceptors: dict[tuple[int, int], str] = {}
@@ -429,8 +430,8 @@ class Simulation:
                     self.aim("Persist")
                 case Seal():
                     self.after(self.rng.uniform(0.01, 0.2), lambda c=command: self.seal(simulated, c))
-                case Note():
-                    self.notes.append(command)
+                case Happened():
+                    self.events.append(command.event)
                 case Released():
                     self.after(self.rng.uniform(0.1, 1.0), lambda c=command: self.kill(c.node))
                 case Finished():
@@ -653,7 +654,7 @@ class Simulation:
 
     def report_down(self, name: str) -> None:
         for controller in self.controllers:
-            self.tell(controller, NodeDown(name, "connection closed"))
+            self.tell(controller, NodeDown(name, Loss.DISCONNECTED))
 
     # -- the end --------------------------------------------------------------------------------------------
 
@@ -681,10 +682,10 @@ class Simulation:
                 assert found[name].tobytes() == wanted[name].tobytes(), f"table {name} has other bits"
         if s.mode in ("bsp", "dense", "sum", "allreduce"):
             np.testing.assert_allclose(found["dense"], wanted["dense"], rtol=2e-2, atol=2e-3)
-        views = [note.fields for note in self.notes if note.kind == "view"]
+        changes = [event for event in self.events if isinstance(event, MembershipChanged)]
         if s.gentle:
-            assert not any(view["rolled_back"] or view["redone"] for view in views), views
+            assert not any(change.rolled_back or change.redone for change in changes), changes
             assert not self.groups.given_up, self.groups.given_up
         check_rollbacks(self)
-        planned = [n.fields["status"] for n in self.notes if n.kind == "plan"]
-        assert planned.count("fired") == planned.count("finished") == len(s.plan), planned
+        for kind in (PlanFired, PlanFinished):
+            assert sum(isinstance(event, kind) for event in self.events) == len(s.plan), kind

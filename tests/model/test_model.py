@@ -64,7 +64,7 @@ def test_schedules_of_30_faults(mode: str, seeds: int) -> None:
 def test_a_seed_repeats_exactly(mode: str) -> None:
     for seed in range(4):
         first, second = run_one(seed, mode, 8), run_one(seed, mode, 8)
-        assert first.notes == second.notes
+        assert first.events == second.events
         assert first.store == second.store
         assert (first.messages, first.now_s) == (second.messages, second.now_s)
 

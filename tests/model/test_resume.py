@@ -14,6 +14,7 @@ from dataclasses import replace
 import pytest
 
 from agileml.core.protocol.record import Record
+from agileml.events.run import MembershipChanged
 from tests.model.run import MODES
 from tests.model.schedule import Schedule, make_schedule
 from tests.model.simulator import Simulation
@@ -63,11 +64,11 @@ def run_job(seed: int, mode: str) -> Counter[str]:
         dies_s = draw.uniform(0.5, 6.0) if index < RUNS - 1 else float("inf")
         before = ResumedSimulation(schedule, before, dies_s)
         before.run()
-        views = [note.fields for note in before.notes if note.kind == "view"]
+        changes = [event for event in before.events if isinstance(event, MembershipChanged)]
         if before.newest is not None:
             seen["resumed"] += 1
-            assert not views or views[0]["base"] == before.newest.clock
-            assert not views or not views[0]["rolled_back"]
+            assert not changes or changes[0].base == before.newest.clock
+            assert not changes or not changes[0].rolled_back
         if before.is_lost or before.finished is not None:
             seen["finished"] += before.finished is not None
             break

@@ -10,7 +10,7 @@ from agileml.core.change.membership import Membership
 from agileml.core.change.planning import Change
 from agileml.core.protocol.messages import Fetch, Installed, Promise, Role
 from agileml.core.protocol.view import NOBODY
-from agileml.events.terms import Tier
+from agileml.events.terms import Tier, Trigger
 
 
 class Phase(Enum):
@@ -27,7 +27,7 @@ class ChangeRun:
     """One attempt at a change, under one epoch."""
 
     epoch: int
-    trigger: str
+    trigger: Trigger
     started_s: float
     phase: Phase = Phase.CLAIM
     change: Change | None = None

@@ -26,19 +26,11 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 from agileml.core.change.transfers import Transfer, through
+from agileml.events.terms import Way
 
 MARGIN = 2.0
-
-
-class Way(StrEnum):
-    """What is done about a notice."""
-
-    MOVE = "move"
-    ROLL_BACK = "roll back"
-    FINISH_CUT = "finish cut"
 
 
 @dataclass(frozen=True)

@@ -7,42 +7,42 @@ from collections.abc import Sequence
 from agileml.core.change.membership import Member, Membership
 from agileml.core.protocol.view import NOBODY, View
 from agileml.core.stage.placement import StageRule, place
-from agileml.events.terms import Tier
+from agileml.events.terms import Cause, Tier, Trigger
 from straggler.coverage import Units
 
 
-def why_start(members: Membership, expected: int) -> str | None:
+def why_start(members: Membership, expected: int) -> Trigger | None:
     """The reason for the first view: everybody who is expected came (some may have died since) and is ready."""
     machines = members.machines(frozenset())
     is_ready = machines == members.expected() and bool(machines.reliable)
-    return "start" if is_ready and len(members.nodes) >= expected else None
+    return Trigger(Cause.START) if is_ready and len(members.nodes) >= expected else None
 
 
 def why_change(
     view: View, members: Membership, rule: StageRule, now_s: float, join_wait_s: float, completed: int
-) -> str | None:
+) -> Trigger | None:
     """The reason for another view, the most urgent first: failure, notice, join, stage.
 
     `completed` clocks are done: a machine that only ends its part of an open clock stays until then.
     """
     dead = [node for node in view.members if not members.is_alive(node)]
     if dead:
-        return f"failure of {', '.join(dead)}"
+        return Trigger(Cause.FAILURE, tuple(dead))
     going = [node for node in view.members if not members.may_hold(members.nodes[node])]
     gone = frozenset(going)
     stays = [node for node in view.members if node not in gone]
     leaving = [node for node in going if node in view.holders or view.last_open(node) < completed]
     reliable = sum(members.nodes[node].tier is Tier.RELIABLE for node in stays)
     if leaving and reliable:  # the last reliable machine stays until there is another
-        return f"notice for {', '.join(leaving)}"
+        return Trigger(Cause.NOTICE, tuple(leaving))
     machines = members.machines(view.member_set)
     joining = [node for node in machines.reliable + machines.transient if node not in view.member_set]
     if joining and _may_join(view, members, joining, now_s, join_wait_s):
-        return f"join of {', '.join(joining)}"
+        return Trigger(Cause.JOIN, tuple(joining))
     if reliable:
         stage, why = rule.stage(reliable, len(stays) - reliable)
         if stage != view.stage:
-            return f"stage {stage}: {why}"
+            return Trigger(Cause.STAGE, why=f"stage {stage}: {why}")
     return None
 
 

@@ -19,7 +19,8 @@ from agileml.core.protocol.commands import HaltKind
 from agileml.core.protocol.messages import Installed, Prepare, Promise
 from agileml.core.protocol.record import Record
 from agileml.core.stage.placement import Machines
-from agileml.events.terms import Tier
+from agileml.events.run import GaveUpWaiting, MachinesJoined, MembershipChanged, WaitingForSilent
+from agileml.events.terms import Cause, Tier, Trigger
 
 
 class MembershipChanges:
@@ -58,13 +59,13 @@ class MembershipChanges:
             self._claim(trigger)
         return trigger is not None
 
-    def _trigger(self) -> str | None:
+    def _trigger(self) -> Trigger | None:
         """Why the arrangement must change, if it must."""
         control, settings = self._control, self._control.settings
         if control.view is None:
             return why_start(control.members, settings.expected)
         if control.is_restarted:
-            return "restart of the controller"
+            return Trigger(Cause.RESTART)
         return why_change(
             control.view,
             control.members,
@@ -74,7 +75,7 @@ class MembershipChanges:
             control.completed,
         )
 
-    def _claim(self, trigger: str) -> None:
+    def _claim(self, trigger: Trigger) -> None:
         control = self._control
         epoch = control.record.claimed + 1
         control.running = ChangeRun(epoch, trigger, control.now_s)
@@ -200,9 +201,9 @@ class MembershipChanges:
         names = awaited(control.members, control.view, since_s, limit_s)
         if names and is_first:
             running.waiting_since_s = since_s
-            control.note("waiting", machines=list(names), reason=reason, limit_s=limit_s)
+            control.note(WaitingForSilent(tuple(names), reason, limit_s))
         elif not names and not is_first:
-            control.note("gave_up", waited_s=control.now_s - since_s, reason=reason)
+            control.note(GaveUpWaiting(control.now_s - since_s, reason))
         return bool(names)
 
     def _prepare(self, running: ChangeRun, node: str) -> None:
@@ -238,23 +239,24 @@ class MembershipChanges:
         redone = control.log.roll_back(known, view.base) if is_back else 0
         old = before.view.member_set if before.view else frozenset()
         if joined := [node for node in view.members if node not in old]:
-            control.note("join", machines=joined, tiers=[control.tier(node).value for node in joined])
+            control.note(MachinesJoined({node: control.tier(node) for node in joined}))
         tiers = [control.tier(node) for node in view.members]
         control.note(
-            "view",
-            epoch=view.epoch,
-            stage=view.stage,
-            reliable=tiers.count(Tier.RELIABLE),
-            transient=tiers.count(Tier.TRANSIENT),
-            owners=sorted(set(view.owner)),
-            workers=view.workers(),
-            base=view.base,
-            redone=redone,
-            rolled_back=running.change.rolled_back,
-            reason=f"{running.trigger}: {running.change.reason}",
+            MembershipChanged(
+                epoch=view.epoch,
+                trigger=running.trigger,
+                reason=running.change.reason,
+                seconds=control.now_s - running.started_s,
+                stage=view.stage,
+                reliable=tiers.count(Tier.RELIABLE),
+                transient=tiers.count(Tier.TRANSIENT),
+                owners=tuple(sorted(set(view.owner))),
+                workers=tuple(view.workers()),
+                base=view.base,
+                redone=redone,
+                rolled_back=running.change.rolled_back,
+            )
         )
-        seconds = control.now_s - running.started_s
-        control.note("change", epoch=view.epoch, trigger=running.trigger, seconds=seconds)
         for member in control.members.alive():
             control.announce_to(member.name)
         self._cuts.send_save()  # other machines may have the parts now

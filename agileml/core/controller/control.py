@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from agileml.core.change.membership import Membership
 from agileml.core.change.run import ChangeRun
 from agileml.core.controller.progress_log import ProgressLog
 from agileml.core.cuts.rule import CutRule
-from agileml.core.protocol.commands import ControllerCommand, Finished, Halt, HaltKind, Note, Persist, Send
+from agileml.core.protocol.commands import (
+    ControllerCommand,
+    Finished,
+    Halt,
+    HaltKind,
+    Happened,
+    Persist,
+    Send,
+)
 from agileml.core.protocol.job import Job
 from agileml.core.protocol.messages import Announce, Message
 from agileml.core.protocol.plan import PlannedEvent, PlanRunner
@@ -19,6 +26,7 @@ from agileml.core.protocol.view import View
 from agileml.core.stage.auto_stage import TrialRule
 from agileml.core.stage.link_rate import LinkRule
 from agileml.core.stage.placement import StageRule
+from agileml.events.run import ControllerEvent
 from agileml.events.terms import Tier
 
 
@@ -133,9 +141,9 @@ class Control:
         assert self.view is not None
         self.send(node, Announce(self.view, self.limit))
 
-    def note(self, kind: str, **fields: Any) -> None:
-        """For the event log and the screen."""
-        self.out.append(Note(kind, fields))
+    def note(self, event: ControllerEvent, at_s: float | None = None) -> None:
+        """Tell the event log and the screen of something that happened at `at_s`, or happens now."""
+        self.out.append(Happened(event, self.now_s if at_s is None else at_s))
 
     def halt(self, kind: HaltKind, reason: str, trace: str = "") -> None:
         """Stop for good."""

@@ -71,7 +71,8 @@ from agileml.core.protocol.messages import (
 from agileml.core.protocol.plan import PlannedEvent
 from agileml.core.protocol.record import Record
 from agileml.core.protocol.view import View
-from agileml.events.terms import Tier
+from agileml.events.run import MachineLost, MachineNoticed, MachineReleased, StopAsked, UserCodeFailed
+from agileml.events.terms import Loss, Tier
 
 __all__ = ["Controller", "ControllerSettings"]
 
@@ -177,9 +178,9 @@ class Controller:
                 self._stages.measured(event)
                 self._cuts.links.measured(event, now_s)
             case NodeDown():
-                self._down(event.node, event.reason)
+                self._down(event.node, event.loss, event.detail)
             case NodeLost():
-                self._lost(event.node, event.reason)
+                self._lost(event.node, event.loss, event.detail)
             case Admit():
                 self._admit(event.node)
             case Notice():
@@ -207,19 +208,19 @@ class Controller:
 
     # -- machines -------------------------------------------------------------------------------------------
 
-    def _down(self, node: str, reason: str) -> None:
+    def _down(self, node: str, loss: Loss, detail: str) -> None:
         member = self._control.members.nodes.get(node)
         if member is None or member.is_gone:
             return
         member.is_gone = True
         if not member.is_released:
-            self._control.note("lost", machines=[node], reason=reason)
+            self._control.note(MachineLost(node, loss, detail))
 
-    def _lost(self, node: str, reason: str) -> None:
+    def _lost(self, node: str, loss: Loss, detail: str) -> None:
         member = self._control.members.nodes.get(node)
         if member is not None and member.is_alive:
             member.is_silent = True
-            self._control.note("lost", machines=[node], reason=reason)
+            self._control.note(MachineLost(node, loss, detail))
 
     def _admit(self, node: str) -> None:
         member = self._control.members.nodes.get(node)
@@ -234,18 +235,17 @@ class Controller:
         if member.deadline_s is not None and member.deadline_s <= event.deadline_s:
             return  # told already; a sooner end takes the place of a later one
         member.deadline_s = event.deadline_s
-        control.note("notice", machines=[event.node], warning_s=event.deadline_s - control.now_s)
+        control.note(MachineNoticed(event.node, event.deadline_s - control.now_s))
 
     def _stop(self, event: Stop) -> None:
         control = self._control
         if self._cuts.ending.stop(control.record.committed, event.deadline_s):
-            control.note("stopping", clock=control.completed)
+            control.note(StopAsked(control.completed))
 
     def _tick(self) -> None:
         control = self._control
         for member in control.members.check(control.now_s):
-            reason = f"silent for {control.settings.timeout_s:g} s"
-            control.note("lost", machines=[member.name], reason=reason)
+            control.note(MachineLost(member.name, Loss.SILENT, f"for {control.settings.timeout_s:g} s"))
         if control.now_s >= self._resend_due_s:
             self._resend_due_s = control.now_s + control.settings.retry_s
             self._resend()
@@ -277,7 +277,7 @@ class Controller:
                 self._cuts.save_failed(message.cut, message.reason)
             case Failure():
                 problem = f"machine {sender}: {message.problem}"
-                control.note("error", machine=sender, problem=message.problem, trace=message.trace)
+                control.note(UserCodeFailed(sender, message.problem, message.trace))
                 control.halt(HaltKind.USER_CODE, problem, message.trace)
             case _:
                 pass  # of another epoch
@@ -300,8 +300,9 @@ class Controller:
             done = list(control.log.add(status.progress))
             if self.view is not None and member.name == self.view.owner[0] and not status.progress:
                 control.log.none_left(dict(status.versions).get(0, 0))
-            control.out.extend(done)
-            self._stages.clocks(note.fields["seconds"] for note in done)
+            for event, at_s in done:
+                control.note(event, at_s)
+            self._stages.clocks(event.seconds for event, _ in done)
         if status.progress and control.log.heard is not None:
             control.send(member.name, Heard(control.log.heard))
         if control.running is None and control.view is not None and status.epoch < control.view.epoch:
@@ -366,7 +367,7 @@ class Controller:
                 member.is_released = True
                 control.send(member.name, Release(view.epoch))
                 control.out.append(Released(member.name))
-                control.note("released", machines=[member.name])
+                control.note(MachineReleased(member.name))
 
     def _persisted(self, number: int) -> None:
         control = self._control

@@ -14,6 +14,7 @@ from agileml.core.protocol.commands import HaltKind, Seal
 from agileml.core.protocol.messages import Missed, NameCut, Save, Saved, Stored
 from agileml.core.protocol.view import CutId
 from agileml.core.stage.link_rate import LinkRate
+from agileml.events.run import CheckpointFailed, CheckpointSaved, CutCommitted
 
 
 class CutKeeper:
@@ -102,7 +103,7 @@ class CutKeeper:
 
     def committed(self) -> None:
         """That record is durable: the next cut may be named."""
-        self._control.note("cut", clock=self._control.record.committed.clock, travel_s=self._travel_s)
+        self._control.note(CutCommitted(self._control.record.committed.clock, self._travel_s))
         self._cut.next = None
         self.send_cut()
 
@@ -153,12 +154,12 @@ class CutKeeper:
     def sealed(self, name: CutId) -> None:
         """The checkpoint is whole."""
         self._save.sealed(name)
-        self._control.note("checkpoint", clock=name.clock)
+        self._control.note(CheckpointSaved(name.clock))
 
     def save_failed(self, name: CutId, reason: str) -> None:
         """A part or the manifest could not be written: this checkpoint is given up."""
         if self._save.failed(name):
-            self._control.note("checkpoint_failed", clock=name.clock, reason=reason)
+            self._control.note(CheckpointFailed(name.clock, reason))
 
     def resend(self) -> None:
         """What has not been answered."""

@@ -10,12 +10,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from agileml.core.change.planning import Change, LostError
-from agileml.core.change.short_notice import Arriving, Leaver, NoticeDecision, RollBack, Way, judge, leavers
+from agileml.core.change.short_notice import Arriving, Leaver, NoticeDecision, RollBack, judge, leavers
 from agileml.core.change.transfers import through, transfers
 from agileml.core.controller.control import Control
 from agileml.core.controller.cut_keeper import CutKeeper
 from agileml.core.protocol.messages import Promise, ShardState
 from agileml.core.protocol.view import CutId
+from agileml.events.run import ShortNoticeJudged
+from agileml.events.terms import Way
 
 Plan = Callable[[Mapping[str, Promise]], Change]
 
@@ -161,11 +163,12 @@ class NoticeHandler:
             return
         self._noted = key
         control.note(
-            "short_notice",
-            machines=[leaver.node for leaver in pressed],
-            way=verdict.way.value,
-            left_s=pressed[0].left_s,
-            needed_s=pressed[0].needed_s,
-            expected_s={way.value: round(s, 6) for way, s in verdict.expected_s.items()},
-            reason=verdict.reason,
+            ShortNoticeJudged(
+                machines=tuple(leaver.node for leaver in pressed),
+                way=verdict.way,
+                left_s=pressed[0].left_s,
+                needed_s=pressed[0].needed_s,
+                expected_s={way: round(s, 6) for way, s in verdict.expected_s.items()},
+                reason=verdict.reason,
+            )
         )

@@ -8,6 +8,7 @@ from agileml.core.controller.control import Control
 from agileml.core.protocol.inputs import Admit, Notice
 from agileml.core.protocol.messages import Limit
 from agileml.core.protocol.plan import Strike
+from agileml.events.run import FaultFired, PlanFinished, PlanFired
 from agileml.events.terms import Fault, Tier
 
 
@@ -28,7 +29,7 @@ class PlannedEvents:
         fired = plan.fire(control.completed, control.members.waiting(), self._staying(), control.now_s)
         if fired is None:
             return
-        control.note("plan", index=fired.index, event=str(fired.event), status="fired")
+        control.note(PlanFired(fired.index, str(fired.event)))
         for action in fired.actions:
             if isinstance(action, Strike):
                 self._strike(action)
@@ -45,7 +46,7 @@ class PlannedEvents:
         gone = [m.name for m in control.members.nodes.values() if m.is_gone]
         done = control.plan.settle(control.view.members, gone, control.now_s, is_quiet=control.is_quiet)
         if done is not None:
-            control.note("plan", index=done[0], event=str(done[1]), status="finished")
+            control.note(PlanFinished(done[0], str(done[1])))
 
     def _staying(self) -> dict[Tier, list[str]]:
         """The members that may hold things, by tier."""
@@ -59,7 +60,7 @@ class PlannedEvents:
 
     def _strike(self, strike: Strike) -> None:
         control = self._control
-        control.note("fault", fault=strike.kind.value, machines=list(strike.nodes), seconds=strike.seconds)
+        control.note(FaultFired(strike.kind, strike.nodes, strike.seconds))
         if strike.kind is Fault.KILL_CONTROLLER:
             # It must not strike again after the restart: that it did is durable before it does.
             self._strike_when_durable = strike

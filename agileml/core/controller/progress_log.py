@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from agileml.core.protocol.commands import Note
 from agileml.core.protocol.messages import ClockReport
+from agileml.events.run import ClockDone
 
 
 class ProgressLog:
@@ -16,8 +16,8 @@ class ProgressLog:
         self.clock_s: float | None = None  # a clock's usual duration: exponential average
         self._last_s: float | None = None
 
-    def add(self, entries: Iterable[ClockReport]) -> Iterator[Note]:
-        """Take up what partition 0's owner reports; a note for each clock that is news.
+    def add(self, entries: Iterable[ClockReport]) -> Iterator[tuple[ClockDone, float]]:
+        """Take up what partition 0's owner reports; each clock that is news, and when it was done.
 
         The owner repeats everything that nobody said he had heard, so what is missing before his first entry was
         told to another controller: it is not waited for.
@@ -32,8 +32,8 @@ class ProgressLog:
                 self.clock_s = seconds if self.clock_s is None else 0.8 * self.clock_s + 0.2 * seconds
             self._last_s = entry.at_s
             self.heard += 1
-            fields = {"loss": entry.loss, "examples": entry.examples, "seconds": seconds, "at_s": entry.at_s}
-            yield Note("clock", {"clock": self.heard, **fields})
+            mean = entry.loss / max(1, entry.examples)
+            yield ClockDone(self.heard, mean, entry.examples, seconds), entry.at_s
 
     def none_left(self, version: int) -> None:
         """The owner applied the clocks < `version` and has nothing to report: another controller was told the rest."""

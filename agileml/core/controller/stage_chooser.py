@@ -18,7 +18,6 @@ from agileml.core.stage.auto_stage import (
     AutoStage,
     Decision,
     Links,
-    Move,
     Observed,
     TrialRule,
     predicted_s,
@@ -26,6 +25,8 @@ from agileml.core.stage.auto_stage import (
 )
 from agileml.core.stage.placement import Machines, Placement, place
 from agileml.core.stage.traffic import Roles
+from agileml.events.run import StageJudged
+from agileml.events.terms import Move
 from straggler.coverage import aligned_subtrees, members
 
 STAGES = (1, 2, 3)
@@ -146,13 +147,14 @@ class StageChooser:
     def _follow(self, decision: Decision, clock_s: float, predicted: Mapping[int, float]) -> bool:
         control = self._control
         control.note(
-            "stage_auto",
-            move=decision.move.value,
-            stage=decision.stage,
-            thresholds=list(decision.thresholds),
-            clock_s=clock_s,
-            predicted_s={str(stage): round(s, 6) for stage, s in predicted.items()},
-            reason=decision.reason,
+            StageJudged(
+                move=decision.move,
+                stage=decision.stage,
+                thresholds=decision.thresholds,
+                clock_s=clock_s,
+                predicted_s={stage: round(s, 6) for stage, s in predicted.items()},
+                reason=decision.reason,
+            )
         )
         if decision.move is Move.KEEP:
             return False

@@ -11,6 +11,8 @@ from agileml.core.controller.control import Control
 from agileml.core.protocol.commands import HaltKind
 from agileml.core.protocol.messages import GroupFailed, Pause
 from agileml.core.protocol.view import View
+from agileml.events.run import ExchangeFailed
+from agileml.events.terms import Cause, Trigger
 
 SHORT_S = 0.5  # of a notice: too short to wait, whatever a clock takes
 MOST_FAILURES = 5  # of groups, one after the other without a clock in between
@@ -21,11 +23,11 @@ class AllReducePause:
 
     def __init__(self, control: Control) -> None:
         self._control = control
-        self._asked: tuple[int, str] | None = None  # the epoch that is to pause, and why
-        self._broken: tuple[int, str] | None = None  # the epoch whose group failed, and why
+        self._asked: tuple[int, Trigger] | None = None  # the epoch that is to pause, and why
+        self._broken: tuple[int, Trigger] | None = None  # the epoch whose group failed, and why
         self._failures: list[int] = []  # clocks done at each failure, since one was done
 
-    def settle(self, trigger: str | None) -> str | None:
+    def settle(self, trigger: Trigger | None) -> Trigger | None:
         """What a change is to begin for now, if for anything."""
         control, view = self._control, self._control.view
         if view is None or control.is_restarted:
@@ -76,8 +78,8 @@ class AllReducePause:
         control = self._control
         if self._broken and self._broken[0] == message.epoch:
             return
-        self._broken = (message.epoch, f"the all-reduce failed at {node}")
-        control.note("exchange_failed", machines=[node], epoch=message.epoch, reason=message.reason)
+        self._broken = (message.epoch, Trigger(Cause.EXCHANGE, (node,)))
+        control.note(ExchangeFailed(node, message.epoch, message.reason))
         self._failures = [done for done in self._failures if done >= control.completed]
         self._failures.append(control.completed)
         if len(self._failures) >= MOST_FAILURES:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 from agileml.application import Array
 from agileml.core.parameters.fold import Contribution
 from agileml.core.protocol.messages import Cut, Message, Saved, SaveFailed
 from agileml.core.protocol.plan import Strike
 from agileml.core.protocol.view import CutId
+from agileml.events.run import ControllerEvent
 from straggler.coverage import Units
 
 # -- asked of a node's shell --------------------------------------------------------------------------------
@@ -182,11 +182,11 @@ class Persist:
 
 
 @dataclass(frozen=True)
-class Note:
-    """For the event log and the screen."""
+class Happened:
+    """For the event log and the screen: an event of the run, and when it happened (Unix time)."""
 
-    kind: str
-    fields: dict[str, Any]
+    event: ControllerEvent
+    at_s: float
 
 
 @dataclass(frozen=True)
@@ -233,4 +233,4 @@ class Halt:
     kept: Finished | None = None
 
 
-ControllerCommand = Send | Persist | Note | Strike | Seal | Finished | Released | Halt
+ControllerCommand = Send | Persist | Happened | Strike | Seal | Finished | Released | Halt

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from agileml.core.protocol.messages import Message
 from agileml.core.protocol.view import CutId
-from agileml.events.terms import Tier
+from agileml.events.terms import Loss, Tier
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,8 @@ class NodeDown:
     """A machine's process is gone for good: its connection closed, or its host said so."""
 
     node: str
-    reason: str
+    loss: Loss
+    detail: str = ""
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,8 @@ class NodeLost:
     """A machine does not answer. It may be dead or frozen, or cut off: should it speak again, it is back."""
 
     node: str
-    reason: str
+    loss: Loss
+    detail: str = ""
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 
 from agileml.core.stage.traffic import Roles, Volume, clock_bytes, volume_of
-from agileml.events.terms import Tier
+from agileml.events.terms import Move, Tier
 
 
 @dataclass(frozen=True)
@@ -163,14 +162,6 @@ def volume_now(now: Arrangement, seen: Observed, cut_guess: float) -> Volume:
 
 
 # -- whether to move ----------------------------------------------------------------------------------------
-
-
-class Move(StrEnum):
-    """What is decided about a stage."""
-
-    TRY = "try"
-    KEEP = "keep"
-    TAKE_BACK = "take back"
 
 
 @dataclass(frozen=True)

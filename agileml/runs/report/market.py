@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from agileml.runs.summary import Event, of_kind
+from agileml.events.market import (
+    AllocationEnded,
+    DecisionTaken,
+    InstanceAtRisk,
+    InstanceNoticed,
+    MachinesBought,
+    MarketClosing,
+    MarketDraining,
+    MarketOpened,
+    PurchaseRefused,
+    StepPassed,
+    StrayFound,
+)
+from agileml.events.schema import Log, RunEvent, events_of
 
 STANDARDS = {
     "standard_checkpoint": "standard bid + checkpoints",
@@ -74,48 +87,49 @@ def tiles(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [*found, ("evictions", str(market["evictions"]))]
 
 
-def decisions(events: Sequence[Event]) -> list[tuple[str, str, str]]:
+def decisions(log: Log) -> list[tuple[str, str, str]]:
     """(market time, what, text) of every decision that did something, and of what came of it."""
-    opened = of_kind(events, "market_opened")
+    opened = events_of(log, MarketOpened)
     if not opened:
         return []
     rows = []
-    for event in events:
-        said = sentence(event)
-        if said is not None and (event["kind"] != "decision" or event["steps"]):
-            rows.append((_market_time(event, opened[0]["market_s"]), *said))
+    for each in log:
+        told = sentence(each.event)
+        if told is not None:
+            at_s, what, text = told
+            rows.append((_market_time(at_s - opened[0].market_s), what, text))
     return rows
 
 
-def _market_time(event: Event, start_s: int) -> str:
-    minutes, seconds = divmod(max(0, event["market_s"] - start_s), 60)
+def _market_time(seconds: int) -> str:
+    minutes, seconds = divmod(max(0, seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
 
 
-def sentence(event: Event) -> tuple[str, str] | None:
-    """(what, text) for an event of the market; None for those that are only drawn."""
-    machines = ", ".join(map(str, event.get("machines", ())))
-    match event["kind"]:
-        case "decision":
-            return "decided", f"{'; '.join(event['steps'])} ({event['reason']})" if event["steps"] else event[
-                "reason"
-            ]
-        case "market_grant":
-            bid = "" if event["reliable"] else f", bid {event['bid_usd_per_h']:.4f}"
-            return "bought", f"{machines}: {event['market']} at {event['price_usd_per_h']:.4f} $/h{bid}"
-        case "market_refusal":
-            return "refused", f"{event['market']}: {event['reason']}"
-        case "market_notice":
-            return "notice", f"{event['machine']} will be taken" if event["alert"] == "terminate" else event[
-                "machine"
-            ]
-        case "market_end":
-            return event["ending"].replace("_", " "), f"allocation {event['allocation']} ({event['market']})"
-        case "market_passed":
-            return "left out", str(event["reason"])
-        case "market_stray":
-            return "stray", f"{event['machine']} belonged to nothing and was given back"
-        case "market_draining" | "market_closing":
-            return event["kind"].removeprefix("market_"), str(event["reason"])
+def sentence(event: RunEvent) -> tuple[int, str, str] | None:
+    """(market time, what, text) for an event of the market; None for those that are only drawn."""
+    match event:
+        case DecisionTaken(at_s, steps, reason) if steps:
+            return at_s, "decided", f"{'; '.join(steps)} ({reason})"
+        case MachinesBought(at_s, market, machines):
+            bid = "" if event.reliable else f", bid {event.bid_usd_per_h:.4f}"
+            price = f"{market} at {event.price_usd_per_h:.4f} $/h"
+            return at_s, "bought", f"{', '.join(machines)}: {price}{bid}"
+        case PurchaseRefused(at_s, market):
+            return at_s, "refused", f"{market}: {event.reason}"
+        case InstanceNoticed(at_s, machine):
+            return at_s, "notice", f"{machine} will be taken"
+        case InstanceAtRisk(at_s, machine):
+            return at_s, "notice", machine
+        case AllocationEnded(at_s, allocation, ending, market):
+            return at_s, ending.replace("_", " "), f"allocation {allocation} ({market})"
+        case StepPassed(at_s, reason):
+            return at_s, "left out", reason
+        case StrayFound(at_s, machine):
+            return at_s, "stray", f"{machine} belonged to nothing and was given back"
+        case MarketDraining(at_s, reason):
+            return at_s, "draining", reason
+        case MarketClosing(at_s, reason):
+            return at_s, "closing", reason
         case _:
             return None

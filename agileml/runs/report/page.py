@@ -11,11 +11,38 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 
 from agileml.config.text import ConfigError, parse_yaml
-from agileml.runs.folder import CONFIG, EVENTS, REPORT, SUMMARY, RunFolder, read_events
+from agileml.events.market import MarketLeftOpen
+from agileml.events.run import (
+    CheckpointFailed,
+    ExchangeFailed,
+    FaultFired,
+    GaveUpWaiting,
+    MachineLost,
+    MachineNoticed,
+    MachineReleased,
+    MachinesJoined,
+    MembershipChanged,
+    PlanFinished,
+    PlanFired,
+    ProcessDied,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+    RunStopped,
+    ShortNoticeJudged,
+    StageJudged,
+    StopAsked,
+    UserCodeFailed,
+    WaitingForSilent,
+    Warned,
+)
+from agileml.events.schema import Log, RunEvent, SchemaError, events_of, of_type
+from agileml.runs.event_log import EVENTS, read_events
+from agileml.runs.folder import CONFIG, REPORT, SUMMARY, RunFolder
 from agileml.runs.progress import duration
 from agileml.runs.report.market import decisions
 from agileml.runs.report.market import tiles as market_tiles
-from agileml.runs.summary import Event, of_kind, summarize
+from agileml.runs.summary import summarize
 
 __all__ = ["ReportError", "build_report", "rebuild", "summarize"]
 
@@ -24,23 +51,25 @@ class ReportError(ValueError):
     """A folder that no report can be made from: one sentence."""
 
 
-def build_report(config_text: str, events: Sequence[Event], summary: Mapping[str, Any]) -> str:
+def build_report(config_text: str, log: Log, summary: Mapping[str, Any]) -> str:
     """The HTML of a run. `summary` may be empty: a run that did not end is reported as far as it came."""
     from agileml.runs.report.plots import pictures
 
     config, _ = parse_yaml(config_text, CONFIG)
-    started = next(iter(of_kind(events, "run_started")), {})
+    started = events_of(log, RunStarted)
     template = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     return template.from_string(files("agileml.runs.report").joinpath("page.html").read_text("utf-8")).render(
-        name=started.get("config_name", "run"),
+        name=started[0].config_name if started else "run",
         tiles=_tiles(summary),
-        errors=[_sentence(event) for event in of_kind(events, "error")],
+        errors=[sentence(e.event) for e in log if isinstance(e.event, UserCodeFailed | MarketLeftOpen)],
         unfinished=not summary,
-        pictures=pictures(events) if events else [],
-        decisions=decisions(events),
+        pictures=pictures(log) if log else [],
+        decisions=decisions(log),
         rows=_flat(summary),
-        plan=_plan(config.get("plan") or [], events),
-        timeline=[(f"{e['t_s']:.3f}", e["kind"], _sentence(e)) for e in events if e["kind"] in TIMELINE],
+        plan=_plan(config.get("plan") or [], log),
+        timeline=[
+            (f"{e.t_s:.3f}", e.event.kind, text) for e in log if (text := sentence(e.event)) is not None
+        ],
         config=config_text,
     )
 
@@ -51,9 +80,11 @@ def rebuild(folder: Path) -> Path:
         if not (folder / name).is_file():
             raise ReportError(f"{folder} holds no {name}, expected the folder of a run")
     try:
-        events = read_events(folder / EVENTS)
+        log = read_events(folder / EVENTS)
         summary = json.loads((folder / SUMMARY).read_text("utf-8")) if (folder / SUMMARY).is_file() else {}
-        html = build_report((folder / CONFIG).read_text("utf-8"), events, summary)
+        html = build_report((folder / CONFIG).read_text("utf-8"), log, summary)
+    except SchemaError as error:
+        raise ReportError(str(error)) from None
     except (json.JSONDecodeError, ConfigError, UnicodeDecodeError, KeyError) as error:
         raise ReportError(f"{folder} holds a damaged log, summary or config: {error!r}") from None
     except OSError as error:
@@ -62,77 +93,59 @@ def rebuild(folder: Path) -> Path:
     return folder / REPORT
 
 
-TIMELINE = (
-    "run_started",
-    "join",
-    "view",
-    "notice",
-    "short_notice",
-    "released",
-    "lost",
-    "stage_auto",
-    "plan",
-    "fault",
-    "checkpoint_failed",
-    "warning",
-    "waiting",
-    "gave_up",
-    "error",
-    "failure",
-    "stopping",
-    "stopped",
-    "failed",
-    "finished",
-)
-
-
-def _sentence(event: Event) -> str:
-    machines = ", ".join(map(str, event.get("machines", ())))
-    match event["kind"]:
-        case "run_started":
-            return f"{event['config_name']} starts"
-        case "join":
-            return f"{machines} joined"
-        case "view":
-            redone = f"; {event['redone']} clocks again" if event.get("redone") else ""
-            back = f", rolled back to clock {event['base']}{redone}" if event.get("rolled_back") else ""
-            fleet = f"{event['reliable']} reliable + {event['transient']} transient"
-            return f"epoch {event['epoch']}, stage {event['stage']}, {fleet}{back} ({event['reason']})"
-        case "notice":
-            return f"{machines} will go in {event['warning_s']:.1f} s"
-        case "released":
-            return f"{machines} may go, nothing is on it any more"
-        case "lost":
-            return f"{machines} lost: {event['reason']}"
-        case "plan":
-            return f"{event['event']} ({event['status']})"
-        case "fault":
-            lasts = f", {event['seconds']:g} s" if event.get("seconds") else ""
-            return f"{event['fault']}{lasts}: {machines or 'the controller'}"
-        case "checkpoint_failed":
-            return f"checkpoint of clock {event['clock']} could not be written: {event['reason']}"
-        case "warning" | "stage_auto" | "short_notice":
-            return str(event["reason"])
-        case "waiting":
-            return (
-                f"waits up to {event['limit_s']:g} s for {machines}, which may come back: {event['reason']}"
-            )
-        case "gave_up":
-            return f"waited {event['waited_s']:.1f} s, goes on without: {event['reason']}"
-        case "failure":
-            count = f"{event['count']} of {event['of']}"
-            return f"the process of {event['machine']} ended by itself ({event['cause']}), {count}"
-        case "stopping":
-            return f"told to stop at clock {event['clock']}: ends with the next cut"
-        case "stopped":
-            return f"ended with the cut of clock {event['clock']}"
-        case "failed":
-            return f"{event['reason']}; the model is that of clock {event['clock']}"
-        case "finished":
-            return f"done after {event['seconds']:.2f} s"
+def sentence(event: RunEvent) -> str | None:
+    """What the timeline says of an event; None for those that are only drawn or counted."""
+    match event:
+        case RunStarted(config_name):
+            return f"{config_name} starts"
+        case MachinesJoined(machines):
+            return f"{', '.join(machines)} joined"
+        case MembershipChanged():
+            redone = f"; {event.redone} clocks again" if event.redone else ""
+            back = f", rolled back to clock {event.base}{redone}" if event.rolled_back else ""
+            fleet = f"{event.reliable} reliable + {event.transient} transient"
+            reason = f"{event.trigger}: {event.reason}"
+            return f"epoch {event.epoch}, stage {event.stage}, {fleet}{back} ({reason})"
+        case MachineNoticed(machine, warning_s):
+            return f"{machine} will go in {warning_s:.1f} s"
+        case MachineReleased(machine):
+            return f"{machine} may go, nothing is on it any more"
+        case MachineLost(machine, loss, detail):
+            return f"{machine} lost: {loss}{f' ({detail})' if detail else ''}"
+        case PlanFired(_, planned):
+            return f"{planned} (fired)"
+        case PlanFinished(_, planned):
+            return f"{planned} (finished)"
+        case FaultFired(fault, machines, seconds):
+            lasts = f", {seconds:g} s" if seconds else ""
+            return f"{fault}{lasts}: {', '.join(machines) or 'the controller'}"
+        case CheckpointFailed(clock, reason):
+            return f"checkpoint of clock {clock} could not be written: {reason}"
+        case Warned(reason) | StageJudged(reason=reason) | ShortNoticeJudged(reason=reason):
+            return reason
+        case MarketLeftOpen(reason):
+            return reason
+        case UserCodeFailed(machine, problem):
+            return f"machine {machine}: {problem}"
+        case ExchangeFailed(machine, epoch, reason):
+            return f"the all-reduce of epoch {epoch} failed at {machine}: {reason}"
+        case WaitingForSilent(machines, reason, limit_s):
+            names = ", ".join(machines)
+            return f"waits up to {limit_s:g} s for {names}, which may come back: {reason}"
+        case GaveUpWaiting(waited_s, reason):
+            return f"waited {waited_s:.1f} s, goes on without: {reason}"
+        case ProcessDied(machine, cause, count, most):
+            return f"the process of {machine} ended by itself ({cause}), {count} of {most}"
+        case StopAsked(clock):
+            return f"told to stop at clock {clock}: ends with the next cut"
+        case RunStopped(clock):
+            return f"ended with the cut of clock {clock}"
+        case RunFailed(reason, clock):
+            return f"{reason}; the model is that of clock {clock}"
+        case RunFinished(seconds):
+            return f"done after {seconds:.2f} s"
         case _:
-            rest = {key: value for key, value in event.items() if key not in ("t_s", "kind") and value}
-            return ", ".join(f"{key} {value}" for key, value in rest.items())
+            return None
 
 
 def _tiles(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -176,21 +189,25 @@ def _when(event: Mapping[str, Any]) -> float:
     return at
 
 
-def _plan(planned: Sequence[Mapping[str, Any]], events: Sequence[Event]) -> list[dict[str, str]]:
+def _at(t_s: float | None) -> str:
+    return "-" if t_s is None else f"{t_s:.3f} s"
+
+
+def _plan(planned: Sequence[Mapping[str, Any]], log: Log) -> list[dict[str, str]]:
     """Each planned event in the order they happen, with when it fired and was finished."""
     rows = []
-    said = of_kind(events, "plan")
+    fired = {each.event.index: each.t_s for each in of_type(log, PlanFired)}
+    finished = {each.event.index: each.t_s for each in of_type(log, PlanFinished)}
     in_order = sorted(planned, key=lambda event: (event.get("at_clock") is None, _when(event)))
     for index, event in enumerate(in_order):
-        when = {e["status"]: f"{e['t_s']:.3f} s" for e in said if e["index"] == index}
         told = {key: value for key, value in event.items() if key not in ("at_clock", "at_s")}
         what = ", ".join(f"{key} {value}" for key, value in told.items() if value is not None)
         rows.append(
             {
                 "clock": str(_when(event)) if event.get("at_clock") is not None else f"{_when(event):g} s",
                 "what": what,
-                "fired": when.get("fired", "-"),
-                "finished": when.get("finished", "-"),
+                "fired": _at(fired.get(index)),
+                "finished": _at(finished.get(index)),
             }
         )
     return rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections.abc import Sequence
 from itertools import pairwise
@@ -19,8 +20,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
+from agileml.events.run import ClockDone, MachineLost, MachineNoticed, MachinesJoined, MembershipChanged
+from agileml.events.schema import Log, RunEvent, of_type
 from agileml.runs.report.market_plots import PICTURES as MARKET_PICTURES
-from agileml.runs.summary import Event, bytes_by_kind, of_kind, spent_by_machine
+from agileml.runs.summary import bytes_by_kind, spent_by_machine
 
 INK, GRID, LINE = "#1f2933", "#dfe4ea", "#1f5fa8"
 TIERS = {"reliable": "#1f5fa8", "transient": "#f0a35e"}
@@ -33,7 +36,11 @@ SPENT = {  # what a worker does: colour, and what the legend says
     "frozen": ("#c0392b", "frozen by a change"),
 }
 MOST_BARS = 16
-MARKS = {"join": ("^", "#2e8b57"), "notice": ("v", "#c77700"), "lost": ("X", "#c0392b")}
+MARKS: dict[type[RunEvent], tuple[str, str, float]] = {  # marker, colour, height above the machines
+    MachinesJoined: ("^", "#2e8b57", 1.10),
+    MachineNoticed: ("v", "#c77700", 1.10),
+    MachineLost: ("X", "#c0392b", 1.22),
+}
 MOST_POINTS = 1500
 STYLE: dict[str, Any] = {
     "svg.fonttype": "none",
@@ -50,7 +57,7 @@ STYLE: dict[str, Any] = {
 }
 
 
-def pictures(events: Sequence[Event]) -> list[tuple[str, str]]:
+def pictures(log: Log) -> list[tuple[str, str]]:
     """`(title, SVG)` of every picture that these events have something to show in."""
     drawn = []
     with matplotlib.rc_context(STYLE):
@@ -65,32 +72,32 @@ def pictures(events: Sequence[Event]) -> list[tuple[str, str]]:
         ):
             figure = Figure(figsize=(5.4, 2.7), layout="constrained")
             axes = figure.add_subplot()
-            if draw(axes, events):
+            if draw(axes, log):
                 drawn.append((title, _svg(figure)))
     return drawn
 
 
-def machines_over_time(axes: Axes, events: Sequence[Event]) -> bool:
+def machines_over_time(axes: Axes, log: Log) -> bool:
     """Members by tier as steps, stages as bands, joins, notices and losses as marks."""
-    views = of_kind(events, "view")
-    if not views:
+    changes = of_type(log, MembershipChanged)
+    if not changes:
         return False
-    end_s = _end_s(events)
-    times_s = [*(view["t_s"] for view in views), end_s]
-    reliable = np.array([*(v["reliable"] for v in views), views[-1]["reliable"]])
-    total = reliable + np.array([*(v["transient"] for v in views), views[-1]["transient"]])
-    bands = stage_bands(axes, events)
+    end_s = _end_s(log)
+    times_s = [*(change.t_s for change in changes), end_s]
+    held = [change.event for change in (*changes, changes[-1])]
+    reliable = np.array([change.reliable for change in held])
+    total = reliable + np.array([change.transient for change in held])
+    bands = stage_bands(axes, log)
     axes.fill_between(times_s, 0, reliable, step="post", color=TIERS["reliable"], alpha=0.9, linewidth=0)
     axes.fill_between(times_s, reliable, total, step="post", color=TIERS["transient"], alpha=0.9, linewidth=0)
     top = float(total.max())
     legend: list[Artist] = [Patch(color=color, label=tier) for tier, color in TIERS.items()]
     legend += bands
-    for kind, (marker, color) in MARKS.items():
-        at_s = [e["t_s"] for e in of_kind(events, kind) if e["t_s"] >= times_s[0]]
+    for kind, (marker, color, height) in MARKS.items():
+        at_s = [e.t_s for e in of_type(log, kind) if e.t_s >= times_s[0]]
         if at_s:
-            level = top * {"join": 1.10, "notice": 1.10, "lost": 1.22}[kind]
             drawn = axes.scatter(
-                at_s, [level] * len(at_s), marker=marker, color=color, s=26, label=kind, zorder=4
+                at_s, [top * height] * len(at_s), marker=marker, color=color, s=26, label=kind.kind, zorder=4
             )
             legend.append(drawn)
     axes.set_ylim(0, top * 1.32)
@@ -104,40 +111,40 @@ def machines_over_time(axes: Axes, events: Sequence[Event]) -> bool:
     return True
 
 
-def loss_over_time(axes: Axes, events: Sequence[Event]) -> bool:
+def loss_over_time(axes: Axes, log: Log) -> bool:
     """Loss against seconds since the start, over the bands of the stages."""
-    clocks = [e for e in of_kind(events, "clock") if e["loss"] is not None]
+    clocks = [e for e in of_type(log, ClockDone) if math.isfinite(e.event.loss)]
     if len(clocks) < 2:
         return False
-    stage_bands(axes, events)
-    _event_lines(axes, events)
-    times_s, loss = thinned([e["t_s"] for e in clocks], [e["loss"] for e in clocks])
+    stage_bands(axes, log)
+    _event_lines(axes, log)
+    times_s, loss = thinned([e.t_s for e in clocks], [e.event.loss for e in clocks])
     axes.plot(times_s, loss, color=LINE, linewidth=1.3)
     _loss_axis(axes, loss)
-    _time_axis(axes, times_s[0], _end_s(events))
+    _time_axis(axes, times_s[0], _end_s(log))
     return True
 
 
-def loss_over_clocks(axes: Axes, events: Sequence[Event]) -> bool:
+def loss_over_clocks(axes: Axes, log: Log) -> bool:
     """Loss against clocks; a clock that was done again is drawn again."""
-    clocks = [e for e in of_kind(events, "clock") if e["loss"] is not None]
+    clocks = [e for e in of_type(log, ClockDone) if math.isfinite(e.event.loss)]
     if len(clocks) < 2:
         return False
     axes.grid(color=GRID, linewidth=0.6)
-    numbers, loss = thinned([e["clock"] for e in clocks], [e["loss"] for e in clocks])
+    numbers, loss = thinned([e.event.clock for e in clocks], [e.event.loss for e in clocks])
     axes.plot(numbers, loss, color=LINE, linewidth=1.3)
     _loss_axis(axes, loss)
     axes.set_xlabel("clock")
     return True
 
 
-def time_per_clock(axes: Axes, events: Sequence[Event]) -> bool:
+def time_per_clock(axes: Axes, log: Log) -> bool:
     """Seconds from one clock's completion to the next."""
-    clocks = of_kind(events, "clock")
+    clocks = of_type(log, ClockDone)
     if len(clocks) < 2:
         return False
-    took_s = np.diff([e["t_s"] for e in clocks])
-    numbers, took = thinned([e["clock"] for e in clocks[1:]], np.maximum(took_s, 1e-6).tolist())
+    took_s = np.diff([e.t_s for e in clocks])
+    numbers, took = thinned([e.event.clock for e in clocks[1:]], np.maximum(took_s, 1e-6).tolist())
     axes.grid(color=GRID, linewidth=0.6)
     axes.plot(numbers, took, color=LINE, linewidth=0.6, alpha=0.35)
     axes.scatter(numbers, took, color=LINE, s=5, linewidth=0)
@@ -150,9 +157,9 @@ def time_per_clock(axes: Axes, events: Sequence[Event]) -> bool:
     return True
 
 
-def bytes_sent(axes: Axes, events: Sequence[Event]) -> bool:
+def bytes_sent(axes: Axes, log: Log) -> bool:
     """Bytes by what they were for, over the whole run."""
-    totals = bytes_by_kind(events)
+    totals = bytes_by_kind(log)
     if not any(totals.values()):
         return False
     names = list(totals)[::-1]
@@ -169,11 +176,11 @@ def bytes_sent(axes: Axes, events: Sequence[Event]) -> bool:
     return True
 
 
-def time_spent(axes: Axes, events: Sequence[Event]) -> bool:
+def time_spent(axes: Axes, log: Log) -> bool:
     """By machine, the shares of the time in which its worker had work; of many machines those with the most of it."""
     found = {
         machine: {what: spent.get(what, 0.0) for what in SPENT}
-        for machine, spent in spent_by_machine(events).items()
+        for machine, spent in spent_by_machine(log).items()
         if sum(spent.get(what, 0.0) for what in SPENT) > 0
     }
     if not found:
@@ -196,21 +203,22 @@ def time_spent(axes: Axes, events: Sequence[Event]) -> bool:
     return True
 
 
-def stage_bands(axes: Axes, events: Sequence[Event]) -> list[Patch]:
+def stage_bands(axes: Axes, log: Log) -> list[Patch]:
     """Colour the background by stage; what the legend should say."""
-    views = of_kind(events, "view")
-    ends_s = [*(view["t_s"] for view in views), _end_s(events)][1:]
-    for view, end_s in zip(views, ends_s, strict=False):
-        axes.axvspan(view["t_s"], end_s, color=STAGES[view["stage"]], linewidth=0, zorder=0)
-    return [Patch(color=STAGES[s], label=f"stage {s}") for s in sorted({view["stage"] for view in views})]
+    changes = of_type(log, MembershipChanged)
+    ends_s = [*(change.t_s for change in changes), _end_s(log)][1:]
+    for change, end_s in zip(changes, ends_s, strict=False):
+        axes.axvspan(change.t_s, end_s, color=STAGES[change.event.stage], linewidth=0, zorder=0)
+    stages = sorted({change.event.stage for change in changes})
+    return [Patch(color=STAGES[stage], label=f"stage {stage}") for stage in stages]
 
 
-def _event_lines(axes: Axes, events: Sequence[Event]) -> None:
-    views = of_kind(events, "view")
-    for kind, (_, color) in MARKS.items():
-        for event in of_kind(events, kind):
-            if views and event["t_s"] > views[0]["t_s"]:
-                axes.axvline(event["t_s"], color=color, linewidth=0.7, alpha=0.7, linestyle=(0, (3, 2)))
+def _event_lines(axes: Axes, log: Log) -> None:
+    changes = of_type(log, MembershipChanged)
+    for kind, (_, color, _) in MARKS.items():
+        for each in of_type(log, kind):
+            if changes and each.t_s > changes[0].t_s:
+                axes.axvline(each.t_s, color=color, linewidth=0.7, alpha=0.7, linestyle=(0, (3, 2)))
 
 
 def _loss_axis(axes: Axes, loss: np.ndarray) -> None:
@@ -224,8 +232,8 @@ def _time_axis(axes: Axes, start_s: float, end_s: float) -> None:
     axes.set_xlabel("seconds since the start of the run")
 
 
-def _end_s(events: Sequence[Event]) -> float:
-    return float(events[-1]["t_s"])
+def _end_s(log: Log) -> float:
+    return log[-1].t_s
 
 
 def thinned(x: Sequence[float], y: Sequence[float], most: int = MOST_POINTS) -> tuple[np.ndarray, np.ndarray]:

@@ -28,6 +28,7 @@ from agileml.apps.torch_module import ModuleConfig, TorchModule
 from agileml.config.job import from_values, load
 from agileml.core.parameters.optimizer import optimizer
 from agileml.core.sequential import run_sequential
+from agileml.events.run import MembershipChanged
 from agileml.runs.folder import params_sha256
 from straggler.coverage import span
 from tests.agileml.apps.torch_ddp_rank import Double
@@ -380,4 +381,4 @@ def test_steps_by_all_reduce_are_those_of_plain_torch(arguments: dict[str, Any],
         torch.manual_seed(3)
         plain = in_plain_torch(app, Double(), 40)
         assert app.evaluate(ran.tables)["test_loss"] == pytest.approx(score(app, plain), rel=1e-9)
-        assert not any(view["redone"] for view in ran.of("view"))
+        assert not any(view.redone for view in ran.of(MembershipChanged))

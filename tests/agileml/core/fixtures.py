@@ -13,7 +13,15 @@ from typing import Any
 import pytest
 
 from agileml.core.controller.controller import Controller, ControllerSettings
-from agileml.core.protocol.commands import ControllerCommand, Finished, Halt, Note, Persist, Released, Send
+from agileml.core.protocol.commands import (
+    ControllerCommand,
+    Finished,
+    Halt,
+    Happened,
+    Persist,
+    Released,
+    Send,
+)
 from agileml.core.protocol.inputs import Admit, ControllerInput, NodeUp, Persisted, Received, Superseded, Tick
 from agileml.core.protocol.job import Job
 from agileml.core.protocol.messages import (
@@ -36,6 +44,8 @@ from agileml.core.protocol.plan import PlannedEvent
 from agileml.core.protocol.record import Record
 from agileml.core.protocol.view import CutId, View
 from agileml.core.stage.placement import StageRule
+from agileml.events.run import MembershipChanged
+from agileml.events.schema import E
 from agileml.events.terms import Tier
 from straggler.coverage import Units
 from tests.model.invariants import check_view
@@ -138,7 +148,7 @@ class Script:
         self.store: dict[int, str] = {}
         self.is_store_open = True
         self.machines: dict[str, Machine] = {}
-        self.notes: list[Note] = []
+        self.notes: list[Happened] = []
         self.released: list[str] = []
         self.halts: list[Halt] = []
         self.finished: Finished | None = None
@@ -179,7 +189,7 @@ class Script:
                 if not machine.is_frozen:
                     for answer in answers:
                         self.tell(Received(machine.name, answer))
-            case Note():
+            case Happened():
                 self.notes.append(command)
             case Released():
                 self.released.append(command.node)
@@ -287,20 +297,20 @@ class Script:
         return set(self.view.workers())
 
     @property
-    def views(self) -> list[dict[str, Any]]:
-        return [note.fields for note in self.notes if note.kind == "view"]
+    def views(self) -> list[MembershipChanged]:
+        return self.events_of(MembershipChanged)
 
     @property
     def reason(self) -> str:
         """Why the newest view is as it is."""
-        reason: str = self.views[-1]["reason"]
-        return reason
+        return f"{self.views[-1].trigger}: {self.views[-1].reason}"
 
     def told(self, name: str, kind: type[Message]) -> list[Any]:
         return [message for message in self.machines[name].told if isinstance(message, kind)]
 
-    def note(self, kind: str) -> list[dict[str, Any]]:
-        return [note.fields for note in self.notes if note.kind == kind]
+    def events_of(self, kind: type[E]) -> list[E]:
+        """What the log was told, of one class."""
+        return [each.event for each in self.notes if isinstance(each.event, kind)]
 
     def check_end(self) -> None:
         """What must hold at the end of every script."""

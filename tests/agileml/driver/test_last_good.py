@@ -17,8 +17,11 @@ from agileml.core.protocol.commands import Finished
 from agileml.core.protocol.messages import Cut
 from agileml.driver.last_good import write_last_good
 from agileml.errors import RunError
+from agileml.events.run import RunFailed, RunStarted
+from agileml.events.schema import events_of
 from agileml.process.head import HeadState
-from agileml.runs.folder import RunFolder, model_sha256, read_events
+from agileml.runs.event_log import read_events
+from agileml.runs.folder import RunFolder, model_sha256
 from agileml.runs.status import State, read_status, this_process
 from tests.agileml.process.engine_rig import Rig
 
@@ -96,7 +99,7 @@ def test_the_last_good_cut_is_left(what: str, tmp_path: Path) -> None:
     assert kept is not None and 0 < kept.clock <= 9
     folder = RunFolder.create(tmp_path / "run", "test")
     folder.write_config("clocks: 40\n")
-    folder.events.write("run_started", config_name="test", process=this_process())
+    folder.events.write(RunStarted("test", {}, 0.0, this_process()))
     layout = Layout(TABLES, config().partitions)
     versions = {"python": "3"}
     told = write_last_good(RunError(ran.halted.reason), Alive(rig), layout, folder, config(), versions)
@@ -110,7 +113,7 @@ def test_the_last_good_cut_is_left(what: str, tmp_path: Path) -> None:
     summary = json.loads((folder.path / "summary.json").read_text())
     assert summary["failed"] == ran.halted.reason and summary["model_clock"] == kept.clock
     assert summary["params_sha256"] == model_sha256(folder.path / "model.safetensors")
-    assert [e["clock"] for e in read_events(folder.events.path) if e["kind"] == "failed"] == [kept.clock]
+    assert [failed.clock for failed in events_of(read_events(folder.events.path), RunFailed)] == [kept.clock]
     assert ran.halted.reason in (folder.path / "report.html").read_text().replace("&#39;", "'")
     assert read_status(folder.path).state is State.BROKEN
 

@@ -14,6 +14,7 @@ from agileml.core.cuts.ending import Ending
 from agileml.core.protocol.inputs import Stop
 from agileml.core.protocol.view import INITIAL, CutId
 from agileml.driver.stop_signal import LONGEST_S, StopSignal
+from agileml.events.run import CutCommitted, StopAsked
 from tests.agileml.process.engine_rig import LIMIT_S, Rig, reference
 
 JOB: dict[str, Any] = {
@@ -36,8 +37,8 @@ def test_the_result_is_that_of_so_many_clocks(stage: int, tmp_path: Path) -> Non
         time.sleep(0.005)
     rig.head.tell(Stop())
     ran = rig.finish()
-    clock = ran.of("cut")[-1]["clock"]
-    assert len(ran.of("stopping")) == 1
+    clock = ran.of(CutCommitted)[-1].clock
+    assert len(ran.of(StopAsked)) == 1
     assert 20 <= clock < JOB["clocks"]
     assert ran.sha256 == reference({**JOB, "clocks": clock})
 

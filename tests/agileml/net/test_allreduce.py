@@ -14,6 +14,7 @@ import torch
 
 from agileml.config.job import ConfigError, from_values
 from agileml.core.sequential import run_sequential
+from agileml.events.run import ClockDone, CutCommitted, MembershipChanged, PlanFinished, PlanFired
 from agileml.events.terms import Tier
 from agileml.process.machine import Machine
 from agileml.process.spec import RunSpec
@@ -46,7 +47,7 @@ PLAN = [
 def losses(ran: Ran) -> list[float]:
     """The loss of every clock as it was reported last."""
     assert ran.halted is None, ran.halted
-    found = {clock["clock"]: clock["loss"] / clock["examples"] for clock in ran.of("clock")}
+    found = {clock.clock: clock.loss for clock in ran.of(ClockDone)}
     return [found[clock] for clock in sorted(found)]
 
 
@@ -69,11 +70,13 @@ def test_machines_that_come_and_go_lose_nothing(tmp_path: Path) -> None:
     values = job(plan=PLAN, stage_thresholds=[1, 3])
     ran = Rig(values, tmp_path).finish()
     np.testing.assert_allclose(losses(ran), reference(values), rtol=1e-3)
-    views = ran.of("view")
-    assert [view["stage"] for view in views] == [2, 3, 2, 1, 2]
-    assert not any(view["rolled_back"] or view["redone"] for view in views)
-    assert [clock["clock"] for clock in ran.of("clock")] == list(range(1, 31))  # each once
-    assert [plan["status"] for plan in ran.of("plan")] == ["fired", "finished"] * len(PLAN)
+    views = ran.of(MembershipChanged)
+    assert [view.stage for view in views] == [2, 3, 2, 1, 2]
+    assert not any(view.rolled_back or view.redone for view in views)
+    assert [clock.clock for clock in ran.of(ClockDone)] == list(range(1, 31))  # each once
+    assert [type(event) for event in ran.of(PlanFired | PlanFinished)] == [PlanFired, PlanFinished] * len(
+        PLAN
+    )
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
@@ -81,7 +84,7 @@ def test_every_stage_gives_the_same_losses(stage: int, tmp_path: Path) -> None:
     values = job(stage=stage)
     ran = Rig(values, tmp_path).finish()
     np.testing.assert_allclose(losses(ran), reference(values), rtol=1e-3)
-    assert [view["stage"] for view in ran.of("view")] == [stage]
+    assert [view.stage for view in ran.of(MembershipChanged)] == [stage]
 
 
 @pytest.mark.parametrize(
@@ -102,18 +105,18 @@ def test_a_fault_costs_at_most_the_open_clock_while_a_replica_lives(
     values = job(clocks=40, plan=[{"at_clock": 15, **fault}])
     ran = FaultRig(values, tmp_path).finish()
     np.testing.assert_allclose(losses(ran), reference(values), rtol=1e-3)
-    assert [plan["status"] for plan in ran.of("plan")][:2] == ["fired", "finished"]
-    assert not any(view["rolled_back"] or view["redone"] > 1 for view in ran.of("view"))
+    assert [type(event) for event in ran.of(PlanFired | PlanFinished)][:2] == [PlanFired, PlanFinished]
+    assert not any(view.rolled_back or view.redone > 1 for view in ran.of(MembershipChanged))
 
 
 def test_when_every_replica_dies_everybody_goes_back_to_the_committed_cut(tmp_path: Path) -> None:
     values = job(clocks=80, stage=3, plan=[{"at_clock": 50, "kill_many": "all"}])
     ran = FaultRig(values, tmp_path).finish()
     np.testing.assert_allclose(losses(ran), reference(values), rtol=1e-3)
-    (back,) = [view for view in ran.of("view") if view["rolled_back"]]
-    cuts = [dated.note.fields["clock"] for dated in ran.notes if dated.note.kind == "cut"]
-    assert back["base"] in cuts
-    assert f"back to clock {back['base']}" in back["reason"]
+    (back,) = [view for view in ran.of(MembershipChanged) if view.rolled_back]
+    cuts = [cut.clock for cut in ran.of(CutCommitted)]
+    assert back.base in cuts
+    assert f"back to clock {back['base']}" in back.reason
 
 
 def test_machines_at_several_addresses_need_a_network_that_is_called_trusted(tmp_path: Path) -> None:
@@ -168,9 +171,9 @@ def test_twenty_four_changes_lose_nothing_and_leak_nothing(tmp_path: Path) -> No
     before, threads = process.num_fds(), set(threading.enumerate())
     ran = FaultRig(values, tmp_path).finish()
     np.testing.assert_allclose(losses(ran), reference(values), rtol=1e-3)
-    views = ran.of("view")
+    views = ran.of(MembershipChanged)
     assert len(views) == 25
-    assert not any(view["redone"] or view["rolled_back"] for view in views)
-    assert [clock["clock"] for clock in ran.of("clock")] == list(range(1, 81))
+    assert not any(view.redone or view.rolled_back for view in views)
+    assert [clock.clock for clock in ran.of(ClockDone)] == list(range(1, 81))
     assert not [thread for thread in set(threading.enumerate()) - threads if thread.name == "all-reduce"]
     assert process.num_fds() <= before + 8

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import zmq
 
+from agileml.events.terms import Loss
 from agileml.net import wire
-from agileml.net.events import LossReason, MessageReceived, PeerConnected, PeerLost
+from agileml.net.events import MessageReceived, PeerConnected, PeerLost
 from agileml.net.keys import KeyPair
 from agileml.net.transport import Transport
 from tests.agileml.net.transport_rig import ELSEWHERE, HERE, gather, of_kind
@@ -83,7 +84,7 @@ def test_two_runs_refuse_each_other(server: Transport, tmp_path: Path) -> None:
         ) as plain:
             plain.connect(server.address)
             events = gather(plain, of_kind(PeerLost), server)
-        assert events == [PeerLost("server", LossReason.REFUSED)]
+        assert events == [PeerLost("server", Loss.REFUSED)]
     assert server.counters.peers == {}
 
 

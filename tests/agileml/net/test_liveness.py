@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agileml.net.events import Address, LossReason, MessageReceived, PeerConnected, PeerLost
+from agileml.events.terms import Loss
+from agileml.net.events import Address, MessageReceived, PeerConnected, PeerLost
 from agileml.net.keys import KeyPair
 from agileml.net.liveness import HeartbeatTimes
 from agileml.net.transport import Transport
@@ -22,7 +23,7 @@ from tests.agileml.net.transport_rig import ELSEWHERE, HERE, gather, of_kind, pe
 
 KEYS = KeyPair.generate()
 NODES = pytest.mark.parametrize("node_ip", [HERE, ELSEWHERE], ids=["ipc", "curve"])
-LOST = PeerLost("b", LossReason.DISCONNECTED)
+LOST = PeerLost("b", Loss.DISCONNECTED)
 
 
 @pytest.fixture

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import zmq
 
+from agileml.events.terms import Loss
 from agileml.net.codec import Codec
-from agileml.net.events import LossReason, MessageReceived, PeerConnected, PeerLost
+from agileml.net.events import MessageReceived, PeerConnected, PeerLost
 from agileml.net.keys import KeyPair
 from agileml.net.links import EXPRESS_BYTES
 from agileml.net.listening import TransportError
@@ -188,7 +189,7 @@ def test_a_peer_that_is_not_there_is_reported_once_and_found_when_it_comes(folde
     with open_transport("a", folder, heartbeat=quick) as a:
         a.connect(address)
         began = time.monotonic()
-        assert gather(a, of_kind(PeerLost)) == [PeerLost("b", LossReason.UNREACHABLE)]
+        assert gather(a, of_kind(PeerLost)) == [PeerLost("b", Loss.UNREACHABLE)]
         assert time.monotonic() - began < 0.4
         assert not a.send("b", b"to nobody") and a.counters.peers["b"].messages_dropped == 1
         context = zmq.Context()
@@ -207,7 +208,7 @@ def test_a_process_that_took_over_a_port_replaces_the_one_before(folder: Path) -
         gather(a, of_kind(PeerConnected), new)
         a.connect(new.address)
         events = gather(a, of_kind(PeerConnected), new)
-        assert events == [PeerLost("old", LossReason.DISCONNECTED), PeerConnected("new")]
+        assert events == [PeerLost("old", Loss.DISCONNECTED), PeerConnected("new")]
         assert not a.send("old", b"") and a.send("new", b"hello")
         assert received(gather(new, of_kind(MessageReceived), a))[0].header == b"hello"
 

@@ -12,12 +12,13 @@ from typing import Any
 
 from agileml.application import Application, Array
 from agileml.config.job import JobConfig, from_values
-from agileml.core.protocol.commands import Halt
+from agileml.core.protocol.commands import Halt, Happened
 from agileml.core.protocol.inputs import NodeUp
 from agileml.core.sequential import run_sequential
+from agileml.events.schema import E
 from agileml.events.terms import Tier
 from agileml.net.keys import KeyPair
-from agileml.process.head import Dated, Head
+from agileml.process.head import Head
 from agileml.process.machine import Machine
 from agileml.process.record_store import FileStore
 from agileml.process.spec import RunSpec
@@ -32,7 +33,7 @@ class Ran:
     """What a run left."""
 
     tables: dict[str, Array] | None
-    notes: list[Dated]
+    events: list[Happened]
     halted: Halt | None
     machines: list[str] = field(default_factory=list)
 
@@ -41,9 +42,9 @@ class Ran:
         assert self.tables is not None, self.halted
         return params_sha256(self.tables)
 
-    def of(self, kind: str) -> list[dict[str, Any]]:
-        """The fields of all notes of a kind."""
-        return [dated.note.fields for dated in self.notes if dated.note.kind == kind]
+    def of(self, kind: type[E]) -> list[E]:
+        """The events of a class."""
+        return [each.event for each in self.events if isinstance(each.event, kind)]
 
 
 class Rig:
@@ -82,14 +83,14 @@ class Rig:
         return machine
 
     def finish(self) -> Ran:
-        notes: list[Dated] = []
+        events: list[Happened] = []
         until_s = time.monotonic() + LIMIT_S
         try:
             while True:
                 state = self.head.state()
-                notes += state.notes
+                events += state.events
                 if state.halted is not None:
-                    return Ran(None, notes, state.halted)
+                    return Ran(None, events, state.halted)
                 if state.finished is not None:
                     parts = [
                         self.machines[backup].final_blocks(partition, state.finished.clock)
@@ -98,9 +99,9 @@ class Rig:
                     assert all(part is not None for part in parts), state.finished
                     layout = next(iter(self.machines.values())).job.layout
                     return Ran(
-                        layout.whole([p for p in parts if p is not None]), notes, None, list(self.machines)
+                        layout.whole([p for p in parts if p is not None]), events, None, list(self.machines)
                     )
-                assert time.monotonic() < until_s, (state, notes[-5:])
+                assert time.monotonic() < until_s, (state, events[-5:])
                 time.sleep(0.005)
         finally:
             self.stop()

@@ -13,6 +13,7 @@ import pytest
 
 from agileml.application import Application, Settings, Table, Unit, Updates
 from agileml.core.protocol.commands import HaltKind
+from agileml.events.run import ClockDone, MembershipChanged, PlanFinished, PlanFired
 from tests.agileml.process.engine_rig import Rig, reference
 
 MF = {
@@ -47,16 +48,18 @@ def test_machines_that_come_and_go_do_not_change_a_bit(base: Mapping[str, Any], 
     values = job(base, plan=PLAN)
     ran = Rig(values, tmp_path).finish()
     assert ran.sha256 == reference(values)
-    views = ran.of("view")
+    views = ran.of(MembershipChanged)
     # A leaver that ends what it computes makes a second change, in the same stage.
-    assert [stage for stage, _ in groupby(view["stage"] for view in views)] == [2, 3, 2, 1, 2]
-    assert not any(view["rolled_back"] or view["redone"] for view in views)
-    assert [clock["clock"] for clock in ran.of("clock")] == list(range(1, 31))
-    assert [plan["status"] for plan in ran.of("plan")] == ["fired", "finished"] * len(PLAN)
+    assert [stage for stage, _ in groupby(view.stage for view in views)] == [2, 3, 2, 1, 2]
+    assert not any(view.rolled_back or view.redone for view in views)
+    assert [clock.clock for clock in ran.of(ClockDone)] == list(range(1, 31))
+    assert [type(event) for event in ran.of(PlanFired | PlanFinished)] == [PlanFired, PlanFinished] * len(
+        PLAN
+    )
     # An event begins when its clock is done; training goes on meanwhile, but not past the next event's clock.
     starts = [event["at_clock"] for event in PLAN]
     for view, start, following in zip(views[1:], starts, [*starts[1:], 30], strict=True):
-        assert start <= view["base"] <= following
+        assert start <= view.base <= following
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
@@ -64,7 +67,7 @@ def test_every_stage_gives_the_same_bits(stage: int, tmp_path: Path) -> None:
     values = job(MLR, stage=stage)
     ran = Rig(values, tmp_path).finish()
     assert ran.sha256 == reference(values)
-    assert [view["stage"] for view in ran.of("view")] == [stage]
+    assert [view.stage for view in ran.of(MembershipChanged)] == [stage]
 
 
 @pytest.mark.parametrize(
@@ -76,7 +79,7 @@ def test_without_determinism_it_still_learns(consistency: Mapping[str, Any], tmp
     values = job(MLR, consistency=consistency, deterministic=False, plan=PLAN, clocks=60)
     ran = Rig(values, tmp_path).finish()
     assert ran.tables is not None
-    losses = [clock["loss"] / clock["examples"] for clock in ran.of("clock")]
+    losses = [clock.loss for clock in ran.of(ClockDone)]
     assert len(losses) == 60
     assert np.mean(losses[-4:]) < 0.5 * np.mean(losses[:4])
 

@@ -16,16 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
-from agileml.runs.folder import (
-    EventLog,
-    FolderError,
-    RunFolder,
-    check_out,
-    model_sha256,
-    params_sha256,
-    plain,
-    read_events,
-)
+from agileml.runs.event_log import EventLog, read_events
+from agileml.runs.folder import FolderError, RunFolder, check_out, model_sha256, params_sha256, plain
 
 
 def test_the_digest_follows_its_recipe() -> None:
@@ -150,7 +142,8 @@ FULL = """
 import resource, sys, json
 from pathlib import Path
 import numpy as np
-from agileml.runs.folder import RunFolder, StorageError, read_events
+from agileml.runs.folder import RunFolder, StorageError
+from agileml.runs.event_log import read_events
 
 folder = RunFolder.create(sys.argv[1], "mf")
 folder.write_summary({"loss": 1})

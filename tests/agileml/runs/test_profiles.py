@@ -17,9 +17,13 @@ from hypothesis import strategies as st
 from agileml.config.text import ConfigError
 from agileml.core.compute.spans import NAMES, TRACKS, WORKER
 from agileml.core.node.time_spent import DOING
+from agileml.events.run import ClockDone, CutCommitted, MachineNoticed
+from agileml.events.schema import Logged
+from agileml.events.terms import Cause, Trigger
 from agileml.process.tracing import HeadClock, Pong
 from agileml.runs.trace import TRACE, Trace, controller_events, machine_events
 from agileml.session import run
+from tests.agileml.events.samples import changed
 from tests.agileml.process.engine_rig import Ran, Rig
 
 START_S = 1_700_000_000.0
@@ -92,10 +96,10 @@ def test_a_worker_s_clocks_hold_what_it_did_in_them() -> None:
 
 def test_the_controller_s_track_comes_from_the_log() -> None:
     log = [
-        {"t_s": 1.0, "kind": "change", "epoch": 1, "trigger": "start", "seconds": 0.25},
-        {"t_s": 1.5, "kind": "clock", "clock": 1},
-        {"t_s": 1.6, "kind": "cut", "clock": 1},
-        {"t_s": 1.7, "kind": "notice", "machines": ["m1"]},
+        Logged(1.0, changed(1, Trigger(Cause.START), seconds=0.25)),
+        Logged(1.5, ClockDone(1, 0.5, 24, None)),
+        Logged(1.6, CutCommitted(1, 0.1)),
+        Logged(1.7, MachineNoticed("m1", 30.0)),
     ]
     found = list(controller_events(log))
     check_format(found)
@@ -187,7 +191,7 @@ class Played(Rig):
         self.head.state = kept  # type: ignore[method-assign]
 
     def events(self, ran: Ran) -> list[Mapping[str, Any]]:
-        log = [{"kind": d.note.kind, "t_s": d.at_s - self.start_s, **d.note.fields} for d in ran.notes]
+        log = [Logged(each.at_s - self.start_s, each.event) for each in ran.events]
         return list(self.trace.events(log))
 
 

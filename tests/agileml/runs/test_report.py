@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agileml.config.job import JobConfig, dump, from_values
-from agileml.runs.folder import RunFolder, read_events
+from agileml.runs.event_log import read_events
+from agileml.runs.folder import RunFolder
 from agileml.runs.progress import Progress, Rate, Snapshot, duration, line
 from agileml.runs.report.page import ReportError, build_report, rebuild, summarize
 from agileml.runs.report.plots import thinned

@@ -15,12 +15,12 @@ from agileml.core.change.short_notice import (
     Arriving,
     Leaver,
     RollBack,
-    Way,
     chance,
     judge,
     leavers,
 )
 from agileml.core.change.transfers import Transfer, through
+from agileml.events.terms import Way
 
 stable = settings(deadline=None, derandomize=True, max_examples=300)
 seconds = st.floats(0.0, 1e4)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from agileml.core.change.membership import Membership
 from agileml.core.change.silence import awaited
 from agileml.core.stage.placement import StageRule
+from agileml.events.run import GaveUpWaiting, WaitingForSilent
 from agileml.events.terms import Tier
 from tests.agileml.core.fixtures import scripts as scripts
 
@@ -18,22 +19,22 @@ def test_everyone_goes_back_when_the_limit_is_over_and_the_machine_may_come_agai
     script.commit_cut()
     script.freeze("r1")
     script.wait(9.5)
-    (waiting,) = script.note("waiting")
-    assert waiting["machines"] == ["r1"]
-    assert waiting["limit_s"] == 10.0
+    (waiting,) = script.events_of(WaitingForSilent)
+    assert waiting.machines == ["r1"]
+    assert waiting.limit_s == 10.0
     assert "r1" in script.view.members
-    assert not script.note("gave_up")
+    assert not script.events_of(GaveUpWaiting)
     script.wait(3.0)
-    (gave_up,) = script.note("gave_up")
-    assert 8.0 < gave_up["waited_s"] < 10.0  # it was silent for a second when the waiting began
+    (gave_up,) = script.events_of(GaveUpWaiting)
+    assert 8.0 < gave_up.waited_s < 10.0  # it was silent for a second when the waiting began
     assert script.view.members == ("r0", "t1")
-    assert script.views[-1]["rolled_back"]
+    assert script.views[-1].rolled_back
     assert "back to the start" in script.reason
     assert not script.halts
     script.wake("r1")
     script.wait(2.0)
     assert "r1" in script.view.members
-    assert not script.views[-1]["rolled_back"]
+    assert not script.views[-1].rolled_back
 
 
 def test_the_run_ends_when_no_reliable_machine_comes_back_in_time(scripts):
@@ -58,7 +59,7 @@ def test_a_machine_that_comes_back_in_time_has_lost_nothing(scripts):
         script.wake("r1")
         script.wait(2.0)
     assert script.view.base >= cut
-    assert not any(view["rolled_back"] for view in script.views)
+    assert not any(view.rolled_back for view in script.views)
 
 
 def test_a_new_controller_waits_for_members_that_it_never_heard(scripts):
@@ -68,7 +69,7 @@ def test_a_new_controller_waits_for_members_that_it_never_heard(scripts):
     script.freeze("r1")
     script.restart()
     script.wait(8.0)
-    assert script.note("waiting")
+    assert script.events_of(WaitingForSilent)
     assert "r1" in script.view.members
     script.wait(6.0)
     assert "r1" not in script.view.members
@@ -98,7 +99,7 @@ def test_a_controller_that_slept_blames_nobody(scripts):
     script.now_s += 60.0  # it was frozen itself: the first that it hears is a message, and only then the time
     script.heartbeats()
     script.wait(8.0)
-    assert not script.note("gave_up")
+    assert not script.events_of(GaveUpWaiting)
     assert "r1" in script.view.members
     script.wait(4.0)
-    assert script.note("gave_up")
+    assert script.events_of(GaveUpWaiting)

@@ -31,7 +31,16 @@ from agileml.core.protocol.messages import (
 )
 from agileml.core.protocol.plan import PlannedJoin, PlannedNotice
 from agileml.core.stage.placement import StageRule
-from agileml.events.terms import Tier
+from agileml.events.run import (
+    ClockDone,
+    MachineLost,
+    MachineNoticed,
+    MachinesJoined,
+    PlanFinished,
+    PlanFired,
+    WaitingForSilent,
+)
+from agileml.events.terms import Loss, Tier
 from tests.agileml.core.fixtures import Machine, make_job
 from tests.agileml.core.fixtures import scripts as scripts
 
@@ -49,7 +58,7 @@ def test_the_first_view_waits_for_everybody_who_is_expected(scripts):
     script.up("t2")
     assert script.view.members == ("r0", "t1", "t2")
     assert script.reason.startswith("start: 2 transient to 1 reliable is over 1:1")
-    assert script.views[-1]["rolled_back"] is False
+    assert script.views[-1].rolled_back is False
 
 
 def test_a_machine_that_joins_gets_work_from_the_next_view_on(scripts):
@@ -59,7 +68,7 @@ def test_a_machine_that_joins_gets_work_from_the_next_view_on(scripts):
     script.up("t1")
     assert script.workers == {"r0", "t1"}
     assert "join of t1" in script.reason
-    assert script.note("join")[-1]["machines"] == ["t1"]
+    assert list(script.events_of(MachinesJoined)[-1].machines) == ["t1"]
     share = script.view.share_of
     assert share["r0"].bit_count() == share["t1"].bit_count() == 4
 
@@ -128,7 +137,7 @@ def test_a_notice_for_all_goes_back_to_stage_1_with_nothing_redone(scripts):
     assert script.view.stage == 1
     assert set(script.view.owner) == {"r0"}
     assert script.view.base == 3
-    assert all(view["redone"] == 0 for view in script.views)
+    assert all(view.redone == 0 for view in script.views)
     assert sorted(script.released) == ["t1", "t2"]
 
 
@@ -163,9 +172,9 @@ def test_a_hundred_notices_in_any_order_and_doubled_are_handled_once_each(script
         script.tell(Notice(name, script.now_s + 60.0))
     script.wait(1.0)
     assert sorted(script.released) == sorted(names)
-    assert len(script.note("notice")) == 100
+    assert len(script.events_of(MachineNoticed)) == 100
     assert script.view.members == ("r0",)
-    assert not any(view["rolled_back"] for view in script.views)
+    assert not any(view.rolled_back for view in script.views)
 
 
 def test_a_cancelled_notice_brings_the_work_back(scripts):
@@ -192,7 +201,7 @@ def test_a_notice_in_the_middle_of_a_change_starts_it_over(scripts):
     script.wait(1.0)
     assert script.view.members == ("r0",)
     assert script.view.epoch > epoch
-    assert not any(view["rolled_back"] for view in script.views)
+    assert not any(view.rolled_back for view in script.views)
 
 
 def test_a_notice_counts_even_while_the_machine_is_silent(scripts):
@@ -226,12 +235,12 @@ def test_the_death_of_a_worker_is_no_rollback(scripts):
     script = scripts()
     script.up("r0", "t1")
     script.reach(4)
-    script.tell(NodeDown("t1", "connection closed"))
+    script.tell(NodeDown("t1", Loss.DISCONNECTED))
     assert script.workers == {"r0"}
     assert "failure of t1" in script.reason and "nothing lost" in script.reason
     assert script.view.base == 4
-    assert script.note("lost")[-1]["machines"] == ["t1"]
-    assert script.note("lost")[-1]["reason"] == "connection closed"
+    assert script.events_of(MachineLost)[-1].machine == "t1"
+    assert script.events_of(MachineLost)[-1].loss is Loss.DISCONNECTED
 
 
 def test_the_death_of_an_owner_takes_everybody_to_the_committed_cut(scripts):
@@ -240,11 +249,11 @@ def test_the_death_of_an_owner_takes_everybody_to_the_committed_cut(scripts):
     cut = script.commit_cut()
     script.reach(cut + 3)
     timeline = script.view.timeline
-    script.tell(NodeDown("t1", "connection closed"))
+    script.tell(NodeDown("t1", Loss.DISCONNECTED))
     assert script.view.base == cut
     assert script.view.open == ()
     assert script.view.timeline == script.view.epoch > timeline
-    assert script.views[-1]["redone"] == 3
+    assert script.views[-1].redone == 3
     assert f"back to clock {cut}" in script.reason
 
 
@@ -252,9 +261,9 @@ def test_a_failure_before_the_first_cut_starts_from_the_initial_values(scripts):
     script = scripts(**ACTIVE)
     script.up("r0", "t1")
     script.reach(1)
-    script.tell(NodeDown("t1", "connection closed"))
+    script.tell(NodeDown("t1", Loss.DISCONNECTED))
     assert (script.view.stage, script.view.base) == (1, 0)
-    assert script.views[-1]["rolled_back"]
+    assert script.views[-1].rolled_back
 
 
 def test_most_or_all_transient_machines_at_once(scripts):
@@ -263,7 +272,7 @@ def test_most_or_all_transient_machines_at_once(scripts):
     cut = script.commit_cut()
     script.is_store_open = False
     for name in ("t1", "t2", "t3"):
-        script.tell(NodeDown(name, "connection closed"))
+        script.tell(NodeDown(name, Loss.DISCONNECTED))
     script.is_store_open = True
     script.write()
     script.wait(0.4)
@@ -305,7 +314,7 @@ def test_a_frozen_owner_that_answers_in_time_keeps_its_copy(scripts):
     script.wake("t1")
     script.wait(1.0)
     assert script.view.base == 5
-    assert not any(view["rolled_back"] for view in script.views)
+    assert not any(view.rolled_back for view in script.views)
 
 
 def test_a_released_machine_that_still_speaks_is_sent_away_again(scripts):
@@ -317,10 +326,10 @@ def test_a_released_machine_that_still_speaks_is_sent_away_again(scripts):
     before = len(script.told("t1", Release))
     script.heartbeats()
     assert len(script.told("t1", Release)) == before + 1
-    script.tell(NodeDown("t1", "it left"))
+    script.tell(NodeDown("t1", Loss.PROCESS_ENDED))
     script.heartbeats()
     assert len(script.told("t1", Release)) == before + 1
-    assert not script.note("lost")
+    assert not script.events_of(MachineLost)
 
 
 def test_a_new_controller_does_not_listen_for_members_that_are_known_to_be_gone(scripts):
@@ -328,7 +337,7 @@ def test_a_new_controller_does_not_listen_for_members_that_are_known_to_be_gone(
     script.up("r0", "t1", "t2")
     script.freeze("t1")
     script.restart()
-    script.tell(NodeDown("t1", "it was gone before this controller"))
+    script.tell(NodeDown("t1", Loss.GONE_BEFORE))
     script.wait(0.6)
     assert script.view.members == ("r0", "t2")
 
@@ -340,7 +349,7 @@ def test_a_silent_reliable_machine_is_waited_for(scripts):
     script.freeze("r0")
     script.wait(3.0)
     assert not script.halts
-    assert script.note("waiting")
+    assert script.events_of(WaitingForSilent)
     script.wake("r0")
     script.wait(2.0)
     assert script.workers == {"r0", "t1"}
@@ -366,18 +375,18 @@ def test_a_reliable_machine_that_is_not_ready_yet_takes_over_from_the_last_one(s
     script.commit_cut()
     script.machines["r1"] = Machine("r1", Tier.RELIABLE)
     script.tell(NodeUp("r1", Tier.RELIABLE, "", admitted=True))  # it has loaded nothing
-    script.tell(NodeDown("r0", "connection closed"))
+    script.tell(NodeDown("r0", Loss.DISCONNECTED))
     script.wait(2.0)
     assert not script.halts
     assert set(script.view.backup) == {"r1"}
-    assert not any(view["rolled_back"] for view in script.views)
+    assert not any(view.rolled_back for view in script.views)
 
 
 def test_the_run_ends_when_the_last_reliable_machine_is_dead(scripts):
     script = scripts()
     script.up("r0", "t1")
     script.commit_cut()
-    script.tell(NodeDown("r0", "connection closed"))
+    script.tell(NodeDown("r0", Loss.DISCONNECTED))
     assert [halt.kind for halt in script.halts] == [HaltKind.LOST]
     assert "reliable" in script.halts[0].reason
 
@@ -385,10 +394,10 @@ def test_the_run_ends_when_the_last_reliable_machine_is_dead(scripts):
 def test_a_dead_machine_never_comes_back_under_its_name(scripts):
     script = scripts()
     script.up("r0", "t1")
-    script.tell(NodeDown("t1", "connection closed"))
+    script.tell(NodeDown("t1", Loss.DISCONNECTED))
     script.wait(2.0)  # its status still arrives
     assert script.workers == {"r0"}
-    assert len(script.note("lost")) == 1
+    assert len(script.events_of(MachineLost)) == 1
 
 
 def test_user_code_that_fails_ends_the_run_with_its_trace(scripts):
@@ -409,7 +418,7 @@ def test_a_controller_that_slept_does_not_accuse_everybody(scripts):
     script.up("r0", "t1")
     script.now_s += 30.0
     script.tell(Tick())
-    assert script.note("lost") == []
+    assert script.events_of(MachineLost) == []
     script.wait(2.0)
     assert script.workers == {"r0", "t1"}
 
@@ -442,7 +451,7 @@ def test_a_restart_in_the_middle_of_a_change_needs_nothing_special(scripts):
     assert script.view.epoch > claimed
     assert script.view.base == 4
     assert {"t1", "t2", "t3"} <= set(script.view.members)
-    assert not any(view["rolled_back"] for view in script.views)
+    assert not any(view.rolled_back for view in script.views)
 
 
 def test_of_two_controllers_the_older_stops_at_its_next_write(scripts):
@@ -543,7 +552,7 @@ def test_clocks_are_noted_once_and_in_order(scripts):
     epoch = script.view.epoch
     again = tuple(ClockReport(c, 1.0, 1, 5.0) for c in range(5))
     script.tell(Received("r0", Status(epoch, ((0, 5), (1, 5)), script.machines["r0"].loaded, again)))
-    assert [note["clock"] for note in script.note("clock")] == [1, 2, 3, 4, 5]
+    assert [note.clock for note in script.events_of(ClockDone)] == [1, 2, 3, 4, 5]
 
 
 # -- plans --------------------------------------------------------------------------------------------------
@@ -570,8 +579,10 @@ def test_a_plan_is_exact(scripts):
     script.wait(0.4)
     assert script.view.members == ("r0",)
     assert script.controller.limit == 12
-    statuses = [note["status"] for note in script.note("plan")]
-    assert statuses == ["fired", "finished"] * 3
+    assert [type(event) for event in script.events_of(PlanFired | PlanFinished)] == [
+        PlanFired,
+        PlanFinished,
+    ] * 3
 
 
 def test_training_waits_at_the_clock_of_an_event_whose_machines_are_late(scripts):
@@ -590,11 +601,11 @@ def test_training_waits_at_the_clock_of_an_event_whose_machines_are_late(scripts
 def test_a_planned_notice_for_more_machines_than_are_left_takes_those(scripts):
     script = scripts(make_job(clocks=12), [PlannedNotice(3, 2, 60.0)])
     script.up("r0", "t1", "t2")
-    script.tell(NodeDown("t2", "connection closed"))
+    script.tell(NodeDown("t2", Loss.DISCONNECTED))
     script.reach(3)
     script.wait(0.4)
     assert script.view.members == ("r0",)
-    assert [note["status"] for note in script.note("plan")] == ["fired", "finished"]
+    assert [type(event) for event in script.events_of(PlanFired | PlanFinished)] == [PlanFired, PlanFinished]
 
 
 def test_a_restarted_controller_does_not_fire_an_event_twice(scripts):
@@ -632,6 +643,6 @@ def test_stages_follow_the_ratio_up_and_down(scripts):
     assert script.view.stage == 3
     assert "r0" not in script.workers
     for name in ("t1", "t2", "t3", "t4"):
-        script.tell(NodeDown(name, "connection closed"))
+        script.tell(NodeDown(name, Loss.DISCONNECTED))
     assert script.view.stage == 1
     assert "no transient machine" in script.reason

@@ -13,6 +13,8 @@ from agileml.core.protocol.inputs import Measured, NodeDown, Notice, Received, T
 from agileml.core.protocol.messages import Fetch, Installed, NameCut, Role, Stored
 from agileml.core.protocol.view import CutId
 from agileml.core.stage.link_rate import LinkRule
+from agileml.events.run import ShortNoticeJudged
+from agileml.events.terms import Loss, Way
 from tests.agileml.core.fixtures import Script, make_job
 from tests.agileml.core.fixtures import scripts as scripts
 
@@ -86,14 +88,14 @@ def test_a_notice_too_short_for_what_must_move_goes_back_at_once(scripts: Any) -
     leaver = server(script)
     leave(script, 0.2, leaver)
     view = script.views[-1]
-    assert view["rolled_back"] and view["base"] == committed and view["redone"] == 3
+    assert view.rolled_back and view.base == committed and view.redone == 3
     assert leaver not in script.view.members
     assert f"notice for {leaver}: {leaver} goes in 0.2 s, and its " in script.reason
     assert f"back to clock {committed} at once, 3 clocks again" in script.reason
-    (note,) = script.note("short_notice")
-    assert note["machines"] == [leaver] and note["way"] == "roll back"
-    assert note["left_s"] == pytest.approx(0.2) and note["needed_s"] > 0.4
-    assert note["expected_s"]["roll back"] < note["expected_s"]["move"]
+    (note,) = script.events_of(ShortNoticeJudged)
+    assert note.machines == (leaver,) and note.way is Way.ROLL_BACK
+    assert note.left_s == pytest.approx(0.2) and note.needed_s > 0.4
+    assert note.expected_s["roll back"] < note.expected_s["move"]
     # Nobody asks the leaver for anything, and it is let go.
     assert all(fetch.source.node != leaver for _, fetch in fetches(script))
     assert script.released == [leaver]
@@ -104,8 +106,8 @@ def test_a_notice_that_is_long_enough_changes_nothing(scripts: Any) -> None:
     script.reach(script.record.committed.clock + 3, CLOCK_S)
     leaver = server(script)
     leave(script, 60.0, leaver)
-    assert not script.views[-1]["rolled_back"] and script.views[-1]["redone"] == 0
-    assert not script.note("short_notice")
+    assert not script.views[-1].rolled_back and script.views[-1].redone == 0
+    assert not script.events_of(ShortNoticeJudged)
     assert any(fetch.source.node == leaver for _, fetch in fetches(script))
     assert leaver not in script.view.holders  # it may end what it computes
 
@@ -128,8 +130,8 @@ def test_where_links_are_not_known_to_be_slow_everything_is_moved(scripts: Any, 
             script.commit_cut()
     script.reach(script.record.committed.clock + 3, CLOCK_S)
     leave(script, 0.01, script.view.owner[-1])
-    assert not script.note("short_notice")
-    assert not script.views[-1]["rolled_back"]
+    assert not script.events_of(ShortNoticeJudged)
+    assert not script.views[-1].rolled_back
 
 
 def test_a_machine_that_serves_nothing_costs_no_rollback(scripts: Any) -> None:
@@ -137,7 +139,7 @@ def test_a_machine_that_serves_nothing_costs_no_rollback(scripts: Any) -> None:
     worker = next(f"t{index}" for index in range(4) if f"t{index}" not in script.view.owner)
     leave(script, 0.01, worker)
     assert script.released == [worker]
-    assert not script.views[-1]["rolled_back"] and not script.note("short_notice")
+    assert not script.views[-1].rolled_back and not script.events_of(ShortNoticeJudged)
 
 
 def test_a_cut_that_is_about_to_arrive_is_waited_for_while_clocks_go_on(scripts: Any) -> None:
@@ -151,18 +153,18 @@ def test_a_cut_that_is_about_to_arrive_is_waited_for_while_clocks_go_on(scripts:
     leaver = server(script)
     leave(script, 0.9, leaver)
     assert (script.view.epoch, script.record.claimed) == (epoch, claimed)
-    (note,) = script.note("short_notice")
-    assert note["way"] == "finish cut"
-    assert f"the cut at clock {second} arrives first" in note["reason"]
+    (note,) = script.events_of(ShortNoticeJudged)
+    assert note.way is Way.FINISH_CUT
+    assert f"the cut at clock {second} arrives first" in note.reason
     script.wait(0.4, step_s=0.1)
     script.reach(second + 2, CLOCK_S)
     assert script.view.epoch == epoch
     store_cut(script, second)
     assert script.record.committed.clock == second
     view = script.views[-1]
-    assert view["rolled_back"] and view["base"] == second and view["redone"] == 2
+    assert view.rolled_back and view.base == second and view.redone == 2
     assert script.released == [leaver]
-    assert [note["way"] for note in script.note("short_notice")] == ["finish cut", "roll back"]
+    assert [note.way for note in script.events_of(ShortNoticeJudged)] == [Way.FINISH_CUT, Way.ROLL_BACK]
 
 
 def test_a_cut_that_is_late_is_not_waited_for_to_the_end(scripts: Any) -> None:
@@ -174,7 +176,7 @@ def test_a_cut_that_is_late_is_not_waited_for_to_the_end(scripts: Any) -> None:
     leave(script, 1.2, server(script))
     script.wait(1.1, step_s=0.05)
     view = script.views[-1]
-    assert view["rolled_back"] and view["base"] == first
+    assert view.rolled_back and view.base == first
     assert len(script.released) == 1  # before its time was over
 
 
@@ -186,8 +188,8 @@ def test_with_an_owner_dead_nothing_is_waited_for(scripts: Any) -> None:
     epoch = script.view.epoch
     leave(script, 1.2, server(script))
     assert script.view.epoch == epoch
-    script.tell(NodeDown(script.view.owner[0], "killed"))
-    assert script.view.epoch > epoch and script.views[-1]["rolled_back"]
+    script.tell(NodeDown(script.view.owner[0], Loss.PROCESS_DIED))
+    assert script.view.epoch > epoch and script.views[-1].rolled_back
 
 
 def test_the_committed_cut_is_never_given_up_for_a_short_notice(scripts: Any) -> None:
@@ -197,9 +199,9 @@ def test_the_committed_cut_is_never_given_up_for_a_short_notice(scripts: Any) ->
     p = script.view.owner.index(leaver)
     del script.machines[script.view.backup[p]].cuts[p]
     leave(script, 0.2, leaver)
-    assert script.note("short_notice")[-1]["way"] == "move"
-    assert "nowhere else" in script.note("short_notice")[-1]["reason"]
-    assert not script.views[-1]["rolled_back"]
+    assert script.events_of(ShortNoticeJudged)[-1].way is Way.MOVE
+    assert "nowhere else" in script.events_of(ShortNoticeJudged)[-1].reason
+    assert not script.views[-1].rolled_back
 
 
 def test_a_leaver_that_gave_all_it_had_may_die_before_the_others_are_done(scripts: Any) -> None:
@@ -222,13 +224,13 @@ def test_a_leaver_that_gave_all_it_had_may_die_before_the_others_are_done(script
     leave(script, 60.0, one, other)
     assert script.view.epoch == epoch and held
     claimed = script.record.claimed
-    script.tell(NodeDown(one, "its time was over"))
+    script.tell(NodeDown(one, Loss.EVICTED))
     assert script.record.claimed == claimed
     for node, installed in dict.fromkeys(held):
         assert installed.role is Role.OWNER
         script.tell(Received(node, installed))
     assert script.view.epoch == claimed
-    assert not script.views[-1]["rolled_back"]
+    assert not script.views[-1].rolled_back
     script.tell(Tick())
     assert script.released == [other]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from agileml.core.controller.progress_log import ProgressLog
 from agileml.core.protocol.messages import ClockReport
+from agileml.events.run import ClockDone
 
 
 def entries(*clocks):
@@ -11,7 +12,7 @@ def entries(*clocks):
 
 
 def clocks(notes):
-    return [note.fields["clock"] for note in notes]
+    return [event.clock for event, _ in notes]
 
 
 def test_each_clock_is_noted_once_though_it_is_reported_again():
@@ -25,8 +26,8 @@ def test_each_clock_is_noted_once_though_it_is_reported_again():
 def test_it_knows_how_long_a_clock_takes():
     log = ProgressLog(0)
     notes = list(log.add(entries(*range(10))))
-    assert notes[0].fields["seconds"] is None
-    assert notes[1].fields == {"clock": 2, "loss": 2.0, "examples": 4, "seconds": 0.5, "at_s": 10.5}
+    assert notes[0][0].seconds is None
+    assert notes[1] == (ClockDone(clock=2, loss=0.5, examples=4, seconds=0.5), 10.5)
     assert log.clock_s == 0.5
 
 

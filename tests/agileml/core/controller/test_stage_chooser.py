@@ -10,6 +10,8 @@ from agileml.core.protocol.messages import ClockReport
 from agileml.core.protocol.record import Record
 from agileml.core.stage.auto_stage import TrialRule
 from agileml.core.stage.traffic import Volume, clock_bytes
+from agileml.events.run import StageJudged
+from agileml.events.terms import Move
 from tests.agileml.core.fixtures import Script, make_job
 from tests.agileml.core.fixtures import scripts as scripts
 
@@ -70,22 +72,22 @@ def test_a_stage_that_the_links_promise_is_tried_and_kept(scripts):
     run.go(30)
     assert run.script.view.stage == 3
     assert "stage 3: 7 transient to 1 reliable is over 6.65:1" in run.script.reason
-    notes = run.script.note("stage_auto")
-    assert [note["move"] for note in notes] == ["try", "keep"]
-    assert notes[0]["thresholds"] == [1.0, 6.65]
-    assert "stage 3 is tried" in notes[0]["reason"]
-    assert notes[0]["clock_s"] == 1.0
-    assert 0.5 < notes[0]["predicted_s"]["3"] < 0.95
-    assert "stage 3 stays: 0.8 s a clock, 1 s in stage 2" in notes[1]["reason"]
+    notes = run.script.events_of(StageJudged)
+    assert [note.move for note in notes] == [Move.TRY, Move.KEEP]
+    assert notes[0].thresholds == (1.0, 6.65)
+    assert "stage 3 is tried" in notes[0].reason
+    assert notes[0].clock_s == 1.0
+    assert 0.5 < notes[0].predicted_s[3] < 0.95
+    assert "stage 3 stays: 0.8 s a clock, 1 s in stage 2" in notes[1].reason
 
 
 def test_a_trial_that_measures_worse_is_taken_back(scripts):
     run = played(scripts, {1: 9.0, 2: 1.0, 3: 1.1})
     run.go(120)
-    notes = run.script.note("stage_auto")
-    assert [note["move"] for note in notes] == ["try", "take back"]
+    notes = run.script.events_of(StageJudged)
+    assert [note.move for note in notes] == [Move.TRY, Move.TAKE_BACK]
     assert run.script.view.stage == 2
-    assert [view["stage"] for view in run.script.views] == [2, 3, 2]
+    assert [view.stage for view in run.script.views] == [2, 3, 2]
 
 
 def test_moved_thresholds_outlive_the_controller(scripts):
@@ -107,14 +109,14 @@ def test_without_a_trial_rule_or_reports_nothing_moves(scripts):
     silent.go(100)
     for each in (script, silent.script):
         assert each.view.stage == 2
-        assert not each.note("stage_auto")
+        assert not each.events_of(StageJudged)
 
 
 def test_clocks_that_end_at_the_same_moment_say_nothing(scripts):
     """Under SSP a slow partition may make several clocks whole at once."""
     run = played(scripts, {1: 0.0, 2: 0.0, 3: 0.0})
     run.go(30)
-    assert not run.script.note("stage_auto")
+    assert not run.script.events_of(StageJudged)
 
 
 def test_joins_begin_a_new_measurement(scripts):
@@ -122,6 +124,6 @@ def test_joins_begin_a_new_measurement(scripts):
     run.go(7)
     run.script.up("t9")
     run.go(5)
-    assert not run.script.note("stage_auto")
+    assert not run.script.events_of(StageJudged)
     run.go(10)
-    assert run.script.note("stage_auto")
+    assert run.script.events_of(StageJudged)

@@ -8,7 +8,7 @@ from agileml.core.protocol.commands import HaltKind
 from agileml.core.protocol.inputs import NodeDown, NodeUp, Notice, NoticeCancelled, Received
 from agileml.core.protocol.messages import ClockReport, GroupFailed, Message, Pause, Status
 from agileml.core.protocol.view import View
-from agileml.events.terms import Tier
+from agileml.events.terms import Loss, Tier
 from tests.agileml.core.fixtures import Machine, Script, make_job
 
 
@@ -52,7 +52,7 @@ class Replicas(Script):
 def running(**settings: object) -> Replicas:
     script = Replicas(make_job("allreduce"), expected=3, join_wait_s=0.0, **settings)
     script.up("r0", "t0", "t1")
-    assert [view["epoch"] for view in script.views] == [1]
+    assert [view.epoch for view in script.views] == [1]
     return script
 
 
@@ -64,7 +64,7 @@ def test_a_notice_waits_until_all_have_paused() -> None:
     assert len(script.views) == 1
     script.pause("t0")
     assert script.workers == {"r0", "t0"}
-    assert script.reason.startswith("notice for t1: ") and not script.views[-1]["redone"]
+    assert script.reason.startswith("notice for t1: ") and not script.views[-1].redone
 
 
 def test_who_does_not_hear_is_asked_again() -> None:
@@ -93,7 +93,7 @@ def test_a_notice_without_time_does_not_wait_and_one_that_runs_short_stops_waiti
 def test_a_death_does_not_wait() -> None:
     script = running()
     script.tell(Notice("t1", script.now_s + 60.0))
-    script.tell(NodeDown("t0", "killed"))
+    script.tell(NodeDown("t0", Loss.PROCESS_DIED))
     assert script.workers == {"r0"}
 
 

@@ -14,7 +14,6 @@ from agileml.core.stage.auto_stage import (
     AutoStage,
     Decision,
     Links,
-    Move,
     Observed,
     TrialRule,
     moved,
@@ -22,7 +21,7 @@ from agileml.core.stage.auto_stage import (
 )
 from agileml.core.stage.placement import Machines, StageRule, place
 from agileml.core.stage.traffic import ClockBytes, Roles, Volume, clock_bytes
-from agileml.events.terms import Tier
+from agileml.events.terms import Move, Tier
 
 UNITS = 64
 STAGES = (1, 2, 3)
