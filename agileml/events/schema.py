@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Generic, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from agileml.events.market import MarketEvent
 from agileml.events.run import ControllerEvent, DriverEvent
@@ -41,7 +41,7 @@ Log = Sequence[Logged[RunEvent]]
 
 def of_type(log: Iterable[Logged[RunEvent]], kind: type[E]) -> list[Logged[E]]:
     """The events of one class with their times, in their order."""
-    return [Logged(each.t_s, each.event) for each in log if isinstance(each.event, kind)]
+    return cast("list[Logged[E]]", [each for each in log if isinstance(each.event, kind)])
 
 
 def events_of(log: Iterable[Logged[RunEvent]], kind: type[E]) -> list[E]:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 import re
 import resource
@@ -16,6 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
+from agileml.events.run import CheckpointSaved, ClockDone, CutCommitted, MachinesJoined
+from agileml.events.schema import Logged, events_of
+from agileml.events.terms import Tier
 from agileml.runs.event_log import EventLog, read_events
 from agileml.runs.folder import FolderError, RunFolder, check_out, model_sha256, params_sha256, plain
 
@@ -54,7 +58,7 @@ def test_a_folder_holds_what_was_written(tmp_path: Path) -> None:
     digest = folder.write_model(tables)
     folder.write_summary({"loss": np.float32(0.5), "metrics": {"rmse": float("nan")}, "stages": (1, 2)})
     folder.write_report("<html></html>")
-    folder.events.write("clock", clock=1, loss=float("inf"))
+    folder.events.write(ClockDone(1, float("inf"), 24, None))
     folder.events.close()
     assert digest == model_sha256(folder.path / "model.safetensors")
     assert np.array_equal(load_file(folder.path / "model.safetensors")["users"], tables["users"])
@@ -63,8 +67,9 @@ def test_a_folder_holds_what_was_written(tmp_path: Path) -> None:
         "metrics": {"rmse": None},
         "stages": [1, 2],
     }
-    [event] = read_events(folder.path / "events.jsonl")
-    assert (event["kind"], event["clock"], event["loss"]) == ("clock", 1, None)
+    [done] = events_of(read_events(folder.path / "events.jsonl"), ClockDone)
+    assert done.clock == 1 and math.isnan(done.loss)
+    assert '"loss": null' in (folder.path / "events.jsonl").read_text()
     assert sorted(os.listdir(folder.path)) == [
         "config.yaml", "events.jsonl", "model.safetensors", "report.html", "summary.json",
     ]  # fmt: skip
@@ -111,7 +116,7 @@ def test_a_folder_that_is_not_writable_is_refused() -> None:
 def test_events_of_many_threads_are_whole_lines(tmp_path: Path) -> None:
     log = EventLog(tmp_path / "events.jsonl")
     threads = [
-        threading.Thread(target=lambda who=who: [log.write("clock", who=who, n=n) for n in range(200)])
+        threading.Thread(target=lambda who=who: [log.write(CutCommitted(n, who)) for n in range(200)])
         for who in range(4)
     ]
     for thread in threads:
@@ -119,22 +124,22 @@ def test_events_of_many_threads_are_whole_lines(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     log.close()
-    events = read_events(tmp_path / "events.jsonl")
-    assert {(e["who"], e["n"]) for e in events} == {(who, n) for who in range(4) for n in range(200)}
+    cuts = events_of(read_events(tmp_path / "events.jsonl"), CutCommitted)
+    assert {(cut.travel_s, cut.clock) for cut in cuts} == {(who, n) for who in range(4) for n in range(200)}
 
 
 def test_events_carry_their_own_time_and_are_read_in_its_order(tmp_path: Path) -> None:
     now = [5.0]
     log = EventLog(tmp_path / "events.jsonl", clock_s=lambda: now[0])
     now[0] = 6.5
-    log.write("join", machines=["a"])
-    log.write("clock", t_s=0.25, clock=1)
+    log.write(MachinesJoined({"a": Tier.RELIABLE}))
+    log.write(CheckpointSaved(1), t_s=0.25)
     log.close()
     with (tmp_path / "events.jsonl").open("a") as file:
         file.write('{"t_s": 9, "kind": "clo')  # the process was killed here
-    assert [(e["t_s"], e["kind"]) for e in read_events(tmp_path / "events.jsonl")] == [
-        (0.25, "clock"),
-        (1.5, "join"),
+    assert read_events(tmp_path / "events.jsonl") == [
+        Logged(0.25, CheckpointSaved(1)),
+        Logged(1.5, MachinesJoined({"a": Tier.RELIABLE})),
     ]
 
 
@@ -143,11 +148,11 @@ import resource, sys, json
 from pathlib import Path
 import numpy as np
 from agileml.runs.folder import RunFolder, StorageError
-from agileml.runs.event_log import read_events
+from agileml.events.run import CheckpointSaved
 
 folder = RunFolder.create(sys.argv[1], "mf")
 folder.write_summary({"loss": 1})
-folder.events.write("clock", clock=1)
+folder.events.write(CheckpointSaved(1))
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 said = []
 for write in (
@@ -160,7 +165,7 @@ for write in (
     except StorageError as error:
         said.append(str(error))
 for clock in range(2, 200):
-    folder.events.write("clock", clock=clock)
+    folder.events.write(CheckpointSaved(clock))
 print(json.dumps({"said": said, "lost": folder.events.lost}))
 """
 
@@ -178,7 +183,7 @@ def test_a_disk_that_takes_no_more_leaves_earlier_files_whole(tmp_path: Path) ->
     assert sorted(os.listdir(tmp_path / "run")) == ["events.jsonl", "summary.json"]
     assert json.loads((tmp_path / "run" / "summary.json").read_text()) == {"loss": 1}
     kept = read_events(tmp_path / "run" / "events.jsonl")
-    assert [e["clock"] for e in kept] == list(range(1, len(kept) + 1))
+    assert [saved.event.clock for saved in kept] == list(range(1, len(kept) + 1))
     assert result["lost"] == 199 - len(kept) > 0
     assert (tmp_path / "run" / "events.jsonl").read_text().endswith("\n")
 

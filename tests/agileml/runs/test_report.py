@@ -13,11 +13,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agileml.config.job import JobConfig, dump, from_values
+from agileml.events.run import (
+    BytesSent,
+    ClockDone,
+    CutCommitted,
+    MachineLost,
+    MachineNoticed,
+    MachineReleased,
+    MachinesJoined,
+    MembershipChanged,
+    PlanFinished,
+    PlanFired,
+    Process,
+    RunFinished,
+    RunStarted,
+    UserCodeFailed,
+)
+from agileml.events.schema import Log, Logged, RunEvent, events_of, of_type
+from agileml.events.terms import Cause, Loss, Tier, Trigger
 from agileml.runs.event_log import read_events
 from agileml.runs.folder import RunFolder
 from agileml.runs.progress import Progress, Rate, Snapshot, duration, line
 from agileml.runs.report.page import ReportError, build_report, rebuild, summarize
 from agileml.runs.report.plots import thinned
+from tests.agileml.events.samples import changed
 
 CONFIG = from_values(
     {
@@ -35,74 +54,63 @@ CONFIG = from_values(
 )
 
 
-def made_log(config: JobConfig = CONFIG) -> list[dict[str, Any]]:
+def made_log(config: JobConfig = CONFIG) -> list[Logged[RunEvent]]:
     """A run that goes 1 -> 2 -> 3 -> 1, loses a machine on the way and redoes 6 clocks."""
     rng = np.random.default_rng(3)
-    log: list[dict[str, Any]] = [
-        {"t_s": 0.0, "kind": "run_started", "config_name": "demo", "versions": {"ray": "2"}}
+    log: list[Logged[RunEvent]] = [
+        Logged(0.0, RunStarted("demo", {"ray": "2"}, 1e9, Process("here", 1, 1e9)))
     ]
     now_s, epoch, transient, names = 14.0, 0, 0, iter(f"m{n}" for n in range(99))
 
-    def say(kind: str, **fields: Any) -> None:
-        log.append({"t_s": round(now_s, 4), "kind": kind, **fields})
+    def say(event: RunEvent) -> None:
+        log.append(Logged(round(now_s, 4), event))
 
-    def view(stage: int, reason: str, base: int, **more: Any) -> None:
+    def change(stage: int, trigger: Trigger, base: int, **more: Any) -> None:
         nonlocal epoch, now_s
         epoch, now_s = epoch + 1, now_s + 0.05
-        say(
-            "view", epoch=epoch, stage=stage, reliable=1, transient=transient, owners=[], workers=[], base=base,
-            reason=reason, rolled_back=False, redone=0,
-        )  # fmt: skip
-        log[-1].update(more)
-        say("change", epoch=epoch, trigger=reason, seconds=0.05)
+        say(changed(epoch, trigger, stage=stage, transient=transient, base=base, **more))
 
-    def plan(index: int, status: str) -> None:
-        say("plan", index=index, event=str(config.plan[index]), status=status)
-
-    say("join", machines=[next(names)], tiers=["reliable"])
-    view(1, "first view", 0)
+    say(MachinesJoined({next(names): Tier.RELIABLE}))
+    change(1, Trigger(Cause.START), 0)
     clock = 0
     at = {100: (0, 2), 180: (1, 3), 260: (2, -2), 320: (3, -2)}
     while clock < config.clocks:
         clock += 1
         now_s += float(rng.lognormal(-3, 0.3))
-        say("clock", clock=clock, loss=0.1 + 2.2 * float(np.exp(-clock / 60)), examples=24, seconds=0.05)
+        say(ClockDone(clock, 0.1 + 2.2 * float(np.exp(-clock / 60)), examples=24, seconds=0.05))
         if clock in at:
-            index, change = at.pop(clock)
-            plan(index, "fired")
-            if change > 0:
-                say("join", machines=[next(names) for _ in range(change)], tiers=["transient"] * change)
+            index, more = at.pop(clock)
+            say(PlanFired(index, str(config.plan[index])))
+            if more > 0:
+                joined = tuple(next(names) for _ in range(more))
+                trigger = Trigger(Cause.JOIN, joined)
+                say(MachinesJoined(dict.fromkeys(joined, Tier.TRANSIENT)))
             else:
-                say("notice", machines=["m1", "m2"], warning_s=30.0)
-            transient += change
-            view({2: 2, 5: 3, 3: 2, 0: 1}[transient], "join" if change > 0 else "notice", clock)
-            if change < 0:
-                say("released", machines=["m1", "m2"])
-            plan(index, "finished")
+                trigger = Trigger(Cause.NOTICE, ("m1", "m2"))
+                for machine in trigger.machines:
+                    say(MachineNoticed(machine, 30.0))
+            transient += more
+            change({2: 2, 5: 3, 3: 2, 0: 1}[transient], trigger, clock)
+            if more < 0:
+                for machine in trigger.machines:
+                    say(MachineReleased(machine))
+            say(PlanFinished(index, str(config.plan[index])))
         if clock == 290 and transient == 3:
-            say("lost", machines=["m3"], reason="silent for 1 s")
+            say(MachineLost("m3", Loss.SILENT, "for 1 s"))
             transient -= 1
             now_s += 1.0
-            view(2, "lost m3", 284, rolled_back=True, redone=6)
+            change(2, Trigger(Cause.FAILURE, ("m3",)), 284, rolled_back=True, redone=6)
             clock = 284
         if clock % 64 == 0:
-            say("cut", clock=clock)
-            say(
-                "bytes",
-                by_kind={
-                    "pull": 9000 * clock,
-                    "push": 8000 * clock,
-                    "fetch": 70000,
-                    "cut": 900,
-                    "control": 55,
-                },
-            )
+            say(CutCommitted(clock, 0.1))
+            sent = {"pull": 9000 * clock, "push": 8000 * clock, "fetch": 70000, "cut": 900, "control": 55}
+            say(BytesSent(sent))
     now_s += 0.2
-    say("finished", seconds=round(now_s, 4))
+    say(RunFinished(round(now_s, 4)))
     return log
 
 
-def made_summary(log: list[dict[str, Any]], config: JobConfig = CONFIG) -> dict[str, Any]:
+def made_summary(log: Log, config: JobConfig = CONFIG) -> dict[str, Any]:
     return summarize(
         log, config, params_sha256="ab" * 32, metrics={"accuracy": 0.9611}, split={"train": 1437, "test": 360},
         versions={"ray": "2.60.0"},
@@ -121,15 +129,15 @@ def test_the_summary_says_what_the_events_say() -> None:
         "transient": {"started": 0, "joined": 5, "left": 4, "lost": 1},
     }
     assert summary["bytes"]["push"] == 8000 * 384
-    assert summary["seconds"] == log[-1]["t_s"]
-    assert summary["loss"] == [e["loss"] for e in log if e["kind"] == "clock"][-1]
-    times_s = [e["t_s"] for e in log if e["kind"] == "clock"]
+    assert summary["seconds"] == log[-1].t_s
+    assert summary["loss"] == events_of(log, ClockDone)[-1].loss
+    times_s = [done.t_s for done in of_type(log, ClockDone)]
     assert summary["longest_gap_s"] == max(b - a for a, b in pairwise(times_s)) > 1.0
     json.dumps(summary, allow_nan=False)
 
 
 def test_a_sequential_run_and_one_that_never_began_have_summaries_too() -> None:
-    log = [e for e in made_log() if e["kind"] in ("run_started", "clock", "finished")]
+    log = [e for e in made_log() if isinstance(e.event, RunStarted | ClockDone | RunFinished)]
     summary = made_summary(log)
     assert (summary["stages"], summary["clocks_redone"], summary["machines"]) == ([], 0, {})
     nothing = made_summary([])
@@ -188,7 +196,7 @@ def test_the_report_is_one_whole_page_with_nothing_from_outside() -> None:
     for expected in (
         "Machines and stages over time", "Loss over time", "Loss over clocks", "Time per clock",
         "Bytes sent, by purpose",
-        "Planned events", "join 3, tier transient", "stage 3", "m3 lost: silent for 1 s", "rolled back to clock 284",
+        "Planned events", "join 3, tier transient", "stage 3", "m3 lost: silent (for 1 s)", "rolled back to clock 284",
         "1 → 2 → 3 → 2 → 1", "params_sha256", "ab" * 32, "0.9611",
     ):  # fmt: skip
         assert expected in text, expected
@@ -198,26 +206,22 @@ def test_the_report_is_one_whole_page_with_nothing_from_outside() -> None:
     assert not re.findall(r"url\((?!#)", html)
 
 
-@pytest.mark.parametrize("until", ["", "run_started", "join", "view", "clock", "notice", "lost"])
-def test_a_run_that_broke_off_is_reported_as_far_as_it_came(until: str) -> None:
+@pytest.mark.parametrize(
+    "until", [None, RunStarted, MachinesJoined, MembershipChanged, ClockDone, MachineNoticed, MachineLost]
+)
+def test_a_run_that_broke_off_is_reported_as_far_as_it_came(until: type[RunEvent] | None) -> None:
     log = made_log()
-    kinds = [event["kind"] for event in log]
+    kinds = [type(each.event) for each in log]
     log = log[: kinds.index(until) + 1] if until else []
-    log += (
-        [{"t_s": 99.0, "kind": "error", "problem": "<script>alert(1)</script>", "trace": "boom"}]
-        if until
-        else []
-    )
+    if log:
+        log.append(Logged(99.0, UserCodeFailed("m1", "<script>alert(1)</script>", "boom")))
     page = read_page(build_report(dump(CONFIG), log, {}))
     assert "did not end" in " ".join(page.text)
     assert "script" not in page.open
 
 
 def test_many_clocks_make_a_small_report() -> None:
-    log = [
-        {"t_s": n * 1e-3, "kind": "clock", "clock": n + 1, "loss": 1 / (n + 1), "examples": 1}
-        for n in range(200_000)
-    ]
+    log = [Logged(n * 1e-3, ClockDone(n + 1, 1 / (n + 1), 1, None)) for n in range(200_000)]
     assert len(build_report(dump(CONFIG), log, {})) < 2_000_000
 
 
@@ -235,9 +239,8 @@ def test_thinning_keeps_ends_and_extremes(values: list[float], most: int) -> Non
 def test_rebuild_writes_the_same_report(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run", "demo")
     folder.write_config(dump(CONFIG))
-    for event in made_log():
-        fields = {key: value for key, value in event.items() if key not in ("t_s", "kind")}
-        folder.events.write(event["kind"], t_s=event["t_s"], **fields)
+    for each in made_log():
+        folder.events.write(each.event, t_s=each.t_s)
     folder.events.close()
     events = read_events(folder.path / "events.jsonl")
     summary = made_summary(events)
@@ -249,7 +252,7 @@ def test_rebuild_writes_the_same_report(tmp_path: Path) -> None:
     with pytest.raises(ReportError, match=r"holds no config\.yaml, expected the folder of a run"):
         rebuild(tmp_path)
     (folder.path / "events.jsonl").write_text("{broken\n")
-    with pytest.raises(ReportError, match="holds a damaged log"):
+    with pytest.raises(ReportError, match=r"events\.jsonl, line 1: found '\{broken', expected JSON"):
         rebuild(folder.path)
 
 

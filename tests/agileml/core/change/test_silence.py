@@ -20,7 +20,7 @@ def test_everyone_goes_back_when_the_limit_is_over_and_the_machine_may_come_agai
     script.freeze("r1")
     script.wait(9.5)
     (waiting,) = script.events_of(WaitingForSilent)
-    assert waiting.machines == ["r1"]
+    assert waiting.machines == ("r1",)
     assert waiting.limit_s == 10.0
     assert "r1" in script.view.members
     assert not script.events_of(GaveUpWaiting)

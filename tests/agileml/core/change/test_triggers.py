@@ -7,7 +7,7 @@ from agileml.core.change.planning import plan_change
 from agileml.core.change.triggers import slices_for, why_change, why_start
 from agileml.core.protocol.view import INITIAL
 from agileml.core.stage.placement import StageRule
-from agileml.events.terms import Tier
+from agileml.events.terms import Cause, Tier, Trigger
 from straggler.coverage import union
 from tests.agileml.core.fixtures import make_job
 
@@ -33,7 +33,7 @@ def why(members, view, now_s=5.0, rule=RULE):
 
 def test_the_start_waits_for_everyone_and_for_a_reliable_machine():
     members = make("r", "t")
-    assert why_start(members, 2) == "start"
+    assert why_start(members, 2) == Trigger(Cause.START)
     assert why_start(members, 3) is None
     members.nodes["t"].ready_since_s = None
     assert why_start(members, 2) is None
@@ -50,20 +50,19 @@ def test_a_failure_comes_before_a_notice_and_a_notice_before_a_join():
     view = view_of(members)
     members.up("w", Tier.TRANSIENT, "", True, 0.0)
     members.nodes["w"].ready_since_s = 0.0
-    assert why(members, view) == "join of w"
+    assert why(members, view) == Trigger(Cause.JOIN, ("w",))
     members.nodes["u"].deadline_s = 60.0
-    assert why(members, view) == "notice for u"
+    assert why(members, view) == Trigger(Cause.NOTICE, ("u",))
     members.nodes["t"].is_silent = True
-    assert why(members, view) == "failure of t"
+    assert why(members, view) == Trigger(Cause.FAILURE, ("t",))
 
 
 def test_a_stage_that_the_rule_wants_is_a_reason():
     members = make("r", "t", "u")
     view = view_of(members)
     assert view.stage == 2
-    assert why(members, view, rule=StageRule(thresholds=(5.0, 15.0))) == (
-        "stage 1: 2 transient to 1 reliable is at most 5:1"
-    )
+    found = why(members, view, rule=StageRule(thresholds=(5.0, 15.0)))
+    assert found == Trigger(Cause.STAGE, why="stage 1: 2 transient to 1 reliable is at most 5:1")
 
 
 def test_the_last_reliable_machine_under_notice_is_no_reason():
@@ -80,9 +79,9 @@ def test_machines_that_come_together_join_together_unless_one_is_late():
         members.up(name, Tier.TRANSIENT, "a", True, 5.0)
     members.nodes["t"].ready_since_s = 5.0
     assert why(members, view, now_s=5.5) is None
-    assert why(members, view, now_s=6.0) == "join of t"
+    assert why(members, view, now_s=6.0) == Trigger(Cause.JOIN, ("t",))
     members.nodes["u"].ready_since_s = 5.6
-    assert why(members, view, now_s=5.7) == "join of t, u"
+    assert why(members, view, now_s=5.7) == Trigger(Cause.JOIN, ("t", "u"))
 
 
 def test_what_machines_load_ahead_covers_everything_once_all_are_in():
