@@ -13,6 +13,7 @@ from agileml.core.protocol.exchange import LiveCopies
 from agileml.core.protocol.job import Job
 from agileml.core.protocol.messages import Fetch, GroupFailed, Meet, Message, Promise, Push, Role, Source
 from agileml.core.protocol.view import CutId, View
+from agileml.events.terms import Trigger
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ class DirectPushes:
 class OpenGate:
     """A change begins as soon as there is a reason for it: a push that a change interrupts is sent again."""
 
-    def settle(self, trigger: str | None) -> str | None:
+    def settle(self, trigger: Trigger | None) -> Trigger | None:
         return trigger
 
     def failed(self, node: str, message: GroupFailed) -> None: ...

@@ -23,6 +23,7 @@ from agileml.core.protocol.messages import (
     SourceKind,
 )
 from agileml.core.protocol.view import CutId, View
+from agileml.events.terms import Trigger
 
 if TYPE_CHECKING:
     from agileml.core.controller.control import Control
@@ -73,7 +74,7 @@ class Combiner(Protocol):
 class ChangeGate(Protocol):
     """Tells the controller when a membership change may begin."""
 
-    def settle(self, trigger: str | None) -> str | None:
+    def settle(self, trigger: Trigger | None) -> Trigger | None:
         """The reason for a change that may begin now; None while there is no reason, or the change must wait."""
 
     def failed(self, node: str, message: GroupFailed) -> None:
