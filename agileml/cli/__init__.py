@@ -14,7 +14,6 @@ from typer.exceptions import TyperException
 
 import bidbrain.cli
 import pipeline.cli
-import pipeline.sizing.command
 import straggler.cli
 from agileml.cli import aws, checkpoint, jobs, machines, run
 
@@ -50,7 +49,6 @@ machines.mount(app)
 bidbrain.cli.mount(app)
 straggler.cli.mount(app)
 pipeline.cli.mount(app)
-pipeline.sizing.command.mount(app)
 checkpoint.mount(app)
 aws.mount(app)
 

@@ -74,6 +74,7 @@ def chain_row(
     """out[m, j] = A^k(a, j, m) for ranges of states a -> j, m components at most (out[0] is infinite).
 
     inner[j, s]: A^{k-1} of the range s -> j on one whole component; weights, cut: [S] by state.
+    Long because the two searches share `best` and `where`, which stay in registers in one compiled function.
     """
     states = cut.size
     out[:, :] = np.inf
@@ -190,6 +191,7 @@ def general_row(
     devices (j before k: the innermost loop runs over k). span: 0, or the devices of one component, all of which
     then count as at work wherever it is used at all (u has size 1). sizes[c], fewer (c less one component),
     parts/rests (c = part + rest), types (the component types in c): flat lists, with where each c's begin.
+    Long because it is one nest of loops, whose inner ones would take most of its arguments and indices along.
     """
     configs, _, most_stages, most_used, most_behind = out.shape
     inner_used = inner.shape[4]

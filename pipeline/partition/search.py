@@ -152,9 +152,7 @@ def _last_segments(
     bytes_per_s, inner_count = problem.bytes_per_s(item.level), problem.inner_count(item.level)
     weights = sets.parameter_bytes[item.j] - sets.parameter_bytes[starts]
     behind = -(-item.b // m)
-    row = tables.row(item.level, item.kind, item.i)
     kinds = choices.children(part)
-    span = problem.parts.topology.component_devices(item.level - 1)
     inner_used = tables.used(item.level - 1)
     found = []
     if rest is None:
@@ -174,28 +172,10 @@ def _last_segments(
                 inner_s = tables.inner_column(item.level - 1, kinds[0], item.j, stages, used, behind)[starts]
             elif used + 1 == inner_used:
                 inner_s = tables.solo_column(item.level - 1, kinds, item.j, behind)[starts]
-            else:
+            else:  # a mixture of types runs one stage on all of its devices
                 continue
             last_s = wrapped(model, stage_seconds.py_func(model, inner_s, m, exchange_s), item.wrapping)
-            if rest is None:
-                before_s: Floats = np.zeros(1)
-                before = (0, 0, 0)
-                components = np.array([m])
-            else:
-                before = (
-                    item.n - stages - 1 if problem.max_stages is not None else 0,
-                    item.u - m * (used + 1) if problem.counts_devices else 0,
-                    item.b + m * (used + 1 if problem.counts_devices else span) if problem.limited else 0,
-                )
-                before_s = wrapped(model, row[rest, starts, before[0], before[1], before[2]], item.wrapping)
-                components = np.full(starts.size, m + int(choices.sizes[rest]))
-                for fewer in choices.smaller(rest):
-                    alone_s = wrapped(
-                        model, row[fewer, starts, before[0], before[1], before[2]], item.wrapping
-                    )
-                    components[alone_s <= bound] = np.minimum(
-                        components[alone_s <= bound], m + int(choices.sizes[fewer])
-                    )
+            axes, before_s, components = _before(tables, item, rest, starts, m, stages, used, bound)
             local_s = np.maximum(np.maximum(before_s, link_s), last_s)
             for at in np.flatnonzero(np.isfinite(local_s)):
                 k = int(starts[at])
@@ -211,11 +191,42 @@ def _last_segments(
                     settles = max(settles, float(last_s[at]))
                 waiting = None
                 if rest is not None:
-                    waiting = _Open(item.level, item.kind, item.i, k, rest, *before, item.wrapping)
+                    waiting = _Open(item.level, item.kind, item.i, k, rest, *axes, item.wrapping)
                 total = float(before_s[at] + link_s[at] + last_s[at])
                 choice = _Choice(k, part, waiting, opened)
                 found.append((float(local_s[at]), int(components[at]), total, settles, choice))
     return found
+
+
+def _before(
+    tables: Tables,
+    item: _Open,
+    rest: int | None,
+    starts: npt.NDArray[np.int64],
+    m: int,
+    stages: int,
+    used: int,
+    bound: float,
+) -> tuple[tuple[int, int, int], Floats, npt.NDArray[np.int64]]:
+    """What stays open before a last segment from each of `starts` on m components, with its limits spent.
+
+    Returns its place on the tables' last three axes, its seconds, and the components of it and the segment together.
+    """
+    if rest is None:
+        return (0, 0, 0), np.zeros(1), np.array([m])
+    problem, choices = tables.problem, tables.choices(item.level, item.kind)
+    row = tables.row(item.level, item.kind, item.i)
+    span = used + 1 if problem.counts_devices else problem.parts.topology.component_devices(item.level - 1)
+    axes = (
+        item.n - stages - 1 if problem.max_stages is not None else 0,
+        item.u - m * (used + 1) if problem.counts_devices else 0,
+        item.b + m * span if problem.limited else 0,
+    )
+    components = np.full(starts.size, m + int(choices.sizes[rest]))
+    for fewer in choices.smaller(rest):
+        enough = wrapped(problem.model, row[fewer, starts, *axes], item.wrapping) <= bound
+        components[enough] = np.minimum(components[enough], m + int(choices.sizes[fewer]))
+    return axes, wrapped(problem.model, row[rest, starts, *axes], item.wrapping), components
 
 
 def _build(tables: Tables, choices: Iterator[_Choice], level: int, item: _Open) -> tuple[Segment, ...]:

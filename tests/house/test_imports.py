@@ -14,8 +14,8 @@ IO_LIBRARIES = ("ray", "boto3", "torch", "zmq", "matplotlib")
 # Modules and folders that may do I/O; every other module is pure.
 SHELLS = {
     "bidbrain": {"aws", "cli", "report", "live", "history/fetch.py"},
-    "straggler": {"cli.py", "report.py"},
-    "pipeline": {"cli.py", "report.py", "profile/profiler.py", "sizing/command.py"},
+    "straggler": {"cli", "report"},
+    "pipeline": {"cli", "report", "profile/profiler.py"},
     "agileml/core": set(),
 }
 

@@ -88,7 +88,7 @@ def test_size_answers_from_the_shipped_file(tmp_path: Path, capsys) -> None:
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("pipeline_*.yaml")), ids=lambda path: path.name)
 def test_every_shipped_file_loads(path: Path) -> None:
     if "sizing" in path.name:
-        from pipeline.sizing.command import load
+        from pipeline.cli.size import load
 
         assert load(path).name
     else:

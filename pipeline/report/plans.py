@@ -1,48 +1,16 @@
-"""Pictures of schedules, plans and batchings. The format follows the file's ending (png, svg, pdf)."""
+"""Pictures of plans and schedules."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
 from pathlib import Path
-
-import matplotlib
-
-matplotlib.use("Agg")
 
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from pipeline.ibatch.batches import Batching
 from pipeline.partition.plan import Plan, Source
+from pipeline.report.figure import BACKWARD, FORWARD, IDLE, LINK, STAGE_COLOURS, plain, save
 from pipeline.schedule.actions import Kind
 from pipeline.schedule.timing import Timeline
-
-FORWARD, BACKWARD, IDLE = "#4C78A8", "#72B07A", "#EDEDED"
-LINK = "#E0A33E"
-STAGE_COLOURS = ("#4C78A8", "#72B07A", "#E0A33E", "#B56576", "#8E7CC3", "#5AAFB5", "#9C755F", "#BAB0AC")
-
-
-class PictureError(ValueError):
-    """A picture that cannot be written; the message is one sentence."""
-
-
-def save(figure: Figure, path: Path) -> None:
-    """Write a figure under its name only when it is complete. Raises PictureError."""
-    ending = path.suffix.removeprefix(".").lower()
-    if ending not in figure.canvas.get_supported_filetypes():
-        raise PictureError(
-            f"{path}: pictures end in .png, .svg or .pdf, found {path.suffix or 'no ending'!r}"
-        )
-    part = path.with_name(path.name + ".part")
-    try:
-        figure.savefig(part, format=ending, dpi=160, bbox_inches="tight")
-        os.replace(part, path)
-    except OSError as error:
-        raise PictureError(f"{path} cannot be written: {error.strerror}") from None
-    finally:
-        plt.close(figure)
 
 
 def draw_timeline(timeline: Timeline, path: Path, *, title: str = "", until_s: float | None = None) -> None:
@@ -84,63 +52,6 @@ def draw_plan(plan: Plan, timeline: Timeline, path: Path, *, optimizer_factor: f
     save(figure, path)
 
 
-def draw_makespans(
-    curves: dict[str, Sequence[float]], bandwidths: Sequence[float], path: Path, title: str
-) -> None:
-    """Makespans of several ways to batch, relative to the optimum, over the link's bytes per second."""
-    figure, axes = plt.subplots(figsize=(8, 4.5))
-    best = curves["ours"]
-    for (name, values), colour in zip(curves.items(), STAGE_COLOURS, strict=False):
-        axes.plot(
-            bandwidths,
-            [v / b for v, b in zip(values, best, strict=True)],
-            marker="o",
-            markersize=3,
-            label=name,
-            color=colour,
-            linewidth=2 if name == "ours" else 1.3,
-        )
-    axes.set_xscale("log")
-    axes.set_xlabel("link, bytes per second")
-    axes.set_ylabel("pull and forward, relative to the optimum")
-    axes.set_title(title, loc="left", fontsize=11)
-    axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
-    save(figure, path)
-
-
-def draw_batching(
-    startup_s: float,
-    transfer_s: Sequence[float],
-    forward_s: Sequence[float],
-    found: dict[str, Batching],
-    path: Path,
-) -> None:
-    """Pulls and forwards of several batchings under each other, as the paper's figure 4."""
-    figure, axes = plt.subplots(figsize=(14, 1 + 1.1 * len(found)))
-    end_s = max(batching.makespan_s for batching in found.values())
-    for row, batching in enumerate(found.values()):
-        pull_s = done_s = 0.0
-        for start, end in zip([0, *batching.ends[:-1]], batching.ends, strict=True):
-            length = startup_s + sum(transfer_s[start:end])
-            axes.barh(row - 0.2, length, 0.36, pull_s, color=LINK, edgecolor="white", linewidth=0.6)
-            pull_s += length
-            work = sum(forward_s[start:end])
-            begin = max(pull_s, done_s)
-            axes.barh(row + 0.2, work, 0.36, begin, color=FORWARD, edgecolor="white", linewidth=0.6)
-            done_s = begin + work
-        axes.text(
-            batching.makespan_s + end_s * 0.005, row, f"{batching.makespan_s * 1e3:.1f} ms", va="center"
-        )
-    axes.set_yticks(range(len(found)), list(found))
-    axes.invert_yaxis()
-    axes.set_xlim(0, end_s * 1.08)
-    axes.set_xlabel("seconds")
-    axes.set_title("pulls (above) and forward (below)", loc="left", fontsize=11)
-    _plain(axes)
-    save(figure, path)
-
-
 def _caption(timeline: Timeline) -> str:
     schedule = timeline.schedule
     replicas = "-".join(map(str, schedule.replicas))
@@ -148,11 +59,6 @@ def _caption(timeline: Timeline) -> str:
         f"{schedule.policy.value}, stages {replicas}, {schedule.in_flight[0]} in flight per input replica: "
         f"idle {timeline.bubble():.0%}"
     )
-
-
-def _plain(axes: Axes) -> None:
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
 
 
 def _gantt(axes: Axes, timeline: Timeline, shown_s: float) -> None:
@@ -205,7 +111,7 @@ def _gantt(axes: Axes, timeline: Timeline, shown_s: float) -> None:
         frameon=False,
         fontsize=9,
     )
-    _plain(axes)
+    plain(axes)
 
 
 def _terms(axes: Axes, plan: Plan) -> None:
@@ -243,7 +149,7 @@ def _terms(axes: Axes, plan: Plan) -> None:
         frameon=False,
         fontsize=9,
     )
-    _plain(axes)
+    plain(axes)
 
 
 def _memory(axes: Axes, timeline: Timeline, shown_s: float, optimizer_factor: float) -> None:
@@ -264,4 +170,4 @@ def _memory(axes: Axes, timeline: Timeline, shown_s: float, optimizer_factor: fl
     axes.set_title("Weights, versions, activations, gradients and optimizer state", loc="left", fontsize=11)
     axes.legend(frameon=False, fontsize=8, ncols=4, loc="lower right", bbox_to_anchor=(1, 1))
     axes.grid(alpha=0.25)
-    _plain(axes)
+    plain(axes)

@@ -1,25 +1,20 @@
-"""Tables and figures of straggler runs: numbers as JSON and CSV, a picture as PNG."""
+"""Figures of simulated schemes: one for patterns, one for variants of the parameters."""
 
 from __future__ import annotations
 
-import csv
-import json
-import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import fmean
+from typing import Any
 
 import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
-import yaml
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from straggler.config import StragglerConfig
-from straggler.simulate.schemes import Row
+from straggler.report.summary import Summary
 
 COLOURS = {
     "bsp": "#7f7f7f",
@@ -30,81 +25,15 @@ COLOURS = {
     "lb-bsp": "#3d8361",
     "elasticbsp": "#7d5ba6",
 }
+IDEAL: dict[str, Any] = {"color": "#111111", "lw": 1.2, "ls": (0, (4, 2))}
+MOVED: dict[str, Any] = {"ms": 3.5, "mfc": "white", "mec": "#111111", "mew": 0.8}
+Colour = tuple[float, float, float]
 NAMES = {"bsp": "BSP", "asp": "ASP", "bsp-rr": "BSP RR", "flexrr": "FlexRR"}
 
 
-@dataclass(frozen=True)
-class Summary:
-    """Over the seeds of one scheme on one pattern with one variant: means, and the spread of the time."""
-
-    pattern: str
-    variant: str
-    scheme: str
-    seeds: int
-    per_iteration_s: float
-    least_s: float
-    most_s: float
-    ideal_s: float
-    over_ideal: float
-    waiting_share: float
-    moved_share: float
-    messages: float
-    redone_units: float
-    supersteps: float
-
-
-def summarise(rows: Sequence[tuple[str, Row]]) -> list[Summary]:
-    """Rows (variant, row) to summaries, in the order of their first appearance."""
-    groups: dict[tuple[str, str, str], list[Row]] = {}
-    for variant, row in rows:
-        groups.setdefault((row.pattern, variant, row.scheme), []).append(row)
-    return [
-        Summary(
-            pattern,
-            variant,
-            scheme,
-            len(found),
-            fmean(row.per_iteration_s for row in found),
-            min(row.per_iteration_s for row in found),
-            max(row.per_iteration_s for row in found),
-            fmean(row.ideal_s for row in found),
-            fmean(row.over_ideal for row in found),
-            fmean(row.waiting_share for row in found),
-            fmean(row.moved_share for row in found),
-            fmean(row.messages for row in found),
-            fmean(row.redone_units for row in found),
-            fmean(row.supersteps for row in found),
-        )
-        for (pattern, variant, scheme), found in groups.items()
-    ]
-
-
-def write_report(out: Path, config: StragglerConfig, rows: Sequence[tuple[str, Row]]) -> None:
-    """Write config.yaml, runs.csv, summary.json and figure.png into a new folder, all or nothing."""
-    partial = out.with_name(f".{out.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    try:
-        partial.mkdir(parents=True)
-        _write(partial, config, rows)
-        if out.exists():
-            out.rmdir()  # it was looked at before the run: an empty folder
-        partial.rename(out)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-
-
-def _write(folder: Path, config: StragglerConfig, rows: Sequence[tuple[str, Row]]) -> None:
-    summaries = summarise(rows)
-    (folder / "config.yaml").write_text(yaml.safe_dump(config.model_dump(), sort_keys=False))
-    (folder / "summary.json").write_text(
-        json.dumps([asdict(summary) for summary in summaries], indent=1) + "\n"
-    )
-    with (folder / "runs.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["variant", *asdict(rows[0][1])])
-        writer.writerows([variant, *asdict(row).values()] for variant, row in rows)
-    figure = variants_figure(config, summaries) if config.variants else patterns_figure(config, summaries)
-    figure.savefig(folder / "figure.png", dpi=150)
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure and free its memory."""
+    figure.savefig(path, dpi=150)
     plt.close(figure)
 
 
@@ -125,47 +54,15 @@ def patterns_figure(config: StragglerConfig, summaries: Sequence[Summary]) -> Fi
     for s, scheme in enumerate(schemes):
         xs = [p - 0.42 + width * (s + 0.5) for p in range(len(patterns))]
         found = [at[pattern, scheme] for pattern in patterns]
+        colour = _colour(scheme, schemes)
         means = [summary.per_iteration_s for summary in found]
-        spread = [
-            [summary.per_iteration_s - summary.least_s for summary in found],
-            [summary.most_s - summary.per_iteration_s for summary in found],
-        ]
-        time.bar(xs, means, width * 0.92, color=_colour(scheme, schemes), label=_name(scheme), zorder=2)
-        if config.seeds > 1:
-            time.errorbar(
-                xs, means, spread, fmt="none", ecolor="#333333", elinewidth=0.8, capsize=2, zorder=3
-            )
-        for x, summary in zip(xs, found, strict=True):
-            time.annotate(
-                f"{summary.over_ideal:.2f}",
-                (x, summary.most_s),
-                (0, 2),
-                textcoords="offset points",
-                ha="center",
-                fontsize=6.5,
-                color="#333333",
-            )
-        shares.bar(
-            xs,
-            [100 * summary.waiting_share for summary in found],
-            width * 0.92,
-            color=_colour(scheme, schemes),
-            zorder=2,
-        )
-        moved = [
-            (x, 100 * summary.moved_share)
-            for x, summary in zip(xs, found, strict=True)
-            if summary.moved_share
-        ]
-        if moved:
-            shares.plot(*zip(*moved, strict=True), "D", ms=3.5, mfc="white", mec="#111111", mew=0.8, zorder=4)
+        time.bar(xs, means, width * 0.92, color=colour, label=_name(scheme), zorder=2)
+        _mark_times(time, xs, found, with_spread=config.seeds > 1)
+        _draw_shares(shares, xs, found, width * 0.92, colour)
     for p, pattern in enumerate(patterns):
-        ideal = at[pattern, schemes[0]].ideal_s
-        time.hlines(ideal, p - 0.44, p + 0.44, color="#111111", lw=1.2, ls=(0, (4, 2)), zorder=4)
-    time.plot([], [], color="#111111", lw=1.2, ls=(0, (4, 2)), label="Ideal")
-    shares.plot(
-        [], [], "D", ms=3.5, mfc="white", mec="#111111", mew=0.8, label="work moved (below)", ls="none"
-    )
+        time.hlines(at[pattern, schemes[0]].ideal_s, p - 0.44, p + 0.44, **IDEAL, zorder=4)
+    time.plot([], [], **IDEAL, label="Ideal")
+    shares.plot([], [], "D", **MOVED, label="work moved (below)", ls="none")
     shares.bar([0], [0], color="#bbbbbb", label="waiting (below)")
     time.set_ylabel("s per iteration (numbers: times Ideal)")
     time.set_title(_title(config), loc="left", fontsize=10)
@@ -177,6 +74,39 @@ def patterns_figure(config: StragglerConfig, summaries: Sequence[Summary]) -> Fi
     for axes in (time, shares):
         _plain(axes)
     return figure
+
+
+def _mark_times(axes: Axes, xs: Sequence[float], found: Sequence[Summary], *, with_spread: bool) -> None:
+    """The spread over the seeds on the bars, and how many times Ideal they are."""
+    if with_spread:
+        means = [summary.per_iteration_s for summary in found]
+        spread = [
+            [summary.per_iteration_s - summary.least_s for summary in found],
+            [summary.most_s - summary.per_iteration_s for summary in found],
+        ]
+        axes.errorbar(xs, means, spread, fmt="none", ecolor="#333333", elinewidth=0.8, capsize=2, zorder=3)
+    for x, summary in zip(xs, found, strict=True):
+        axes.annotate(
+            f"{summary.over_ideal:.2f}",
+            (x, summary.most_s),
+            (0, 2),
+            textcoords="offset points",
+            ha="center",
+            fontsize=6.5,
+            color="#333333",
+        )
+
+
+def _draw_shares(
+    axes: Axes, xs: Sequence[float], found: Sequence[Summary], width: float, colour: Colour
+) -> None:
+    """The share of time that workers wait as bars, the share of units that moved as diamonds."""
+    axes.bar(xs, [100 * summary.waiting_share for summary in found], width, color=colour, zorder=2)
+    moved = [
+        (x, 100 * summary.moved_share) for x, summary in zip(xs, found, strict=True) if summary.moved_share
+    ]
+    if moved:
+        axes.plot(*zip(*moved, strict=True), "D", **MOVED, zorder=4)
 
 
 def variants_figure(config: StragglerConfig, summaries: Sequence[Summary]) -> Figure:
@@ -209,7 +139,7 @@ def variants_figure(config: StragglerConfig, summaries: Sequence[Summary]) -> Fi
             alpha=0.15,
             lw=0,
         )
-    time.axhline(1, color="#111111", lw=1.2, ls=(0, (4, 2)))
+    time.axhline(1, **IDEAL)
     time.annotate("Ideal", (0, 1), (0, -10), textcoords="offset points", ha="center", fontsize=8)
     time.set_xticks(range(len(variants)), variants)
     time.set_xlabel(config.variants_of)
@@ -237,7 +167,7 @@ def _title(config: StragglerConfig) -> str:
     return f"{config.title}\n{setup}" if config.title else setup
 
 
-def _colour(scheme: str, schemes: Sequence[str]) -> tuple[float, float, float]:
+def _colour(scheme: str, schemes: Sequence[str]) -> Colour:
     """The kind's colour; lighter for each further scheme of the same kind."""
     kind = scheme.partition(":")[0]
     same = [other for other in schemes if other.partition(":")[0] == kind]

@@ -7,13 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pipeline.cli.common import write_text
+
 if TYPE_CHECKING:
     from pipeline.sizing.config import SizingConfig
-
-
-def mount(app: typer.Typer) -> None:
-    """Add `proteus size`."""
-    app.command()(size)
 
 
 def size(
@@ -22,7 +19,6 @@ def size(
 ) -> None:
     """Answer how many GPUs a speedup takes, how many parameter servers, and which minibatch is fastest."""
     import json
-    import os
 
     from pipeline.sizing.rules import SizingError
 
@@ -38,12 +34,7 @@ def size(
     except (SizingError, ValueError) as error:
         raise typer.BadParameter(f"{config}: {error}") from None
     if out is not None:
-        part = out.with_name(out.name + ".part")
-        try:
-            part.write_text(json.dumps({"name": asked.name, **answers}, indent=1) + "\n")
-            os.replace(part, out)
-        except OSError as error:
-            raise typer.BadParameter(f"{out} cannot be written: {error.strerror}") from None
+        write_text(out, json.dumps({"name": asked.name, **answers}, indent=1) + "\n")
 
 
 def load(path: Path) -> SizingConfig:

@@ -1,4 +1,4 @@
-"""The commands of `straggler`. Heavy imports stay inside the commands, so that `proteus --help` is quick."""
+"""`proteus stragglers`: every scheme on every pattern, simulated over several seeds."""
 
 from __future__ import annotations
 
@@ -8,41 +8,49 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
-    from straggler.report import Summary
-
-
-def mount(app: typer.Typer) -> None:
-    """Add the commands of this package to the `proteus` command."""
-    app.command("stragglers")(stragglers)
+    from straggler.config import StragglerConfig
+    from straggler.report.summary import Summary
+    from straggler.simulate.schemes import Row
 
 
 def stragglers(
     config: Annotated[
         Path | None,
-        typer.Argument(help="YAML, for example configs/stragglers_slow_worker.yaml; options win."),
+        typer.Argument(
+            help="YAML file, such as configs/stragglers_slow_worker.yaml. Options override its keys."
+        ),
     ] = None,
-    workers: Annotated[int | None, typer.Option(help="Workers in all.")] = None,
-    machines: Annotated[int | None, typer.Option(help="Machines they are dealt to in turn.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Number of workers.")] = None,
+    machines: Annotated[
+        int | None, typer.Option(help="Number of machines; workers are dealt to them in turn.")
+    ] = None,
     pattern: Annotated[
         list[str] | None,
-        typer.Option(help="What slows them (repeatable): slow-worker:200, power-law:7, trace:times.csv ..."),
+        typer.Option(
+            help="What slows workers: slow-worker:200, power-law:7, trace:times.csv ...; may be repeated."
+        ),
     ] = None,
     schemes: Annotated[
         str | None,
-        typer.Option(help="With spaces or '+' between: 'bsp ssp:1 flexrr lb-bsp:narx elasticbsp:15'."),
+        typer.Option(
+            help="Schemes, separated by spaces or '+': 'bsp ssp:1 flexrr lb-bsp:narx elasticbsp:15'."
+        ),
     ] = None,
     iterations: Annotated[int | None, typer.Option(help="Iterations of every worker.")] = None,
-    units: Annotated[int | None, typer.Option(help="Units in which a worker's iteration is counted.")] = None,
-    seeds: Annotated[int | None, typer.Option(help="Drawings of the pattern.")] = None,
-    seed: Annotated[int | None, typer.Option(help="The first of them.")] = None,
+    units: Annotated[
+        int | None, typer.Option(help="Units into which an iteration of a worker is divided.")
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(help="Number of seeds: each draws the pattern anew.")] = None,
+    seed: Annotated[int | None, typer.Option(help="First seed.")] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="A new folder for table, numbers and figure; default runs/stragglers-TIME."),
+        typer.Option(help="New folder for config, numbers and figure. [default: runs/stragglers-TIME]"),
     ] = None,
 ) -> None:
-    """Simulate straggler schemes on a pattern: table, numbers and a figure."""
+    """Simulate straggler schemes on patterns of slow workers; print a table and write numbers and a figure."""
     import time
 
     from straggler.config import read_config
@@ -63,41 +71,53 @@ def stragglers(
         raise typer.BadParameter(str(error)) from error
     folder = out or Path("runs") / time.strftime("stragglers-%Y%m%d-%H%M%S")
     _check_folder(folder)
+    _simulate(chosen, folder)
 
+
+def _simulate(config: StragglerConfig, folder: Path) -> None:
+    """Run everything that the config asks for, print the table and write the folder."""
     from rich.console import Console
-    from rich.progress import track
 
-    from straggler.report import summarise, write_report
-    from straggler.simulate.patterns import parse_pattern
-    from straggler.simulate.schemes import parse_scheme, run_scheme
+    from straggler.report.folder import write_report
+    from straggler.report.summary import summarise
 
     console = Console()
     if not console.is_terminal:
         console = Console(width=140)  # a pipe has no width of its own
-    variants = dict(chosen.variants) or {"": chosen.flexrr}
+    rows = _rows(config, console)
+    console.print(_table(summarise(rows), bool(config.variants)))
+    try:
+        write_report(folder, config, rows)
+    except OSError as error:
+        raise typer.BadParameter(f"--out {folder} cannot be written: {error.strerror}") from error
+    console.print(f"{folder}/figure.png, summary.json, runs.csv", highlight=False)
+
+
+def _rows(config: StragglerConfig, console: Console) -> list[tuple[str, Row]]:
+    """(variant, run) of every pattern, variant, scheme and seed, with a progress bar on a terminal."""
+    from rich.progress import track
+
+    from straggler.simulate.patterns import parse_pattern
+    from straggler.simulate.schemes import parse_scheme, run_scheme
+
     runs = [
         (label, parameters, text, scheme, drawing)
-        for text in chosen.patterns
-        for label, parameters in variants.items()
-        for scheme in chosen.schemes
-        for drawing in range(chosen.seed, chosen.seed + chosen.seeds)
+        for text in config.patterns
+        for label, parameters in (dict(config.variants) or {"": config.flexrr}).items()
+        for scheme in config.schemes
+        for drawing in range(config.seed, config.seed + config.seeds)
     ]
     rows = []
     for label, parameters, text, scheme, drawing in track(
         runs, "simulating", console=console, disable=not console.is_terminal, transient=True
     ):
-        experiment = chosen.experiment(parameters)
+        experiment = config.experiment(parameters)
         try:
             row, _ = run_scheme(parse_scheme(scheme), parse_pattern(text), experiment, drawing)
         except ValueError as error:
             raise typer.BadParameter(str(error)) from error
         rows.append((label, row))
-    console.print(_table(summarise(rows), bool(chosen.variants)))
-    try:
-        write_report(folder, chosen, rows)
-    except OSError as error:
-        raise typer.BadParameter(f"--out {folder} cannot be written: {error.strerror}") from error
-    console.print(f"{folder}/figure.png, summary.json, runs.csv", highlight=False)
+    return rows
 
 
 def _check_folder(folder: Path) -> None:

@@ -1,0 +1,45 @@
+"""What the commands share: numbers of options, files that are written whole, a progress bar."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import typer
+
+
+def whole(text: str, flag: str) -> int:
+    """A whole number of an option. Raises BadParameter."""
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"{flag} takes whole numbers, found {text!r}") from None
+
+
+def check_out(out: Path | None) -> None:
+    """Raise BadParameter before the work if its result cannot be written."""
+    if out is not None and not out.parent.exists():
+        raise typer.BadParameter(f"the folder {out.parent} does not exist")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file under its name only when it is complete. Raises BadParameter."""
+    part = path.with_name(path.name + ".part")
+    try:
+        part.write_text(text)
+        os.replace(part, path)
+    except OSError as error:
+        raise typer.BadParameter(f"{path} cannot be written: {error.strerror}") from None
+
+
+@contextmanager
+def progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on stderr; gives `on_progress(done, total)`."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

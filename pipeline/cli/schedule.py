@@ -1,0 +1,138 @@
+"""`proteus schedule`: a static schedule as text, checked, simulated and drawn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pipeline.cli.common import check_out, whole, write_text
+
+if TYPE_CHECKING:
+    from pipeline.schedule.actions import Schedule
+    from pipeline.schedule.timing import Timeline
+
+
+def schedule_command(
+    replicas: Annotated[str, typer.Option(help="Replicas of each stage, such as 1-4-1.")],
+    minibatches: Annotated[int, typer.Option(help="How many minibatches.")] = 12,
+    policy: Annotated[str, typer.Option(help="1f1b, gpipe or model-parallel.")] = "1f1b",
+    in_flight: Annotated[int | None, typer.Option(help="1f1b: minibatches per input replica (NOAM).")] = None,
+    group: Annotated[
+        int | None, typer.Option(help="gpipe: minibatches per flush; double-buffered: per update.")
+    ] = None,
+    drains: Annotated[
+        str | None, typer.Option(help="Empty the pipeline after these minibatches, such as 6,12.")
+    ] = None,
+    barrier: Annotated[
+        bool, typer.Option("--barrier", help="1f1b: replicas add up gradients inside the backward, as DDP.")
+    ] = False,
+    versions: Annotated[
+        str | None, typer.Option(help="Show versions: stashing, vertical-sync, none or double-buffered.")
+    ] = None,
+    forward: Annotated[
+        str | None, typer.Option(help="Seconds of a forward per stage, such as 1,4,1.")
+    ] = None,
+    backward: Annotated[str | None, typer.Option(help="Seconds of a backward per stage.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Picture (.png, .svg) or text (.txt) to write.")] = None,
+) -> None:
+    """Print a static schedule, check it, simulate it, draw it."""
+    from pipeline.schedule.actions import ScheduleError
+    from pipeline.schedule.check import problems
+    from pipeline.schedule.timing import StageCost, simulate
+    from pipeline.schedule.versions import VersionsError
+
+    check_out(out)
+    try:
+        counts = [whole(part, "--replicas") for part in replicas.split("-")]
+        ends = [whole(part, "--drains") for part in drains.split(",")] if drains else []
+        forward_s = _seconds(forward, "--forward", counts, 1.0)
+        backward_s = _seconds(backward, "--backward", counts, 2.0)
+        made = _schedule(policy, counts, minibatches, in_flight, group, ends, forward_s, backward_s, barrier)
+        text = str(made) if versions is None else _with_versions(made, versions, group)
+    except (ScheduleError, VersionsError) as error:
+        raise typer.BadParameter(str(error)) from None
+    print(text, end="")
+    for sentence in problems(made, barrier=barrier):
+        print(f"problem: {sentence}")
+    timeline = simulate(made, [StageCost(f, b) for f, b in zip(forward_s, backward_s, strict=True)])
+    print(
+        f"simulated without communication: {timeline.makespan_s:g} s, {timeline.seconds_per_minibatch():g} s per "
+        f"minibatch in the long run, idle {timeline.bubble():.1%}"
+    )
+    if out is not None:
+        _write_schedule(out, text, timeline)
+
+
+def _schedule(
+    policy: str,
+    counts: list[int],
+    minibatches: int,
+    in_flight: int | None,
+    group: int | None,
+    ends: list[int],
+    forward_s: list[float],
+    backward_s: list[float],
+    barrier: bool,
+) -> Schedule:
+    """The schedule that the options describe. Raises ScheduleError."""
+    from pipeline.schedule.actions import Policy, ScheduleError, gpipe, model_parallel, one_f_one_b
+
+    if policy not in [p.value for p in Policy]:
+        raise ScheduleError(f"--policy must be 1f1b, gpipe or model-parallel, found {policy!r}")
+    if policy == Policy.GPIPE.value:
+        return gpipe(counts, minibatches, group or sum(counts), drains=ends)
+    if policy == Policy.MODEL_PARALLEL.value:
+        return model_parallel(counts, minibatches, drains=ends)
+    return one_f_one_b(
+        counts,
+        minibatches,
+        in_flight=in_flight,
+        drains=ends,
+        forward_s=forward_s,
+        backward_s=backward_s,
+        barrier=barrier,
+    )
+
+
+def _with_versions(made: Schedule, name: str, group: int | None) -> str:
+    """The schedule's text with the weight version of every action. Raises ScheduleError, VersionsError."""
+    from pipeline.schedule.actions import ScheduleError
+    from pipeline.schedule.versions import Versions, trace
+
+    if name not in [v.value for v in Versions]:
+        names = ", ".join(v.value for v in Versions)
+        raise ScheduleError(f"--versions must be one of {names}, found {name!r}")
+    mode = Versions(name)
+    traced = trace(made, mode, group=group if mode is Versions.DOUBLE_BUFFERED else None)
+    return f"{traced}kept versions per worker: {' '.join(map(str, traced.peak))}\n"
+
+
+def _seconds(text: str | None, flag: str, counts: list[int], unit: float) -> list[float]:
+    """Times per stage; balanced ones by default."""
+    if text is None:
+        return [unit * count for count in counts]
+    try:
+        found = [float(part) for part in text.split(",")]
+    except ValueError:
+        raise typer.BadParameter(f"{flag} takes seconds per stage, such as 1,4,1, found {text!r}") from None
+    if len(found) != len(counts) or min(found) <= 0:
+        raise typer.BadParameter(
+            f"{flag} takes {len(counts)} positive numbers, one per stage, found {text!r}"
+        )
+    return found
+
+
+def _write_schedule(out: Path, text: str, timeline: Timeline) -> None:
+    if out.suffix == ".txt":
+        write_text(out, text)
+    else:
+        from pipeline.report.figure import PictureError
+        from pipeline.report.plans import draw_timeline
+
+        try:
+            draw_timeline(timeline, out)
+        except PictureError as error:
+            raise typer.BadParameter(str(error)) from None
+    print(f"Wrote {out}")

@@ -1,0 +1,45 @@
+"""What all pictures share: colours, and writing one whole. The format follows the file's ending (png, svg, pdf)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+FORWARD, BACKWARD, IDLE = "#4C78A8", "#72B07A", "#EDEDED"
+LINK = "#E0A33E"
+STAGE_COLOURS = ("#4C78A8", "#72B07A", "#E0A33E", "#B56576", "#8E7CC3", "#5AAFB5", "#9C755F", "#BAB0AC")
+
+
+class PictureError(ValueError):
+    """A picture that cannot be written; the message is one sentence."""
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure under its name only when it is complete. Raises PictureError."""
+    ending = path.suffix.removeprefix(".").lower()
+    if ending not in figure.canvas.get_supported_filetypes():
+        raise PictureError(
+            f"{path}: pictures end in .png, .svg or .pdf, found {path.suffix or 'no ending'!r}"
+        )
+    part = path.with_name(path.name + ".part")
+    try:
+        figure.savefig(part, format=ending, dpi=160, bbox_inches="tight")
+        os.replace(part, path)
+    except OSError as error:
+        raise PictureError(f"{path} cannot be written: {error.strerror}") from None
+    finally:
+        plt.close(figure)
+
+
+def plain(axes: Axes) -> None:
+    """No frame above and at the right."""
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
