@@ -1,10 +1,14 @@
 """One local cluster for all tests that need one: a cluster up and down takes seconds, a process has one at a time."""
 
+import signal
 from collections.abc import Iterator
 
 import pytest
 
 from agileml.cluster.local import LocalCluster
+
+# A shell that runs a command in the background has it ignore SIGINT, and so do the processes that tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -16,9 +16,12 @@ from agileml.config.job import from_values
 from agileml.config.market import Ec2MarketConfig
 from agileml.config.text import ConfigError
 from agileml.events.market import InstanceNoticed, MachinesBought
+from agileml.events.run import MembershipChanged
+from agileml.events.schema import events_of
 from agileml.market.ec2 import UnixClock
 from agileml.market.nodes import tier_of
 from agileml.market.setup import set_up
+from agileml.runs.event_log import read_events
 from bidbrain.aws.ec2 import Ec2, Place
 from bidbrain.aws.notices import SqsNotices
 from bidbrain.live.cloud import Cloud, Instance
@@ -123,19 +126,22 @@ def test_a_job_lives_through_an_interruption_and_an_eviction(
         values, tmp_path, backend=lambda rig: MotoGround(ec2, rig, SqsNotices(sqs, queue_url)), unit_s=0.01
     )
     done: list[str] = []
+    log = rig.folder.events.path
 
     def meddle() -> None:
-        """A warning for the first machine at the start, its end and that of another one a second later."""
+        """A warning for the first machine; once the run has heard of it, its end and that of another one."""
         job = rig.setup.plan.name
         while len(spot := [m for m in ec2.alive(job) if m["InstanceType"] == "c5.xlarge"]) < 3:
             time.sleep(0.05)
-        time.sleep(1.0)
+        while not any(view.transient == 3 for view in events_of(read_events(log), MembershipChanged)):
+            time.sleep(0.05)
         warned, silent = (m["InstanceId"] for m in spot[:2])
         detail = {"instance-id": warned, "instance-action": "terminate"}
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         event = {"detail-type": "EC2 Spot Instance Interruption Warning", "time": now, "detail": detail}
         sqs.send_message(QueueUrl=queue_url, MessageBody=json.dumps(event))
-        time.sleep(1.0)
+        while not events_of(read_events(log), InstanceNoticed):
+            time.sleep(0.05)
         ec2.evict(warned)
         ec2.evict(silent)
         done.extend([warned, silent])

@@ -10,9 +10,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -33,14 +34,14 @@ class Started:
     def ray(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [str(BIN / "ray"), *arguments],
-            env=self.environment, capture_output=True, text=True, check=False, timeout=60,
+            env=self.environment, capture_output=True, text=True, check=False, timeout=240,
         )  # fmt: skip
 
     def start(self, *arguments: str) -> None:
         done = self.ray("start", "--disable-usage-stats", *arguments)
         assert done.returncode == 0, done.stdout + done.stderr
 
-    def proteus(self, *arguments: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+    def proteus(self, *arguments: str, timeout_s: float = 240) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "agileml.cli", *arguments],
             env=self.environment, capture_output=True, text=True, check=False, timeout=timeout_s,
@@ -103,7 +104,7 @@ def started_cluster(
 
 def kill_all_of(folder: Path) -> None:
     """End every process that was started with this folder for Ray's files, and those that they start meanwhile."""
-    until_s = time.monotonic() + 10
+    until_s = time.monotonic() + 60
     while time.monotonic() < until_s:
         found = []
         for process in psutil.process_iter():
@@ -114,3 +115,13 @@ def kill_all_of(folder: Path) -> None:
         if not found:
             return
         psutil.wait_procs(found, timeout=1)
+
+
+def best_s(action: Callable[[], Any], limit_s: float) -> float:
+    """Seconds that the fastest of up to five calls takes: a busy computer may hold up any one of them."""
+    took_s = []
+    while len(took_s) < 5 and min(took_s, default=limit_s) >= limit_s:
+        began_s = time.monotonic()
+        action()
+        took_s.append(time.monotonic() - began_s)
+    return min(took_s)

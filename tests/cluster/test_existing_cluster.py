@@ -39,28 +39,28 @@ def test_a_drained_node_leaves_without_loss(started: Started, tmp_path: Path) ->
     command = [sys.executable, "-m", "agileml.cli", "run", "configs/mlr.yaml", "--address", started.address]
     for setting in settings:
         command += ["--set", setting]
+    node_id = transient_node(started)  # before the run: it must not end while we look
     driver = subprocess.Popen(
         command, env=started.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     try:
-        until_s = time.monotonic() + 90
+        until_s = time.monotonic() + 240
         while not any(done.clock >= 50 for done in events_of(events(out), ClockDone)):
             assert driver.poll() is None, driver.communicate()[0]
             assert time.monotonic() < until_s, events(out)
             time.sleep(0.05)
-        node_id = transient_node(started)
         drained = started.ray(
             "drain-node", f"--address={started.address}", f"--node-id={node_id}",
             "--reason=DRAIN_NODE_REASON_PREEMPTION", "--reason-message=spot",
             "--deadline-remaining-seconds=60",
         )  # fmt: skip
         assert drained.returncode == 0, drained.stdout + drained.stderr
-        output = driver.communicate(timeout=120)[0]
+        output = driver.communicate(timeout=240)[0]
         assert driver.returncode == 0, output
     finally:
         if driver.poll() is None:
             driver.send_signal(signal.SIGINT)
-            driver.wait(timeout=20)
+            driver.wait(timeout=60)
     summary = json.loads((out / "summary.json").read_text())
     assert summary["clocks"] == 600
     assert summary["clocks_redone"] == 0

@@ -123,14 +123,14 @@ def test_the_driver_is_killed() -> None:
         assert {each.pid for each in machines_of(folder)} >= set(children), "actors, and a child of each"
         # Workers and agents of Ray, which name themselves once they have started, are found as well.
         for kind in ("raylet/raylet", "ray::Sleeper", "ray::DashboardAgent", "ray::RuntimeEnvAgent"):
-            seconds_until(lambda: kinds_of(machines_of(folder), kind) == 2, 30)  # noqa: B023
+            seconds_until(lambda: kinds_of(machines_of(folder), kind) == 2, 120)  # noqa: B023
         os.kill(process.pid, signal.SIGKILL)
         # (A process that is being ended has no environment any more, but still a number.)
         seconds = seconds_until(
             lambda: not machines_of(folder) and not any(map(lives, children)), AFTER_S + 2
         )
         assert seconds < AFTER_S
-        seconds_until(lambda: watchdogs(folder) == 0, 5)
+        seconds_until(lambda: watchdogs(folder) == 0, 60)
         print(f"all machines ended {seconds:.1f} s after the driver (limit {AFTER_S:g} s)")
 
 
@@ -150,7 +150,7 @@ def test_a_watchdog_goes_with_its_machine_and_leaves_the_others_alone() -> None:
         assert process.stdin is not None
         process.stdin.write("kill\n")
         process.stdin.flush()
-        seconds_until(lambda: watchdogs(folder) == 1, 10)
+        seconds_until(lambda: watchdogs(folder) == 1, 60)
         began_s = time.monotonic()
         while time.monotonic() - began_s < 2 * AFTER_S:  # the other one lives on well beyond the limit
             assert len(machines_of(folder)) >= 3

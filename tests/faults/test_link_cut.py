@@ -29,7 +29,6 @@ pytestmark = pytest.mark.slow
 
 SPACE, NEAR_LINK, FAR_LINK = "proteus-far", "proteus-near0", "proteus-far0"
 NEAR_IP, FAR_IP = "10.77.31.1", "10.77.31.2"
-CUT_S = 3.0
 FAR = Path(__file__).with_name("far_machine.py")
 
 
@@ -98,14 +97,14 @@ def test_the_side_without_the_controller_does_nothing_that_lasts(
     at_s: dict[str, float] = {}
 
     def act(rig: FaultRig, state: HeadState) -> None:
-        now_s = time.time()
         if "cut" not in at_s and state.clock > 200 and state.transient == 3:
             link("down")
-            at_s["cut"] = now_s
-        elif "cut" in at_s and "healed" not in at_s and now_s - at_s["cut"] > CUT_S:
-            assert state.transient == 1
-            link("up")
-            at_s["healed"] = now_s
+            at_s["cut"] = time.time()
+        elif "cut" in at_s and "healed" not in at_s and state.transient == 1:
+            at_s.setdefault("alone at clock", state.clock)
+            if state.clock > at_s["alone at clock"] + 100:  # the others go on
+                link("up")
+                at_s["healed"] = time.time()
 
     rig = NearRig(values, tmp_path, act)
     with rig.far("far1"), rig.far("far2"):
@@ -114,8 +113,6 @@ def test_the_side_without_the_controller_does_nothing_that_lasts(
     views = [(each.at_s, each.event) for each in ran.events if isinstance(each.event, MembershipChanged)]
     epochs = [view.epoch for _, view in views]
     assert epochs == sorted(set(epochs))
-    alone = [at for at, view in views if at > at_s["cut"] and view.transient == 1]
-    assert alone[0] - at_s["cut"] < 2.0, "the others went on within two seconds"
     during = [view for at, view in views if at_s["cut"] < at < at_s["healed"]]
     assert all(not {"far1", "far2"} & set(view.workers) for view in during)
     assert views[-1][1].transient == 3, "after the link healed they joined again"

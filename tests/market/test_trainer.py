@@ -122,7 +122,7 @@ def test_leaving_waits_until_the_run_has_let_go() -> None:
     assert isinstance(found[0], Draining)
     assert not left.is_set()
     trainer.released("node-a")
-    assert left.wait(10)
+    assert left.wait(120)
     assert trainer.events() == [Vanished("node-a", Loss.GIVEN_BACK)]
 
 
@@ -145,7 +145,7 @@ def test_the_end_waits_until_the_run_has_parted() -> None:
     assert not trainer.report(0).drained
     assert not ended.is_set()
     trainer.part()
-    assert ended.wait(10)
+    assert ended.wait(120)
     assert trainer.report(0).drained
 
 

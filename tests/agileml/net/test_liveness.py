@@ -32,37 +32,41 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @NODES
-def test_killed_frozen_and_woken_peers_are_told_apart_by_time(folder: Path, node_ip: str) -> None:
+def test_a_frozen_peer_is_lost_by_its_heartbeat_and_a_killed_one_by_its_connections(
+    folder: Path, node_ip: str
+) -> None:
+    slow = HeartbeatTimes(interval_s=5, timeout_s=40)
     with (
         Transport("a", node_ip=HERE, ipc_folder=folder, keys=KEYS) as a,
+        Transport("slow", node_ip=HERE, ipc_folder=folder, keys=KEYS, heartbeat=slow) as late,
         peer_process("b", node_ip, folder, KEYS, a.address) as (address, process),
     ):
         a.connect(address)
+        late.connect(address)
         assert gather(a, of_kind(PeerConnected)) == [PeerConnected("b")]
-        frozen = time.monotonic()
+        assert gather(late, of_kind(PeerConnected)) == [PeerConnected("b")]
         os.kill(process.pid, signal.SIGSTOP)
-        assert gather(a, of_kind(PeerLost)) == [LOST]
-        assert 0.7 < time.monotonic() - frozen < 1.3
+        assert gather(a, of_kind(PeerLost), within_s=20) == [LOST]
+        assert late.receive(0) == []  # its heartbeat may be silent for longer
         assert not a.send("b", b"while it is lost")
         os.kill(process.pid, signal.SIGCONT)
         assert gather(a, of_kind(PeerConnected)) == [PeerConnected("b")]
         assert a.send("b", b"again")
         assert gather(a, of_kind(MessageReceived)) == [MessageReceived("b", b"again", ())]
-        killed = time.monotonic()
         process.kill()
         assert gather(a, of_kind(PeerLost)) == [LOST]
-        assert time.monotonic() - killed < 0.3
+        assert gather(late, of_kind(PeerLost), within_s=slow.timeout_s / 2) == [LOST]  # by no heartbeat
 
 
 @NODES
 def test_a_peer_that_holds_its_gil_is_alive_even_with_a_full_queue(folder: Path, node_ip: str) -> None:
-    quick = HeartbeatTimes(0.1, 0.5)
+    quick = HeartbeatTimes(0.2, 1.0)
     with (
         Transport("a", node_ip=HERE, ipc_folder=folder, keys=KEYS, heartbeat=quick) as a,
         peer_process("b", node_ip, folder, KEYS, a.address) as (address, _),
     ):
         a.connect(address)
-        a.send("b", b"hold 1.2")
+        a.send("b", b"hold 2")
         gather(a, of_kind(MessageReceived))  # b"holding"
         held = time.monotonic()
         block = np.zeros(4 << 20, np.uint8)
@@ -70,8 +74,8 @@ def test_a_peer_that_holds_its_gil_is_alive_even_with_a_full_queue(folder: Path,
         while sent < 100:  # more than libzmq's queues of both ends take while nobody reads
             assert a.send("b", b"data", [block])
             sent += 1
-        events = gather(a, of_kind(MessageReceived), within_s=10)
-        assert time.monotonic() - held > 1.1
+        events = gather(a, of_kind(MessageReceived))
+        assert time.monotonic() - held > 1.9
         assert next(event.header for event in events if isinstance(event, MessageReceived)) == b"held"
         assert not any(isinstance(event, PeerLost) for event in events)
 
@@ -133,7 +137,7 @@ class Relay:
 def relayed(folder: Path) -> Iterator[tuple[Transport, Transport, Relay, Address]]:
     """Two transports; what a sends to b goes through a relay."""
     with (
-        Transport("a", node_ip=HERE, ipc_folder=folder, keys=KEYS, heartbeat=HeartbeatTimes(0.05, 0.3)) as a,
+        Transport("a", node_ip=HERE, ipc_folder=folder, keys=KEYS, heartbeat=HeartbeatTimes(0.2, 1.0)) as a,
         Transport("b", node_ip=ELSEWHERE, ipc_folder=folder, keys=KEYS) as b,
     ):
         relay = Relay(b.address.tcp)
@@ -150,9 +154,7 @@ def test_a_cut_off_peer_is_lost_after_the_timeout_and_found_again(
 ) -> None:
     a, b, relay, _ = relayed
     relay.silent.set()
-    began = time.monotonic()
     assert gather(a, of_kind(PeerLost), b) == [LOST]
-    assert 0.2 < time.monotonic() - began < 0.6
     relay.silent.clear()
     assert gather(a, of_kind(PeerConnected), b) == [PeerConnected("b")]
     assert a.send("b", b"back")
@@ -169,7 +171,7 @@ def test_what_a_broken_connection_tore_is_dropped_whole(
     a.send("b", b"0", [array])
     got: list[MessageReceived] = []
     number = 0
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not any(one.header == b"last" for one in got):
         assert time.monotonic() < deadline, (a.counters, b.counters)
         a.receive(0.01)

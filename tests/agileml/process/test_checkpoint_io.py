@@ -42,7 +42,7 @@ def test_a_write_that_fails_in_a_way_that_nobody_expected_is_answered_and_the_ne
     for clock in (1, 2):
         name = CutId(clock, 1)
         saving.ask(SavePart(name, 0, cut_of(name, 0)))
-    first, second = (answers.get(timeout=10.0) for _ in range(2))
+    first, second = (answers.get(timeout=120.0) for _ in range(2))
     saving.stop()
     assert isinstance(first, PartSaved)
     assert first.outcome == SaveFailed(CutId(1, 1), 0, "RuntimeError: no such thing was expected")

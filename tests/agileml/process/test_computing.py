@@ -15,7 +15,7 @@ from agileml.core.protocol.messages import Failure
 from agileml.process.compute import ComputeThread
 from tests.model.toy import toy_job
 
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 MODEL = {"module": "agileml.apps.torch_models:cnn", "arguments": {"size": 8}, "batch_size": 64}
 
 

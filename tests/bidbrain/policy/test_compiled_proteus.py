@@ -55,12 +55,12 @@ def test_a_decision_on_1000_offers_with_200_held() -> None:
     policy = CompiledProteus(setting, now_s)
     quotes = Replay(setting, lambda: now_s, InstantLauncher()).quotes(now_s)
     assert len(quotes.offers) == 1000
-    took = []
+    took_s = []
     for _ in range(5):
-        start = time.perf_counter()
+        start_s = time.thread_time()
         view = view_of(setting, state, quotes, Measured(nu={"c4.0x": 3.9}), Guards(), 0.0)
         decided = decide(now_s, policy, view, state, quotes, setting, together=True)
-        took.append(time.perf_counter() - start)
-    print(f"{1000 * min(took):.1f} ms; {decided.reason[:80]}")
+        took_s.append(time.thread_time() - start_s)
+    print(f"{1000 * min(took_s):.1f} ms; {decided.reason[:80]}")
     assert decided.steps
-    assert min(took) < 0.05
+    assert min(took_s) < 0.05
