@@ -4,9 +4,13 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from agileml.cluster.local import LocalCluster
 
+# How fast examples are made says how busy the computer is.
+settings.register_profile("proteus", suppress_health_check=[HealthCheck.too_slow], deadline=None)
+settings.load_profile("proteus")
 # A shell that runs a command in the background has it ignore SIGINT, and so do the processes that tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
