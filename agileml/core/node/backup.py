@@ -1,4 +1,4 @@
-"""The reliable copies: of every backed-up partition the committed cut and the one that is arriving."""
+"""The reliable copies of partitions: of each, the committed cut and the one that is arriving."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from agileml.core.protocol.view import INITIAL, CutId, View
 
 @dataclass(frozen=True)
 class _Arriving:
-    """A partition's part of the open cut: whole, or (`only`) what changed since the committed one."""
+    """A partition's part of the open cut: whole, or (`only`) just the rows that changed since the committed one."""
 
     name: CutId
     cut: Cut
@@ -31,29 +31,28 @@ class _Arriving:
     is_finite: bool
 
     def stored(self, partition: int) -> Stored:
-        """What the controller is told."""
+        """The message that tells the controller."""
         return Stored(self.name.epoch, partition, self.name.clock, self.is_finite, self.cut.size_bytes)
 
 
 @dataclass
 class Backup:
-    """Holds cuts. A part counts as committed only when the controller says that the whole cut is.
+    """Holds cuts. A part is committed only when the controller says that the whole cut is.
 
-    Until then the rows of an arriving cut lie beside the committed one; then they are written into it. What others were
-    given of it stays as it is: the first write after that is to a copy.
+    Until then the backup keeps the rows of an arriving cut beside the committed one; on commit it writes them into it.
+    It never overwrites arrays that it gave to others: the first write after that goes to a copy.
     """
 
     send: SendTo
     committed: CutId = INITIAL
     _cuts: dict[int, tuple[CutId, Cut]] = field(default_factory=dict)  # partition -> its part, committed
-    _owned: dict[int, set[int]] = field(
-        default_factory=dict
-    )  # partition -> tables that nobody else refers to
+    # partition -> tables whose arrays only this backup refers to
+    _owned: dict[int, set[int]] = field(default_factory=dict)
     _arriving: dict[int, _Arriving] = field(default_factory=dict)
     _staged: dict[tuple[int, int], tuple[CutId, Cut]] = field(default_factory=dict)  # (epoch, partition)
 
     def part(self, owner: str, message: Part) -> None:
-        """Keep a part of the open cut."""
+        """Keep a part of the open cut and tell the controller; refuse rows that build on a cut that is not here."""
         self.commit(message.committed)
         name = CutId(message.cut.clock, message.epoch)
         known = self._arriving.get(message.partition)
@@ -67,7 +66,7 @@ class Backup:
         self.send(owner, PartAck(message.epoch, message.partition, name.clock))
 
     def commit(self, committed: CutId) -> None:
-        """The cut `committed` is durable: its parts replace the ones before."""
+        """The cut `committed` is durable: its parts replace those of the cut before."""
         if committed <= self.committed:
             return
         for partition, arriving in list(self._arriving.items()):
@@ -89,7 +88,7 @@ class Backup:
         self._cuts[partition] = (arriving.name, cut)
 
     def held(self) -> tuple[tuple[int, ShardState], ...]:
-        """The partitions whose part of the committed cut is here, and its coverage."""
+        """The partitions whose part of the committed cut is here, with its clock and coverage."""
         return tuple(
             (p, ShardState(cut.clock, cut.counted))
             for p, (name, cut) in sorted(self._cuts.items())
@@ -97,7 +96,7 @@ class Backup:
         )
 
     def name(self, partition: int) -> CutId | None:
-        """The committed cut, if the partition's part of it is here."""
+        """The name of the committed cut, if the partition's part of it is here."""
         name, _ = self._cuts.get(partition, (None, None))
         return name if name == self.committed else None
 
@@ -109,20 +108,20 @@ class Backup:
         return self._cuts[partition][1]
 
     def parts(self) -> Iterator[tuple[int, CutId, Cut]]:
-        """(partition, name, cut) of everything that is committed here."""
+        """(partition, name, cut) of all committed parts here."""
         for partition, (name, cut) in sorted(self._cuts.items()):
             self._owned.pop(partition, None)
             yield partition, name, cut
 
     def arrived(self, partition: int) -> Cut | None:
-        """The partition's part of the open cut, if it is here: a whole copy."""
+        """A whole copy of the partition's part of the open cut, if it is here."""
         arriving = self._arriving.get(partition)
         if arriving is None or arriving.only is None:
             return arriving.cut if arriving else None
         return completed(arriving.cut, arriving.only, self._cuts[partition][1])
 
     def completed(self, partition: int, copy: ShardCopy) -> ShardCopy | None:
-        """A shard on its way here, with what is only here of it; None when that is here no more."""
+        """A copy that came here, with the rows that it left out because they are here; None when they no longer are."""
         if copy.only is None:
             return copy
         if copy.only.base != self.name(partition):
@@ -131,12 +130,13 @@ class Backup:
         return replace(copy, cut=cut, only=None)
 
     def prepare(self, committed: CutId, tag: int) -> None:
-        """A change begins. What was staged for the durable view counts, though it was never announced here."""
+        """A change begins. Parts that were staged for the durable view count, even if its announcement never came
+        here."""
         self.commit(committed)
         self._unstage(tag)
 
     def _unstage(self, epoch: int) -> None:
-        """Take over what was staged for `epoch`, unless a newer committed cut came meanwhile; drop the rest."""
+        """Take over the parts staged for `epoch`, unless a newer committed cut came meanwhile; drop all others."""
         for (staged_for, partition), (name, cut) in self._staged.items():
             known = self._cuts.get(partition)
             if staged_for == epoch and (known is None or known[0] < name):
@@ -145,15 +145,16 @@ class Backup:
         self._staged.clear()
 
     def stage(self, epoch: int, partition: int, name: CutId, cut: Cut) -> None:
-        """Get ready to be the backup of a partition in `epoch`, with its part of the cut committed then."""
+        """Get ready to be the backup of a partition in `epoch`, with its part of the cut that is committed then."""
         self._staged[epoch, partition] = (name, cut)
 
     def is_staged(self, epoch: int, partition: int) -> bool:
-        """True when `stage` was called for it."""
+        """True when the partition's part for `epoch` is staged."""
         return (epoch, partition) in self._staged
 
     def adopt(self, view: View, me: str) -> None:
-        """The view is durable: keep the partitions it gives to this node, and parts that came in its epoch."""
+        """The view is durable: keep the partitions that it gives to this node, and the parts that arrived in its
+        epoch."""
         mine = {p for p, node in enumerate(view.backup) if node == me}
         self._unstage(view.epoch)
         self._cuts = {p: named for p, named in self._cuts.items() if p in mine}
@@ -161,6 +162,6 @@ class Backup:
         self._arriving = {p: part for p, part in self._arriving.items() if part.name.epoch == view.epoch}
 
     def resend(self) -> None:
-        """Tell the controller again of parts that it has not committed."""
+        """Tell the controller again of the parts that it has not committed."""
         for partition, arriving in self._arriving.items():
             self.send(CONTROLLER, arriving.stored(partition))

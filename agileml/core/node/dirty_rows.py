@@ -1,8 +1,8 @@
-"""Cuts without whole copies: which rows of sparse tables changed since a cut, and what they held then.
+"""Cuts without whole copies: which rows of sparse tables changed since a cut, and their values at the cut.
 
-Dense tables get new arrays with every version, so a cut holds theirs by reference. Rows of sparse tables change in
-place: the first write to a row after a cut puts its old values aside, and the shard's rows with those put back are the
-cut. The rows that were put aside are also what changed, which is all that a backup that has the cut needs for the next.
+Dense tables get new arrays with every version, so a cut refers to their arrays. Rows of sparse tables change in place:
+the first write to a row after a cut saves its old values, and the shard's rows with those put back are the cut. The
+saved rows are also the ones that changed, which is all that a backup with this cut needs for the next one.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from agileml.application import Array
 from agileml.core.protocol.messages import Cut, Rows
 from agileml.core.protocol.view import CutId
 
-AT_ONCE = 1 << 18  # numbers that are looked at one by one
+AT_ONCE = 1 << 18  # numbers that are tested one by one at a time
 
 
 class RowLog:
-    """Rows of one block that changed since some moment, each once, with the values that they had then."""
+    """The rows of one block that changed since the log began, each once, with the values that they had then."""
 
     def __init__(self, rows: int) -> None:
         self._is_changed = np.zeros(rows, bool)
         self._pieces: list[tuple[Array, tuple[Array, ...]]] = []
 
     def note(self, rows: Array, old: tuple[Array, ...]) -> None:
-        """These rows (distinct) are written to; `old` has, per array, what they held before. Takes `old` over."""
+        """These distinct rows are about to change; `old` has their values per array. The log keeps `old`."""
         is_first = ~self._is_changed[rows]
         if is_first.all():
             self._pieces.append((rows, old))
@@ -36,7 +36,7 @@ class RowLog:
         self._is_changed[rows] = True
 
     def mark(self, rows: Array | slice) -> None:
-        """These rows changed, nobody knows from what."""
+        """These rows changed, and their old values are not known."""
         self._is_changed[rows] = True
 
     @property
@@ -45,7 +45,7 @@ class RowLog:
         return self._is_changed
 
     def absorb(self, later: RowLog) -> None:
-        """Go on from a log that began when this one ended."""
+        """Add a log that began when this one ended."""
         for rows, old in later._pieces:
             self.note(rows, old)
 
@@ -58,9 +58,9 @@ class RowLog:
 
 @dataclass(frozen=True)
 class CutMark:
-    """A cut that a shard was at. `cut` has nothing of sparse tables; `logs` (None for dense ones) began with it.
+    """A cut that a shard took. `cut` holds no sparse tables; `logs`, None for dense tables, began with it.
 
-    `is_known`: the logs have the old values of all that changed. Not so after a move, which takes the rows alone.
+    `is_known`: the logs have the old values of all changed rows. False after a move, which brings only row numbers.
     """
 
     name: CutId
@@ -70,7 +70,7 @@ class CutMark:
 
 
 def changed_rows(marks: Sequence[CutMark]) -> tuple[Array | None, ...]:
-    """Per sparse table the rows that changed since the first of the marks, ascending; None: all, or a dense table."""
+    """Per table, the rows that changed since the first of the marks, ascending; None: all rows, or a dense table."""
     found: list[Array | None] = []
     for logs in zip(*(mark.logs for mark in marks), strict=True):
         masks = [log.is_changed for log in logs if log is not None]
@@ -80,7 +80,7 @@ def changed_rows(marks: Sequence[CutMark]) -> tuple[Array | None, ...]:
 
 
 def put_back(cut: Cut, marks: Sequence[CutMark]) -> Cut:
-    """The cut of the last mark, from a whole one of now; `marks` are the newest first. Overwrites what is sparse."""
+    """The cut of the last mark, from a whole cut of now, whose sparse tables are overwritten. `marks`: newest first."""
     first = marks[-1].cut
     for mark in marks:
         for table, log in enumerate(mark.logs):
@@ -97,7 +97,8 @@ def put_back(cut: Cut, marks: Sequence[CutMark]) -> Cut:
 
 
 def completed(part: Cut, only: Rows, base: Cut, own: Collection[int] = ()) -> Cut:
-    """A whole cut, from the rows of it that changed since `base`. The arrays of tables in `own` are overwritten."""
+    """A whole cut, from `base` and the rows that changed since. The arrays of `base` for the tables in `own` are
+    overwritten."""
     is_whole = [rows is None for rows in only.by_table]
     merged = _copied(base, [whole or table in own for table, whole in enumerate(is_whole)])
     for table, rows in enumerate(only.by_table):
@@ -114,26 +115,26 @@ def completed(part: Cut, only: Rows, base: Cut, own: Collection[int] = ()) -> Cu
 
 
 def is_finite(cut: Cut) -> bool:
-    """True when all parameters are numbers: only such a cut is worth going back to."""
+    """True when no parameter is NaN or infinite: training can only go back to such a cut."""
     return all(_is_finite(block.reshape(-1)) for block in cut.blocks)
 
 
 def _is_finite(values: Array) -> bool:
     with np.errstate(over="ignore", invalid="ignore"):
-        # What is not finite stays so in the sum, which is fast and makes no array; a sum may also grow too large.
+        # A NaN or infinity survives in the sum, which is fast and needs no array. A finite block may overflow it.
         return bool(np.isfinite(values.sum())) or all(
             np.isfinite(values[start : start + AT_ONCE]).all() for start in range(0, values.size, AT_ONCE)
         )
 
 
 def arrays_of(cut: Cut, table: int) -> list[Array]:
-    """A table's block and its optimizer state in a cut; no state where it has none."""
+    """A table's block in a cut, then its optimizer state, if it has any."""
     block = cut.blocks[table]
     return [block, *(slot[table] for slot in cut.state if slot[table].ndim == block.ndim)]
 
 
 def _copied(cut: Cut, is_spare: Sequence[bool]) -> Cut:
-    """The cut with copies of all tables but the spare ones."""
+    """The cut with copies of all tables but those marked in `is_spare`, which are taken as they are."""
     copied = [
         tuple(a if s else a.copy() for a, s in zip(arrays, is_spare, strict=True)) for arrays in cut.state
     ]

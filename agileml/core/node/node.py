@@ -1,8 +1,7 @@
-"""One machine of the engine: server, worker and backup behind one epoch fence.
+"""One machine of the engine: its server, worker and backup behind one epoch fence.
 
-`handle` takes a message, `happened` what the shell reports, `tick` the time; all return commands. A message
-of an epoch older than the promised one is dropped, whatever its role; what a node sends to itself is handled
-at once, by reference.
+`handle` takes a message, `happened` an event of the shell, `tick` the time; all return commands. The node drops every
+message whose epoch is older than the one it has promised. A message to itself it handles at once, by reference.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ from agileml.core.protocol.view import CutId, View
 
 @dataclass(frozen=True)
 class Timers:
-    """How often a node says how it is, and after how long it repeats what was not answered."""
+    """Seconds between heartbeats, and seconds after which an unanswered message is sent again."""
 
     status_s: float = 0.1
     retry_s: float = 2.0
@@ -86,7 +85,7 @@ class Node:
         self.job = job
         self.timers = timers
         self.promised = 0
-        self.tag = 0  # the durable view's epoch, as the last promise said
+        self.tag = 0  # the durable view's epoch, as the last PREPARE said
         self.view: View | None = None
         self.loaded = 0
         self._out: list[NodeCommand] = []
@@ -110,17 +109,17 @@ class Node:
     # -- the three entrances --------------------------------------------------------------------------------
 
     def handle(self, sender: str, message: Message, now_s: float) -> list[NodeCommand]:
-        """A message came."""
+        """A message arrived."""
         self._backoff.heard(sender, now_s)
         self._dispatch(sender, message, now_s)
         return self._flush(now_s)
 
     def heard(self, peer: str, now_s: float) -> None:
-        """A piece of a message came: what the peer owes may be on its way."""
+        """A piece of a message arrived, so the answers that this peer owes may be on their way."""
         self._backoff.heard(peer, now_s)
 
     def happened(self, event: NodeEvent, now_s: float) -> list[NodeCommand]:
-        """The shell did what it was asked."""
+        """The shell has done what a command asked."""
         match event:
             case Begun():
                 self.worker.begun(event)
@@ -132,7 +131,7 @@ class Node:
             case PartSaved():
                 self._send(CONTROLLER, event.outcome)
                 known = self._outcomes.get(event.outcome.partition)
-                if known is None or known.cut <= event.outcome.cut:  # the newest is asked for again
+                if known is None or known.cut <= event.outcome.cut:  # only the newest is asked for again
                     self._outcomes[event.outcome.partition] = event.outcome
             case Met():
                 self.combiner.met(event)
@@ -146,7 +145,7 @@ class Node:
         return self._flush(now_s)
 
     def tick(self, now_s: float) -> list[NodeCommand]:
-        """Time passed: say how we are, repeat what was not answered."""
+        """Time has passed: send the heartbeat and repeat unanswered messages when they are due."""
         if now_s >= self._retry_due_s:
             self._retry_due_s = now_s + self.timers.retry_s / 2
             self._repeat(now_s)
@@ -154,7 +153,7 @@ class Node:
         return self._flush(now_s)
 
     def _repeat(self, now_s: float) -> None:
-        """Send again what was not answered for long enough."""
+        """Send again the messages whose answers are overdue."""
         fresh, self._out[:] = list(self._out), []
         self.server.resend()
         self.backup.resend()
@@ -172,7 +171,7 @@ class Node:
 
     def _is_due(self, command: Send) -> bool:
         name = _name(command.message)
-        # The controller answers nothing and speaks all the time; what is large is between machines.
+        # A sign of life says something only of large messages, which go between machines in order.
         peer = None if command.to == CONTROLLER or name is command.message else command.to
         return self._backoff.is_due((command.to, name), peer)
 
@@ -197,7 +196,7 @@ class Node:
             self._dispatch(self.name, self._local.popleft(), now_s)
         limit = self.server.limit
         if self._reported_limit < limit and self.server.at_limit(self.promised):
-            # Everything that may run has run: whoever moves the limit is waiting for this.
+            # All clocks that may start are done: the controller waits for this before it moves the limit.
             self._reported_limit = limit
             self._status_due_s = now_s
         if (doing := self._doing()) is not self.spent.doing:
@@ -210,7 +209,7 @@ class Node:
         return out
 
     def _doing(self) -> Doing:
-        """What this machine's worker spends its time with now."""
+        """What this machine's worker spends its time on now."""
         if (doing := self.worker.doing) is Doing.COMPUTE or self.view is None:
             return doing
         return Doing.FROZEN if self.is_frozen else doing
@@ -280,7 +279,7 @@ class Node:
                 pass  # of another epoch: fenced off
 
     def _save(self, message: Save) -> None:
-        """Have the parts of the committed cut written, each once."""
+        """Have the parts of the committed cut that this backup holds written, each once."""
         if self.view is None:
             return
         self.backup.commit(message.cut)
@@ -327,7 +326,7 @@ class Node:
             if message.source.kind in (SourceKind.INITIAL, SourceKind.CHECKPOINT):
                 cut: Cut | None = self.server.stored_cut(message.partition, message.source)
             elif message.source.kind is SourceKind.SHARD:
-                # (A replica of its own that is not named may be behind.)
+                # Its own replica may be behind, unless it is the source that the controller named.
                 is_mine = message.source.node == self.name
                 cut = self.server.shard_cut(message.partition, self.tag) if is_mine else None
             else:
@@ -383,7 +382,7 @@ class Node:
 
 
 def _name(message: Message) -> Hashable:
-    """What a message is about: two that say the same have the same name."""
+    """The subject of a message. A repeated message has the subject of the first."""
     match message:
         case Part():
             return "part", message.epoch, message.partition, message.cut.clock

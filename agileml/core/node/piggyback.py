@@ -1,8 +1,8 @@
-"""One message where two would do, for what is small: there their number counts, not their bytes.
+"""Pulls that ride on pushes: with small models the number of messages counts, not their bytes.
 
-A worker that has computed all of a clock pushes it and asks at once for what the next one reads. In BSP that is not
-there before the push is counted, so the question rides on the push; the answer has a later version, so it is the
-acknowledgement too. One of its own goes out only when the answer takes long.
+A worker that has computed a clock pushes it and at once pulls the parameters of the next one. In BSP these exist only
+once the push is counted, so the pull rides on the push. The answer has a later version and so also acknowledges the
+push; a separate acknowledgement goes out only when the answer takes long.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ from agileml.core.protocol.commands import NodeCommand, Send
 from agileml.core.protocol.job import Job
 from agileml.core.protocol.messages import Ack, Pull, Push
 
-SMALL_BYTES = 2 << 20  # of all parameters; of larger ones the transfer counts, and an early acknowledgement
-ACK_S = 0.05  # how long an acknowledgement waits for the parameters
+SMALL_BYTES = 2 << 20  # of all parameters; with more, the bytes count and early acknowledgements help
+ACK_S = 0.05  # that an acknowledgement waits for the parameters
 
 
 def rides(job: Job) -> bool:
-    """True for jobs whose pulls ride on pushes: small, in BSP, with servers, and every worker reads everything."""
+    """True for jobs whose pulls ride on pushes: small, BSP, with parameter servers, and every worker reads
+    everything."""
     if job.exchange.has_replicas or job.consistency.slack != 0:
         return False
     return job.layout.whole_reads is not None and job.layout.size_bytes <= SMALL_BYTES
 
 
 def with_next(commands: Sequence[NodeCommand]) -> list[NodeCommand]:
-    """The commands, with pulls of whole blocks in the pushes of the clock before to the same partition."""
+    """The commands, with each pull of whole blocks merged into the push of the clock before to the same partition."""
     merged: list[NodeCommand | None] = list(commands)
     last: dict[tuple[str, int, int, int], int] = {}  # where a partition's last push of a clock is
     for place, command in enumerate(commands):
@@ -46,7 +47,7 @@ def with_next(commands: Sequence[NodeCommand]) -> list[NodeCommand]:
 
 
 class OwedAcks:
-    """Acknowledgements that wait for the parameters that will say the same."""
+    """Acknowledgements that wait for the parameters that will imply them."""
 
     def __init__(self) -> None:
         self._owed: dict[
@@ -54,25 +55,25 @@ class OwedAcks:
         ] = {}  # by worker and partition: due at, what
 
     def owe(self, worker: str, ack: Ack, now_s: float) -> None:
-        """This one may wait."""
+        """Let this acknowledgement wait."""
         self._owed.setdefault((worker, ack.partition), []).append((now_s + ACK_S, ack))
 
     def answered(self, worker: str, partition: int, clock: int, version: int) -> None:
-        """Parameters of `version` went to a worker, for `clock`: what they acknowledge is not owed any more."""
+        """Parameters of `version` went to a worker for `clock`: drop the acknowledgements that they imply."""
         owed = self._owed.pop((worker, partition), [])
         if left := [(due_s, ack) for due_s, ack in owed if ack.clock >= min(clock, version)]:
             self._owed[worker, partition] = left
 
     def take(self, worker: str, partition: int) -> list[Ack]:
-        """All that is owed to a worker for a partition."""
+        """Remove and return the acknowledgements owed to a worker for a partition."""
         return [ack for _, ack in self._owed.pop((worker, partition), [])]
 
     def due(self, now_s: float) -> Iterator[tuple[str, Ack]]:
-        """(worker, acknowledgement) that have waited long enough, each once."""
+        """The (worker, acknowledgement) pairs that have waited long enough, each once."""
         for (worker, partition), owed in list(self._owed.items()):
             if owed[0][0] <= now_s:
                 yield from ((worker, ack) for ack in self.take(worker, partition))
 
     def clear(self) -> None:
-        """Nobody of this epoch waits any more."""
+        """Drop all acknowledgements: the epoch is over."""
         self._owed.clear()

@@ -1,19 +1,19 @@
-"""When to send again what was not answered: patiently, because what is large may only be slow.
+"""When to send an unanswered message again: exponential backoff, because a large message may only be slow.
 
-A message that takes longer than the first wait must not be sent again and again behind itself: each wait is twice as
-long as the one before. And while anything comes from the peer, the answer may be on its way behind it (messages keep
-their order): then the first wait counts from the last sign of the peer, as long as that is not the longest wait.
+Copies of a message that takes longer than the first wait must not pile up behind it, so each wait is twice as long as
+the one before. While other messages arrive from the peer, the answer may be on its way behind them, because messages
+keep their order: the first wait then counts from the last sign of life of the peer, up to the longest wait.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 
-LONGEST = 16  # waits: the longest one is so many times the first
+LONGEST = 16  # the longest wait, in first waits
 
 
 class RetryBackoff:
-    """Asked in rounds, `begin` to `end`, about everything that is not answered yet."""
+    """Asked in rounds, from `begin` to `end`, about every message that is not answered yet."""
 
     def __init__(self, first_s: float) -> None:
         self._first_s = first_s
@@ -23,7 +23,7 @@ class RetryBackoff:
         self._heard_s: dict[str, float] = {}
 
     def heard(self, peer: str, now_s: float) -> None:
-        """Something came from a peer, a piece of a message for instance."""
+        """A message, or a piece of one, came from a peer."""
         self._heard_s[peer] = now_s
 
     def begin(self, now_s: float) -> None:
@@ -32,9 +32,9 @@ class RetryBackoff:
         self._asked = {}
 
     def is_due(self, key: Hashable, peer: str | None = None) -> bool:
-        """True when this was not answered for its whole wait. What is new was sent just now: it waits first.
+        """True when the message named `key` has waited its full time. A new key counts as sent now.
 
-        `peer`: from which the answer comes behind whatever else comes from there; None: nothing else tells.
+        `peer`: whose signs of life count, because its answer comes in order behind them; None: no sign counts.
         """
         sent_s, wait_s = self._waits.get(key, (self._now_s, self._first_s))
         waited_s = self._now_s - sent_s
@@ -46,5 +46,5 @@ class RetryBackoff:
         return is_due
 
     def end(self) -> None:
-        """Forget what nobody asked about: it is answered."""
+        """Forget the messages that were not asked about: they are answered."""
         self._waits = self._asked

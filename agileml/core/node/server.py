@@ -1,8 +1,8 @@
-"""The shards that a node serves: reads, pushes, moves and cuts. PROTOCOL: SERVER side of CLOCK, CHANGE, CUT.
+"""The shards that a node serves: pulls, pushes, cuts and moves.
 
-A copy of a shard is kept under a tag, the epoch it belongs to. The one tagged with the promised epoch is served; the
-one tagged with the durable view's epoch is what a change starts from. Both may be the same object: it is frozen
-between the two, because after a promise nothing of the older epoch is obeyed.
+The server keeps each copy of a shard under a tag, the epoch that the copy belongs to. It serves the copy tagged with
+the promised epoch; a change starts from the copy tagged with the durable view's epoch. Both may be one object: between
+the promise and the view it is frozen, because a node that has promised obeys no message of an older epoch.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ SendTo = Callable[[str, Message], None]
 
 
 class Stores(Protocol):
-    """Where cuts come from that no machine has."""
+    """Where a server gets the cuts that no machine has."""
 
     def initial(self, partition: int) -> tuple[Array, ...]:
         """The application's initial blocks of a partition."""
@@ -58,18 +58,18 @@ class Stores(Protocol):
         """A partition's part of a checkpoint."""
 
     def release(self) -> None:
-        """A view is in force: whatever was kept for further partitions may go."""
+        """A view is in force: data that was kept for further partitions may be dropped."""
 
 
 class Server:
-    """Serves partitions in one epoch at a time. The caller fences: it hands over messages of that epoch only."""
+    """Serves partitions in one epoch at a time. Its node hands over messages of that epoch only."""
 
     def __init__(self, me: str, job: Job, send: SendTo, stores: Stores) -> None:
         self.me = me
         self.job = job
         self._stores = stores
         self._arena = Arena(job.layout) if job.exchange.has_replicas else None
-        self.limit = 0  # clocks >= limit may not start (partition 0 alone watches it)
+        self.limit = 0  # clocks >= limit may not start; only partition 0 enforces it
         self._send = send
         self._view: View | None = None
         self._copies: dict[int, dict[int, Shard]] = {}
@@ -82,7 +82,7 @@ class Server:
     # -- what a status says ---------------------------------------------------------------------------------
 
     def versions(self, epoch: int) -> tuple[tuple[int, int], ...]:
-        """(partition, version) of what is served in `epoch`."""
+        """(partition, version) of the shards served in `epoch`."""
         return tuple((p, copies[epoch].version) for p, copies in self._copies.items() if epoch in copies)
 
     def version(self, partition: int, epoch: int) -> int | None:
@@ -91,7 +91,7 @@ class Server:
         return shard.version if shard else None
 
     def progress(self, epoch: int) -> tuple[ClockReport, ...]:
-        """Clocks applied at partition 0 that the controller may not know of, if it is here."""
+        """Applied clocks that the controller may not have heard of, if partition 0 is here."""
         shard = self._served(0, epoch)
         return tuple(shard.progress[:256]) if shard else ()
 
@@ -111,7 +111,7 @@ class Server:
     # -- workers --------------------------------------------------------------------------------------------
 
     def pull(self, worker: str, message: Pull) -> None:
-        """Answer at once, or when the version is there."""
+        """Answer a pull at once, or keep it until the shard reaches the version."""
         shard = self._served(message.partition, message.epoch)
         if shard is None:
             return
@@ -134,9 +134,9 @@ class Server:
             self._send(worker, Params(message.epoch, message.partition, message.clock, version, blocks))
 
     def push(self, worker: str, message: Push, now_s: float, *, given: bool) -> None:
-        """Count it or know it already; acknowledge either way. `given`: nobody else has its arrays.
+        """Count a bundle, unless it is counted already, and acknowledge it. `given`: its arrays may be overwritten.
 
-        Who wants the next clock's parameters with it takes them for the acknowledgement, which waits for them a while.
+        The acknowledgement of a push that pulls the next clock waits a while, because the parameters imply it.
         """
         shard = self._served(message.partition, message.epoch)
         if shard is None:
@@ -158,7 +158,7 @@ class Server:
             self._stream(message.partition, shard)
 
     def acknowledge(self, now_s: float) -> None:
-        """Send the acknowledgements that have waited for parameters long enough."""
+        """Send the acknowledgements that have waited long enough for parameters."""
         for worker, ack in self._owed.due(now_s):
             self._send(worker, ack)
 
@@ -175,10 +175,10 @@ class Server:
     # -- cuts -----------------------------------------------------------------------------------------------
 
     def name_cut(self, message: NameCut) -> None:
-        """Learn what is committed and which cut comes next."""
+        """Take note of the committed cut and get ready for the next one."""
         self._commit(message.committed)
         if message.next is None or (self._next is not None and message.next < self._next.clock):
-            return  # nothing new, or overtaken on the way by a later one
+            return  # nothing new, or a later message overtook this one
         self._next = CutId(message.next, message.epoch)
         for partition, copies in self._copies.items():
             shard = copies.get(message.epoch)
@@ -197,7 +197,7 @@ class Server:
                 self._send(CONTROLLER, Missed(message.epoch, partition, self._next.clock, shard.version))
 
     def _is_owner(self, partition: int, epoch: int) -> bool:
-        """False for a replica that another machine's server answers for, as far as is known."""
+        """False for a replica when the view names another machine as the owner of the partition."""
         view = self._view
         return view is None or view.epoch != epoch or view.owner[partition] == self.me
 
@@ -208,7 +208,7 @@ class Server:
                 del self._unacked[partition]
 
     def _stream(self, partition: int, shard: Shard) -> None:
-        """Send the open cut's part to the backup once it is taken and the backup is known."""
+        """Send the part of the open cut to the backup, once it is taken and the view names the backup."""
         if self._next is None or self._view is None or self._view.epoch != self._next.epoch:
             return
         part = shard.part(self._next)
@@ -221,7 +221,7 @@ class Server:
         self._send(self._view.backup[partition], self._unacked[partition])
 
     def part_acked(self, message: PartAck) -> None:
-        """The backup has it."""
+        """The backup has the part."""
         part = self._unacked.get(message.partition)
         if part and part.epoch == message.epoch and part.cut.clock == message.clock:
             del self._unacked[message.partition]
@@ -229,7 +229,7 @@ class Server:
                 shard.stored()
 
     def part_refused(self, message: PartRefused) -> None:
-        """The backup lacks the cut that the rows are relative to: send the whole."""
+        """The backup lacks the cut that the rows build on: send the whole part."""
         part = self._unacked.get(message.partition)
         shard = self._served(message.partition, message.epoch)
         name = CutId(message.clock, message.epoch)
@@ -240,7 +240,7 @@ class Server:
             self._send(self._view.backup[message.partition], self._unacked[message.partition])
 
     def resend(self) -> None:
-        """Parts that no backup has acknowledged."""
+        """Send again the parts that no backup has acknowledged."""
         if self._view:
             for partition, part in self._unacked.items():
                 self._send(self._view.backup[partition], part)
@@ -248,15 +248,15 @@ class Server:
     # -- changes --------------------------------------------------------------------------------------------
 
     def prepare(self, message: Prepare) -> None:
-        """Freeze: keep only copies of the durable view, and of the cuts only the committed one."""
+        """Freeze the shards. Only copies of the durable view and the committed cut are kept."""
         self._commit(message.committed)
         self._next = None
-        self.limit = 0  # the view says where its own is
+        self.limit = 0  # until the announcement of the view says otherwise
         self._waiting.clear()
         self._owed.clear()
         self._unacked.clear()
         if self._arena is not None:
-            # After a rollback the same versions come again, and these may still be read.
+            # After a rollback the same versions come again, while the present arrays may still be read.
             self._arena = Arena(self.job.layout)
         self._copies = {
             p: {message.tag: copies[message.tag]}
@@ -275,7 +275,7 @@ class Server:
         )
 
     def own_cuts(self, tag: int) -> tuple[tuple[int, ShardState], ...]:
-        """The partitions whose committed cut an own copy has."""
+        """The partitions of which a shard here has the committed cut."""
         return tuple(
             (p, ShardState(cut.clock, cut.counted))
             for p, copies in sorted(self._copies.items())
@@ -283,7 +283,7 @@ class Server:
         )
 
     def own_cut(self, partition: int, tag: int) -> Cut | None:
-        """The own copy of the committed cut."""
+        """The committed cut of a partition, from the shard here."""
         shard = self._served(partition, tag)
         return shard.own_cut(self._committed) if shard else None
 
@@ -293,7 +293,7 @@ class Server:
         return shard.copy().cut if shard else None
 
     def copy_for(self, message: Get, tag: int) -> ShardCopy | None:
-        """What a new owner asked for, if it is here."""
+        """The copy that a new owner asked for, if it is here."""
         if message.source.kind is SourceKind.SHARD:
             shard = self._served(message.partition, tag)
             return shard.copy(message.have) if shard else None
@@ -301,32 +301,32 @@ class Server:
         return ShardCopy(cut, None, ()) if cut else None
 
     def install(self, message: Fetch, copy: ShardCopy) -> None:
-        """Stage a copy under a new epoch."""
+        """Stage a copy of a shard under a new epoch."""
         shard = Shard.restored(self.job, copy)
         if self._arena is not None:
             shard.room = partial(self._room, message.partition)
         if message.source.kind not in (
             SourceKind.SHARD,
             SourceKind.INITIAL,
-        ):  # the start is made anew
+        ):  # the initial values can be made again
             shard.begin_from(message.committed)
         self._copies.setdefault(message.partition, {})[message.epoch] = shard
         self._send(CONTROLLER, Installed(message.epoch, message.partition, Role.OWNER))
 
     def _room(self, partition: int, version: int) -> tuple[Array | None, ...]:
-        """Where a replica's blocks of a version go: side by side with the other partitions'."""
+        """Memory for a replica's blocks of a version, next to those of the other partitions."""
         assert self._arena is not None
         return self._arena.blocks(partition, version)
 
     def stored_cut(self, partition: int, source: Source) -> Cut:
-        """A cut that comes from no machine: initial values, or a checkpoint."""
+        """A cut that no machine has: the initial values, or a part of a checkpoint."""
         if source.kind is SourceKind.INITIAL:
             return initial_cut(self.job, self._stores.initial(partition))
         assert source.checkpoint is not None, source
         return self._stores.saved(source.checkpoint, partition)
 
     def fetch(self, message: Fetch, tag: int) -> bool:
-        """Install from what is here already; False when it must be asked for elsewhere."""
+        """Install a shard from data on this machine; False when another machine must be asked."""
         copies = self._copies.setdefault(message.partition, {})
         source = message.source
         if message.epoch in copies:
@@ -345,7 +345,7 @@ class Server:
         return True
 
     def adopt(self, view: View) -> None:
-        """The view is durable: serve what it gives to this node, drop the rest."""
+        """The view is durable: serve the partitions that it gives to this node, drop the others."""
         self._stores.release()
         self._view = view
         self._unacked.clear()
@@ -358,7 +358,7 @@ class Server:
             else:
                 shard.cut_at = None
                 shard.forget_cuts()
-        # Who knew the view earlier asks at once, and only once; what is of older epochs is not answered.
+        # Workers that heard of the view earlier have pulled already, and pull once: answer them now.
         early, self._waiting = self._waiting, {}
         for pulls in early.values():
             for (worker, _), pull in pulls.items():

@@ -1,9 +1,9 @@
-"""One partition as its owner holds it: a version, what is pending, the version before, and cuts.
+"""One partition as its owner holds it: the newest version, the one before, pending contributions, and cuts.
 
-The version is v when exactly the clocks < v have been applied. A clock is applied when every unit of it has been
-counted once, along the tree of `fold`. Arrays of dense tables are never changed once somebody may hold them: a new
-version gets new arrays, and so does their optimizer state while a cut holds it. Rows of sparse tables change in
-place, so whatever leaves the shard is a copy.
+A shard is at version v when exactly the clocks < v have been applied. It applies a clock when every unit of the clock
+has been counted once, along the tree of `fold`. A dense table gets new arrays with every version, because readers and
+cuts may still hold the old ones; its optimizer state is overwritten unless a cut holds it. Rows of sparse tables
+change in place, so the shard gives away copies of them.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from straggler.coverage import Units, Verdict, judge, union
 
 
 class Shard:
-    """The authoritative copy of a partition, or one on its way to become it.
+    """The authoritative copy of a partition, or a copy that a change will make authoritative.
 
-    It can go back to the committed cut and to the open one. `cut_at` names the next one to take.
+    It can restore the committed cut and the open one. `cut_at` names the next cut to take.
     """
 
     def __init__(self, job: Job, cut: Cut) -> None:
@@ -35,25 +35,25 @@ class Shard:
         self.version = cut.clock
         self.blocks = self._own(cut.blocks)
         self.state = tuple(_by_table([self._own(slot) for slot in cut.state], len(self.blocks)))
-        self._owns_state = False  # dense tables' optimizer state is no cut's as well, and may be overwritten
+        # True: no cut holds the optimizer state of dense tables, so the next step may overwrite it.
+        self._owns_state = False
         self.previous: Previous | None = None
         self.pending: dict[int, Fold] = {}
-        self.counted: dict[int, list[Units]] = {
-            clock: list(b) for clock, b in cut.counted
-        }  # applied on arrival
+        # Bundles of clocks >= version that were applied on arrival.
+        self.counted: dict[int, list[Units]] = {clock: list(b) for clock, b in cut.counted}
         self.progress: list[ClockReport] = list(cut.progress)
         self._base: CutMark | None = None  # the committed cut
         self._open: CutMark | None = None
-        self._part: tuple[Cut, Rows | None] | None = None  # of the open cut, until its backup has it
+        self._part: tuple[Cut, Rows | None] | None = None  # the open cut's part, until the backup has it
         self.cut_at: CutId | None = None
-        self.room: Callable[[int], Sequence[Array | None]] | None = None  # where blocks of a version go
-        self._apart: tuple[int, tuple[Array, ...]] = (-1, ())  # a version's blocks in memory of their own
-        self._losses: dict[int, tuple[float, int]] = {}  # of clocks that are applied on arrival
+        self.room: Callable[[int], Sequence[Array | None]] | None = None  # memory for a version's blocks
+        self._apart: tuple[int, tuple[Array, ...]] = (-1, ())  # a version and copies of its blocks
+        self._losses: dict[int, tuple[float, int]] = {}  # so far, of clocks that are applied on arrival
 
     # -- reading --------------------------------------------------------------------------------------------
 
     def read(self, clock: int, rows: Sequence[Array | None]) -> Read | tuple[int, tuple[Array, ...]]:
-        """The (version, blocks) to start `clock` from, or why there is none: WAIT or BEHIND."""
+        """The (version, blocks) to start `clock` from; or WAIT, or BEHIND when the clock is done everywhere."""
         answer = self.job.consistency.read(clock, self.version, has_previous=self.previous is not None)
         if answer is Read.CURRENT:
             return self.version, self._select(self.blocks, rows, None)
@@ -92,9 +92,9 @@ class Shard:
     def push(
         self, clock: int, bundle: Units, contribution: Contribution, now_s: float, *, given: bool = False
     ) -> Verdict:
-        """Count a bundle; apply every clock that is complete. A bundle that is there already is dropped.
+        """Count a bundle, unless it is counted already, and apply every clock that is complete.
 
-        `given`: nobody else has the contribution's arrays.
+        `given`: the contribution's arrays may be overwritten.
         """
         if clock < self.version:
             return Verdict.DUPLICATE
@@ -108,7 +108,7 @@ class Shard:
             if fold is None:
                 fold = self.pending[clock] = Fold(self.job.deterministic)
             if clock == self.version:
-                # Whoever pushes clock v has read v everywhere, so clock v - 1 is done everywhere.
+                # A worker that pushes clock v has read v everywhere, so clock v - 1 is done everywhere.
                 self.previous = None
             fold.add(bundle, contribution, given=given)
             while (done := self.pending.get(self.version)) and done.counted == self.job.all_units:
@@ -179,7 +179,7 @@ class Shard:
     # -- cuts and moves -------------------------------------------------------------------------------------
 
     def take_cut(self, name: CutId) -> None:
-        """Open a cut at this version: what changed since the committed one is copied, once, for the backup."""
+        """Open a cut at this version, and copy the rows that changed since the committed cut for the backup."""
         assert name.clock == self.version, (name, self.version)
         assert self._open is None, self._open
         only = self._changed()
@@ -188,7 +188,7 @@ class Shard:
         self.cut_at = None
 
     def _changed(self) -> Rows | None:
-        """What changed since the committed cut; None where it is not known."""
+        """The rows that changed since the committed cut; None where that is not known."""
         if self._base is None:
             return None
         return Rows(
@@ -196,7 +196,7 @@ class Shard:
         )
 
     def begin_from(self, name: CutId, changed: Rows | None = None) -> None:
-        """This shard, as it is, is the committed cut `name`; or it differs from it in the rows that `changed` says."""
+        """Take this shard for the committed cut `name`, except for the rows in `changed`."""
         self._base = self._mark(name, is_known=changed is None)
         for log, rows in zip(self._base.logs, changed.by_table if changed else (), strict=False):
             if log is not None:
@@ -211,7 +211,7 @@ class Shard:
         return CutMark(name, self._cut(nothing), logs, is_known)
 
     def part(self, name: CutId) -> tuple[Cut, Rows | None] | None:
-        """The open cut for its backup: what changed since the committed one, or all of it."""
+        """The part of the open cut for its backup: the rows that changed since the committed cut, or everything."""
         return self._part if self._open is not None and self._open.name == name else None
 
     def stored(self) -> None:
@@ -220,7 +220,7 @@ class Shard:
 
     @property
     def own_cuts(self) -> Mapping[CutId, Cut]:
-        """The cuts that this shard can go back to by itself; what they have of sparse tables takes `own_cut`."""
+        """The cuts that this shard can restore by itself, without sparse tables; `own_cut` adds those."""
         marks = (self._base, self._open)
         return {mark.name: mark.cut for mark in marks if mark is not None and mark.is_known}
 
@@ -233,13 +233,13 @@ class Shard:
         return put_back(self._cut(), newest_first[: names.index(name) + 1])
 
     def forget_cuts(self, committed: CutId | None = None, open_: CutId | None = None) -> None:
-        """`committed` is the committed cut now; another one that was open is given up, unless it is `open_`."""
+        """Keep the cuts `committed`, which is the committed one from now on, and `open_`. Any other is dropped."""
         base, opened = self._base, self._open
         if opened is not None and opened.name == committed:
             self._base, self._open, self._part = opened, None, None
             return
         if opened is not None and opened.name != open_:
-            if base is not None:  # what changed since is what changed until then, and after
+            if base is not None:  # the committed cut's log goes on with the rows of the open one
                 for log, later in zip(base.logs, opened.logs, strict=True):
                     if log is not None and later is not None:
                         log.absorb(later)
@@ -248,7 +248,8 @@ class Shard:
             self._base = None
 
     def _cut(self, rows: Sequence[Array | None] | None = None) -> Cut:
-        """This version: arrays that no later step changes. `rows`: of sparse tables only these (None: all)."""
+        """This version, as arrays that no later step changes. `rows`: take only these rows of sparse tables; None:
+        all."""
         self._owns_state = False
         if rows is None:
             rows = (None,) * len(self.blocks)
@@ -266,7 +267,7 @@ class Shard:
         return Cut(self.version, own(self._blocks_apart()), state, counted, tuple(self.progress))
 
     def _blocks_apart(self) -> tuple[Array, ...]:
-        """The blocks, those of dense tables without the rest of the memory that they lie in."""
+        """The blocks; those of dense tables copied out of the arena, which would otherwise stay alive as a whole."""
         if self.room is None:
             return self.blocks
         if self._apart[0] != self.version:
@@ -276,19 +277,21 @@ class Shard:
         return self._apart[1]
 
     def _own(self, blocks: Sequence[Array]) -> tuple[Array, ...]:
-        """Blocks that are this shard's alone: copies of sparse tables, the arrays themselves of dense ones."""
+        """Blocks that this shard may keep: copies of sparse tables, which change in place, and dense tables as they
+        are."""
         return tuple(
             block.copy() if table.sparse else block
             for table, block in zip(self.job.layout.tables, blocks, strict=True)
         )
 
     def forget_progress(self, before: int) -> None:
-        """Drop the progress of clocks < `before`: the controller knows it."""
+        """Drop the progress of clocks < `before`, which the controller has heard of."""
         if self.progress and self.progress[0].clock < before:
             self.progress = [entry for entry in self.progress if entry.clock >= before]
 
     def copy(self, have: CutId | None = None) -> ShardCopy:
-        """Everything another server needs to go on from here; what changed, if it has the committed cut `have`."""
+        """All that another server needs to go on from here; only the changed rows if it has the committed cut
+        `have`."""
         pending = tuple((clock, self.pending[clock].copied()) for clock in sorted(self.pending))
         changed = self._changed()
         only = changed if changed is not None and changed.base == have else None
@@ -297,8 +300,8 @@ class Shard:
 
     @classmethod
     def restored(cls, job: Job, copy: ShardCopy) -> Shard:
-        """The shard that `copy` was taken of."""
-        assert copy.only is None, "the rest of it is to be added first"
+        """The shard that `copy` was taken from."""
+        assert copy.only is None, "rows that the receiver has must be added first"
         shard = cls(job, copy.cut)
         if copy.changed is not None:
             shard.begin_from(copy.changed.base, copy.changed)
@@ -309,7 +312,7 @@ class Shard:
         return shard
 
     def describe(self) -> ShardState:
-        """The version and the bundles that are pending per clock."""
+        """The version, and the pending bundles of each clock."""
         if self.job.consistency.applies_on_arrival:
             waiting = self.counted
         else:
@@ -330,7 +333,7 @@ def initial_cut(job: Job, blocks: Sequence[Array]) -> Cut:
 
 
 def _by_table(state: Sequence[tuple[Array, ...]], tables: int) -> list[list[Array]]:
-    """Optimizer state by table instead of by slot; none for tables that have none."""
+    """Optimizer state by table instead of by slot; empty for tables of steps."""
     return [
         [slot[table] for slot in state if slot[table].ndim > 1 or slot[table].size] for table in range(tables)
     ]

@@ -1,7 +1,7 @@
-"""What a machine's worker spends its time with, counted always: it costs one comparison per message.
+"""What a machine's worker spends its time on. It is always counted, at the cost of one comparison per message.
 
-At each moment a worker does one thing. Adding up and applying what comes in happens beside it, in the thread that
-serves; it counts as FOLD only while the worker has nothing to compute, since then it is what the clock waits for.
+A worker does one thing at a time. Beside it, the serving thread adds up and applies contributions; that time counts as
+FOLD only while the worker has nothing to compute, because only then does the clock wait for it.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from enum import Enum
 
 
 class Doing(Enum):
-    """Names of what a worker does, in the order of reports."""
+    """The activities of a worker, in the order of reports."""
 
-    PULL = "pull"  # waits for parameters: for others' work, and for their way here
+    PULL = "pull"  # waits for parameters: until other workers are done and the blocks have arrived
     COMPUTE = "compute"
-    PUSH = "push"  # has computed and waits until everything is counted
-    FOLD = "fold"  # would pull or push, but this machine adds up and applies what came in
-    FROZEN = "frozen"  # waits for a change to end
-    IDLE = "idle"  # has no work under the present view, or all is done
+    PUSH = "push"  # has computed and waits until every partition has counted it
+    FOLD = "fold"  # waits while this machine's server adds up and applies
+    FROZEN = "frozen"  # waits for a membership change to end
+    IDLE = "idle"  # has no bundles under the present view, or the run is done
 
 
 DOING = tuple(Doing)
@@ -33,7 +33,7 @@ class TimeSpent:
 
     def __init__(self) -> None:
         self.doing = Doing.IDLE
-        self.on_span: OnSpan | None = None  # who wants to know of each stretch that ends
+        self.on_span: OnSpan | None = None  # called for each stretch that ends
         self._clock = 0
         self._began_s = 0.0  # the present stretch
         self._since_s: float | None = None  # not counted yet
@@ -41,7 +41,7 @@ class TimeSpent:
         self._seconds = [0.0] * len(DOING)
 
     def turn(self, doing: Doing, clock: int, now_s: float) -> None:
-        """From now on the worker does this, for that clock."""
+        """From now on the worker does this, for this clock."""
         self._count(now_s)
         if self.on_span is not None and now_s > self._began_s > 0:
             self.on_span(self.doing, self._clock, self._began_s, now_s)
@@ -56,7 +56,7 @@ class TimeSpent:
         self._since_s, self._folded_s = now_s, 0.0
 
     def folded(self, seconds: float) -> None:
-        """The serving thread was busy with adding up for so long, since the last `turn` at the earliest."""
+        """The serving thread spent so long adding up, after the last `turn`."""
         if self.doing is Doing.PULL or self.doing is Doing.PUSH:
             self._folded_s += seconds
 

@@ -1,11 +1,11 @@
-"""The worker of a node: which bundles of which clock to compute, and until when to keep them. PROTOCOL: CLOCK.
+"""The worker of a node: which bundles of which clock to compute, and how long to keep their contributions.
 
-A clock: find out what the bundles read, pull it from every partition, compute, push to every partition, go on when
-all have acknowledged. A contribution is kept until then, so that a change of members in between needs no second
-computation; it is dropped when a rollback starts another timeline.
+In each clock the worker finds out which rows its bundles read, pulls them from every partition, computes, pushes to
+every partition, and goes on when all partitions have acknowledged. It keeps a contribution until then, so that a
+membership change in between needs no second computation, and drops it when a rollback starts another timeline.
 
-Once a clock is computed the next one's parameters are asked for at once: a server answers when it has them, and an
-answer with a later version says as much as an acknowledgement.
+As soon as it has computed a clock, the worker pulls the parameters of the next one. A server answers when it has them;
+an answer with a later version also acknowledges the contributions to that partition.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from straggler.coverage import Units, aligned_subtrees
 
 @dataclass
 class _Kept:
-    """What was computed of a bundle so far, by partition, and which partitions have counted it."""
+    """The contributions of a bundle that are computed, by partition, and the partitions that have counted them."""
 
     contributions: dict[int, Contribution] = field(default_factory=dict)
     acked: set[int] = field(default_factory=set)
@@ -42,7 +42,7 @@ class _Reading:
 
 
 class Worker:
-    """Walks through the clocks of a view. It knows no other worker and asks nobody for permission."""
+    """Goes through the clocks of a view. It knows no other worker and waits for no controller."""
 
     def __init__(
         self, me: str, job: Job, send: Callable[[str, Message], None], ask: Callable[[NodeCommand], None]
@@ -58,21 +58,19 @@ class Worker:
         self._view: View | None = None
         self._kept: dict[tuple[int, Units], _Kept] = {}
         self._computing: set[tuple[int, Units]] = set()  # of this timeline, at the shell
-        self._void: dict[
-            tuple[int, Units], int
-        ] = {}  # of these, what is of no use; contributions still to come
+        # Of those, bundles to forget: how many of their contributions are still to come.
+        self._void: dict[tuple[int, Units], int] = {}
         self._reading: dict[int, _Reading] = {}  # by clock: this one, and the next one ahead
-        self._carried: dict[
-            int, dict[int, tuple[Array, ...]]
-        ] = {}  # read under the view before: clock, partition
+        # Blocks that were pulled under the view before, by clock and partition.
+        self._carried: dict[int, dict[int, tuple[Array, ...]]] = {}
 
     @property
     def doing(self) -> Doing:
-        """What this worker spends its time with now."""
+        """What the worker spends its time on now."""
         if self._computing:
             return Doing.COMPUTE
         if self.clock in self._reading or (self._rides and self.clock + 1 in self._reading):
-            return Doing.PULL  # a push that asks for more is a moment, the answer may take long
+            return Doing.PULL  # the push itself takes a moment, the parameters that it asks for may take long
         return Doing.PUSH if self._kept else Doing.IDLE
 
     def adopt(self, view: View) -> None:
@@ -91,9 +89,9 @@ class Worker:
         self._start()
 
     def _carry(self) -> None:
-        """What was read of whole dense partitions is the same under every view of a timeline: it is not read twice.
+        """Keep the whole blocks that were pulled: they are the same under every view of a timeline.
 
-        Copies, since what comes in is laid where the tables are computed from, and an older clock may come first now.
+        The blocks are copied, because an older clock may come first now, and its parameters will overwrite the buffer.
         """
         if self.job.exchange.has_replicas:
             return
@@ -106,7 +104,7 @@ class Worker:
                     carried[partition] = tuple(block.copy() for block in blocks)
 
     def bundles(self, clock: int) -> tuple[Units, ...]:
-        """What this worker contributes to a clock under the present view."""
+        """The bundles of a clock that the present view deals to this worker."""
         assert self._view is not None
         dealt = self._view.open_at.get(clock)
         if dealt is not None:
@@ -117,12 +115,13 @@ class Worker:
         return tuple(aligned_subtrees(share)) if self.job.deterministic else (share,)
 
     def _server_of(self, partition: int) -> str:
-        """Whom to ask for a partition, and whom to tell what was computed for it."""
+        """The node to pull a partition from and to push its contributions to."""
         assert self._view is not None
         return self.job.exchange.server_of(self._view, partition, self.me)
 
     def forget(self, clock: int, bundle: Units) -> None:
-        """What was computed of a bundle is spoilt: it is computed anew if it is still wanted."""
+        """Drop the contributions of a bundle, whose arrays were overwritten. It is computed again if it is still
+        dealt."""
         key = (clock, bundle)
         kept = self._kept.pop(key, None)
         if key in self._computing and key not in self._void:
@@ -134,7 +133,7 @@ class Worker:
         last_open = max(self._view.open_at, default=-1)
         while not (bundles := self.bundles(self.clock)):
             if self.clock > last_open:
-                return  # no worker under this view
+                return  # the view deals nothing to this worker
             self.clock += 1
         if self.clock >= self.job.clocks:
             return
@@ -146,7 +145,8 @@ class Worker:
             self._go_on()
 
     def _begin(self, clock: int) -> bool:
-        """Ask for what the bundles of a clock read, unless they are computed, at work or asked for already."""
+        """Start reading for the bundles of a clock that are neither computed nor being computed. False: there are
+        none."""
         assert self._view is not None
         missing = tuple(
             bundle
@@ -163,7 +163,7 @@ class Worker:
         return bool(missing)
 
     def begun(self, event: Begun) -> None:
-        """What the bundles read is known: pull it."""
+        """The rows that the bundles read are known: pull them."""
         reading = self._reading.get(event.begin.clock)
         if reading is not None and reading.begin == event.begin:
             reading.rows = event.rows
@@ -183,7 +183,7 @@ class Worker:
                 self._send(owner, Pull(self._view.epoch, partition, reading.begin.clock, rows))
 
     def params(self, message: Params) -> None:
-        """One partition's blocks; with the last one the computing starts."""
+        """Take the blocks of one partition. Computing starts when the last partition is here."""
         reading = self._reading.get(message.clock)
         if reading is None or reading.rows is None or message.partition in reading.parts:
             return
@@ -196,7 +196,7 @@ class Worker:
         self._compute()
 
     def _compute(self) -> None:
-        """Compute this clock if all it reads is here."""
+        """Start to compute this clock if all its parameters are here."""
         reading = self._reading.get(self.clock)
         if reading is None or len(reading.parts) < self._partitions:
             return
@@ -205,17 +205,17 @@ class Worker:
         self._computing |= {(begin.clock, bundle) for bundle in begin.bundles}
         parts = tuple(reading.parts[p] for p in range(self._partitions))
         self._ask(Compute(begin.timeline, begin.clock, begin.bundles, parts))
-        self._begin(begin.clock)  # what was forgotten meanwhile
+        self._begin(begin.clock)  # bundles that were forgotten meanwhile
 
     def behind(self, message: Behind) -> None:
-        """That clock is done everywhere without this worker: go to the next."""
+        """That clock is done everywhere without this worker: go on to the next."""
         if message.clock == self.clock:
             self._leave_clock()
         elif message.clock > self.clock:
-            self._reading.pop(message.clock, None)  # it will be asked for again when its time comes
+            self._reading.pop(message.clock, None)  # it is pulled again when it is the current clock
 
     def computed(self, event: Computed) -> None:
-        """Push what was computed if it is still wanted."""
+        """Push the contributions of a bundle if the view still deals it to this worker."""
         if self._view is None or event.timeline != self._view.timeline:
             return
         key = (event.clock, event.bundle)
@@ -227,7 +227,7 @@ class Worker:
                 self._begin(self.clock)
             return
         if event.clock < self.clock or event.bundle not in self.bundles(event.clock):
-            # Whoever needs the rest of it later starts anew: a part alone is of no use.
+            # Drop the partitions that came before as well: a bundle that is dealt again later is computed whole.
             self._computing.discard(key)
             self._kept.pop(key, None)
             return
@@ -241,7 +241,7 @@ class Worker:
             self._look_ahead()
 
     def _look_ahead(self) -> None:
-        """When all of this clock is computed, ask for the next one's parameters."""
+        """Pull the parameters of the next clock once all of this one is computed."""
         for bundle in self.bundles(self.clock):
             kept = self._kept.get((self.clock, bundle))
             if kept is None or len(kept.contributions) < self._partitions:
@@ -268,7 +268,7 @@ class Worker:
                 self._go_on()
 
     def _go_on(self) -> None:
-        """To the next clock once every partition has every bundle of this one."""
+        """Go on to the next clock once every partition has every bundle of this one."""
         bundles = self.bundles(self.clock)
         for bundle in bundles:
             kept = self._kept.get((self.clock, bundle))
@@ -286,7 +286,7 @@ class Worker:
         self._compute()
 
     def resend(self) -> None:
-        """Everything that has not been answered."""
+        """Send again every pull and push that has not been answered."""
         if self._view is None:
             return
         for reading in self._reading.values():

@@ -1,4 +1,4 @@
-"""What the pure parts ask of their shells, and what the shells tell them besides messages."""
+"""The commands that the pure parts give to their shells, and the events with which the shells answer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Send:
 
 @dataclass(frozen=True)
 class Begin:
-    """Load what is missing for these bundles of a clock, find out which rows they read: answer `Begun`."""
+    """Load the slices that these bundles of a clock need, and find out which rows they read. Answered by `Begun`."""
 
     timeline: int
     clock: int
@@ -35,7 +35,7 @@ class Begin:
 
 @dataclass(frozen=True)
 class Compute:
-    """Compute these bundles from the pulled blocks of every partition: answer `Computed` for each."""
+    """Compute these bundles from the pulled blocks of every partition. Answered by `Computed` for each bundle."""
 
     timeline: int
     clock: int
@@ -45,14 +45,14 @@ class Compute:
 
 @dataclass(frozen=True)
 class LoadSlices:
-    """Have exactly these slices loaded: answer `Loaded`."""
+    """Load this set of slices, and no others. Answered by `Loaded`."""
 
     slices: Units
 
 
 @dataclass(frozen=True)
 class SavePart:
-    """Write a part of a committed cut to the checkpoint store: answer `PartSaved`."""
+    """Write a part of a committed cut to the checkpoint store. Answered by `PartSaved`."""
 
     name: CutId
     partition: int
@@ -61,7 +61,8 @@ class SavePart:
 
 @dataclass(frozen=True)
 class Form:
-    """Meet the machines of an epoch's group, to add up with them: `Met` says what they must know of this one."""
+    """Open an all-reduce group with these machines. Answered by `Met`, which says what they must know to reach this
+    one."""
 
     epoch: int
     group: tuple[str, ...]
@@ -69,7 +70,7 @@ class Form:
 
 @dataclass(frozen=True)
 class Introduce:
-    """What the shell of another machine of a group said in a `Met`. May come before `Form`, and more than once."""
+    """The content of a `Met` of another machine of the group. May come before `Form`, and more than once."""
 
     epoch: int
     key: str
@@ -78,9 +79,10 @@ class Introduce:
 
 @dataclass(frozen=True)
 class Reduce:
-    """Add these blocks of a partition up over the group, in place, after what was asked before: answer `Reduced`.
+    """Add the blocks of a partition up over the group, in place and in the order of these commands. Answered by
+    `Reduced`.
 
-    `pause` is true in everybody's answer if it is in anybody's question.
+    If one machine of the group sets `pause`, every machine's answer has it set.
     """
 
     epoch: int
@@ -94,12 +96,12 @@ class Reduce:
 
 @dataclass(frozen=True)
 class Abandon:
-    """Give the group up; what it adds is not wanted any more."""
+    """Close the group and drop the sums that are under way."""
 
 
 @dataclass(frozen=True)
 class Leave:
-    """This node holds nothing any more: end."""
+    """This node holds nothing any more: end its process."""
 
 
 # -- told by a node's shell ---------------------------------------------------------------------------------
@@ -107,7 +109,8 @@ class Leave:
 
 @dataclass(frozen=True)
 class Begun:
-    """Ready to compute. rows[p][table]: local rows to pull of each partition, None = the whole block."""
+    """The bundles can be computed once `rows[p][table]` of each partition p is pulled: local rows, None = the whole
+    block."""
 
     begin: Begin
     rows: tuple[tuple[Array | None, ...], ...]
@@ -115,7 +118,7 @@ class Begun:
 
 @dataclass(frozen=True)
 class Computed:
-    """A bundle's contributions to some partitions; they come in any order, each partition's once."""
+    """Contributions of a bundle to some partitions. Each partition comes once, in any order."""
 
     timeline: int
     clock: int
@@ -132,14 +135,14 @@ class Loaded:
 
 @dataclass(frozen=True)
 class PartSaved:
-    """A part is written, or could not be."""
+    """A part was written to the checkpoint store, or could not be."""
 
     outcome: Saved | SaveFailed
 
 
 @dataclass(frozen=True)
 class Met:
-    """What the others of a group must know of this machine."""
+    """One thing that the other machines of a group must know to reach this one."""
 
     epoch: int
     key: str
@@ -148,7 +151,7 @@ class Met:
 
 @dataclass(frozen=True)
 class Reduced:
-    """The sums over the group; answers come in the order of the questions."""
+    """The sum of a partition over the group. Answers come in the order of the commands."""
 
     epoch: int
     clock: int
@@ -161,7 +164,7 @@ class Reduced:
 
 @dataclass(frozen=True)
 class Broken:
-    """The group of an epoch could not be formed, or could not add up: a sentence says why."""
+    """The group of an epoch could not be opened, or could not add up. `reason` is a sentence."""
 
     epoch: int
     reason: str
@@ -175,7 +178,7 @@ NodeEvent = Begun | Computed | Loaded | PartSaved | Met | Reduced | Broken
 
 @dataclass(frozen=True)
 class Persist:
-    """Write a record, create-if-absent: answer `Persisted`, or `Superseded` when its number is taken."""
+    """Create the record `number`. Answered by `Persisted`, or by `Superseded` when the number is taken."""
 
     number: int
     text: str
@@ -191,7 +194,7 @@ class Happened:
 
 @dataclass(frozen=True)
 class Seal:
-    """All parts of a checkpoint are written: write its manifest. Answer `Sealed` or `SealFailed`."""
+    """All parts of a checkpoint are written: write its manifest. Answered by `Sealed` or `SealFailed`."""
 
     name: CutId
     parts: tuple[Saved, ...]
@@ -199,7 +202,7 @@ class Seal:
 
 @dataclass(frozen=True)
 class Finished:
-    """The result is durable: cut `clock` whole at backup[p] for every partition p."""
+    """The result is durable: `backup[p]` has partition p of the cut at `clock`."""
 
     clock: int
     backup: tuple[str, ...]
@@ -207,7 +210,7 @@ class Finished:
 
 @dataclass(frozen=True)
 class Released:
-    """This machine may be given back."""
+    """This machine holds nothing any more and may be given back."""
 
     node: str
 
@@ -216,15 +219,15 @@ class HaltKind(Enum):
     """Why a controller stops."""
 
     REPLACED = "replaced"  # another controller acts now
-    LOST = "lost"  # something that the run needs is nowhere any more
+    LOST = "lost"  # no machine has something that the run needs
     USER_CODE = "user code"  # the application or its data failed
 
 
 @dataclass(frozen=True)
 class Halt:
-    """This controller stops: the sentence says why. `trace` is that of the user's code.
+    """This controller stops. `reason` is a sentence, `trace` the traceback of user code, if any.
 
-    `kept`: the committed cut, if there is one and the machines can be asked for it.
+    `kept`: the committed cut, where there is one and the machines still have it.
     """
 
     kind: HaltKind

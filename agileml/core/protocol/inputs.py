@@ -1,4 +1,4 @@
-"""What the controller is told: one class for each thing, whatever its source."""
+"""The events that the controller receives: one class for each thing that happens, whichever source reports it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class NodeDown:
 
 @dataclass(frozen=True)
 class NodeLost:
-    """A machine does not answer. It may be dead or frozen, or cut off: should it speak again, it is back."""
+    """A machine does not answer: it is dead, frozen or cut off. It counts as alive again when it speaks."""
 
     node: str
     loss: Loss
@@ -39,15 +39,15 @@ class NodeLost:
 
 @dataclass(frozen=True)
 class NodeSeen:
-    """A machine is there, though it may be too busy to send its status."""
+    """A machine is alive, though it may be too busy to send its status."""
 
     node: str
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A machine is there; by its clock `at_s` it had received so many bytes of parameters, updates and parts of cuts,
-    and its worker had computed, and waited for its pushes, for so many seconds."""
+    """A machine reports its totals at `at_s` of its own clock: bytes received as parameters (`pulled`), updates
+    (`pushed`) and parts of cuts (`cut`), and seconds that its worker computed and waited for its pushes."""
 
     node: str
     at_s: float
@@ -67,7 +67,8 @@ class Admit:
 
 @dataclass(frozen=True)
 class Notice:
-    """This machine will be taken away at `deadline_s`. A second copy is a no-op, a sooner deadline is not."""
+    """A preemption notice: this machine will be taken away at `deadline_s`. A repeat changes nothing unless its
+    deadline is sooner."""
 
     node: str
     deadline_s: float
@@ -75,7 +76,7 @@ class Notice:
 
 @dataclass(frozen=True)
 class NoticeCancelled:
-    """It will not be taken away after all."""
+    """The preemption notice of this machine is withdrawn."""
 
     node: str
 
@@ -104,7 +105,7 @@ class Superseded:
 
 @dataclass(frozen=True)
 class Sealed:
-    """The checkpoint is whole and will be found."""
+    """The manifest of the checkpoint is written, so a restart will find it."""
 
     name: CutId
 
@@ -119,7 +120,7 @@ class SealFailed:
 
 @dataclass(frozen=True)
 class Stop:
-    """The run is to end before its last clock: with the next cut, or at `deadline_s` with the one that there is."""
+    """End the run before its last clock: with the next cut, or at `deadline_s` with the newest committed one."""
 
     deadline_s: float | None = None
 

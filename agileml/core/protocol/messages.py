@@ -1,7 +1,9 @@
-"""Everything that nodes and the controller say to each other. All are frozen; all carry the epoch they belong to.
+"""The messages between nodes and the controller. All are frozen, and all but a few carry the epoch they belong to.
 
-Arrays in a message are never changed by whoever sends or gets it: on one machine they travel by reference. Only a
-shard adds into what was pushed to it from another machine: nobody else has that copy.
+Neither the sender nor the receiver changes the arrays of a message, because within one machine they travel by
+reference. The one exception: a shard adds into a contribution that came from another machine, whose arrays only it has.
+
+Long because it is one list: the whole vocabulary of the engine, in the order in which a run uses it.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ Pending = tuple[tuple[int, tuple[Units, ...]], ...]  # (clock, bundles), ascendi
 
 @dataclass(frozen=True)
 class ClockReport:
-    """A clock that was applied, as partition 0 saw it. `loss` is a sum over `examples`; `at_s` is wall time."""
+    """One applied clock, as partition 0 saw it. `loss` is a sum over `examples`; `at_s` is wall time in seconds."""
 
     clock: int
     loss: float
@@ -34,10 +36,10 @@ class ClockReport:
 
 @dataclass(frozen=True)
 class Cut:
-    """One partition at one clock, whole: exactly the clocks < `clock` are in it.
+    """One partition at one clock: exactly the clocks < `clock` have been applied to it.
 
-    `blocks` and, per optimizer slot, `state` hold an array per table. `counted` is for models that apply on
-    arrival: the bundles of clocks >= `clock` that are in the parameters already.
+    `blocks` holds an array per table, `state` an array per table for each optimizer slot. `counted` is for consistency
+    models that apply on arrival: the bundles of clocks >= `clock` that the parameters contain already.
     """
 
     clock: int
@@ -48,15 +50,15 @@ class Cut:
 
     @property
     def size_bytes(self) -> int:
-        """Of its arrays."""
+        """Bytes of all arrays."""
         return sum(a.nbytes for a in self.blocks) + sum(a.nbytes for slot in self.state for a in slot)
 
 
 @dataclass(frozen=True)
 class Rows:
-    """A cut that goes with this has of sparse tables only these rows (None: the whole table), as they are in it.
+    """Which rows of sparse tables the accompanying cut contains; None: the whole table.
 
-    All others are as in the cut `base`.
+    All other rows have the values that they have in the cut `base`.
     """
 
     base: CutId
@@ -65,7 +67,8 @@ class Rows:
 
 @dataclass(frozen=True)
 class Previous:
-    """The version before the newest: whole blocks of dense tables, old values of changed rows of sparse ones."""
+    """The version before the newest: whole blocks of dense tables, the old values of the changed rows of sparse
+    tables."""
 
     blocks: tuple[Array | None, ...]
     rows: tuple[Array | None, ...]
@@ -73,10 +76,10 @@ class Previous:
 
 @dataclass(frozen=True)
 class ShardCopy:
-    """A shard on its way to another server: a cut at its own version, and what is open.
+    """A shard on its way to another server: a cut at the shard's version, and the contributions that are pending.
 
-    `only`: the cut has but the rows that changed since one that the other has. `changed`: what changed since the
-    committed cut, for the next one.
+    `only`: the cut contains only the rows that changed since a cut that the receiver has. `changed`: the rows that
+    changed since the committed cut, which the next cut needs.
     """
 
     cut: Cut
@@ -91,7 +94,7 @@ class ShardCopy:
 
 @dataclass(frozen=True)
 class Pull:
-    """A worker wants the parameters of a clock: per table the local rows, None = the whole block."""
+    """Worker to server: send the parameters of a clock. `rows`: local rows per table, None = the whole block."""
 
     epoch: int
     partition: int
@@ -101,7 +104,7 @@ class Pull:
 
 @dataclass(frozen=True)
 class Params:
-    """The answer: `blocks` of version `version`."""
+    """Server to worker: the blocks of a partition at `version`."""
 
     epoch: int
     partition: int
@@ -112,7 +115,7 @@ class Params:
 
 @dataclass(frozen=True)
 class Behind:
-    """The answer when that clock is done everywhere."""
+    """Server to worker: that clock is done everywhere, go on to the next."""
 
     epoch: int
     partition: int
@@ -121,9 +124,9 @@ class Behind:
 
 @dataclass(frozen=True)
 class Push:
-    """What a worker computed of a bundle, for one partition.
+    """Worker to server: the contribution of a bundle to one partition.
 
-    `pulls_next`: it wants the partition's whole blocks of the next clock as well, as a `Pull` would say.
+    `pulls_next`: also a `Pull` of the partition's whole blocks for the next clock.
     """
 
     epoch: int
@@ -136,7 +139,7 @@ class Push:
 
 @dataclass(frozen=True)
 class Meet:
-    """Machine to machine of a group: what the others must know before they can add up together."""
+    """Between machines of a group: what another machine must know before the two can add up together."""
 
     epoch: int
     key: str
@@ -145,14 +148,15 @@ class Meet:
 
 @dataclass(frozen=True)
 class Pause:
-    """Controller to a group: stop between two clocks, all after the same one; a change is to come."""
+    """Controller to a group: stop between two clocks, all after the same one, because a membership change is to
+    come."""
 
     epoch: int
 
 
 @dataclass(frozen=True)
 class GroupFailed:
-    """Node to controller: the group of this epoch cannot add up any more; the sentence says why."""
+    """Node to controller: the group of this epoch cannot add up any more. `reason` is a sentence."""
 
     epoch: int
     reason: str
@@ -160,7 +164,7 @@ class GroupFailed:
 
 @dataclass(frozen=True)
 class Ack:
-    """The bundle is counted (or was before). Parameters of a later version say so too."""
+    """Server to worker: the bundle is counted. `Params` of a later version imply it."""
 
     epoch: int
     partition: int
@@ -173,7 +177,8 @@ class Ack:
 
 @dataclass(frozen=True)
 class Part:
-    """A partition's part of the open cut, for its backup; `only`: what changed since the one that the backup has."""
+    """Owner to backup: a partition's part of the open cut. `only`: just the rows that changed since the committed
+    cut."""
 
     epoch: int
     partition: int
@@ -184,7 +189,7 @@ class Part:
 
 @dataclass(frozen=True)
 class PartAck:
-    """The backup has it."""
+    """Backup to owner: the part is here."""
 
     epoch: int
     partition: int
@@ -193,7 +198,7 @@ class PartAck:
 
 @dataclass(frozen=True)
 class PartRefused:
-    """The backup has not what the part's rows are relative to: send the whole."""
+    """Backup to owner: the cut that the part's rows build on is not here, send the whole part."""
 
     epoch: int
     partition: int
@@ -202,7 +207,7 @@ class PartRefused:
 
 @dataclass(frozen=True)
 class Stored:
-    """Backup to controller: this part of the open cut is here, and so large. Not finite: the training has diverged."""
+    """Backup to controller: this part of the open cut is here. `is_finite` False: the training has diverged."""
 
     epoch: int
     partition: int
@@ -213,7 +218,8 @@ class Stored:
 
 @dataclass(frozen=True)
 class NameCut:
-    """Controller to all: `committed` is durable; take the next cut at clock `next` (None: not yet)."""
+    """Controller to members: the cut `committed` is durable; take the next cut at clock `next` (None: not named
+    yet)."""
 
     epoch: int
     committed: CutId
@@ -222,7 +228,7 @@ class NameCut:
 
 @dataclass(frozen=True)
 class Missed:
-    """Owner to controller: version `version` was reached before cut `clock` was named."""
+    """Owner to controller: the shard was at `version`, past `clock`, when it heard of the cut at `clock`."""
 
     epoch: int
     partition: int
@@ -235,7 +241,8 @@ class Missed:
 
 @dataclass(frozen=True)
 class Prepare:
-    """Promise `epoch`: obey nothing older, freeze the shards. `tag` is the durable view's epoch."""
+    """Controller to node: promise to obey nothing older than `epoch`, and freeze the shards. `tag`: the durable view's
+    epoch."""
 
     epoch: int
     tag: int
@@ -244,7 +251,7 @@ class Prepare:
 
 @dataclass(frozen=True)
 class ShardState:
-    """What a node says of a shard it holds: how far it is and which bundles wait in it."""
+    """The version of a shard, and the bundles that are pending in it."""
 
     version: int
     pending: Pending
@@ -252,9 +259,10 @@ class ShardState:
 
 @dataclass(frozen=True)
 class Promise:
-    """The answer: shards tagged with the durable view's epoch, and the parts of the committed cut that are here.
+    """Node to controller: the epoch is promised. Lists what the node holds, as (partition, state) pairs.
 
-    Each is (partition, state): of a cut, what its coverage says.
+    `shards`: those of the durable view, now frozen. `own_cuts`: the committed cut, as kept by its owner. `backups`: the
+    committed cut, as stored for another owner. The state of a cut is its clock and coverage.
     """
 
     epoch: int
@@ -264,13 +272,13 @@ class Promise:
 
 
 class SourceKind(Enum):
-    """Where a shard or a backup comes from."""
+    """What a shard or a backup is made from."""
 
     SHARD = "shard"  # the frozen shard of the durable view
     OWN_CUT = "own cut"  # an owner's own copy of the committed cut
     BACKUP = "backup"  # a backup's committed cut
     INITIAL = "initial"  # the application's initial values: the cut at clock 0
-    CHECKPOINT = "checkpoint"  # a cut that was saved outside of the machines
+    CHECKPOINT = "checkpoint"  # a cut in the checkpoint store
 
 
 class Role(Enum):
@@ -282,7 +290,7 @@ class Role(Enum):
 
 @dataclass(frozen=True)
 class Source:
-    """`kind` at `node`: a shard of the durable view, the committed cut, or the one saved as `checkpoint`."""
+    """What to copy, and the node that has it (NOBODY: the stores). `checkpoint` names the cut for CHECKPOINT."""
 
     kind: SourceKind
     node: str
@@ -291,7 +299,8 @@ class Source:
 
 @dataclass(frozen=True)
 class Fetch:
-    """Controller to a node: get ready to be `role` for a partition in `epoch`; `committed` is the cut then."""
+    """Controller to node: get ready to be `role` for a partition in `epoch`. `committed`: the committed cut in that
+    epoch."""
 
     epoch: int
     partition: int
@@ -302,7 +311,8 @@ class Fetch:
 
 @dataclass(frozen=True)
 class Get:
-    """Node to source: send me that. `have`: of a shard only what changed since this cut, if that is known."""
+    """Node to source: send the shard or cut. `have`: the cut here; the rows of a shard that changed since then
+    suffice."""
 
     epoch: int
     partition: int
@@ -313,7 +323,7 @@ class Get:
 
 @dataclass(frozen=True)
 class Copy:
-    """Source to node: here it is."""
+    """Source to node: the shard or cut that was asked for."""
 
     epoch: int
     partition: int
@@ -323,7 +333,7 @@ class Copy:
 
 @dataclass(frozen=True)
 class Installed:
-    """Node to controller: ready to be `role` for that partition in `epoch`."""
+    """Node to controller: ready to be `role` for this partition in `epoch`."""
 
     epoch: int
     partition: int
@@ -332,7 +342,7 @@ class Installed:
 
 @dataclass(frozen=True)
 class Announce:
-    """Controller to all: the view is durable, go. `limit`: no clock >= limit may start yet."""
+    """Controller to all: the view is durable, work under it. No clock >= `limit` may start yet."""
 
     view: View
     limit: int
@@ -348,15 +358,16 @@ class Limit:
 
 @dataclass(frozen=True)
 class Load:
-    """Controller to a node that will work: load these slices (a set of slices)."""
+    """Controller to node: load this set of slices."""
 
     slices: Units
 
 
 @dataclass(frozen=True)
 class Status:
-    """Heartbeat. `epoch` is that of the node's view (0: none); `progress` what the controller has not heard;
-    `is_paused`: this machine's group has stopped between two clocks."""
+    """Node to controller: the heartbeat. `epoch`: of the node's view, 0 without one. `versions`: (partition, version)
+    of its shards. `progress`: applied clocks that the controller has not heard of. `is_paused`: its group has
+    stopped."""
 
     epoch: int
     versions: tuple[tuple[int, int], ...]
@@ -385,7 +396,7 @@ class Saved:
 
 @dataclass(frozen=True)
 class SaveFailed:
-    """Backup to controller: a part could not be written, or is here no more; the sentence says why."""
+    """Backup to controller: a part could not be written, or is no longer here. `reason` is a sentence."""
 
     cut: CutId
     partition: int
@@ -394,7 +405,7 @@ class SaveFailed:
 
 @dataclass(frozen=True)
 class Failure:
-    """Node to controller: the user's code or data failed here; the run cannot go on. `trace` may be empty."""
+    """Node to controller: user code or data failed here, so the run cannot go on. `trace` may be empty."""
 
     problem: str
     trace: str
@@ -402,14 +413,14 @@ class Failure:
 
 @dataclass(frozen=True)
 class Heard:
-    """Controller to a node: progress of clocks < `clock` is known."""
+    """Controller to node: the progress of clocks < `clock` is known."""
 
     clock: int
 
 
 @dataclass(frozen=True)
 class Release:
-    """Controller to a node: you hold nothing any more, go."""
+    """Controller to node: you hold nothing under the durable view, so you may leave."""
 
     epoch: int
 

@@ -1,4 +1,5 @@
-"""What the controller keeps durable: about a kilobyte, written by create-if-absent, so that two cannot both act."""
+"""The durable state of the controller: about a kilobyte. Records are created, never replaced, so two controllers cannot
+both write the next one."""
 
 from __future__ import annotations
 
@@ -10,16 +11,17 @@ from agileml.core.protocol.view import INITIAL, CutId, View
 
 @dataclass(frozen=True)
 class Record:
-    """One durable state. `number` grows by one with each write; a number that is taken means: I was replaced."""
+    """One durable state. `number` grows by one with each write; a controller that finds its next number taken was
+    replaced."""
 
     number: int
     controller: str
-    claimed: int = 0  # the highest epoch that anyone may have used
+    claimed: int = 0  # the highest epoch that any message may carry
     view: View | None = None
     committed: CutId = INITIAL
     plan_fired: int = 0
     finished: bool = False
-    thresholds: tuple[float, float] | None = None  # of stages, where they were moved
+    thresholds: tuple[float, float] | None = None  # of the stages, where measurements moved them
 
     def to_text(self) -> str:
         """One JSON object; `from_text` reads it back."""

@@ -15,9 +15,10 @@ NOBODY = ""
 @total_ordering
 @dataclass(frozen=True)
 class CutId:
-    """A cut: its clock, and the epoch in which it was taken. An aborted cut of another epoch is another cut.
+    """The name of a cut: its clock, and the epoch in which it was taken; an aborted cut of another epoch has another
+    name.
 
-    Newer is who was taken in a later epoch; of one epoch, at a later clock.
+    Cuts are ordered by epoch, then by clock.
     """
 
     clock: int
@@ -32,12 +33,12 @@ INITIAL = CutId(0, 0)  # the application's initial values
 
 @dataclass(frozen=True)
 class View:
-    """One epoch's arrangement. Everything that is written durably, and everything that nodes need to know.
+    """The arrangement of one epoch: all that is durable about it, and all that nodes need to know.
 
-    owner[p] and backup[p] are node names; `share` deals the units of every clock that `open` does not list;
-    open[t] deals exactly what some partition still lacks of clock t; `previous` says for each slice who had it
-    before, and still has its items (NOBODY where there is none). `base` is where workers go on, `timeline` the
-    epoch of the last rollback, `committed` the newest cut that is whole at the backups.
+    `owner[p]` and `backup[p]` name the nodes of partition p. `share` deals the units of every clock that `open` does
+    not list; `open` deals exactly the units of a begun clock that some partition still lacks. `previous[s]` is the
+    node that computed slice s before and still has its items (NOBODY: none). Workers go on from clock `base`.
+    `timeline` is the epoch of the last rollback, `committed` the newest cut that is whole at the backups.
     """
 
     epoch: int
@@ -68,17 +69,17 @@ class View:
 
     @cached_property
     def member_set(self) -> frozenset[str]:
-        """The members, to look one up among many."""
+        """The members as a set."""
         return frozenset(self.members)
 
     @cached_property
     def holders(self) -> frozenset[str]:
-        """Nodes that own, back up or work on something beyond the open clocks."""
+        """Nodes that own, back up or compute something beyond the open clocks."""
         return frozenset({*self.owner, *self.backup, *self.share_of})
 
     @cached_property
     def group(self) -> tuple[str, ...]:
-        """Nodes that hold or add something, in a fixed order: those that add up together in an all-reduce."""
+        """Nodes that own or compute something, sorted: with an all-reduce, the machines that add up together."""
         at_work = {node for _, dealt in self.open for node, _ in dealt}
         return tuple(sorted({*self.owner, *self.share_of, *at_work}))
 
