@@ -305,10 +305,7 @@ class Server:
         shard = Shard.restored(self.job, copy)
         if self._arena is not None:
             shard.room = partial(self._room, message.partition)
-        if message.source.kind not in (
-            SourceKind.SHARD,
-            SourceKind.INITIAL,
-        ):  # the initial values can be made again
+        if message.source.kind not in (SourceKind.SHARD, SourceKind.INITIAL):  # initial values are made again
             shard.begin_from(message.committed)
         self._copies.setdefault(message.partition, {})[message.epoch] = shard
         self._send(CONTROLLER, Installed(message.epoch, message.partition, Role.OWNER))
