@@ -22,9 +22,9 @@ from typing import Any
 
 from agileml.cluster.watchdog import LIVENESS_PORT
 from bidbrain.aws.calls import errors
+from bidbrain.aws.clients import Aws, Clients
 from bidbrain.aws.notices import IMDS, Metadata
-from bidbrain.aws.stack.find import Aws, Clients
-from bidbrain.aws.stack.policies import Names
+from bidbrain.aws.stack.names import Names
 from bidbrain.live.cloud import CloudError
 
 USER = "proteus"
@@ -194,7 +194,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--region", required=True)
     parser.add_argument("--orphan-after", type=int, required=True, metavar="SECONDS")
     options = parser.parse_args(arguments)
-    names = Names(options.stack, options.region, "", "")
+    names = Names(options.stack, options.region)
     boot(options.role, names, options.orphan_after, Aws(options.region), Metadata(IMDS), _run, Place())
 
 

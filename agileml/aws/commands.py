@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +15,17 @@ from agileml.config.job import JobConfig
 from agileml.config.market import Ec2MarketConfig
 from agileml.config.text import ConfigError
 from bidbrain.aws.calls import errors
+from bidbrain.aws.clients import Aws, Clients
 from bidbrain.aws.site import Site
-from bidbrain.aws.stack.aws import Builder, Head, Package
 from bidbrain.aws.stack.checks import Check, Cost, Facts, Scale, Verdict, checks, costs
-from bidbrain.aws.stack.down import Wrecker
+from bidbrain.aws.stack.down import Remover
 from bidbrain.aws.stack.facts import check_region, read_facts
-from bidbrain.aws.stack.find import Aws, Clients, find, named
-from bidbrain.aws.stack.policies import head_policy, node_policy
-from bidbrain.aws.stack.status import Running, running
-from bidbrain.aws.stack.up import Found, Ground, Kind, Step, desired, names_of, steps
-from bidbrain.aws.stack.user_policy import user_policy
+from bidbrain.aws.stack.find import find
+from bidbrain.aws.stack.names import names_of
+from bidbrain.aws.stack.parts import Step, planned
+from bidbrain.aws.stack.status import ListedPart, Running, parts, running
+from bidbrain.aws.stack.template import Surroundings, Wanted, operator_policy, role_policy, wanted
+from bidbrain.aws.stack.up import Builder, Head, Package
 from bidbrain.money import micro_usd
 
 DASHBOARD_PORT = 8265
@@ -98,18 +98,16 @@ class Stack:
         facts = read_facts(self.aws, self.site)
         found = find(self.aws, self.site, facts.account)
         told = (*checks(self.site, self.scale, facts), *self._places(facts))
-        planned: tuple[Step, ...] = ()
+        steps: tuple[Step, ...] = ()
         if not any(check.verdict is Verdict.WRONG for check in told):
-            known = named(self.aws, found)
-            ground = replace(self._ground(facts, wheel), group_id=known.group_id, head_ip=known.head_ip)
-            planned = steps(desired(self.site, ground), found)
+            steps = tuple(planned(self._wanted(facts, wheel), found))
         names = names_of(self.site, facts.account)
         policies = {
-            "whoever says proteus aws": user_policy(names, self.site.bucket is None),
-            f"role {names.head}": head_policy(names),
-            f"role {names.node}": node_policy(names),
+            "whoever says proteus aws": operator_policy(names, self.site.bucket is None),
+            f"role {names.head}": role_policy(names, "HeadRole"),
+            f"role {names.node}": role_policy(names, "NodeRole"),
         }
-        return Outlook(facts, told, planned, costs(self.site, self.scale, facts), policies)
+        return Outlook(facts, told, steps, costs(self.site, self.scale, facts), policies)
 
     def _places(self, facts: Facts) -> Iterator[Check]:
         """Machines may write and read below the stack's own prefix only."""
@@ -126,41 +124,32 @@ class Stack:
         else:
             yield Check("places", Verdict.GOOD, f"everything is below {ours}")
 
-    def _ground(self, facts: Facts, wheel: Wheel) -> Ground:
-        return Ground(
-            account=facts.account,
-            image=facts.image,
-            root_device=facts.root_device,
-            vpc=facts.vpc,
-            subnets=facts.subnets,
-            package=wheel.digest,
+    def _wanted(self, facts: Facts, wheel: Wheel) -> Wanted:
+        there = Surroundings(
+            facts.account, facts.image, facts.root_device, facts.vpc, facts.subnets, wheel.digest
         )
+        return wanted(self.site, there)
 
     def up(self, outlook: Outlook, wheel: Wheel, tell: Callable[[Step], None]) -> Head:
         """Make what is missing, and keep the cluster's token for this user. Raises CloudError, ForeignError."""
-        with tempfile.TemporaryDirectory(prefix="proteus-wheel-") as folder:
-            path = Path(folder) / wheel.name
-            path.write_bytes(wheel.content)
-            package = Package(path, wheel.constraints, wheel.digest)
-            ground = self._ground(outlook.facts, wheel)
-            head = Builder(self.aws, self.site, ground, package, self._sleep).up(tell)
+        package = Package(wheel.name, wheel.content, wheel.constraints)
+        want = self._wanted(outlook.facts, wheel)
+        head = Builder(self.aws, self.site, want, package, self._sleep).up(tell)
         self.keep_token(outlook.facts.account)
         return head
 
-    def down(self, account: str, keep_data: bool) -> Wrecker:
+    def down(self, account: str, keep_data: bool) -> Remover:
         """What removes it."""
-        return Wrecker(self.aws, self.site, account, keep_data, self._sleep)
+        return Remover(self.aws, self.site, account, keep_data, self._sleep)
 
     def account(self) -> str:
         """Whose it is. Raises CloudError."""
         with errors("credentials"):
             return str(self.aws.client("sts").get_caller_identity()["Account"])
 
-    def parts(self) -> tuple[Found, ...]:
+    def parts(self) -> tuple[ListedPart, ...]:
         """What there is of it, without its machines and objects. Raises CloudError."""
-        without = (Kind.MACHINE, Kind.FLEET, Kind.OBJECTS, Kind.VOLUME)
-        found = find(self.aws, self.site, self.account())
-        return tuple(each for each in found if each.is_ours and each.kind not in without)
+        return parts(self.aws, self.site, self.account())
 
     def machines(self) -> tuple[Running, ...]:
         """What runs now. Raises CloudError."""

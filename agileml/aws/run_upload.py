@@ -9,9 +9,9 @@ from agileml.checkpoints.errors import CheckpointError
 from agileml.checkpoints.format import CHUNK_BYTES
 from agileml.checkpoints.s3 import S3Store
 from bidbrain.aws.calls import errors
+from bidbrain.aws.clients import Aws, Clients
 from bidbrain.aws.site import Site
-from bidbrain.aws.stack.find import Aws, Clients
-from bidbrain.aws.stack.up import names_of
+from bidbrain.aws.stack.names import names_of
 from bidbrain.live.cloud import CloudError
 
 

@@ -1,4 +1,4 @@
-"""`proteus aws plan | up | status | down`: what a job on EC2 needs around it."""
+"""`proteus aws template | plan | up | status | down`: what a job on EC2 needs around it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 
 if TYPE_CHECKING:
     from agileml.aws.commands import Outlook, Stack
-    from bidbrain.aws.stack.up import Step
+    from bidbrain.aws.stack.parts import Step
 
 Config = Annotated[
     Path, typer.Argument(help="YAML file of a job whose market is ec2, such as configs/aws.yaml.")
@@ -30,6 +30,18 @@ aws = typer.Typer(name="aws", no_args_is_help=True, help="Make, look at and remo
 def mount(app: typer.Typer) -> None:
     """Add the commands to `app`."""
     app.add_typer(aws)
+
+
+@aws.command()
+def template(
+    operator: Annotated[
+        bool, typer.Option("--operator", help="The policy of who says `proteus aws`, instead of the stack.")
+    ] = False,
+) -> None:
+    """Print the CloudFormation template of a stack, to read before anything is made."""
+    from bidbrain.aws.stack.template import OPERATOR, STACK, text
+
+    print(text(OPERATOR if operator else STACK), end="")
 
 
 @aws.command()
@@ -76,8 +88,8 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="Everything as JSON.")] = False,
 ) -> None:
     """Say what there is and what runs now."""
+    from bidbrain.aws.stack.parts import PartKind
     from bidbrain.aws.stack.status import hours
-    from bidbrain.aws.stack.up import Kind
 
     with _sentences():
         stack = _stack(config, settings)
@@ -90,10 +102,10 @@ def status(
             print(f"There is nothing of the stack {stack.site.name} in {stack.site.region}.")
             return
         for part in parts:
-            print(f"{part.kind:<20} {part.name}{'' if part.digest else '  (interrupted: say `up` again)'}")
+            print(f"{part.kind:<20} {part.name}{'' if part.is_whole else '  (interrupted: say `up` again)'}")
         _show_machines(machines)
         if heads := [each for each in machines if each.is_head]:
-            if any(part.kind is Kind.TOKEN for part in parts):
+            if any(part.kind == PartKind.TOKEN for part in parts):
                 stack.keep_token(stack.account())
             print(f"\n{stack.how_to_reach(heads[0].instance_id)}")
 
@@ -108,17 +120,17 @@ def down(
     ] = False,
 ) -> None:
     """End every machine and remove everything; prove it by looking again."""
-    from bidbrain.aws.stack.up import Kind
+    from bidbrain.aws.stack.parts import PartKind
 
     with _sentences():
         stack = _stack(config, settings)
-        wrecker = stack.down(stack.account(), keep_data)
-        found = wrecker.found()
+        remover = stack.down(stack.account(), keep_data)
+        found = remover.found()
         if found:
-            objects = [each for each in found if each.kind is Kind.OBJECTS]
-            lost = f", with {objects[0].resource_id} objects in {objects[0].name}" if objects else ""
+            objects = [each for each in found if each.kind is PartKind.OBJECTS]
+            lost = f", with {objects[0].value} objects in {objects[0].name}" if objects else ""
             _ask(f"Remove the {len(found)} parts of the stack {stack.site.name}{lost}?", yes)
-            wrecker.down(_tell)
+            remover.down(_tell)
         stack.forget_token()
         _prove(stack, keep_data)
 
@@ -156,7 +168,7 @@ def _stack(config: Path, settings: list[str] | None) -> Stack:
 def _sentences() -> Iterator[None]:
     """What went wrong as one sentence, exit code 2."""
     from agileml.config.text import ConfigError
-    from bidbrain.aws.stack.up import ForeignError
+    from bidbrain.aws.stack.parts import ForeignError
     from bidbrain.live.cloud import CloudError
 
     try:

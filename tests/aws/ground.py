@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
+from bidbrain.aws.clients import Clients
 from bidbrain.aws.ec2 import Ec2, NoticeSource, Place
 from bidbrain.aws.site import Site
 from bidbrain.aws.stack.attach import attach
-from bidbrain.aws.stack.find import Clients
 from bidbrain.history.prices import History, Market, Steps
 from bidbrain.instants import Interval
 from bidbrain.live.cloud import Order
@@ -62,9 +62,7 @@ class AwsGround:
         for number, listing in enumerate(self.setting.listings):
             layer.prices[(listing.market.instance_type, listing.market.zone)] = 0.05 + 0.005 * number
         if place is None:
-            template = layer.template()
-            owner = {"proteus:owner": "bidbrain"}
-            place = Place(job, template.template_id, template.version, layer.subnets, owner)
+            place = Place(job, *layer.template(), layer.subnets, {"proteus:owner": "bidbrain"})
         self._what = (layer, place, self.setting, self.now_s, queue)
         self.cloud = self.new_cloud()
         self.engine = ModelTrainer(self.setting, self.start_s)

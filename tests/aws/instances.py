@@ -14,7 +14,7 @@ from typing import Any
 from agileml.aws.boot import Myself, Place, node_command, watchdog_command
 from agileml.cluster.own_folder import kill
 from agileml.cluster.watchdog import marked, processes_of
-from bidbrain.aws.stack.up import TAG_PART, TAG_STACK
+from bidbrain.aws.stack.names import TAG_PART, TAG_STACK
 from tests.cluster.started import Started
 
 LOOK_S = 0.1

@@ -16,7 +16,6 @@ from moto.server import ThreadedMotoServer
 
 from bidbrain.aws.calls import client
 from bidbrain.aws.ec2 import TAG_JOB
-from bidbrain.aws.template import ensure_template, machine_data
 
 REGION = "us-east-1"
 ENVIRONMENT = {
@@ -64,9 +63,17 @@ class Ec2Layer:
     def subnets(self) -> dict[str, str]:
         return {zone: subnet for subnet, zone in sorted(self._zones.items(), key=lambda pair: pair[1])}
 
-    def template(self) -> Any:
+    def template(self) -> tuple[str, str]:
+        """(id, version) of a launch template."""
+        name = "proteus-test"
+        what = [{"Name": "launch-template-name", "Values": [name]}]
+        if found := self.client.describe_launch_templates(Filters=what)["LaunchTemplates"]:
+            return str(found[0]["LaunchTemplateId"]), "1"
         image = self.client.describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
-        return ensure_template(self.client, "proteus-test", machine_data(image, [], None))
+        made = self.client.create_launch_template(
+            LaunchTemplateName=name, LaunchTemplateData={"ImageId": image}
+        )
+        return str(made["LaunchTemplate"]["LaunchTemplateId"]), "1"
 
     def create_fleet(self, **request: Any) -> dict[str, Any]:
         token = request["ClientToken"]

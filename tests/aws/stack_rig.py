@@ -1,4 +1,9 @@
-"""Stacks on moto, with what moto leaves out: launches that are made once per token, and callers that die."""
+"""Stacks on moto, with what moto leaves out: launches that are made once per token, and callers that die.
+
+moto makes a CloudFormation stack at once, does not say what becomes of each resource, and leaves a stack half made
+when one of them fails; `formation_layer` plays that. It does not make queue policies, the bucket's public access block,
+or new policies of a role that exists: tests/bidbrain/aws reads those in the template.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +12,18 @@ import random
 from collections import Counter
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from bidbrain.aws.calls import ATTEMPTS
+from bidbrain.aws.clients import Aws
 from bidbrain.aws.site import Site
-from bidbrain.aws.stack.aws import Builder, Head, Package
-from bidbrain.aws.stack.down import Wrecker
-from bidbrain.aws.stack.find import Aws, find
-from bidbrain.aws.stack.up import TAG_STACK, Found, Ground, Step
+from bidbrain.aws.stack.down import Remover
+from bidbrain.aws.stack.find import find
+from bidbrain.aws.stack.names import TAG_STACK
+from bidbrain.aws.stack.parts import Found, Step
+from bidbrain.aws.stack.template import Surroundings, wanted
+from bidbrain.aws.stack.up import Builder, Head, Package
+from tests.aws.formation_layer import FormationLayer
 from tests.aws.layer import REGION, failure
 
 ACCOUNT = "123456789012"
@@ -34,15 +42,16 @@ def image_of(url: str) -> str:
     return str(plain_aws(url).client("ec2").describe_images(Owners=["amazon"])["Images"][0]["ImageId"])
 
 
-def plain_ground(url: str) -> Ground:
+def surroundings(url: str) -> Surroundings:
     """Asked each time: another test may have made moto forget everything, and its network is new then."""
     ec2 = plain_aws(url).client("ec2")
     subnets = {each["AvailabilityZone"]: each["SubnetId"] for each in ec2.describe_subnets()["Subnets"]}
-    return Ground(ACCOUNT, image_of(url), "/dev/xvda", ec2.describe_vpcs()["Vpcs"][0]["VpcId"], subnets, "p1")
+    vpc = ec2.describe_vpcs()["Vpcs"][0]["VpcId"]
+    return Surroundings(ACCOUNT, image_of(url), "/dev/xvda", vpc, subnets, "p1")
 
 
 class Killed(BaseException):
-    """Whoever called is dead from here on."""
+    """The caller is dead from here on."""
 
 
 class FusedAws:
@@ -50,18 +59,21 @@ class FusedAws:
 
     def __init__(self, url: str) -> None:
         self._aws = plain_aws(url)
+        self.formation = FormationLayer(self._aws.client("cloudformation"))
         self.at: tuple[int, str] | None = None  # which change, and `before` or `after` it
         self.changes: list[str] = []
         self.seen: Counter[str] = Counter()
-        self.not_yet: set[str] = set()  # instance profiles that EC2 does not know yet
+        self.not_yet: set[str] = set()  # launch templates whose instance profile EC2 does not know yet
         self.late: dict[
             str, str
-        ] = {}  # a change that meets this error once: what it names is not known there yet
+        ] = {}  # a change that meets this error once: it names what is not known there yet
         self.blind_after_launch = 0  # so many lists of instances do not show the head yet
         self.blind = 0
         self._launched: dict[str, tuple[str, dict[str, Any]]] = {}
 
     def client(self, service: str, attempts: int = ATTEMPTS) -> Any:
+        if service == "cloudformation":
+            return _FusedClient(self, service, self.formation)
         return _FusedClient(self, service, self._aws.client(service, attempts))
 
     def change(self, name: str, call: Any, arguments: Any, request: dict[str, Any]) -> Any:
@@ -72,17 +84,16 @@ class FusedAws:
         if (code := self.late.pop(name, None)) is not None:
             self.seen["not known yet"] += 1
             raise failure(code, "not yet", name, 400)
-        answer = self._launch(call, request) if name == "ec2.run_instances" else call(*arguments, **request)
-        if self.at == (number, "after"):
-            raise Killed(name)
-        return answer
+        try:
+            return self._launch(call, request) if name == "ec2.run_instances" else call(*arguments, **request)
+        finally:  # whatever the answer would have been
+            if self.at == (number, "after"):
+                raise Killed(name)
 
     def _launch(self, call: Any, request: dict[str, Any]) -> Any:
-        if request["IamInstanceProfile"]["Name"] in self.not_yet:
-            self.not_yet.clear()
+        if self.not_yet:
             self.seen["profile not known"] += 1
-            name = request["IamInstanceProfile"]["Name"]
-            text = f"Value ({name}) for parameter iamInstanceProfile.name is invalid. Invalid IAM Instance Profile name"
+            text = f"Value ({self.not_yet.pop()}) for parameter iamInstanceProfile.name is invalid"
             raise failure("InvalidParameterValue", text, "RunInstances", 400)
         token, asked = request["ClientToken"], json.dumps(request, sort_keys=True)
         if token in self._launched:
@@ -130,30 +141,39 @@ class NoPages:
 class StackRig:
     """One stack of a name of its own, and what there is of it as AWS says without our code."""
 
-    def __init__(self, url: str, name: str, folder: Path, package: str = "p1") -> None:
+    def __init__(self, url: str, name: str, package: str = "p1", tags: dict[str, str] | None = None) -> None:
         self.aws = FusedAws(url)
         self.plain = plain_aws(url)
-        self.site = Site(name=name, region=REGION, zones=("us-east-1a", "us-east-1b"), types=("c5.xlarge",))
-        self.ground = replace(plain_ground(url), package=package)
-        wheel = folder / "package.whl"
-        wheel.write_bytes(b"a wheel")
-        self.package = Package(wheel, "numpy==2\n", package)
+        zones = ("us-east-1a", "us-east-1b")
+        self.site = Site(name=name, region=REGION, zones=zones, types=("c5.xlarge",), tags=tags or {})
+        self.want = wanted(self.site, replace(surroundings(url), package=package))
+        self.package = Package("package.whl", b"a wheel", "numpy==2\n")
         self.told: list[Step] = []
         self.slept_s = 0.0
 
     def _sleep(self, seconds: float) -> None:
+        """The caller may die while it waits, too."""
         self.slept_s += seconds
+        self.aws.change("sleep", lambda: None, (), {})
 
     def up(self) -> Head:
         self.told.clear()
-        return Builder(self.aws, self.site, self.ground, self.package, self._sleep).up(self.told.append)
+        return Builder(self.aws, self.site, self.want, self.package, self._sleep).up(self.told.append)
 
     def down(self, keep_data: bool = False) -> None:
         self.told.clear()
-        Wrecker(self.aws, self.site, ACCOUNT, keep_data, self._sleep).down(self.told.append, limit_s=30)
+        Remover(self.aws, self.site, ACCOUNT, keep_data, self._sleep).down(self.told.append, limit_s=30)
 
-    def found(self) -> tuple[Found, ...]:
+    def found(self) -> Found:
         return find(self.plain, self.site, ACCOUNT)
+
+    def resource(self, logical: str) -> str:
+        """AWS' id of a part of the CloudFormation stack."""
+        found = self.plain.client("cloudformation").describe_stack_resources(
+            StackName=f"proteus-{self.site.name}"
+        )
+        by_name = {each.get("LogicalResourceId"): each for each in found["StackResources"]}
+        return str(by_name[logical]["PhysicalResourceId"])
 
     def instances(self) -> list[dict[str, Any]]:
         """Machines with our tag that have not ended."""
@@ -170,7 +190,10 @@ class StackRig:
         by_tag = [{"Name": f"tag:{TAG_STACK}", "Values": [name]}]
         left += [each["GroupId"] for each in ec2.describe_security_groups(Filters=by_tag)["SecurityGroups"]]
         templates = ec2.describe_launch_templates()["LaunchTemplates"]
-        left += [t["LaunchTemplateName"] for t in templates if t["LaunchTemplateName"] == f"proteus-{name}"]
+        ours = (f"proteus-{name}", f"proteus-{name}-head")
+        left += [t["LaunchTemplateName"] for t in templates if t["LaunchTemplateName"] in ours]
+        stacks = self.plain.client("cloudformation").describe_stacks()["Stacks"]
+        left += [s["StackName"] for s in stacks if s["StackName"] == f"proteus-{name}"]
         left += [v["VolumeId"] for v in ec2.describe_volumes(Filters=by_tag)["Volumes"]]
         left += [
             f["FleetId"]

@@ -93,7 +93,7 @@ class Warned:
 def test_from_plan_to_down(
     proteus: Callable[..., str], moto_url: str, metadata: Metadata, tmp_path: Path
 ) -> None:
-    rig = StackRig(moto_url, "life", tmp_path)
+    rig = StackRig(moto_url, "life")
     planned = proteus("plan", str(CONFIG), *LIFE)
     assert "make   head" in planned and '"Sid": "Buy"' in planned and "not checked" in planned
     assert not rig.leftovers(), "a plan makes nothing"
@@ -168,7 +168,7 @@ def test_what_cannot_work_is_one_sentence_and_makes_nothing(
     bad = ("--set", "market.name=bad", "--set", f"checkpoint.path={PLACE.replace('life', 'bad')}")
     error = proteus("up", str(CONFIG), *bad, "--set", change, "--yes", code=2)
     assert error.startswith("proteus: ") and error.count("\n") == 1 and said in error
-    assert not StackRig(moto_url, "bad", tmp_path).leftovers()
+    assert not StackRig(moto_url, "bad").leftovers()
 
 
 def test_a_plan_for_programs(proteus: Callable[..., str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import stat
 import subprocess
 from collections.abc import Sequence
@@ -12,7 +13,9 @@ import pytest
 from agileml.aws.boot import Place, boot
 from agileml.aws.preemption import watch
 from bidbrain.aws.notices import ImdsNotices, Metadata
-from bidbrain.aws.stack.policies import Names
+from bidbrain.aws.site import Site
+from bidbrain.aws.stack.names import Names
+from bidbrain.aws.stack.template import Surroundings, resource, wanted
 from bidbrain.live.cloud import CloudError
 from tests.aws.layer import REGION
 from tests.aws.metadata import Metadata as Stub
@@ -28,7 +31,7 @@ class Machine:
 
     def __init__(self, url: str, stub: Stub, folder: Path, stack: str, life: str) -> None:
         self._aws = plain_aws(url)
-        self._names = Names(stack, REGION, "", "")
+        self._names = Names(stack, REGION)
         self._metadata = Metadata(f"http://127.0.0.1:{stub.server_port}")
         stub.values |= {
             "/latest/meta-data/local-ipv4": "10.0.0.9",
@@ -130,8 +133,6 @@ def test_ray_knows_our_options() -> None:
 
 def test_the_user_data_ends_the_machine_when_a_line_fails(tmp_path: Path) -> None:
     """The script in a folder of stand-ins for the machine's commands: a failing install leaves the shutdown set."""
-    from bidbrain.aws.stack.boot import Boot, Role, boot_text
-
     tools = tmp_path / "tools"
     tools.mkdir()
     log = tmp_path / "log"
@@ -140,7 +141,10 @@ def test_the_user_data_ends_the_machine_when_a_line_fails(tmp_path: Path) -> Non
         (tools / name).chmod(0o755)
     (tools / "python3.12").write_text("#!/bin/bash\nexit 0\n")
     (tools / "python3.12").chmod(0o755)
-    text = boot_text(Boot(Role.NODE, "demo", "us-east-1", "s3://b/p", "abc", 300))
+    site = Site(name="demo", region=REGION, zones=("us-east-1a",), types=("c5.xlarge",))
+    there = Surroundings("123456789012", "ami-1", "/dev/xvda", "vpc-1", {"us-east-1a": "subnet-a"}, "abc")
+    data = resource(wanted(site, there), "NodeTemplate")["LaunchTemplateData"]
+    text = base64.b64decode(data["UserData"]).decode()
     text = text.replace("/opt/proteus", str(tmp_path / "opt"))
     done = subprocess.run(
         ["/bin/bash", "-c", text], env={"PATH": f"{tools}:/usr/bin:/bin"}, capture_output=True, check=False

@@ -14,8 +14,8 @@ import pytest
 from bidbrain.accounts.ledger import EntryKind
 from bidbrain.accounts.rebill import rebill
 from bidbrain.aws.calls import client
+from bidbrain.aws.ec2 import FULL_S
 from bidbrain.aws.notices import SqsNotices
-from bidbrain.aws.template import ensure_template, machine_data
 from bidbrain.history.prices import Market
 from bidbrain.live.cloud import Alert, CapacityError, CredentialsError, Order, RefusedError
 from bidbrain.live.guards import Guards
@@ -83,22 +83,9 @@ def test_full_pools_are_passed_over_and_left_alone_for_a_while(ec2: Ec2Layer) ->
     answers = [r for r in log.records if isinstance(r, Answered) and r.order > 0]
     assert [len(answer.machines) for answer in answers[:4]] == [0, 4, 0, 2]
     assert "InsufficientInstanceCapacity" in answers[0].why
-    ground.at_s = next(iter(ground.cloud._full_until_s.values())) - 1
+    ground.at_s = answers[0].at_s + FULL_S - 1
     with pytest.raises(CapacityError, match="a short while ago"):
         ground.cloud.acquire(order_of(ground, "full-late", 1))
-
-
-def test_a_template_gets_a_version_only_when_it_changes(ec2: Ec2Layer) -> None:
-    image = ec2.describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
-    made = [
-        ensure_template(ec2, "proteus-t", machine_data(image, [], None, disk_gib=size))
-        for size in (40, 40, 50, 40)
-    ]
-    assert [each.version for each in made] == ["1", "1", "2", "1"]
-    assert len({each.template_id for each in made}) == 1
-    ec2.create_launch_template(LaunchTemplateName="theirs", LaunchTemplateData={"ImageId": image})
-    with pytest.raises(RuntimeError, match="not ours"):
-        ensure_template(ec2, "theirs", machine_data(image, [], None))
 
 
 def event(kind: str, instance_id: str, at: str) -> str:

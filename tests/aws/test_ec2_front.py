@@ -34,7 +34,7 @@ SHOWN = [
 @pytest.fixture
 def front(moto_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Front]:
     """A stack with prices, and a working folder to leave nothing in."""
-    stack = StackRig(moto_url, "shown", tmp_path)
+    stack = StackRig(moto_url, "shown")
     stack.up()
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")

@@ -192,7 +192,7 @@ def rig(moto_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig
             "AWS_ENDPOINT_URL_EC2": front.url,
         }.items():
             patch.setenv(name, value)
-        stack = StackRig(moto_url, STACK, folder)
+        stack = StackRig(moto_url, STACK)
         front.move(stack.up().instance_id, HERE)
         front.prices = {("c5.xlarge", "us-east-1a"): 0.06, ("c5.xlarge", "us-east-1b"): 0.07}
         with started_cluster([], variables=RAY_VARIABLES) as cluster:

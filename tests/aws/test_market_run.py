@@ -90,9 +90,8 @@ class MotoGround:
     leave_s = 5.0
 
     def __init__(self, layer: Ec2Layer, rig: MarketRig, queue: SqsNotices) -> None:
-        template = layer.template()
         plan = rig.setup.plan
-        place = Place(plan.name, template.template_id, template.version, layer.subnets, {})
+        place = Place(plan.name, *layer.template(), layer.subnets, {})
         self.nodes = Instances(layer)
         self._cloud = Ec2(layer, place, plan.setting, lambda: int(time.time()), queue)
 

@@ -5,38 +5,33 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from bidbrain.aws.stack.attach import attach
-from bidbrain.aws.stack.up import Action, ForeignError, Kind
+from bidbrain.aws.stack.parts import Action, ForeignError, PartKind
+from bidbrain.aws.stack.status import parts
 from bidbrain.live.cloud import CloudError
-from tests.aws.stack_rig import Killed, StackRig, moments
+from tests.aws.stack_rig import ACCOUNT, Killed, StackRig, moments
 
 pytestmark = pytest.mark.aws
 
 ONE_OF_EACH = Counter(
     {
-        Kind.BUCKET: 1,
-        Kind.PACKAGE: 1,
-        Kind.OBJECTS: 1,
-        Kind.TOKEN: 1,
-        Kind.ADDRESS: 1,
-        Kind.ROLE: 2,
-        Kind.PROFILE: 2,
-        Kind.QUEUE: 1,
-        Kind.RULE: 1,
-        Kind.GROUP: 1,
-        Kind.TEMPLATE: 1,
-        Kind.HEAD: 1,
+        PartKind.STACK: 1,
+        PartKind.BUCKET: 1,
+        PartKind.PACKAGE: 1,
+        PartKind.OBJECTS: 1,
+        PartKind.TOKEN: 1,
+        PartKind.ADDRESS: 1,
+        PartKind.HEAD: 1,
     }
 )
 
 
 @pytest.fixture
-def rig(moto_url: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[StackRig]:
-    rig = StackRig(moto_url, f"s{abs(hash(request.node.name)) % 10**8}", tmp_path)
+def rig(moto_url: str, request: pytest.FixtureRequest) -> Iterator[StackRig]:
+    rig = StackRig(moto_url, f"s{abs(hash(request.node.name)) % 10**8}")
     yield rig
     rig.aws.at = None
     rig.down()
@@ -45,10 +40,16 @@ def rig(moto_url: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterat
 
 def is_whole(rig: StackRig) -> None:
     """One of everything, and nothing left to do."""
-    assert Counter(each.kind for each in rig.found()) == ONE_OF_EACH
+    assert Counter(each.kind for each in rig.found().parts) == ONE_OF_EACH
     rig.up()
     assert {step.action for step in rig.told} == {Action.KEEP}
     assert len(rig.instances()) == 1
+
+
+def done(rig: StackRig) -> dict[str, Action]:
+    """What the last `up` did to the parts that are not CloudFormation's."""
+    kinds = set(PartKind) - {PartKind.BUCKET}
+    return {s.kind: s.action for s in rig.told if s.kind in kinds and s.action is not Action.KEEP}
 
 
 def test_what_up_makes(rig: StackRig) -> None:
@@ -60,33 +61,51 @@ def test_what_up_makes(rig: StackRig) -> None:
     ec2, ssm = rig.plain.client("ec2"), rig.plain.client("ssm")
     name = rig.site.name
 
-    (group,) = ec2.describe_security_groups(Filters=[{"Name": "group-name", "Values": [f"proteus-{name}"]}])[
-        "SecurityGroups"
-    ]
+    (group,) = ec2.describe_security_groups(GroupIds=[rig.resource("Group")])["SecurityGroups"]
     (rule,) = group["IpPermissions"]  # nothing from outside
-    assert [pair["GroupId"] for pair in rule["UserIdGroupPairs"]] == [group["GroupId"]] and not rule[
-        "IpRanges"
-    ]
+    assert [pair["GroupId"] for pair in rule["UserIdGroupPairs"]] == [group["GroupId"]]
+    assert not rule["IpRanges"] and instance["SecurityGroups"][0]["GroupId"] == group["GroupId"]
 
     token = ssm.get_parameter(Name=f"/proteus/{name}/ray-token", WithDecryption=True)["Parameter"]
     assert token["Type"] == "SecureString" and len(token["Value"]) == 64
     assert ssm.get_parameter(Name=f"/proteus/{name}/head")["Parameter"]["Value"] == head.ip
 
-    template = ec2.describe_launch_template_versions(
-        LaunchTemplateName=f"proteus-{name}", Versions=["$Latest"]
-    )
-    data = template["LaunchTemplateVersions"][0]["LaunchTemplateData"]
-    assert data["InstanceInitiatedShutdownBehavior"] == "terminate"
-    assert data["SecurityGroupIds"] == [group["GroupId"]]
-    assert data["IamInstanceProfile"]["Name"] == f"proteus-{name}-node"
-    everything = json.dumps([data, instance], default=str)
-    assert token["Value"] not in everything
+    for logical, role in (("NodeTemplate", "node"), ("HeadTemplate", "head")):
+        versions = ec2.describe_launch_template_versions(
+            LaunchTemplateId=rig.resource(logical), Versions=["$Latest"]
+        )
+        data = versions["LaunchTemplateVersions"][0]["LaunchTemplateData"]
+        assert data["InstanceInitiatedShutdownBehavior"] == "terminate"
+        assert data["SecurityGroupIds"] == [group["GroupId"]]
+        assert data["IamInstanceProfile"]["Name"] == f"proteus-{name}-{role}"
+        assert token["Value"] not in json.dumps([data, instance], default=str)
+    policy = rig.plain.client("iam").get_role_policy(RoleName=f"proteus-{name}-head", PolicyName="proteus")
+    assert "ec2:CreateFleet" in str(policy["PolicyDocument"])
 
-    s3 = rig.plain.client("s3")
-    bucket = f"proteus-{name}-123456789012-us-east-1"
-    assert all(s3.get_public_access_block(Bucket=bucket)["PublicAccessBlockConfiguration"].values())
-    iam = rig.plain.client("iam")
-    assert iam.get_role_policy(RoleName=f"proteus-{name}-head", PolicyName="proteus")["PolicyDocument"]
+
+def test_everything_carries_the_tags_of_the_stack_and_of_its_owner(rig: StackRig, moto_url: str) -> None:
+    """Instance profiles have none: CloudFormation gives them no tags."""
+    tagged = StackRig(moto_url, rig.site.name, tags={"team": "ml"})
+    tagged.up()
+    ec2, name = rig.plain.client("ec2"), rig.site.name
+    queue = rig.plain.client("sqs").get_queue_url(QueueName=f"proteus-{name}")["QueueUrl"]
+    wanted = {"proteus:stack": name, "team": "ml"}.items()
+    assert wanted <= rig.plain.client("sqs").list_queue_tags(QueueUrl=queue)["Tags"].items()
+    ids = [rig.resource(each) for each in ("Group", "NodeTemplate", "HeadTemplate")]
+    ids.append(rig.instances()[0]["InstanceId"])
+    for resource in ids:
+        found = ec2.describe_tags(Filters=[{"Name": "resource-id", "Values": [resource]}])["Tags"]
+        assert wanted <= {tag["Key"]: tag["Value"] for tag in found}.items(), resource
+    role = rig.plain.client("iam").get_role(RoleName=f"proteus-{name}-head")["Role"]
+    assert wanted <= {tag["Key"]: tag["Value"] for tag in role["Tags"]}.items()
+    bucket = rig.plain.client("s3").get_bucket_tagging(Bucket=tagged.want.names.bucket)["TagSet"]
+    assert wanted <= {tag["Key"]: tag["Value"] for tag in bucket}.items()
+
+
+def test_people_see_every_part(rig: StackRig) -> None:
+    rig.up()
+    kinds = {part.kind for part in parts(rig.plain, rig.site, ACCOUNT)}
+    assert {"head", "bucket", "role", "queue", "rule", "security group", "launch template"} <= kinds
 
 
 def test_a_notice_goes_through_rule_and_queue_to_the_service(rig: StackRig) -> None:
@@ -109,13 +128,18 @@ def test_without_a_stack_a_service_is_told_to_make_one(rig: StackRig) -> None:
         attach(rig.site, "job", rig.plain)
 
 
-def test_a_changed_package_changes_what_depends_on_it(moto_url: str, rig: StackRig, tmp_path: Path) -> None:
+def test_a_changed_package_changes_what_depends_on_it(moto_url: str, rig: StackRig) -> None:
+    """New machines get it, and it is in the bucket before they can; the head stays."""
     rig.up()
-    newer = StackRig(moto_url, rig.site.name, tmp_path, package="p2")
+    newer = StackRig(moto_url, rig.site.name, package="p2")
     newer.up()
-    done = {step.kind: step.action for step in newer.told if step.action is not Action.KEEP}
-    assert done == {Kind.PACKAGE: Action.MAKE, Kind.TEMPLATE: Action.CHANGE}
-    assert any(step.kind is Kind.HEAD and "differs" in step.reason for step in newer.told)
+    assert list(done(newer).items()) == [(PartKind.PACKAGE, Action.MAKE), (PartKind.STACK, Action.CHANGE)]
+    assert any(step.kind is PartKind.HEAD and "differs" in step.reason for step in newer.told)
+    assert "(Package)" in next(step.reason for step in newer.told if step.kind is PartKind.STACK)
+    versions = rig.plain.client("ec2").describe_launch_template_versions(
+        LaunchTemplateId=rig.resource("NodeTemplate"), Versions=["$Latest"]
+    )
+    assert versions["LaunchTemplateVersions"][0]["VersionDescription"] == "p2"
 
 
 def test_a_head_that_ended_is_started_anew_and_nodes_are_told(rig: StackRig) -> None:
@@ -123,7 +147,7 @@ def test_a_head_that_ended_is_started_anew_and_nodes_are_told(rig: StackRig) -> 
     rig.plain.client("ec2").terminate_instances(InstanceIds=[first.instance_id])
     second = rig.up()
     assert second.instance_id != first.instance_id
-    assert {s.kind for s in rig.told if s.action is not Action.KEEP} == {Kind.HEAD, Kind.ADDRESS}
+    assert set(done(rig)) == {PartKind.HEAD, PartKind.ADDRESS}
     is_whole(rig)
 
 
@@ -135,25 +159,94 @@ def test_ec2_may_not_know_a_new_profile_yet(rig: StackRig) -> None:
 
 
 def test_what_was_just_made_may_not_be_known_everywhere(rig: StackRig) -> None:
-    rig.aws.late = {
-        "ec2.authorize_security_group_ingress": "InvalidGroup.NotFound",
-        "iam.add_role_to_instance_profile": "NoSuchEntity",
-        "iam.put_role_policy": "NoSuchEntity",
-    }
+    rig.aws.late = {"s3.put_object": "NoSuchBucket"}
     rig.aws.blind_after_launch = 4  # the head is listed late as well
     rig.up()
-    assert rig.aws.seen["not known yet"] == 3 and not rig.aws.blind and rig.slept_s == (3 + 4) * 5
+    assert rig.aws.seen["not known yet"] == 1 and not rig.aws.blind and rig.slept_s == (1 + 4) * 5
+    assert rig.aws.seen["same token"] == 4
     is_whole(rig)
 
 
 def test_somebody_elses_role_is_left_alone(rig: StackRig) -> None:
     iam, name = rig.plain.client("iam"), f"proteus-{rig.site.name}-node"
     iam.create_role(RoleName=name, AssumeRolePolicyDocument="{}")
-    with pytest.raises(ForeignError, match=f"role {name}: it exists and is not ours"):
+    with pytest.raises(CloudError, match=f"CloudFormation stack .*: .*{name} already exists"):
         rig.up()
     rig.down()
     assert rig.leftovers() == [name]
     iam.delete_role(RoleName=name)
+
+
+def test_somebody_elses_token_is_left_alone(rig: StackRig) -> None:
+    ssm, name = rig.plain.client("ssm"), f"/proteus/{rig.site.name}/ray-token"
+    ssm.put_parameter(Name=name, Value="theirs", Type="SecureString")
+    with pytest.raises(ForeignError, match=f"token {name}: it exists and is not ours"):
+        rig.up()
+    assert rig.leftovers() == [name]
+    ssm.delete_parameter(Name=name)
+
+
+# -- what CloudFormation does ---------------------------------------------------------------------------------------
+
+
+def test_a_making_that_fails_is_one_sentence_and_can_be_repeated(rig: StackRig) -> None:
+    """The first resource that failed says why, not those that were cancelled for its sake; CloudFormation cleans up."""
+    rig.aws.formation.fails = {"HeadRole": "User is not authorized\nto perform: iam:CreateRole"}
+    rig.aws.formation.looks = 2
+    said = r"role headrole: User is not authorized to perform: iam:CreateRole$"
+    with pytest.raises(CloudError, match=said):
+        rig.up()
+    assert not rig.instances() and rig.found().stack is None
+    rig.up()
+    is_whole(rig)
+
+
+def test_a_change_that_fails_is_taken_back_and_can_be_repeated(moto_url: str, rig: StackRig) -> None:
+    rig.up()
+    newer = StackRig(moto_url, rig.site.name, package="p2")
+    newer.aws.formation.fails = {"NodeTemplate": "You have reached the limit of versions"}
+    with pytest.raises(CloudError, match="launch template nodetemplate: You have reached the limit"):
+        newer.up()
+    assert len(rig.instances()) == 1
+    newer.up()
+    assert done(newer) == {PartKind.STACK: Action.CHANGE}
+    newer.up()
+    assert not done(newer)
+
+
+def test_an_up_that_was_interrupted_waits_for_what_it_began(rig: StackRig) -> None:
+    rig.aws.formation.looks = 3
+    rig.aws.at = (3, "after")
+    with pytest.raises(Killed, match="create_stack"):
+        rig.up()
+    rig.aws.at = None
+    rig.up()
+    assert rig.aws.changes.count("cloudformation.create_stack") == 1
+    assert rig.told[0].action is Action.FINISH and rig.slept_s
+    is_whole(rig)
+
+
+def test_a_group_that_is_in_use_for_a_while_goes_later(rig: StackRig) -> None:
+    """Network interfaces are detached some time after their machines have ended."""
+    rig.up()
+    rig.aws.formation.clings = {"Group": "resource sg-1 has a dependent object"}
+    rig.down()
+    assert [s.kind for s in rig.told].count(PartKind.STACK) == 2 and rig.slept_s
+    assert not rig.leftovers()
+
+
+def test_a_stack_that_is_not_ours_is_left_alone(rig: StackRig) -> None:
+    client, name = rig.plain.client("cloudformation"), f"proteus-{rig.site.name}"
+    queue = {"Resources": {"Queue": {"Type": "AWS::SQS::Queue"}}}
+    client.create_stack(StackName=name, TemplateBody=json.dumps(queue))
+    with pytest.raises(ForeignError, match=f"CloudFormation stack {name}: it exists and is not ours"):
+        rig.up()
+    rig.down()
+    assert name in rig.leftovers()
+    client.delete_stack(StackName=name)
+
+
+# -- down -----------------------------------------------------------------------------------------------------------
 
 
 def test_down_ends_machines_fleets_and_volumes_that_a_service_left(rig: StackRig) -> None:
@@ -179,8 +272,8 @@ def test_down_ends_machines_fleets_and_volumes_that_a_service_left(rig: StackRig
     assert len(rig.instances()) == 4
     rig.down()
     order = [step.kind for step in rig.told]
-    assert order[:5] == [Kind.TEMPLATE, Kind.HEAD, Kind.MACHINE, Kind.MACHINE, Kind.MACHINE]
-    assert {Kind.FLEET, Kind.VOLUME} <= set(order)
+    assert order[:4] == [PartKind.HEAD, *[PartKind.MACHINE] * 3]
+    assert order.index(PartKind.FLEET) < order.index(PartKind.VOLUME) < order.index(PartKind.STACK)
     assert not rig.leftovers()
 
 
@@ -193,20 +286,27 @@ def test_data_can_be_kept(rig: StackRig) -> None:
     assert rig.leftovers() == [bucket]
     assert rig.plain.client("s3").get_object(Bucket=bucket, Key=key)["Body"].read() == b"x"
     rig.up()  # and used again
-    is_whole_with_more = Counter(each.kind for each in rig.found())
-    assert is_whole_with_more == ONE_OF_EACH
+    is_whole(rig)
+    assert rig.found().stack is not None
+    assert "Bucket" not in rig.found().stack.template["Resources"], "it is not CloudFormation's any more"
 
 
-def interrupted(url: str, folder: Path, some: int | None) -> None:
-    """`up`, and then `down`, of a new stack each time, dead at a change, then repeated."""
-    trial = StackRig(url, "trial", folder)
+def interrupted(url: str, some: int | None) -> None:
+    """`up`, and then `down`, of a new stack each time, dead at a change or while it waits, then repeated."""
+
+    def new(name: str) -> StackRig:
+        rig = StackRig(url, name)
+        rig.aws.formation.looks = 1
+        return rig
+
+    trial = new("trial")
     trial.up()
     made = len(trial.aws.changes)
     trial.down()
     removed = len(trial.aws.changes) - made
     where: Counter[str] = Counter()
     for number, at in enumerate(moments(made, some, 1)):
-        rig = StackRig(url, f"up{number}", folder)
+        rig = new(f"up{number}")
         rig.aws.at = at
         with pytest.raises(Killed) as killed:
             rig.up()
@@ -218,7 +318,7 @@ def interrupted(url: str, folder: Path, some: int | None) -> None:
         rig.down()
         assert not rig.leftovers(), at
     for number, at in enumerate(moments(removed, some, 2)):
-        rig = StackRig(url, f"down{number}", folder)
+        rig = new(f"down{number}")
         rig.up()
         rig.aws.at = (len(rig.aws.changes) + at[0], at[1])
         with pytest.raises(Killed) as killed:
@@ -235,10 +335,10 @@ def interrupted(url: str, folder: Path, some: int | None) -> None:
     )
 
 
-def test_interrupted_at_some_changes_and_repeated(moto_url: str, tmp_path: Path) -> None:
-    interrupted(moto_url, tmp_path, 2)
+def test_interrupted_at_some_changes_and_repeated(moto_url: str) -> None:
+    interrupted(moto_url, 2)
 
 
 @pytest.mark.slow
-def test_interrupted_at_every_change_and_repeated(moto_url: str, tmp_path: Path) -> None:
-    interrupted(moto_url, tmp_path, None)
+def test_interrupted_at_every_change_and_repeated(moto_url: str) -> None:
+    interrupted(moto_url, None)

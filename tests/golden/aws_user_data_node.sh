@@ -1,20 +1,22 @@
 #!/bin/bash
-# A node of the stack demo. Whoever is on this machine can read this: it holds no secret.
+# A node of the stack demo. Anyone on this machine can read this: it holds no secret.
+role=node stack=demo region=us-east-1 orphan_after=300
+digest=abcdef0123456789 package=s3://proteus-demo-123456789012-us-east-1/proteus/demo/package/abcdef0123456789
 set -euo pipefail
-export AWS_DEFAULT_REGION=us-east-1 HOME=/root
+export AWS_DEFAULT_REGION=$region HOME=/root
 shutdown -h +30 "proteus: this machine was not ready in time"
 home=/opt/proteus
-if [ "$(cat $home/digest 2>/dev/null)" != abc ]; then  # an image may bring the package along
+if [ "$(cat $home/digest 2>/dev/null)" != $digest ]; then  # an image may bring the package along
   python=$(command -v python3.12 || command -v python3.11 || true)
   if [ -z "$python" ]; then
     dnf install -y -q python3.11
     python=/usr/bin/python3.11
   fi
   "$python" -m venv $home
-  aws s3 cp --quiet --recursive s3://b/proteus/demo/package/abc/ $home/package/
+  aws s3 cp --quiet --recursive $package/ $home/package/
   wheels=
   command -v nvidia-smi >/dev/null || wheels="--extra-index-url https://download.pytorch.org/whl/cpu"
   $home/bin/python -m pip install --quiet $wheels -c $home/package/constraints.txt $home/package/*.whl
-  echo abc > $home/digest
+  echo $digest > $home/digest
 fi
-exec $home/bin/python -m agileml.runtime.boot node --stack demo --region us-east-1 --orphan-after 300
+exec $home/bin/python -m agileml.aws.boot $role --stack $stack --region $region --orphan-after $orphan_after

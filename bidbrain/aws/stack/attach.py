@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from bidbrain.aws.calls import errors
+from bidbrain.aws.clients import Aws, Clients, tag_map
 from bidbrain.aws.ec2 import Place
 from bidbrain.aws.notices import SqsNotices
 from bidbrain.aws.site import Site
-from bidbrain.aws.stack.find import Aws, Clients, tag_map
-from bidbrain.aws.stack.policies import Names
-from bidbrain.aws.stack.up import TAG_PART, TAG_STACK, tags_of
+from bidbrain.aws.stack.names import TAG_PART, TAG_STACK, Names, tags_of
 from bidbrain.aws.tagged import Tagged, tagged
 from bidbrain.live.cloud import CloudError
 
@@ -31,7 +30,7 @@ def attach(site: Site, job: str, aws: Clients | None = None) -> Attached:
     Raises CloudError where `proteus aws up` has not made the stack, or these credentials may not look.
     """
     aws = aws or Aws(site.region)
-    name = Names(site.name, site.region, "", "").plain
+    name = Names(site.name, site.region).plain
     ec2, sqs = aws.client("ec2"), aws.client("sqs")
     with errors(f"the stack {site.name}"):
         found = ec2.describe_launch_templates(Filters=[{"Name": "launch-template-name", "Values": [name]}])

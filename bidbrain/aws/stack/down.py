@@ -7,17 +7,19 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 
 from bidbrain.aws.calls import errors
+from bidbrain.aws.clients import Clients, code_of
 from bidbrain.aws.ec2 import BATCH
 from bidbrain.aws.site import Site
-from bidbrain.aws.stack.aws import POLL_S, StackError, Tell
-from bidbrain.aws.stack.find import Clients, code_of, find, unless_missing
-from bidbrain.aws.stack.up import Found, Kind, Step, names_of, teardown
+from bidbrain.aws.stack.find import find, unless_missing
+from bidbrain.aws.stack.formation import POLL_S, Formation, StackError, Tell
+from bidbrain.aws.stack.names import names_of
+from bidbrain.aws.stack.parts import Part, PartKind, left, teardown
 
 DOWN_LIMIT_S = 900
-INSTANCES = (Kind.HEAD, Kind.MACHINE)
+INSTANCES = (PartKind.HEAD, PartKind.MACHINE)
 
 
-class Wrecker:
+class Remover:
     """Removes a stack until nothing of it is left."""
 
     def __init__(
@@ -26,107 +28,74 @@ class Wrecker:
         self._aws, self._site, self._account, self._keep_data = aws, site, account, keep_data
         self._sleep = sleep
         self._names = names_of(site, account)
+        self._why = ""  # the stack is still there
 
     def down(self, tell: Tell, limit_s: float = DOWN_LIMIT_S) -> None:
         """Raises StackError if something is still there after `limit_s`, CloudError; may be called again."""
         since_s = time.monotonic()
         while found := self.found():
-            going = teardown(found, self._keep_data)
+            going = teardown(found)
             for kind, group in groupby(going, key=lambda step: step.kind):
-                some = tuple(group)
-                for step in some:
+                some = [step.part for step in group if step.part is not None]
+                for step in (each for each in going if each.kind == kind):
                     tell(step)
-                with errors(f"{kind} {', '.join(step.name for step in some)}"):
-                    self._remove(kind, some)
+                with errors(f"{kind} {', '.join(part.name for part in some)}"):
+                    self._remove(some, tell)
             if time.monotonic() - since_s > limit_s:
-                left = ", ".join(f"{each.kind} {each.name}" for each in found)
-                raise StackError(f"still there after {limit_s:.0f} s: {left}; say `proteus aws down` again")
-            if not going:
-                self._sleep(POLL_S)  # machines are ending
+                rest = ", ".join(f"{each.kind} {each.name}" for each in found)
+                raise StackError(
+                    f"still there after {limit_s:.0f} s: {rest}{self._why}; say `proteus aws down` again"
+                )
+            if not going or self._why:
+                self._sleep(POLL_S)  # machines are ending, or their network interfaces
 
-    def found(self) -> tuple[Found, ...]:
+    def found(self) -> tuple[Part, ...]:
         """What is left and ours, without what shall stay."""
-        found = find(self._aws, self._site, self._account)
-        stays = (Kind.OBJECTS, Kind.BUCKET) if self._keep_data else ()
-        return tuple(e for e in found if e.is_ours and e.kind is not Kind.PACKAGE and e.kind not in stays)
+        return left(find(self._aws, self._site, self._account), self._keep_data)
 
-    def _remove(self, kind: Kind, some: Sequence[Step]) -> None:
-        parts = [step.found for step in some if step.found is not None]
-        if kind in INSTANCES:
-            self._instances([found.resource_id for found in parts])
+    def _remove(self, parts: Sequence[Part], tell: Tell) -> None:
+        if parts[0].kind in INSTANCES:
+            ids = [part.part_id for part in parts]
+            for start in range(0, len(ids), BATCH):
+                self._aws.client("ec2").terminate_instances(InstanceIds=ids[start : start + BATCH])
             return
-        remove = {
-            Kind.TEMPLATE: self._template,
-            Kind.FLEET: self._fleet,
-            Kind.RULE: self._rule,
-            Kind.QUEUE: self._queue,
-            Kind.ADDRESS: self._parameter,
-            Kind.TOKEN: self._parameter,
-            Kind.PROFILE: self._profile,
-            Kind.ROLE: self._role,
-            Kind.VOLUME: self._volume,
-            Kind.GROUP: self._group,
-            Kind.OBJECTS: self._objects,
-            Kind.BUCKET: self._bucket,
-        }[kind]
-        for found in parts:
+        for part in parts:
             with unless_missing():
-                remove(found)
+                self._remove_one(part, tell)
 
-    def _instances(self, ids: Sequence[str]) -> None:
-        for start in range(0, len(ids), BATCH):
-            self._aws.client("ec2").terminate_instances(InstanceIds=list(ids[start : start + BATCH]))
+    def _remove_one(self, part: Part, tell: Tell) -> None:
+        match part.kind:
+            case PartKind.STACK:
+                self._stack(tell)
+            case PartKind.FLEET:
+                self._fleet(part)
+            case PartKind.VOLUME:
+                self._aws.client("ec2").delete_volume(VolumeId=part.part_id)
+            case PartKind.ADDRESS | PartKind.TOKEN:
+                self._aws.client("ssm").delete_parameter(Name=part.name)
+            case PartKind.OBJECTS:
+                self._objects()
+            case PartKind.BUCKET:
+                self._aws.client("s3").delete_bucket(Bucket=part.part_id)
+            case _:
+                raise AssertionError(part)
 
-    def _template(self, found: Found) -> None:
-        self._aws.client("ec2").delete_launch_template(LaunchTemplateId=found.resource_id)
+    def _stack(self, tell: Tell) -> None:
+        formation = Formation(self._aws, self._names, self._sleep)
+        if (state := formation.read()) is not None:
+            why = formation.remove(state, tell)
+            self._why = f" ({why})" if why else ""
 
-    def _fleet(self, found: Found) -> None:
+    def _fleet(self, part: Part) -> None:
         from botocore.exceptions import ClientError
 
         try:
-            self._aws.client("ec2").delete_fleets(FleetIds=[found.resource_id], TerminateInstances=True)
+            self._aws.client("ec2").delete_fleets(FleetIds=[part.part_id], TerminateInstances=True)
         except ClientError as error:
             if code_of(error) != "InvalidParameterCombination":  # it has no machines any more
                 raise
 
-    def _rule(self, found: Found) -> None:
-        events = self._aws.client("events")
-        events.remove_targets(Rule=found.name, Ids=["queue"])
-        events.delete_rule(Name=found.name)
-
-    def _queue(self, found: Found) -> None:
-        self._aws.client("sqs").delete_queue(QueueUrl=found.resource_id)
-
-    def _parameter(self, found: Found) -> None:
-        self._aws.client("ssm").delete_parameter(Name=found.name)
-
-    def _profile(self, found: Found) -> None:
-        iam = self._aws.client("iam")
-        there = iam.get_instance_profile(InstanceProfileName=found.name)["InstanceProfile"]
-        for role in there["Roles"]:
-            iam.remove_role_from_instance_profile(InstanceProfileName=found.name, RoleName=role["RoleName"])
-        iam.delete_instance_profile(InstanceProfileName=found.name)
-
-    def _role(self, found: Found) -> None:
-        iam = self._aws.client("iam")
-        with unless_missing():
-            iam.delete_role_policy(RoleName=found.name, PolicyName="proteus")
-        iam.delete_role(RoleName=found.name)
-
-    def _volume(self, found: Found) -> None:
-        self._aws.client("ec2").delete_volume(VolumeId=found.resource_id)
-
-    def _group(self, found: Found) -> None:
-        from botocore.exceptions import ClientError
-
-        try:
-            self._aws.client("ec2").delete_security_group(GroupId=found.resource_id)
-        except ClientError as error:
-            if code_of(error) != "DependencyViolation":  # an interface of a machine that has just ended
-                raise
-            self._sleep(POLL_S)
-
-    def _objects(self, found: Found) -> None:
+    def _objects(self) -> None:
         s3, names = self._aws.client("s3"), self._names
         pages = s3.get_paginator("list_multipart_uploads").paginate(Bucket=names.bucket, Prefix=names.prefix)
         for page in pages:
@@ -136,6 +105,3 @@ class Wrecker:
             keys = [{"Key": entry["Key"]} for entry in page.get("Contents", ())]
             if keys:
                 s3.delete_objects(Bucket=names.bucket, Delete={"Objects": keys, "Quiet": True})
-
-    def _bucket(self, found: Found) -> None:
-        self._aws.client("s3").delete_bucket(Bucket=found.resource_id)

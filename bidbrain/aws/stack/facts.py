@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from bidbrain.aws.calls import errors
+from bidbrain.aws.clients import NO_RETRY, Clients, code_of
 from bidbrain.aws.site import Site
 from bidbrain.aws.stack.checks import Facts, Quota, TypeFact, Unread, family
-from bidbrain.aws.stack.find import NO_RETRY, Clients, code_of
 from bidbrain.aws.stack.prices import on_demand_price, spot_prices
 from bidbrain.aws.stack.rights import denied_actions, short
 from bidbrain.live.cloud import CloudError

@@ -2,60 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from bidbrain.aws.calls import ATTEMPTS, client, errors
+from bidbrain.aws.calls import errors
+from bidbrain.aws.clients import Clients, code_of, tag_map
 from bidbrain.aws.site import Site
-from bidbrain.aws.stack.policies import Names
-from bidbrain.aws.stack.up import TAG_DIGEST, TAG_PART, TAG_STACK, Found, Kind, names_of
-from bidbrain.aws.template import digest_of
-from bidbrain.live.cloud import CloudError
+from bidbrain.aws.stack.formation import Formation
+from bidbrain.aws.stack.names import TAG_PART, TAG_STACK, Names, names_of
+from bidbrain.aws.stack.parts import Found, Part, PartKind
 
-WHOLE = digest_of({})
-NO_RETRY = 1  # attempts at what one often may not ask, or a stand-in does not know
 ALIVE = ["pending", "running", "stopping", "stopped", "shutting-down"]
 MISSING = {
     "404",
-    "InvalidGroup.NotFound",
     "InvalidLaunchTemplateName.NotFoundException",
     "NoSuchBucket",
-    "NoSuchEntity",
-    "NonExistentQueue",
-    "AWS.SimpleQueueService.NonExistentQueue",
-    "QueueDoesNotExist",
     "ParameterNotFound",
-    "ResourceNotFoundException",
 }
-
-
-class Clients(Protocol):
-    """boto3 clients by the name of their service."""
-
-    def client(self, service: str, attempts: int = ATTEMPTS) -> Any: ...
-
-
-class Aws:
-    """Clients of one region, each made once. Raises CredentialsError where there are no credentials."""
-
-    def __init__(self, region: str, endpoint: str | None = None) -> None:
-        self._region, self._endpoint = region, endpoint
-        self._made: dict[tuple[str, int], Any] = {}
-
-    def client(self, service: str, attempts: int = ATTEMPTS) -> Any:
-        key = (service, attempts)
-        if key not in self._made:
-            # The price list is served from one region for all.
-            region = "us-east-1" if service == "pricing" else self._region
-            self._made[key] = client(service, region, self._endpoint, attempts)
-        return self._made[key]
-
-
-def code_of(error: Exception) -> str:
-    """The service's own error code, "" for other errors."""
-    return str(getattr(error, "response", {}).get("Error", {}).get("Code", ""))
 
 
 @contextmanager
@@ -70,66 +34,36 @@ def unless_missing() -> Iterator[None]:
             raise
 
 
-def tag_map(tags: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    return {tag["Key"]: tag["Value"] for tag in tags}
-
-
-def _of(names: Names, kind: Kind, name: str, resource_id: str, tags: Mapping[str, str]) -> Found:
-    return Found(kind, name, resource_id, tags.get(TAG_DIGEST), tags.get(TAG_STACK) == names.stack)
-
-
-def find(aws: Clients, site: Site, account: str) -> tuple[Found, ...]:
+def find(aws: Clients, site: Site, account: str) -> Found:
     """Every part of the stack that there is. Raises CloudError."""
     names = names_of(site, account)
-    looks = (_bucket, _objects, _parameters, _roles, _queue, _rule, _ec2)
-    found: list[Found] = []
+    with errors(f"looking for what the stack {site.name} has"):
+        stack = Formation(aws, names).read()
+    parts: list[Part] = []
+    if stack is not None:
+        ending = stack.status == "DELETE_IN_PROGRESS"
+        parts.append(Part(PartKind.STACK, names.plain, stack.stack_id, stack.is_ours, stack.is_whole, ending))
+    looks = (_objects, _parameters, _machines) if site.bucket else (_bucket, _objects, _parameters, _machines)
     for look in looks:
         with errors(f"looking for what the stack {site.name} has"):
-            found += look(aws, site, names)
-    return tuple(found)
+            parts += look(aws, names)
+    return Found(stack, tuple(parts))
 
 
-@dataclass(frozen=True)
-class Named:
-    """What parts are called that others name: the group's id, the head's address inside; None while there is none."""
-
-    group_id: str | None
-    head_id: str | None
-    head_ip: str | None
-
-
-def named(aws: Clients, found: Sequence[Found]) -> Named:
-    """Raises CloudError for two heads: they are not both ours to choose from."""
-    groups = [each.resource_id for each in found if each.kind is Kind.GROUP and each.is_ours]
-    heads = [each.resource_id for each in found if each.kind is Kind.HEAD and not each.is_ending]
-    if len(heads) > 1:
-        raise CloudError(f"head: found {' and '.join(heads)}, expected one; terminate the others")
-    ip = None
-    if heads:
-        with errors("the head"):
-            answer = aws.client("ec2").describe_instances(InstanceIds=heads)
-            ip = answer["Reservations"][0]["Instances"][0]["PrivateIpAddress"]
-    return Named(groups[0] if groups else None, heads[0] if heads else None, ip)
-
-
-def _bucket(aws: Clients, site: Site, names: Names) -> Iterator[Found]:
+def _bucket(aws: Clients, names: Names) -> Iterator[Part]:
     from botocore.exceptions import ClientError
 
-    if site.bucket is not None:
-        return
     with unless_missing():
         try:
             tags = tag_map(aws.client("s3").get_bucket_tagging(Bucket=names.bucket)["TagSet"])
         except ClientError as error:
             if code_of(error) != "NoSuchTagSet":
                 raise
-            tags = {
-                TAG_STACK: names.stack
-            }  # made, not tagged yet: nobody else takes a name with our account in it
-        yield _of(names, Kind.BUCKET, names.bucket, names.bucket, tags)
+            tags = {}
+        yield Part(PartKind.BUCKET, names.bucket, names.bucket, tags.get(TAG_STACK) == names.stack)
 
 
-def _objects(aws: Clients, site: Site, names: Names) -> Iterator[Found]:
+def _objects(aws: Clients, names: Names) -> Iterator[Part]:
     """Packages by folder (whole when the constraints are there, the last of it), and that there are objects at all."""
     packages: dict[str, bool] = {}
     count = 0
@@ -143,94 +77,66 @@ def _objects(aws: Clients, site: Site, names: Names) -> Iterator[Found]:
                     packages[folder] = packages.get(folder, False) or rest == "constraints.txt"
     for folder, whole in packages.items():
         name = f"{names.prefix}package/{folder}"
-        yield Found(Kind.PACKAGE, name, name, digest_of({"package": folder}) if whole else None)
+        yield Part(PartKind.PACKAGE, name, name, is_current=whole)
     if count:
-        yield Found(Kind.OBJECTS, f"s3://{names.bucket}/{names.prefix}", str(count))
+        yield Part(PartKind.OBJECTS, f"s3://{names.bucket}/{names.prefix}", names.prefix, value=str(count))
 
 
-def _parameters(aws: Clients, site: Site, names: Names) -> Iterator[Found]:
+def _parameters(aws: Clients, names: Names) -> Iterator[Part]:
     ssm = aws.client("ssm")
-    for kind, name in ((Kind.TOKEN, names.token), (Kind.ADDRESS, names.address)):
+    for kind, name in ((PartKind.TOKEN, names.token), (PartKind.ADDRESS, names.address)):
         with unless_missing():
             what = [{"Key": "Name", "Values": [name]}]
             if not ssm.describe_parameters(ParameterFilters=what)["Parameters"]:
                 continue
             tags = tag_map(ssm.list_tags_for_resource(ResourceType="Parameter", ResourceId=name)["TagList"])
-            digest = WHOLE
-            if kind is Kind.ADDRESS:
-                digest = digest_of({"ip": ssm.get_parameter(Name=name)["Parameter"]["Value"]})
-            yield Found(kind, name, name, digest, tags.get(TAG_STACK) == names.stack)
+            is_address = kind is PartKind.ADDRESS
+            value = str(ssm.get_parameter(Name=name)["Parameter"]["Value"]) if is_address else ""
+            yield Part(kind, name, name, tags.get(TAG_STACK) == names.stack, value=value)
 
 
-def _roles(aws: Clients, site: Site, names: Names) -> Iterator[Found]:
-    iam = aws.client("iam")
-    for name in (names.node, names.head):
-        with unless_missing():
-            role = iam.get_role(RoleName=name)["Role"]
-            yield _of(names, Kind.ROLE, name, name, tag_map(role.get("Tags", ())))
-        with unless_missing():
-            profile = iam.get_instance_profile(InstanceProfileName=name)["InstanceProfile"]
-            tags = tag_map(profile.get("Tags", ()))
-            whole = [role["RoleName"] for role in profile["Roles"]] == [name]
-            ours = tags.get(TAG_STACK) == names.stack
-            yield Found(Kind.PROFILE, name, name, WHOLE if whole else None, ours)
-
-
-def _queue(aws: Clients, site: Site, names: Names) -> Iterator[Found]:
-    sqs = aws.client("sqs")
-    with unless_missing():
-        url = sqs.get_queue_url(QueueName=names.plain)["QueueUrl"]
-        tags = sqs.list_queue_tags(QueueUrl=url).get("Tags", {})
-        yield _of(names, Kind.QUEUE, names.plain, url, tags)
-
-
-def _rule(aws: Clients, site: Site, names: Names) -> Iterator[Found]:
-    events = aws.client("events")
-    with unless_missing():
-        arn = events.describe_rule(Name=names.plain)["Arn"]
-        tags = tag_map(events.list_tags_for_resource(ResourceARN=arn)["Tags"])
-        yield _of(names, Kind.RULE, names.plain, arn, tags)
-
-
-def _ec2(aws: Clients, site: Site, names: Names) -> Iterator[Found]:
+def _machines(aws: Clients, names: Names) -> Iterator[Part]:
     ec2 = aws.client("ec2")
     by_tag = [{"Name": f"tag:{TAG_STACK}", "Values": [names.stack]}]
-    by_name = [{"Name": "group-name", "Values": [names.plain]}]
-    for group in ec2.describe_security_groups(Filters=by_name)["SecurityGroups"]:
-        yield _of(names, Kind.GROUP, names.plain, group["GroupId"], tag_map(group.get("Tags", ())))
-    with unless_missing():
-        what = [{"Name": "launch-template-name", "Values": [names.plain]}]
-        for template in ec2.describe_launch_templates(Filters=what)["LaunchTemplates"]:
-            yield _template(ec2, names, template)
-    yield from _instances(ec2, names, by_tag)
+    newest = _newest_version(ec2, names.head)
+    for page in ec2.get_paginator("describe_instances").paginate(
+        Filters=[*by_tag, {"Name": "instance-state-name", "Values": ALIVE}]
+    ):
+        for reservation in page["Reservations"]:
+            for instance in reservation["Instances"]:
+                yield _machine(instance, names, newest)
     yield from _fleets(ec2, names)
     for page in ec2.get_paginator("describe_volumes").paginate(Filters=by_tag):
         for volume in page["Volumes"]:
             if volume["State"] == "available":  # attached ones go with their machines
-                yield Found(Kind.VOLUME, volume["VolumeId"], volume["VolumeId"])
+                yield Part(PartKind.VOLUME, volume["VolumeId"], volume["VolumeId"])
 
 
-def _template(ec2: Any, names: Names, template: Mapping[str, Any]) -> Found:
-    template_id = template["LaunchTemplateId"]
-    newest = ec2.describe_launch_template_versions(LaunchTemplateId=template_id, Versions=["$Latest"])
-    digest = newest["LaunchTemplateVersions"][0].get("VersionDescription")
-    ours = tag_map(template.get("Tags", ())).get(TAG_STACK) == names.stack
-    return Found(Kind.TEMPLATE, names.plain, template_id, digest, ours)
+def _machine(instance: Mapping[str, Any], names: Names, newest: str | None) -> Part:
+    tags, machine_id = tag_map(instance.get("Tags", ())), instance["InstanceId"]
+    ending = instance["State"]["Name"] == "shutting-down"
+    if tags.get(TAG_PART) != "head":
+        return Part(PartKind.MACHINE, machine_id, machine_id, is_ending=ending)
+    current = tags.get("aws:ec2launchtemplate:version") == newest
+    address = instance.get("PrivateIpAddress", "")
+    return Part(PartKind.HEAD, names.head, machine_id, is_current=current, is_ending=ending, value=address)
 
 
-def _instances(ec2: Any, names: Names, by_tag: list[dict[str, Any]]) -> Iterator[Found]:
-    filters = [*by_tag, {"Name": "instance-state-name", "Values": ALIVE}]
-    for page in ec2.get_paginator("describe_instances").paginate(Filters=filters):
-        for reservation in page["Reservations"]:
-            for each in reservation["Instances"]:
-                tags = tag_map(each.get("Tags", ()))
-                ending = each["State"]["Name"] == "shutting-down"
-                is_head = tags.get(TAG_PART) == "head"
-                kind, name = (Kind.HEAD, names.head) if is_head else (Kind.MACHINE, each["InstanceId"])
-                yield Found(kind, name, each["InstanceId"], tags.get(TAG_DIGEST), is_ending=ending)
+def launch_template(ec2: Any, name: str) -> tuple[str, str] | None:
+    """(id, newest version) of a launch template; None where there is none."""
+    with unless_missing():
+        what = [{"Name": "launch-template-name", "Values": [name]}]
+        for template in ec2.describe_launch_templates(Filters=what)["LaunchTemplates"]:
+            return template["LaunchTemplateId"], str(template["LatestVersionNumber"])
+    return None
 
 
-def _fleets(ec2: Any, names: Names) -> Iterator[Found]:
+def _newest_version(ec2: Any, name: str) -> str | None:
+    found = launch_template(ec2, name)
+    return None if found is None else found[1]
+
+
+def _fleets(ec2: Any, names: Names) -> Iterator[Part]:
     """Instant fleets are listed by id only; their tags tell the ids."""
     filters = [
         {"Name": "resource-type", "Values": ["fleet"]},
@@ -242,7 +148,7 @@ def _fleets(ec2: Any, names: Names) -> Iterator[Found]:
     for start in range(0, len(ids), 100):
         for fleet in _described(ec2, ids[start : start + 100]):
             if not fleet["FleetState"].startswith("deleted"):
-                yield Found(Kind.FLEET, fleet["FleetId"], fleet["FleetId"])
+                yield Part(PartKind.FLEET, fleet["FleetId"], fleet["FleetId"])
 
 
 def _described(ec2: Any, ids: list[str]) -> list[dict[str, Any]]:

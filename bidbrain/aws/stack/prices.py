@@ -6,9 +6,9 @@ import json
 from datetime import datetime, timedelta
 
 from bidbrain.aws.calls import errors
+from bidbrain.aws.clients import NO_RETRY, Clients
 from bidbrain.aws.site import Site
 from bidbrain.aws.stack.checks import Unread
-from bidbrain.aws.stack.find import NO_RETRY, Clients
 from bidbrain.aws.stack.rights import short
 from bidbrain.live.cloud import CloudError
 from bidbrain.machines import UnknownTypeError, find_type

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from bidbrain.aws.calls import errors
+from bidbrain.aws.clients import NO_RETRY, Clients
 from bidbrain.aws.site import Site
 from bidbrain.aws.stack.checks import Unread
-from bidbrain.aws.stack.find import NO_RETRY, Clients
-from bidbrain.aws.stack.up import names_of
-from bidbrain.aws.stack.user_policy import user_policy
+from bidbrain.aws.stack.names import names_of
+from bidbrain.aws.stack.template import operator_policy
 from bidbrain.live.cloud import CloudError
 
 
 def denied_actions(aws: Clients, site: Site, account: str, identity: str) -> tuple[str, ...] | Unread:
-    """Actions of the user policy that IAM's simulator refuses for this identity."""
+    """Actions of the operator's policy that IAM's simulator refuses for this identity."""
     if identity.endswith(":root"):
         return ()
     source = identity
@@ -24,7 +24,7 @@ def denied_actions(aws: Clients, site: Site, account: str, identity: str) -> tup
         source = f"arn:{partition}:iam::{account}:role/{role}"
     iam = aws.client("iam", NO_RETRY)
     refused: list[str] = []
-    for statement in user_policy(names_of(site, account), site.bucket is None)["Statement"]:
+    for statement in operator_policy(names_of(site, account), site.bucket is None)["Statement"]:
         if "Condition" in statement:  # the simulator knows nothing of our tags
             continue
         # Wildcards are no resources: anything that they match stands for them.

@@ -8,10 +8,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from bidbrain.aws.calls import errors
+from bidbrain.aws.clients import Clients, tag_map
 from bidbrain.aws.ec2 import TAG_JOB, TAG_MARKET
 from bidbrain.aws.site import Site
-from bidbrain.aws.stack.find import Clients, tag_map
-from bidbrain.aws.stack.up import TAG_PART, TAG_STACK
+from bidbrain.aws.stack.find import find
+from bidbrain.aws.stack.formation import Formation
+from bidbrain.aws.stack.names import TAG_PART, TAG_STACK, names_of
+from bidbrain.aws.stack.parts import PartKind
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,32 @@ def _running(instance: Mapping[str, Any]) -> Running:
         market=tags.get(TAG_MARKET, ""),
         launched_s=int(instance["LaunchTime"].timestamp()),
     )
+
+
+@dataclass(frozen=True)
+class ListedPart:
+    """A part of a stack for people. is_whole: it was made to its end."""
+
+    kind: str
+    name: str
+    is_whole: bool
+
+
+def parts(aws: Clients, site: Site, account: str) -> tuple[ListedPart, ...]:
+    """What there is of a stack, without its machines and objects. Raises CloudError."""
+    hidden = (PartKind.MACHINE, PartKind.FLEET, PartKind.OBJECTS, PartKind.VOLUME)
+    found = find(aws, site, account)
+    told = [
+        ListedPart(part.kind, part.name, part.is_current or part.kind is PartKind.HEAD)
+        for part in found.parts
+        if part.is_ours and part.kind not in hidden
+    ]
+    if found.stack is not None and found.stack.is_ours:
+        with errors("the parts of the CloudFormation stack"):
+            made = Formation(aws, names_of(site, account)).resources()
+        seen = {(each.kind, each.name) for each in told}
+        told += [ListedPart(kind, name, True) for name, kind in made if (kind, name) not in seen]
+    return tuple(told)
 
 
 def hours(machine: Running, now: datetime | None = None) -> float:

@@ -1,255 +1,195 @@
-"""What a stack on EC2 consists of, and which steps lead there or away from it. Pure.
+"""Making a stack. It may be interrupted anywhere and repeated: each time the stack is looked at, and one step is taken.
 
-A stack is a list of resources in the order in which they are made. Each one has a digest of what it should hold; it
-is written to the resource as its last part, so that one whose making was interrupted is known and finished. Names are
-fixed by the stack's name, and all that can carry tags carries `proteus:stack`: whoever comes later finds everything.
+The head must not be made twice. The token of its launch follows from the CloudFormation stack, the request and how many
+launches have ended, so a repeated launch is the same launch to EC2.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Any
+import hashlib
+import json
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
 
-from bidbrain.aws.notices import EVENT_PATTERN
+from bidbrain.aws.calls import errors
+from bidbrain.aws.clients import Clients, code_of, tag_list
 from bidbrain.aws.site import Site
-from bidbrain.aws.stack.boot import Boot, Role, user_data
-from bidbrain.aws.stack.policies import Names, head_policy, node_policy, queue_policy
-from bidbrain.aws.template import OWNER, OWNER_TAG, digest_of, machine_data
+from bidbrain.aws.stack.find import MISSING, find, launch_template
+from bidbrain.aws.stack.formation import POLL_S, Formation, StackError, Tell
+from bidbrain.aws.stack.names import tags_of
+from bidbrain.aws.stack.parts import Action, Found, Part, PartKind, Step, steps, template_for
+from bidbrain.aws.stack.template import Wanted
 
-TAG_STACK, TAG_DIGEST, TAG_PART, TAG_LAUNCH = (
-    "proteus:stack",
-    "proteus:digest",
-    "proteus:part",
-    "proteus:launch",
-)
-HEAD_DISK_GIB = 40
-
-
-class Kind(StrEnum):
-    """What can be part of a stack."""
-
-    BUCKET = "bucket"
-    PACKAGE = "package"
-    OBJECTS = "objects"
-    TOKEN = "token"
-    GROUP = "security group"
-    ROLE = "role"
-    PROFILE = "instance profile"
-    QUEUE = "queue"
-    RULE = "event rule"
-    TEMPLATE = "launch template"
-    HEAD = "head"
-    ADDRESS = "address of the head"
-    MACHINE = "machine"
-    FLEET = "fleet"
-    VOLUME = "volume"
-
-
-class Action(StrEnum):
-    """What a step does."""
-
-    MAKE = "make"
-    FINISH = "finish"
-    CHANGE = "change"
-    KEEP = "keep"
-    REMOVE = "remove"
+LAG_S = 90  # until what was made is known to all of AWS
+LINKED = ("spot.amazonaws.com", "ec2fleet.amazonaws.com")
+# EC2 says the last one of an instance profile that it does not know yet.
+NOT_KNOWN_YET = {*MISSING, "InvalidParameterValue"}
 
 
 @dataclass(frozen=True)
-class Resource:
-    """A part that there should be. content: what it holds, as JSON would; its digest tells whether that changed."""
+class Package:
+    """What machines install. wheel: the name of its file. constraints: a pip constraints file."""
 
-    kind: Kind
-    name: str
-    content: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def digest(self) -> str:
-        return digest_of(self.content)
+    wheel: str
+    content: bytes
+    constraints: str
 
 
 @dataclass(frozen=True)
-class Found:
-    """A part that there is. resource_id: as AWS calls it. digest: as it was written there, None: not (yet).
+class Head:
+    """The head as it runs."""
 
-    is_ending: it was told to go and is still there.
-    """
-
-    kind: Kind
-    name: str
-    resource_id: str
-    digest: str | None = None
-    is_ours: bool = True
-    is_ending: bool = False
+    instance_id: str
+    ip: str
 
 
-@dataclass(frozen=True)
-class Step:
-    """One thing to do, and why."""
+class Builder:
+    """Makes what is missing. `sleep` waits for AWS."""
 
-    action: Action
-    kind: Kind
-    name: str
-    reason: str
-    found: Found | None = None
+    def __init__(
+        self, aws: Clients, site: Site, want: Wanted, package: Package, sleep: Callable[[float], None]
+    ) -> None:
+        self._aws, self._site, self._want, self._package, self._sleep = aws, site, want, package, sleep
+        self._formation = Formation(aws, want.names, sleep)
 
-    def __str__(self) -> str:
-        return f"{self.action} {self.kind} {self.name}: {self.reason}"
+    def up(self, tell: Tell) -> Head:
+        """Bring everything into being. Raises CloudError, ForeignError; may be called again at any time."""
+        with errors("service-linked roles"):
+            self._linked_roles()
+        told: set[tuple[str, str, Action]] = set()
+        waited_s = 0.0
+        while True:
+            found = find(self._aws, self._site, self._want.names.account)
+            step = self._next(found, told, tell)
+            if step is None:
+                head = found.of(PartKind.HEAD)
+                assert head is not None
+                return Head(head.part_id, head.value)
+            if (step.kind, step.name, step.action) not in told:
+                told.add((step.kind, step.name, step.action))
+                tell(step)
+                waited_s = 0.0
+            elif waited_s >= LAG_S:
+                raise StackError(f"{step.kind} {step.name}: made, and not listed after {LAG_S} s")
+            else:
+                self._sleep(POLL_S)
+                waited_s += POLL_S
+            self._try(step, found, tell, is_last=waited_s >= LAG_S)
 
+    def _next(self, found: Found, told: set[tuple[str, str, Action]], tell: Tell) -> Step | None:
+        """The first step that changes something; parts before it that were there already are told once."""
+        for step in steps(self._want, found):
+            if step.action is not Action.KEEP:
+                return step
+            if not any(each[:2] == (step.kind, step.name) for each in told):
+                told.add((step.kind, step.name, step.action))
+                tell(step)
+        return None
 
-class ForeignError(ValueError):
-    """A name that we need is taken by something that is not ours, in one sentence."""
+    def _try(self, step: Step, found: Found, tell: Tell, *, is_last: bool) -> None:
+        """Take a step; what it needs and is not known everywhere yet is no error before the last time."""
+        from botocore.exceptions import ClientError
 
+        with errors(f"{step.kind} {step.name}"):
+            try:
+                self._take(step, found, tell)
+            except ClientError as error:
+                if code_of(error) not in NOT_KNOWN_YET or is_last:
+                    raise
 
-@dataclass(frozen=True)
-class Ground:
-    """What was found out about the account and the region before anything is made.
+    def _take(self, step: Step, found: Found, tell: Tell) -> None:
+        match step.kind:
+            case PartKind.STACK:
+                self._stack(step, found, tell)
+            case PartKind.PACKAGE:
+                self._objects(step.name)
+            case PartKind.TOKEN:
+                self._token(step.name)
+            case PartKind.HEAD:
+                self._launch(found)
+            case PartKind.ADDRESS:
+                self._address(step, found.of(PartKind.HEAD))
+            case _:
+                raise AssertionError(step)
 
-    image: the AMI itself, where `Site.image` names a parameter. package: the digest of the wheel and its constraints.
-    group_id, head_ip: None while there is none.
-    """
+    def _linked_roles(self) -> None:
+        """EC2's own roles for spot machines and fleets: one per account, shared by all, never removed.
 
-    account: str
-    image: str
-    root_device: str
-    vpc: str
-    subnets: Mapping[str, str]
-    package: str
-    group_id: str | None = None
-    head_ip: str | None = None
+        Not in the template: CloudFormation fails where an account has them already.
+        """
+        from botocore.exceptions import ClientError
 
+        for service in LINKED:
+            try:
+                self._aws.client("iam").create_service_linked_role(AWSServiceName=service)
+            except ClientError as error:
+                # InvalidInput: it is there. Without the right to make it, it is most likely there as well.
+                if code_of(error) not in ("InvalidInput", "AccessDenied", "EntityAlreadyExists"):
+                    raise
 
-def names_of(site: Site, account: str) -> Names:
-    """The fixed names of a stack's parts."""
-    bucket = site.bucket or f"proteus-{site.name}-{account}-{site.region}"
-    return Names(site.name, site.region, account, bucket)
+    def _stack(self, step: Step, found: Found, tell: Tell) -> None:
+        from botocore.exceptions import ClientError
 
+        state, template = found.stack, json.dumps(template_for(self._want, found))
+        if state is not None and not (state.is_busy or state.is_whole or state.is_remains):
+            raise StackError(f"{step.kind} {step.name}: it is {state.status}; say `proteus aws down` first")
+        if state is not None and step.action is Action.FINISH:
+            self._formation.finish(state.stack_id, tell)
+        elif state is not None and step.action is Action.CHANGE:
+            self._formation.change(state.stack_id, self._want, template, tell)
+        else:
+            if state is not None and (why := self._formation.remove(state, tell)) is not None:
+                raise StackError(f"{step.kind} {step.name}: {why}; say `proteus aws down` first")
+            try:
+                self._formation.make(self._want, template, tell)
+            except ClientError as error:
+                if code_of(error) != "AlreadyExistsException":  # an answer was lost: the next look finds it
+                    raise
 
-def tags_of(site: Site, part: str, digest: str | None = None) -> dict[str, str]:
-    """What every part of the stack carries."""
-    tags = {**site.tags, TAG_STACK: site.name, OWNER_TAG: OWNER, TAG_PART: part}
-    return tags if digest is None else {**tags, TAG_DIGEST: digest}
+    def _objects(self, folder: str) -> None:
+        s3, package, bucket = self._aws.client("s3"), self._package, self._want.names.bucket
+        s3.put_object(Bucket=bucket, Key=f"{folder}/{package.wheel}", Body=package.content)
+        # Last: by this object a whole package is known.
+        s3.put_object(Bucket=bucket, Key=f"{folder}/constraints.txt", Body=package.constraints.encode())
 
+    def _token(self, name: str) -> None:
+        from botocore.exceptions import ClientError
 
-def desired(site: Site, ground: Ground) -> tuple[Resource, ...]:
-    """All parts of a stack, each after those that it needs."""
-    names = names_of(site, ground.account)
-    made = [Resource(Kind.BUCKET, names.bucket)] if site.bucket is None else []
-    return (
-        *made,
-        Resource(Kind.PACKAGE, f"{names.prefix}package/{ground.package}", {"package": ground.package}),
-        Resource(Kind.TOKEN, names.token),
-        Resource(Kind.GROUP, names.plain, {"vpc": ground.vpc, "from": "the group itself", "ports": "all"}),
-        Resource(Kind.ROLE, names.node, node_policy(names)),
-        Resource(Kind.PROFILE, names.node),
-        Resource(Kind.ROLE, names.head, head_policy(names)),
-        Resource(Kind.PROFILE, names.head),
-        Resource(Kind.QUEUE, names.plain, queue_policy(names)),
-        Resource(Kind.RULE, names.plain, EVENT_PATTERN),
-        Resource(Kind.TEMPLATE, names.plain, template_content(site, ground)),
-        Resource(Kind.HEAD, names.head, head_content(site, ground)),
-        Resource(Kind.ADDRESS, names.address, {"ip": ground.head_ip or ""}),
-    )
+        tags = tag_list(tags_of(self._site, "token"))
+        try:
+            self._aws.client("ssm").put_parameter(
+                Name=name, Value=secrets.token_hex(32), Type="SecureString", Tags=tags
+            )
+        except ClientError as error:
+            if code_of(error) != "ParameterAlreadyExists":  # somebody was faster; theirs is as good
+                raise
 
+    def _address(self, step: Step, head: Part | None) -> None:
+        assert head is not None, "the head comes before its address"
+        ssm, value = self._aws.client("ssm"), head.value
+        if step.action is Action.MAKE:
+            tags = tag_list(tags_of(self._site, "address"))
+            ssm.put_parameter(Name=step.name, Value=value, Type="String", Tags=tags)
+        else:
+            ssm.put_parameter(Name=step.name, Value=value, Type="String", Overwrite=True)
 
-def _boot(site: Site, ground: Ground, role: Role) -> str:
-    names = names_of(site, ground.account)
-    package = f"s3://{names.bucket}/{names.prefix}package/{ground.package}"
-    return user_data(Boot(role, site.name, site.region, package, ground.package, site.orphan_after_s))
-
-
-def template_content(site: Site, ground: Ground) -> dict[str, Any]:
-    """LaunchTemplateData of the machines that the service buys."""
-    names = names_of(site, ground.account)
-    data = machine_data(
-        ground.image,
-        [ground.group_id or ""],
-        names.node,
-        _boot(site, ground, Role.NODE),
-        site.disk_gib,
-        ground.root_device,
-    )
-    data["TagSpecifications"] = [
-        {
-            "ResourceType": "volume",
-            "Tags": [{"Key": k, "Value": v} for k, v in sorted(tags_of(site, "machine").items())],
+    def _launch(self, found: Found) -> None:
+        """The head, once. EC2 answers a token that it has seen with the instance of then, which may have ended."""
+        ec2 = self._aws.client("ec2")
+        template = launch_template(ec2, self._want.names.head)
+        if template is None or found.stack is None:
+            return  # not listed yet
+        request = {
+            "LaunchTemplate": {"LaunchTemplateId": template[0], "Version": template[1]},
+            "SubnetId": self._want.head_subnet,
+            "MinCount": 1,
+            "MaxCount": 1,
         }
-    ]
-    return data
-
-
-def head_content(site: Site, ground: Ground) -> dict[str, Any]:
-    """The request that starts the head, without its token and tags."""
-    names = names_of(site, ground.account)
-    data = machine_data(
-        ground.image,
-        [ground.group_id or ""],
-        names.head,
-        _boot(site, ground, Role.HEAD),
-        HEAD_DISK_GIB,
-        ground.root_device,
-    )
-    subnet = ground.subnets[site.zones[0]]
-    return {**data, "InstanceType": site.head_type, "SubnetId": subnet, "MinCount": 1, "MaxCount": 1}
-
-
-def steps(wanted: Iterable[Resource], found: Iterable[Found]) -> tuple[Step, ...]:
-    """What to do about each part, in order. Raises ForeignError where a name is taken.
-
-    A head that differs is kept: a job may run on it. `down` and `up` replace it.
-    """
-    there = {(each.kind, each.name): each for each in found if not each.is_ending}
-    return tuple(_step(resource, there.get((resource.kind, resource.name))) for resource in wanted)
-
-
-def _step(resource: Resource, found: Found | None) -> Step:
-    kind, name = resource.kind, resource.name
-    if found is None:
-        return Step(Action.MAKE, kind, name, "it is not there")
-    if not found.is_ours:
-        raise ForeignError(
-            f"{kind} {name}: it exists and is not ours (no tag {TAG_STACK}), take another name"
-        )
-    if found.digest is None:
-        return Step(Action.FINISH, kind, name, "its making was interrupted", found)
-    if found.digest == resource.digest:
-        return Step(Action.KEEP, kind, name, "it is as it should be", found)
-    if kind is Kind.HEAD:
-        return Step(Action.KEEP, kind, name, "it differs, and only `down` and `up` replace a head", found)
-    return Step(Action.CHANGE, kind, name, "its content has changed", found)
-
-
-# Money first: no template, so that a service cannot buy; then who could buy, then what was bought.
-TEARDOWN = (
-    Kind.TEMPLATE,
-    Kind.HEAD,
-    Kind.MACHINE,
-    Kind.FLEET,
-    Kind.RULE,
-    Kind.QUEUE,
-    Kind.ADDRESS,
-    Kind.TOKEN,
-    Kind.PROFILE,
-    Kind.ROLE,
-    Kind.VOLUME,
-    Kind.GROUP,
-    Kind.OBJECTS,
-    Kind.BUCKET,
-)
-DATA = (Kind.OBJECTS, Kind.BUCKET)
-HAS_GROUP = (Kind.HEAD, Kind.MACHINE, Kind.FLEET)
-
-
-def teardown(found: Iterable[Found], keep_data: bool) -> tuple[Step, ...]:
-    """What can be removed of what there is and is ours, in order. keep_data: bucket and objects stay.
-
-    To be asked again until nothing is there: a group goes when the last machine in it has ended, and machines may have
-    been bought meanwhile.
-    """
-    ours = [each for each in found if each.is_ours and not (keep_data and each.kind in DATA)]
-    wait = {Kind.GROUP} if any(each.kind in HAS_GROUP for each in ours) else set()
-    going = [each for each in ours if each.kind in TEARDOWN and each.kind not in wait and not each.is_ending]
-    going.sort(key=lambda each: (TEARDOWN.index(each.kind), each.name, each.resource_id))
-    return tuple(Step(Action.REMOVE, each.kind, each.name, "it is ours", each) for each in going)
+        for launch in count():
+            content = json.dumps([found.stack.stack_id, request, launch], sort_keys=True)
+            token = hashlib.sha256(content.encode()).hexdigest()
+            (made,) = ec2.run_instances(**request, ClientToken=token)["Instances"]
+            if made["State"]["Name"] not in ("terminated", "shutting-down"):
+                return

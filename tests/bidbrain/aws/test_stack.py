@@ -7,112 +7,182 @@ import json
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bidbrain.aws.notices import KINDS
 from bidbrain.aws.site import Site
-from bidbrain.aws.stack.boot import Boot, Role, boot_text
 from bidbrain.aws.stack.checks import Facts, Quota, Scale, TypeFact, Unread, Verdict, checks, costs, family
-from bidbrain.aws.stack.policies import head_policy, node_policy, queue_policy
-from bidbrain.aws.stack.up import (
+from bidbrain.aws.stack.names import names_of, tags_of
+from bidbrain.aws.stack.parts import (
+    DATA,
     TEARDOWN,
     Action,
     ForeignError,
     Found,
-    Ground,
-    Kind,
-    desired,
-    names_of,
+    Part,
+    PartKind,
+    StackState,
+    left,
+    planned,
     steps,
-    tags_of,
     teardown,
-    template_content,
+    template_for,
 )
-from bidbrain.aws.stack.user_policy import user_policy
+from bidbrain.aws.stack.template import (
+    OPERATOR,
+    STACK,
+    Surroundings,
+    operator_policy,
+    resource,
+    role_policy,
+    text,
+    wanted,
+)
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden"
 SITE = Site(
     name="demo", region="us-east-1", zones=("us-east-1a", "us-east-1b"), types=("c5.xlarge", "m5.xlarge")
 )
-GROUND = Ground(
+THERE = Surroundings(
     account="123456789012",
     image="ami-0123456789abcdef0",
     root_device="/dev/xvda",
     vpc="vpc-1",
     subnets={"us-east-1a": "subnet-a", "us-east-1b": "subnet-b"},
     package="abcdef0123456789",
-    group_id="sg-1",
-    head_ip="10.0.0.5",
 )
-WANTED = desired(SITE, GROUND)
+WANTED = wanted(SITE, THERE)
+NAMES = WANTED.names
+PACKAGE = f"{NAMES.prefix}package/{THERE.package}"
+RUNNING = (PartKind.HEAD, PartKind.MACHINE, PartKind.FLEET)
 
 
-def whole(resource_index: int) -> Found:
-    resource = WANTED[resource_index]
-    return Found(resource.kind, resource.name, f"id-{resource_index}", resource.digest)
+def stack_of(status: str = "CREATE_COMPLETE", **changes: Any) -> StackState:
+    state = StackState("stack/1", status, True, WANTED.parameters, WANTED.template)
+    return replace(state, **changes)
 
 
-@settings(deadline=None, derandomize=True, max_examples=300)
-@given(
-    st.lists(st.sampled_from(["missing", "torn", "old", "whole"]), min_size=len(WANTED), max_size=len(WANTED))
+WHOLE = Found(
+    stack_of(),
+    (
+        Part(PartKind.STACK, NAMES.plain, "stack/1"),
+        Part(PartKind.BUCKET, NAMES.bucket, NAMES.bucket),
+        Part(PartKind.PACKAGE, PACKAGE, PACKAGE),
+        Part(PartKind.TOKEN, NAMES.token, NAMES.token),
+        Part(PartKind.HEAD, NAMES.head, "i-1", value="10.0.0.5"),
+        Part(PartKind.ADDRESS, NAMES.address, NAMES.address, value="10.0.0.5"),
+    ),
 )
-def test_each_part_gets_the_step_that_its_state_asks_for(states: list[str]) -> None:
-    found = []
-    for index, state in enumerate(states):
-        digest = {"torn": None, "old": "0", "whole": WANTED[index].digest, "missing": ""}[state]
-        if state != "missing":
-            found.append(replace(whole(index), digest=digest))
+
+
+def with_part(kind: PartKind, **changes: Any) -> Found:
+    parts = tuple(replace(part, **changes) if part.kind is kind else part for part in WHOLE.parts)
+    return replace(WHOLE, parts=parts)
+
+
+def without(*kinds: PartKind) -> Found:
+    stack = None if PartKind.STACK in kinds else WHOLE.stack
+    return Found(stack, tuple(part for part in WHOLE.parts if part.kind not in kinds))
+
+
+def actions(found: Found) -> dict[str, Action]:
     planned = steps(WANTED, found)
-    assert [(step.kind, step.name) for step in planned] == [(each.kind, each.name) for each in WANTED]
-    action = {"missing": Action.MAKE, "torn": Action.FINISH, "old": Action.CHANGE, "whole": Action.KEEP}
-    for step, state in zip(planned, states, strict=True):
-        expected = Action.KEEP if (step.kind, state) == (Kind.HEAD, "old") else action[state]
-        assert step.action is expected and step.reason
+    assert all(step.reason for step in planned)
+    return {step.kind: step.action for step in planned if step.action is not Action.KEEP}
+
+
+def test_a_whole_stack_is_kept() -> None:
+    assert not actions(WHOLE) and len(steps(WANTED, WHOLE)) == 5
+
+
+@pytest.mark.parametrize(
+    ("found", "todo"),
+    [
+        (without(PartKind.TOKEN), {PartKind.TOKEN: Action.MAKE}),
+        (without(PartKind.PACKAGE), {PartKind.PACKAGE: Action.MAKE}),
+        (without(PartKind.ADDRESS), {PartKind.ADDRESS: Action.MAKE}),
+        (without(PartKind.STACK), {PartKind.STACK: Action.MAKE}),
+        (with_part(PartKind.PACKAGE, is_current=False), {PartKind.PACKAGE: Action.FINISH}),
+        (with_part(PartKind.ADDRESS, value="10.0.0.4"), {PartKind.ADDRESS: Action.CHANGE}),
+        (with_part(PartKind.HEAD, is_current=False), {}),
+        (with_part(PartKind.HEAD, is_ending=True), {PartKind.HEAD: Action.MAKE, PartKind.ADDRESS: Action.CHANGE}),
+        (replace(WHOLE, stack=stack_of("UPDATE_IN_PROGRESS")), {PartKind.STACK: Action.FINISH}),
+        (replace(WHOLE, stack=stack_of("ROLLBACK_COMPLETE")), {PartKind.STACK: Action.MAKE}),
+        (replace(WHOLE, stack=stack_of("UPDATE_ROLLBACK_COMPLETE")), {}),
+        (replace(WHOLE, stack=stack_of(parameters={})), {PartKind.STACK: Action.CHANGE}),
+        (replace(WHOLE, stack=stack_of(template={"Resources": {}})), {PartKind.STACK: Action.CHANGE}),
+    ],
+)  # fmt: skip
+def test_each_part_gets_the_step_that_its_state_asks_for(found: Found, todo: dict[str, Action]) -> None:
+    assert actions(found) == todo
+
+
+def test_the_package_is_there_before_machines_can_be_bought_that_want_it() -> None:
+    """In a bucket of the stack's own that is not there yet it can only come second."""
+    newer = wanted(SITE, replace(THERE, package="0"))
+    order = [step.kind for step in steps(newer, WHOLE)]
+    assert order.index(PartKind.PACKAGE) < order.index(PartKind.STACK)
+    assert [step.kind for step in steps(newer, Found(None, ()))][:2] == [PartKind.STACK, PartKind.PACKAGE]
+    theirs = wanted(Site(**{**SITE.model_dump(), "bucket": "mine"}), THERE)
+    assert steps(theirs, Found(None, ()))[0].kind is PartKind.PACKAGE
 
 
 def test_a_name_that_is_taken_is_refused() -> None:
-    with pytest.raises(ForeignError, match="role proteus-demo-node: it exists and is not ours"):
-        steps(WANTED, [replace(whole(4), is_ours=False)])
-    assert not teardown([replace(whole(4), is_ours=False)], keep_data=False)
+    foreign = with_part(PartKind.TOKEN, is_ours=False)
+    with pytest.raises(ForeignError, match="token /proteus/demo/ray-token: it exists and is not ours"):
+        steps(WANTED, foreign)
+    assert PartKind.TOKEN not in {part.kind for part in left(foreign, keep_data=False)}
 
 
-def test_a_head_that_is_ending_is_no_head() -> None:
-    (index,) = [i for i, each in enumerate(WANTED) if each.kind is Kind.HEAD]
-    (step,) = steps([WANTED[index]], [replace(whole(index), is_ending=True)])
-    assert step.action is Action.MAKE
+def test_two_heads_are_refused_and_both_removed() -> None:
+    second = Part(PartKind.HEAD, NAMES.head, "i-2")
+    found = replace(WHOLE, parts=(*WHOLE.parts, second))
+    with pytest.raises(ForeignError, match="head: found i-1 and i-2, expected one"):
+        steps(WANTED, found)
+    assert [step.kind for step in teardown(left(found, keep_data=False))] == [PartKind.HEAD] * 2
+
+
+def test_a_bucket_that_an_earlier_stack_left_is_used_and_not_made() -> None:
+    kept = Found(None, tuple(part for part in WHOLE.parts if part.kind is PartKind.BUCKET))
+    assert "Bucket" not in template_for(WANTED, kept)["Resources"]
+    assert "Bucket" in template_for(WANTED, WHOLE)["Resources"], "it is CloudFormation's"
+    assert "Bucket" in template_for(WANTED, Found(None, ()))["Resources"]
+    told = {(step.kind, step.name) for step in planned(WANTED, Found(None, ()))}
+    assert {("bucket", NAMES.bucket), ("role", NAMES.head), ("queue", NAMES.plain)} <= told
 
 
 @settings(deadline=None, derandomize=True, max_examples=300)
 @given(
     st.lists(
-        st.tuples(st.sampled_from([k for k in Kind if k is not Kind.PACKAGE]), st.booleans()),
+        st.tuples(st.sampled_from([k for k in PartKind if k is not PartKind.PACKAGE]), st.booleans()),
         max_size=12,
     ),
     st.booleans(),
 )
-def test_what_costs_money_goes_first_and_the_group_when_nothing_is_in_it(
-    parts: list[tuple[Kind, bool]], keep_data: bool
+def test_what_costs_money_goes_first_and_the_rest_when_no_machine_is_left(
+    parts: list[tuple[PartKind, bool]], keep_data: bool
 ) -> None:
+    can_end = (PartKind.HEAD, PartKind.MACHINE, PartKind.STACK)
     found = [
-        Found(kind, f"{kind}-{number}", f"{number}", is_ending=ending and kind in (Kind.HEAD, Kind.MACHINE))
+        Part(kind, f"{kind}-{number}", f"{number}", is_ending=ending and kind in can_end)
         for number, (kind, ending) in enumerate(parts)
     ]
-    gone: list[Kind] = []
     rounds = 0
-    while left := [each for each in found if not keep_data or each.kind not in (Kind.OBJECTS, Kind.BUCKET)]:
-        going = teardown(left, keep_data)
-        kinds = [step.kind for step in going]
+    while rest := left(Found(None, tuple(found)), keep_data):
+        going = teardown(rest)
+        kinds = [PartKind(step.kind) for step in going]
         assert kinds == sorted(kinds, key=TEARDOWN.index)
-        if Kind.GROUP in kinds:
-            assert not any(each.kind in (Kind.HEAD, Kind.MACHINE, Kind.FLEET) for each in left)
-        gone += kinds
-        removed = {step.found for step in going}
+        if {PartKind.STACK, *DATA} & set(kinds):
+            assert not any(each.kind in RUNNING for each in rest)
+        removed = {step.part for step in going}
         found = [each for each in found if each not in removed and not each.is_ending]
         rounds += 1
         assert rounds < 10
-    assert len(found) == sum(keep_data and kind in (Kind.OBJECTS, Kind.BUCKET) for kind, _ in parts)
+    assert len(found) == sum(keep_data and kind in DATA for kind, _ in parts)
 
 
 def test_names_fit_what_aws_allows() -> None:
@@ -124,50 +194,73 @@ def test_names_fit_what_aws_allows() -> None:
 
 
 def test_a_change_of_the_config_changes_what_it_should() -> None:
-    bigger = Site(**{**SITE.model_dump(), "disk_gib": 100})
-    changed = [
-        new.kind for old, new in zip(WANTED, desired(bigger, GROUND), strict=True) if old.digest != new.digest
-    ]
-    assert changed == [Kind.TEMPLATE]
-    newer = desired(SITE, replace(GROUND, package="0"))
-    changed = [
-        new.kind
-        for old, new in zip(WANTED, newer, strict=True)
-        if (old.name, old.digest) != (new.name, new.digest)
-    ]
-    assert changed == [Kind.PACKAGE, Kind.TEMPLATE, Kind.HEAD]
+    def differ(site: Site, there: Surroundings) -> set[str]:
+        new = wanted(site, there)
+        return {
+            name for name in WANTED.template["Resources"] if resource(WANTED, name) != resource(new, name)
+        }
+
+    assert differ(Site(**{**SITE.model_dump(), "disk_gib": 100}), THERE) == {"NodeTemplate"}
+    assert differ(SITE, replace(THERE, package="0")) == {"NodeTemplate", "HeadTemplate"}
 
 
-# -- user data and policies ---------------------------------------------------------------------------------------
+# -- the template: user data and policies ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("role", list(Role))
-def test_user_data(role: Role) -> None:
-    boot = Boot(role, "demo", "us-east-1", "s3://b/proteus/demo/package/abc", "abc", 300)
-    text = boot_text(boot)
-    golden = GOLDEN / f"aws_user_data_{role}.sh"
-    assert text == golden.read_text()
+def launch_data(name: str) -> dict[str, Any]:
+    return dict(resource(WANTED, name)["LaunchTemplateData"])
+
+
+def user_data(name: str) -> str:
+    return base64.b64decode(launch_data(name)["UserData"]).decode()
+
+
+@pytest.mark.parametrize(("name", "role"), [("HeadTemplate", "head"), ("NodeTemplate", "node")])
+def test_user_data(name: str, role: str) -> None:
+    text = user_data(name)
+    assert text == (GOLDEN / f"aws_user_data_{role}.sh").read_text()
     assert subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
     assert text.index("shutdown -h +30") < text.index("pip install") < text.index("agileml.aws.boot")
-
-
-def test_a_template_holds_no_secret_and_ends_with_its_machine() -> None:
-    data = template_content(SITE, GROUND)
-    text = base64.b64decode(data["UserData"]).decode()
     assert "ray-token" not in text and "TOKEN" not in text and "AWS_SECRET" not in text
+
+
+@pytest.mark.parametrize("name", ["HeadTemplate", "NodeTemplate"])
+def test_a_machine_ends_when_it_shuts_down_and_its_disk_with_it(name: str) -> None:
+    data = launch_data(name)
     assert data["InstanceInitiatedShutdownBehavior"] == "terminate"
-    assert data["MetadataOptions"]["HttpTokens"] == "required"
-    assert data["SecurityGroupIds"] == ["sg-1"]
+    assert data["MetadataOptions"] == {
+        "HttpEndpoint": "enabled", "HttpTokens": "required", "HttpPutResponseHopLimit": 1
+    }  # fmt: skip
     assert data["BlockDeviceMappings"][0]["Ebs"]["DeleteOnTermination"] is True
 
 
+def test_the_bucket_is_closed_and_stays_and_the_rule_is_that_of_the_notices() -> None:
+    bucket = WANTED.template["Resources"]["Bucket"]
+    assert bucket["DeletionPolicy"] == bucket["UpdateReplacePolicy"] == "Retain"
+    closed = resource(WANTED, "Bucket")["PublicAccessBlockConfiguration"]
+    assert len(closed) == 4 and all(closed.values())
+    pattern = resource(WANTED, "Rule")["EventPattern"]
+    assert pattern == {"source": ["aws.ec2"], "detail-type": sorted(KINDS)}
+    ingress = resource(WANTED, "GroupInside")
+    assert ingress["SourceSecurityGroupId"] == ingress["GroupId"] == "Group.GroupId"
+    assert "CidrIp" not in text(STACK)
+
+
+@pytest.mark.parametrize("name", [STACK, OPERATOR])
+def test_cloudformation_would_take_the_templates(name: str, tmp_path: Path) -> None:
+    """By the rules of AWS' own linter, and below the size that goes without a bucket."""
+    from cfnlint.api import lint
+
+    assert lint(text(name)) == []
+    assert len(json.dumps(WANTED.template)) <= 51_200
+
+
 def test_policies_are_those_of_the_golden_file() -> None:
-    names = names_of(SITE, "123456789012")
     told = {
-        "user": user_policy(names, own_bucket=True),
-        "head": head_policy(names),
-        "node": node_policy(names),
-        "queue": queue_policy(names),
+        "user": operator_policy(NAMES, own_bucket=True),
+        "head": role_policy(NAMES, "HeadRole"),
+        "node": role_policy(NAMES, "NodeRole"),
+        "queue": resource(WANTED, "QueuePolicy")["PolicyDocument"],
     }
     assert json.dumps(told, indent=1) + "\n" == (GOLDEN / "aws_policies.json").read_text()
     for role in ("head", "node"):
@@ -175,11 +268,41 @@ def test_policies_are_those_of_the_golden_file() -> None:
     assert len(json.dumps(told["user"], separators=(",", ":"))) <= 6_144  # of a managed one
 
 
+def test_the_operator_may_do_what_cloudformation_does_in_their_name() -> None:
+    """The rights that AWS' schemas name for each resource type; S3's list names what we do not use as well."""
+    from cfnlint.schema import PROVIDER_SCHEMA_MANAGER
+
+    unused = {"iam:AttachRolePolicy", "iam:DetachRolePolicy"}
+    unused |= {"ec2:AuthorizeSecurityGroupEgress", "ec2:RevokeSecurityGroupEgress"}
+    statements = operator_policy(NAMES, own_bucket=True)["Statement"]
+    allowed = {action for each in statements for action in each["Action"]}
+    types = {each["Type"] for each in WANTED.template["Resources"].values()} - {"AWS::S3::Bucket"}
+    for resource_type in types:
+        handlers = PROVIDER_SCHEMA_MANAGER.get_resource_schema("us-east-1", resource_type).schema["handlers"]
+        needed = {
+            p for name in ("create", "read", "delete") for p in handlers.get(name, {}).get("permissions", ())
+        }
+        missing = {each for each in needed - allowed - unused if not each.startswith("ec2:Describe")}
+        assert not missing, resource_type
+
+
+def test_a_bucket_of_the_users_own_is_neither_made_nor_removed() -> None:
+    sids = {each["Sid"] for each in operator_policy(NAMES, own_bucket=False)["Statement"]}
+    assert "MakeBucket" not in sids and "Objects" in sids
+
+
+def test_china_has_other_names_for_the_same() -> None:
+    china = names_of(Site(**{**SITE.model_dump(), "region": "cn-north-1"}), "1")
+    policy = json.dumps(role_policy(china, "HeadRole"))
+    assert "arn:aws-cn:iam::1:role/proteus-demo-node" in policy and "ec2.amazonaws.com.cn" in policy
+    assert "arn:aws:" not in policy
+
+
 def test_rights_are_bound_to_the_stack() -> None:
-    """Whoever may spend, end or write may do it in this stack alone."""
-    names = names_of(SITE, "123456789012")
+    """A role that may spend, end or write may do it in this stack alone."""
+    head, node = (role_policy(NAMES, role)["Statement"] for role in ("HeadRole", "NodeRole"))
     free = set()
-    for statement in [*head_policy(names)["Statement"], *node_policy(names)["Statement"]]:
+    for statement in [*head, *node]:
         bound = "Condition" in statement or all("demo" in each for each in statement["Resource"])
         if not bound:
             free |= set(statement["Action"])
@@ -189,8 +312,8 @@ def test_rights_are_bound_to_the_stack() -> None:
     }
     # What a purchase uses beside the template, the instance and the group is free: those are bound themselves.
     assert free - reads - session == {"ec2:CreateFleet", "ec2:RunInstances"}
-    node = {action for s in node_policy(names)["Statement"] for action in s["Action"]}
-    assert not any(action.startswith(("ec2:", "iam:", "sqs:")) for action in node)
+    allowed = {action for s in node for action in s["Action"]}
+    assert not any(action.startswith(("ec2:", "iam:", "sqs:")) for action in allowed)
 
 
 # -- checks and costs ---------------------------------------------------------------------------------------------
@@ -215,7 +338,7 @@ def facts(**changes: object) -> Facts:
         image_architecture="x86_64",
         root_device="/dev/xvda",
         vpc="vpc-1",
-        subnets=GROUND.subnets,
+        subnets=THERE.subnets,
         spot={("c5.xlarge", "us-east-1a"): 60_000, ("m5.xlarge", "us-east-1b"): 70_000},
         quotas={
             ("standard", "on-demand"): Quota("L-1216C47A", "on-demand", 64),

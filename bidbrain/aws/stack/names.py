@@ -1,0 +1,76 @@
+"""The fixed names and tags of a stack's parts, by which they are found again. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bidbrain.aws.site import Site
+
+TAG_STACK, TAG_PART, TAG_OWNER = "proteus:stack", "proteus:part", "proteus:owner"
+OWNER = "bidbrain"
+
+
+@dataclass(frozen=True)
+class Names:
+    """The names of a stack's parts. account, bucket: "" where only the names without them are needed."""
+
+    stack: str
+    region: str
+    account: str = ""
+    bucket: str = ""
+
+    @property
+    def plain(self) -> str:
+        """Of the CloudFormation stack, the group, the queue, the rule, and the launch template of bought machines."""
+        return f"proteus-{self.stack}"
+
+    @property
+    def head(self) -> str:
+        """Of the head, its role and its launch template."""
+        return f"{self.plain}-head"
+
+    @property
+    def node(self) -> str:
+        """Of the role of machines that train."""
+        return f"{self.plain}-node"
+
+    @property
+    def prefix(self) -> str:
+        """Of all objects in the bucket."""
+        return f"proteus/{self.stack}/"
+
+    @property
+    def token(self) -> str:
+        """Of the SSM parameter with the cluster's token."""
+        return f"/proteus/{self.stack}/ray-token"
+
+    @property
+    def address(self) -> str:
+        """Of the SSM parameter with the head's address."""
+        return f"/proteus/{self.stack}/head"
+
+    @property
+    def pseudo_parameters(self) -> dict[str, str]:
+        """CloudFormation's own parameters, as they are in this account and region."""
+        partition, suffix = "aws", "amazonaws.com"
+        if self.region.startswith("cn-"):
+            partition, suffix = "aws-cn", "amazonaws.com.cn"
+        elif self.region.startswith("us-gov-"):
+            partition = "aws-us-gov"
+        return {
+            "AWS::Partition": partition,
+            "AWS::Region": self.region,
+            "AWS::AccountId": self.account,
+            "AWS::URLSuffix": suffix,
+        }
+
+
+def names_of(site: Site, account: str) -> Names:
+    """The names of a site's stack in an account."""
+    bucket = site.bucket or f"proteus-{site.name}-{account}-{site.region}"
+    return Names(site.name, site.region, account, bucket)
+
+
+def tags_of(site: Site, part: str) -> dict[str, str]:
+    """The tags of what is made outside CloudFormation."""
+    return {**site.tags, TAG_STACK: site.name, TAG_OWNER: OWNER, TAG_PART: part}

@@ -1,0 +1,266 @@
+"""The parts of a stack that there are, and the steps that lead to a whole stack or away from it. Pure.
+
+CloudFormation makes and removes most of a stack, and is one part here. Names are fixed by the stack's name and all that
+can carry tags carries `proteus:stack`, so everything is found again without a record of what was made.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from bidbrain.aws.stack.names import TAG_STACK
+from bidbrain.aws.stack.template import Wanted, listed, without_bucket
+
+
+class PartKind(StrEnum):
+    """What can be part of a stack."""
+
+    STACK = "CloudFormation stack"
+    BUCKET = "bucket"
+    PACKAGE = "package"
+    OBJECTS = "objects"
+    TOKEN = "token"
+    HEAD = "head"
+    ADDRESS = "address of the head"
+    MACHINE = "machine"
+    FLEET = "fleet"
+    VOLUME = "volume"
+
+
+class Action(StrEnum):
+    """What a step does."""
+
+    MAKE = "make"
+    FINISH = "finish"
+    CHANGE = "change"
+    KEEP = "keep"
+    REMOVE = "remove"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part that there is.
+
+    part_id: as AWS calls it. is_current: it holds what it should. is_ending: it was told to go and is still there.
+    value: of the head its address inside, of the address its value, of objects their number.
+    """
+
+    kind: PartKind
+    name: str
+    part_id: str
+    is_ours: bool = True
+    is_current: bool = True
+    is_ending: bool = False
+    value: str = ""
+
+
+@dataclass(frozen=True)
+class StackState:
+    """A CloudFormation stack as it is. status: in CloudFormation's words."""
+
+    stack_id: str
+    status: str
+    is_ours: bool
+    parameters: Mapping[str, str]
+    template: Mapping[str, Any]
+
+    @property
+    def is_busy(self) -> bool:
+        """CloudFormation works on it."""
+        return self.status.endswith("_IN_PROGRESS") and self.status != "REVIEW_IN_PROGRESS"
+
+    @property
+    def is_whole(self) -> bool:
+        """It can be used, and changed."""
+        return self.status in ("CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE")
+
+    @property
+    def is_remains(self) -> bool:
+        """What is left of a stack that was never whole, or is no more."""
+        return self.status in (
+            "CREATE_FAILED",
+            "ROLLBACK_COMPLETE",
+            "ROLLBACK_FAILED",
+            "DELETE_FAILED",
+            "REVIEW_IN_PROGRESS",
+        )
+
+
+@dataclass(frozen=True)
+class Found:
+    """What there is of a stack."""
+
+    stack: StackState | None
+    parts: tuple[Part, ...]
+
+    def of(self, kind: PartKind, name: str | None = None) -> Part | None:
+        """The part of a kind, and of a name if given, that is not ending."""
+        fitting = (
+            p for p in self.parts if p.kind is kind and not p.is_ending and (name is None or p.name == name)
+        )
+        return next(fitting, None)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing to do, and why. kind: a `PartKind`, or the words for a type of CloudFormation's."""
+
+    action: Action
+    kind: str
+    name: str
+    reason: str
+    part: Part | None = None
+
+    def __str__(self) -> str:
+        return f"{self.action} {self.kind} {self.name}: {self.reason}"
+
+
+class ForeignError(ValueError):
+    """Something has a name that we need and is not ours, or is there twice; in one sentence."""
+
+
+def template_for(want: Wanted, found: Found) -> Mapping[str, Any]:
+    """The template for this account: a bucket that is there and is not in the stack was left by an earlier one."""
+    is_in_stack = found.stack is not None and "Bucket" in found.stack.template["Resources"]
+    if found.of(PartKind.BUCKET) is None or is_in_stack:
+        return want.template
+    return without_bucket(want.template)
+
+
+def steps(want: Wanted, found: Found) -> tuple[Step, ...]:
+    """What to do about each part, in order. Raises ForeignError where a name is taken.
+
+    The package goes before a stack that has its bucket already: no machine is bought that cannot find its package. A
+    head that differs is kept, for a job may run on it: only `down` and `up` replace it.
+    """
+    for part in found.parts:
+        if not part.is_ours and not _is_being_made(part, found):
+            raise ForeignError(
+                f"{part.kind} {part.name}: it exists and is not ours (no tag {TAG_STACK}), take another name"
+            )
+    heads = [part.part_id for part in found.parts if part.kind is PartKind.HEAD and not part.is_ending]
+    if len(heads) > 1:
+        raise ForeignError(f"head: found {' and '.join(heads)}, expected one; terminate the others")
+    stack, package = _stack_step(want, found), _package_step(want, found)
+    if stack.action is Action.FINISH:
+        return (stack,)  # the rest is known when that is over
+    is_bucket_there = found.of(PartKind.BUCKET) is not None or "Bucket" not in want.template["Resources"]
+    first = (package, stack) if is_bucket_there else (stack, package)
+    return (*first, _token_step(want, found), _head_step(want, found), _address_step(want, found))
+
+
+def _is_being_made(part: Part, found: Found) -> bool:
+    """A bucket gets its tags a moment after itself."""
+    return part.kind is PartKind.BUCKET and found.stack is not None and found.stack.is_busy
+
+
+def changed(want: Wanted, state: StackState) -> tuple[str, ...]:
+    """The parameters whose values are others than those wanted."""
+    names = {*want.parameters, *state.parameters}
+    return tuple(sorted(n for n in names if want.parameters.get(n) != state.parameters.get(n)))
+
+
+def _stack_step(want: Wanted, found: Found) -> Step:
+    state, kind, name = found.stack, PartKind.STACK, want.names.plain
+    if state is None:
+        return Step(Action.MAKE, kind, name, "it is not there")
+    if state.is_busy:
+        return Step(Action.FINISH, kind, name, "CloudFormation works on it")
+    if not state.is_whole:
+        return Step(Action.MAKE, kind, name, f"what there is of it cannot be used ({state.status})")
+    template = template_for(want, found)
+    same = all(template[section] == state.template.get(section) for section in ("Resources", "Mappings"))
+    others = changed(want, state)
+    if same and not others:
+        return Step(Action.KEEP, kind, name, "it is as it should be")
+    return Step(Action.CHANGE, kind, name, f"its content has changed ({', '.join(others) or 'the template'})")
+
+
+def _package_step(want: Wanted, found: Found) -> Step:
+    name = f"{want.names.prefix}package/{want.package}"
+    part = found.of(PartKind.PACKAGE, name)
+    if part is None:
+        return Step(Action.MAKE, PartKind.PACKAGE, name, "it is not there")
+    if not part.is_current:
+        return Step(Action.FINISH, PartKind.PACKAGE, name, "its making was interrupted", part)
+    return Step(Action.KEEP, PartKind.PACKAGE, name, "it is as it should be", part)
+
+
+def _token_step(want: Wanted, found: Found) -> Step:
+    part = found.of(PartKind.TOKEN)
+    action, reason = (Action.KEEP, "it is as it should be") if part else (Action.MAKE, "it is not there")
+    return Step(action, PartKind.TOKEN, want.names.token, reason, part)
+
+
+def _head_step(want: Wanted, found: Found) -> Step:
+    part, name = found.of(PartKind.HEAD), want.names.head
+    if part is None:
+        return Step(Action.MAKE, PartKind.HEAD, name, "it is not there")
+    # The one parameter that is not the head's.
+    differs = found.stack is not None and set(changed(want, found.stack)) - {"DiskGiB"}
+    if part.is_current and not differs:
+        return Step(Action.KEEP, PartKind.HEAD, name, "it is as it should be", part)
+    return Step(Action.KEEP, PartKind.HEAD, name, "it differs, and only `down` and `up` replace a head", part)
+
+
+def _address_step(want: Wanted, found: Found) -> Step:
+    part, head, name = found.of(PartKind.ADDRESS), found.of(PartKind.HEAD), want.names.address
+    if part is None:
+        return Step(Action.MAKE, PartKind.ADDRESS, name, "it is not there")
+    if head is not None and head.value == part.value:
+        return Step(Action.KEEP, PartKind.ADDRESS, name, "it is as it should be", part)
+    return Step(Action.CHANGE, PartKind.ADDRESS, name, "the head has another one", part)
+
+
+# Money first: the head, which buys; what it bought; then all that costs nothing; data last.
+TEARDOWN = (
+    PartKind.HEAD,
+    PartKind.MACHINE,
+    PartKind.FLEET,
+    PartKind.VOLUME,
+    PartKind.STACK,
+    PartKind.ADDRESS,
+    PartKind.TOKEN,
+    PartKind.OBJECTS,
+    PartKind.BUCKET,
+)
+DATA = (PartKind.OBJECTS, PartKind.BUCKET)
+RUNNING = (PartKind.HEAD, PartKind.MACHINE, PartKind.FLEET)
+
+
+def left(found: Found, keep_data: bool) -> tuple[Part, ...]:
+    """What there is to remove: ours, and neither a package, which is among the objects, nor data that shall stay."""
+    stays = (PartKind.PACKAGE, *DATA) if keep_data else (PartKind.PACKAGE,)
+    return tuple(part for part in found.parts if part.is_ours and part.kind not in stays)
+
+
+def teardown(parts: Iterable[Part]) -> tuple[Step, ...]:
+    """What can be removed of what is left, in order.
+
+    To be asked again until nothing is left. The stack has the machines' group and roles, and machines write data, so
+    both go when the last machine has ended; machines may have been bought meanwhile.
+    """
+    parts = tuple(parts)
+    wait = any(each.kind in RUNNING for each in parts) or any(each.is_ending for each in parts)
+    now = TEARDOWN[: TEARDOWN.index(PartKind.STACK)] if wait else TEARDOWN
+    going = [each for each in parts if each.kind in now and not each.is_ending]
+    going.sort(key=lambda each: (TEARDOWN.index(each.kind), each.name, each.part_id))
+    return tuple(Step(Action.REMOVE, each.kind, each.name, "it is ours", each) for each in going)
+
+
+def kind_of(resource_type: str) -> str:
+    """A CloudFormation type in words: `instance profile` for AWS::IAM::InstanceProfile."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", resource_type.rpartition("::")[2]).lower()
+
+
+def planned(want: Wanted, found: Found) -> Iterator[Step]:
+    """The steps for people: a new stack with what CloudFormation makes of it."""
+    for step in steps(want, found):
+        yield step
+        if step.kind == PartKind.STACK and step.action is Action.MAKE:
+            for resource_type, name in listed({**want.template, **template_for(want, found)}, want):
+                yield Step(Action.MAKE, kind_of(resource_type), name, "CloudFormation makes it")

@@ -1,0 +1,179 @@
+"""The CloudFormation templates of a stack (`template.yaml`, `operator.yaml`) as data: read, filled in, compared. Pure.
+
+CloudFormation fills in the parameters itself. `resolved` does the same here for the few functions that our templates
+use, so that `plan` can print the policies before anything is made.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import yaml
+
+from bidbrain.aws.clients import tag_list
+from bidbrain.aws.site import Site
+from bidbrain.aws.stack.names import Names, names_of
+
+STACK, OPERATOR = "template.yaml", "operator.yaml"
+USER_DATA_LIMIT_BYTES = 16_384  # EC2's, before base64
+NAMING = (
+    *("BucketName", "GroupName", "RoleName", "InstanceProfileName", "QueueName", "Name"),
+    "LaunchTemplateName",
+)
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """The account and the region that a stack is made in.
+
+    image: an AMI id, also where `Site.image` names a parameter. subnets: zone -> subnet id. package: digest of the
+    wheel and its constraints.
+    """
+
+    account: str
+    image: str
+    root_device: str
+    vpc: str
+    subnets: Mapping[str, str]
+    package: str
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a stack should be: a template, the values of its parameters, the tags and the subnet of its head."""
+
+    names: Names
+    template: Mapping[str, Any]
+    parameters: Mapping[str, str]
+    tags: Mapping[str, str]
+    head_subnet: str
+
+    @property
+    def package(self) -> str:
+        """The digest of the package."""
+        return self.parameters["Package"]
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML with CloudFormation's short forms: `!Sub text` is {"Fn::Sub": text}."""
+
+
+def _short_form(loader: _Loader, name: str, node: yaml.Node) -> dict[str, Any]:
+    if isinstance(node, yaml.ScalarNode):
+        value: Any = loader.construct_scalar(node)
+        if name == "GetAtt":
+            value = value.split(".", 1)
+    else:
+        assert isinstance(node, yaml.SequenceNode)
+        value = loader.construct_sequence(node, deep=True)
+    return {name if name == "Ref" else f"Fn::{name}": value}
+
+
+_Loader.add_multi_constructor("!", _short_form)
+
+
+@cache
+def text(name: str) -> str:
+    """A template as it lies in the package."""
+    return files(__package__).joinpath(name).read_text()
+
+
+def load(name: str) -> dict[str, Any]:
+    """A template as data, short forms spelled out."""
+    return dict(yaml.load(text(name), _Loader))
+
+
+def wanted(site: Site, there: Surroundings) -> Wanted:
+    """What the stack of a site should be."""
+    names = names_of(site, there.account)
+    template = _tagged(load(STACK), tag_list(site.tags))
+    parameters = {
+        "Name": site.name,
+        "BucketName": names.bucket,
+        "Vpc": there.vpc,
+        "Image": there.image,
+        "RootDevice": there.root_device,
+        "HeadType": site.head_type,
+        "DiskGiB": str(site.disk_gib),
+        "Package": there.package,
+        "OrphanAfter": str(site.orphan_after_s),
+    }
+    if site.bucket is not None:
+        template = without_bucket(template)
+    return Wanted(names, template, parameters, site.tags, there.subnets[site.zones[0]])
+
+
+def without_bucket(template: Mapping[str, Any]) -> dict[str, Any]:
+    """The template for a bucket that is there already and that CloudFormation shall not make."""
+    resources = {name: value for name, value in template["Resources"].items() if name != "Bucket"}
+    return {**template, "Resources": resources}
+
+
+def _tagged(node: Any, tags: list[dict[str, str]]) -> Any:
+    """The template with more tags wherever it has some."""
+    if isinstance(node, dict):
+        return {
+            key: [*value, *tags] if key == "Tags" else _tagged(value, tags) for key, value in node.items()
+        }
+    return [_tagged(each, tags) for each in node] if isinstance(node, list) else node
+
+
+def resolved(node: Any, values: Mapping[str, str], mappings: Mapping[str, Any] | None = None) -> Any:
+    """A part of a template with the values of parameters in it; a reference to a resource gives the resource's name."""
+    if isinstance(node, list):
+        return [resolved(each, values, mappings) for each in node]
+    if not isinstance(node, dict):
+        return node
+    match list(node.items()):
+        case [("Ref", name)]:
+            return values.get(name, name)
+        case [("Fn::Sub", str(form))]:
+            return re.sub(r"\$\{([\w:]+)\}", lambda found: values[found[1]], form)
+        case [("Fn::GetAtt", [name, attribute])]:
+            return f"{name}.{attribute}"
+        case [("Fn::Join", [between, parts])]:
+            return between.join(resolved(parts, values, mappings))
+        case [("Fn::FindInMap", [name, first, second])]:
+            return (mappings or {})[name][first][second]
+        case [("Fn::Base64", inner)]:
+            data = resolved(inner, values, mappings).encode()
+            assert len(data) <= USER_DATA_LIMIT_BYTES
+            return base64.b64encode(data).decode()
+    return {key: resolved(value, values, mappings) for key, value in node.items()}
+
+
+def resource(want: Wanted, name: str) -> Any:
+    """The properties of one resource of a stack, with all values in it."""
+    values = {**want.names.pseudo_parameters, **want.parameters}
+    return resolved(want.template["Resources"][name]["Properties"], values, want.template["Mappings"])
+
+
+def listed(template: Mapping[str, Any], want: Wanted) -> list[tuple[str, str]]:
+    """(type, name) of each resource of a template; those that AWS names have their name in the template."""
+    found = []
+    for logical, each in template["Resources"].items():
+        properties = resource(want, logical)
+        name = next((properties[key] for key in NAMING if key in properties), logical)
+        found.append((each["Type"], name))
+    return found
+
+
+def operator_policy(names: Names, own_bucket: bool) -> dict[str, Any]:
+    """What the person who says `proteus aws` may do. own_bucket: the stack makes its bucket itself."""
+    values = {**names.pseudo_parameters, "Name": names.stack, "BucketName": names.bucket}
+    policy = resolved(load(OPERATOR)["Resources"]["Operator"]["Properties"]["PolicyDocument"], values)
+    kept = [each for each in policy["Statement"] if own_bucket or each["Sid"] != "MakeBucket"]
+    return {**policy, "Statement": kept}
+
+
+def role_policy(names: Names, role: str) -> dict[str, Any]:
+    """What a machine may do. role: `HeadRole` or `NodeRole`."""
+    values = {**names.pseudo_parameters, "Name": names.stack, "BucketName": names.bucket}
+    (policy,) = load(STACK)["Resources"][role]["Properties"]["Policies"]
+    return dict(resolved(policy["PolicyDocument"], values))
