@@ -37,13 +37,13 @@ class DecisionTaken:
 
 
 @dataclass(frozen=True)
-class MachinesBought:
+class InstancesBought:
     """The market granted these instances. `reliable`: on demand, without a bid."""
 
     kind: ClassVar = "market_grant"
     market_s: int
     market: str
-    machines: tuple[str, ...]
+    instances: tuple[str, ...]
     allocations: tuple[int, ...]
     price_usd_per_h: float
     bid_usd_per_h: float
@@ -64,7 +64,7 @@ class PurchaseRefused:
 
 @dataclass(frozen=True)
 class StepPassed:
-    """A step of the decision was not taken: a guard or a full market forbids it."""
+    """A guard or a full market forbade a step of the decision."""
 
     kind: ClassVar = "market_passed"
     market_s: int
@@ -77,7 +77,7 @@ class InstanceNoticed:
 
     kind: ClassVar = "market_notice"
     market_s: int
-    machine: str
+    instance: str
     deadline_s: int
 
 
@@ -87,7 +87,7 @@ class InstanceAtRisk:
 
     kind: ClassVar = "market_risk"
     market_s: int
-    machine: str
+    instance: str
     deadline_s: int
 
 
@@ -104,11 +104,11 @@ class AllocationEnded:
 
 @dataclass(frozen=True)
 class StrayFound:
-    """An instance with our tag belonged to nothing and was given back."""
+    """An instance with our tag belonged to no allocation and was given back."""
 
     kind: ClassVar = "market_stray"
     market_s: int
-    machine: str
+    instance: str
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class MarketClosing:
 
 @dataclass(frozen=True)
 class Billed:
-    """The bill if everything ended now."""
+    """What the job would have cost if it ended now."""
 
     kind: ClassVar = "spend"
     market_s: int
@@ -143,7 +143,7 @@ class Billed:
 
 @dataclass(frozen=True)
 class PricesChanged:
-    """The prices that are new, per machine hour, by market."""
+    """New prices per instance hour, by market."""
 
     kind: ClassVar = "prices"
     market_s: int
@@ -155,7 +155,7 @@ class EstimatesChanged:
     """What BidBrain has measured by now (None: not yet).
 
     phi: how well the job scales. lambda_s, sigma_s: market seconds that an eviction, and a planned change, cost.
-    nu: vCPUs' worth of work of a machine, by its type.
+    nu: vCPUs' worth of work of an instance, by its type.
     """
 
     kind: ClassVar = "estimates"
@@ -175,7 +175,7 @@ class MarketLeftOpen:
 
 
 MarketEvent = (
-    MarketOpened | DecisionTaken | MachinesBought | PurchaseRefused | StepPassed | InstanceNoticed | InstanceAtRisk
+    MarketOpened | DecisionTaken | InstancesBought | PurchaseRefused | StepPassed | InstanceNoticed | InstanceAtRisk
     | AllocationEnded | StrayFound | MarketDraining | MarketClosing | Billed | PricesChanged | EstimatesChanged
     | MarketLeftOpen
 )  # fmt: skip

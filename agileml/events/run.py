@@ -299,7 +299,7 @@ class BytesSent:
 
 @dataclass(frozen=True)
 class WorkersSpent:
-    """By machine, the seconds that its worker has spent so far with each thing (`core/node/time_spent.py` has them).
+    """By machine, the seconds that its worker has spent so far with each thing (see `agileml/core/node/time_spent.py`).
 
     A machine that left, or that a restarted controller has not heard yet, is in earlier events only.
     """

@@ -16,7 +16,7 @@ from agileml.events.market import (
     EstimatesChanged,
     InstanceAtRisk,
     InstanceNoticed,
-    MachinesBought,
+    InstancesBought,
     MarketClosing,
     MarketDraining,
     PricesChanged,
@@ -142,7 +142,7 @@ class MarketLog:
             self._log.write(PurchaseRefused(record.at_s, market, bid_usd, ordered.reliable, record.why))
             return
         self._log.write(
-            MachinesBought(
+            InstancesBought(
                 record.at_s,
                 market,
                 tuple(instance.instance_id for instance in record.instances),

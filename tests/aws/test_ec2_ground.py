@@ -29,7 +29,7 @@ import yaml
 
 from agileml.aws.boot import HEALTH_CHECK
 from agileml.cluster.watchdog import LIVENESS_PORT, speaks
-from agileml.events.market import AllocationEnded, InstanceNoticed, MachinesBought
+from agileml.events.market import AllocationEnded, InstanceNoticed, InstancesBought
 from agileml.events.run import MachineLost, MachineReleased, MembershipChanged
 from agileml.events.schema import E, events_of
 from agileml.runs.event_log import read_events
@@ -271,8 +271,8 @@ def test_a_job_through_the_real_ground(rig: Rig) -> None:
     assert not rig.events("run", MachineLost), "what was announced had left before it was taken"
     assert market["finished"] and (market["evictions"], market["grants"]) == (1, 3)
     assert 0 < market["usd"] < 0.1 and "bill $0.0" in output
-    assert [event.machine for event in rig.events("run", InstanceNoticed)] == [warned]
-    bought = [machine for event in rig.events("run", MachinesBought) for machine in event.machines]
+    assert [event.instance for event in rig.events("run", InstanceNoticed)] == [warned]
+    bought = [machine for event in rig.events("run", InstancesBought) for machine in event.instances]
     assert sorted(bought) == sorted(rig.instances.booted) and len(bought) == 1 + 2 + 1
     endings = [event.ending for event in rig.events("run", AllocationEnded)]
     assert sorted(endings) == ["evicted", "job_end", "job_end", "job_end"]

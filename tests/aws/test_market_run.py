@@ -15,7 +15,7 @@ from agileml.cluster.existing import TieredNode
 from agileml.config.job import from_values
 from agileml.config.market import Ec2MarketConfig
 from agileml.config.text import ConfigError
-from agileml.events.market import InstanceNoticed, MachinesBought
+from agileml.events.market import InstanceNoticed, InstancesBought
 from agileml.events.run import MembershipChanged
 from agileml.events.schema import events_of
 from agileml.market.ec2 import UnixClock
@@ -152,9 +152,9 @@ def test_a_job_lives_through_an_interruption_and_an_eviction(
     assert ran.sha256 == reference(rig.config)
     assert ran.outcome.bill.evictions == 2
     assert ran.outcome.bill.standard is None, "there are no recorded prices to simulate on"
-    bought = [machine for event in ran.of(MachinesBought) for machine in event.machines]
+    bought = [machine for event in ran.of(InstancesBought) for machine in event.instances]
     assert len(bought) >= 1 + 3 + 2, "one reliable, three, and two instead of those that went"
-    assert [event.machine for event in ran.of(InstanceNoticed)] == done[:1]
+    assert [event.instance for event in ran.of(InstanceNoticed)] == done[:1]
     assert not ec2.alive(rig.setup.plan.name)
 
 

@@ -16,7 +16,7 @@ from agileml.events.market import (
     Billed,
     DecisionTaken,
     EstimatesChanged,
-    MachinesBought,
+    InstancesBought,
     PricesChanged,
 )
 from agileml.events.run import CheckpointSaved, MembershipChanged, Warned
@@ -71,7 +71,7 @@ def test_a_job_on_a_market_ends_with_the_bits_of_one_process_and_a_bill_that_hol
     assert 0 < bill.micro_usd < bill.on_demand
     assert bill.standard is not None
     # Everything that was bought was given back or taken, and really ended.
-    bought = {machine for event in ran.of(MachinesBought) for machine in event.machines}
+    bought = {machine for event in ran.of(InstancesBought) for machine in event.instances}
     assert set(ran.killed) <= bought
     assert {event.stage for event in ran.of(MembershipChanged)} >= {1, 3}
     # The log tells of decisions with their reasons, of prices, spend and estimates; the report draws them.
@@ -153,7 +153,7 @@ def test_a_service_that_the_market_fails_goes_on_from_its_journal(
     # (Whoever only looks at prices for the log meets some of the failures, and leaves them to the service.)
     assert 3 <= len(warnings) <= rig.backend.moody.failures
     bought = rig.backend.market.purchases
-    assert len(ran.of(MachinesBought)) == len(bought) == len(set(bought))
+    assert len(ran.of(InstancesBought)) == len(bought) == len(set(bought))
     assert ran.settlement.bill.differences == ()
     assert rig.backend.market.held() == ()
 

@@ -10,7 +10,7 @@ from agileml.events.market import (
     DecisionTaken,
     InstanceAtRisk,
     InstanceNoticed,
-    MachinesBought,
+    InstancesBought,
     MarketClosing,
     MarketDraining,
     MarketOpened,
@@ -111,22 +111,22 @@ def sentence(event: RunEvent) -> tuple[int, str, str] | None:
     match event:
         case DecisionTaken(at_s, steps, reason) if steps:
             return at_s, "decided", f"{'; '.join(steps)} ({reason})"
-        case MachinesBought(at_s, market, machines):
+        case InstancesBought(at_s, market, instances):
             bid = "" if event.reliable else f", bid {event.bid_usd_per_h:.4f}"
             price = f"{market} at {event.price_usd_per_h:.4f} $/h"
-            return at_s, "bought", f"{', '.join(machines)}: {price}{bid}"
+            return at_s, "bought", f"{', '.join(instances)}: {price}{bid}"
         case PurchaseRefused(at_s, market):
             return at_s, "refused", f"{market}: {event.reason}"
-        case InstanceNoticed(at_s, machine):
-            return at_s, "notice", f"{machine} will be taken"
-        case InstanceAtRisk(at_s, machine):
-            return at_s, "notice", machine
+        case InstanceNoticed(at_s, instance):
+            return at_s, "notice", f"{instance} will be taken"
+        case InstanceAtRisk(at_s, instance):
+            return at_s, "notice", instance
         case AllocationEnded(at_s, allocation, ending, market):
             return at_s, ending.replace("_", " "), f"allocation {allocation} ({market})"
         case StepPassed(at_s, reason):
             return at_s, "left out", reason
-        case StrayFound(at_s, machine):
-            return at_s, "stray", f"{machine} belonged to nothing and was given back"
+        case StrayFound(at_s, instance):
+            return at_s, "stray", f"{instance} belonged to nothing and was given back"
         case MarketDraining(at_s, reason):
             return at_s, "draining", reason
         case MarketClosing(at_s, reason):

@@ -10,7 +10,7 @@ from agileml.events.market import (
     AllocationEnded,
     Billed,
     EstimatesChanged,
-    MachinesBought,
+    InstancesBought,
     MarketOpened,
     PricesChanged,
 )
@@ -64,12 +64,12 @@ def prices_and_bids(axes: Axes, log: Log) -> bool:
     return True
 
 
-def _bought(log: Log) -> list[tuple[Logged[MachinesBought], Logged[AllocationEnded] | None]]:
+def _bought(log: Log) -> list[tuple[Logged[InstancesBought], Logged[AllocationEnded] | None]]:
     """Spot purchases with what ended each of their allocations."""
     ends = {ended.event.allocation: ended for ended in of_type(log, AllocationEnded)}
     return [
         (grant, ends.get(number))
-        for grant in of_type(log, MachinesBought)
+        for grant in of_type(log, InstancesBought)
         for number in grant.event.allocations
     ]
 
