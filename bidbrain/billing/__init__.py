@@ -1,7 +1,8 @@
 """Market rules: what an allocation is charged and refunded, hour by hour.
 
-A rule set knows three moments of an instance hour: it begins, it is over and the allocation goes on, or the
-allocation closes inside it (or exactly at its end). Amounts are whole micro-dollars, one rounded line each.
+A rule set answers at three moments of an instance hour: it begins, it is over and the allocation goes on, or the
+allocation closes inside it (or exactly at its end). Amounts are whole micro-dollars, one rounded line each. The
+formulas are in `hourly_2016` and `per_second`; a new rule set is one more class in `RULES`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The commands of `bidbrain`. Heavy imports stay inside the commands, so that `proteus --help` is quick."""
+"""The commands of `bidbrain`: `proteus simulate`, `prices` and `bill`.
+
+One module reads the options of a command, `run_prices` and `run_pools` run it, `draw_prices` and `draw_pools` draw it.
+Heavy imports stay inside the commands, so that `proteus --help` is quick. Begin with `simulate.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What a market of instances offers to whoever drives it; the replayed one and EC2 speak the same.
+"""The protocol of a market for one job: orders, instances, notices, quotes. The replayed market and EC2 implement it.
 
-Everything is level-triggered and may be asked again: `acquire` with a token that was used gives the same instances,
-`release` of what is gone is no error, `held` and `ended` say how things are. So a service that died at any
-point only has to ask.
+Every call may be repeated: `acquire` with a token that was used returns the same instances, `release` of an instance
+that has ended is no error, `held` and `ended` report the present state. So a service that died at any point only has
+to ask again.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from bidbrain.setting import ON_DEMAND_ZONE
 
 @dataclass(frozen=True)
 class Order:
-    """`instances` of one market; instances of a price market live and die together.
+    """An order for instances of one market.
 
-    token: makes the order unique for ever (ASCII, at most 64). bid: the highest price (micro-dollars per machine
-    hour) that may be paid; of on-demand instances the price itself.
+    token: makes the order unique for ever (ASCII, at most 64 characters). bid: the highest price that may be paid
+    (micro-dollars per instance hour); for on-demand instances the price itself.
     """
 
     token: str
@@ -33,7 +33,7 @@ class Order:
 
     @property
     def instances(self) -> int:
-        """Whole instances; a share of one is one."""
+        """How many instances; a share of one is bought whole."""
         return -(-self.vcpus // self.vcpus_per_machine)
 
     @property
@@ -43,7 +43,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Instance:
-    """An instance that is ours. launched_s: when its bill began, Unix time (market time in a replay)."""
+    """An instance of this job. launched_s: when its bill began, Unix time (market time in a replay)."""
 
     instance_id: str
     token: str
@@ -70,7 +70,7 @@ class Alert(StrEnum):
 
 @dataclass(frozen=True)
 class Notice:
-    """A warning, the same from every source (queue, metadata service, replay); the second copy is no news.
+    """A preemption notice, the same from every source (queue, metadata service, replay). Repeats change nothing.
 
     deadline_s: absolute, Unix time (market time in a replay).
     """
@@ -83,9 +83,9 @@ class Notice:
 
 @dataclass(frozen=True)
 class Quotes:
-    """The market now. `pulse` changes whenever a request might fare otherwise than before.
+    """The market now. pulse: changes whenever a request might get another answer than before.
 
-    full: markets that refused a short while ago; nothing more is asked of them for now.
+    full: markets that refused a short while ago; nothing is ordered there for now.
     """
 
     offers: tuple[Offer, ...]
@@ -94,11 +94,11 @@ class Quotes:
 
 
 class Cloud(Protocol):
-    """A market for one job. Raises the errors below; each says one sentence."""
+    """A market for one job. Calls raise the errors below; the message of each is one sentence."""
 
     @property
     def together(self) -> bool:
-        """Whether the instances of an order live and die together (bids on prices) or each on its own (capacity)."""
+        """Whether the instances of an order are evicted together (bids on prices) or each on its own (capacity)."""
         ...
 
     def quotes(self, now_s: int) -> Quotes:
@@ -110,7 +110,7 @@ class Cloud(Protocol):
         ...
 
     def acquire(self, order: Order) -> tuple[Instance, ...]:
-        """Buy; idempotent by token. Fewer instances than ordered is an answer too. RefusedError: none."""
+        """Buy; idempotent by token. May return fewer instances than ordered; raises RefusedError for none."""
         ...
 
     def release(self, instance_ids: tuple[str, ...]) -> None:
@@ -118,24 +118,24 @@ class Cloud(Protocol):
         ...
 
     def held(self) -> tuple[Instance, ...]:
-        """All instances of this job that exist (not those that have ended), whoever bought them."""
+        """All instances of this job that have not ended, also those that another service bought."""
         ...
 
     def ended(self, instance_ids: tuple[str, ...]) -> tuple[EndedInstance, ...]:
-        """Those of these instances that have ended."""
+        """The instances among these that have ended."""
         ...
 
     def notices(self) -> tuple[Notice, ...]:
-        """Warnings that are open now, or that have arrived since the last time; repeats are allowed."""
+        """Notices that are open now or have arrived since the last call; repeats are allowed."""
         ...
 
 
 class CloudError(RuntimeError):
-    """What a market answered instead, in one sentence."""
+    """A market could not answer as asked; the message is one sentence."""
 
 
 class RefusedError(CloudError):
-    """The order was answered: no instances (price above the bid, no capacity, unknown type)."""
+    """The market answered the order with no instances (price above the bid, no capacity, unknown type)."""
 
 
 class CapacityError(RefusedError):
@@ -143,15 +143,15 @@ class CapacityError(RefusedError):
 
 
 class QuotaError(RefusedError):
-    """The account may not hold so many."""
+    """The account may not hold so many instances."""
 
 
 class UnknownOutcomeError(CloudError):
-    """Throttled, timed out or failed inside: ask again with the same token."""
+    """The call was throttled, timed out or failed at the provider: ask again with the same token."""
 
 
 class CredentialsError(CloudError):
-    """No credentials, or they may not do this: nothing can go on."""
+    """There are no credentials, or they do not allow this call."""
 
 
 class MarketClosedError(CloudError):

@@ -1,4 +1,4 @@
-"""From what is known to a decision that can be written down: the view of a policy, and its actions as steps. Pure."""
+"""Decisions that can be journaled: the view of a policy, its actions as steps, and how much the guards allow. Pure."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from bidbrain.simulate.simulator import PolicyError
 
 @dataclass(frozen=True)
 class Measured:
-    """What the running job measured; None: not yet, the config's figure holds.
+    """Figures that the running job measured; None: not measured yet, the config's figure holds.
 
-    phi: scaling. lambda_s, sigma_s: lost per eviction and per change. nu: vCPUs that an instance of a type is worth.
+    phi: scaling efficiency. lambda_s, sigma_s: seconds lost per eviction and per change. nu: vCPUs that an instance of
+    a type is worth. (The symbols of the thesis' equations 4.1 - 4.4.)
     """
 
     phi: float | None = None
@@ -40,7 +41,7 @@ def measured_job(job: Job, measured: Measured) -> Job:
 
 
 def worth_of(measured: Measured, setting: Setting) -> float:
-    """What measured types are worth, as a share of their nominal vCPUs: others are taken to be like them."""
+    """The worth of the measured types as a share of their nominal vCPUs; types without a measure get the same share."""
     nominal = {listing.market.instance_type: listing.vcpus for listing in setting.listings}
     seen = [kind for kind in nominal if kind in measured.nu]
     return sum(measured.nu[kind] for kind in seen) / sum(nominal[kind] for kind in seen) if seen else 1.0
@@ -49,7 +50,7 @@ def worth_of(measured: Measured, setting: Setting) -> float:
 def view_of(
     setting: Setting, state: JobState, quotes: Quotes, measured: Measured, guards: Guards, done: float
 ) -> View:
-    """What a policy may know now. Full markets and those above max_price are shown to it only where it holds some."""
+    """What a policy is told now: without markets that are full or above max_price, unless it holds instances there."""
     ours = {allocation.market for allocation in state.account.open}
     worth = worth_of(measured, setting)
     offers = tuple(
@@ -66,7 +67,7 @@ def view_of(
 def decide(
     now_s: int, policy: Policy, view: View, state: JobState, quotes: Quotes, setting: Setting, together: bool
 ) -> Decided:
-    """Ask the policy; raises PolicyError where it asks for what cannot be."""
+    """Ask the policy. Raises PolicyError for an impossible action or a wake-up in the past."""
     decision = policy.decide(now_s, view)
     if decision.wake_s is not None and decision.wake_s <= now_s:
         raise PolicyError(f"the policy asks to be woken at {decision.wake_s}, which is not after {now_s}")
@@ -96,8 +97,8 @@ def decide(
 def steps_of(actions: Sequence[Action], setting: Setting, together: bool) -> tuple[Step, ...]:
     """Actions as steps; raises PolicyError.
 
-    Where instances die each on its own (not `together`), every instance is an allocation of its own, and neighbouring
-    requests for one market at one bid are one purchase of whole instances.
+    Where instances are evicted each on its own (not `together`), every instance is an allocation of its own, and
+    neighbouring requests for one market at one bid become one purchase of whole instances.
     """
     steps: list[Step] = []
     for action in actions:
@@ -142,7 +143,7 @@ def _by_instance(step: Step, setting: Setting) -> Step:
 
 @dataclass(frozen=True)
 class Allowed:
-    """How much of a purchase the guards and the market leave; `why` it is less than was decided, or nothing."""
+    """How much of a purchase the guards and the market allow; `why` it is less than decided, empty if it is all."""
 
     vcpus: int
     parts: int
@@ -151,7 +152,7 @@ class Allowed:
 
 
 def allowed(step: Buy, state: JobState, guards: Guards, now_s: int) -> Allowed:
-    """What of a purchase may be made: all of it, or as many whole instances as fit."""
+    """How much of a purchase may be made: all of it, or as many whole instances as fit."""
     decided = state.decided
     assert decided is not None
     per_instance = state.per_instance(step.market)

@@ -1,7 +1,7 @@
 """The first decision of a job without making it: what would be bought, and what it would cost.
 
-Nothing is bought and nothing is written. A state of its own goes through what the service would write down if
-every order were filled: the reliable instances first, then the steps of the decision within the guards.
+Nothing is bought and nothing is written. A state of its own applies the records that the service would write if every
+order were filled: the reliable instances first, then the steps of the decision within the guards.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from bidbrain.money import HOUR_S, machine_seconds_micro_usd, show_usd
 
 
 class BudgetError(ValueError):
-    """A budget that does not pay for the first hour, in one sentence."""
+    """The budget does not pay for the first hour; the message is one sentence."""
 
 
 @dataclass(frozen=True)
 class Purchase:
-    """A purchase of the decision: what would be bought of it (0 vCPUs: nothing), and why that is not all of it."""
+    """A purchase of the decision: how much of it would be bought (vCPUs; 0: nothing), and why not all of it."""
 
     step: Buy | BuyOnDemand
     vcpus: int
@@ -45,7 +45,7 @@ class DryRun:
 
 
 def dry_run(plan: JobPlan, cloud: Cloud, now_s: int) -> DryRun:
-    """Ask the policy as at the job's start. Raises CloudError, PolicyError, and BudgetError for less than an hour."""
+    """Ask the policy as at the job's start. Raises CloudError, PolicyError, BudgetError (less than an hour's money)."""
     setting, reliable = plan.setting, plan.setting.reliable
     state = JobState(setting, [Opened(plan.name, plan.scheme, now_s)])
     quotes = cloud.quotes(now_s)
@@ -80,7 +80,7 @@ def dry_run(plan: JobPlan, cloud: Cloud, now_s: int) -> DryRun:
 
 
 def _purchase(step: Buy | BuyOnDemand, plan: JobPlan, state: JobState, prices: dict[Market, int]) -> Purchase:
-    """What the service would do with this step, as things stand on the state; it is done there."""
+    """How the service would take this step in this state; the records are applied to it."""
     assert state.decided is not None
     now_s, reliable = state.decided.at_s, plan.setting.reliable
     if isinstance(step, BuyOnDemand):
@@ -104,7 +104,7 @@ def _purchase(step: Buy | BuyOnDemand, plan: JobPlan, state: JobState, prices: d
 
 
 def _fill(state: JobState, ordered: Ordered, price: int) -> None:
-    """An order, and all its instances at once."""
+    """Apply an order and its answer with all instances."""
     state.apply(ordered)
     order = state.pending[ordered.order].order
     instances = tuple(

@@ -1,8 +1,8 @@
 """Limits that no policy can pass: budget, price, instances. Pure.
 
-The budget is compared with an exposure: what the bill will be if everything that is open now is held until an instant
-and then terminated by us, the dearest way to end. Prices of hours to come are counted at the bid, which they cannot
-pass: an instance whose price passes it is taken back.
+The budget is compared with an exposure: the bill if everything that is open now is held until an instant and then
+terminated by us, which is the dearest ending. Coming hours count at the bid, the highest price they can have: an
+instance whose price passes its bid is evicted.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from bidbrain.policy.base import Phase
 
 @dataclass(frozen=True)
 class Guards:
-    """Money in micro-dollars; None is no limit. reserve_s: kept back to drain, to notice and to be late.
+    """Money in micro-dollars; None is no limit. reserve_s: seconds of cost kept back to drain and to react late.
 
-    The budget stops purchases that could not be held for an hour, and the job when the reserve is all that is left.
+    The budget forbids purchases that could not be held for an hour, and stops the job when only the reserve is left.
     """
 
     budget: int | None = None
@@ -34,12 +34,12 @@ def spent(account: JobAccount) -> int:
 
 
 def exposure(account: JobAccount, now_s: int, until_s: int) -> int:
-    """The bill if all that is open (orders included) is held until `until_s` and then terminated."""
+    """The bill if all open allocations and orders are held until `until_s` and then terminated."""
     return spent(account) + sum(to_come(account.rules, each, now_s, until_s) for each in account.open)
 
 
 def to_come(rules: Rules, allocation: Allocation, now_s: int, until_s: int) -> int:
-    """What one allocation still adds to the bill until then."""
+    """The most that one allocation still adds to the bill until then."""
     hour = allocation.hour
     if allocation.on_demand:
         used_s = until_s - allocation.hour_start_s
@@ -54,7 +54,7 @@ def to_come(rules: Rules, allocation: Allocation, now_s: int, until_s: int) -> i
 
 
 def of_new(rules: Rules, vcpus: int, vcpus_per_machine: int, bid: int, seconds: int, number: int = 0) -> int:
-    """What `seconds` of a spot allocation from instance hour `number` on cost at most, if we end it then."""
+    """The most that `seconds` of a spot allocation cost from instance hour `number` on, if we then end it."""
     amount = 0
     while True:
         hour = InstanceHour(number, bid, vcpus, vcpus_per_machine)
@@ -67,7 +67,7 @@ def of_new(rules: Rules, vcpus: int, vcpus_per_machine: int, bid: int, seconds: 
 
 
 def over_budget(guards: Guards, account: JobAccount, now_s: int) -> str | None:
-    """Why it is time to stop, if it is: what we have would pass the budget within the reserve."""
+    """Why the job must stop, or None: what is held would pass the budget within the reserve."""
     if guards.budget is None:
         return None
     amount = exposure(account, now_s, now_s + guards.reserve_s)
@@ -80,7 +80,7 @@ def over_budget(guards: Guards, account: JobAccount, now_s: int) -> str | None:
 
 
 def affordable(guards: Guards, account: JobAccount, now_s: int, extra: int) -> str | None:
-    """Why a purchase that costs `extra` in its first hour must not be made, if so: all could not be held so long."""
+    """Why a purchase that costs `extra` in its first hour is forbidden, or None: all could not be held that long."""
     if guards.budget is None:
         return None
     amount = exposure(account, now_s, now_s + HOUR_S) + extra

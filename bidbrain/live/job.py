@@ -1,4 +1,4 @@
-"""What a live job consists of beside the market: its plan, its engine, its clock, its journal."""
+"""The parts of a live job beside its market: its plan, what trains on the instances, its clock, its journal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXIT_FINISHED, EXIT_STOPPED, EXIT_BUDGET, EXIT_MARKET_CLOSED = 0, 0, 3, 4
 
 @dataclass(frozen=True)
 class TrainerReport:
-    """The job as its engine sees it. finished_s: when the work was done; drained: nothing would be lost now."""
+    """The job as its trainer sees it. finished_s: when the work was done; drained: an end now would lose nothing."""
 
     done_vcpu_s: float
     finished_s: int | None = None
@@ -26,28 +26,28 @@ class TrainerReport:
 
 
 class Trainer(Protocol):
-    """What trains on the instances. Calls may be repeated (a service that died says things again)."""
+    """Trains on the instances. Calls may be repeated: a service that was restarted says everything again."""
 
     def report(self, now_s: int) -> TrainerReport: ...
 
     def hold(self, now_s: int, reliable: tuple[Instance, ...], transient: tuple[Instance, ...]) -> None:
-        """All instances that it has from now on."""
+        """These are all instances that the job has from now on."""
         ...
 
     def warn(self, now_s: int, notice: Notice) -> None:
-        """An instance will go, or may."""
+        """A preemption notice: an instance will be taken, or may be."""
         ...
 
     def lost(self, now_s: int, instance_ids: tuple[str, ...]) -> None:
-        """The market took these."""
+        """The market evicted these."""
         ...
 
     def leave(self, now_s: int, instance_ids: tuple[str, ...]) -> None:
-        """These are given back as soon as this returns: move off what they hold."""
+        """Move what these instances hold to others; they are given back as soon as this returns."""
         ...
 
     def drain(self, now_s: int, deadline_s: int) -> None:
-        """Bring what is done into safety (a checkpoint); `report` says when it is."""
+        """Save the work that is done, by a checkpoint; `report` says when that has happened."""
         ...
 
 
@@ -57,7 +57,7 @@ class Timekeeper(Protocol):
     def now_s(self) -> int: ...
 
     def wait(self, until_s: int, market: bool) -> None:
-        """Until then, or less: a live one returns every few seconds. `market`: a change of the market matters too."""
+        """Wait until then at most; a live clock returns every few seconds. market: wait for its changes too."""
         ...
 
 

@@ -1,8 +1,8 @@
-"""The journal of a job: one JSON line per thing that was intended or happened, on disk before anyone acts on it.
+"""The journal of a job: one JSON line for each intention and each event, on disk before the service acts on it.
 
-A service that dies is continued from it. Lines are only ever added; each is synced before `append` returns. One
-service at a time: the lock is flock's, which the kernel drops with its process, however that ends. Ledgers are made
-from it (`JobState.ledger`), nothing else is kept. It holds no secrets.
+A service that dies is continued from it. Lines are only added; each is synced before `append` returns. A lock (flock)
+admits one service at a time; the kernel drops it when the process ends, however that happens. The ledger is made from
+the journal (`JobState.ledger`); nothing else is kept, and no secrets are.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ Step = Annotated[Buy | BuyOnDemand | Mark, Field(discriminator="kind")]
 
 @dataclass(frozen=True)
 class Figures:
-    """What a decision was based on. Money in micro-dollars, work in vCPU seconds; phi .. sigma as they were used."""
+    """The figures behind a decision. spent in micro-dollars, work in vCPU seconds; phi .. sigma as it used them."""
 
     offers: int
     held_vcpus: int
@@ -68,7 +68,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Opened:
-    """The first line: which job this is."""
+    """The first line: the job, and the scheme that decides for it."""
 
     job: str
     scheme: str
@@ -78,7 +78,7 @@ class Opened:
 
 @dataclass(frozen=True)
 class Decided:
-    """What will be done now, in order: the intent of all its steps."""
+    """A decision: its steps will now be taken in this order."""
 
     at_s: int
     reason: str
@@ -93,7 +93,7 @@ class Decided:
 
 @dataclass(frozen=True)
 class Ordered:
-    """A purchase under way; answered by `Answered`. due_s: not before."""
+    """A purchase under way, until `Answered`. due_s: when it may be placed."""
 
     at_s: int
     order: int
@@ -108,7 +108,7 @@ class Ordered:
 
 @dataclass(frozen=True)
 class Answered:
-    """The market's answer to an order: its instances, or none and why. `price` at `at_s`."""
+    """The market's answer to an order: its instances, or none and why. price: at `at_s`."""
 
     at_s: int
     order: int
@@ -120,7 +120,7 @@ class Answered:
 
 @dataclass(frozen=True)
 class Passed:
-    """A step of the decision that was not taken, and why (a guard, a full market)."""
+    """A step of the decision that the service skipped, and why (a guard, a full market)."""
 
     at_s: int
     why: str
@@ -137,7 +137,7 @@ class Marked:
 
 @dataclass(frozen=True)
 class Ended:
-    """An allocation is over. `step`: a step of the decision did it."""
+    """An allocation ended. step: a step of the decision ended it."""
 
     at_s: int
     number: int
@@ -158,7 +158,7 @@ class HourPassed:
 
 @dataclass(frozen=True)
 class Worked:
-    """How much the job has done."""
+    """How much work the job has done."""
 
     at_s: int
     done_vcpu_s: float
@@ -167,7 +167,7 @@ class Worked:
 
 @dataclass(frozen=True)
 class Noticed:
-    """Warnings that were heard for the first time."""
+    """Notices that arrived for the first time."""
 
     at_s: int
     notices: tuple[Notice, ...]
@@ -176,7 +176,7 @@ class Noticed:
 
 @dataclass(frozen=True)
 class Stray:
-    """An instance with our tag that belongs to nothing: it is given back."""
+    """An instance with our tag that belongs to no allocation or order: the service gives it back."""
 
     at_s: int
     instance: Instance
@@ -185,7 +185,7 @@ class Stray:
 
 @dataclass(frozen=True)
 class Draining:
-    """No purchase from now on; the job keeps what it has done, until the deadline at the latest."""
+    """The service buys nothing more; the job saves its work, until the deadline at the latest."""
 
     at_s: int
     deadline_s: int
@@ -196,7 +196,7 @@ class Draining:
 
 @dataclass(frozen=True)
 class Closing:
-    """The job is over: everything is given back as of `at_s`."""
+    """The job is over: the service gives everything back as of `at_s`."""
 
     at_s: int
     finished: bool
@@ -207,7 +207,7 @@ class Closing:
 
 @dataclass(frozen=True)
 class Closed:
-    """Nothing is held any more."""
+    """The service holds no instances any more."""
 
     at_s: int
     done_vcpu_s: float
@@ -222,16 +222,16 @@ _ADAPTER: TypeAdapter[Record] = TypeAdapter(Annotated[Record, Field(discriminato
 
 
 class JournalError(RuntimeError):
-    """A journal that cannot be used, in one sentence."""
+    """A journal cannot be used; the message is one sentence."""
 
 
 def parse(line: bytes) -> Record:
-    """One line; raises ValueError."""
+    """The record of one line; raises ValueError."""
     return _ADAPTER.validate_json(line)
 
 
 def show(record: Record) -> bytes:
-    """One line, with its end."""
+    """A record as one line, with its line end."""
     return _ADAPTER.dump_json(record, exclude_defaults=False) + b"\n"
 
 
@@ -256,7 +256,7 @@ class Journal:
     def _read(self) -> Iterator[Record]:
         data = self.path.read_bytes()
         whole = data.rfind(b"\n") + 1
-        if whole < len(data):  # the writer died inside a line: nobody has acted on it
+        if whole < len(data):  # the writer died inside a line, before acting on it
             os.ftruncate(self._file, whole)
             os.fsync(self._file)
         for number, line in enumerate(data[:whole].splitlines(), 1):
@@ -267,7 +267,7 @@ class Journal:
                 raise JournalError(f"{self.path} line {number}: no journal line ({what})") from None
 
     def append(self, record: Record) -> None:
-        """On disk when this returns."""
+        """Add a record; it is on disk when this returns."""
         data = memoryview(show(record))
         while data:
             data = data[os.write(self._file, data) :]

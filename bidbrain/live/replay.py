@@ -1,9 +1,9 @@
 """A recorded market played again for a live job: prices or capacity as they were, instances from a launcher.
 
-The market is the simulator's (`exchange`): granted at or below the bid, or while there is room; taken back at the first
-price above the bid, or when the capacity falls. An eviction is announced `notice_s` of market time before, or not at
-all for a set share of orders; then the launcher kills. Time is whatever the clock says: market time of a chosen
-speed, or a test's.
+The simulator's exchanges (`simulate.exchange`) decide: a request is granted at or below the bid, or while there is
+room; instances are evicted at the first price above the bid, or when the capacity falls. An eviction is announced
+`notice_s` of market time before, or, for a given share of orders, not at all; then the launcher kills. The time is
+that of a given clock: market time at a chosen speed, or a test's.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from bidbrain.simulate.exchange import exchange_of
 
 
 class Launcher(Protocol):
-    """Makes instances real. Starting may take as long as it takes: an instance is ours from its grant on."""
+    """Starts and ends real instances. Starting may take any time: an instance is billed from its grant on."""
 
     def start(self, instance: Instance) -> None: ...
 
     def kill(self, instance_id: str) -> None:
-        """End it at once, with everything on it; no error if it has ended."""
+        """End an instance at once, with everything on it; no error if it has ended."""
         ...
 
 
 class InstantLauncher:
-    """Instances that only exist in the books of a test or a rehearsal."""
+    """Instances that exist on paper only, for tests and dry runs."""
 
     def __init__(self) -> None:
         self.running: set[str] = set()
@@ -60,20 +60,20 @@ class InstantLauncher:
 
 @dataclass(frozen=True)
 class Warnings:
-    """How evictions are announced: how long before, and for which share of the orders not at all (by seed)."""
+    """How evictions are announced: seconds before, and the share of orders that get no notice (drawn by seed)."""
 
     notice_s: int = 120
     silent_share: float = 0.0
     seed: int = 0
 
     def announced(self, token: str) -> bool:
-        """Whether the instances of an order get a notice; the same for equal seeds."""
+        """Whether the instances of an order get a notice; equal seeds give equal answers."""
         digest = hashlib.sha256(f"{self.seed}:{token}".encode()).digest()
         return int.from_bytes(digest[:8], "big") / 2**64 >= self.silent_share
 
 
 class MarketClock:
-    """Market time: `start_s` at its making, `speed` market seconds per second since. `wait` returns every `poll_s`."""
+    """Market time: `start_s` when made, `speed` market seconds per second since. `wait` returns every `poll_s`."""
 
     def __init__(
         self,
@@ -98,10 +98,10 @@ class MarketClock:
 
 @dataclass
 class _Lot:
-    """The instances of an order. `seat`: as an exchange sees them, with the order's number for identity."""
+    """The instances of an order. allocation: as an exchange sees them; its number is the order's."""
 
     order: Order
-    seat: Allocation
+    allocation: Allocation
     instances: tuple[Instance, ...]
     live: set[str] = field(default_factory=set)
 
@@ -120,13 +120,13 @@ class Replay:
         self._launcher = launcher
         self._warnings = warnings or Warnings()
         self._lots: dict[str, _Lot] = {}
-        self._fates: dict[str, EndedInstance] = {}
+        self._ended: dict[str, EndedInstance] = {}
         self._played_s = now_s()
         self.purchases: list[str] = []  # tokens, once per purchase
 
     @property
     def end_s(self) -> int:
-        """Nothing is known after it."""
+        """The history ends here."""
         return self._setting.history.end_s
 
     def quotes(self, now_s: int) -> Quotes:
@@ -139,7 +139,7 @@ class Replay:
         return Quotes(self._exchange.offers(now_s), str(self._changes_until(now_s)))
 
     def _changes_until(self, now_s: int) -> int:
-        """An instant that stays the same exactly as long as the market does."""
+        """An instant that is the same exactly as long as the market does not change."""
         return self._exchange.next_change_s(now_s)
 
     def next_change_s(self, now_s: int) -> int:
@@ -147,7 +147,7 @@ class Replay:
         return self._exchange.next_change_s(now_s)
 
     def next_eviction_s(self, now_s: int) -> int:
-        """The first instant after now at which some of ours may be taken."""
+        """The first instant after now at which instances of ours may be evicted."""
         return self._exchange.next_eviction_s(self._spot(), now_s)
 
     def price(self, market: Market, at_s: int) -> int:
@@ -162,8 +162,8 @@ class Replay:
         now_s = self._now_s()
         if now_s >= self.end_s:
             self.quotes(now_s)
-        seat = self._seat(order, now_s)
-        if not order.on_demand and not self._exchange.grants(seat, self._spot(), now_s):
+        allocation = self._allocation(order, now_s)
+        if not order.on_demand and not self._exchange.grants(allocation, self._spot(), now_s):
             if self._setting.pools:
                 raise CapacityError(f"{order.market} has no room for {order.instances} instances")
             price = self._exchange.price(order.market, now_s)
@@ -172,14 +172,14 @@ class Replay:
             Instance(f"{order.token}-{i}", order.token, order.market, now_s) for i in range(order.instances)
         )
         self._lots[order.token] = _Lot(
-            order, seat, instances, {instance.instance_id for instance in instances}
+            order, allocation, instances, {instance.instance_id for instance in instances}
         )
         self.purchases.append(order.token)
         for instance in instances:
             self._launcher.start(instance)
         return instances
 
-    def _seat(self, order: Order, now_s: int) -> Allocation:
+    def _allocation(self, order: Order, now_s: int) -> Allocation:
         hour = InstanceHour(0, order.bid, order.vcpus, order.vcpus_per_machine)
         what = (len(self._lots), order.market, order.vcpus, order.vcpus_per_machine, order.bid)
         return Allocation(*what, Phase.HELD, now_s, hour, now_s, order.on_demand)
@@ -199,10 +199,10 @@ class Replay:
 
     def ended(self, instance_ids: tuple[str, ...]) -> tuple[EndedInstance, ...]:
         self._play()
-        return tuple(self._fates[each] for each in instance_ids if each in self._fates)
+        return tuple(self._ended[each] for each in instance_ids if each in self._ended)
 
     def notices(self) -> tuple[Notice, ...]:
-        """Open warnings. With pools: who would be taken as things stand; a later release may spare them."""
+        """Open notices. With pools: of the instances that would be evicted now; a later release may spare them."""
         self._play()
         now_s = self._now_s()
         spot = self._spot()
@@ -211,26 +211,26 @@ class Replay:
         while at_s <= min(now_s + self._warnings.notice_s, NEVER_S - 1):
             victims = self._exchange.taken_back(spot, at_s)
             for lot in self._lots.values():
-                if lot.seat in victims and self._warnings.announced(lot.order.token):
+                if lot.allocation in victims and self._warnings.announced(lot.order.token):
                     found += [
                         Notice(f"replay-{instance_id}", instance_id, Alert.TERMINATE, at_s)
                         for instance_id in sorted(lot.live)
                     ]
-            spot = [seat for seat in spot if seat not in victims]
+            spot = [each for each in spot if each not in victims]
             at_s = self._exchange.next_eviction_s(spot, at_s)
         return tuple(found)
 
     def _spot(self) -> list[Allocation]:
-        """What the market may take, in order of acquisition."""
-        return [lot.seat for lot in self._lots.values() if lot.live and not lot.order.on_demand]
+        """Spot allocations that the market may evict, in order of acquisition."""
+        return [lot.allocation for lot in self._lots.values() if lot.live and not lot.order.on_demand]
 
     def _play(self) -> None:
-        """Let the market take what it took until now."""
+        """Evict what the market took until now."""
         now_s = self._now_s()
         while (at_s := self._exchange.next_eviction_s(self._spot(), self._played_s)) <= now_s:
             victims = self._exchange.taken_back(self._spot(), at_s)
             for lot in self._lots.values():
-                if lot.seat in victims:
+                if lot.allocation in victims:
                     self._end(tuple(lot.live), at_s, Ending.EVICTED)
             self._played_s = at_s
         self._played_s = now_s
@@ -240,5 +240,5 @@ class Replay:
         for lot in self._lots.values():
             for instance_id in sorted(lot.live & wanted):
                 lot.live.discard(instance_id)
-                self._fates[instance_id] = EndedInstance(instance_id, at_s, ending)
+                self._ended[instance_id] = EndedInstance(instance_id, at_s, ending)
                 self._launcher.kill(instance_id)

@@ -1,11 +1,11 @@
-"""The decision loop of a live job: watches the market, asks the policy, writes down what it will do, does it.
+"""The decision loop of a live job: watches the market, asks the policy, journals what it will do, and does it.
 
-The pure parts are `state` (state), `decide` (decisions) and `guards`; here is the order of things. Whatever is done
-was written to the journal before, so a service that dies anywhere goes on from the journal: an order without an
-answer is asked about with its own token, a release is repeated, instances that nobody knows are given back.
+The pure parts are `state`, `decide` and `guards`; this module holds their order. The service journals every action
+before it acts, so the next service goes on wherever one died: it asks about an order without an answer with the same
+token, repeats releases, and gives back instances that belong to no order.
 
-At an instant, as in `simulator`: hours end and evictions come (in order of acquisition), orders come due, the policy
-decides. Instants that passed while nobody looked are worked off in order of time.
+At an instant, as in `simulate.simulator`: hours end and evictions come (in order of acquisition), orders come due, the
+policy decides. Instants that passed between two looks at the market are worked off in order of time.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ from bidbrain.live.state import JobState, Pending
 from bidbrain.money import HOUR_S
 from bidbrain.policy.base import Phase
 
-LATE_S = 60  # a decision that is due is made as of its instant if it is at most so late; older purchases are dropped
-RETRY_S = 10  # after an answer that never came
-RELIABLE_RETRY_S = 60
-RECONCILE_S = 120
+LATE_S = 60  # a decision at most so late counts as made at its instant; purchases that are later are dropped
+RETRY_S = 10  # until a call without an answer is repeated
+RELIABLE_RETRY_S = 60  # until refused reliable instances are ordered again
+RECONCILE_S = 120  # between two searches for instances that belong to no order
 
 
 class Service:
-    """One job on one market, from its journal on."""
+    """Runs one job on one market, from its journal on."""
 
     def __init__(self, plan: JobPlan, cloud: Cloud, trainer: Trainer, time: Timekeeper, journal: Log) -> None:
         self._plan = plan
@@ -84,10 +84,10 @@ class Service:
         self._stop = reason
 
     def run(self) -> Closing:
-        """Until the job's end. Raises CloudError (credentials), PolicyError; instances stay for the next service."""
+        """Run to the job's end. Raises CloudError (credentials), PolicyError; instances stay for the next service."""
         if self.state.opened is None:
             self._put(Opened(self._plan.name, self._plan.scheme, self._plan.start_s))
-        self._tell(self._time.now_s())
+        self._tell_held(self._time.now_s())
         while self.state.closed is None:
             self.step()
             if self.state.closed is None:
@@ -98,11 +98,11 @@ class Service:
         return self.state.closing
 
     def step(self) -> None:
-        """Everything that is due now."""
+        """Do everything that is due now."""
         now_s = self._time.now_s()
         self._retry_s = NEVER_S
-        if self.state.closing is None and not self._ends(now_s):
-            self._goes_on(now_s)
+        if self.state.closing is None and not self._check_end(now_s):
+            self._advance(now_s)
         if self.state.closing is not None:
             self._close(now_s, self.state.closing)
 
@@ -112,8 +112,8 @@ class Service:
 
     # -- the end ------------------------------------------------------------------------------------------------
 
-    def _ends(self, now_s: int) -> bool:
-        """Whether the job is over; then it is written down."""
+    def _check_end(self, now_s: int) -> bool:
+        """Begin to drain or to close if there is a reason; whether the job is over."""
         report = self._trainer.report(now_s)
         if report.finished_s is not None:
             self._put(Closing(report.finished_s, True, "the work is done", EXIT_FINISHED))
@@ -132,7 +132,7 @@ class Service:
         return False
 
     def _close(self, now_s: int, closing: Closing) -> None:
-        """Give everything back. Orders whose answer is not known are asked about first: what they bought goes too."""
+        """Give everything back, also what orders bought whose answer is not known yet: those are asked about first."""
         state = self.state
         for pending in state.due(closing.at_s):
             if not self._ask(pending, closing.at_s):
@@ -160,25 +160,27 @@ class Service:
 
     # -- going on -----------------------------------------------------------------------------------------------
 
-    def _goes_on(self, now_s: int) -> None:
+    def _advance(self, now_s: int) -> None:
         state = self.state
         try:
             quotes = self._cloud.quotes(now_s)
-            self._warnings(now_s)
-            gone = self._gone()
+            self._pass_on_notices(now_s)
+            ended = self._ended_allocations()
             decided = state.decided
-            if decided is not None and not self._carry(decided.at_s, now_s):
+            if decided is not None and not self._carry_out(decided.at_s, now_s):
                 return
             if now_s - self._reconciled_s >= RECONCILE_S:
                 self._reconcile(now_s)
-            if not self._reliable(now_s):
+            if not self._has_reliable(now_s):
                 return
-            while (at_s := min([state.next_s(), *gone.values()])) <= now_s or self._asked:
+            while (
+                at_s := min([state.next_s(), *(last.at_s for last in ended.values())])
+            ) <= now_s or self._asked:
                 at_s = max(min(at_s, now_s), self._last_s())  # a purchase may have taken seconds
                 if state.draining is not None and at_s >= state.draining.deadline_s:
                     return
-                self._happen(at_s, gone)
-                if not self._answer_due(at_s, now_s):
+                self._record_events(at_s, ended)
+                if not self._ask_due(at_s, now_s):
                     return
                 woken = state.wake_s is not None and state.wake_s <= at_s
                 if (self._asked or woken) and not self._decide(at_s, now_s, quotes):
@@ -191,11 +193,11 @@ class Service:
 
     @property
     def _asked(self) -> bool:
-        """Whether something happened that the policy has to be asked about."""
+        """Whether an event happened that the policy must be asked about."""
         return self.state.heard and self.state.draining is None
 
     def _look_again(self, now_s: int, quotes: Quotes) -> None:
-        """Decide when the market moved and the policy waits for that, and soon after a market of capacity refused."""
+        """Decide where the policy waits for a change of the market and one came, and again soon after a full market."""
         state, decided = self.state, self.state.decided
         if decided is None or state.draining is not None:
             return
@@ -207,48 +209,40 @@ class Service:
             else:
                 self._retry_s = min(self._retry_s, decided.at_s + RETRY_S)
 
-    def _warnings(self, now_s: int) -> None:
+    def _pass_on_notices(self, now_s: int) -> None:
         notices = {notice.notice_id: notice for notice in self._cloud.notices()}
         if new := tuple(each for each in notices.values() if each.notice_id not in self.state.noticed):
             self._put(Noticed(now_s, new))
         for notice in notices.values():
             self._trainer.warn(now_s, notice)
 
-    def _gone(self) -> dict[int, int]:
-        """Allocations that the market ended, and when. Evictions and instances that ended otherwise."""
+    def _ended_allocations(self) -> dict[int, EndedInstance]:
+        """Allocations that ended without us, with their last instance: evicted, or shut down by themselves."""
         state = self.state
         ids = tuple(instance.instance_id for instance in state.open_instances())
-        fates = {fate.instance_id: fate for fate in self._cloud.ended(ids)} if ids else {}
-        self._fates: dict[int, EndedInstance] = {}
+        ended_by_id = {each.instance_id: each for each in self._cloud.ended(ids)} if ids else {}
+        found: dict[int, EndedInstance] = {}
         for allocation in state.account.open:
-            own = [fates.get(instance.instance_id) for instance in state.instances.get(allocation.number, ())]
-            ended = [fate for fate in own if fate is not None]
+            own = [ended_by_id.get(each.instance_id) for each in state.instances.get(allocation.number, ())]
+            ended = [each for each in own if each is not None]
             # Instances of a price market go together; an on-demand allocation is over when its last instance is.
             if ended and (len(ended) == len(own) or not allocation.on_demand):
-                fate = max(ended, key=lambda each: each.at_s)
-                self._fates[allocation.number] = fate
-        return {number: fate.at_s for number, fate in self._fates.items()}
+                found[allocation.number] = max(ended, key=lambda each: each.at_s)
+        return found
 
-    def _happen(self, at_s: int, gone: dict[int, int]) -> None:
-        """Evictions and ends of hours at an instant."""
+    def _record_events(self, at_s: int, ended: dict[int, EndedInstance]) -> None:
+        """Journal the evictions and ends of hours of an instant; what is journaled is taken out of `ended`."""
         state = self.state
-        now_gone = {
-            number
-            for number, gone_s in gone.items()
-            if gone_s <= at_s and state.account.find(number) is not None
-        }
-        if now_gone:  # said before it is written: it may be said twice, never not at all
-            self._trainer.lost(
-                at_s, tuple(m.instance_id for n in sorted(now_gone) for m in state.instances[n])
-            )
+        over = {number for number, last in ended.items() if last.at_s <= at_s and state.account.find(number)}
+        if over:  # before the journal: it may be said twice, but is never left unsaid
+            self._trainer.lost(at_s, tuple(m.instance_id for n in sorted(over) for m in state.instances[n]))
         for allocation in list(state.account.open):
             number = allocation.number
             if allocation.phase is Phase.REQUESTED:
                 continue
-            if number in now_gone:
-                evicted = self._fates[number].ending is Ending.EVICTED
-                end_s = max(gone.pop(number), allocation.hour_start_s)
-                self._put(Ended(end_s, number, Ending.EVICTED if evicted else Ending.TERMINATED))
+            if number in over:
+                last = ended.pop(number)
+                self._put(Ended(max(last.at_s, allocation.hour_start_s), number, last.ending))
             elif not allocation.on_demand and at_s >= allocation.hour_start_s + HOUR_S:
                 end_s = allocation.hour_start_s + HOUR_S
                 if allocation.phase is Phase.LEAVING:
@@ -259,24 +253,24 @@ class Service:
                     self._put(HourPassed(end_s, number, price))
         if state.work_due:
             self._put(Worked(max(at_s, self._last_s()), self._trainer.report(at_s).done_vcpu_s))
-        if now_gone:
-            self._tell(at_s)
+        if over:
+            self._tell_held(at_s)
 
     def _give_back(self, at_s: int, number: int) -> None:
         ids = tuple(instance.instance_id for instance in self.state.instances.get(number, ()))
         self._trainer.leave(at_s, ids)
         self._cloud.release(ids)
 
-    def _tell(self, at_s: int) -> None:
-        """The engine hears what it has."""
+    def _tell_held(self, at_s: int) -> None:
+        """Tell the trainer all instances that it holds."""
         account, instances = self.state.account, self.state.instances
         seats: dict[bool, list[Instance]] = {True: [], False: []}
         for allocation in account.open:
             seats[allocation.number < 0] += instances.get(allocation.number, ())
         self._trainer.hold(at_s, tuple(seats[True]), tuple(seats[False]))
 
-    def _reliable(self, now_s: int) -> bool:
-        """Buy the reliable instances first; without them nothing starts."""
+    def _has_reliable(self, now_s: int) -> bool:
+        """Buy the reliable instances; whether they are held. Nothing else starts without them."""
         state, reliable = self.state, self._plan.setting.reliable
         if not self._plan.with_reliable or not reliable.vcpus or state.has_reliable:
             return True
@@ -294,17 +288,17 @@ class Service:
     # -- decisions and what they ask for --------------------------------------------------------------------------
 
     def _decide(self, at_s: int, now_s: int, quotes: Quotes) -> bool:
-        """Ask the policy and do what it says; False: an answer is still missing."""
+        """Ask the policy and carry its decision out; False: an answer is missing, the rest comes later."""
         as_of_s = max(at_s if now_s - at_s <= LATE_S else now_s, self._last_s())
         plan, state = self._plan, self.state
         report = self._trainer.report(as_of_s)
         view = view_of(plan.setting, state, quotes, report.measured, plan.guards, report.done_vcpu_s)
         decided = decide(as_of_s, plan.policy, view, state, quotes, plan.setting, self._cloud.together)
         self._put(decided)
-        return self._carry(as_of_s, now_s)
+        return self._carry_out(as_of_s, now_s)
 
-    def _carry(self, at_s: int, now_s: int) -> bool:
-        """Go on with the steps of the decision; False: an answer is missing, it is asked for again later."""
+    def _carry_out(self, at_s: int, now_s: int) -> bool:
+        """Take the steps that are left of the decision; False: an answer is missing, the rest comes later."""
         state, decided = self.state, self.state.decided
         assert decided is not None
         at_s = at_s if now_s - at_s <= LATE_S else now_s
@@ -315,11 +309,11 @@ class Service:
                 if not self._ask(due[0], at_s):
                     return False
             elif state.step is not None:
-                self._take(state.step, decided, at_s)
+                self._take_step(state.step, decided, at_s)
             else:
                 return True
 
-    def _take(self, step: Buy | BuyOnDemand | Mark, decided: Decided, at_s: int) -> None:
+    def _take_step(self, step: Buy | BuyOnDemand | Mark, decided: Decided, at_s: int) -> None:
         state, plan = self.state, self._plan
         late = at_s - decided.at_s > LATE_S or state.draining is not None
         match step:
@@ -330,11 +324,11 @@ class Service:
                 elif what == "release":
                     self._give_back(at_s, number)
                     self._put(Ended(at_s, number, Ending.TERMINATED, step=True))
-                    self._tell(at_s)
+                    self._tell_held(at_s)
                 else:
                     self._put(Marked(at_s))
                     if what == "let_go":
-                        self._announce(at_s, number)
+                        self._warn_of_hour_end(at_s, number)
             case _ if late:
                 self._put(Passed(at_s, "too late for a purchase that was decided before"))
             case Buy(market):
@@ -352,7 +346,7 @@ class Service:
                 self._put(Ordered(at_s, state.orders, reliable.market, vcpus, 1, reliable.on_demand, at_s))
                 self._ask(list(state.pending.values())[-1], at_s)
 
-    def _announce(self, at_s: int, number: int) -> None:
+    def _warn_of_hour_end(self, at_s: int, number: int) -> None:
         """Warn the trainer of the instances that leave with their hour, as of any others that leave."""
         allocation = self.state.account.find(number)
         assert allocation is not None
@@ -361,11 +355,11 @@ class Service:
             what = (f"hour-end-{instance.instance_id}", instance.instance_id, Alert.HOUR_END, deadline_s)
             self._trainer.warn(at_s, Notice(*what))
 
-    def _answer_due(self, at_s: int, now_s: int) -> bool:
+    def _ask_due(self, at_s: int, now_s: int) -> bool:
         return all(self._ask(pending, at_s) for pending in self.state.due(at_s))
 
     def _ask(self, pending: Pending, at_s: int) -> bool:
-        """Place an order, or ask again what became of it; False: no answer yet."""
+        """Place an order, or ask about it again; False: no answer yet."""
         market = pending.order.market
         try:
             instances, why = self._cloud.acquire(pending.order), ""
@@ -383,11 +377,11 @@ class Service:
         price = pending.order.bid if pending.order.on_demand else self._cloud.price(market, at_s)
         self._put(Answered(at_s, pending.ordered.order, price, instances, why))
         if instances:
-            self._tell(at_s)
+            self._tell_held(at_s)
         return True
 
     def _reconcile(self, now_s: int) -> None:
-        """Instances with our tag that belong to nothing are given back."""
+        """Give back instances with our tag that belong to no allocation or order."""
         known = {instance.instance_id for instance in self.state.open_instances()}
         tokens = {pending.order.token for pending in self.state.pending.values()}
         for instance in self._cloud.held():

@@ -49,7 +49,7 @@ class Pending:
 
 
 class JobState:
-    """Everything that the journal says. Change it with `apply` alone."""
+    """The state that the journal's records add up to. Only `apply` changes it."""
 
     def __init__(self, setting: Setting, records: Iterable[Record] = ()) -> None:
         self._setting = setting
@@ -57,8 +57,8 @@ class JobState:
         self.opened: Opened | None = None
         self.decided: Decided | None = None
         self.cursor = 0
-        self.heard = False  # something happened that the policy has not been asked about
-        self.work_due = False  # evictions after which the work done has not been written down
+        self.heard = False  # an event happened that the policy has not been asked about
+        self.work_due = False  # there were evictions since the work was last journaled
         self.full: set[Market] = set()  # markets that refused since the decision
         self.pending: dict[int, Pending] = {}
         self.instances: dict[int, tuple[Instance, ...]] = {}
@@ -72,7 +72,7 @@ class JobState:
             self.apply(record)
 
     def apply(self, record: Record) -> None:
-        """What a record means."""
+        """Change the state by one record."""
         match record:
             case Opened():
                 self.opened, self.heard = record, True
@@ -179,13 +179,13 @@ class JobState:
 
     @property
     def step(self) -> Step | None:
-        """The next step of the decision that is being carried out."""
+        """The next step of the decision under way; None: all are taken."""
         steps = () if self.decided is None else self.decided.steps
         return steps[self.cursor] if self.cursor < len(steps) else None
 
     @property
     def wake_s(self) -> int | None:
-        """When the policy asked to be woken."""
+        """When the policy asked to decide again; None: not by the clock."""
         return None if self.decided is None else self.decided.wake_s
 
     @property
@@ -194,7 +194,7 @@ class JobState:
 
     @property
     def instance_count(self) -> int:
-        """Instances held and on order."""
+        """Instances that are held or ordered."""
         ordered = sum(each.order.instances for each in self.pending.values())
         return ordered + sum(len(own) for own in self.instances.values())
 
@@ -203,15 +203,15 @@ class JobState:
         return self.account.find(RELIABLE_NUMBER) is not None
 
     def held(self) -> list[Allocation]:
-        """Spot allocations that we have, in order of acquisition."""
+        """Spot allocations that are granted, in order of acquisition."""
         return [a for a in self.account.open if not a.on_demand and a.phase is not Phase.REQUESTED]
 
     def due(self, now_s: int) -> list[Pending]:
-        """Orders to be placed, or asked about again, now."""
+        """Orders that must be placed, or asked about again, now."""
         return [each for each in self.pending.values() if each.ordered.due_s <= now_s]
 
     def next_s(self) -> int:
-        """The next end of an hour, due order or wake-up."""
+        """The next end of an hour, due order, wake-up or deadline of draining."""
         times = [a.hour_start_s + HOUR_S for a in self.held()]
         times += [each.ordered.due_s for each in self.pending.values()]
         if self.wake_s is not None and self.draining is None:
@@ -225,7 +225,7 @@ class JobState:
             yield from own
 
     def ledger(self) -> Ledger:
-        """What anyone can re-bill."""
+        """The ledger so far, which `accounts.rebill` can check."""
         assert self.opened is not None
         top = header(self._setting, self.opened.scheme, self.opened.start_s, self.opened.job)
         return Ledger(top, tuple(self.account.entries))

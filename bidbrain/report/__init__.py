@@ -1,1 +1,5 @@
-"""Tables, plots and the page that puts them together."""
+"""What people look at: tables, plots and the page that puts them together.
+
+Everything is drawn from results and ledgers; nothing here simulates or decides. `style` holds the look of all plots.
+Begin with `page.py`.
+"""
