@@ -1,7 +1,7 @@
-"""The books of one job: allocations from request to end, and a ledger line for all that happens to them.
+"""The account of one job: its allocations from request to end, and a ledger line for everything that happens to them.
 
-Fed with events by whoever watches the market (the simulator, or the live service); what things cost is decided by
-the rules alone. Allocations stay in order of acquisition.
+The simulator or the live service calls it with events; the billing rules alone decide what things cost. Allocations
+stay in order of acquisition.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ENDING_KIND = {
 
 @dataclass
 class Allocation:
-    """Machines of one type bought together. hour: the running one; on_demand: billed by the second, never evicted."""
+    """Machines of one type bought together. hour: its running hour; on_demand: billed by the second, never evicted."""
 
     number: int
     market: Market
@@ -38,7 +38,7 @@ class Allocation:
     on_demand: bool = False
 
     def holding(self) -> Holding:
-        """As a policy sees it."""
+        """The allocation as a policy sees it."""
         return Holding(
             *(self.number, self.market, self.vcpus, self.bid, self.phase),
             *(self.grant_s, self.hour_start_s, self.hour.price),
@@ -47,7 +47,7 @@ class Allocation:
 
 @dataclass
 class JobAccount:
-    """Open allocations, what was held and refunded (vCPU s), and the ledger's entries so far."""
+    """Open allocations, vCPU seconds held and refunded, and the ledger's entries so far."""
 
     rules: Rules
     open: list[Allocation] = field(default_factory=list)
@@ -84,14 +84,14 @@ class JobAccount:
         return allocation
 
     def grant(self, now_s: int, allocation: Allocation, price: int) -> None:
-        """The machines are ours from now on."""
+        """The request is granted: its first hour begins now."""
         allocation.phase = Phase.HELD
         allocation.grant_s = allocation.hour_start_s = now_s
         self._put(now_s, EntryKind.GRANT, allocation, price=price, bid=allocation.bid)
         self._begin(now_s, allocation, InstanceHour(0, price, allocation.vcpus, allocation.vcpus_per_machine))
 
     def refuse(self, now_s: int, allocation: Allocation, price: int) -> None:
-        """The price was above the bid when the request came due."""
+        """The request is refused: the price was above the bid, or there was no capacity."""
         self._put(now_s, EntryKind.REFUSED, allocation, price=price)
         self.open.remove(allocation)
 
@@ -131,12 +131,12 @@ class JobAccount:
         self._put(now_s, EntryKind.KEEP, allocation, hour=allocation.hour.number)
 
     def let_go(self, now_s: int, allocation: Allocation) -> None:
-        """It ends with its hour."""
+        """The allocation will end with its hour."""
         allocation.phase = Phase.LEAVING
         self._put(now_s, EntryKind.LET_GO, allocation, hour=allocation.hour.number)
 
     def end(self, now_s: int, allocation: Allocation, ending: Ending) -> None:
-        """Close an allocation and settle its last hour."""
+        """End an allocation and settle its last hour."""
         used_s = now_s - allocation.hour_start_s
         hour = allocation.hour
         self._put(now_s, ENDING_KIND[ending], allocation, hour=hour.number)
@@ -156,7 +156,7 @@ class JobAccount:
         self.open.remove(allocation)
 
     def work(self, now_s: int, done_vcpu_s: float) -> None:
-        """How much work is done by now, in whole vCPU seconds."""
+        """Enter how much work is done by now, in whole vCPU seconds."""
         self.entries.append(Entry(now_s, EntryKind.WORK, done_vcpu_s=int(done_vcpu_s)))
 
     def _begin(self, now_s: int, allocation: Allocation, hour: InstanceHour) -> None:

@@ -1,7 +1,7 @@
 """The ledger: what happened to a job's machines and what it cost, one JSON object per line.
 
-Whoever has the price history can compute every amount again (`rebill`): a ledger carries no hidden state. The
-first line of a job is its header (rules, types, reliable machines); the others are events.
+From the price history alone `rebill` computes every amount again: a ledger carries no hidden state. The first line of a
+job is its header (rules, types, reliable machines); the others are events.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bidbrain.instants import parse_instant, show_instant
 
 
 class EntryKind(StrEnum):
-    """What a line says."""
+    """The kind of a line."""
 
     REQUEST = "request"
     REFUSED = "refused"
@@ -35,7 +35,7 @@ class EntryKind(StrEnum):
 
 
 class EvictionCause(StrEnum):
-    """What takes machines back: a price above the bid (2016), or capacity (today)."""
+    """Why markets evict: a price above the bid (2016), or a lack of capacity (today)."""
 
     PRICE = "price"
     CAPACITY = "capacity"
@@ -67,7 +67,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Header:
-    """What a bill needs beside the history. types: (on-demand micro-dollars/h, vCPUs) by machine type."""
+    """The facts that a bill needs beside prices. types: (on-demand micro-dollars/h, vCPUs) by machine type."""
 
     job: str
     scheme: str
@@ -94,7 +94,7 @@ class Ledger:
 
 
 class LedgerError(ValueError):
-    """A file that is no ledger, in one sentence."""
+    """A file is no ledger; the message is one sentence that names the line."""
 
 
 def _header_line(header: Header) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""Re-billing: what a ledger's allocations should have cost, from the price history alone, line by line.
+"""Re-billing: the cost of a ledger's allocations computed from the price history alone, line by line.
 
-From the ledger only grants and ends are taken (who held what, from when to when); prices come from the history,
-amounts from the rules. It also says where the history contradicts the ledger: a grant above its bid, an eviction
-that no price explains, one that is missing.
+The ledger gives only grants and ends (who held what, from when to when), the history gives the prices, and the rules
+give the amounts. The audit also reports where the history contradicts the ledger: a grant above its bid, an eviction
+that no price explains, a missing eviction.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _show(line: BillLine) -> str:
 def _allocation_lines(
     header: Header, history: History, grant: Entry, end: Entry | None, last_s: int, differences: list[str]
 ) -> list[BillLine]:
-    """The bill of one allocation; what contradicts the history goes to `differences`."""
+    """The bill of one allocation; contradictions with the history are added to `differences`."""
     if grant.market is None or grant.vcpus is None or grant.allocation is None:
         raise ValueError("the grant names no market, vCPUs or allocation")
     kind = grant.market.instance_type
@@ -125,7 +125,7 @@ def _allocation_lines(
 def _check_market(
     grant: Entry, end: Entry | None, end_s: int, gone_s: int, price: int, differences: list[str]
 ) -> None:
-    """Whether grant and end are what the market did."""
+    """Add to `differences` where grant or end contradict the prices."""
     who = f"allocation {grant.allocation}"
     if grant.bid is None:
         return

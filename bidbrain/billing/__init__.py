@@ -17,7 +17,7 @@ from bidbrain.money import HOUR_S
 
 
 class Ending(StrEnum):
-    """How an allocation came to its end."""
+    """How an allocation ended: evicted by the market, terminated by us, or open at the job's end."""
 
     EVICTED = "evicted"
     TERMINATED = "terminated"
@@ -35,7 +35,7 @@ class InstanceHour:
 
 
 class Rules(Protocol):
-    """Positive amounts are charges, negative ones refunds, 0 is no line."""
+    """Amounts of an allocation in micro-dollars: positive ones are charges, negative ones refunds, 0 is no line."""
 
     name: str
 
@@ -101,7 +101,7 @@ class PerSecond:
 class PerSecondPaid(PerSecond):
     """`per_second_paid`: by the second, and evicted seconds are paid too, in the first hour as in any other.
 
-    Other providers' rule; and the careful one where recorded losses may not all have been the provider's.
+    Other providers bill so. It is also the cautious rule where not all recorded losses may have been the provider's.
     """
 
     name = "per_second_paid"
@@ -138,7 +138,7 @@ class Line:
 
 
 def bill(rules: Rules, life: Life, price_at: Callable[[int], int], now_s: int) -> Iterator[Line]:
-    """Every line of one allocation up to `now_s`, from the history's prices alone."""
+    """The lines of one allocation's bill up to `now_s`. price_at: micro-dollars/h at an instant (s)."""
     end_s = now_s if life.end_s is None else life.end_s
     number = 0
     while True:

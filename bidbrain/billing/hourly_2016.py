@@ -15,18 +15,18 @@ from bidbrain.money import HOUR_S, machine_seconds_micro_usd
 
 @register_jitable
 def charge_at_start(price: int, vcpus: int, vcpus_per_machine: int) -> int:
-    """The whole hour, when it begins."""
+    """The charge of the whole hour, when it begins."""
     return machine_seconds_micro_usd(price, vcpus, vcpus_per_machine, HOUR_S)
 
 
 @register_jitable
 def refund_at_eviction(price: int, vcpus: int, vcpus_per_machine: int, used_s: int) -> int:
-    """All of the hour in progress; nothing of a finished one."""
+    """The refund at an eviction: all of the hour in progress, nothing of a finished one."""
     return machine_seconds_micro_usd(price, vcpus, vcpus_per_machine, HOUR_S) if used_s < HOUR_S else 0
 
 
 @register_jitable
 def refund_at_job_end(price: int, vcpus: int, vcpus_per_machine: int, used_s: int) -> int:
-    """The unused part: the charge less the used seconds, each rounded on its own."""
+    """The refund at the job's end: the charge less that of the used seconds, each rounded on its own."""
     whole = machine_seconds_micro_usd(price, vcpus, vcpus_per_machine, HOUR_S)
     return whole - machine_seconds_micro_usd(price, vcpus, vcpus_per_machine, used_s)

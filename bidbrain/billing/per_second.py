@@ -1,7 +1,7 @@
-"""The rules since December 2017: by the second, 60 s at least; no bids, a maximum price is optional.
+"""The rules of EC2 since December 2017: billed by the second, 60 s at least; no bids, a maximum price is optional.
 
-The price is that of the beginning of each instance hour. An instance that the provider takes back within its
-first hour is free; later it pays for the seconds it had.
+The price of an instance hour is that of its beginning. An instance that the provider takes back within its first hour
+is free; later its used seconds are charged.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MINIMUM_S = 60
 
 @register_jitable
 def charge_at_close(price: int, vcpus: int, vcpus_per_machine: int, used_s: int, hour: int) -> int:
-    """The used seconds of instance hour number `hour` (0 is the first, it has the minimum of 60 s)."""
+    """The charge of the used seconds of instance hour number `hour`; the first, 0, is charged for 60 s at least."""
     seconds = max(used_s, MINIMUM_S) if hour == 0 else used_s
     return machine_seconds_micro_usd(price, vcpus, vcpus_per_machine, seconds)
 

@@ -1,7 +1,7 @@
 """The policy protocol: `decide(now, view) -> actions with a reason`, the same live and simulated.
 
-A policy is made for one job (`Policy(setting, start_s)`), is asked at its start, after every event (grant, refusal,
-eviction, an end of an allocation) and at the instant it asked to be woken; it keeps no clock and no account.
+A policy is made for one job (`Policy(setting, start_s)`). It is asked at the job's start, after every event (grant,
+refusal, eviction, end of an allocation) and at the instant that it asked for; it keeps no clock and no account.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bidbrain.setting import Job
 
 
 class Phase(StrEnum):
-    """Where an allocation stands."""
+    """The state of an allocation."""
 
     REQUESTED = "requested"
     HELD = "held"
@@ -65,8 +65,8 @@ class Holding:
 
 @dataclass(frozen=True)
 class View:
-    """What is known now: offers with a price, holdings by number, the job (its figures may be
-    measured ones) and the work that is left."""
+    """All that a policy is told: offers with a price, holdings by number, the job (live with measured figures), the
+    work that is left."""
 
     offers: Sequence[Offer]
     holdings: Sequence[Holding]
@@ -78,14 +78,14 @@ class View:
         return {offer.market: offer for offer in self.offers}
 
     def room(self, leaving_counts: bool) -> int:
-        """vCPUs below the cap; with or without those that leave at the end of their hour."""
+        """vCPUs that the cap leaves. leaving_counts: whether allocations that end with their hour count as held."""
         held = (h.vcpus for h in self.holdings if leaving_counts or h.phase is not Phase.LEAVING)
         return self.job.cap_vcpus - sum(held)
 
 
 @dataclass(frozen=True)
 class Request:
-    """Ask for `vcpus` (machines = vcpus / the type's vCPUs) at a bid; granted if the price is at or below it then."""
+    """Ask for `vcpus` (machines = vcpus / the type's vCPUs) at a bid; granted if the price is then at or below it."""
 
     market: Market
     vcpus: int
@@ -102,21 +102,21 @@ class RequestOnDemand:
 
 @dataclass(frozen=True)
 class Keep:
-    """Go on into the next hour."""
+    """Keep an allocation for the next hour."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class LetGo:
-    """End with the running hour."""
+    """Let an allocation end with its running hour."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class Release:
-    """Give back at once."""
+    """Give an allocation back at once."""
 
     number: int
 
@@ -126,10 +126,10 @@ Action = Request | RequestOnDemand | Keep | LetGo | Release
 
 @dataclass(frozen=True)
 class Decision:
-    """Actions in order, one sentence why, and when to be asked again if nothing happens before.
+    """Actions in order, one sentence that says why, and when to ask again if nothing happens before.
 
-    wake_s None: not by the clock; wake_on_market: at the next change of any price or capacity. fill: requests are tried
-    in order until so many vCPUs of spot are held, the rest is dropped (None: all are tried).
+    wake_s: that instant (None: not by the clock). wake_on_market: ask at the next change of any price or capacity.
+    fill: try requests in order until so many vCPUs of spot are held, and drop the rest (None: try all).
     """
 
     actions: tuple[Action, ...]
@@ -151,7 +151,7 @@ def next_tick_s(start_s: int, now_s: int, tick_s: int) -> int:
 
 
 def hour_end_wakes(view: View, now_s: int, lead_s: int, requested: bool) -> list[int]:
-    """When the next decisions on held hours are due: `lead_s` before each end; also that of a request made now."""
+    """When decisions on held hours are due: `lead_s` before each end, also for a request made now (`requested`)."""
     times = [h.hour_end_s - lead_s for h in view.holdings if h.phase is Phase.HELD]
     if requested:
         times.append(now_s + HOUR_S - lead_s)

@@ -1,7 +1,7 @@
-"""The thesis' policy on many offers: the same decisions as `policy.proteus`, its search for the best request compiled.
+"""The thesis' policy for live jobs: the same decisions as `policy.proteus`, with a compiled search.
 
 A thousand markets at nineteen deltas beside two hundred allocations are four million terms of equation 4.3 per
-decision: seconds in plain Python, milliseconds here. The sums run in the same order, so every float is the same.
+decision: seconds in plain Python, milliseconds compiled. The sums run in the same order, so every float is the same.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MINUTES = HOUR_S // 60
 
 
 class IndexedTable:
-    """An eviction table that finds its markets by a dictionary."""
+    """An eviction table that looks its markets up in a dictionary."""
 
     def __init__(self, table: EvictionTable) -> None:
         self.table = table
@@ -48,7 +48,7 @@ class IndexedTable:
 
 
 class CompiledProteus(Proteus):
-    """`Proteus`, decided in milliseconds. Its model is the eviction table of the setting."""
+    """`Proteus`, which decides in milliseconds. Its model is the eviction table of the setting."""
 
     def __init__(self, setting: Setting, start_s: int) -> None:
         self._indexed = IndexedTable(setting.evictions)

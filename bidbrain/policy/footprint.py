@@ -1,8 +1,8 @@
 """Expected cost, work and cost per unit of work of a footprint (thesis, section 4.3.2, equations 4.1 - 4.4).
 
 A footprint is a set of allocations; allocation i is k_i machines of one type bought together. Times are in hours,
-prices per machine hour in any one currency, work in vCPU hours. Plain functions: the policies
-call them as they are, the compiled simulator compiles these very lines.
+prices per machine hour in one currency, work in vCPU hours. The policies call these functions as they are; the
+simulator's kernel compiles the same lines.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def eviction_free(betas: Sequence[float]) -> float:
 
 @register_jitable
 def useful_until(beta: float, left_h: float, median_h: float) -> float:
-    """omega_i: the time left in the hour, lowered to the median time to eviction to the degree it is expected."""
+    """omega_i of (4.2): the time left in the hour and the median time to eviction, weighted by beta."""
     return (1.0 - beta) * left_h + beta * median_h
 
 
@@ -83,11 +83,11 @@ def renewal_index(
     useful_h: float,
     lambda_share_h: float,
 ) -> float:
-    """Cost per useful hour of one slot, as a renewal process (ours; the lower the better).
+    """Cost per useful hour of one slot as a renewal process (our own, not the thesis'; the lower the better).
 
-    (P(survive) hour's cost + reliable share x held time) / (useful time - P(evict) lambda share). Where equation 4.4
-    divides the reliable machines' whole hour by work that stops at an eviction, here both run over the mean held
-    time: after an eviction the slot is filled again at once.
+    (P(survive) hour's cost + reliable share x held time) / (useful time - P(evict) lambda share). Equation 4.4 divides
+    the reliable machines' whole hour by work that stops at an eviction; here both count over the mean held time,
+    because the slot is filled again at once after an eviction.
     """
     useful = useful_h - (1.0 - survive) * lambda_share_h
     if useful <= 0.0:

@@ -44,7 +44,7 @@ SLOT_SHARE = 3  # a request is a third of the cap: 256 of 768
 
 @dataclass(frozen=True)
 class Expectation:
-    """One allocation as the equations see it: price relative to the reference machine, times in hours."""
+    """One allocation in the terms of equations 4.1 - 4.4: price relative to the reference machine, times in hours."""
 
     beta: float
     price: float
@@ -56,7 +56,7 @@ class Expectation:
 
 
 class Proteus:
-    """BidBrain as printed. `model`: where beta and the median time to eviction come from."""
+    """BidBrain as the thesis prints it. model: gives beta and the median time to eviction (None: trained tables)."""
 
     def __init__(self, setting: Setting, start_s: int, model: EvictionModel | None = None) -> None:
         self._setting = setting
@@ -116,7 +116,7 @@ class Proteus:
         )
 
     def _held(self, holding: Holding, view: View, now_s: int, renewed: bool = False) -> Expectation:
-        """An allocation for the rest of its hour; requested or renewed ones for a whole hour at the price now."""
+        """An allocation for the rest of its hour; a requested or renewed one for a whole hour at the price now."""
         offer = view.by_market[holding.market]
         fresh = renewed or holding.phase is Phase.REQUESTED
         left_s = HOUR_S if fresh else holding.hour_end_s - now_s
@@ -141,7 +141,7 @@ class Proteus:
         return Expectation(beta, relative, vcpus / offer.vcpus, offer.nu, vcpus, left_h, omega_h)
 
     def cost(self, footprint: list[Expectation], view: View, changes: bool) -> float:
-        """E (4.4) of a footprint beside the reliable machines' next hour; `changes`: sigma is lost."""
+        """E (4.4) of a footprint with the next hour of the reliable machines; changes: whether sigma is lost."""
         job = view.job
         cost = self._setting.reliable.hourly / self._setting.reference
         for a in footprint:

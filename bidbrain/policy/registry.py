@@ -1,6 +1,6 @@
-"""Schemes by name: a policy, the engine that its jobs run on, and whether reliable machines are held.
+"""Schemes by name: a policy, how its jobs live through changes of machines, and whether reliable machines are held.
 
-Where a compiled twin exists its number is here; a user's own policy plugs in as `package.module:Class`.
+A user's own policy is named `package.module:Class`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from bidbrain.setting import Engine, Setting
 
 
 class Training(StrEnum):
-    """How the job lives through changes of machines."""
+    """How a job lives through changes of machines."""
 
     AGILEML = "agileml"
     CHECKPOINTS = "checkpoints"
     YOUNG = "young"  # checkpoints at Young's interval
-    STATIC = "static"  # checkpoints every 30 minutes at 3%, on machines that are all there or not
+    STATIC = "static"  # checkpoints every 30 minutes at 3%, on all machines or none
     STEADY = "steady"  # machines that stay
 
 
@@ -53,7 +53,7 @@ class CompiledTwin:
 
 @dataclass(frozen=True)
 class Scheme:
-    """A named way to run a job. yardstick: it knows the future, nobody can run it.
+    """A named way to run a job. yardstick: it knows the future, so it cannot be run.
 
     make_live: makes the policy of a live job where another class decides the same in less time; None: `make`.
     """
@@ -90,9 +90,9 @@ class Scheme:
 
 
 def young(setting: Setting) -> Engine:
-    """Checkpoints at Young's interval sqrt(2 x seconds per checkpoint x MTTF).
+    """Checkpoints at Young's interval sqrt(2 x seconds per checkpoint x MTTF) (thesis, section 4.5.2).
 
-    A checkpoint takes what 17% of 12 minutes are; MTTF at a bid of the on-demand price, over the training window.
+    A checkpoint takes 17% of 12 minutes. MTTF is that of a bid at the on-demand price, over the training window.
     """
     usual = Engine.checkpointing(setting.job.engine.boot_s)
     write_s = usual.overhead * usual.checkpoint_s
@@ -143,11 +143,11 @@ OTHER_SCHEMES = ("paid_hours_bound",)  # no policy: a linear program (`bounds`)
 
 
 class UnknownSchemeError(ValueError):
-    """A scheme that is neither ours nor a class that can be loaded, in one sentence."""
+    """A scheme is neither built in nor a class that can be loaded; the message is one sentence."""
 
 
 def find_scheme(name: str) -> Scheme:
-    """A scheme of ours, or a user's policy class `package.module:Class` run on AgileML with reliable machines."""
+    """A built-in scheme, or a user's policy class `package.module:Class`, run on AgileML with reliable machines."""
     if name in SCHEMES or name in POOLS:
         return SCHEMES.get(name) or POOLS[name]
     module_name, found, class_name = name.partition(":")

@@ -1,8 +1,8 @@
-"""The renewal policy (ours): every slot holds the bid of least cost per useful hour, seen as a renewal process.
+"""The renewal policy (our own): every slot holds the bid of least cost per useful hour, as a renewal process.
 
-An evicted slot is filled again at once, so a slot's life is a sequence of hours that end in a payment or an eviction:
-its cost per useful hour is `footprint.renewal_index`. At the end of an hour a fresh bid replaces a renewal where its
-index is lower; it is placed one boot earlier, so that its machine boots inside the old hour.
+An evicted slot is filled again at once, so a slot is a sequence of hours that each end in a payment or an eviction; its
+cost per useful hour is `footprint.renewal_index`. At the end of an hour a fresh bid replaces the held one if its index
+is lower. The fresh bid is placed one boot earlier, so that its machine boots inside the old hour.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SLOT_SHARE = 2  # a slot is half of the cap: 384 of 768
 
 
 class Renewal:
-    """`model`: where survival and the mean held time come from; by default a rolling table of 30 days."""
+    """model: gives survival and the mean held time (None: a table of the 30 days before the job)."""
 
     def __init__(self, setting: Setting, start_s: int, model: EvictionModel | None = None) -> None:
         self._setting = setting
@@ -114,7 +114,7 @@ class Renewal:
 
 
 class OneHourOracle(Renewal):
-    """Yardstick: the renewal policy with the same bids, but it sees every price of the coming hour."""
+    """Yardstick: the renewal policy with the same bids, but with the prices of the coming hour known."""
 
     def __init__(self, setting: Setting, start_s: int) -> None:
         super().__init__(setting, start_s)

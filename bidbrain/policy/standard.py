@@ -7,7 +7,7 @@ from bidbrain.setting import Setting
 
 
 class OnDemand:
-    """The whole job on on-demand machines of the reference type; the measure of everything else."""
+    """The whole job on on-demand machines of the reference type; all costs are relative to it."""
 
     def __init__(self, setting: Setting, start_s: int) -> None:
         self._type = setting.reliable.instance_type

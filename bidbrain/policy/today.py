@@ -1,8 +1,8 @@
 """Policies for today's market: no bids, evictions by capacity, several pools.
 
 `Spot2026` fills the job's nodes from the pools of least cost per useful work, keeps asking where there was no room, and
-buys on-demand nodes only when the work left no longer fits the time left. `StaticCheckpoint` is what people run
-without it: all nodes in one pool, or none.
+buys on-demand nodes only when the work left no longer fits the time left. `StaticCheckpoint` is the common way without
+it: all nodes in one pool, or none.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LATE_MARGIN_S = 1800
 
 
 def loss_per_hour(node_losses_per_h: float, events_per_h: float, boot_h: float, lambda_h: float) -> float:
-    """Share of a node's time that evictions cost: a new boot for what was lost, a pause of everything per loss."""
+    """Share of a node's time lost to evictions: a boot for each lost node, a pause of all nodes for each loss."""
     return min(1.0, node_losses_per_h * boot_h + events_per_h * lambda_h)
 
 
