@@ -2,6 +2,7 @@
 
 import ast
 import configparser
+import importlib
 import re
 import shlex
 from collections.abc import Iterator
@@ -122,6 +123,19 @@ def test_commands_and_options_exist(page: Path) -> None:
         unknown = {word.partition("=")[0] for word in rest if re.match(r"--[a-z]", word)} - known - {"--help"}
         if command is not None and (len(rest) == len(words) or unknown):
             wrong.append(" ".join(words))
+    assert not wrong
+
+
+@each_page
+def test_the_python_on_a_page_imports_what_exists(page: Path) -> None:
+    wrong = []
+    for block in re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.M | re.S):
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in FOLDERS:
+                module = importlib.import_module(str(node.module))
+                wrong += [
+                    f"{node.module}.{alias.name}" for alias in node.names if not hasattr(module, alias.name)
+                ]
     assert not wrong
 
 
