@@ -10,6 +10,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 LEAVES = ("bidbrain", "straggler", "pipeline")
 IO_LIBRARIES = ("ray", "boto3", "torch", "zmq", "matplotlib")
+# Installed with the project, but slow to import: loaded by the commands and applications that need them.
+SELDOM_NEEDED = ("statsmodels", "matplotlib", "boto3", "sklearn", "torch")
 
 # Modules and folders that may do I/O; every other module is pure.
 SHELLS = {
@@ -41,6 +43,17 @@ for name in {modules(package)!r}:
 """
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "script", ["import agileml; agileml.run; agileml.Application", *(f"import {leaf}" for leaf in LEAVES)]
+)
+def test_a_package_loads_only_what_it_always_needs(script: str) -> None:
+    check = f"{script}; import sys; sys.exit(', '.join(sys.modules.keys() & set({SELDOM_NEEDED!r})) or 0)"
+    done = subprocess.run(
+        [sys.executable, "-c", check], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
 
