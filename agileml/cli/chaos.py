@@ -1,18 +1,13 @@
-"""Random faults on real machines, and whether the result is still the sequential one: to the bit, or in its loss.
-
-A seed makes a plan, always the same: faults that the job's machines survive, and joins so that they do not run out.
-"""
+"""`proteus chaos`: random faults on real local machines, and a comparison with the sequential run."""
 
 from __future__ import annotations
 
-import random
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 import yaml
@@ -21,34 +16,35 @@ from agileml.application import InputError
 from agileml.checkpoints.errors import CheckpointError
 from agileml.cluster.own_folder import orphans
 from agileml.config.job import ConfigError, JobConfig
+from agileml.config.plan import EventConfig
+from agileml.config.random_plan import random_plan
 from agileml.events.run import ClockDone, PlanFired
 from agileml.events.schema import events_of
 from agileml.runs.event_log import EVENTS, read_events
 from agileml.runs.folder import FolderError, check_out
 from agileml.session import Result, run
 
-SPARE_CLOCKS = 8  # between two events, at least
-DYING_S = 2.0  # what was killed is given so long, ours and that of other runs here
-LAST_CLOCKS = 16  # whose mean loss is compared where bits are not promised
+DYING_S = 2.0  # how long processes of this run, or of another one here, may take to die
+LAST_CLOCKS = 16  # their mean loss is compared where equal bits are not promised
 TOLERANCE = 0.05  # of that loss, relative
 PLAN, RUN, SEQUENTIAL, CHECKPOINTS = "plan.yaml", "run", "sequential", "checkpoints"
 
 
 @dataclass(frozen=True)
 class ChaosResult:
-    """What came of a chaos run."""
+    """The outcome of a chaos run."""
 
     seed: int
     planned: int
     fired: Mapping[str, int]
     clocks_redone: int
-    same_bits: bool | None  # None: the job does not promise them
+    same_bits: bool | None  # None: the job does not promise equal bits
     processes_left: int
-    loss_off: float | None = None  # relative to the sequential run's, where bsp does not promise the bits
+    loss_off: float | None = None  # relative to the sequential run's, where bsp does not promise equal bits
 
     @property
     def is_good(self) -> bool:
-        """True when everything fired, the promise held and nothing is left."""
+        """True when every fault fired, the promise held and no process is left."""
         return (
             sum(self.fired.values()) == self.planned
             and self.same_bits is not False
@@ -68,75 +64,24 @@ class ChaosResult:
         )
 
 
-def chaos_plan(config: JobConfig, seed: int, faults: int) -> tuple[int, list[dict[str, Any]]]:
-    """(clocks, plan): `faults` faults spread over the run, which is made long enough for them."""
-    draw = random.Random(f"chaos/{seed}")
-    reliable, transient = config.machines.reliable, config.machines.transient
-    events: list[dict[str, Any]] = []
-    for _ in range(faults):
-        if transient < 2:
-            joining = min(2, config.machines.max - reliable - transient)
-            events.append({"join": joining})
-            transient += joining
-        event, lost = _draw_fault(draw, reliable, transient, checkpoints=config.checkpoint is not None)
-        events.append(event)
-        if "kill_reliable" in event:
-            reliable -= lost
-        else:
-            transient -= lost
-    clocks = max(config.clocks, (len(events) + 2) * SPARE_CLOCKS)
-    # Events keep their order; where they fall in their part of the run is drawn.
-    share = (clocks - 1) / (len(events) + 1)
-    at = [int(share * (index + draw.uniform(0.3, 0.9))) + 1 for index in range(len(events))]
-    return clocks, [{"at_clock": clock, **event} for clock, event in zip(at, events, strict=True)]
-
-
-def _draw_fault(
-    draw: random.Random, reliable: int, transient: int, *, checkpoints: bool
-) -> tuple[dict[str, Any], int]:
-    """(event, machines lost by it)."""
-    kinds = ["kill", "kill", "freeze", "cut", "slow", "notice", "short_notice", "kill_controller"]
-    kinds += (
-        ["kill_many"] * (transient >= 3) + ["disk_full"] * checkpoints + ["kill_reliable"] * (reliable > 1)
-    )
-    kind = draw.choice(kinds)
-    match kind:
-        case "kill_many":
-            count = draw.randint(2, transient)
-            return {kind: count}, count
-        case "notice":
-            return {kind: 1, "warning_s": 30.0}, 1
-        case "short_notice":
-            return {kind: 1, "warning_s": draw.choice([0.0, 0.05])}, 1
-        case "freeze" | "cut":
-            return {kind: 1, "seconds": draw.choice([0.3, 1.5, 2.5])}, 0
-        case "slow":
-            return {kind: 1, "factor": 10.0, "seconds": 1.0}, 0
-        case "disk_full":
-            return {kind: True, "seconds": 1.0}, 0
-        case "kill_controller":
-            return {kind: True}, 0
-        case _:
-            return {kind: 1}, 1
-
-
 def run_chaos(config: JobConfig, seed: int, faults: int, out: Path) -> ChaosResult:
-    """Run a plan of a seed on local nodes and, without faults, in one process; compare.
+    """Run the plan of a seed on local nodes and, without faults, in one process; compare the two.
 
     Everything goes to `out`: plan.yaml, the run in `run` (its checkpoints in `checkpoints`, whatever the config says),
-    the reference in `sequential`. Nothing is left of a job that cannot start. Raises what `run` raises, and FolderError
-    when another one went there.
+    the reference in `sequential`. A job that cannot start leaves nothing there. Raises what `run` raises, and
+    FolderError if `out` holds another chaos run.
     """
     check_chaos_out(out)
-    clocks, plan = chaos_plan(config, seed, faults)
+    clocks, plan = random_plan(config, seed, faults)
+    events = [event.model_dump(exclude_unset=True) for event in plan]
     is_new = not out.exists()
     out.mkdir(parents=True, exist_ok=True)
-    (out / PLAN).write_text(yaml.safe_dump({"clocks": clocks, "plan": plan}, sort_keys=False))
-    if config.checkpoint is not None:  # never among the checkpoints of a real run
+    (out / PLAN).write_text(yaml.safe_dump({"clocks": clocks, "plan": events}, sort_keys=False))
+    if config.checkpoint is not None:  # apart from the checkpoints of a real run
         saves = config.checkpoint.model_copy(update={"path": str((out / CHECKPOINTS).resolve())})
         config = config.changed(checkpoint=saves.model_dump())
     try:
-        result = run(config, name="chaos", clocks=clocks, plan=plan, out=str(out / RUN))
+        result = run(config, name="chaos", clocks=clocks, plan=events, out=str(out / RUN))
     except (ConfigError, InputError, FolderError, CheckpointError):
         (out / PLAN).unlink()
         if is_new:
@@ -144,7 +89,7 @@ def run_chaos(config: JobConfig, seed: int, faults: int, out: Path) -> ChaosResu
                 out.rmdir()
         raise
     same_bits = loss_off = None
-    if config.consistency.kind == "bsp":  # else what a clock reads is a matter of the machines' speeds
+    if config.consistency.kind == "bsp":  # otherwise the machines' speeds decide what a clock reads
         reference = run(
             config, name="chaos", sequential=True, clocks=clocks, plan=[], out=str(out / SEQUENTIAL)
         )
@@ -159,7 +104,7 @@ def run_chaos(config: JobConfig, seed: int, faults: int, out: Path) -> ChaosResu
 
 
 def _last_loss(result: Result) -> float:
-    """The mean loss of the last clocks, each as it was done last."""
+    """The mean loss of the last clocks; of a clock that was redone, the last one."""
     events = read_events(result.folder / EVENTS)
     losses = {done.clock: done.loss for done in events_of(events, ClockDone)}
     last = sorted(losses)[-LAST_CLOCKS:]
@@ -167,7 +112,7 @@ def _last_loss(result: Result) -> float:
 
 
 def check_chaos_out(out: Path) -> None:
-    """Raise FolderError if nothing could be written to `out`, or another chaos run went there."""
+    """Raise FolderError if `out` cannot be written to or holds another chaos run."""
     check_out(out)
     if held := [name for name in (PLAN, RUN, SEQUENTIAL, CHECKPOINTS) if (out / name).exists()]:
         raise FolderError(
@@ -175,12 +120,11 @@ def check_chaos_out(out: Path) -> None:
         )
 
 
-def _fired(result: Result, plan: list[dict[str, Any]]) -> dict[str, int]:
-    """Faults that fired, by kind; joins are no faults."""
+def _fired(result: Result, plan: Sequence[EventConfig]) -> dict[str, int]:
+    """How many faults of each kind fired; a join is no fault."""
     events = read_events(result.folder / EVENTS)
     indices = {fired.index for fired in events_of(events, PlanFired)}
-    kinds = [next(key for key in event if key not in ("at_clock", "tier")) for event in plan]
-    return dict(Counter(kind for index, kind in enumerate(kinds) if index in indices and kind != "join"))
+    return dict(Counter(plan[index].kind for index in sorted(indices) if plan[index].kind != "join"))
 
 
 def _left_behind() -> int:

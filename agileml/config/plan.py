@@ -266,7 +266,8 @@ AnyEventConfig = (
 KINDS: tuple[type[EventConfig], ...] = get_args(AnyEventConfig)
 
 
-def _event(value: Any) -> Any:
+def event_of(value: Any) -> EventConfig:
+    """An event as a config writes it, as the class of its kind. Raises ConfigError."""
     if isinstance(value, EventConfig):
         return value
     kinds = {kind.kind: kind for kind in KINDS}
@@ -285,7 +286,7 @@ def _event(value: Any) -> Any:
 
 
 # Strict inside; YAML has only lists, so the tuple itself is converted.
-Plan = Annotated[tuple[Annotated[AnyEventConfig, BeforeValidator(_event)], ...], Field(strict=False)]
+Plan = Annotated[tuple[Annotated[AnyEventConfig, BeforeValidator(event_of)], ...], Field(strict=False)]
 
 
 def machines_over_time(
