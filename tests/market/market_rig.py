@@ -26,7 +26,7 @@ from agileml.market.nodes import tier_of
 from agileml.market.setup import first_decision, set_up
 from agileml.net.keys import KeyPair
 from agileml.process.head import Head
-from agileml.process.machine import Instance as Process
+from agileml.process.machine import Machine as Process
 from agileml.process.record_store import FileStore
 from agileml.process.spec import RunSpec
 from agileml.runs.event_log import read_events
