@@ -9,7 +9,8 @@ from agileml.application import Array
 from agileml.core.protocol.commands import Broken, Form, Introduce, Met, Reduce, Reduced
 
 if TYPE_CHECKING:
-    from tests.model.simulator import SimulatedNode, Simulation
+    from tests.model.node_shell import SimulatedNode
+    from tests.model.simulator import Simulation
 
 
 @dataclass
@@ -43,7 +44,7 @@ class Groups:
         place.group = command.group
         place.known.add(node.name)
         delay_s = self._simulation.rng.uniform(0.0, 0.02)
-        self._simulation.happen(node, delay_s, Met(command.epoch, node.name, b"here"))
+        self._simulation.node_shell.happen(node, delay_s, Met(command.epoch, node.name, b"here"))
 
     def introduce(self, node: SimulatedNode, command: Introduce) -> None:
         self._place(command.epoch, node.name).known.add(command.key)
@@ -68,7 +69,9 @@ class Groups:
 
     def _break(self, node: SimulatedNode, epoch: int) -> None:
         self._place(epoch, node.name).is_stuck = True
-        self._simulation.happen(node, self._simulation.rng.uniform(0.0, 0.1), Broken(epoch, "closed by peer"))
+        self._simulation.node_shell.happen(
+            node, self._simulation.rng.uniform(0.0, 0.1), Broken(epoch, "closed by peer")
+        )
 
     def _add_up(self, epoch: int) -> None:
         """Answer everybody who can be: all have met, and all have given the next sum's share."""
@@ -120,4 +123,4 @@ class Groups:
             sum(c.examples for c, _ in asked),
             any(c.pause for c, _ in asked),
         )
-        simulation.happen(node, 0.0, reduced)
+        simulation.node_shell.happen(node, 0.0, reduced)

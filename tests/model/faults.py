@@ -1,0 +1,152 @@
+"""Faults strike: machines and controllers are killed, frozen, cut off, slowed down, or told to go."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from agileml.core.protocol.inputs import NodeDown, Notice, NoticeCancelled
+from agileml.events.terms import Loss, Tier
+from tests.model.node_shell import SimulatedNode
+from tests.model.schedule import Fault
+
+if TYPE_CHECKING:
+    from tests.model.simulator import Simulation
+
+
+class FaultInjector:
+    """Does the faults of a schedule and counts those that fired."""
+
+    def __init__(self, sim: Simulation) -> None:
+        self.sim = sim
+        self.aimed = [fault for fault in sim.schedule.faults if fault.aim]
+        self._aim_counts: Counter[int] = Counter()
+
+    def aim(self, name: str) -> None:
+        for index, fault in enumerate(self.aimed):
+            if fault.aim == name and self.sim.now_s >= fault.at_s:
+                self._aim_counts[index] += 1
+                if self._aim_counts[index] == fault.count:
+                    self.sim.after(0.0, lambda fault=fault: self.strike(fault))
+
+    def pick(self, count: int, tier: Tier = Tier.TRANSIENT) -> list[SimulatedNode]:
+        machines = [n for n in self.sim.alive(tier) if n.admitted]
+        return self.sim.rng.sample(machines, min(count, len(machines)))
+
+    def spare_reliable(self) -> list[SimulatedNode]:
+        """A reliable machine that the run can do without: another one stays."""
+        staying = [n for n in self.sim.alive(Tier.RELIABLE) if n.admitted and n.deadline_s is None]
+        return self.sim.rng.sample(staying, 1) if len(staying) > 1 else []
+
+    def owners(self) -> list[SimulatedNode]:
+        """Transient machines that serve under the durable view."""
+        record = self.sim.newest_record()
+        names = record.view.owner if record and record.view else ()
+        return [n for n in self.sim.alive(Tier.TRANSIENT) if n.name in names]
+
+    def strike(self, fault: Fault) -> None:
+        if self.sim.is_over:
+            return
+        if self.act(fault):
+            self.sim.fired[fault.kind] += 1
+
+    def act(self, fault: Fault) -> bool:
+        """Do it; False when there is nobody whom it could hit."""
+        match fault.kind:
+            case "join":
+                room = (
+                    self.sim.job.slices
+                    - len(self.sim.alive(Tier.TRANSIENT))
+                    - len(self.sim.alive(Tier.RELIABLE))
+                )
+                for _ in range(min(fault.number, room)):
+                    self.sim.node_shell.start(
+                        Tier.RELIABLE if self.sim.rng.random() < 0.1 else Tier.TRANSIENT
+                    )
+                return room > 0
+            case "kill_controller":
+                self.sim.controllers[-1].is_dead = True
+                self.sim.after(fault.seconds, self.sim.start_controller)
+                return True
+            case "freeze_controller":
+                self.sim.freeze(self.sim.controllers[-1], fault.seconds)
+                return True
+            case "double_controller":
+                self.sim.start_controller()
+                return True
+        machines = self.victims(fault)
+        for node in machines:
+            match fault.kind:
+                case (
+                    "notice"
+                    | "short_notice"
+                    | "cancelled_notice"
+                    | "notice_all"
+                    | "notice_reliable"
+                    | "notice_owner"
+                ):
+                    self.notice(node, fault)
+                case "kill" | "kill_owner" | "kill_many" | "kill_reliable":
+                    self.kill(node.name)
+                case "freeze" | "freeze_reliable" | "freeze_owner":
+                    self.sim.freeze(node, fault.seconds)
+                case "cut":
+                    node.cut_until_s = self.sim.now_s + fault.seconds
+                    self.sim.network.cuts_until_s = max(self.sim.network.cuts_until_s, node.cut_until_s)
+                case "slow":
+                    node.slow_until_s = self.sim.now_s + fault.seconds
+                case _:
+                    raise AssertionError(fault)
+        return bool(machines)
+
+    def victims(self, fault: Fault) -> list[SimulatedNode]:
+        match fault.kind:
+            case "notice" | "short_notice" | "cancelled_notice":
+                return self.pick(fault.number)
+            case "notice_all":
+                return self.pick(len(self.sim.nodes))
+            case "notice_reliable":
+                return self.spare_reliable()
+            case "kill_reliable":
+                return self.spare_reliable()
+            case "kill_many":
+                return self.pick(1 + self.sim.rng.randrange(4))
+            case "kill_owner":
+                return self.owners()[:1]
+            case "notice_owner" | "freeze_owner":
+                return self.owners()[: fault.number]
+            case "freeze_reliable":
+                return self.pick(1, Tier.RELIABLE)
+            case _:
+                return self.pick(1)
+
+    def notice(self, node: SimulatedNode, fault: Fault) -> None:
+        if node.deadline_s is not None:
+            return
+        if fault.kind == "cancelled_notice":
+            for controller in self.sim.controllers:
+                self.sim.tell(controller, Notice(node.name, self.sim.now_s + 60.0))
+            self.sim.after(fault.seconds, lambda: self.cancel(node))
+            return
+        node.deadline_s = self.sim.now_s + fault.seconds
+        self.sim.at(node.deadline_s, lambda: self.kill(node.name))
+        for _ in range(1 + (self.sim.rng.random() < 0.3)):
+            for controller in self.sim.controllers:
+                self.sim.tell(controller, Notice(node.name, node.deadline_s))
+
+    def cancel(self, node: SimulatedNode) -> None:
+        for controller in self.sim.controllers:
+            self.sim.tell(controller, NoticeCancelled(node.name))
+
+    def kill(self, name: str) -> None:
+        node = self.sim.nodes[name]
+        if node.is_dead:
+            return
+        node.is_dead = True
+        # Its connections close at once, or it is missed at first and the market says so later.
+        after_s = 0.0 if self.sim.rng.random() < 0.5 else self.sim.rng.uniform(3.0, 20.0)
+        self.sim.after(after_s, lambda: self.report_down(name))
+
+    def report_down(self, name: str) -> None:
+        for controller in self.sim.controllers:
+            self.sim.tell(controller, NodeDown(name, Loss.DISCONNECTED))
