@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,6 +25,7 @@ from agileml.net.keys import KeyPair
 from agileml.process.actors import environment, start_head, start_machine
 from agileml.process.head import HeadState
 from agileml.process.spec import RunSpec
+from agileml.process.tracing import ProfileEnd
 
 RESTART_S = 30.0  # for the controller's actor to come back
 STARTS = 3  # tries to start a process that dies each time
@@ -269,6 +271,17 @@ class Cast:
             ) from error
         assert all(blocks is not None for blocks in parts), "a backup lacks its part of the final cut"
         return list(parts)
+
+    def last_spans(self, timeout_s: float) -> dict[str, ProfileEnd | None]:
+        """What the profile of every machine that runs recorded last; None for one that does not answer in time."""
+        live = [a for a in self._actors.values() if a.name not in self._ended and a.address is not None]
+        asked = {actor.name: actor.handle.last_spans.remote() for actor in live}
+        ready, _ = ray.wait(list(asked.values()), num_returns=len(asked), timeout=timeout_s)
+        found: dict[str, ProfileEnd | None] = dict.fromkeys(asked)
+        for name, reference in asked.items():
+            with suppress(ray.exceptions.RayError):
+                found[name] = ray.get(reference) if reference in ready else None
+        return found
 
     def stop(self, timeout_s: float = 2.0) -> None:
         """End every process of the run, where it can still be reached."""

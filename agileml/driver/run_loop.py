@@ -6,10 +6,12 @@ import time
 
 from agileml.cluster.fleet import Appeared, Fleet, Watcher
 from agileml.config.job import JobConfig
+from agileml.core.compute.spans import Spans
 from agileml.core.node.time_spent import DOING
 from agileml.core.protocol.commands import Finished, HaltKind, Happened
 from agileml.core.protocol.plan import Strike
 from agileml.driver.actor_group import Cast
+from agileml.driver.last_spans import complete
 from agileml.driver.stop_signal import StopSignal
 from agileml.errors import RunError
 from agileml.events.run import (
@@ -38,6 +40,7 @@ from agileml.runs.trace import Trace
 POLL_S = 0.05
 BYTES_S = 1.0
 SPENT_S = 10.0
+LAST_SPANS_S = 5.0  # for the end of a profile
 
 
 class Conductor:
@@ -90,6 +93,21 @@ class Conductor:
                 self._folder.events.write(Warned(reason))
             self._trace.write(self._folder.path, read_events(self._folder.events.path))
 
+    def _complete_trace(self) -> None:
+        """Take the spans that machines have recorded since their last reports."""
+        if self._config.profile:
+            ends = self._cast.last_spans(LAST_SPANS_S)
+            lacking = complete(self._trace, ends, self._arriving_spans, LAST_SPANS_S)
+            if lacking is not None:
+                self._folder.events.write(Warned(lacking))
+                self._progress.say(lacking)
+
+    def _arriving_spans(self) -> tuple[tuple[str, Spans], ...]:
+        state = self._cast.state()
+        for happened in state.events:
+            self._log(happened)
+        return state.spans
+
     def _run(self) -> Finished:
         while True:
             for event in self._fleet.poll():
@@ -118,6 +136,7 @@ class Conductor:
                 reason, is_lost = state.halted.reason, state.halted.kind is HaltKind.LOST
                 raise RunError(self._cast.failures.blamed(reason) if is_lost else reason, state.halted.trace)
             if state.finished is not None:
+                self._complete_trace()
                 self._log_bytes(state)
                 self._log_spent(state)
                 return state.finished

@@ -22,6 +22,7 @@ from agileml.process.head import Head, HeadState
 from agileml.process.machine import Machine
 from agileml.process.record_store import GcsStore
 from agileml.process.spec import RunSpec
+from agileml.process.tracing import ProfileEnd
 
 # Who waits for a sum hears of errors and of the timeout; no thread of torch's own watches, and ends the process.
 NCCL_VARIABLES = {"TORCH_NCCL_BLOCKING_WAIT": "1"}
@@ -45,6 +46,10 @@ class MachineActor:
     def final_blocks(self, partition: int, clock: int) -> tuple[Array, ...] | None:
         """Its copy of a partition in the run's last cut."""
         return self._machine.final_blocks(partition, clock)
+
+    def last_spans(self) -> ProfileEnd | None:
+        """What its profile recorded since the last report."""
+        return self._machine.last_spans()
 
     def until_gone(self) -> None:
         """Returns when it left; while it runs, the call fails when its process dies.

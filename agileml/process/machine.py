@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
+from typing import TypeVar
 
 from agileml.application import Application, Array
 from agileml.core.compute.spans import FOLD, SERVING, Spans
@@ -43,7 +44,7 @@ from agileml.process.compute import ComputeThread
 from agileml.process.rendezvous import RendezvousBuffers
 from agileml.process.spec import RunSpec
 from agileml.process.steady_clock import wall_s
-from agileml.process.tracing import Ping, Pong, recorder
+from agileml.process.tracing import Ping, Pong, ProfileEnd, recorder
 from agileml.process.warm_up import load_kernels
 from agileml.process.wiring import KINDS, Peers, Usage, kind_of, open_transport, run_codec
 
@@ -51,6 +52,9 @@ TICK_S = 0.02
 USAGE_S = 0.5
 PUSHED = KINDS.index("push")
 SWITCH_S = 0.0002  # of the GIL: the server thread must not wait 5 ms for the computing one
+
+
+T = TypeVar("T")
 
 
 class Machine:
@@ -146,18 +150,23 @@ class Machine:
 
     def final_blocks(self, partition: int, clock: int) -> tuple[Array, ...] | None:
         """This machine's copy of a partition in the cut of `clock`, the run's last, if it is a backup and has it."""
-        answer: Future[tuple[Array, ...] | None] = Future()
+        # The server thread looks: another could see a cut that is about to take the place of the one before.
+        return self._in_server_thread(lambda: self._final_blocks(partition, clock))
 
-        def look() -> None:
-            answer.set_result(self._final_blocks(partition, clock))
+    def last_spans(self) -> ProfileEnd | None:
+        """What the profile recorded since the last report; None without a profile."""
+        recorder = self._recorder
+        return None if recorder is None else self._in_server_thread(recorder.end)
 
-        # The server thread's to look: another could see a cut that is about to take the place of the one before.
-        self._asked.put(look)
+    def _in_server_thread(self, look: Callable[[], T]) -> T:
+        """What `look` returns in the server thread, or here once that has ended."""
+        answer: Future[T] = Future()
+        self._asked.put(lambda: answer.set_result(look()))
         self._transport.wake()
         while self._thread.is_alive():
             with contextlib.suppress(TimeoutError):
                 return answer.result(timeout=0.1)
-        return answer.result() if answer.done() else self._final_blocks(partition, clock)
+        return answer.result() if answer.done() else look()
 
     def _final_blocks(self, partition: int, clock: int) -> tuple[Array, ...] | None:
         backup = self.node.backup

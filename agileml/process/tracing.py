@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from agileml.application import Array
 from agileml.config.job import JobConfig
 from agileml.core.compute import spans
 from agileml.core.compute.spans import Spans
@@ -65,6 +66,14 @@ class Pong:
     head_s: float
 
 
+@dataclass(frozen=True)
+class ProfileEnd:
+    """The spans that a machine has not sent yet, and how many it has recorded in all."""
+
+    rows: Array
+    recorded: int
+
+
 class HeadClock:
     """The head's clock as a machine knows it: add `offset_s` to one's own."""
 
@@ -97,6 +106,7 @@ class Recorder:
     def __init__(self, clock: HeadClock) -> None:
         self.clock = clock
         self._spans: deque[tuple[int, int, int, float, float]] = deque()
+        self._taken = 0
         self._promised = self._viewed = 0
         self._frozen_since_s: float | None = None
         self._parts: set[int] = set()
@@ -151,9 +161,18 @@ class Recorder:
     def report(self, now_s: float) -> list[Ping | Spans]:
         """What the head should hear: what was recorded since the last time, by its clock; and what time is it?"""
         messages: list[Ping | Spans] = [] if self.clock.is_exact else [Ping(now_s)]
+        rows = self._take()
+        return [*messages, Spans(rows)] if len(rows) else messages
+
+    def end(self) -> ProfileEnd:
+        """The spans since the last report; they are not reported again."""
+        rows = self._take()
+        return ProfileEnd(rows, self._taken)
+
+    def _take(self) -> Array:
+        """The spans since the last time, as rows of COLUMNS int64 by the head's clock."""
         rows = [self._spans.popleft() for _ in range(len(self._spans))]
-        if not rows:
-            return messages
-        table = np.array([row[:3] for row in rows], np.int64)
-        times = np.array([row[3:] for row in rows]) + self.clock.offset_s
-        return [*messages, Spans(np.hstack([table, np.rint(times * 1e6).astype(np.int64)]))]
+        self._taken += len(rows)
+        table = np.array([row[:3] for row in rows], np.int64).reshape(-1, 3)
+        times = np.array([row[3:] for row in rows], np.float64).reshape(-1, 2) + self.clock.offset_s
+        return np.hstack([table, np.rint(times * 1e6).astype(np.int64)])

@@ -8,6 +8,7 @@ compute and push inside it.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -108,6 +109,7 @@ class Trace:
         self._start_us = round(start_unix_s * 1e6)
         self._most = most
         self._rows: dict[str, list[Array]] = {}
+        self._received: Counter[str] = Counter()
         self.recorded = 0
         self.dropped = 0
 
@@ -118,6 +120,11 @@ class Trace:
         self.dropped += len(rows) - len(kept)
         self.recorded += len(kept)
         self._rows.setdefault(machine, []).append(kept)
+        self._received[machine] += len(rows)
+
+    def received(self, machine: str) -> int:
+        """How many spans of a machine have come, kept or not."""
+        return self._received[machine]
 
     def events(self, log: Log) -> Iterator[Event]:
         """All events of the trace."""

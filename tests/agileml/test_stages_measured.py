@@ -13,7 +13,7 @@ import pytest
 from agileml.application import Application, Array, Settings, Table, Unit, Updates
 from agileml.core.controller.stage_chooser import arrangement_of
 from agileml.core.stage.auto_stage import TrialRule
-from agileml.core.stage.traffic import Load, Volume, loads
+from agileml.core.stage.traffic import ClockBytes, Volume, clock_bytes
 from agileml.events.run import CutCommitted, MembershipChanged, StageJudged
 from agileml.events.terms import Tier
 from agileml.process.machine import Machine
@@ -44,11 +44,11 @@ class Dense(Application):
         return Updates({"parameters": np.full((ROWS, COLUMNS), 1e-3, np.float32)}, 0.0, 1)
 
 
-def tallied(machine: Machine) -> Load:
+def tallied(machine: Machine) -> ClockBytes:
     """What the transport counted to and from other machines."""
     peers = machine._transport.counters.peers
     others = [traffic for name, traffic in peers.items() if name != "controller"]
-    return Load(sum(t.bytes_sent for t in others), sum(t.bytes_received for t in others))
+    return ClockBytes(sum(t.bytes_sent for t in others), sum(t.bytes_received for t in others))
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_machines_move_what_the_formulas_say(
         "cuts": {"every_s": 1e6, "max_clocks": 1 << 30},
     }
     rig = Rig(values, tmp_path, Dense())
-    counted: dict[str, Load] = {}
+    counted: dict[str, ClockBytes] = {}
     stop = rig.stop
 
     def count_and_stop() -> None:
@@ -92,7 +92,7 @@ def test_machines_move_what_the_formulas_say(
     roles = arrangement_of(rig.head._controller.job, view).roles
     # Until a clock's length is known, cuts are a clock apart; parts of one that some owner missed are not counted.
     cuts = len(ran.of(CutCommitted))
-    expected = loads(roles, Volume(CLOCKS * W, CLOCKS * W, cuts * W))
+    expected = clock_bytes(roles, Volume(CLOCKS * W, CLOCKS * W, cuts * W))
     for name, load in expected.items():
         assert counted[name].sent == pytest.approx(load.sent, rel=0.02, abs=W)
         assert counted[name].received == pytest.approx(load.received, rel=0.02, abs=W)

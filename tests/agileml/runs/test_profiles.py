@@ -15,12 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agileml.config.text import ConfigError
-from agileml.core.compute.spans import NAMES, TRACKS, WORKER
+from agileml.core.compute.spans import COLUMNS, NAMES, TRACKS, WORKER, Spans
 from agileml.core.node.time_spent import DOING
+from agileml.driver.last_spans import complete
 from agileml.events.run import ClockDone, CutCommitted, MachineNoticed
 from agileml.events.schema import Logged
 from agileml.events.terms import Cause, Trigger
-from agileml.process.tracing import HeadClock, Pong
+from agileml.process.tracing import HeadClock, Pong, ProfileEnd
 from agileml.runs.trace import TRACE, Trace, controller_events, machine_events
 from agileml.session import run
 from tests.agileml.events.samples import changed
@@ -190,6 +191,17 @@ class Played(Rig):
 
         self.head.state = kept  # type: ignore[method-assign]
 
+    def stop(self) -> None:
+        """Take what machines have recorded since their last reports before they end."""
+        ends = {name: machine.last_spans() for name, machine in self.machines.items()}
+        if self.spec.config.profile:
+            assert complete(self.trace, ends, self.arriving, 10.0) is None
+        super().stop()
+
+    def arriving(self) -> list[tuple[str, Spans]]:
+        self.head.state()  # which keeps what has come
+        return []
+
     def events(self, ran: Ran) -> list[Mapping[str, Any]]:
         log = [Logged(each.at_s - self.start_s, each.event) for each in ran.events]
         return list(self.trace.events(log))
@@ -205,12 +217,33 @@ def test_a_run_with_a_profile_shows_every_machine_and_clock(tmp_path: Path) -> N
     assert set(names) == {"controller", "m0", "m1", "m2", "m3"}
     complete = [e for e in events if e["ph"] == "X"]
     worked = {e["args"]["clock"] for e in complete if e["pid"] == names["m0"] and e["name"] == "compute"}
-    assert set(range(39)) <= worked  # of the last clock's spans some may come when all is over
+    assert set(range(40)) <= worked
     seen = {e["name"] for e in complete}
     assert {"pull", "compute", "push", "fold", "cut", "change", "units", "answer", "take"} <= seen
     assert any(e["name"].startswith("change to epoch") for e in complete)
     until_us = (time.time() - rig.start_s) * 1e6
     assert all(e["ts"] + e["dur"] <= until_us for e in complete)
+
+
+def spans_of(count: int) -> Spans:
+    return Spans(np.zeros((count, COLUMNS), np.int64))
+
+
+def test_the_end_of_a_profile_waits_for_spans_on_their_way() -> None:
+    trace = Trace(0.0)
+    trace.add("m0", spans_of(3).rows)
+    batches = iter([[], [("m0", spans_of(2))], [("m0", spans_of(1))]])
+    assert complete(trace, {"m0": ProfileEnd(spans_of(4).rows, 10)}, lambda: next(batches), 30.0) is None
+    assert trace.recorded == 10
+    assert not list(batches)
+
+
+def test_spans_that_never_come_are_counted_and_said() -> None:
+    trace = Trace(0.0)
+    ends = {"m0": ProfileEnd(spans_of(4).rows, 10), "m1": None, "m2": ProfileEnd(spans_of(2).rows, 2)}
+    assert complete(trace, ends, list, 0.0) == (
+        "trace.json lacks the last spans of m1, 6 spans of m0: they did not come within 0 s"
+    )
 
 
 def test_without_a_profile_nothing_is_recorded_but_what_time_was_spent_with(tmp_path: Path) -> None:
