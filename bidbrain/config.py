@@ -17,7 +17,7 @@ class ConfigError(ValueError):
 
 
 class SimulateConfig(BaseModel):
-    """What to simulate. Money in dollars, times in hours or seconds as their names say, intervals FROM/TO."""
+    """The options of a simulation. Money in dollars, times in hours or seconds as the names say, intervals FROM/TO."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -80,7 +80,7 @@ class SimulateConfig(BaseModel):
 
 
 def load_config(path: Path | None, overrides: dict[str, Any]) -> SimulateConfig:
-    """A YAML file (or none) with options of the command line over it; raises ConfigError with one sentence."""
+    """Read a YAML file (or none) and put the options of the command line over it; raises ConfigError."""
     values: dict[str, Any] = {}
     if path is not None:
         values = _read_yaml(path)

@@ -1,4 +1,4 @@
-"""Instants and intervals as ISO 8601 writes them; inside they are whole seconds since 1970, UTC."""
+"""Instants and intervals: ISO 8601 in files and options, whole seconds since 1970 (UTC) in the code."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ class Interval:
         return max(0, self.end_s - self.start_s)
 
     def overlap(self, other: Interval) -> Interval:
-        """What both share; `seconds` is 0 if nothing."""
+        """The part that both share; its `seconds` are 0 if there is none."""
         start = max(self.start_s, other.start_s)
         return Interval(start, max(start, min(self.end_s, other.end_s)))
 
     def minus(self, cuts: tuple[Interval, ...]) -> tuple[Interval, ...]:
-        """The pieces that are left when `cuts` are taken out, in order of time."""
+        """The pieces that are left without `cuts`, in order of time."""
         pieces: list[Interval] = []
         start = self.start_s
         for cut in sorted(cuts):

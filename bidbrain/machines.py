@@ -27,9 +27,9 @@ class MachineType:
 
 
 class UnknownTypeError(ValueError):
-    """A machine type without a price or a count of vCPUs, in one sentence.
+    """A machine type has no known price or count of vCPUs; the message is one sentence.
 
-    `problem` is the sentence without what to do about it on the command line; `hint` follows it.
+    problem: the sentence without the options that would help; hint: types of a similar name.
     """
 
     def __init__(self, problem: str, cure: str, hint: str = "") -> None:
@@ -39,7 +39,7 @@ class UnknownTypeError(ValueError):
 
 @cache
 def table() -> tuple[MachineType, ...]:
-    """All rows of the package's table, as they stand there."""
+    """All rows of machines.csv, in their order."""
     text = files("bidbrain").joinpath("machines.csv").read_text("utf-8")
     return tuple(
         MachineType(
@@ -56,7 +56,7 @@ def table() -> tuple[MachineType, ...]:
 
 
 def find_type(name: str, at_s: int) -> MachineType:
-    """The row of a type that holds at an instant (its first row if that is later); raises UnknownTypeError."""
+    """The row of a type at an instant (its first row, if that is later). Raises UnknownTypeError."""
     rows = [row for row in table() if row.name == name]
     if not rows:
         close = difflib.get_close_matches(name, sorted({row.name for row in table()}), 4)
@@ -73,7 +73,7 @@ def find_type(name: str, at_s: int) -> MachineType:
 def types_at(
     names: list[str], at_s: int, on_demand: Mapping[str, int], vcpus: Mapping[str, int]
 ) -> dict[str, tuple[int, int]]:
-    """{type: (on-demand micro-dollars/h, vCPUs)} at an instant, with the user's own figures before the table's."""
+    """{type: (on-demand micro-dollars/h, vCPUs)} at an instant; the user's figures go before the table's."""
     found: dict[str, tuple[int, int]] = {}
     for name in names:
         if name in on_demand and name in vcpus:

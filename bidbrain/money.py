@@ -49,7 +49,7 @@ def rounded_ratio(numerator: int, denominator: int) -> int:
 def machine_seconds_micro_usd(
     price_micro_usd_per_h: int, vcpus: int, vcpus_per_machine: int, seconds: int
 ) -> int:
-    """What `vcpus` of a type cost for some seconds: price x (vcpus / vcpus_per_machine) x seconds / 3600.
+    """The cost of `vcpus` of a type for some seconds: price x (vcpus / vcpus_per_machine) x seconds / 3600.
 
     The count of machines may be a fraction; the result is one line of a bill, rounded half up.
     """

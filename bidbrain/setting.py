@@ -1,4 +1,4 @@
-"""What a policy is told about its job, the engine that runs it, and the markets it may use."""
+"""The setting of a policy: its job, the engine that runs the job, and the markets that may be used."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ RENEWAL_TRAINING_S = 30 * DAY_S
 
 @dataclass(frozen=True)
 class Engine:
-    """What a change of machines costs the running job (s, all machines together).
+    """What changes of machines cost the running job; times in s (thesis, section 4.3.2 and 4.5.2).
 
-    boot_s: a new machine is billed and does nothing. lambda_s: an eviction stops everything. sigma_s: a grant does.
-    checkpoint_s > 0: work lives only in checkpoints, `overhead` (a share) goes into them, an eviction throws the job
-    back to the last one, and machines that follow one are not useful before restart_s.
+    boot_s: a new machine is billed and useless for so long. lambda_s, sigma_s: an eviction or a grant stops all
+    machines for so long. checkpoint_s > 0: only checkpoints keep work; they take the share `overhead` of the time, an eviction
+    returns the job to the last one, and machines granted after it are useless for restart_s.
     """
 
     boot_s: int = 120
@@ -49,9 +49,9 @@ class Engine:
 
 @dataclass(frozen=True)
 class Job:
-    """Work of `vcpus` for `hours`, on at most cap_vcpus; beyond `vcpus` a further one counts phi.
+    """Work of `vcpus` for `hours`, on at most cap_vcpus; each vCPU beyond `vcpus` counts phi.
 
-    deadline: a multiple of `hours`, for policies that keep one.
+    deadline: a multiple of `hours`, for policies that keep deadlines.
     """
 
     vcpus: int = 512
@@ -154,7 +154,7 @@ class Setting:
         return {}
 
     def survival(self, start_s: int) -> SurvivalTable:
-        """The table of the 30 days before the UTC day of `start_s`, as far as the history reaches."""
+        """The survival table of the 30 days before the UTC day of `start_s`, as far as the history reaches."""
         day = start_s // DAY_S * DAY_S
         if day not in self._survival_by_day:
             window = Interval(day - RENEWAL_TRAINING_S, day)
@@ -168,7 +168,7 @@ class Setting:
         return Fraction(self.reference * self.job.vcpus, REFERENCE_VCPUS) * Fraction(str(self.job.hours))
 
     def with_job(self, job: Job) -> Setting:
-        """The same markets for another job; what was trained does not depend on it unless the boot changes."""
+        """The same markets for another job. Trained tables are kept; survival tables only if the boot stays."""
         other = replace(self, job=job)
         if "evictions" in self.__dict__:
             other.__dict__["evictions"] = self.evictions

@@ -1,4 +1,4 @@
-"""The bill of a job on a market, and what the same job would have cost otherwise."""
+"""The bill of a job on a market, beside the cost of the same job on demand and with the standard bid."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Bill:
     """Money in micro-dollars.
 
     on_demand: the job's vCPUs for its hours at the on-demand price. standard: the same job with the standard bid and
-    checkpoints on the same prices, simulated; None without recorded prices. differences: where re-billing from prices
-    contradicts the ledger.
+    checkpoints, simulated on the same prices (None without recorded prices). differences: contradictions between the
+    ledger and the bill computed from the prices.
     """
 
     micro_usd: int
@@ -59,7 +59,7 @@ class Bill:
 
 
 def bill_of(setup: MarketSetup, ledger: Ledger, folder: Path) -> Bill:
-    """Add a job up, and leave its ledger (and the prices that it was billed with) in `folder` for whoever checks."""
+    """Add a job up, and write its ledger and the prices that it was billed with to `folder`, for an audit."""
     setting = setup.setting
     history = setting.history
     write_ledgers(folder / LEDGER, [ledger])
@@ -101,7 +101,7 @@ def bill_of(setup: MarketSetup, ledger: Ledger, folder: Path) -> Bill:
 
 
 def _since(history: History, start_s: int) -> History:
-    """What a bill from `start_s` on needs: the prices that held then, and all later ones."""
+    """The prices that held at `start_s`, and all later ones."""
     steps = {}
     for market, own in history.steps.items():
         first = max(0, int(own.times.searchsorted(start_s, side="right")) - 1)

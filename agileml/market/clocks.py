@@ -1,8 +1,8 @@
-"""What a run's own notes say to BidBrain's estimators: every clock with the machines that worked on it. Pure.
+"""Turns the events of a run into samples for BidBrain's estimators: each clock with its machines. Pure.
 
-A clock begins where the one before it ended. It is cut into stretches at every view that came meanwhile; a view in
-which machines are missing that were taken is an eviction, any other is a change. Clocks that are done again after a
-rollback are work of nothing: what they take is what the eviction cost.
+A clock begins where the one before it ended. Every membership change during a clock begins a new stretch of it; a
+change in which machines are missing that were taken is an eviction. Clocks that are done again after a rollback are no
+new work: their time is the cost of the eviction.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bidbrain.live.estimators import Clock, Disturbance, Stretch
 
 @dataclass(frozen=True)
 class _Turn:
-    """A view: when it came, who works under it, and what it was."""
+    """A membership change: when it came, the machines that work since then, by type, and how it disturbs a clock."""
 
     at_s: float
     machines: Mapping[str, int]
@@ -28,10 +28,10 @@ class _Turn:
 
 @dataclass
 class RunClocks:
-    """Takes the notes of a run in their order, gives its clocks.
+    """Takes the events of a run in their order, returns its clocks.
 
-    work_vcpu_s: of one clock. speed: market seconds in a second. kind_of: the machine type that a machine of the run is
-    (None: not known). planned: machines that leave because we gave them up.
+    work_vcpu_s: of one clock. speed: market seconds per second. kind_of: the instance type of a machine (None:
+    unknown). planned: machines that leave because we give their instances back.
     """
 
     work_vcpu_s: float
@@ -70,7 +70,7 @@ class RunClocks:
         self._turns.append(_Turn(at_s, kinds, what))
 
     def _clock(self, at_s: float, number: int) -> Clock | None:
-        """Clock `number` is done. The first one also loads and compiles: nothing is learned from it."""
+        """Clock `number` is done. The first clock also loads and compiles: it is no sample."""
         last_s, machines = self._last_s, self._machines
         is_new, is_first = number > self._reached, self._reached == 0
         self._reached = max(self._reached, number)
@@ -95,7 +95,7 @@ class RunClocks:
 
 
 def _disturbance(turns: list[Disturbance], is_new: bool) -> tuple[Disturbance, int]:
-    """What a clock went through. Machines of one allocation may be missed one after the other: one eviction."""
+    """The disturbance of a clock, and how many. Machines of one allocation may leave one by one: one eviction."""
     if Disturbance.EVICTION in turns:
         return Disturbance.EVICTION, 1
     if not is_new:

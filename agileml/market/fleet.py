@@ -1,4 +1,4 @@
-"""A fleet whose machines BidBrain buys: its loop is a thread of the driver, its journal lies in the run's folder."""
+"""A fleet whose machines BidBrain buys, in a thread of the driver; its journal lies in the run's folder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from bidbrain.live.journal import Closing, Journal, JournalError
 
 @dataclass(frozen=True)
 class Settlement:
-    """How the job of a market ended, and what it cost."""
+    """How the job ended, and its bill."""
 
     closing: Closing
     bill: Bill
@@ -52,7 +52,7 @@ class MarketFleet:
         )
         self._finished = False
         self.settlement: Settlement | None = None
-        self.left = ""  # what could not be given back, or that there is no bill, in one sentence
+        self.left = ""  # why instances may be left, or why there is no bill; empty: neither
 
     def _now_s(self) -> int:
         return self._setup.start_s if self._market is None else self._market.clock.now_s()
@@ -69,7 +69,7 @@ class MarketFleet:
         return self
 
     def attach(self, folder: RunFolder) -> None:
-        """Keep the journal there, and tell its log what happens. Raises RunError where another service has it."""
+        """Keep journal and events in `folder`. Raises RunError if another service has the journal."""
         try:
             self._journal = self._stack.enter_context(Journal(folder.path / MARKET))
         except JournalError as error:
@@ -81,7 +81,7 @@ class MarketFleet:
         return self._backend.runtime_env()
 
     def poll(self) -> list[FleetEvent]:
-        """What happened since the last time. The market opens once every warm node has its process."""
+        """Events since the last call. The market opens once every node started ahead has its process."""
         self._backend.check()
         if self._market is not None:
             self._market.raise_problem()
@@ -96,20 +96,20 @@ class MarketFleet:
         return events
 
     def release(self, node_id: str) -> None:
-        """The run holds nothing on it: the market may have it back."""
+        """The run has released this node: the market may have it back."""
         self.trainer.released(node_id)
 
     def take_away(self, node_id: str) -> None:
-        """The market does, at its own time."""
+        """Nothing to do: the market takes its nodes itself."""
 
     def strike(self, kind: Fault, node_id: str, seconds: float) -> None:
-        """Raises RunError: a market has its own faults."""
+        """Raises RunError: a fault plan cannot be played beside a market."""
         raise RunError(f"plan: found {kind}, expected no faults beside a market")
 
     # -- a watcher ----------------------------------------------------------------------------------------------
 
     def started(self, node_id: str) -> None:
-        """The run's process on this node is up."""
+        """The run's process on this node has started."""
         self._started.add(node_id)
 
     def happened(self, happened: Happened, node_of: Callable[[str], str]) -> None:
@@ -117,7 +117,7 @@ class MarketFleet:
         self.trainer.happened(happened, node_of)
 
     def standing(self) -> tuple[float, str]:
-        """Dollars spent so far and the last decision, for the screen."""
+        """Dollars spent so far and the last decision's reason, for the screen."""
         return (0.0, "") if self._market is None else (self._market.log.spent_usd, self._market.log.decision)
 
     # -- for the session ----------------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ class MarketFleet:
     # -- the end ------------------------------------------------------------------------------------------------
 
     def ended(self, clock: int) -> None:
-        """The result of so many clocks is in hand."""
+        """The session holds the result of so many clocks."""
         self._finished = clock >= self._clocks
         if self._finished:
             self.trainer.finished()
@@ -154,7 +154,7 @@ class MarketFleet:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Give every machine back, whatever happened; then the cluster goes."""
+        """Give every instance back, however the run ended; then end the cluster."""
         try:
             self.trainer.part()
             if self._market is not None:
@@ -163,8 +163,8 @@ class MarketFleet:
                 ledger = self._market.state.ledger()
                 self.settlement = Settlement(closing, bill_of(self._setup, ledger, self._market.folder))
         except NotGivenBackError as left:
-            self._say_left(str(left))  # the result is worth keeping all the same
-        except OSError as problem:  # of the bill: all machines are given back
+            self._say_left(str(left))  # the result is kept all the same
+        except OSError as problem:  # of the bill: all instances are given back
             self._say_left(f"market: its bill could not be written: {problem}")
         finally:
             self._stack.close()

@@ -1,7 +1,7 @@
-"""What a market does, told in the run's own log: decisions with reasons, purchases, ends, prices, spend, estimates.
+"""Writes the market's events to the run's log: decisions with reasons, purchases, ends, prices, spend, estimates.
 
-The journal stays what a service is continued from; these events are what people and the report read. Money in dollars,
-`market_s` is market time.
+A service is continued from its journal; people and the report read these events. Money in dollars, `market_s` is market
+time.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from bidbrain.live.journal import (
 from bidbrain.live.state import JobState
 from bidbrain.money import usd
 
-SPEND_S = 120  # of the market, between two events of the spend that say nothing new
+SPEND_S = 120  # market seconds between two events of an unchanged spend
 JUMP = 0.01
 
 
@@ -68,15 +68,15 @@ def show_step(step: Step) -> str:
         case BuyOnDemand(vcpus):
             return f"buy {vcpus} vCPUs on demand"
         case Mark(what, number):
-            return f"{what.replace('_', ' ')} allocation {number}"
+            return f"{what.value.replace('_', ' ')} allocation {number}"
 
 
 class MarketLog:
-    """Tells the log what is appended to a journal, and how things stand."""
+    """Writes an event for each record of a journal, and for changes of prices, spend and estimates."""
 
     def __init__(self, log: Writer) -> None:
         self._log = log
-        self.decision = ""  # the last one that did something
+        self.decision = ""  # the reason of the last decision with steps
         self.spent_usd = 0.0
         self.state: JobState | None = None  # as it is while a line is appended
         self._spend_due_s = 0
@@ -85,11 +85,11 @@ class MarketLog:
         self._measured = Measured()
 
     def of(self, journal: Log) -> Log:
-        """`journal`, with everything that is appended told as well."""
+        """A journal that appends to `journal` and writes each record as an event too."""
         return _LoggedJournal(journal, self.tell)
 
     def tell(self, record: Record) -> None:
-        """A line of the journal, as an event of the run."""
+        """Write a record of the journal as an event of the run."""
         match record:
             case Decided():
                 self._decided(record)
@@ -160,9 +160,9 @@ class MarketLog:
     def stand(
         self, now_s: int, state: JobState, cloud: Cloud, measured: Measured, *, is_last: bool = False
     ) -> None:
-        """How things are: what changed since the last time is told; the last time the bill in any case."""
+        """Write events of what changed since the last call; the spend in any case if `is_last`."""
         before_usd, self.spent_usd = self.spent_usd, round(usd(exposure(state.account, now_s, now_s)), 6)
-        # The cents of the reliable machines trickle; what spot machines cost comes by the hour.
+        # Reliable machines cost a little all the time, spot machines cost by the hour.
         jumped = abs(self.spent_usd - before_usd) > JUMP * before_usd
         if jumped or is_last or now_s >= self._spend_due_s:
             self._spend_due_s = now_s + SPEND_S
@@ -170,7 +170,7 @@ class MarketLog:
         try:
             prices = {offer.market: offer.price for offer in cloud.quotes(now_s).offers}
         except CloudError:
-            prices = self._prices  # the service meets it too, and decides what to do
+            prices = self._prices  # the service gets the same error, and decides what to do
         if new := {str(m): usd(price) for m, price in prices.items() if self._prices.get(m) != price}:
             self._log.write(PricesChanged(now_s, new))
         self._prices = prices
@@ -182,7 +182,7 @@ class MarketLog:
 
 
 class _LoggedJournal:
-    """A journal that somebody listens to."""
+    """A journal that passes each record on."""
 
     def __init__(self, journal: Log, tell: Callable[[Record], None]) -> None:
         self._journal, self._tell = journal, tell
@@ -190,7 +190,7 @@ class _LoggedJournal:
 
     @property
     def records(self) -> tuple[Record, ...]:
-        """All that there are by now: what the next service is continued from."""
+        """All records so far, from which the next service is continued."""
         return tuple(self._records)
 
     def append(self, record: Record) -> None:

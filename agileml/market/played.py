@@ -1,4 +1,4 @@
-"""A market played on this machine: prices from a history, machines from a pool of warm Ray nodes."""
+"""A market played on this computer: prices from a history, instances that are local Ray nodes started ahead."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from bidbrain.live.cloud import Cloud
 from bidbrain.live.job import Timekeeper
 from bidbrain.live.replay import MarketClock, Replay, Warnings
 
-POLL_S = 0.1  # the service looks so often; at speed 120 that is 12 s of its market
+POLL_S = 0.1  # between two looks of the service; at speed 120 that is 12 s of its market
 LEAVE_S = 3.0
 
 
 class PlayedBackend:
-    """A cluster of this machine's own, and the market that its nodes are bought on."""
+    """A local cluster, and the market on which its nodes are bought."""
 
     leave_s = LEAVE_S
 
@@ -66,7 +66,7 @@ class PlayedBackend:
         self.nodes.join()
 
     def runtime_env(self) -> dict[str, Any]:
-        """The same interpreter and files: only the user's folder may be missing from the path."""
+        """The nodes share interpreter and files: only the user's folder may be missing from their path."""
         path = os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])
         return {"env_vars": {"PYTHONPATH": path.rstrip(os.pathsep)}}
 

@@ -1,4 +1,4 @@
-"""What a session asks of a fleet whose machines are bought."""
+"""The protocol of a fleet whose machines are bought, as a session sees it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ class BoughtFleet(Protocol):
 
     @property
     def code(self) -> int:
-        """The exit code of the job, once the fleet was left."""
+        """The job's exit code, after the fleet's context was left."""
 
     def attach(self, folder: RunFolder) -> None:
         """Keep the journal in the run's folder. Raises RunError where another service has it."""
 
     def ended(self, clock: int) -> None:
-        """The result of so many clocks is in hand."""
+        """The session holds the result of so many clocks."""
 
     def summary(self) -> dict[str, Any] | None:
         """The market's part of summary.json, once the fleet was left; None without a last bill."""

@@ -1,4 +1,4 @@
-"""The service of a run's market in its thread: from the opening of the market to the last bill."""
+"""Runs BidBrain's service in a thread, from the opening of the market to the last bill."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ from bidbrain.live.state import JobState
 from bidbrain.money import usd
 from bidbrain.simulate.simulator import PolicyError
 
-CLOSE_S = 120.0  # to give everything back at the end
-AGAIN_S = 30.0  # until a service that the market failed is continued
+CLOSE_S = 120.0  # for giving everything back at the end
+AGAIN_S = 30.0  # until the service is continued after the market failed
 MOST_FAILURES, WITHIN_S = 10, 3600.0
 
 
 class NotGivenBackError(RuntimeError):
-    """Machines may be left that cost money, in one sentence."""
+    """Instances may be left that cost money; the message is one sentence that names them."""
 
 
 class MarketBackend(Protocol):
-    """Where a market's machines are: a Ray cluster that this process is connected to. A context manager."""
+    """A market, and the Ray cluster that its instances join; this process is connected to it. A context manager."""
 
     @property
     def head_node_id(self) -> str: ...
 
     @property
     def warm(self) -> int:
-        """Nodes whose processes are up before the market opens; 0 where nodes come with the machines."""
+        """Nodes whose processes start before the market opens; 0 where a node comes with its instance."""
 
     @property
     def leave_s(self) -> float:
-        """How long a machine that is given up may take to leave."""
+        """Seconds that an instance which we give back may take to leave."""
 
     @property
     def nodes(self) -> InstanceNodes: ...
@@ -62,14 +62,14 @@ class MarketBackend(Protocol):
         """See `fleet.Fleet.runtime_env`."""
 
     def check(self) -> None:
-        """Raise HeadLostError where Ray's head has ended: what asks it would wait for a minute."""
+        """Raise HeadLostError if Ray's head has ended; calls to it would wait for a minute."""
 
     def open(self, stopping: threading.Event) -> tuple[Cloud, Timekeeper]:
-        """The market and its clock, which starts now; it does not wait once `stopping` is set."""
+        """The market and its clock, which starts now and stops waiting once `stopping` is set."""
 
 
 class OpenMarket:
-    """Runs the service, and continues it from its journal where the market failed it: training goes on meanwhile."""
+    """Runs the service, and continues it from its journal after the market failed. Training goes on meanwhile."""
 
     def __init__(
         self,
@@ -131,10 +131,10 @@ class OpenMarket:
             except PolicyError as error:
                 self._problem = f"market: {error}", ""
                 return
-            except OSError as error:  # what is bought must be in the journal first
+            except OSError as error:  # a purchase must be in the journal before it is made
                 self._problem = f"market: {self.folder} could not be written: {error.strerror or error}", ""
                 return
-            except Exception as error:  # a bug of ours: the run must hear of it
+            except Exception as error:  # a bug of ours: the run must end with it
                 self._problem = f"market: {type(error).__name__}: {error}", traceback.format_exc()
                 return
 
@@ -148,9 +148,9 @@ class OpenMarket:
             raise RunError(*self._problem)
 
     def close(self, reason: str | None) -> Closing:
-        """Have everything given back; `reason`: why the job ends before it is done. Raises NotGivenBackError.
+        """Have the service give everything back. Raises NotGivenBackError.
 
-        A service that gave up is continued once more.
+        reason: why the job ends before it is done; None: it is done. A service that gave up is continued once more.
         """
         self._reason = reason
         if reason is not None:
@@ -175,13 +175,13 @@ class OpenMarket:
 
 
 def pause(stopping: threading.Event, seconds: float) -> None:
-    """Sleep; at the end of the run nothing waits for long, but nobody is asked in a tight loop either."""
+    """Sleep until the run ends; from then on at most 0.2 s at a time, so that no loop spins."""
     if stopping.wait(seconds):
         time.sleep(min(seconds, 0.2))
 
 
 class _Ticking:
-    """A clock that tells how things stand whenever the service waits."""
+    """A clock that calls `tell` whenever the service waits."""
 
     def __init__(self, clock: Timekeeper, tell: Callable[[], None]) -> None:
         self._clock, self._tell = clock, tell

@@ -1,6 +1,6 @@
-"""From the section `market` of a config to what a live job needs: history, setting, policy, limits, pace.
+"""From the section `market` of a config to a live job: history, setting, policy, limits, speed.
 
-Everything that a user may have got wrong is said here, before anything is started, as a ConfigError with its key.
+Every mistake of a user is reported here, before anything starts, as a ConfigError with its key.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ SAME_NAMES = (
 
 @dataclass(frozen=True)
 class MarketSetup:
-    """The plan of BidBrain for a run. `setting` is that of the job before a scheme changed its engine.
+    """BidBrain's plan of a run. setting: of the job before its scheme changed the engine.
 
-    unit_s: seconds that a unit takes at least on a paced machine. speed: market seconds in a second.
+    unit_s: least seconds of a unit on a paced machine. speed: market seconds per second.
     """
 
     plan: JobPlan
@@ -65,12 +65,12 @@ class MarketSetup:
 
     @property
     def is_played(self) -> bool:
-        """Whether prices are played from a history."""
+        """Whether the market is played from a history."""
         return bool(self.setting.history.steps)
 
     @property
     def short(self) -> str:
-        """Where the prices end before a job of job_hours could: a sentence; empty: they suffice."""
+        """A sentence if the prices end before a job of job_hours could; empty if they suffice."""
         hours = (self.setting.history.end_s - self.start_s) / HOUR_S
         if not self.is_played or hours >= self.setting.job.hours:
             return ""
@@ -85,12 +85,14 @@ class MarketSetup:
 
 
 def on_demand_kind(instance_type: str) -> str:
-    """How estimators call on-demand machines: their speed says nothing about spot ones of the same type."""
+    """The estimators' name of on-demand machines of a type; their speed says nothing about its spot machines."""
     return f"{instance_type} on demand"
 
 
 def set_up(config: JobConfig, name: str, run: str, now_s: int) -> MarketSetup:
-    """What `config.market` asks for. `run` makes the job's name unique on EC2, where it starts at `now_s` (Unix time).
+    """The set-up that `config.market` asks for.
+
+    run: makes the job's name unique on EC2, where it starts at `now_s` (Unix time).
 
     Raises ConfigError.
     """
@@ -122,10 +124,10 @@ def set_up(config: JobConfig, name: str, run: str, now_s: int) -> MarketSetup:
         config.machines.max,
     )
     if isinstance(market, LocalMarketConfig):
-        # A second too much of waiting is many of the market's: the reserve covers what passes meanwhile.
+        # One second of delay is many seconds of the market: the reserve covers their cost.
         guards = replace(guards, reserve_s=max(guards.reserve_s, market.drain_s, round(5 * market.speed)))
-    # EC2 would answer a token that it has seen with the machines of then. On a played market the name decides, with
-    # the seed, who gets a notice: there it stays the same.
+    # EC2 answers a token that it has seen with the instances of that time, so the name must be new. On a played market
+    # the name stays, because with the seed it decides which instances get a notice.
     job = (
         name
         if isinstance(market, LocalMarketConfig)
@@ -146,7 +148,7 @@ def set_up(config: JobConfig, name: str, run: str, now_s: int) -> MarketSetup:
 
 
 def first_decision(setup: MarketSetup, cloud: Cloud | None = None) -> DryRun:
-    """What would be bought first, and what that costs; it also compiles what the policy needs. Raises ConfigError."""
+    """The first decision and its cost; asking for it also compiles the policy's code. Raises ConfigError."""
     if cloud is None:
         cloud = ReplayedMarket(setup.plan.setting, lambda: setup.start_s, InstantLauncher())
     try:
@@ -157,7 +159,7 @@ def first_decision(setup: MarketSetup, cloud: Cloud | None = None) -> DryRun:
 
 @contextmanager
 def _users() -> Iterator[None]:
-    """What BidBrain says of a wrong setting, as an error of the config's section."""
+    """Turn BidBrain's errors about settings into errors of the config's section `market`."""
     try:
         yield
     except UnknownTypeError as error:
@@ -201,7 +203,7 @@ def _history(market: LocalMarketConfig) -> tuple[History, Interval, int]:
 
 
 def _lasts(end_s: int, start_s: int, found: str, key: tuple[str, str]) -> None:
-    """Raise ConfigError where what was recorded ends within the first hour."""
+    """Raise ConfigError if the recording ends within the first hour."""
     if end_s - start_s < HOUR_S:
         raise ConfigError(
             f"found {found}, expected at least an hour of the recording after it: it ends {end_s - start_s} s later",
@@ -218,7 +220,7 @@ def _instant(market: LocalMarketConfig) -> int:
 
 
 def _simulate_config(market: LocalMarketConfig | Ec2MarketConfig) -> SimulateConfig:
-    """The same job as `proteus simulate` would be told."""
+    """The config that `proteus simulate` would get for the same job."""
     values = {key: getattr(market, key) for key in SAME_NAMES}
     return SimulateConfig.model_validate(
         values
@@ -283,7 +285,7 @@ def _reliable_as_configured(setting: Setting, config: JobConfig) -> Setting:
 
 
 def _whole_machines(setting: Setting) -> None:
-    """A simulated request may be a share of a machine, one that is bought may not. Raises ConfigError."""
+    """Raise ConfigError for requests of a share of a machine: they can be simulated, but not bought."""
     slot = setting.bidding.slot_vcpus
     for listing in setting.listings if slot is not None else ():
         assert slot is not None
@@ -321,7 +323,7 @@ def _runs(scheme: Scheme) -> bool:
 
 
 def _policies(market: LocalMarketConfig | Ec2MarketConfig) -> list[str]:
-    """Our schemes that a job on this market can follow."""
+    """The built-in schemes that a job on this market can follow."""
     others = BIDDING if isinstance(market, Ec2MarketConfig | AvailabilityMarketConfig) else tuple(POOLS)
     return [name for name in RUNNING if name not in others]
 

@@ -1,4 +1,4 @@
-"""`proteus bill`: a ledger re-billed from the price history alone."""
+"""`proteus bill`: computes a ledger's bill again from the price history alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the commands share: errors as one sentence, lists and KEY=VALUE pairs as people write them."""
+"""Shared by the commands: errors as one sentence, options that are lists or KEY=VALUE pairs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def user_errors() -> Iterator[None]:
-    """What a user got wrong leaves as one sentence with exit code 2, Ctrl-C as one line with 130."""
+    """Turn mistakes of the user into one sentence with exit code 2, and Ctrl-C into one line with 130."""
     from bidbrain.accounts.ledger import LedgerError
     from bidbrain.config import ConfigError
     from bidbrain.history.readers import HistoryError

@@ -46,7 +46,7 @@ def write_rows(path: Path, rows: Iterable[Row]) -> int:
 
 
 def append_rows(path: Path, rows: Iterable[Row]) -> tuple[int, int]:
-    """Add rows to an archive; returns (rows that were new, rows there are now). Rows that it has are not doubled."""
+    """Add rows to an archive, without those that it has; returns (new rows, all rows now)."""
     there = list(read_rows(path)) if path.exists() else []
     known = set(there)
     new = sorted(set(rows) - known)

@@ -1,4 +1,4 @@
-"""Spot price history from AWS: `describe_spot_price_history`, paginated, for the regions asked for."""
+"""Spot price history from AWS: `describe_spot_price_history`, page by page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bidbrain.money import micro_usd
 
 
 class FetchError(RuntimeError):
-    """What AWS did not give us, in one sentence."""
+    """AWS refused the price history; the message is one sentence."""
 
 
 def fetch_rows(client: Any, window: Interval, types: Sequence[str], products: Sequence[str]) -> Iterator[Row]:

@@ -1,4 +1,4 @@
-"""Made markets, for people without recordings: seeded, of a given character, and honest about being made.
+"""Made markets, for people without recordings: seeded, of a given character, and marked as made.
 
 Prices move between a floor and spikes, as the markets of 2016 did: a slow level that jumps now and then, small steps
 around it many times a day, and spikes that rise above on-demand for minutes to hours. A made market is no

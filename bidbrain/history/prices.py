@@ -137,6 +137,6 @@ class History:
 
 
 def find_holes(times: Ints, hole_s: int = HOLE_S) -> tuple[Interval, ...]:
-    """Stretches longer than `hole_s` between neighbouring rows of any market; `times` sorted, in s."""
+    """Stretches of more than `hole_s` between neighbouring `times` (s, sorted), the rows of all markets together."""
     gaps = np.flatnonzero(np.diff(times) > hole_s)
     return tuple(Interval(int(times[i]), int(times[i + 1])) for i in gaps)

@@ -1,6 +1,6 @@
 """Readers of price history: CSV (plain, .gz, .zst) and the JSON of `aws ec2 describe-spot-price-history`.
 
-Everything that is wrong in a file is a `HistoryError` with one sentence that names file and line.
+Every mistake in a file raises a `HistoryError`, one sentence that names file and line.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Row = tuple[int, str, str, str, int]
 
 
 class HistoryError(ValueError):
-    """A file that is no price history, in one sentence."""
+    """A file is no price history; the message is one sentence."""
 
 
 def open_text(path: Path) -> io.TextIOBase:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from bidbrain.live.cloud import Quotes
 from bidbrain.live.guards import Guards, affordable, of_new, spent
-from bidbrain.live.journal import Buy, BuyOnDemand, Decided, Figures, Mark, Step
+from bidbrain.live.journal import Buy, BuyOnDemand, Decided, Figures, Mark, Marking, Step
 from bidbrain.live.state import JobState
 from bidbrain.money import HOUR_S, machine_seconds_micro_usd
 from bidbrain.policy.base import Action, Keep, LetGo, Policy, Release, Request, RequestOnDemand, View
@@ -126,11 +126,11 @@ def step_of(action: Action, setting: Setting) -> Step:
         case RequestOnDemand(_, vcpus):
             return BuyOnDemand(vcpus)
         case Keep(number):
-            return Mark("keep", number)
+            return Mark(Marking.KEEP, number)
         case LetGo(number):
-            return Mark("let_go", number)
+            return Mark(Marking.LET_GO, number)
         case Release(number):
-            return Mark("release", number)
+            return Mark(Marking.RELEASE, number)
 
 
 def _by_instance(step: Step, setting: Setting) -> Step:

@@ -1,8 +1,8 @@
 """phi, sigma, lambda and nu of equations 4.2 and 4.3, measured from the running job's own clocks. Pure.
 
-A clock that was disturbed by nothing says how fast a set of machines is: work / seconds = phi(V) sum_i k_i nu_i. From
-such clocks nu of every type and phi come by alternating least squares, in relative errors. Disturbed clocks then say
-what a disturbance costs: the seconds that they took beyond what their machines needed for their work.
+An undisturbed clock gives the speed of a set of machines: work / seconds = phi(V) sum_i k_i nu_i. From such clocks
+alternating least squares, in relative errors, give nu of every type and phi. Disturbed clocks then give the cost of a
+disturbance: their seconds beyond those that their machines needed for their work.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ KEPT = 2000  # clocks
 MIN_CLOCKS = 5
 MIN_EVENTS = 2
 ROUNDS = 30
-PRIOR = 0.05  # how much a type's nominal vCPUs weigh, in clocks: decides only where nothing was seen
-BEYOND = 1.05  # sizes above the job's own by less say nothing about phi
+PRIOR = 0.05  # weight of a type's nominal vCPUs, in clocks: decides only for types without a sample
+BEYOND = 1.05  # only sizes above the job's own by more than this factor measure phi
 
 
 class Disturbance(StrEnum):
@@ -62,7 +62,7 @@ class Clock:
 
 @dataclass(frozen=True)
 class Speeds:
-    """nu by type (vCPUs that one machine is worth) and phi; None where nothing says it."""
+    """nu by type (vCPUs that one machine is worth) and phi (None: not measured)."""
 
     nu: dict[str, float]
     phi: float | None
@@ -78,7 +78,7 @@ def rate(
 
 
 def estimate_speeds(clocks: Sequence[Clock], vcpus: Mapping[str, int], job_vcpus: int, phi: float) -> Speeds:
-    """nu and phi from undisturbed clocks; `phi` is where it starts, and what holds if no size says otherwise."""
+    """nu and phi from undisturbed clocks. phi: the first guess, which holds if no size measures it."""
     throughputs = [each for each in throughputs_of(clocks) if set(each.machines) <= set(vcpus)]
     counts = {kind: sum(each.clocks for each in throughputs if kind in each.machines) for kind in vcpus}
     kinds = [kind for kind in vcpus if counts[kind] >= MIN_CLOCKS]
@@ -104,7 +104,7 @@ def estimate_speeds(clocks: Sequence[Clock], vcpus: Mapping[str, int], job_vcpus
 
 @dataclass(frozen=True)
 class Throughput:
-    """What one set of machines did in all of its calm clocks."""
+    """The work of one set of machines in all of its undisturbed clocks."""
 
     machines: Mapping[str, int]
     clocks: int
@@ -117,9 +117,9 @@ class Throughput:
 
 
 def throughputs_of(clocks: Sequence[Clock]) -> list[Throughput]:
-    """All work of a set of machines over all of its time: a slow clock counts with its seconds, no more.
+    """Work and time of each set of machines, summed over its clocks.
 
-    (A mean of relative errors clock by clock would let a few very slow ones decide.)
+    (A mean of relative errors clock by clock would let a few very slow clocks decide.)
     """
     sums: dict[frozenset[tuple[str, int]], tuple[int, float, float]] = {}
     for clock in clocks:
@@ -174,7 +174,7 @@ def _lost_s(clock: Clock, speeds: Speeds, vcpus: Mapping[str, int], job_vcpus: i
 
 @dataclass
 class Estimator:
-    """Keeps the last clocks of a job and says what they say. vcpus: nominal, by type; phi: the config's."""
+    """Keeps the last clocks of a job and estimates from them. vcpus: nominal, by type; phi: the config's."""
 
     vcpus: Mapping[str, int]
     job_vcpus: int
@@ -186,7 +186,7 @@ class Estimator:
         self._clocks.append(clock)
 
     def measured(self) -> Measured:
-        """All four, each as far as it was seen."""
+        """All four figures, each None or absent until it was measured."""
         clocks = list(self._clocks)
         speeds = estimate_speeds(clocks, self.vcpus, self.job_vcpus, self.phi)
         phi = self.phi if speeds.phi is None else speeds.phi

@@ -11,6 +11,7 @@ import fcntl
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Literal, Self
@@ -41,11 +42,19 @@ class BuyOnDemand:
     kind: Literal["buy_on_demand"] = "buy_on_demand"
 
 
+class Marking(StrEnum):
+    """What a policy decided for an allocation that is held."""
+
+    KEEP = "keep"
+    LET_GO = "let_go"  # it ends with its hour
+    RELEASE = "release"  # it ends now
+
+
 @dataclass(frozen=True)
 class Mark:
     """Keep an allocation, let it go with its hour, or release it now."""
 
-    what: Literal["keep", "let_go", "release"]
+    what: Marking
     number: int
     kind: Literal["mark"] = "mark"
 

@@ -47,6 +47,7 @@ from bidbrain.live.journal import (
     HourPassed,
     Mark,
     Marked,
+    Marking,
     Noticed,
     Opened,
     Ordered,
@@ -321,13 +322,13 @@ class Service:
                 allocation = state.account.find(number)
                 if allocation is None or allocation.phase is Phase.REQUESTED:
                     self._put(Passed(at_s, f"allocation {number} is not held any more"))
-                elif what == "release":
+                elif what is Marking.RELEASE:
                     self._give_back(at_s, number)
                     self._put(Ended(at_s, number, Ending.TERMINATED, step=True))
                     self._tell_held(at_s)
                 else:
                     self._put(Marked(at_s))
-                    if what == "let_go":
+                    if what is Marking.LET_GO:
                         self._warn_of_hour_end(at_s, number)
             case _ if late:
                 self._put(Passed(at_s, "too late for a purchase that was decided before"))

@@ -24,6 +24,7 @@ from bidbrain.live.journal import (
     HourPassed,
     Mark,
     Marked,
+    Marking,
     Noticed,
     Opened,
     Ordered,
@@ -154,7 +155,7 @@ class JobState:
     def _mark(self, at_s: int) -> None:
         step = self.step
         assert isinstance(step, Mark)
-        if step.what == "keep":
+        if step.what is Marking.KEEP:
             self.account.keep(at_s, self._open(step.number))
         else:
             self.account.let_go(at_s, self._open(step.number))

@@ -1,4 +1,4 @@
-"""report.html: one file with everything in it, to be sent around."""
+"""report.html: one file that holds everything, to be passed on."""
 
 from __future__ import annotations
 

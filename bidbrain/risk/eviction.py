@@ -1,11 +1,11 @@
 """How soon a price passes a bid: exact tables from price history (thesis, section 4.3.1).
 
-For a market and a bid delta (bid - price at the start) every second of a training window is a start instant.
-Between two changes of the price they share the instant T of their eviction, so their lead times T - s are a run
-of consecutive integers: the tables count runs, not samples, and are exact.
+For a market and a bid delta (bid - price at the start) every second of a training window is a start instant. The starts
+between two changes of the price share the instant T of their eviction, so their lead times T - s are a run of
+consecutive integers: the tables count runs, not samples, and are exact.
 
-A start counts only where its whole horizon lies inside the window (nothing after it is looked at) and where
-the recording has no hole. An eviction at the horizon itself is none: the hour was finished and paid.
+A start counts only if its whole horizon lies inside the window and the recording has no hole there; nothing after the
+window is read. An eviction at the horizon itself does not count: the hour was finished and paid.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DELTAS_MICRO_USD = tuple(micro_usd(delta) for delta in DELTAS_USD)
 
 @dataclass(frozen=True)
 class PriceNow:
-    """What a model may look at: the price, and the highest one of the last two hours (micro-dollars/h)."""
+    """What an eviction model is told: the price and the highest one of the last two hours (micro-dollars/h)."""
 
     price: int
     recent_high: int
@@ -41,7 +41,7 @@ class PriceNow:
 
 @dataclass(frozen=True)
 class Outlook:
-    """What becomes of an allocation within a horizon (s)."""
+    """The outlook of an allocation over a horizon (s)."""
 
     eviction_probability: float
     median_to_eviction_s: float  # among the evicted; the horizon if there are none
@@ -50,7 +50,7 @@ class Outlook:
 
 
 class EvictionModel(Protocol):
-    """One protocol for every source of knowledge about evictions."""
+    """Predicts evictions; one protocol for every source of knowledge about them."""
 
     def outlook(self, market: Market, bid_delta: int, now: PriceNow, minutes: int) -> Outlook:
         """`bid_delta` in micro-dollars above the price now; `minutes` the horizon, 0 .. 60."""

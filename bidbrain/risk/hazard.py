@@ -1,7 +1,7 @@
 """Eviction from observed losses, for markets whose price says nothing about it (since 2017).
 
-`PoolHazard`: losses over live node hours are Poisson, their rate has a Gamma prior; what was seen is forgotten
-with a half-life. `TwoState`: a pool is up or down, with constant rates between. Both are eviction models.
+`PoolHazard`: losses over live node hours are Poisson, their rate has a Gamma prior, and observations fade with a
+half-life. `TwoState`: a pool is up or down, with constant rates between. Both are eviction models.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HALF_LIFE_H = 24.0
 
 
 def exponential_outlook(rate_per_h: float, minutes: int) -> Outlook:
-    """What a constant hazard means for a horizon: probability, median among the evicted, mean held time."""
+    """The outlook of a constant hazard over a horizon: probability, median among the evicted, mean held time."""
     horizon_h = minutes / 60
     lost = -math.expm1(-rate_per_h * horizon_h)
     if rate_per_h <= 0.0 or lost <= 0.0:
@@ -63,13 +63,13 @@ class LossRate:
 
 @dataclass
 class PoolHazard:
-    """Gamma-Poisson hazard per pool; fed by whoever watches the machines."""
+    """Gamma-Poisson hazard per pool."""
 
     rates: dict[Market, LossRate] = field(default_factory=dict)
 
     @staticmethod
     def train(pools: Sequence[Trace], until_s: int) -> PoolHazard:
-        """From recorded availability before `until_s`: every drop is a loss of so many nodes."""
+        """Learn from recorded availability before `until_s`: every drop is a loss of so many nodes."""
         hazard = PoolHazard()
         for pool in pools:
             rate = hazard.rates.setdefault(pool.market, LossRate())

@@ -1,9 +1,9 @@
 """Survival of one hour given the price now: its level and whether it stands at a recent high.
 
 The renewal policy's table. Six states per market: the tercile of the price within the training window, times
-"within 2% of the highest price of the last two hours" (yes, no). A state's counts are shrunk towards the market's
-overall by 30 start instants, so that a state hardly seen says what the market says.
-Exact over all start seconds, as in `eviction`.
+"within 2% of the highest price of the last two hours" (yes, no). A state's counts are shrunk towards those of the whole
+market by 30 start instants, so that a rare state has the figures of its market. Exact over all start seconds, as in
+`eviction`.
 """
 
 from __future__ import annotations

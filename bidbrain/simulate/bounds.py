@@ -1,4 +1,4 @@
-"""Yardstick: what paid hours alone would cost at least, the future known (a linear program).
+"""Yardstick: the least cost of paid hours alone when the future is known, by a linear program.
 
 Slots are fluid (any fraction), hours are bought at the price of their beginning and paid in full, no refunds; a new
 machine loses its boot, one that goes on does not; at most the cap at any time; the job's last hours are charged

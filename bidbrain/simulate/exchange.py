@@ -1,7 +1,7 @@
-"""What a market does with our requests: the side of a simulation that no policy decides.
+"""The market's side of a simulation: which requests it grants, and which allocations it evicts.
 
-`PriceExchange` is the bidding era: granted at or below the bid, taken back at the first price above it.
-`PoolExchange` is today's market: a price that holds, and capacity that comes and goes (recorded per pool).
+`PriceExchange` is the bidding era: it grants at or below the bid, and evicts at the first price above it.
+`PoolExchange` is today's market: a constant price, and capacity that comes and goes (recorded per pool).
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ class Exchange(Protocol):
         ...
 
     def grants(self, request: Allocation, held: Sequence[Allocation], now_s: int) -> bool:
-        """Whether a request that is due now is granted; `held` are the machines that we have."""
+        """Whether a request that is due now is granted, beside the allocations that are held."""
         ...
 
     def taken_back(self, held: Sequence[Allocation], now_s: int) -> list[Allocation]:
-        """Which of ours are evicted now."""
+        """The held allocations that are evicted now."""
         ...
 
     def next_eviction_s(self, held: Sequence[Allocation], now_s: int) -> int:
-        """The first instant after now at which some of ours may be evicted."""
+        """The first instant after now at which held allocations may be evicted."""
         ...
 
     def next_change_s(self, now_s: int) -> int:
@@ -46,12 +46,12 @@ class Exchange(Protocol):
 
 
 def exchange_of(setting: Setting) -> Exchange:
-    """Recorded pools where there are some, else recorded prices."""
+    """The exchange of a setting: of its pools if it has any, else of its prices."""
     return PoolExchange(setting.listings, setting.pools) if setting.pools else PriceExchange(setting)
 
 
 class PriceExchange:
-    """Prices decide."""
+    """Decides by recorded prices."""
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
@@ -93,9 +93,9 @@ class PriceExchange:
 
 
 class PoolExchange:
-    """Capacity decides: a request is granted as a whole if the pool has room for it; the oldest are taken back first.
+    """Decides by recorded capacity: grants a request as a whole if the pool has room, evicts the oldest first.
 
-    (Oldest first is the dear way: the youngest would often still be in their free first hour.)
+    (Evicting the oldest first costs more: the youngest would often still be in their free first hour.)
     """
 
     def __init__(self, listings: Sequence[Listing], pools: Sequence[Trace]) -> None:

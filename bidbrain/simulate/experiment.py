@@ -1,6 +1,6 @@
 """Many jobs of several schemes on the same starts: run, summarise, compare.
 
-Equal seeds give equal results whatever the number of processes: every job is computed on its own.
+Equal seeds give equal results for any number of processes: every job is computed on its own.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Result:
 
     @property
     def is_bound(self) -> bool:
-        """Whether no policy did it: a linear program holds no machines, and writes no ledger."""
+        """Whether it is the result of the linear program, which holds no machines and has no ledger."""
         return self.scheme in (PAID_HOURS_BOUND, PAID_HOURS_SCHEDULE)
 
     @property
@@ -127,7 +127,7 @@ class Starts:
 
 
 def price_margin_s(job_hours: float) -> int:
-    """Starts on price histories leave three times the job's hours."""
+    """Starts on price histories leave three times the job's hours before the window's end."""
     return math.ceil(START_MARGIN * job_hours * HOUR_S)
 
 
@@ -175,7 +175,7 @@ class Experiment:
         return found
 
     def run_task(self, task: Task) -> list[tuple[str, list[Outcome]]]:
-        """Outcomes of one chunk by scheme (the bound is two rows)."""
+        """Outcomes of one chunk by scheme (the linear program gives two)."""
         setting = self.job_setting(task.job_hours)
         if task.scheme in OTHER_SCHEMES:
             both = [paid_hours(setting, start_s) for start_s in task.starts]

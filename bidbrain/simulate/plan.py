@@ -1,4 +1,4 @@
-"""From a configuration and a history to an experiment: every choice that a user may have got wrong is checked here."""
+"""From a configuration and a price history to an experiment; checks every choice that a user can get wrong."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ MOST_SLOTS = 20
 
 @dataclass(frozen=True)
 class Plan:
-    """What will be run, and sentences that its user should read."""
+    """The experiment that will run, and notes for its user, a sentence each."""
 
     experiment: Experiment
     notes: tuple[str, ...]
 
 
 def make_plan(config: SimulateConfig, history: History) -> Plan:
-    """Raises ConfigError (one sentence) where the configuration does not fit the history."""
+    """The experiment of a configuration. Raises ConfigError (one sentence) if it does not fit the history."""
     notes: list[str] = []
     train, evaluate = _windows(config, history, notes)
     markets = choose_markets(history, config.types, config.zones, config.product)
@@ -74,7 +74,7 @@ def make_plan(config: SimulateConfig, history: History) -> Plan:
 def make_setting(
     config: SimulateConfig, history: History, markets: Sequence[Market], train: Interval, evaluate: Interval
 ) -> Setting:
-    """The setting of a configuration: prices of the time, the job, its engine, how to bid."""
+    """The setting of a configuration: on-demand prices of the time, the job, its engine, how to bid."""
     overrides = {name: micro_usd(price) for name, price in config.on_demand.items()}
     names = sorted({market.instance_type for market in markets})
     types = types_at(names, evaluate.start_s, overrides, config.vcpus)
@@ -91,7 +91,7 @@ def make_setting(
         slot_vcpus=config.slot_vcpus,
     )
     try:
-        bidding.first_delta  # noqa: B018 - says so if no delta is left
+        bidding.first_delta  # noqa: B018 - raises if no delta is left
     except ValueError as error:
         raise ConfigError(str(error)) from None
     if config.slot_vcpus is not None and config.slot_vcpus * MOST_SLOTS < job.cap_vcpus:

@@ -20,11 +20,11 @@ from bidbrain.simulate.plan import Plan
 
 NODE_ON_DEMAND = MICRO_USD  # a node's on-demand price is the unit: 1 $/h
 BOOT_S = 180
-POOL_MARGIN = 18  # starts leave 18 x the job's hours: long outages are part of the recording
+POOL_MARGIN = 18  # starts leave 18 x the job's hours, because recordings have long outages
 
 
 def make_pool_plan(config: SimulateConfig, traces: Sequence[Trace]) -> Plan:
-    """Raises ConfigError (one sentence) where the configuration does not fit the traces."""
+    """The experiment of a configuration. Raises ConfigError (one sentence) if it does not fit the traces."""
     notes: list[str] = []
     names = [trace.market.zone for trace in traces]
     if len(set(names)) != len(names):
@@ -60,7 +60,7 @@ def make_pool_plan(config: SimulateConfig, traces: Sequence[Trace]) -> Plan:
 
 
 def _setting(config: SimulateConfig, pools: tuple[Trace, ...], end_s: int) -> Setting:
-    """Nodes stand for vCPUs: a node is one, and its on-demand price the unit of money."""
+    """The setting of the pools: a node counts as one vCPU, its on-demand price as one dollar an hour."""
     boot_s = config.boot_s if "boot_s" in config.model_fields_set else BOOT_S
     engine = Engine(boot_s, config.lambda_s, config.sigma_s)
     job = Job(config.nodes, config.job_hours[0], 1.0, config.phi, config.deadline or 1.5, engine)

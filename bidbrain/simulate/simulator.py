@@ -1,8 +1,8 @@
 """One job against recorded prices, event by event, with any policy: the definition of what a simulation is.
 
 At an instant, in this order: hours end and evictions come (in order of acquisition), requests come due, the policy
-decides, requests without delay are granted. `kernel` does the same for the built-in policies, faster.
-An eviction at the instant at which the work is done comes too late to matter.
+decides, requests without delay are granted. `kernel` does the same for the built-in policies, faster. An eviction at
+the instant at which the work is done does not count.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from bidbrain.simulate.exchange import exchange_of
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a job. Money in micro-dollars, held machines in vCPU seconds."""
+    """The result of a job. Money in micro-dollars, held machines in vCPU seconds."""
 
     start_s: int
     end_s: int
@@ -46,13 +46,13 @@ class Outcome:
 
     @property
     def free_fraction(self) -> float:
-        """Refunded over all held vCPU seconds, on-demand and reliable included."""
+        """The share of all held vCPU seconds, on-demand and reliable included, that was refunded."""
         held = self.spot_vcpu_s + self.on_demand_vcpu_s
         return self.free_vcpu_s / held if held else 0.0
 
 
 class PolicyError(RuntimeError):
-    """A policy asked for what cannot be: an unknown market, a negative size, a wake-up in the past."""
+    """A policy asked for something impossible: an unknown market, a negative size, a wake-up in the past."""
 
 
 class Progress:
@@ -72,7 +72,7 @@ class Progress:
         self._pause_until_s = max(self._pause_until_s, now_s + self._engine.sigma_s)
 
     def evicted(self, now_s: int) -> None:
-        """Everything stops for lambda; with checkpoints the work since the last one is lost."""
+        """All work stops for lambda seconds; with checkpoints the work since the last one is lost."""
         self._pause_until_s = max(self._pause_until_s, now_s + self._engine.lambda_s)
         if self._engine.checkpoint_s:
             self._running_s -= self._running_s % self._engine.checkpoint_s
@@ -87,7 +87,7 @@ class Progress:
         return allocation.grant_s + boot_s
 
     def advance(self, now_s: int, then_s: int, workers: list[Allocation]) -> int | None:
-        """Work from now until then, in stretches of one rate; the instant at which the job is done, if it is."""
+        """Work from now until then, in stretches of one rate; returns the instant at which the job is done, or None."""
         job = self._job
         at = now_s
         while at < then_s:
@@ -114,7 +114,7 @@ class Progress:
 
 
 class Simulation:
-    """The state of one simulated job; `run` plays it to its end or the history's."""
+    """The state of one simulated job; `run` plays it to its end or to that of the history."""
 
     def __init__(self, setting: Setting, policy: Policy, start_s: int, with_reliable: bool) -> None:
         self._setting = setting
@@ -126,7 +126,7 @@ class Simulation:
         self._with_reliable = with_reliable
 
     def run(self) -> tuple[Outcome, tuple[Entry, ...]]:
-        """Raises PolicyError where the policy asks for what cannot be."""
+        """Play the job. Raises PolicyError for an impossible action of the policy."""
         setting, account = self._setting, self._books
         now_s, end_s = self._start_s, setting.history.end_s
         if self._with_reliable and setting.reliable.vcpus:
@@ -156,7 +156,7 @@ class Simulation:
         return [a for a in self._spot() if a.phase is not Phase.REQUESTED]
 
     def _happen(self, now_s: int) -> bool:
-        """Evictions, ends of hours and requests that come due now; whether a policy should hear of it."""
+        """Apply evictions, ends of hours and due requests of this instant; whether the policy must be asked."""
         account, heard = self._books, now_s == self._start_s
         gone = self._exchange.taken_back(self._held(), now_s)
         for allocation in self._held():

@@ -1,6 +1,7 @@
-"""Means over jobs with 95% intervals by bootstrap over days: jobs that start on one day see one market.
+"""Means over jobs with 95% intervals, by a bootstrap over days.
 
-Jobs with overlapping windows are not independent; whole days are drawn with replacement, all of a day's jobs with it.
+Jobs with overlapping windows are not independent, so whole days are drawn with replacement, with all jobs that start on
+them.
 """
 
 from __future__ import annotations

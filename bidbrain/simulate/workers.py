@@ -1,4 +1,4 @@
-"""A pool of processes that inherits what it works on: results in order, quick to interrupt, nothing left behind."""
+"""A pool of forked processes: results in order, and no process is left after an interruption."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _work: Callable[[Any], Any] | None = None
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """SIGINT waits until the end. Processes and threads that are started within never see it."""
+    """Hold SIGINT back until the end. Processes and threads that are started within never get it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -32,7 +32,7 @@ def _call(item: Any) -> Any:
 
 
 class Pool:
-    """`map` over processes; with one process (or one item) in this one. A context manager."""
+    """`map` over processes; with one process or one item in the caller's. A context manager."""
 
     def __init__(self, processes: int) -> None:
         assert processes >= 1
@@ -50,7 +50,7 @@ class Pool:
             return
         _work = work
         context = mp.get_context("fork")
-        # Interrupted in the middle, it would leave a process that nobody knows and nobody ends.
+        # An interruption in the middle would leave a process that is in no list and is never ended.
         with _uninterrupted():
             self._executor = ProcessPoolExecutor(self._processes, mp_context=context)
             results = self._executor.map(_call, items)
