@@ -23,8 +23,8 @@ class Engine:
     """What changes of machines cost the running job; times in s (thesis, section 4.3.2 and 4.5.2).
 
     boot_s: a new machine is billed and useless for so long. lambda_s, sigma_s: an eviction or a grant stops all
-    machines for so long. checkpoint_s > 0: only checkpoints keep work; they take the share `overhead` of the time, an eviction
-    returns the job to the last one, and machines granted after it are useless for restart_s.
+    machines for so long. checkpoint_s > 0: only checkpoints keep work; they take the share `overhead` of the time, an
+    eviction returns the job to the last one, and machines granted after it are useless for restart_s.
     """
 
     boot_s: int = 120

@@ -26,9 +26,9 @@ from bidbrain.aws.ec2 import Ec2, Place
 from bidbrain.aws.notices import SqsNotices
 from bidbrain.live.cloud import Cloud, Instance
 from bidbrain.live.job import EXIT_FINISHED, Timekeeper
+from tests.agileml.market.market_rig import NODE_IP, InstantNodes, MarketRig, reference
 from tests.aws.layer import Ec2Layer
 from tests.aws.stack_rig import plain_aws
-from tests.market.market_rig import NODE_IP, InstantNodes, MarketRig, reference
 
 pytestmark = pytest.mark.aws
 JOB: dict[str, Any] = {

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
+from bidbrain.history.availability import POOL_TYPE, Trace
 from bidbrain.history.prices import History, Market, Steps
 from bidbrain.instants import Interval
 from bidbrain.setting import Bidding, Job, Listing, Reliable, Setting
@@ -13,6 +16,7 @@ VCPUS = {"c4.xlarge": 4, "c4.2xlarge": 8}
 TRAIN = Interval.parse("2016-03-01/2016-03-20")
 EVALUATE = Interval.parse("2016-03-20/2016-04-05")
 HOUR = 3600
+TICK = 300
 
 
 def make_setting(
@@ -47,3 +51,8 @@ def history_of(rows: dict[str, Sequence[tuple[int, int]]], end_s: int) -> Histor
         for name, own in rows.items()
     }
     return History(steps, end_s)
+
+
+def pool(name: str, counts: Sequence[int]) -> Trace:
+    """A pool that has counts[i] nodes from i x 300 s on."""
+    return Trace(Market(POOL_TYPE, name), TICK, np.array(counts, np.int64))

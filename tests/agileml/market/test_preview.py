@@ -12,7 +12,7 @@ from bidbrain.history.archive import rows_of, write_rows
 from bidbrain.history.generate import Character, generate
 from bidbrain.instants import Interval, show_instant
 
-DEMO = Path(__file__).resolve().parents[2] / "configs" / "demo.yaml"
+DEMO = Path(__file__).resolve().parents[3] / "configs" / "demo.yaml"
 
 
 def proteus(*arguments: str) -> int:

@@ -23,7 +23,7 @@ from agileml.events.terms import AllocationEnding
 from agileml.runs.event_log import EVENTS, read_events
 
 pytestmark = pytest.mark.cluster
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SMALL: dict[str, Any] = {
     "application": "mlr",
     "data": {"kind": "digits"},

@@ -26,7 +26,7 @@ from agileml.runs.folder import REPORT
 from bidbrain.history.availability import made_trace
 from bidbrain.live.cloud import Instance
 from bidbrain.live.job import EXIT_BUDGET, EXIT_FINISHED, EXIT_MARKET_CLOSED
-from tests.market.market_rig import InstantBackend, InstantNodes, MarketRig, reference
+from tests.agileml.market.market_rig import InstantBackend, InstantNodes, MarketRig, reference
 
 MARKET: dict[str, Any] = {
     "kind": "made",

@@ -1,30 +1,18 @@
-"""Today's market: recorded capacity, policies over pools, deadlines."""
+"""Policies of today's market: recorded capacity, losses, deadlines."""
 
-from pathlib import Path
-
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bidbrain.accounts.ledger import EntryKind
+from bidbrain.accounts.ledger import ENDINGS, EntryKind
 from bidbrain.accounts.rebill import rebill
-from bidbrain.config import ConfigError, SimulateConfig
-from bidbrain.history.availability import Trace, made_trace, read_trace
-from bidbrain.history.prices import NEVER_S, Market
-from bidbrain.history.readers import HistoryError
+from bidbrain.config import SimulateConfig
+from bidbrain.history.availability import Trace, made_trace
 from bidbrain.policy.registry import find_scheme
 from bidbrain.setting import Setting
-from bidbrain.simulate.experiment import summarise
 from bidbrain.simulate.pool_plan import make_pool_plan
 from bidbrain.simulate.simulator import simulate
-from bidbrain.simulate.workers import Pool
-
-TICK = 300
-
-
-def pool(name: str, counts: list[int]) -> Trace:
-    return Trace(Market("node", name), TICK, np.array(counts, np.int64))
+from tests.bidbrain.makers import TICK, pool
 
 
 def setting_of(traces: list[Trace], **changes: object) -> Setting:
@@ -105,67 +93,8 @@ def test_the_deadline_is_kept_and_capacity_never_exceeded(seed: int, deadline: f
     for now in instants:
         for entry in (e for e in ledger.entries if e.at_s == now and e.market in held):
             held[entry.market] += (entry.vcpus or 0) * (
-                (entry.kind is EntryKind.GRANT)
-                - (entry.kind in (EntryKind.EVICTION, EntryKind.TERMINATION, EntryKind.JOB_END))
+                (entry.kind is EntryKind.GRANT) - (entry.kind in ENDINGS)
             )
         assert all(0 <= count <= limits[market].count_at(now) for market, count in held.items())
         assert sum(held.values()) <= 16
     assert rebill(ledger, setting.history).differences == ()
-
-
-def test_counts_and_changes_of_a_trace() -> None:
-    trace = pool("p", [3, 3, 5, 5, 0])
-    assert [trace.count_at(t) for t in (0, 299, 300, 600, 1499, 9999)] == [3, 3, 3, 5, 0, 0]
-    assert [trace.next_change_s(t) for t in (0, 599, 600, 1199, 1200)] == [600, 600, 1200, 1200, NEVER_S]
-
-
-def test_both_formats_are_read(tmp_path: Path) -> None:
-    one = tmp_path / "one.json"
-    one.write_text('{"metadata": {"gap_seconds": 300}, "data": [1, 2, 0]}')
-    assert read_trace(one).counts.tolist() == [1, 2, 0]
-    other = tmp_path / "other.csv"
-    other.write_text("0,add,n1\n0,add,n2\n310000,remove,n1\n900000,add,n3\n")
-    trace = read_trace(other)
-    assert trace.counts.tolist() == [2, 2, 1, 2]
-    assert str(trace.market) == "node@other"
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "sentence"),
-    [
-        ("a.json", "{", "line 1: not JSON"),
-        ("a.json", '{"data": [1]}', "no availability trace"),
-        ("a.json", '{"metadata": {"gap_seconds": 0}, "data": [1]}', "above 0"),
-        ("a.json", '{"metadata": {"gap_seconds": 300}, "data": [1, -2]}', r"data\[1\] is -2"),
-        ("a.csv", "", "no events"),
-        ("a.csv", "0,add\n", "line 1"),
-        ("a.csv", "0,remove,n\n", "remove 'n'"),
-        ("a.csv", "5000,add,n\n0,add,m\n", "line 2: time runs backwards"),
-    ],
-)
-def test_bad_traces_are_one_sentence(tmp_path: Path, name: str, text: str, sentence: str) -> None:
-    path = tmp_path / name
-    path.write_text(text)
-    with pytest.raises(HistoryError, match=sentence):
-        read_trace(path)
-
-
-def test_what_does_not_fit_pools_is_refused() -> None:
-    traces = [pool("p", [16] * 2000)]
-    with pytest.raises(ConfigError, match="bids on prices"):
-        make_pool_plan(SimulateConfig(schemes=["proteus"]), traces)
-    with pytest.raises(ConfigError, match="one name"):
-        make_pool_plan(SimulateConfig(), traces * 2)
-
-
-def test_an_experiment_on_made_pools() -> None:
-    traces = [made_trace(name, 16, 400, 3.0, 2.0, 5) for name in ("a", "b", "c")]
-    config = SimulateConfig(job_hours=[10.0], starts=20)
-    plan = make_pool_plan(config, traces)
-    with Pool(1) as processes:
-        results = plan.experiment.run(processes, lambda _: None)
-    rows = {result.scheme: summarise(result, 0) for result in results}
-    assert rows["on_demand"].cost == 1.0
-    assert 0.3 < rows["elastic"].cost < rows["static_checkpoint"].cost
-    assert rows["elastic"].runtime < rows["static_checkpoint"].runtime
-    assert rows["spot_2026"].runtime_p95 <= 1.5

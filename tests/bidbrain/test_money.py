@@ -1,4 +1,4 @@
-"""Exact money, ISO intervals."""
+"""Exact money."""
 
 from fractions import Fraction
 
@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bidbrain.instants import Interval, parse_instant, show_instant
 from bidbrain.money import machine_seconds_micro_usd, micro_usd, rounded_ratio, show_usd
 
 
@@ -42,24 +41,3 @@ def test_machine_seconds_are_the_nearest_micro_dollar(price: int, vcpus: int, nu
 def test_money_prints_exactly() -> None:
     assert show_usd(-1_500_001) == "-1.500001"
     assert show_usd(0) == "0.000000"
-
-
-def test_dates_and_instants() -> None:
-    assert show_instant(parse_instant("2016-03-26")) == "2016-03-26T00:00:00Z"
-    assert parse_instant("2016-03-26T13:00Z") == parse_instant("2016-03-26T14:00:00+01:00")
-    assert parse_instant("2016-03-26T13:00:00.9") == parse_instant("2016-03-26T13:00:00Z")
-
-
-@pytest.mark.parametrize("text", ["2016-03-26", "2016-03-27/2016-03-26", "a/b", "2016-01-01/2016-01-01"])
-def test_what_is_no_interval_says_so(text: str) -> None:
-    with pytest.raises(ValueError, match=r"interval|date|ends before"):
-        Interval.parse(text)
-
-
-def test_cutting_holes_out_of_an_interval() -> None:
-    whole = Interval(0, 100)
-    assert whole.minus((Interval(10, 20), Interval(15, 30), Interval(90, 200))) == (
-        Interval(0, 10),
-        Interval(30, 90),
-    )
-    assert whole.minus((Interval(-5, 200),)) == ()

@@ -1,0 +1,47 @@
+"""Traces of recorded availability, and their files."""
+
+from pathlib import Path
+
+import pytest
+
+from bidbrain.history.availability import read_trace
+from bidbrain.history.prices import NEVER_S
+from bidbrain.history.readers import HistoryError
+from tests.bidbrain.makers import pool
+
+
+def test_counts_and_changes_of_a_trace() -> None:
+    trace = pool("p", [3, 3, 5, 5, 0])
+    assert [trace.count_at(t) for t in (0, 299, 300, 600, 1499, 9999)] == [3, 3, 3, 5, 0, 0]
+    assert [trace.next_change_s(t) for t in (0, 599, 600, 1199, 1200)] == [600, 600, 1200, 1200, NEVER_S]
+
+
+def test_both_formats_are_read(tmp_path: Path) -> None:
+    one = tmp_path / "one.json"
+    one.write_text('{"metadata": {"gap_seconds": 300}, "data": [1, 2, 0]}')
+    assert read_trace(one).counts.tolist() == [1, 2, 0]
+    other = tmp_path / "other.csv"
+    other.write_text("0,add,n1\n0,add,n2\n310000,remove,n1\n900000,add,n3\n")
+    trace = read_trace(other)
+    assert trace.counts.tolist() == [2, 2, 1, 2]
+    assert str(trace.market) == "node@other"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "sentence"),
+    [
+        ("a.json", "{", "line 1: not JSON"),
+        ("a.json", '{"data": [1]}', "no availability trace"),
+        ("a.json", '{"metadata": {"gap_seconds": 0}, "data": [1]}', "above 0"),
+        ("a.json", '{"metadata": {"gap_seconds": 300}, "data": [1, -2]}', r"data\[1\] is -2"),
+        ("a.csv", "", "no events"),
+        ("a.csv", "0,add\n", "line 1"),
+        ("a.csv", "0,remove,n\n", "remove 'n'"),
+        ("a.csv", "5000,add,n\n0,add,m\n", "line 2: time runs backwards"),
+    ],
+)
+def test_bad_traces_are_one_sentence(tmp_path: Path, name: str, text: str, sentence: str) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(HistoryError, match=sentence):
+        read_trace(path)

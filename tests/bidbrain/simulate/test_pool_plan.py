@@ -1,0 +1,31 @@
+"""Experiments on pools whose capacity was recorded."""
+
+import pytest
+
+from bidbrain.config import ConfigError, SimulateConfig
+from bidbrain.history.availability import made_trace
+from bidbrain.simulate.experiment import summarise
+from bidbrain.simulate.pool_plan import make_pool_plan
+from bidbrain.simulate.workers import Pool
+from tests.bidbrain.makers import pool
+
+
+def test_what_does_not_fit_pools_is_refused() -> None:
+    traces = [pool("p", [16] * 2000)]
+    with pytest.raises(ConfigError, match="bids on prices"):
+        make_pool_plan(SimulateConfig(schemes=["proteus"]), traces)
+    with pytest.raises(ConfigError, match="one name"):
+        make_pool_plan(SimulateConfig(), traces * 2)
+
+
+def test_an_experiment_on_made_pools() -> None:
+    traces = [made_trace(name, 16, 400, 3.0, 2.0, 5) for name in ("a", "b", "c")]
+    config = SimulateConfig(job_hours=[10.0], starts=20)
+    plan = make_pool_plan(config, traces)
+    with Pool(1) as processes:
+        results = plan.experiment.run(processes, lambda _: None)
+    rows = {result.scheme: summarise(result, 0) for result in results}
+    assert rows["on_demand"].cost == 1.0
+    assert 0.3 < rows["elastic"].cost < rows["static_checkpoint"].cost
+    assert rows["elastic"].runtime < rows["static_checkpoint"].runtime
+    assert rows["spot_2026"].runtime_p95 <= 1.5
