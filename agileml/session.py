@@ -262,31 +262,31 @@ class _Session:
 
     def _elastic(self, fleet: Fleet, folder: RunFolder, progress: Progress) -> dict[str, Array]:
         from agileml.cluster.own_folder import owned
-        from agileml.driver.actor_group import Cast
-        from agileml.driver.run_loop import Conductor
+        from agileml.driver.actor_group import ActorGroup
+        from agileml.driver.run_loop import RunLoop
         from agileml.process.wiring import socket_folder
 
         with owned(socket_folder(self.spec.run)), fleet:
             if isinstance(fleet, BoughtFleet):
                 self.market = fleet
                 fleet.attach(folder)
-            cast = Cast(self.spec, fleet.expected, fleet.head_node_id, fleet.runtime_env())
+            group = ActorGroup(self.spec, fleet.expected, fleet.head_node_id, fleet.runtime_env())
             try:
-                finished = Conductor(self.config, fleet, cast, folder, progress, self.stop_signal).run()
+                finished = RunLoop(self.config, fleet, group, folder, progress, self.stop_signal).run()
                 self.is_whole = finished.clock == self.config.clocks
-                tables = self.job.layout.whole(cast.result(finished))
+                tables = self.job.layout.whole(group.result(finished))
                 if self.market is not None:
                     self.market.ended(finished.clock)
-                cast.stop()
+                group.stop()
                 return tables
             except HeadLostError:
                 raise
             except RunError as error:
-                told = write_last_good(error, cast, self.job.layout, folder, self.config, versions())
-                cast.stop(timeout_s=0.2)
+                told = write_last_good(error, group, self.job.layout, folder, self.config, versions())
+                group.stop(timeout_s=0.2)
                 raise told from error
             except BaseException:
-                cast.stop(timeout_s=0.2)  # whoever interrupts does not want to wait
+                group.stop(timeout_s=0.2)  # whoever interrupts does not want to wait
                 raise
 
 

@@ -1,4 +1,4 @@
-"""The actors of a run: started on nodes as they appear, looked up by name, ended together."""
+"""The Ray actors of a run: one for the controller, one for each machine, started as Ray nodes appear."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class _Actor:
     address: Address | None = None
 
 
-class Cast:
-    """Head and machines of one run in a Ray cluster that this process is connected to."""
+class ActorGroup:
+    """The actors of the controller and the machines of one run, in the Ray cluster that this process uses."""
 
     def __init__(self, spec: RunSpec, expected: int, head_node: str, runtime_env: dict[str, Any]) -> None:
         self._spec = spec
@@ -67,7 +67,7 @@ class Cast:
         return self._actors[machine].node.node_id
 
     def happened(self, event: FleetEvent) -> None:
-        """The fleet changed."""
+        """Start, admit or end actors as the fleet changed, and tell the controller."""
         match event:
             case Appeared():
                 self._start(event.node, admitted=event.admitted)
@@ -90,13 +90,16 @@ class Cast:
         self._by_node[node.node_id] = name
 
     def _end(self, name: str, loss: Loss, detail: str = "") -> None:
-        self._bury(name)
+        self._report_replaced(name)
         if name not in self._ended:
             self._ended.add(name)
             self.tell(NodeDown(name, loss, detail))
 
     def introduce(self) -> list[str]:
-        """Register the machines whose processes have come up; their nodes. Raises RunError for one that cannot."""
+        """Register the machines whose processes are up with the controller, and return their Ray nodes.
+
+        Raises RunError for a process that cannot start.
+        """
         nodes = []
         for actor in self._ready(lambda actor: actor.starting):
             reference, actor.starting = actor.starting, None
@@ -111,13 +114,13 @@ class Cast:
             if actor.watch is None:
                 actor.watch = actor.handle.until_gone.remote()
             self._head.register.remote(actor.address, actor.up)
-            self._bury(actor.name)
+            self._report_replaced(actor.name)
             self.failures.machine_lives(actor.node.node_id)
             nodes.append(actor.node.node_id)
         return nodes
 
     def _did_not_start(self, actor: _Actor, error: ray.exceptions.RayError) -> None:
-        """A process can die while it starts, with its machine or alone; one that fails by itself is a mistake."""
+        """End or replace a process that died while it started. Raises RunError where the process itself is at fault."""
         gone = (
             ray.exceptions.RayActorError,
             ray.exceptions.ActorUnschedulableError,
@@ -133,7 +136,7 @@ class Cast:
         self._replace(actor, f"while it started: {cause_of(str(error))}")
 
     def replace_dead(self) -> None:
-        """A process that died on a machine that lives is started again, as a machine of another name."""
+        """Start processes that died on living Ray nodes again, as machines of other names."""
         for actor in self._ready(lambda actor: actor.watch):
             reference, actor.watch = actor.watch, None
             try:
@@ -146,7 +149,7 @@ class Cast:
                 self._end(actor.name, Loss.PROCESS_ENDED)  # as it was told, if it was
 
     def _replace(self, actor: _Actor, cause: str) -> None:
-        """A process is gone; on a machine that lives it is started again, under another name."""
+        """Report a process that died; on a living Ray node start another, under another name."""
         if actor.name in self._ended:
             return
         node_id = actor.node.node_id
@@ -155,8 +158,8 @@ class Cast:
             return
         self.failures.died(node_id, Death(actor.name, cause))
         if actor.up.tier is Tier.RELIABLE:
-            # The controller hears of its end when the next one is there: without any reliable machine it would give up.
-            self._bury(actor.name)
+            # The controller would give up without any reliable machine, so it hears of this end once the next is there.
+            self._report_replaced(actor.name)
             self._ended.add(actor.name)
         else:
             self._end(actor.name, Loss.PROCESS_DIED, cause)
@@ -164,8 +167,8 @@ class Cast:
         if actor.up.tier is Tier.RELIABLE:
             self._replaces[self._by_node[node_id]] = actor.name
 
-    def _bury(self, successor: str) -> None:
-        """Tell the controller of the process that this one replaces, if it was kept back."""
+    def _report_replaced(self, successor: str) -> None:
+        """Tell the controller that the process which `successor` replaces has died, if it was not told yet."""
         if (old := self._replaces.pop(successor, None)) is not None:
             self.tell(NodeDown(old, Loss.PROCESS_DIED))
 
@@ -185,7 +188,7 @@ class Cast:
         return [waiting[reference] for reference in ready]
 
     def tell(self, event: ControllerInput) -> None:
-        """Tell the controller; notices, and that the run is to stop, are told again to the next one."""
+        """Tell the controller. Notices and stops are repeated to every controller that takes over."""
         if isinstance(event, Notice):
             self.noticed(event.node, event.deadline_s)
         elif isinstance(event, Stop):
@@ -193,22 +196,25 @@ class Cast:
         self._head.tell.remote(event)
 
     def suffer(self, machine: str, strike: Strike) -> None:
-        """A planned fault that the machine's process does to itself."""
+        """Have a machine's process apply a planned fault to itself."""
         actor = self._actors[machine]
         actor.handle.suffer.remote(strike)
 
     def kill_controller(self) -> None:
-        """A planned fault: its process ends without a word. Ray starts another."""
+        """Kill the controller's process, as planned. Ray starts another."""
         ray.kill(self._head, no_restart=False)
 
     def heal(self, machine: str) -> None:
-        """A machine that was cut off has a new address: tell the others when it is known."""
+        """Register the new address of a machine that was cut off, once it is known."""
         actor = self._actors[machine]
         if machine not in self._ended:
             actor.starting = actor.handle.address.remote()
 
     def state(self) -> HeadState:
-        """What happened since the last time. A controller that died is waited for and told everything again."""
+        """What happened since the last call. Waits for a controller that died, and repeats everything to the next.
+
+        Raises RunError where no controller comes back.
+        """
         for _ in range(STARTS):
             try:
                 state: HeadState = ray.get(self._head.state.remote())
@@ -247,18 +253,18 @@ class Cast:
             self._head.tell.remote(self._stop)
 
     def noticed(self, machine: str, deadline_s: float) -> None:
-        """The plan gave a machine notice: the next controller must know."""
+        """Remember a notice for controllers that take over."""
         known = self._notices.get(machine)
         if known is None or deadline_s < known.deadline_s:
             self._notices[machine] = Notice(machine, deadline_s)
 
     def admitted(self, machine: str) -> None:
-        """The plan let a waiting machine in: the next controller must know."""
+        """Remember that a waiting machine was admitted, for controllers that take over."""
         actor = self._actors[machine]
         actor.up = replace(actor.up, admitted=True)
 
     def result(self, finished: Finished) -> list[tuple[Array, ...]]:
-        """The blocks of every partition in the last cut, from the backups."""
+        """The blocks of every partition in the last cut, from the backups. Raises RunError where one of them died."""
         references = [
             self._actors[backup].handle.final_blocks.remote(partition, finished.clock)
             for partition, backup in enumerate(finished.backup)
@@ -284,7 +290,7 @@ class Cast:
         return found
 
     def stop(self, timeout_s: float = 2.0) -> None:
-        """End every process of the run, where it can still be reached."""
+        """End every process of the run that can still be reached, within `timeout_s`."""
         live = [actor for actor in self._actors.values() if actor.name not in self._ended]
         waiting = [actor.handle.stop.remote() for actor in live]
         waiting.append(self._head.stop.remote())

@@ -1,7 +1,7 @@
-"""Processes that end by themselves: user code that exits or crashes, or memory that ran out.
+"""Processes that end by themselves: user code exits or crashes, or memory runs out.
 
-Their machines live, which is how they are told from losses of machines: a death is held against user code only when
-another process has come up on the same machine. Losses of machines never use up the budget.
+Such a process is counted once another has come up on the same Ray node, because then the node did not go. A lost node
+never uses up the budget.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Death:
-    """A process that ended: of which machine of the run, and what is known of why."""
+    """A process that ended by itself, by its machine, and what Ray says about the cause."""
 
     machine: str
     cause: str
@@ -21,7 +21,7 @@ class Death:
 
 
 class Failures:
-    """Up to `most` such deaths are survived."""
+    """Counts deaths of processes; the run survives up to `most`."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -29,18 +29,18 @@ class Failures:
         self._open: dict[str, Death] = {}  # by node, until it is known whether the machine lives
 
     def died(self, node: str, death: Death) -> None:
-        """A process ended; whether its machine went too is not known yet."""
+        """Record a death before it is known whether the Ray node went too."""
         self._open[node] = death
 
     def machine_lives(self, node: str) -> Death | None:
-        """Another process runs on the machine: a death there was not the machine's. Returns it, counted."""
+        """Count the death on a node where another process runs now. Returns it, None where nothing died."""
         death = self._open.pop(node, None)
         if death is not None:
             self.counted.append(death)
         return death
 
     def machine_lost(self, node: str) -> None:
-        """The machine is gone: that explains it."""
+        """Forget the death on a node that is gone: the loss of the node explains it."""
         self._open.pop(node, None)
 
     @property
@@ -49,7 +49,7 @@ class Failures:
         return len(self.counted) > self.most
 
     def verdict(self) -> str:
-        """Why the run stops when they are too many."""
+        """The sentence with which a run of too many deaths stops."""
         many = len(self.counted)
         what = (
             "a process ended on a machine that lives"
@@ -62,7 +62,7 @@ class Failures:
         )
 
     def blamed(self, reason: str) -> str:
-        """`reason` for which the run is lost, with the death that most likely led to it."""
+        """`reason` with the death, if any, that most likely led to it."""
         deaths = [*self.counted, *self._open.values()]
         return f"{reason}; before that {deaths[-1]}" if deaths else reason
 

@@ -1,4 +1,4 @@
-"""What a run that failed leaves: the last cut that was good, as model.safetensors, and a summary that says so."""
+"""A run that failed leaves its last committed cut as model.safetensors, and a summary that says so."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from agileml.process.head import HeadState
 
 
-class Machines(Protocol):
-    """Those of a run that failed, as far as they can still be asked."""
+class ReachableMachines(Protocol):
+    """The actors of a run that failed, as far as they still answer."""
 
     def state(self) -> HeadState:
-        """How things stand."""
+        """The controller's state."""
 
     def result(self, finished: Finished) -> Sequence[Sequence[Array]]:
         """The blocks of all partitions of a cut."""
@@ -32,13 +32,16 @@ class Machines(Protocol):
 
 def write_last_good(
     error: RunError,
-    machines: Machines,
+    machines: ReachableMachines,
     layout: Layout,
     folder: RunFolder,
     config: JobConfig,
     versions: Mapping[str, str],
 ) -> RunError:
-    """The error, its sentence saying where the last good cut is; without one, the error itself. Raises StorageError."""
+    """Write the last committed cut. Returns the error with a sentence that names the file, or as it is without a cut.
+
+    Raises StorageError.
+    """
     try:
         halted = machines.state().halted
         kept = halted.kept if halted is not None else None

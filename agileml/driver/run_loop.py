@@ -1,4 +1,4 @@
-"""The loop of a run in its driver: machines to the controller, its notes to the log and the screen, until the end."""
+"""The driver's loop: fleet changes go to the controller, the controller's events to the log and the screen."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from agileml.core.compute.spans import Spans
 from agileml.core.node.time_spent import DOING
 from agileml.core.protocol.commands import Finished, HaltKind, Happened
 from agileml.core.protocol.plan import Strike
-from agileml.driver.actor_group import Cast
+from agileml.driver.actor_group import ActorGroup
 from agileml.driver.last_spans import complete
 from agileml.driver.stop_signal import StopSignal
 from agileml.errors import RunError
@@ -43,14 +43,14 @@ SPENT_S = 10.0
 LAST_SPANS_S = 5.0  # for the end of a profile
 
 
-class Conductor:
-    """Drives one run; returns where the result is."""
+class RunLoop:
+    """Drives one run until its result is durable."""
 
     def __init__(
         self,
         config: JobConfig,
         fleet: Fleet,
-        cast: Cast,
+        group: ActorGroup,
         folder: RunFolder,
         progress: Progress,
         stop_signal: StopSignal,
@@ -58,7 +58,7 @@ class Conductor:
         self._config = config
         self._fleet = fleet
         self._watcher = fleet if isinstance(fleet, Watcher) else None
-        self._cast = cast
+        self._group = group
         self._folder = folder
         self._progress = progress
         self._wall_start_s = wall_s() - folder.events.now_s
@@ -75,7 +75,7 @@ class Conductor:
         self._has_lost = False  # events, on a full disk
 
     def run(self) -> Finished:
-        """Until the result is durable. SIGTERM brings that about with the next cut. Raises RunError."""
+        """Train until the result is durable; after SIGTERM that is the next cut. Raises RunError."""
         try:
             self._stop_signal.arm()
             finished = self._run()
@@ -86,7 +86,7 @@ class Conductor:
         return finished
 
     def _write_trace(self) -> None:
-        """Of a run that broke off as well."""
+        """Write trace.json, also of a run that broke off."""
         if self._config.profile:
             if self._trace.dropped:
                 reason = f"trace.json is full: {self._trace.dropped} of its stretches are not in it"
@@ -96,14 +96,14 @@ class Conductor:
     def _complete_trace(self) -> None:
         """Take the spans that machines have recorded since their last reports."""
         if self._config.profile:
-            ends = self._cast.last_spans(LAST_SPANS_S)
+            ends = self._group.last_spans(LAST_SPANS_S)
             lacking = complete(self._trace, ends, self._arriving_spans, LAST_SPANS_S)
             if lacking is not None:
                 self._folder.events.write(Warned(lacking))
                 self._progress.say(lacking)
 
     def _arriving_spans(self) -> tuple[tuple[str, Spans], ...]:
-        state = self._cast.state()
+        state = self._group.state()
         for happened in state.events:
             self._log(happened)
         return state.spans
@@ -112,21 +112,21 @@ class Conductor:
         while True:
             for event in self._fleet.poll():
                 self._appeared += isinstance(event, Appeared)
-                self._cast.happened(event)
-            self._cast.replace_dead()
+                self._group.happened(event)
+            self._group.replace_dead()
             self._heal()
-            for node_id in self._cast.introduce():
+            for node_id in self._group.introduce():
                 if self._watcher is not None:
                     self._watcher.started(node_id)
             self._count_failures()
-            state = self._cast.state()
+            state = self._group.state()
             for happened in state.events:
                 self._log(happened)
             for machine, spans in state.spans:
                 self._trace.add(machine, spans.rows)
             for machine in state.released:
                 self._deadlines.pop(machine, None)
-                self._fleet.release(self._cast.node_of(machine))
+                self._fleet.release(self._group.node_of(machine))
             for strike in state.strikes:
                 self._strike(strike)
             self._take_away()
@@ -134,7 +134,7 @@ class Conductor:
             self._heed_stop(state)
             if state.halted is not None and state.halted.kind is not HaltKind.REPLACED:
                 reason, is_lost = state.halted.reason, state.halted.kind is HaltKind.LOST
-                raise RunError(self._cast.failures.blamed(reason) if is_lost else reason, state.halted.trace)
+                raise RunError(self._group.failures.blamed(reason) if is_lost else reason, state.halted.trace)
             if state.finished is not None:
                 self._complete_trace()
                 self._log_bytes(state)
@@ -144,8 +144,8 @@ class Conductor:
                 time.sleep(POLL_S)
 
     def _count_failures(self) -> None:
-        """Processes that ended on machines that live. Raises RunError when they are too many."""
-        failures = self._cast.failures
+        """Log processes that died on living Ray nodes. Raises RunError when they are too many."""
+        failures = self._group.failures
         for death in failures.counted[self._failures :]:
             self._failures += 1
             died = ProcessDied(death.machine, death.cause, self._failures, failures.most)
@@ -159,38 +159,38 @@ class Conductor:
             return
         if not state.stage:
             raise RunError("told to stop before the first clock: there is no result")
-        self._cast.tell(stop)
+        self._group.tell(stop)
 
     def _strike(self, strike: Strike) -> None:
-        """Do what the plan says."""
+        """Apply a planned fault."""
         if strike.kind is Fault.KILL_CONTROLLER:
-            self._cast.kill_controller()
+            self._group.kill_controller()
         for machine in strike.nodes:
             if strike.kind in (Fault.KILL, Fault.KILL_RELIABLE, Fault.FREEZE):
-                self._fleet.strike(strike.kind, self._cast.node_of(machine), strike.seconds)
+                self._fleet.strike(strike.kind, self._group.node_of(machine), strike.seconds)
             else:
-                self._cast.suffer(machine, strike)
+                self._group.suffer(machine, strike)
             if strike.kind is Fault.CUT:
                 self._cut_until[machine] = time.monotonic() + strike.seconds
 
     def _heal(self) -> None:
         for machine in [m for m, until_s in self._cut_until.items() if until_s <= time.monotonic()]:
             del self._cut_until[machine]
-            self._cast.heal(machine)
+            self._group.heal(machine)
 
     def _log(self, happened: Happened) -> None:
         """Do what follows from an event of the controller, and log it."""
         if self._watcher is not None:
-            self._watcher.happened(happened, self._cast.node_of)
+            self._watcher.happened(happened, self._group.node_of)
         match happened.event:
             case ClockDone() as done:
                 self._loss = done.loss
             case MachineNoticed(machine, warning_s):
                 self._deadlines[machine] = happened.at_s + warning_s
-                self._cast.noticed(machine, self._deadlines[machine])
+                self._group.noticed(machine, self._deadlines[machine])
             case MachinesJoined(joined):
                 for machine in joined:
-                    self._cast.admitted(machine)
+                    self._group.admitted(machine)
             case WaitingForSilent(machines, _, limit_s):
                 self._standstill = f"waits up to {limit_s:g} s for {', '.join(machines)} to answer"
             case CheckpointFailed(clock, reason):
@@ -202,11 +202,11 @@ class Conductor:
         self._folder.events.write(happened.event, t_s=happened.at_s - self._wall_start_s)
 
     def _take_away(self) -> None:
-        """A machine whose notice has run out goes, whether it could be spared or not."""
+        """Take away machines whose deadline has passed, whether they were released or not."""
         now_s = wall_s()
         for machine in [machine for machine, due_s in self._deadlines.items() if due_s <= now_s]:
             del self._deadlines[machine]
-            self._fleet.take_away(self._cast.node_of(machine))
+            self._fleet.take_away(self._group.node_of(machine))
 
     def _show(self, state: HeadState) -> None:
         expected = self._fleet.expected

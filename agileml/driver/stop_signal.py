@@ -1,6 +1,6 @@
-"""SIGTERM asks a run to end well: with its next cut, its checkpoint and a summary. A second one ends it at once.
+"""SIGTERM ends a run with its next cut, a checkpoint and a summary; a second SIGTERM ends it at once.
 
-`proteus stop`, Ray's job server and most things that end processes send it.
+`proteus stop` and Ray's job server send it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ LONGEST_S = 600.0
 
 
 class StopSignal:
-    """A context manager, in the main thread only; elsewhere nothing is caught and `taken` stays None.
+    """A context manager around all that SIGTERM must not interrupt. Outside the main thread it catches nothing.
 
-    It spans everything that must not be left half done. Ray puts a handler of its own there when a driver connects:
-    `arm` puts this one back.
+    Ray installs a handler of its own when a driver connects; `arm` installs this one again.
     """
 
     def __init__(self) -> None:
@@ -36,7 +35,7 @@ class StopSignal:
         return self
 
     def arm(self) -> None:
-        """From now on SIGTERM asks."""
+        """Catch SIGTERM from now on."""
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._ask)
 
@@ -52,7 +51,7 @@ class StopSignal:
         self._asked_s = time.time()
 
     def taken(self) -> Stop | None:
-        """What the controller is to be told, once."""
+        """The `Stop` for the controller, once after SIGTERM; otherwise None."""
         if self._asked_s is None or self._is_taken:
             return None
         self._is_taken = True

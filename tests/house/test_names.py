@@ -11,7 +11,7 @@ from tests.house.floors import PACKAGES, module_files
 KNOWN = {
     "agileml": {
         *("Adam", "AdamW", "Checkpoint", "Cosine", "Cut", "Fleet", "Linear"),
-        *("Machines", "Model", "Momentum", "Notice", "Piece", "Place"),
+        *("Model", "Momentum", "Notice", "Piece", "Place"),
         *("Sgd", "Share", "Steps", "Verdict"),
     },
     "bidbrain": {"Cause", "Engine", "Kind", "Plan"},
