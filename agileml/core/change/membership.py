@@ -1,4 +1,4 @@
-"""Which machines there are, who is alive, and who may hold things. Time is an argument."""
+"""Which machines there are, which of them are alive, and which may own, back up or compute something."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Member:
     measured: tuple[Measured, Measured] | None = None  # its first report and the newest
 
     def measure(self, report: Measured) -> None:
-        """It says what it has counted so far."""
+        """Take a report of its totals."""
         self.measured = (report if self.measured is None else self.measured[0], report)
 
     @property
     def computing(self) -> float | None:
-        """The share of its time in which its worker computed; None: not known yet."""
+        """The share of its time in which its worker computed; None while that is not known."""
         if self.measured is None or self.measured[1].at_s <= self.measured[0].at_s:
             return None
         first, newest = self.measured
@@ -52,20 +52,20 @@ class Member:
 
 @dataclass
 class Membership:
-    """All machines ever heard of, in the order in which they came."""
+    """All machines that ever appeared, in the order in which they did."""
 
     timeout_s: float
     nodes: dict[str, Member] = field(default_factory=dict)
-    checked_s: float = 0.0  # when we looked last
-    awake_since_s: float = 0.0  # no gap between two looks since then: silence before it may be our own
+    checked_s: float = 0.0  # the last `check`
+    awake_since_s: float = 0.0  # no gap between two checks since then; earlier silence may be our own
 
     def up(self, node: str, tier: Tier, allocation: str, admitted: bool, now_s: float) -> None:
-        """A machine came. Being told twice changes nothing."""
+        """A machine appeared. A repeat changes nothing."""
         if node not in self.nodes:
             self.nodes[node] = Member(node, tier, allocation, admitted, heard_s=now_s)
 
     def heard(self, node: str, now_s: float) -> Member | None:
-        """A machine gave a sign of life: None if it is unknown, gone or released."""
+        """A machine gave a sign of life. None if it is unknown, gone or released."""
         member = self.nodes.get(node)
         if member is None or member.is_gone or member.is_released:
             return None
@@ -74,9 +74,9 @@ class Membership:
         return member
 
     def check(self, now_s: float) -> list[Member]:
-        """Machines that have just been silent for too long.
+        """The machines whose silence has just exceeded the timeout.
 
-        Whoever slept himself (no check for a third of the timeout) gives everyone a fresh deadline first.
+        A controller that slept itself (no check for a third of the timeout) gives all machines a fresh deadline first.
         """
         slept = now_s - self.checked_s > self.timeout_s / 3
         self.checked_s = now_s
@@ -90,24 +90,71 @@ class Membership:
             member.is_silent = True
         return found
 
+    def admit(self, node: str) -> None:
+        """A machine may become a member."""
+        if node in self.nodes:
+            self.nodes[node].admitted = True
+
+    def gone(self, node: str) -> bool:
+        """A machine's process is dead. True if that is news of a machine that was not released."""
+        member = self.nodes.get(node)
+        if member is None or member.is_gone:
+            return False
+        member.is_gone = True
+        return not member.is_released
+
+    def lost(self, node: str) -> bool:
+        """A machine does not answer. True if it was alive."""
+        member = self.nodes.get(node)
+        if member is None or not member.is_alive:
+            return False
+        member.is_silent = True
+        return True
+
+    def notice(self, node: str, deadline_s: float) -> bool:
+        """A machine will be taken away at `deadline_s`. False for a repeat, unless its deadline is sooner.
+
+        A machine that is only silent takes the notice: it may come back, and must not get work again.
+        """
+        member = self.nodes.get(node)
+        if member is None or member.is_gone or member.is_released:
+            return False
+        if member.deadline_s is not None and member.deadline_s <= deadline_s:
+            return False
+        member.deadline_s = deadline_s
+        return True
+
+    def cancel_notice(self, node: str) -> None:
+        """A machine will not be taken away after all."""
+        if (member := self.nodes.get(node)) is not None and not member.is_released:
+            member.deadline_s = None
+
+    def release_leavers(self, view_members: frozenset[str]) -> list[Member]:
+        """Release the machines with a notice that are not members of the view, and return them."""
+        found = [m for m in self.alive() if m.deadline_s is not None and m.name not in view_members]
+        for member in found:
+            member.is_released = True
+        return found
+
     def is_alive(self, node: str) -> bool:
-        """True for a machine that is known and there."""
+        """True for a known machine that is alive."""
         return node in self.nodes and self.nodes[node].is_alive
 
     def epoch(self, node: str) -> int:
-        """The epoch of the view a machine works under; 0 when that is not known."""
+        """The epoch of the view that a machine works under; 0 while that is not known."""
         return self.nodes[node].epoch if node in self.nodes else 0
 
     def alive(self) -> list[Member]:
-        """Machines that are there, members or not."""
+        """The machines that are alive, members or not."""
         return [member for member in self.nodes.values() if member.is_alive]
 
     def may_hold(self, member: Member) -> bool:
-        """True for a machine that is admitted, alive and stays."""
+        """True for a machine that is admitted and alive, and has no notice."""
         return member.is_alive and member.admitted and member.deadline_s is None
 
     def machines(self, also: frozenset[str]) -> Machines:
-        """Who may hold things after a change: ready machines and those in `also` (the members)."""
+        """The machines that may hold something after a change: those that are ready, and those in `also` (the
+        members)."""
         return self._by_tier(
             member
             for member in self.nodes.values()
@@ -127,11 +174,11 @@ class Membership:
         )
 
     def expected(self) -> Machines:
-        """As `machines`, with those that are still loading."""
+        """As `machines`, with the machines that are still loading."""
         return self.machines(frozenset(self.nodes))
 
     def waiting(self) -> dict[Tier, list[str]]:
-        """Machines that are ready but not admitted, by tier."""
+        """The machines that are ready but not admitted, by tier."""
         found: dict[Tier, list[str]] = {tier: [] for tier in Tier}
         for member in self.alive():
             if not member.admitted and member.deadline_s is None and member.ready_since_s is not None:

@@ -1,6 +1,7 @@
-"""The controller's part in a change: claim, prepare, install, commit, announce. PROTOCOL: CHANGE.
+"""The steps of a membership change: claim an epoch, prepare, install, commit, announce.
 
-`change.py` plans one, `change_run.py` knows how far it is; here they meet the machines and the record.
+`change.planning` computes the next view, `change.run` says how far a change has come; here they meet the machines and
+the durable record.
 """
 
 from __future__ import annotations
@@ -15,20 +16,22 @@ from agileml.core.change.triggers import why_change, why_start
 from agileml.core.controller.control import Control
 from agileml.core.controller.cut_keeper import CutKeeper
 from agileml.core.controller.notices import NoticeHandler
+from agileml.core.controller.stage_chooser import StageChooser
 from agileml.core.protocol.commands import HaltKind
 from agileml.core.protocol.messages import Installed, Prepare, Promise
-from agileml.core.protocol.record import Record
+from agileml.core.protocol.view import View
 from agileml.core.stage.placement import Machines
 from agileml.events.run import GaveUpWaiting, MachinesJoined, MembershipChanged, WaitingForSilent
 from agileml.events.terms import Cause, Tier, Trigger
 
 
 class MembershipChanges:
-    """Starts a change when the arrangement must become another, and drives it to its end."""
+    """Begins a change when there is a trigger, and drives it to its end."""
 
-    def __init__(self, control: Control, cuts: CutKeeper) -> None:
+    def __init__(self, control: Control, cuts: CutKeeper, stages: StageChooser) -> None:
         self._control = control
         self._cuts = cuts
+        self._stages = stages
         self.gate = control.job.exchange.gate(control)
         self._notices = NoticeHandler(control, cuts)
         self._listen_until_s: float | None = None
@@ -36,7 +39,7 @@ class MembershipChanges:
     # -- before ---------------------------------------------------------------------------------------------
 
     def is_listening(self) -> bool:
-        """True after a restart until every member of the view was heard, is gone, or did not speak for long enough."""
+        """True after a restart, until every member was heard or is gone, or `restart_wait_s` is over."""
         control = self._control
         if not control.is_restarted:
             return False
@@ -48,7 +51,7 @@ class MembershipChanges:
         return len(known) < len(control.view.members) and control.now_s < self._listen_until_s
 
     def begin(self) -> bool:
-        """Claim the next epoch if the arrangement must change."""
+        """Claim the next epoch if a change is due. True if so."""
         trigger = self.gate.settle(self._trigger())
         next_epoch = self._control.record.claimed + 1
         if trigger is not None and self._notices.waits(
@@ -60,7 +63,7 @@ class MembershipChanges:
         return trigger is not None
 
     def _trigger(self) -> Trigger | None:
-        """Why the arrangement must change, if it must."""
+        """The reason for a change, if there is one."""
         control, settings = self._control, self._control.settings
         if control.view is None:
             return why_start(control.members, settings.expected)
@@ -78,33 +81,33 @@ class MembershipChanges:
     def _claim(self, trigger: Trigger) -> None:
         control = self._control
         epoch = control.record.claimed + 1
-        control.running = ChangeRun(epoch, trigger, control.now_s)
-        control.persist(replace(control.record, claimed=epoch))
+        control.begin_change(ChangeRun(epoch, trigger, control.now_s))
+        control.persist(replace(control.record, claimed=epoch), self.claimed)
 
     # -- under way ------------------------------------------------------------------------------------------
 
     def claimed(self) -> None:
-        """The claim is durable: everybody promises, see `drive`."""
-        running = self._control.running
+        """The claim is durable: `drive` asks all nodes for their promises."""
+        running = self._control.change
         assert running is not None
         running.phase = Phase.PREPARE
 
     def promised(self, node: str, message: Promise) -> None:
-        """A node froze its shards."""
-        if (running := self._control.running) is not None:
+        """A node has promised the epoch and frozen its shards."""
+        if (running := self._control.change) is not None:
             running.promise(node, message)
 
     def installed(self, node: str, message: Installed) -> None:
-        """A node is ready to be what the change makes of it."""
-        if (running := self._control.running) is not None:
+        """A node is ready for its role in the next view."""
+        if (running := self._control.change) is not None:
             running.installed(node, message)
 
     def drive(self, running: ChangeRun) -> None:
-        """Go on as far as what has come allows."""
+        """Take the steps that the answers so far allow."""
         control = self._control
         alive = [member.name for member in control.members.alive()]
         if running.phase is Phase.PREPARE:
-            for node in running.unasked(alive):  # also who appears meanwhile
+            for node in running.unasked(alive):  # also nodes that appear meanwhile
                 self._prepare(running, node)
             if not running.unpromised(alive):
                 self._install(running)
@@ -116,7 +119,9 @@ class MembershipChanges:
                 running.phase = Phase.COMMIT
                 change = running.change
                 self._notices.copied(change, running.promises, running.installing_since_s)
-                control.persist(replace(control.record, view=change.view, committed=change.committed))
+                record = replace(control.record, view=change.view, committed=change.committed)
+                before = control.view
+                control.persist(record, lambda: self.committed(before))
 
     def _install(self, running: ChangeRun) -> None:
         control, view = self._control, self._control.view
@@ -141,7 +146,7 @@ class MembershipChanges:
             control.send(node, fetch)
 
     def _plan(self, running: ChangeRun) -> Change:
-        """The change that the promises allow, and the time that leavers have. Raises LostError."""
+        """The change that the promises and the leavers' deadlines allow. Raises LostError."""
         alive = {member.name for member in self._control.members.alive()}
         promises = {node: promise for node, promise in running.promises.items() if node in alive}
         return self._notices.choose(lambda some: self._plan_from(running.epoch, some), promises)
@@ -162,23 +167,24 @@ class MembershipChanges:
         )
 
     def _machines(self) -> Machines:
-        """Who may hold things after the change."""
+        """The machines that may own, back up or compute something after the change."""
         members, view = self._control.members, self._control.view
         machines = members.machines(view.member_set if view else frozenset())
         if machines.reliable or view is None:
             return machines
-        # A reliable machine that is told to go stays until there is another, and one that has not loaded its
-        # slices yet can hold parameters all the same.
+        # A reliable machine with a notice stays until there is another, and one that is still loading its slices can
+        # hold parameters already.
         there = [m for m in members.alive() if m.tier is Tier.RELIABLE and m.admitted]
         best = [m for m in there if m.deadline_s is None] or there
         return replace(machines, reliable=tuple(m.name for m in best))
 
     def _finishing(self) -> list[str]:
-        """Members that must go but have time for the clock that they compute, where that pays for another change."""
+        """Members with a notice that have time to end the clock that they compute, where that is worth another
+        change."""
         control = self._control
         clock_s = control.log.clock_s
         if control.view is None or clock_s is None or control.job.exchange.has_replicas:
-            return []  # (by all-reduce the change has waited for the clock's end)
+            return []  # with an all-reduce, the change has waited for the end of the clock
         return [
             node
             for node in control.view.members
@@ -189,12 +195,12 @@ class MembershipChanges:
         ]
 
     def _computes_s(self, node: str, clock_s: float) -> float:
-        """Seconds that a machine computes in a clock; all of it, as long as nothing is known."""
+        """Seconds of a clock in which a machine computes; the whole clock while nothing is known."""
         share = self._control.members.nodes[node].computing
         return clock_s if share is None else share * clock_s
 
     def _waits_for_silent(self, running: ChangeRun, reason: str) -> bool:
-        """Something is nowhere among the machines that answer. One that is only silent may still bring it back."""
+        """No machine that answers has something that the run needs. True while a silent one may still bring it back."""
         control, limit_s = self._control, self._control.settings.silent_limit_s
         is_first = running.waiting_since_s is None
         since_s = control.now_s if running.waiting_since_s is None else running.waiting_since_s
@@ -212,7 +218,7 @@ class MembershipChanges:
         control.send(node, Prepare(running.epoch, tag, control.record.committed))
 
     def resend(self, running: ChangeRun) -> None:
-        """What has not been answered."""
+        """Send again the requests that have not been answered."""
         if running.phase is Phase.PREPARE:
             for node in running.unpromised(member.name for member in self._control.members.alive()):
                 self._prepare(running, node)
@@ -222,31 +228,30 @@ class MembershipChanges:
 
     # -- after ----------------------------------------------------------------------------------------------
 
-    def committed(self, before: Record) -> None:
-        """The view is durable: tell everybody, and the log."""
+    def committed(self, before: View | None) -> None:
+        """The view is durable: announce it and log the change."""
         control = self._control
-        running, view = control.running, control.view
+        running, view = control.change, control.view
         assert running is not None
         assert running.change is not None
         assert view is not None
-        known = max(control.versions.values(), default=0)
-        completed = min(control.versions.get(p, 0) for p in range(control.job.layout.partitions))
-        control.running = None
-        control.is_restarted = False
-        control.versions = {}
+        known = control.reached
+        completed = min(control.version(p) or 0 for p in range(control.job.layout.partitions))
+        control.end_change()
         self._cuts.begin_epoch()
         is_back = running.change.rolled_back or completed > view.base
         redone = control.log.roll_back(known, view.base) if is_back else 0
-        old = before.view.member_set if before.view else frozenset()
+        old = before.member_set if before else frozenset()
         if joined := [node for node in view.members if node not in old]:
             control.note(MachinesJoined({node: control.tier(node) for node in joined}))
         tiers = [control.tier(node) for node in view.members]
+        seconds = control.now_s - running.started_s
         control.note(
             MembershipChanged(
                 epoch=view.epoch,
                 trigger=running.trigger,
                 reason=running.change.reason,
-                seconds=control.now_s - running.started_s,
+                seconds=seconds,
                 stage=view.stage,
                 reliable=tiers.count(Tier.RELIABLE),
                 transient=tiers.count(Tier.TRANSIENT),
@@ -260,3 +265,4 @@ class MembershipChanges:
         for member in control.members.alive():
             control.announce_to(member.name)
         self._cuts.send_save()  # other machines may have the parts now
+        self._stages.changed(seconds)

@@ -1,8 +1,9 @@
-"""What the parts of the controller share: its record, the machines, what is known of progress, and what goes out."""
+"""What the parts of the controller share: the durable record, the machines, the known progress, the outgoing
+commands."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from agileml.core.change.membership import Membership
@@ -32,11 +33,13 @@ from agileml.events.terms import Tier
 
 @dataclass(frozen=True)
 class ControllerSettings:
-    """`expected`: machines that must be there before the first view.
+    """How a controller decides.
 
-    `restart_wait_s`: how long a controller that took over waits for members that it has not heard.
-    `silent_limit_s`: how long a silent machine is waited for that alone has what the run needs.
-    `worth_finishing_s`: a leaver that computes so long in a clock ends its part of the open one, if its notice allows.
+    `expected`: machines that must be there before the first view. `restart_wait_s`: seconds that a controller which
+    took over waits for members that it has not heard. `silent_limit_s`: seconds to wait for a silent machine that
+    holds the only copy of a partition. `worth_finishing_s`: a leaver that computes at least so long in each clock ends
+    its part of the open clock first, if its preemption notice leaves the time. `auto_stage`: None leaves the
+    thresholds of `rule` as they are.
     """
 
     rule: StageRule = field(default_factory=StageRule)
@@ -50,15 +53,14 @@ class ControllerSettings:
     expected: int = 1
     seed: int = 0
     checkpoint_every_s: float | None = None
-    auto_stage: TrialRule | None = None  # None: the rule's thresholds stay as they are
+    auto_stage: TrialRule | None = None
     links: LinkRule = field(default_factory=LinkRule)
 
 
 class Control:
-    """The state of one controller. `record` is durable; everything else can be asked again.
+    """The state that the parts of one controller share. Only `record` is durable; machines report the rest again.
 
-    `out` collects what the event at hand leads to. `running` is the change under way, `writing` the record that is on
-    its way to the store.
+    The parts read properties and call methods; each private field is written here alone.
     """
 
     def __init__(
@@ -73,17 +75,49 @@ class Control:
         self.name = name
         self.job = job
         self.settings = settings
-        self.record = record
         self.members = Membership(settings.timeout_s)
         self.plan = PlanRunner(plan, settings.seed, record.plan_fired)
         self.log = log
-        self.now_s = 0.0
-        self.out: list[ControllerCommand] = []
-        self.writing: Record | None = None
-        self.running: ChangeRun | None = None
-        self.is_restarted = record.view is not None
-        self.is_halted = False
-        self.versions: dict[int, int] = {}  # by partition, as its owner said last
+        self._now_s = 0.0
+        self._out: list[ControllerCommand] = []
+        self._record = record
+        self._writing: tuple[Record, Callable[[], None]] | None = None  # and what to do once it is durable
+        self._change: ChangeRun | None = None
+        self._is_restarted = record.view is not None
+        self._is_halted = False
+        self._versions: dict[int, int] = {}  # by partition, the newest that its owner reported
+
+    # -- what the parts may ask ------------------------------------------------------------------------------
+
+    @property
+    def now_s(self) -> float:
+        """The time of the event at hand."""
+        return self._now_s
+
+    @property
+    def record(self) -> Record:
+        """The durable record."""
+        return self._record
+
+    @property
+    def is_writing(self) -> bool:
+        """True while the next record is on its way to the store."""
+        return self._writing is not None
+
+    @property
+    def change(self) -> ChangeRun | None:
+        """The membership change under way."""
+        return self._change
+
+    @property
+    def is_restarted(self) -> bool:
+        """True from the start of a controller that found a view until its first change is durable."""
+        return self._is_restarted
+
+    @property
+    def is_halted(self) -> bool:
+        """True once this controller has stopped."""
+        return self._is_halted
 
     @property
     def view(self) -> View | None:
@@ -92,7 +126,7 @@ class Control:
 
     @property
     def rule(self) -> StageRule:
-        """When to be in which stage: as set, or as what was measured has moved it since."""
+        """When to be in which stage: as configured, with the thresholds that measurements have moved since."""
         thresholds = self.record.thresholds
         return replace(self.settings.rule, thresholds=thresholds) if thresholds else self.settings.rule
 
@@ -101,7 +135,16 @@ class Control:
         """Clocks that every partition has applied, as far as is known."""
         if self.view is None:
             return 0
-        return min(self.versions.get(p, self.view.base) for p in range(self.job.layout.partitions))
+        return min(self._versions.get(p, self.view.base) for p in range(self.job.layout.partitions))
+
+    @property
+    def reached(self) -> int:
+        """The newest version that an owner reported in this epoch; 0 before the first report."""
+        return max(self._versions.values(), default=0)
+
+    def version(self, partition: int) -> int | None:
+        """The version of a partition that its owner reported last in this epoch."""
+        return self._versions.get(partition)
 
     @property
     def limit(self) -> int:
@@ -114,8 +157,8 @@ class Control:
         view = self.view
         return (
             view is not None
-            and self.running is None
-            and self.writing is None
+            and self._change is None
+            and self._writing is None
             and all(self.members.epoch(node) == view.epoch for node in view.members)
         )
 
@@ -126,15 +169,30 @@ class Control:
 
     def is_current(self, epoch: int) -> bool:
         """True for the epoch of the durable view while no change is under way."""
-        return self.view is not None and self.running is None and epoch == self.view.epoch
+        return self.view is not None and self._change is None and epoch == self.view.epoch
 
     def tier(self, node: str) -> Tier:
         """The tier of a known machine."""
         return self.members.nodes[node].tier
 
+    # -- what the parts may do -------------------------------------------------------------------------------
+
+    def begin_event(self, now_s: float) -> None:
+        """An event is handled at `now_s`."""
+        self._now_s = now_s
+
+    def ask(self, command: ControllerCommand) -> None:
+        """Give the shell a command."""
+        self._out.append(command)
+
+    def take_commands(self) -> list[ControllerCommand]:
+        """The commands since the last call."""
+        out, self._out = self._out, []
+        return out
+
     def send(self, to: str, message: Message) -> None:
         """Send a message; it may be lost."""
-        self.out.append(Send(to, message))
+        self.ask(Send(to, message))
 
     def announce_to(self, node: str) -> None:
         """Tell a machine the durable view."""
@@ -143,18 +201,40 @@ class Control:
 
     def note(self, event: ControllerEvent, at_s: float | None = None) -> None:
         """Tell the event log and the screen of something that happened at `at_s`, or happens now."""
-        self.out.append(Happened(event, self.now_s if at_s is None else at_s))
+        self.ask(Happened(event, self.now_s if at_s is None else at_s))
 
     def halt(self, kind: HaltKind, reason: str, trace: str = "") -> None:
         """Stop for good."""
-        self.is_halted = True
+        self._is_halted = True
         committed = self.record.committed.clock
         is_kept = kind is HaltKind.USER_CODE and self.view is not None and committed > 0
         kept = Finished(committed, self.view.backup) if is_kept and self.view is not None else None
-        self.out.append(Halt(kind, reason, trace, kept))
+        self.ask(Halt(kind, reason, trace, kept))
 
-    def persist(self, record: Record) -> None:
-        """Write the next record. One write is under way at a time."""
-        assert self.writing is None
-        self.writing = replace(record, number=self.record.number + 1, plan_fired=self.plan.fired)
-        self.out.append(Persist(self.writing.number, self.writing.to_text()))
+    def report_versions(self, versions: Iterable[tuple[int, int]]) -> None:
+        """An owner under the durable view reports (partition, version) pairs."""
+        for partition, version in versions:
+            self._versions[partition] = max(version, self._versions.get(partition, 0))
+
+    def begin_change(self, change: ChangeRun) -> None:
+        """A membership change begins, or starts over."""
+        self._change = change
+
+    def end_change(self) -> None:
+        """The view of the change under way is durable. Versions of the epoch before say nothing any more."""
+        self._change = None
+        self._is_restarted = False
+        self._versions = {}
+
+    def persist(self, record: Record, then: Callable[[], None] = lambda: None) -> None:
+        """Write the next record, and call `then` once it is durable. One write is under way at a time."""
+        assert self._writing is None
+        record = replace(record, number=self.record.number + 1, plan_fired=self.plan.fired)
+        self._writing = record, then
+        self.ask(Persist(record.number, record.to_text()))
+
+    def persisted(self, number: int) -> None:
+        """The record `number` is durable."""
+        if self._writing is not None and number == self._writing[0].number:
+            (self._record, then), self._writing = self._writing, None
+            then()

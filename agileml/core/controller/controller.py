@@ -1,10 +1,10 @@
-"""The elasticity controller: events in, commands out. It holds nothing that cannot be asked again but one record.
+"""The elasticity controller: events in, commands out. All that it cannot ask the machines for again is one record.
 
 up -> admitted -> ready -> MEMBER -> notice -> (change) -> released
                               |                              ^
                               +-> dead ----------------------+
 
-A change, for whatever reason (join, notice, failure, other stage, restart of the controller):
+A membership change, whatever its trigger (join, notice, failure, another stage, restart of the controller):
 
 CLAIM --durable--> PREPARE --all live nodes promised--> INSTALL --all installed--> COMMIT --durable--> announce
   ^                   |                                    |                          |
@@ -13,9 +13,9 @@ CLAIM --durable--> PREPARE --all live nodes promised--> INSTALL --all installed-
 Stage 1: ParamServs on reliable machines, workers on all.
 Stage 2: ActivePSs on transient machines, BackupPSs on reliable ones, workers on all.
 Stage 3: as 2, but no workers on reliable machines.
-Stages 1 -> 2: actives get the shards, reliable machines keep their committed cut as backups. 2 -> 1: actives
-hand over what they have, the open clock included. 2 <-> 3: only work moves. All are the same change with another
-placement (thesis 4.2; PROTOCOL: CHANGE).
+Stages 1 -> 2: ActivePSs get the shards, and reliable machines keep their committed cut as backups. 2 -> 1: ActivePSs
+hand over their shards, the open clock included. 2 <-> 3: only slices move. All are the same change with another
+placement (thesis 4.2).
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ __all__ = ["Controller", "ControllerSettings"]
 class Controller:
     """One controller process.
 
-    `record` is the newest durable record there was (None: the run is new), `checkpoint` the newest whole one (a new
-    run goes on from it).
+    `record` is the newest durable record (None: the run is new), `checkpoint` the newest whole checkpoint, from which a
+    new run goes on.
     """
 
     def __init__(
@@ -97,9 +97,9 @@ class Controller:
         log = ProgressLog(None if record.view is not None or checkpoint else 0)
         self._control = Control(name, job, settings, plan, record, log)
         self._cuts = CutKeeper(self._control, checkpoint)
-        self._changes = MembershipChanges(self._control, self._cuts)
-        self._planned = PlannedEvents(self._control)
         self._stages = StageChooser(self._control, settings.auto_stage)
+        self._changes = MembershipChanges(self._control, self._cuts, self._stages)
+        self._planned = PlannedEvents(self._control)
         self._resend_due_s = 0.0
         self._takeover = record.number > 0
 
@@ -107,7 +107,7 @@ class Controller:
 
     @property
     def name(self) -> str:
-        """Of this process, unique in the run."""
+        """The name of this process, unique in the run."""
         return self._control.name
 
     @property
@@ -117,7 +117,7 @@ class Controller:
 
     @property
     def record(self) -> Record:
-        """What is durable."""
+        """The durable record."""
         return self._control.record
 
     @property
@@ -138,7 +138,7 @@ class Controller:
     @property
     def is_changing(self) -> bool:
         """True while a change is under way."""
-        return self._control.running is not None
+        return self._control.change is not None
 
     @property
     def is_quiet(self) -> bool:
@@ -146,9 +146,9 @@ class Controller:
         return self._control.is_quiet
 
     def describe(self) -> str:
-        """What is under way, for whoever looks for a fault."""
+        """The steps under way, for debugging."""
         control = self._control
-        return f"running={control.running} cut={self._cuts.next} writing={control.writing}"
+        return f"change={control.change} cut={self._cuts.next} is_writing={control.is_writing}"
 
     def count_members(self) -> tuple[int, int]:
         """(reliable, transient) members of the durable view."""
@@ -160,9 +160,9 @@ class Controller:
     # -- the entrance ---------------------------------------------------------------------------------------
 
     def handle(self, event: ControllerInput, now_s: float) -> list[ControllerCommand]:
-        """Something happened; what is to be done about it."""
+        """Take an event; return the commands that follow from it."""
         control = self._control
-        control.now_s = now_s
+        control.begin_event(now_s)
         if control.is_halted:
             return []
         match event:
@@ -171,27 +171,28 @@ class Controller:
                 control.members.up(event.node, event.tier, event.allocation, admitted, now_s)
             case NodeSeen():
                 control.members.heard(event.node, now_s)
-                return []  # of every machine all the time: the next tick looks what follows
+                return []  # one comes from every machine all the time; the next tick is soon enough to act
             case Measured():
                 if (member := control.members.heard(event.node, now_s)) is not None:
                     member.measure(event)
                 self._stages.measured(event)
                 self._cuts.links.measured(event, now_s)
             case NodeDown():
-                self._down(event.node, event.loss, event.detail)
+                if control.members.gone(event.node):
+                    control.note(MachineLost(event.node, event.loss, event.detail))
             case NodeLost():
-                self._lost(event.node, event.loss, event.detail)
+                if control.members.lost(event.node):
+                    control.note(MachineLost(event.node, event.loss, event.detail))
             case Admit():
-                self._admit(event.node)
+                control.members.admit(event.node)
             case Notice():
-                self._notice(event)
+                self._notice(event.node, event.deadline_s)
             case NoticeCancelled():
-                if (member := control.members.nodes.get(event.node)) and not member.is_released:
-                    member.deadline_s = None
+                control.members.cancel_notice(event.node)
             case Received():
                 self._received(event.sender, event.message)
             case Persisted():
-                self._persisted(event.number)
+                control.persisted(event.number)
             case Superseded():
                 control.halt(HaltKind.REPLACED, f"another controller wrote record {event.number}")
             case Sealed():
@@ -203,39 +204,14 @@ class Controller:
             case Tick():
                 self._tick()
         self._advance()
-        out, control.out = control.out, []
-        return out
+        return control.take_commands()
 
     # -- machines -------------------------------------------------------------------------------------------
 
-    def _down(self, node: str, loss: Loss, detail: str) -> None:
-        member = self._control.members.nodes.get(node)
-        if member is None or member.is_gone:
-            return
-        member.is_gone = True
-        if not member.is_released:
-            self._control.note(MachineLost(node, loss, detail))
-
-    def _lost(self, node: str, loss: Loss, detail: str) -> None:
-        member = self._control.members.nodes.get(node)
-        if member is not None and member.is_alive:
-            member.is_silent = True
-            self._control.note(MachineLost(node, loss, detail))
-
-    def _admit(self, node: str) -> None:
-        member = self._control.members.nodes.get(node)
-        if member is not None and not member.admitted:
-            member.admitted = True
-
-    def _notice(self, event: Notice) -> None:
+    def _notice(self, node: str, deadline_s: float) -> None:
         control = self._control
-        member = control.members.nodes.get(event.node)
-        if member is None or member.is_gone or member.is_released:
-            return  # one that is only silent may come back, and must not get work again
-        if member.deadline_s is not None and member.deadline_s <= event.deadline_s:
-            return  # told already; a sooner end takes the place of a later one
-        member.deadline_s = event.deadline_s
-        control.note(MachineNoticed(event.node, event.deadline_s - control.now_s))
+        if control.members.notice(node, deadline_s):
+            control.note(MachineNoticed(node, deadline_s - control.now_s))
 
     def _stop(self, event: Stop) -> None:
         control = self._control
@@ -283,7 +259,7 @@ class Controller:
                 pass  # of another epoch
 
     def _send_away(self, sender: str) -> None:
-        """One that was released and still speaks did not hear of it."""
+        """A released machine that still speaks has missed its release: repeat it."""
         member = self._control.members.nodes.get(sender)
         if member is not None and member.is_released and not member.is_gone and self.view is not None:
             self._control.send(sender, Release(self.view.epoch))
@@ -294,9 +270,8 @@ class Controller:
         if member.ready_since_s is None and self._is_loaded(member):
             member.ready_since_s = control.now_s
         if control.is_current(status.epoch):
-            for partition, version in status.versions:
-                control.versions[partition] = max(version, control.versions.get(partition, 0))
-            # Of this timeline: a late one may be of another.
+            control.report_versions(status.versions)
+            # Progress of an older epoch may belong to another timeline.
             done = list(control.log.add(status.progress))
             if self.view is not None and member.name == self.view.owner[0] and not status.progress:
                 control.log.none_left(dict(status.versions).get(0, 0))
@@ -305,11 +280,11 @@ class Controller:
             self._stages.clocks(event.seconds for event, _ in done)
         if status.progress and control.log.heard is not None:
             control.send(member.name, Heard(control.log.heard))
-        if control.running is None and control.view is not None and status.epoch < control.view.epoch:
+        if control.change is None and control.view is not None and status.epoch < control.view.epoch:
             control.announce_to(member.name)
 
     def _is_loaded(self, member: Member) -> bool:
-        """A machine is ready when it has the slices it would get if it joined now."""
+        """True when a machine has loaded the slices that it would get if it joined now."""
         assert member.status is not None
         control = self._control
         wanted = slices_for(member, control.members, control.rule, control.job.slices)
@@ -321,23 +296,24 @@ class Controller:
     # -- what can be done now -------------------------------------------------------------------------------
 
     def _advance(self) -> None:
-        """Do whatever can be done now. At most one durable write is under way at a time."""
+        """Begin the next step that is possible, the most urgent first. At most one durable write is under way at a
+        time."""
         control = self._control
-        if control.is_halted or control.writing is not None or control.record.finished:
+        if control.is_halted or control.is_writing or control.record.finished:
             return
         if self._takeover:
-            # The first write of a new controller is what makes the older one stop.
+            # The first write of a new controller makes the older one stop.
             self._takeover = False
             control.persist(replace(control.record, controller=control.name))
             return
         if self._changes.is_listening():
             return
-        if control.running is not None:
-            self._changes.drive(control.running)
+        if control.change is not None:
+            self._changes.drive(control.change)
             return
         self._release_leavers()
         self._play()
-        if control.writing is not None:
+        if control.is_writing:
             return
         if self._changes.begin() or self._cuts.begin_save() or self._cuts.commit():
             return
@@ -345,7 +321,7 @@ class Controller:
             return
         may_end = control.plan.is_over or self._cuts.ending.is_stopping
         if self._cuts.is_done and may_end and control.is_quiet and control.has_heard_all:
-            control.persist(replace(control.record, finished=True))
+            control.persist(replace(control.record, finished=True), self._finished)
         else:
             self._cuts.name_next()
 
@@ -353,50 +329,33 @@ class Controller:
         for action in self._planned.fire():
             match action:
                 case Admit():
-                    self._admit(action.node)
+                    self._control.members.admit(action.node)
                 case Notice():
-                    self._notice(action)
+                    self._notice(action.node, action.deadline_s)
 
     def _release_leavers(self) -> None:
-        """A machine that is told to go and holds nothing under the durable view may go."""
+        """Release the machines with a notice that hold nothing under the durable view."""
         control, view = self._control, self.view
         if view is None:
             return
-        for member in control.members.alive():
-            if member.deadline_s is not None and member.name not in view.member_set:
-                member.is_released = True
-                control.send(member.name, Release(view.epoch))
-                control.out.append(Released(member.name))
-                control.note(MachineReleased(member.name))
+        for member in control.members.release_leavers(view.member_set):
+            control.send(member.name, Release(view.epoch))
+            control.ask(Released(member.name))
+            control.note(MachineReleased(member.name))
 
-    def _persisted(self, number: int) -> None:
+    def _finished(self) -> None:
         control = self._control
-        if control.writing is None or number != control.writing.number:
-            return
-        before, control.record, control.writing = control.record, control.writing, None
-        record = control.record
-        if self._planned.struck():
-            return
-        if record.finished:
-            assert record.view is not None
-            control.out.append(Finished(record.committed.clock, record.view.backup))
-        elif record.view is not before.view:
-            started_s = control.running.started_s if control.running else control.now_s
-            self._changes.committed(before)
-            self._stages.changed(control.now_s - started_s)
-        elif record.claimed != before.claimed:
-            self._changes.claimed()
-        elif record.committed != before.committed:
-            self._cuts.committed()
+        assert control.view is not None
+        control.ask(Finished(control.record.committed.clock, control.view.backup))
 
     def _resend(self) -> None:
-        """Everything that has not been answered."""
+        """Send again everything that has not been answered."""
         control, view = self._control, self.view
         for member in control.members.alive():
             if member.ready_since_s is None and member.status is not None:
                 self._is_loaded(member)
-        if control.running is not None:
-            self._changes.resend(control.running)
+        if control.change is not None:
+            self._changes.resend(control.change)
             return
         if view is None:
             return

@@ -1,4 +1,4 @@
-"""The controller's part in cuts and checkpoints: which is next, which is committed or saved. PROTOCOL: CUT."""
+"""Cuts and checkpoints of a run: which cut is next, which is committed, which is saved as a checkpoint."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from agileml.events.run import CheckpointFailed, CheckpointSaved, CutCommitted
 
 
 class CutKeeper:
-    """Names cuts, commits whole ones, has them saved; one cut and one checkpoint are open at a time."""
+    """Names cuts, commits whole ones and has them saved. One cut and one checkpoint are open at a time."""
 
     def __init__(self, control: Control, checkpoint: Checkpoint | None) -> None:
         self._control = control
@@ -50,13 +50,13 @@ class CutKeeper:
         return self._cut.next
 
     def begin_epoch(self) -> None:
-        """A view was written: the cut that was open under the one before is given up."""
+        """A new view is durable: the cut that was open under the view before is dropped."""
         self._cut = OpenCut(self._partitions)
 
     # -- cuts -----------------------------------------------------------------------------------------------
 
     def stored(self, message: Stored) -> None:
-        """A backup has its part of the open cut. One that is not finite ends the run, at the one before."""
+        """A backup has its part of the open cut. A part with NaN or infinity ends the run, at the committed cut."""
         if not message.is_finite and self._cut.is_open_at(message.clock):
             self._control.halt(
                 HaltKind.USER_CODE,
@@ -67,15 +67,15 @@ class CutKeeper:
         self._cut.stored(message.partition, message.clock, message.size_bytes)
 
     def missed(self, message: Missed) -> None:
-        """An owner was past the named clock already: name a later one."""
+        """An owner was already past the named clock: name a later one."""
         if self._cut.is_open_at(message.clock):
             self._cut.missed(message.version, self._interval(), self._control.job.clocks)
             self.send_cut()
 
     def commit(self) -> bool:
-        """Have the open cut written as the committed one, if it is whole."""
+        """Write the open cut as the committed one, if it is whole."""
         control = self._control
-        self._cut.reached(max(control.versions.values(), default=0), control.now_s)
+        self._cut.reached(control.reached, control.now_s)
         if not self._cut.is_whole:
             return False
         self._travel_s = self._cut.travel_s(control.now_s)
@@ -88,13 +88,14 @@ class CutKeeper:
             self.links.arrived(
                 through([t for t in moved if t.source != t.to]), self._cut.left_s, control.now_s
             )
-        control.persist(replace(control.record, committed=CutId(self._cut.next, control.view.epoch)))
+        committed = CutId(self._cut.next, control.view.epoch)
+        control.persist(replace(control.record, committed=committed), self.committed)
         return True
 
     def arriving(self) -> tuple[int, float] | None:
-        """The clock of the cut whose parts are on their way, and in how many seconds it is likely to be whole.
+        """The clock of the cut whose parts are on their way, and the seconds until it is likely to be whole.
 
-        It is expected to take what the one before took; once it is late, as much again as it is late.
+        It is expected to take as long as the cut before; once it is late, as long again as it is late.
         """
         if self._cut.next is None or self._cut.left_s is None:
             return None
@@ -102,18 +103,18 @@ class CutKeeper:
         return self._cut.next, 0.0 if self._cut.is_whole else abs(self._travel_s - so_far_s)
 
     def committed(self) -> None:
-        """That record is durable: the next cut may be named."""
+        """The cut is durable as the committed one, so the next one may be named."""
         self._control.note(CutCommitted(self._control.record.committed.clock, self._travel_s))
         self._cut.next = None
         self.send_cut()
 
     def name_next(self) -> None:
-        """Name the next cut, unless one is open or all is committed."""
+        """Name the next cut, unless one is open or the last one is committed."""
         control = self._control
         committed = control.record.committed.clock
         if control.view is None or self._cut.next is not None or self._is_last:
             return
-        version = max([control.view.base, committed, *control.versions.values()])
+        version = max(control.view.base, committed, control.reached)
         self._cut.name(version, self._interval(), control.job.clocks)
         self.send_cut()
 
@@ -121,7 +122,7 @@ class CutKeeper:
         return self._control.settings.cuts.interval(self._control.log.clock_s, self._travel_s)
 
     def send_cut(self) -> None:
-        """Tell everybody what is committed and which cut comes next."""
+        """Tell all members the committed cut and the next one."""
         control = self._control
         assert control.view is not None
         for node in control.view.members:
@@ -130,7 +131,7 @@ class CutKeeper:
     # -- checkpoints ----------------------------------------------------------------------------------------
 
     def begin_save(self) -> bool:
-        """Have the committed cut saved, if that is due."""
+        """Have the committed cut saved as a checkpoint, if one is due."""
         control = self._control
         committed = control.record.committed
         if self._save.begin(committed, control.now_s, is_last=self._is_last) is None:
@@ -139,7 +140,7 @@ class CutKeeper:
         return True
 
     def send_save(self) -> None:
-        """Ask the backups for what is to be saved and is not yet."""
+        """Ask the backups to save the parts of the open checkpoint."""
         control = self._control
         assert control.view is not None
         if self._save.cut is not None:
@@ -147,9 +148,9 @@ class CutKeeper:
                 control.send(node, Save(self._save.cut))
 
     def saved(self, message: Saved) -> None:
-        """A part is written; with the last one the checkpoint is sealed."""
+        """A part is written. With the last one the checkpoint is sealed."""
         if (parts := self._save.saved(message)) is not None:
-            self._control.out.append(Seal(message.cut, tuple(parts)))
+            self._control.ask(Seal(message.cut, tuple(parts)))
 
     def sealed(self, name: CutId) -> None:
         """The checkpoint is whole."""
@@ -157,12 +158,12 @@ class CutKeeper:
         self._control.note(CheckpointSaved(name.clock))
 
     def save_failed(self, name: CutId, reason: str) -> None:
-        """A part or the manifest could not be written: this checkpoint is given up."""
+        """A part or the manifest could not be written: this checkpoint is dropped."""
         if self._save.failed(name):
             self._control.note(CheckpointFailed(name.clock, reason))
 
     def resend(self) -> None:
-        """What has not been answered."""
+        """Send again the requests that have not been answered."""
         control = self._control
         if control.record.committed.clock < control.job.clocks or self._cut.next is not None:
             self.send_cut()

@@ -151,7 +151,7 @@ class NoticeHandler:
         found = {}
         for node in view.members:
             owned = view.partitions_of(node)
-            shards = tuple((p, ShardState(control.versions.get(p, view.base), ())) for p in owned)
+            shards = tuple((p, ShardState(control.version(p) or view.base, ())) for p in owned)
             backed_up = tuple((p, committed) for p, backup in enumerate(view.backup) if backup == node)
             found[node] = Promise(0, shards, tuple((p, committed) for p in owned), backed_up)
         return found

@@ -1,4 +1,4 @@
-"""The controller's part in the plan of a run: fire what is due, hold training at the next event's clock."""
+"""The planned events of a run: fire the one that is due, and hold training at the clock of the next one."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ class PlannedEvents:
 
     def __init__(self, control: Control) -> None:
         self._control = control
-        self._strike_when_durable: Strike | None = None
 
     def fire(self) -> Iterator[Admit | Notice]:
-        """What the plan wants done now. Strikes are left to the shell here."""
+        """The joins and notices that the plan makes now. Faults go to the shell from here."""
         control, plan, view = self._control, self._control.plan, self._control.view
         if view is None or control.is_restarted or plan.is_over:
             return
@@ -40,7 +39,7 @@ class PlannedEvents:
                 control.send(node, Limit(view.epoch, control.limit))
 
     def _settle(self) -> None:
-        """Say when what fired last is finished."""
+        """Log the end of the event that fired last."""
         control = self._control
         assert control.view is not None
         gone = [m.name for m in control.members.nodes.values() if m.is_gone]
@@ -62,15 +61,7 @@ class PlannedEvents:
         control = self._control
         control.note(FaultFired(strike.kind, strike.nodes, strike.seconds))
         if strike.kind is Fault.KILL_CONTROLLER:
-            # It must not strike again after the restart: that it did is durable before it does.
-            self._strike_when_durable = strike
-            control.persist(control.record)
+            # The record says that the event has fired before it does, so that it does not fire again after the restart.
+            control.persist(control.record, lambda: control.ask(strike))
         else:
-            control.out.append(strike)
-
-    def struck(self) -> bool:
-        """A record is durable: strike the controller if that was waiting for it."""
-        strike, self._strike_when_durable = self._strike_when_durable, None
-        if strike is not None:
-            self._control.out.append(strike)
-        return strike is not None
+            control.ask(strike)

@@ -44,9 +44,9 @@ def not_everybody_has_promised(original, self, nodes):
 
 
 @replaces(Control.persist, mode="bsp", caught_by=130)
-def view_announced_before_it_is_durable(original, self, record):
+def view_announced_before_it_is_durable(original, self, record, *then):
     """Nodes drop what the durable view says they hold."""
-    original(self, record)
+    original(self, record, *then)
     if record.view is not None and record.view != self.view:
         for member in self.members.alive():
             self.send(member.name, Announce(record.view, self.limit))
