@@ -1,7 +1,7 @@
-"""The plan of one change of members: what counts as true, what is still open, what must be copied from where.
+"""The plan of one membership change: which copies count, which bundles are still open, what is copied from where.
 
-Pure and without memory: the durable view, the promises of all live nodes and the machines that may hold things go
-in; the next view and the fetches that make it true come out. PROTOCOL: CHANGE, steps 3 and 4.
+A pure function without memory: in go the durable view, the promises of all live nodes and the machines that may hold
+something; out come the next view and the fetches that make it true.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from straggler.coverage import Units, aligned_subtrees, ranges, union
 
 @dataclass(frozen=True)
 class Change:
-    """A view that becomes true once every fetch is answered: (node, what it must get)."""
+    """The next view, and the fetches that nodes must answer before it can be written."""
 
     view: View
     fetches: tuple[tuple[str, Fetch], ...]
@@ -29,12 +29,12 @@ class Change:
 
     @property
     def committed(self) -> CutId:
-        """The committed cut after the change: the same as before, unless everyone goes back to a checkpoint."""
+        """The committed cut after the change: the one before, unless all go back to a checkpoint or the start."""
         return self.view.committed
 
 
 class LostError(Exception):
-    """Something that the run needs is nowhere any more. The sentence says what."""
+    """No machine has something that the run needs. The message says what."""
 
 
 def plan_change(
@@ -48,10 +48,10 @@ def plan_change(
     finishing: Sequence[str] = (),
     checkpoint: Checkpoint | None = None,
 ) -> Change:
-    """The change to the nearest arrangement on these machines. Raises `LostError`.
+    """The change to the nearest arrangement on these machines. Raises LostError.
 
-    `finishing` are machines that will go, but have the time to end what they compute for clocks that are begun.
-    `checkpoint` is what everyone goes back to when machines have lost even the committed cut; None: the start.
+    `finishing`: machines with a notice that have the time to end their bundles of the open clocks.
+    `checkpoint`: where all go back to when even the committed cut is lost; None: the start.
     """
     if not machines.reliable:
         raise LostError("no reliable machine is left")
@@ -88,16 +88,18 @@ def plan_change(
 
 @dataclass(frozen=True)
 class _Start:
-    """Where every partition goes on from: its state, where that is, and what is committed then."""
+    """Where every partition goes on from: its state, a source of it, and the committed cut from then on."""
 
     states: Mapping[int, ShardState]
     sources: Mapping[int, Source]
     committed: CutId
     rolled_back: bool
     reason: str
-    stored: Source | None = None  # everything comes from a checkpoint, or is the start
-    copies: Mapping[int, Sequence[str]] = field(default_factory=dict)  # all that have what `sources` name
-    is_cut: bool = False  # what `sources` name is the committed cut
+    stored: Source | None = None  # set when everything comes from a checkpoint or the start
+    copies: Mapping[int, Sequence[str]] = field(
+        default_factory=dict
+    )  # by partition, all nodes that have what `sources` names
+    is_cut: bool = False  # `sources` name the committed cut
 
 
 def _start(
@@ -136,11 +138,11 @@ def _start(
 
 
 def _with_backups(job: Job, epoch: int, start: _Start, holders: Holders) -> _Start:
-    """The replicas that live become the committed cut where a part of the one before is with no machine any more."""
+    """Take the live replicas for the committed cut if no machine has some part of the cut before."""
     versions = {state.version for state in start.states.values()}
     is_whole = all(p in holders for p in start.states)
     if not job.exchange.has_replicas or is_whole or not start.committed.clock or len(versions) > 1:
-        return start  # where replicas are within a clock, the next cut makes it good
+        return start  # with replicas at different versions, the next cut replaces the lost part
     (version,) = versions
     reason = f"nothing lost but backups, made again at clock {version}"
     return replace(start, committed=CutId(version, epoch), reason=reason, is_cut=True)
@@ -159,7 +161,7 @@ def _from_store(
     name = checkpoint.name
     saved = Source(SourceKind.CHECKPOINT, NOBODY, name)
     states = {p: ShardState(name.clock, checkpoint.counted[p]) for p in partitions}
-    # A name of its own: cuts of the time line that is given up must not be taken for it.
+    # The cut gets a new name, so that cuts of the abandoned timeline are not taken for it.
     again = CutId(name.clock, epoch)
     return _Start(states, dict.fromkeys(partitions, saved), again, rolled_back, reason, saved)
 
@@ -191,7 +193,7 @@ Holders = Mapping[int, Sequence[tuple[SourceKind, str, ShardState]]]
 
 
 def _holders(promises: Mapping[str, Promise]) -> Holders:
-    """By partition, who has its part of the committed cut; owners' own copies before backups."""
+    """By partition, the nodes that have its part of the committed cut; owners' own copies before backups."""
     found: dict[int, list[tuple[SourceKind, str, ShardState]]] = {}
     for kind in (SourceKind.OWN_CUT, SourceKind.BACKUP):
         for node, promise in promises.items():
@@ -201,7 +203,7 @@ def _holders(promises: Mapping[str, Promise]) -> Holders:
 
 
 def _nearest(holders: Holders, placement: Placement) -> Holders:
-    """The same, with a partition's new owner first: what it has itself need not travel."""
+    """The same, with the new owner of each partition first: its own copy need not travel."""
     return {p: sorted(have, key=lambda held: held[1] != placement.owner[p]) for p, have in holders.items()}
 
 
@@ -210,8 +212,8 @@ def _plan_backups(
 ) -> list[tuple[str, Fetch]]:
     """Fetches for backups that do not have their part of the committed cut yet.
 
-    A part that no machine has any more is the shard itself where that is at the cut's clock, as it is when the run ends
-    with this cut. Otherwise it is left out: the next cut makes it good.
+    Where no machine has a part any more, the shard itself serves if it is at the cut's clock, as at the end of a run.
+    Otherwise the part is left out, and the next cut replaces it.
     """
     fetches: list[tuple[str, Fetch]] = []
     if start.committed.clock == 0:
@@ -226,7 +228,7 @@ def _plan_backups(
             continue
         have = holders.get(partition, ())
         if have and not any(kind is SourceKind.BACKUP and holder == node for kind, holder, _ in have):
-            kind, holder, _ = have[-1]  # a backup rather than an owner, which has more to do
+            kind, holder, _ = have[-1]  # prefer a backup as the source: owners have more to do
             source = Source(kind, holder)
             fetches.append((node, Fetch(epoch, partition, Role.BACKUP, start.committed, source)))
         elif not have and start.states[partition].version == start.committed.clock:
@@ -243,10 +245,10 @@ def _open(
     share: Sequence[tuple[str, Units]],
     members: Sequence[str],
 ) -> tuple[tuple[int, tuple[tuple[str, Units], ...]], ...]:
-    """Deal exactly what some partition still lacks of every clock that is begun.
+    """Deal exactly the units of each begun clock that some partition still lacks.
 
-    Bundles that wait in any shard keep their boundaries and are re-done whole. Of the rest, members that stay go on
-    with the bundles they had, which they may be computing, and the others are dealt by the new share.
+    Bundles that are pending at a shard keep their boundaries and are computed again as a whole. Of the other units,
+    members that stay keep the bundles that they had and may be computing; the rest is dealt by the new share.
     """
     pending = [(state.version, dict(state.pending)) for state in states.values()]
     begun = {clock for _, waiting in pending for clock in waiting}

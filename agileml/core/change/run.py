@@ -1,4 +1,5 @@
-"""How far a change under way is: claimed, prepared, installed. A new epoch starts over; nothing was destroyed."""
+"""How far a membership change has come: claimed, prepared, installed. A new epoch starts over; nothing was
+destroyed."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ class Phase(Enum):
 
 @dataclass
 class ChangeRun:
-    """One attempt at a change, under one epoch."""
+    """One attempt at a membership change, under one epoch."""
 
     epoch: int
     trigger: Trigger
@@ -33,41 +34,41 @@ class ChangeRun:
     change: Change | None = None
     promises: dict[str, Promise] = field(default_factory=dict)
     installing_since_s: float = 0.0
-    waiting_since_s: float | None = None  # for a silent machine that has what is needed
+    waiting_since_s: float | None = None  # for a silent machine with the only copy of something
     _installed: set[tuple[str, int, Role]] = field(default_factory=set)
     _asked: set[str] = field(default_factory=set)
 
     def unasked(self, nodes: Iterable[str]) -> list[str]:
-        """Those of `nodes` that were not asked for a promise yet. From now on they count as asked."""
+        """The nodes among `nodes` that were not asked for a promise yet. From now on they count as asked."""
         found = [node for node in nodes if node not in self._asked]
         self._asked.update(found)
         return found
 
     def promise(self, node: str, message: Promise) -> None:
-        """A node froze its shards."""
+        """A node has promised the epoch and frozen its shards."""
         if self.phase is Phase.PREPARE and message.epoch == self.epoch:
             self.promises[node] = message
 
     def installed(self, node: str, message: Installed) -> None:
-        """A node is ready to be what the change makes of it."""
+        """A node is ready for its role in the next view."""
         if self.phase is Phase.INSTALL and message.epoch == self.epoch:
             self._installed.add((node, message.partition, message.role))
 
     def unpromised(self, nodes: Iterable[str]) -> list[str]:
-        """Those of `nodes` that have not promised yet."""
+        """The nodes among `nodes` that have not promised yet."""
         return [node for node in nodes if node not in self.promises]
 
     def outstanding(self) -> Iterator[tuple[str, Fetch]]:
-        """Fetches that are not answered yet."""
+        """The fetches that are not answered yet, with the node of each."""
         assert self.change is not None
         for node, fetch in self.change.fetches:
             if (node, fetch.partition, fetch.role) not in self._installed:
                 yield node, fetch
 
     def is_good(self, members: Membership) -> bool:
-        """False when a machine that the change still counts on died or got a notice since it was planned."""
+        """False when a machine that the change still needs has died or got a notice since it was planned."""
         assert self.change is not None
-        # Who gave all that was asked of it may go.
+        # A source that has given all that was asked of it may go.
         sources = {fetch.source.node for _, fetch in self.outstanding()} - {NOBODY}
         counted_on = self.change.view.members
         if not all(members.is_alive(node) for node in {*counted_on, *sources}):

@@ -1,11 +1,11 @@
-"""A notice that may be too short for what must move: which way costs the least, decided before anything is done.
+"""Preemption notices that may be too short to copy the leavers' partitions: which way costs the least.
 
-    move        copy the leavers' partitions in the time that is left; nothing is done again
-    roll back   go to the committed cut at once, from the survivors' own copies and the backups, and wait for no leaver
-    finish cut  let the cut that is on its way arrive, while clocks go on, and go back to that one
+    move        copy the leavers' partitions in the time that is left; no clock is computed again
+    roll back   go back to the committed cut at once, from the survivors' own copies and the backups
+    finish cut  let the open cut arrive at the backups while clocks go on, then go back to it
 
-What links carry is known to a factor `margin` either way, the logarithm of the factor evenly spread: so a copy that is
-expected to take n seconds ends within l with the chance
+The rate of links is known to a factor `margin` either way, with the logarithm of the factor spread evenly. So a copy
+that is expected to take n seconds ends within l seconds with the probability
 
     chance(n, l) = (ln(l / n) + ln margin) / (2 ln margin), at least 0 and at most 1.
 
@@ -16,8 +16,8 @@ clocks again), the expected costs are
     roll back   b
     finish cut  q (r + b') + (1 - q) (l + b)    r until the cut is whole, b' a rollback to it, q = chance(r, l)
 
-A move that is certain to end in time (p = 1) is made whatever it costs: after a notice that is long enough nothing is
-done again.
+A move that is certain to end in time (p = 1) is made at any cost, so that after a long enough notice no clock is
+computed again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ MARGIN = 2.0
 
 @dataclass(frozen=True)
 class Leaver:
-    """A machine that goes in `left_s` seconds; what must be copied from it takes `needed_s`."""
+    """A machine that will be taken away in `left_s` seconds; copying its `size_bytes` takes about `needed_s`
+    seconds."""
 
     node: str
     left_s: float
@@ -43,13 +44,14 @@ class Leaver:
     needed_s: float
 
     def chance(self, margin: float = MARGIN) -> float:
-        """Of having given everything away in time."""
+        """The probability that the copy ends in time."""
         return chance(self.needed_s, self.left_s, margin)
 
 
 @dataclass(frozen=True)
 class RollBack:
-    """Back to `clock`: `clocks` are done again, in `redo_s` seconds (None: not known), after `fetch_s` of copying."""
+    """A rollback to `clock`: after `fetch_s` seconds of copying, `clocks` clocks are computed again in `redo_s` seconds
+    (None: not known)."""
 
     clock: int
     clocks: int
@@ -58,13 +60,13 @@ class RollBack:
 
     @property
     def seconds(self) -> float | None:
-        """What it costs."""
+        """Its cost in seconds; None: not known."""
         return None if self.redo_s is None else self.redo_s + self.fetch_s
 
 
 @dataclass(frozen=True)
 class Arriving:
-    """The open cut: whole in about `remaining_s` seconds, then `roll_back` goes to it."""
+    """The open cut: it is whole in about `remaining_s` seconds, and `roll_back` then goes back to it."""
 
     remaining_s: float
     roll_back: RollBack
@@ -72,7 +74,7 @@ class Arriving:
 
 @dataclass(frozen=True)
 class NoticeDecision:
-    """The way that is taken, why, and the expected seconds of each that there was."""
+    """The way that is taken, the reason as a sentence, and the expected seconds of each possible way."""
 
     way: Way
     reason: str
@@ -80,7 +82,7 @@ class NoticeDecision:
 
 
 def chance(needed_s: float, left_s: float, margin: float = MARGIN) -> float:
-    """That something which is expected to take `needed_s` ends within `left_s`."""
+    """The probability that a copy which is expected to take `needed_s` seconds ends within `left_s`."""
     if needed_s <= 0 or left_s >= margin * needed_s:
         return 1.0
     if left_s * margin <= needed_s:
@@ -89,9 +91,9 @@ def chance(needed_s: float, left_s: float, margin: float = MARGIN) -> float:
 
 
 def leavers(moved: Sequence[Transfer], left_s: Mapping[str, float], bytes_per_s: float) -> tuple[Leaver, ...]:
-    """Those of the machines in `left_s` from which something must be copied, the most pressed first.
+    """The machines in `left_s` that something must be copied from, the least likely to finish first.
 
-    A leaver's bytes need its link and those of the machines that get them, which others' bytes need too.
+    A leaver's bytes share its own link, and the links of the machines that get them, with the bytes of other transfers.
     """
     busy = through(moved)
     sent: Counter[str] = Counter()
@@ -108,7 +110,7 @@ def leavers(moved: Sequence[Transfer], left_s: Mapping[str, float], bytes_per_s:
 def judge(
     pressed: Leaver, move_s: float, roll_back: RollBack | None, arriving: Arriving | None = None
 ) -> NoticeDecision:
-    """The way that costs the least. `roll_back` None: there is nothing to go back to."""
+    """The way that is expected to cost the least. `roll_back` None: there is no cut to go back to."""
     p = pressed.chance()
     if p == 1.0:
         return NoticeDecision(Way.MOVE, f"{_what(pressed)}: that is long enough", {Way.MOVE: move_s})
@@ -127,7 +129,7 @@ def judge(
         q = chance(arriving.remaining_s, pressed.left_s)
         missed_s = max(0.0, pressed.left_s) + back_s
         expected_s[Way.FINISH_CUT] = q * (arriving.remaining_s + then_s) + (1 - q) * missed_s
-    # Of equals the way that wastes nothing but time comes last: the leaver may go sooner than it said.
+    # Among equals a move comes last, because the leaver may go before its deadline.
     way = min((Way.ROLL_BACK, Way.FINISH_CUT, Way.MOVE), key=lambda w: expected_s.get(w, math.inf))
     what = {
         Way.MOVE: "it is moved all the same",

@@ -1,8 +1,8 @@
-"""How long to wait for machines that do not answer, where nobody else has what the run needs.
+"""How long to wait for silent machines that hold the only copy of a partition.
 
-A machine that is only silent may come back with what it holds, so going back to a checkpoint at once would throw work
-away. One that never does must not stop the run for ever: after `limit_s` of silence it is counted on no longer. It is
-not taken for dead: should it speak again it joins again empty, as any machine that was left out.
+A silent machine may come back with what it holds, so going back to a checkpoint at once could throw work away. But the
+run must not wait for ever: after `limit_s` seconds of silence it goes on without the machine, which joins again empty
+if it speaks later.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from agileml.core.protocol.view import View
 
 
 def awaited(members: Membership, view: View | None, waiting_since_s: float, limit_s: float) -> Sequence[str]:
-    """The silent machines that may still bring back what is missing.
+    """The silent machines that are still worth waiting for.
 
-    Members of the view that this controller never heard of (it is new) count as silent since the wait began. Silence is
-    judged as of the last look at everybody's heartbeats: a controller that slept gives them a fresh deadline then.
+    Members that this controller, being new, has never heard of count as silent since the wait began. Silence ends with
+    the last check of the heartbeats, because a controller that slept then gives all machines a fresh deadline.
     """
     silent = [
         member.name

@@ -1,4 +1,4 @@
-"""What a change copies from machine to machine, in bytes, as far as it is known before."""
+"""The bytes that a membership change copies from machine to machine, estimated before it begins."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from straggler.coverage import aligned_subtrees, union
 
 @dataclass(frozen=True)
 class Transfer:
-    """So many bytes from one machine to another."""
+    """Bytes that go from one machine to another."""
 
     source: str
     to: str
@@ -27,7 +27,7 @@ class Transfer:
 
 @dataclass(frozen=True)
 class ShardSize:
-    """Bytes of a partition: its dense and its sparse tables with optimizer state; of its dense tables one sum."""
+    """Bytes of a partition: dense and sparse tables, each with optimizer state, and one sum of the dense tables."""
 
     dense: int
     sparse: int
@@ -35,7 +35,7 @@ class ShardSize:
 
     @property
     def cut(self) -> int:
-        """A whole cut."""
+        """Bytes of a whole cut."""
         return self.dense + self.sparse
 
 
@@ -54,8 +54,11 @@ def shard_size(job: Job, partition: int) -> ShardSize:
 def transfers(
     job: Job, change: Change, promises: Mapping[str, Promise], part_bytes: Mapping[int, int]
 ) -> list[Transfer]:
-    """What the fetches of a change bring from other machines. `part_bytes`: of each partition's part of the newest
-    cut, which is about as much as changed since: all that goes of sparse tables to a machine that has that cut."""
+    """The transfers that the fetches of a change cause.
+
+    `part_bytes`: bytes of each partition's part of the newest cut. About as much has changed since, and no more than
+    that of the sparse tables goes to a machine that has the cut.
+    """
     found = []
     for node, fetch in change.fetches:
         source = fetch.source.node
@@ -78,8 +81,8 @@ def _size_bytes(
 
 
 def _sums(job: Job, state: ShardState) -> int:
-    """Arrays of the dense tables that go beside the newest version: the sums that wait, or before the first of them
-    the version before."""
+    """How many arrays of the dense tables travel beside the newest version: the pending sums, and the version before
+    while the newest has no contributions."""
     if job.consistency.applies_on_arrival:
         return 0
     waiting = 0
@@ -90,7 +93,7 @@ def _sums(job: Job, state: ShardState) -> int:
 
 
 def through(moved: Sequence[Transfer]) -> dict[str, int]:
-    """By machine, the bytes of its busier direction."""
+    """By machine, the bytes that it sends or receives, whichever is more."""
     sent: Counter[str] = Counter()
     received: Counter[str] = Counter()
     for transfer in moved:

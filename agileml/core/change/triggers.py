@@ -1,4 +1,4 @@
-"""Why the arrangement must change, if it must: the difference between the durable view and what there is."""
+"""Why the membership must change, if it must: how the durable view differs from the machines that there are."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from straggler.coverage import Units
 
 
 def why_start(members: Membership, expected: int) -> Trigger | None:
-    """The reason for the first view: everybody who is expected came (some may have died since) and is ready."""
+    """The trigger of the first view: all expected machines have appeared, and those still alive are ready."""
     machines = members.machines(frozenset())
     is_ready = machines == members.expected() and bool(machines.reliable)
     return Trigger(Cause.START) if is_ready and len(members.nodes) >= expected else None
@@ -21,7 +21,7 @@ def why_start(members: Membership, expected: int) -> Trigger | None:
 def why_change(
     view: View, members: Membership, rule: StageRule, now_s: float, join_wait_s: float, completed: int
 ) -> Trigger | None:
-    """The reason for another view, the most urgent first: failure, notice, join, stage.
+    """The trigger of another view, the most urgent first: failure, notice, join, stage.
 
     `completed` clocks are done: a machine that only ends its part of an open clock stays until then.
     """
@@ -49,7 +49,7 @@ def why_change(
 def _may_join(
     view: View, members: Membership, joining: Sequence[str], now_s: float, join_wait_s: float
 ) -> bool:
-    """Machines that come together join together, unless one of them is late."""
+    """True when all expected machines are ready, or the first of them has waited `join_wait_s` for the others."""
     expected = members.expected()
     known = {*view.members, *joining}
     if all(node in known for node in expected.reliable + expected.transient):
@@ -59,7 +59,7 @@ def _may_join(
 
 
 def slices_for(member: Member, members: Membership, rule: StageRule, slices: int) -> Units:
-    """What a machine would work on, as a set of slices, if everyone who is expected were a member."""
+    """The set of slices that a machine would compute if all expected machines were members."""
     machines = members.with_machine(member)
     if not machines.reliable:
         return 0

@@ -1,7 +1,7 @@
-"""The controller's part in notices: whether what a leaver holds can move in time, and what is done where it cannot.
+"""Preemption notices: whether the partitions of a leaver can move in time, and what to do where they cannot.
 
-Decided once before a change is claimed, when a cut that is on its way may still arrive, and again when everybody has
-promised, with what is known exactly then.
+This is decided twice: before a change is claimed, while the open cut may still arrive, and again when all nodes have
+promised and the state of every shard is known.
 """
 
 from __future__ import annotations
@@ -21,20 +21,22 @@ from agileml.events.terms import Way
 
 Plan = Callable[[Mapping[str, Promise]], Change]
 
-AGAIN_S = 0.05  # between two looks while a cut is waited for
+AGAIN_S = 0.05  # between two decisions while a change waits for a cut
 
 
 class NoticeHandler:
-    """Decides between moving what leavers hold and going back to the committed cut."""
+    """Decides between moving the leavers' partitions and a rollback to the committed cut."""
 
     def __init__(self, control: Control, cuts: CutKeeper) -> None:
         self._control = control
         self._cuts = cuts
-        self._waiting: tuple[CutId, float] | None = None  # for the cut after this one; when to look again
+        self._waiting: tuple[CutId, float] | None = (
+            None  # the committed cut while waiting for the next one; when to decide again
+        )
         self._noted: tuple[int, Way] | None = None
 
     def waits(self, plan: Plan) -> bool:
-        """True while a change for a notice waits for the cut that is on its way: it is what there is to go back to."""
+        """True while a change for a notice waits for the open cut, to go back to that one."""
         control, view = self._control, self._control.view
         arriving = self._cuts.arriving()
         if view is None or arriving is None or control.is_restarted or not self._someone_leaves():
@@ -53,7 +55,7 @@ class NoticeHandler:
         return is_waiting
 
     def choose(self, plan: Plan, promises: Mapping[str, Promise]) -> Change:
-        """The change that everybody's promises and the time that leavers have allow. Raises LostError."""
+        """The change that the promises and the leavers' deadlines allow. Raises LostError."""
         verdict, change = self._judge(plan, promises, is_frozen=True)
         if verdict is None or verdict.way is not Way.ROLL_BACK:
             return change
@@ -61,7 +63,7 @@ class NoticeHandler:
         return replace(back, reason=f"{verdict.reason}; {back.reason}")
 
     def copied(self, change: Change, promises: Mapping[str, Promise], since_s: float) -> None:
-        """Everything that a change fetched is there: what links carry shows in it."""
+        """All fetches of a change are answered: learn the rate of links from them."""
         if not self._control.job.exchange.has_replicas:
             moved = transfers(self._control.job, change, promises, self._cuts.part_bytes)
             self._cuts.links.arrived(through(moved), since_s, self._control.now_s)
@@ -76,7 +78,7 @@ class NoticeHandler:
     def _judge(
         self, plan: Plan, promises: Mapping[str, Promise], *, is_frozen: bool = False
     ) -> tuple[NoticeDecision | None, Change]:
-        """What to do about notices, None where nothing has to be decided; and the change that moves everything."""
+        """The decision about notices, None where there is nothing to decide; and the change that moves everything."""
         control = self._control
         move = plan(promises)
         rate = self._cuts.links.bytes_per_s
@@ -97,7 +99,7 @@ class NoticeHandler:
         return verdict, move
 
     def _left_s(self, move: Change) -> dict[str, float]:
-        """Machines that hold nothing after the move because they must go, and the seconds that they have."""
+        """The machines with a notice that hold nothing after the move, and the seconds that they have left."""
         control = self._control
         return {
             member.name: member.deadline_s - control.now_s
@@ -112,7 +114,7 @@ class NoticeHandler:
     def _roll_back(
         self, plan: Plan, move: Change, promises: Mapping[str, Promise], rate: float
     ) -> RollBack | None:
-        """What going back at once costs; None where machines that stay have not all of the committed cut."""
+        """The cost of a rollback at once; None where the machines that stay lack a part of the committed cut."""
         control = self._control
         rest = self._without_leavers(move, promises)
         try:
@@ -135,7 +137,7 @@ class NoticeHandler:
         return RollBack(back.view.base, clocks, redo_s, max(fetched.values(), default=0) / rate)
 
     def _arriving(self, back: RollBack) -> Arriving | None:
-        """The cut that is on its way, as what to go back to."""
+        """The open cut, as a target of a rollback."""
         found, clock_s = self._cuts.arriving(), self._control.log.clock_s
         if found is None or clock_s is None:
             return None
@@ -144,7 +146,7 @@ class NoticeHandler:
         return Arriving(remaining_s, RollBack(clock, clocks, clocks * clock_s, back.fetch_s))
 
     def _promises_now(self) -> dict[str, Promise]:
-        """What members would promise now, as far as is known."""
+        """The promises that members would give now, as far as is known."""
         control, view = self._control, self._control.view
         assert view is not None
         committed = ShardState(control.record.committed.clock, ())
@@ -157,7 +159,7 @@ class NoticeHandler:
         return found
 
     def _note(self, verdict: NoticeDecision, pressed: tuple[Leaver, ...]) -> None:
-        """Say it once for each epoch that is tried."""
+        """Log the decision, once for each epoch that is tried."""
         control = self._control
         if (key := (control.record.claimed, verdict.way)) == self._noted:
             return

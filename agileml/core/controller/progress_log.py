@@ -1,4 +1,4 @@
-"""Which clocks are known to be done, in order, and how long one takes."""
+"""The clocks that are known to be done, in order, and the usual duration of one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from agileml.events.run import ClockDone
 
 
 class ProgressLog:
-    """`heard` clocks are known; None until the first report after a restart of the controller."""
+    """`heard` is the number of known clocks; None from a restart of the controller until the first report."""
 
     def __init__(self, heard: int | None) -> None:
         self.heard = heard
@@ -36,12 +36,13 @@ class ProgressLog:
             yield ClockDone(self.heard, mean, entry.examples, seconds), entry.at_s
 
     def none_left(self, version: int) -> None:
-        """The owner applied the clocks < `version` and has nothing to report: another controller was told the rest."""
+        """The owner has applied the clocks < `version` and has nothing to report: it told another controller the
+        rest."""
         if self.heard is not None:
             self.heard = max(self.heard, version)
 
     def roll_back(self, known: int, base: int) -> int:
-        """Training goes on from `base` although clocks < `known` were done; returns how many are done again."""
+        """Training goes on from `base` although clocks < `known` were done; returns how many are computed again."""
         reached = max(known, self.heard or 0)
         if self.heard is not None:
             self.heard = min(self.heard, base)

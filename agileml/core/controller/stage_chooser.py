@@ -1,4 +1,4 @@
-"""The controller's part in `stage: auto`: gather what a window of clocks took and moved, have it judged."""
+"""`stage: auto` in the controller: gathers the seconds and bytes of a window of clocks and has them judged."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from agileml.events.terms import Move
 from straggler.coverage import aligned_subtrees, members
 
 STAGES = (1, 2, 3)
-MOST_CLOCKS = 256  # of a window; more are done between two reports of a machine only if they are very short
-LEAST_CHANGE_S = 0.5  # what a change costs at least, with the clocks that find their pace again
+MOST_CLOCKS = 256  # of a window; only very short clocks are more between two reports of a machine
+LEAST_CHANGE_S = 0.5  # the least cost of a change, with the slow clocks after it
 
 
 class StageChooser:
-    """Decides about the stage at the end of each window. `trial_rule` None: never."""
+    """Decides on the stage at the end of each window. `trial_rule` None: never."""
 
     def __init__(self, control: Control, trial_rule: TrialRule | None) -> None:
         self._control = control
@@ -52,16 +52,16 @@ class StageChooser:
         self._first: dict[str, Measured] = {}
         self._last: dict[str, Measured] = {}
 
-    # -- what comes in --------------------------------------------------------------------------------------
+    # -- measurements ---------------------------------------------------------------------------------------
 
     def changed(self, seconds: float) -> None:
-        """A change is over and took so long: what was counted before says nothing any more."""
+        """A change is over and took so many seconds: begin a new window."""
         assert self._control.view is not None
         self._change_s = max(LEAST_CHANGE_S, seconds)
         self._open(self._control.view.epoch)
 
     def clocks(self, seconds: Iterable[float | None]) -> None:
-        """Clocks are done, each after so long (None: not known)."""
+        """Clocks are done; `seconds` has the duration of each (None: not known)."""
         for s in seconds:
             if self._to_skip:
                 self._to_skip -= 1
@@ -69,15 +69,15 @@ class StageChooser:
                 self._clocks_s.append(s)
 
     def measured(self, event: Measured) -> None:
-        """A machine says what it has counted so far."""
+        """A machine reports its totals."""
         if self._trial_rule is not None and not self._to_skip:
             self._first.setdefault(event.node, event)
             self._last[event.node] = event
 
-    # -- what comes of it -----------------------------------------------------------------------------------
+    # -- decisions -----------------------------------------------------------------------------------------
 
     def decide(self) -> bool:
-        """At the end of a window: judge it, and have other thresholds written if the stage should be another."""
+        """At the end of a window, judge it. If another stage should be tried, write other thresholds. True if so."""
         control, view = self._control, self._control.view
         if self._trial_rule is None or view is None or view.epoch != self._epoch or not control.is_quiet:
             return False
@@ -99,7 +99,7 @@ class StageChooser:
         return decision is not None and self._follow(decision, clock_s, predicted)
 
     def _observed(self, view: View, mean_s: float, clock_s: float) -> Observed | None:
-        """What the machines counted, per clock; None until their reports span most of the window."""
+        """The measurements per clock; None until the reports of all machines span most of the window."""
         window_s = mean_s * len(self._clocks_s)
         spans = {node: self._last[node].at_s - self._first[node].at_s for node in view.members}
         least_s = min(spans.values())
@@ -118,7 +118,7 @@ class StageChooser:
         return Observed(clock_s, compute_s, push_s, total("pulled"), total("pushed"), total("cut"))
 
     def _predicted(self, view: View, machines: Machines, seen: Observed) -> dict[int, float]:
-        """Seconds of a clock in each stage."""
+        """The predicted seconds of a clock in each stage."""
         control = self._control
         now = arrangement_of(control.job, view)
         volume = volume_now(now, seen, self._cut_guess(seen.clock_s))
@@ -138,7 +138,8 @@ class StageChooser:
         return arrangement(job, placement)
 
     def _cut_guess(self, clock_s: float) -> float:
-        """Bytes of a clock's share of a cut, if cuts travelled: parameters and optimizer state, whole."""
+        """Bytes of a cut per clock, if cuts travelled: all parameters and optimizer state, divided by the clocks
+        between cuts."""
         control = self._control
         tables = control.job.layout.tables
         size = sum(table.rows * table.columns * np.dtype(table.dtype).itemsize for table in tables)
@@ -183,7 +184,7 @@ def arrangement(job: Job, placement: Placement) -> Arrangement:
 
 
 def workers_of_slices(job: Job, view: View) -> tuple[str, ...]:
-    """By slice, who works on it under a view."""
+    """By slice, the node that computes it under a view."""
     workers = [NOBODY] * job.slices
     for node, units in view.share:
         for unit in members(units):

@@ -1,4 +1,4 @@
-"""When to save the committed cut as a checkpoint, and how far that is. One is open at a time."""
+"""When to save the committed cut as a checkpoint, and which of its parts are written. One is open at a time."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from agileml.core.protocol.view import CutId
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A whole checkpoint: its name, and by partition what its cut has of later clocks (see Cut.counted)."""
+    """A whole checkpoint: its name, and by partition the bundles of later clocks that its cut contains
+    (`Cut.counted`)."""
 
     name: CutId
     counted: tuple[Pending, ...]
 
 
 class OpenSave:
-    """`every_s` None: no checkpoints. `newest` is the newest whole one."""
+    """The checkpoint that is being written. `every_s` None: never. `newest` is the newest whole one."""
 
     def __init__(self, every_s: float | None, partitions: int, newest: Checkpoint | None) -> None:
         self.newest = newest
@@ -28,10 +29,10 @@ class OpenSave:
         self._parts: dict[int, Saved] = {}
         self._due_s: float | None = None
         self._is_sealing = False
-        self._tried = newest.name if newest else None  # whether that went well or not
+        self._tried = newest.name if newest else None  # whether it succeeded or not
 
     def begin(self, committed: CutId, now_s: float, *, is_last: bool) -> CutId | None:
-        """The cut to save now, if one is due: `every_s` after the one before, and at the end of the run."""
+        """The cut to save now, if one is due: `every_s` seconds after the one before, and at the end of the run."""
         if self._every_s is None or committed.clock == 0 or committed == self._tried:
             return None
         if self._due_s is None:
@@ -44,7 +45,7 @@ class OpenSave:
         return committed
 
     def saved(self, message: Saved) -> Sequence[Saved] | None:
-        """A part is written; all parts in order when it was the last."""
+        """A part is written. Returns all parts in order if it was the last one."""
         if message.cut != self.cut or self._is_sealing:
             return None
         self._parts[message.partition] = message
@@ -60,7 +61,7 @@ class OpenSave:
             self.cut = None
 
     def failed(self, name: CutId) -> bool:
-        """A part or the manifest could not be written: this one is given up. False when it was already."""
+        """A part or the manifest could not be written: drop this checkpoint. False if it was dropped already."""
         if name != self.cut:
             return False
         self.cut = None

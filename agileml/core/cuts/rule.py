@@ -1,4 +1,4 @@
-"""When to take the next cut. One is open at a time; it is committed when every partition's part is at its backup."""
+"""When to take the next cut. One is open at a time, and it is committed when all its parts are at their backups."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from dataclasses import dataclass
 class CutRule:
     """A cut about every `every_s` seconds, at least every `max_clocks` clocks.
 
-    Where a cut takes long they are farther apart: on its way it takes from links and processors what the clocks need,
-    up to all of it. So one may be on its way for at most the share `travelling` of the time, which is what backups
-    may cost; but they are never more than `most` times `every_s` apart. What that adds to a sudden loss is little
-    beside it: the best interval of a cut that costs c seconds, with a loss every M, is sqrt(2 c M) (Young 1974), 12 s
-    for 0.02 s and an hour.
+    A cut on its way takes links and processors from the clocks. So slow cuts are farther apart: parts travel for at
+    most the share `travelling` of the time, but cuts are never more than `most` times `every_s` apart. That adds
+    little to the loss of a sudden failure: the best interval between cuts that cost c seconds, with a failure every M
+    seconds, is sqrt(2 c M) (Young 1974), 12 s for c = 0.02 s and M = 1 h.
     """
 
     every_s: float = 1.0
@@ -24,8 +23,8 @@ class CutRule:
     most: float = 8.0
 
     def interval(self, clock_s: float | None, travel_s: float = 0.0) -> int:
-        """Clocks from one cut to the next, when a clock takes `clock_s` seconds (None: not known yet) and a cut is on
-        its way to the backups for `travel_s`."""
+        """Clocks from one cut to the next, when a clock takes `clock_s` seconds (None: not known yet) and the parts of
+        a cut travel for `travel_s` seconds."""
         if clock_s is None:
             return 1
         if clock_s <= 0:
@@ -35,7 +34,7 @@ class CutRule:
 
 
 class OpenCut:
-    """The cut of one epoch that is named, and which parts of it have arrived."""
+    """The named cut of one epoch, and the parts of it that have arrived."""
 
     def __init__(self, partitions: int) -> None:
         self._partitions = partitions
@@ -45,12 +44,12 @@ class OpenCut:
         self.next: int | None = None
 
     def name(self, version: int, interval: int, last: int) -> None:
-        """Choose the next clock: `interval` clocks after what has been reached, at most `last`."""
+        """Choose the clock of the next cut: `interval` clocks after `version`, at most `last`."""
         self._extra = 1
         self._choose(version + interval, last)
 
     def missed(self, version: int, interval: int, last: int) -> None:
-        """A shard was past the named clock: name a later one, farther ahead each time."""
+        """A shard was past the named clock: name a later one, each time farther ahead."""
         self._extra *= 2
         self._choose(version + max(interval, self._extra), last)
 
@@ -60,17 +59,17 @@ class OpenCut:
         self.next = min(last, clock)
 
     def reached(self, version: int, now_s: float) -> None:
-        """An owner is known to be at that version: if it is the cut's, parts are on their way from now on."""
+        """An owner has reached `version`. At the clock of the cut, its parts begin to travel."""
         if self.next is not None and version >= self.next and self._left_s is None:
             self._left_s = now_s
 
     @property
     def left_s(self) -> float | None:
-        """Since when parts have been on their way, as far as is known; None: they are not."""
+        """The time since which parts have been travelling, as far as is known; None: they are not."""
         return self._left_s
 
     def travel_s(self, now_s: float) -> float:
-        """For how long parts have been on their way, as far as is known."""
+        """Seconds for which parts have been travelling, as far as is known."""
         return 0.0 if self._left_s is None else now_s - self._left_s
 
     def stored(self, partition: int, clock: int, size_bytes: int = 0) -> None:
@@ -80,11 +79,11 @@ class OpenCut:
 
     @property
     def part_bytes(self) -> Mapping[int, int]:
-        """By partition, how large its part is that has arrived."""
+        """By partition, the bytes of the part that has arrived."""
         return dict(self._stored)
 
     def is_open_at(self, clock: int) -> bool:
-        """True when the named cut is that one and parts are missing: a whole one is on its way to be committed."""
+        """True when the cut at `clock` is named and parts are missing; a whole cut is about to be committed."""
         return clock == self.next and not self.is_whole
 
     @property

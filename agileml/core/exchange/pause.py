@@ -1,8 +1,8 @@
-"""With `exchange: allreduce`, a change that can wait waits until the group has stopped between two clocks.
+"""The pause before a membership change: with an all-reduce, the group first stops between two clocks.
 
-Sums under way would be lost with the group. So a join, a notice or another stage asks the group to pause, which it
-agrees on with the sums themselves, and begins when everybody has: no clock is done again. A machine's death does not
-wait, nor does a notice with no time for that.
+A change closes the group and loses the sums under way. So before a join, a notice or a stage change, the controller
+asks the group to pause. The machines agree on the clock with the sums themselves, and the change begins when all have
+paused: no clock is computed again. A failure does not wait, nor does a notice that leaves no time for it.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from agileml.core.protocol.view import View
 from agileml.events.run import ExchangeFailed
 from agileml.events.terms import Cause, Trigger
 
-SHORT_S = 0.5  # of a notice: too short to wait, whatever a clock takes
-MOST_FAILURES = 5  # of groups, one after the other without a clock in between
+SHORT_S = 0.5  # a notice with less time left does not wait, however short a clock is
+MOST_FAILURES = 5  # of groups in a row, without a clock in between
 
 
 class AllReducePause:
-    """Whether a change may begin, and what groups that cannot add up lead to."""
+    """Decides when a change may begin, and ends the run when groups fail again and again."""
 
     def __init__(self, control: Control) -> None:
         self._control = control
         self._asked: tuple[int, Trigger] | None = None  # the epoch that is to pause, and why
         self._broken: tuple[int, Trigger] | None = None  # the epoch whose group failed, and why
-        self._failures: list[int] = []  # clocks done at each failure, since one was done
+        self._failures: list[int] = []  # clocks done at each failure since the last clock
 
     def settle(self, trigger: Trigger | None) -> Trigger | None:
-        """What a change is to begin for now, if for anything."""
+        """The trigger of a change that may begin now; None while there is none, or the group has not paused."""
         control, view = self._control, self._control.view
         if view is None or control.is_restarted:
             return trigger
         if self._broken and self._broken[0] == view.epoch:
             return trigger or self._broken[1]
         if self._asked and self._asked[0] == view.epoch:
-            trigger = trigger or self._asked[1]  # who has paused goes on only after a change
+            trigger = trigger or self._asked[1]  # machines that have paused go on only after a change
         if trigger is None or self._is_urgent(view) or self._has_stopped(view):
             return trigger
         if self._asked is None or self._asked[0] != view.epoch:
@@ -44,7 +44,7 @@ class AllReducePause:
         return None
 
     def _is_urgent(self, view: View) -> bool:
-        """True when somebody is dead, or will be before a clock ends."""
+        """True when a machine of the group is dead, or will be taken away before a clock ends."""
         members, control = self._control.members, self._control
         if not all(members.is_alive(node) for node in view.group):
             return True
@@ -53,7 +53,7 @@ class AllReducePause:
         return any(at_s is not None and at_s - control.now_s < time_s for at_s in deadlines_s)
 
     def _has_stopped(self, view: View) -> bool:
-        """True when everybody has paused, or has done all that may be done."""
+        """True when all machines of the group have paused, or have done all clocks below the limit."""
         control = self._control
         statuses = [control.members.nodes[node].status for node in view.group]
         there = [status for status in statuses if status is not None and status.epoch == view.epoch]
@@ -64,7 +64,7 @@ class AllReducePause:
         return at_limit or all(status.is_paused for status in there)
 
     def resend(self) -> None:
-        """Ask again whoever has not paused."""
+        """Ask again the machines that have not paused."""
         control, view = self._control, self._control.view
         if view is None or self._asked is None or self._asked[0] != view.epoch:
             return
@@ -74,7 +74,7 @@ class AllReducePause:
                 control.send(node, Pause(view.epoch))
 
     def failed(self, node: str, message: GroupFailed) -> None:
-        """A group cannot add up any more: a change makes another."""
+        """A group cannot add up any more: a change will make another one."""
         control = self._control
         if self._broken and self._broken[0] == message.epoch:
             return

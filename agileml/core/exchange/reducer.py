@@ -1,15 +1,15 @@
-"""A node's part in adding up by all-reduce: what is added next, when to pause, and what is lost with a group.
+"""The sums of one machine in an all-reduce: which is next, when to pause, and what is lost with a group.
 
-Every machine of a view's group holds a replica of all partitions. Partition by partition, the last one first as
-backward goes, each hands the sum of its own bundles to the group; when the group's sum is back it is applied to
-the replica, as a push of all units of the clock. So a partition of a replica is at clock t or t + 1 while t is being
-added, and whoever has t + 1 anywhere knows that everybody has read all of t.
+Every machine of a group holds a replica of all partitions. It hands the sum of its own bundles to the group, partition
+by partition, the last one first because backward ends there first. When the sum of the group is back, it applies it to
+its replica, as one push of all units of the clock. So while clock t is added up, each partition of a replica is at t
+or t + 1, and a machine with any partition at t + 1 knows that all machines have read all of t.
 
-The order is fixed: clock by clock, partitions N - 1 .. 0; a partition that was at t + 1 already when the view began is
-left out by everybody, since all replicas begin a view at equal versions. The loss goes with partition 0, and a flag:
-when anybody raised it, everybody pauses after this clock, between two sums. Computing goes on meanwhile. A change of
-members then finds equal replicas and no sum under way. One that cannot wait (a machine died) gives up the group: sums
-are made in place, so what was handed over and did not come back must be computed again.
+The order is fixed: clock by clock, partitions N - 1 .. 0. All replicas begin a view at equal versions, so all machines
+leave out the same partitions: those that were at t + 1 already. Partition 0 carries the loss and a flag; when any
+machine sets the flag, all of them pause after this clock, between two sums, while computing goes on. A membership
+change then finds equal replicas and no sum under way. A change that cannot wait, after a death, closes the group. Sums
+are made in place, so the machine computes again what it handed over and did not get back.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ class Reducer:
         self._server = server
         self._send = send
         self._ask = ask
-        self._view: View | None = None  # None while this machine is in no group
+        self._view: View | None = None  # None while this machine has no group
         self._clock = 0
-        self._next = 0  # the partition to hand over next; -1: all are with the group
+        self._next = 0  # the partition to hand over next; -1: all are handed over
         self._folds: dict[tuple[int, int], Fold] = {}  # by clock and partition
-        self._away: set[int] = set()  # partitions of this clock that are with the group
+        self._away: set[int] = set()  # partitions of this clock that the group is adding up
         self._wants_pause = False
         self._met: dict[str, bytes] = {}
-        self._has_summed = False  # so everybody has met everybody
+        self._has_summed = False  # so all machines of the group have met
         self._failure: GroupFailed | None = None
 
     # -- changes of members ---------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """A change begins: the group is given up, with what it was adding."""
+        """A change begins: close the group and drop the sums under way."""
         if self._view is None:
             return
         for bundle in self._worker.bundles(self._clock) if self._away else ():
@@ -79,7 +79,7 @@ class Reducer:
         self.is_paused = self._wants_pause = self._has_summed = False
 
     def adopt(self, view: View) -> None:
-        """Meet the others of a view, after `prepare`. Server and worker know the view already."""
+        """Open the group of a view, after `prepare`. The server and the worker know the view already."""
         if self.me not in view.group:
             return
         self._view = view
@@ -89,13 +89,13 @@ class Reducer:
         self._go_on()
 
     def met(self, event: Met) -> None:
-        """Something that the others must know to meet this machine."""
+        """Tell the group how to reach this machine."""
         if self._is_current(event.epoch):
             self._met[event.key] = event.value
             self._introduce()
 
     def meet(self, message: Meet) -> None:
-        """Something about another machine of the group."""
+        """Another machine of the group says how to reach it."""
         self._ask(Introduce(message.epoch, message.key, message.value))
 
     def _introduce(self) -> None:
@@ -106,14 +106,14 @@ class Reducer:
                     self._send(node, Meet(self._view.epoch, key, value))
 
     def resend(self) -> None:
-        """Who has not met this machine cannot have added anything."""
+        """Repeat the introductions until the first sum is back, and the report of a failure."""
         if self._view is not None and not self._has_summed:
             self._introduce()
         if self._view is not None and self._failure is not None:
             self._send(CONTROLLER, self._failure)
 
     def broken(self, event: Broken) -> None:
-        """The group cannot add up any more: only a change can help."""
+        """The group cannot add up any more: tell the controller, which will begin a change."""
         if self._is_current(event.epoch):
             self._failure = GroupFailed(event.epoch, event.reason)
             self._send(CONTROLLER, self._failure)
@@ -124,11 +124,11 @@ class Reducer:
     # -- clocks ---------------------------------------------------------------------------------------------
 
     def pause(self) -> None:
-        """Everybody is to stop after a clock."""
+        """Ask all machines to stop after a clock, with the next sum of partition 0."""
         self._wants_pause = True
 
     def push(self, worker: str, message: Push, now_s: float) -> None:
-        """A bundle of this machine's worker: to be added with the others'."""
+        """Take a bundle of this machine's worker into the sum for the group."""
         clock, partition = message.clock, message.partition
         if not self._is_current(message.epoch):
             return
@@ -143,7 +143,7 @@ class Reducer:
             self._go_on()
 
     def reduced(self, event: Reduced, now_s: float) -> None:
-        """A partition's sum is back: apply it."""
+        """The sum of a partition is back: apply it to the replica."""
         if not self._is_current(event.epoch):
             return
         assert (event.clock, self._version(event.partition)) == (self._clock, self._clock), event
@@ -169,7 +169,7 @@ class Reducer:
         return version
 
     def _go_on(self) -> None:
-        """Hand over whatever can be: the own sum of a partition is whole, or there is nothing to add."""
+        """Hand over all partitions, in order, to which this machine has nothing left to add."""
         while self._view and not self.is_paused and self._clock < self.job.clocks:
             at = (self._clock, self._next)
             if self._next < 0:
