@@ -1,9 +1,13 @@
-"""Applications that come with the engine, and how a config names one of its own."""
+"""Applications that come with the engine: matrix factorization, logistic regression, torch modules.
+
+Begin with `logistic_regression.py`, the shortest; `data.py`, `ratings.py` and `labelled.py` load and split data.
+An application may be changed or added without knowing the engine: it sees `agileml.application` only.
+"""
 
 from __future__ import annotations
 
 from agileml.application import Application, InputError, Settings
-from agileml.apps.named import imported, split_name
+from agileml.apps.user_code import imported, split_name
 
 NAMES = ("mf", "mlr", "torch")
 

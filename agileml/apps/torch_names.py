@@ -8,7 +8,7 @@ from typing import Any
 from torch.nn import functional
 
 from agileml.application import InputError
-from agileml.apps.named import imported, split_name
+from agileml.apps.user_code import imported, split_name
 from agileml.config.text import nearest
 
 LOSSES: dict[str, Callable[..., Any]] = {

@@ -1,6 +1,7 @@
-"""The `proteus` command. Each package brings its own commands; this module only mounts them.
+"""The `proteus` command. Each package brings its own commands; this module mounts them.
 
-Bad input leaves a command as `typer.BadParameter(sentence)`: it is printed on one line, exit code 2.
+Begin with `run.py`. A command reads options, calls the package and prints; heavy imports stay inside it, so that
+`proteus --help` is quick. Bad input leaves it as `typer.BadParameter(sentence)`: one line on stderr, exit code 2.
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ def profile_command(
     import torch
 
     from pipeline.profile.layers import ProfileError, write
-    from pipeline.profile.loading import LoadError, load_function, to_device
     from pipeline.profile.profiler import profile_module, sum_of_outputs
+    from pipeline.profile.user_model import LoadError, load_function, to_device
 
     check_out(out)
     if batch is not None and batch < 1:

@@ -1,7 +1,7 @@
 """Event-driven, deterministic simulation of schemes on a pattern: the very policies and protocol an engine runs.
 
-Workers are `FlexRrWorker`s (without helpers: plain BSP, SSP, ASP, LB-BSP, ElasticBSP workers), a `Gate` says when
-they go on, the server counts units by the coverage rule. A worker's message checks at which nothing has
+Workers are `FlexRrWorker`s (without helpers: plain BSP, SSP, ASP, LB-BSP, ElasticBSP workers), a `SchemePolicy`
+says when they go on, the server counts units by the coverage rule. A worker's message checks at which nothing has
 arrived change nothing, so they are skipped: cost goes with messages, not with checks.
 """
 
@@ -37,9 +37,9 @@ from straggler.flexrr.protocol import (
 )
 from straggler.flexrr.worker import FlexRrWorker
 from straggler.simulate.computer import SECOND_NS, Computer
-from straggler.simulate.gates import Gate, Measured
 from straggler.simulate.groups import Groups
 from straggler.simulate.outcome import Counted, Departure, Network, Outcome
+from straggler.simulate.policies import Measured, SchemePolicy
 from straggler.simulate.profile import SpeedProfile
 
 
@@ -53,7 +53,7 @@ class Simulation:
     def __init__(
         self,
         profiles: list[SpeedProfile],
-        gate: Gate,
+        policy: SchemePolicy,
         *,
         units: int,
         iteration_s: float,
@@ -69,7 +69,7 @@ class Simulation:
         groups = groups or Groups(((),) * n, ((),) * n)
         # A check costs time at every one, not only at those that find a message: spread over the units.
         effort = 1 + (parameters.checks * check_s / iteration_s if any(groups.helpers) else 0.0)
-        self.gate = gate
+        self.policy = policy
         self.check_units = max(1, units // parameters.checks)
         self.runners = [
             Computer(
@@ -102,8 +102,8 @@ class Simulation:
         """Simulate to the end."""
         for departure in self.departures:
             self._at(round(departure.at_s * SECOND_NS), self._depart, departure)
-        if self.gate.at_barrier:
-            self.gate.open_barrier(0)
+        if self.policy.at_barrier:
+            self.policy.open_barrier(0)
         self._offer_rounds()
         while self.heap:
             self.now, _, action, arguments = heapq.heappop(self.heap)
@@ -235,7 +235,7 @@ class Simulation:
         else:
             if runner.machine.computing_own and runner.bundle.start == 0:
                 seconds = (self.now - runner.begun_ns) / SECOND_NS
-                self.gate.measured(Measured(worker, runner.stop, max(seconds, 1e-9), runner.seen))
+                self.policy.measured(Measured(worker, runner.stop, max(seconds, 1e-9), runner.seen))
             runner.bundle = None
             self._handle(worker, TaskDone())
         self._read_mail(worker)
@@ -264,7 +264,7 @@ class Simulation:
         if worker not in self.alive or not runner.wants:
             return
         round_ = runner.machine.clock + 1
-        dealt = self.gate.deal(worker, round_, self.version, self.now)
+        dealt = self.policy.deal(worker, round_, self.version, self.now)
         if dealt is None:
             self._check_barrier()
             return
@@ -279,12 +279,12 @@ class Simulation:
         self._plan_wake(worker)
 
     def _check_barrier(self) -> None:
-        if self.gate.at_barrier:
+        if self.policy.at_barrier:
             self._at(self.now + self._delay_ns() + self._delay_ns(), self._open_barrier)
 
     def _open_barrier(self) -> None:
-        if self.gate.at_barrier:
-            self.gate.open_barrier(self.now)
+        if self.policy.at_barrier:
+            self.policy.open_barrier(self.now)
             self.outcome.supersteps += 1
             self._offer_rounds()
 
@@ -316,7 +316,7 @@ class Simulation:
             else:
                 self.outcome.moved_units += bundle.stop - bundle.start
         self.open_units[bundle.clock] -= bundle.stop - bundle.start
-        if self.gate.in_clocks and self.open_units.get(self.version) == 0:
+        if self.policy.in_clocks and self.open_units.get(self.version) == 0:
             while self.open_units.get(self.version) == 0:
                 self.version += 1
                 self.outcome.completed_ns.append(self.now)
@@ -348,7 +348,7 @@ class Simulation:
         """Everyone hears of it; what it was dealt and has not been counted is dealt out anew."""
         assert self.alive, "every worker has left"
         self.gone.add(worker)
-        self.gate.left(worker)
+        self.policy.left(worker)
         again = [
             bundle for bundle, who in self.redo.items() if who == worker and not self._is_counted(bundle)
         ]

@@ -17,10 +17,10 @@ from straggler.flexrr.protocol import FlexRrParameters
 from straggler.lbbsp.sizes import LbBsp
 from straggler.simulate.computer import SECOND_NS
 from straggler.simulate.engine import Simulation
-from straggler.simulate.gates import Clocked, Gate, Pool, Supersteps
 from straggler.simulate.groups import helper_groups
 from straggler.simulate.outcome import Departure, Network, Outcome
 from straggler.simulate.patterns import Cluster, Pattern
+from straggler.simulate.policies import ClockPolicy, PoolPolicy, SchemePolicy, SuperstepPolicy
 from straggler.simulate.profile import SpeedProfile, ideal_time_s
 from straggler.speed.narx import Narx
 from straggler.speed.predictors import Arima, Ema, Memoryless, SpeedPredictor
@@ -157,7 +157,7 @@ def run_scheme(scheme: Scheme, pattern: Pattern, experiment: Experiment, seed: i
     reassigns = scheme.kind in (SchemeKind.FLEXRR, SchemeKind.BSP_RR)
     outcome = Simulation(
         profiles,
-        gate_of(scheme, pattern, experiment, profiles),
+        policy_of(scheme, pattern, experiment, profiles),
         units=experiment.units,
         iteration_s=cluster.iteration_s,
         groups=helper_groups(cluster.workers, cluster.machines, experiment.flexrr.group_size)
@@ -186,19 +186,21 @@ def run_scheme(scheme: Scheme, pattern: Pattern, experiment: Experiment, seed: i
     return row, outcome
 
 
-def gate_of(scheme: Scheme, pattern: Pattern, experiment: Experiment, profiles: list[SpeedProfile]) -> Gate:
+def policy_of(
+    scheme: Scheme, pattern: Pattern, experiment: Experiment, profiles: list[SpeedProfile]
+) -> SchemePolicy:
     """The policy that a scheme names."""
     workers, iterations, units = experiment.cluster.workers, experiment.iterations, experiment.units
     shares = pattern.shares(experiment.cluster)
     match scheme.kind:
         case SchemeKind.ASP:
-            return Pool(iterations * workers, units)
+            return PoolPolicy(iterations * workers, units)
         case SchemeKind.ELASTIC:
-            policy = ElasticBsp(scheme.lookahead, scheme.objective)
-            return Supersteps(policy, workers, iterations * workers, units)
+            elastic = ElasticBsp(scheme.lookahead, scheme.objective)
+            return SuperstepPolicy(elastic, workers, iterations * workers, units)
         case SchemeKind.LB_BSP:
             balancer = LbBsp(units * workers, PREDICTORS[scheme.predictor])
-            return Clocked(
+            return ClockPolicy(
                 Bsp(),
                 iterations,
                 units,
@@ -207,6 +209,6 @@ def gate_of(scheme: Scheme, pattern: Pattern, experiment: Experiment, profiles: 
                 lambda worker, now_ns: profiles[worker].resources_at(now_ns / SECOND_NS),
             )
         case SchemeKind.SSP | SchemeKind.FLEXRR:
-            return Clocked(Ssp(scheme.slack), iterations, units, shares)
+            return ClockPolicy(Ssp(scheme.slack), iterations, units, shares)
         case SchemeKind.BSP | SchemeKind.BSP_RR:
-            return Clocked(Bsp(), iterations, units, shares)
+            return ClockPolicy(Bsp(), iterations, units, shares)

@@ -18,7 +18,7 @@ from straggler.speed.predictors import FREE, Resources
 
 @dataclass(frozen=True)
 class Measured:
-    """What a worker measured of a round: its own computing, and what was free for it."""
+    """A worker's measurement of a round: the time of its own computing, and the resources that were free for it."""
 
     worker: int
     units: int
@@ -26,8 +26,8 @@ class Measured:
     resources: Resources
 
 
-class Gate(Protocol):
-    """A scheme's policy."""
+class SchemePolicy(Protocol):
+    """How a scheme keeps its workers together."""
 
     @property
     def in_clocks(self) -> bool:
@@ -35,22 +35,22 @@ class Gate(Protocol):
 
     @property
     def at_barrier(self) -> bool:
-        """Everyone has arrived, and `open_barrier` lets them go on."""
+        """All workers have arrived; `open_barrier` lets them go on."""
 
     def open_barrier(self, now_ns: int) -> None:
-        """Everybody knows that everybody has arrived."""
+        """Plan the next superstep, once every worker knows that all have arrived."""
 
     def deal(self, worker: int, round_: int, version: int, now_ns: int) -> dict[int, int] | None:
-        """Units by worker of what is dealt out for this round, the worker's among them; None: it waits.
+        """The units of this round by worker, the asking worker among them; None: it waits.
 
-        `version`: clocks that are complete, from the first.
+        `version`: how many clocks are complete.
         """
 
     def measured(self, what: Measured) -> None:
         """A worker finished its own work of a round."""
 
     def left(self, worker: int) -> None:
-        """A member is gone."""
+        """A worker left."""
 
 
 class _NoBarrier:
@@ -60,11 +60,11 @@ class _NoBarrier:
         raise AssertionError("there is no barrier to open")
 
 
-class Clocked(_NoBarrier):
+class ClockPolicy(_NoBarrier):
     """BSP, SSP, FlexRR, LB-BSP: the same clocks for all, with `units` x workers units each.
 
-    Shares are in proportion to `shares`, or planned by `balancer`, which sees by `look(worker, now_ns)` what is
-    free for each worker. A clock's plan is fixed when the first worker asks for it.
+    Shares are in proportion to `shares`, or planned by `balancer`, which asks `look(worker, now_ns)` for
+    the resources that are free for each worker. A clock's plan is fixed when the first worker asks for it.
     """
 
     in_clocks = True
@@ -112,8 +112,8 @@ class Clocked(_NoBarrier):
             self._balancer.forget(worker)
 
 
-class Pool(_NoBarrier):
-    """ASP: nobody waits; iterations are drawn from one sequence until it is used up."""
+class PoolPolicy(_NoBarrier):
+    """ASP: no worker waits; iterations are drawn from one sequence until it is used up."""
 
     in_clocks = False
 
@@ -131,10 +131,10 @@ class Pool(_NoBarrier):
         """ASP plans nothing."""
 
     def left(self, worker: int) -> None:
-        """Nothing is kept of members."""
+        """ASP keeps nothing about members."""
 
 
-class Supersteps:
+class SuperstepPolicy:
     """ElasticBSP: iterations from one sequence; in each superstep as many per worker as the policy says."""
 
     in_clocks = False
