@@ -39,8 +39,8 @@ Run = Callable[[Sequence[str]], None]
 
 
 @dataclass(frozen=True)
-class Myself:
-    """What the metadata service says of this machine."""
+class InstanceIdentity:
+    """This instance as its metadata service describes it."""
 
     instance_id: str
     ip: str
@@ -48,8 +48,8 @@ class Myself:
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where this installation and its files are. python: the interpreter that has the package."""
+class Installation:
+    """The installed package and its files on this instance. python: the interpreter that has the package."""
 
     python: str = sys.executable
     home: Path = HOME
@@ -63,55 +63,55 @@ class Place:
         return str(Path(self.python).with_name("ray"))
 
 
-def myself(metadata: Metadata) -> Myself:
+def identity(metadata: Metadata) -> InstanceIdentity:
     """Raises OSError where there is no metadata service."""
     found = [metadata.get(path) for path in ("instance-id", "local-ipv4", "instance-life-cycle")]
     if found[0] is None or found[1] is None:
         raise OSError("the metadata service knows neither this machine's id nor its address")
-    return Myself(found[0], found[1], found[2] == "spot")
+    return InstanceIdentity(found[0], found[1], found[2] == "spot")
 
 
-def head_command(place: Place, me: Myself) -> list[str]:
+def head_command(here: Installation, me: InstanceIdentity) -> list[str]:
     """Ray's head: dashboard and job port on loopback, the rest inside the security group. It does no work."""
     return [
-        *(place.ray, "start", "--head", "--block", f"--node-ip-address={me.ip}", f"--port={GCS_PORT}"),
+        *(here.ray, "start", "--head", "--block", f"--node-ip-address={me.ip}", f"--port={GCS_PORT}"),
         *("--num-cpus=0", "--num-gpus=0", "--dashboard-host=127.0.0.1", f"--dashboard-port={DASHBOARD_PORT}"),
     ]
 
 
-def node_command(place: Place, me: Myself, head: str) -> list[str]:
+def node_command(here: Installation, me: InstanceIdentity, head: str) -> list[str]:
     """A machine that joins: labelled with its tier, and with its id as EC2 calls it."""
     tier = "transient" if me.is_spot else "reliable"
     labels = f"tier={tier},allocation={me.instance_id},machine={me.instance_id}"
     address = f"--address={head}:{GCS_PORT}"
-    return [place.ray, "start", "--block", address, f"--node-ip-address={me.ip}", f"--labels={labels}"]
+    return [here.ray, "start", "--block", address, f"--node-ip-address={me.ip}", f"--labels={labels}"]
 
 
-def watchdog_command(place: Place, head: str, after_s: int) -> list[str]:
+def watchdog_command(here: Installation, head: str, after_s: int) -> list[str]:
     """Ends this machine when the head, or who drives the market on it, is silent."""
     heads = (f"--head={head}:{GCS_PORT}", f"--head={head}:{LIVENESS_PORT}")
-    return [place.python, "-m", "agileml.cluster.watchdog", "--shutdown", f"--after={after_s}", *heads]
+    return [here.python, "-m", "agileml.cluster.watchdog", "--shutdown", f"--after={after_s}", *heads]
 
 
-def notice_command(place: Place, head: str) -> list[str]:
+def notice_command(here: Installation, head: str) -> list[str]:
     """Tells Ray what the metadata service says of an interruption."""
-    return [place.python, "-m", "agileml.aws.preemption", f"--address={head}:{GCS_PORT}"]
+    return [here.python, "-m", "agileml.aws.preemption", f"--address={head}:{GCS_PORT}"]
 
 
-def service(name: str, command: Sequence[str], place: Place, user: str | None = None) -> list[str]:
+def service(name: str, command: Sequence[str], here: Installation, user: str | None = None) -> list[str]:
     """A command as a service of systemd that is restarted when it ends. Raises nothing; holds no secret."""
     variables = {
         "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN_PATH": str(place.token),
+        "RAY_AUTH_TOKEN_PATH": str(here.token),
         "RAY_USAGE_STATS_ENABLED": "0",
         "PYTHONUNBUFFERED": "1",
-        "HOME": str(place.home),
-        "PATH": f"{Path(place.python).parent}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin",
+        "HOME": str(here.home),
+        "PATH": f"{Path(here.python).parent}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin",
         **{f"RAY_health_check_{key}": str(value) for key, value in HEALTH_CHECK.items()},
     }
     return [
         *("systemd-run", f"--unit=proteus-{name}", "--property=Restart=always", "--property=RestartSec=5"),
-        *("--property=LimitNOFILE=65536", f"--working-directory={place.home}"),
+        *("--property=LimitNOFILE=65536", f"--working-directory={here.home}"),
         *((f"--uid={user}",) if user else ()),
         *(f"--setenv={key}={value}" for key, value in variables.items()),
         "--",
@@ -134,16 +134,16 @@ def parameter(aws: Clients, name: str, sleep: Callable[[float], None], limit_s: 
         waited_s += TRY_EVERY_S
 
 
-def keep_token(token: str, place: Place, user: str | None) -> None:
+def keep_token(token: str, here: Installation, user: str | None) -> None:
     """The token in a file of mode 0600 that belongs to Ray's user."""
-    place.home.mkdir(mode=0o755, parents=True, exist_ok=True)
-    place.token.unlink(missing_ok=True)
-    descriptor = os.open(place.token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    here.home.mkdir(mode=0o755, parents=True, exist_ok=True)
+    here.token.unlink(missing_ok=True)
+    descriptor = os.open(here.token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as file:
         file.write(token)
     if user is not None:
         entry = pwd.getpwnam(user)
-        for path in (place.home, place.token):
+        for path in (here.home, here.token):
             os.chown(path, entry.pw_uid, entry.pw_gid)
 
 
@@ -154,23 +154,23 @@ def boot(
     aws: Clients,
     metadata: Metadata,
     run: Run,
-    place: Place,
+    here: Installation,
     *,
     user: str | None = USER,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Join or begin the cluster. Raises CloudError, OSError, CalledProcessError: the set shutdown stays then."""
-    me = myself(metadata)
+    me = identity(metadata)
     if user is not None and not _exists(user):
-        run(["useradd", "--system", "--home-dir", str(place.home), "--shell", "/usr/sbin/nologin", user])
-    keep_token(parameter(aws, names.token, sleep), place, user)
+        run(["useradd", "--system", "--home-dir", str(here.home), "--shell", "/usr/sbin/nologin", user])
+    keep_token(parameter(aws, names.token, sleep), here, user)
     if role == "head":
-        run(service("ray", head_command(place, me), place, user))
+        run(service("ray", head_command(here, me), here, user))
     else:
         head = parameter(aws, names.address, sleep)
-        run(service("watchdog", watchdog_command(place, head, after_s), place))
-        run(service("ray", node_command(place, me, head), place, user))
-        run(service("notices", notice_command(place, head), place, user))
+        run(service("watchdog", watchdog_command(here, head, after_s), here))
+        run(service("ray", node_command(here, me, head), here, user))
+        run(service("notices", notice_command(here, head), here, user))
     run(["shutdown", "-c"])
 
 
@@ -195,7 +195,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--orphan-after", type=int, required=True, metavar="SECONDS")
     options = parser.parse_args(arguments)
     names = Names(options.stack, options.region)
-    boot(options.role, names, options.orphan_after, Aws(options.region), Metadata(IMDS), _run, Place())
+    boot(options.role, names, options.orphan_after, Aws(options.region), Metadata(IMDS), _run, Installation())
 
 
 if __name__ == "__main__":

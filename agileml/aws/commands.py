@@ -1,4 +1,4 @@
-"""What the commands `proteus aws ...` do: a config's stack planned, made, looked at and removed."""
+"""The commands `proteus aws ...`: plan a config's stack, make it, look at it, remove it."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ DASHBOARD_PORT = 8265
 
 
 @dataclass(frozen=True)
-class Outlook:
-    """What `plan` says."""
+class StackPlan:
+    """The report of `plan`."""
 
     facts: Facts
     checks: tuple[Check, ...]
@@ -51,7 +51,7 @@ class Outlook:
         return sum(cost.per_h or 0 for cost in self.costs if cost.is_sure or not sure)
 
     def as_json(self) -> str:
-        """Everything, for programs."""
+        """The whole report, for programs."""
         return json.dumps(
             {
                 "account": self.facts.account,
@@ -93,8 +93,8 @@ class Stack:
         self._config = config
         self.aws, self._sleep = aws, sleep
 
-    def look(self, wheel: Wheel) -> Outlook:
-        """What there is, what would be made, and what that costs; makes nothing. Raises CloudError, ForeignError."""
+    def look(self, wheel: Wheel) -> StackPlan:
+        """Report what there is, what `up` would make and its cost; make nothing. Raises CloudError, ForeignError."""
         facts = read_facts(self.aws, self.site)
         found = find(self.aws, self.site, facts.account)
         told = (*checks(self.site, self.scale, facts), *self._places(facts))
@@ -103,11 +103,11 @@ class Stack:
             steps = tuple(planned(self._wanted(facts, wheel), found))
         names = names_of(self.site, facts.account)
         policies = {
-            "whoever says proteus aws": operator_policy(names, self.site.bucket is None),
+            "whoever runs proteus aws": operator_policy(names, self.site.bucket is None),
             f"role {names.head}": role_policy(names, "HeadRole"),
             f"role {names.node}": role_policy(names, "NodeRole"),
         }
-        return Outlook(facts, told, steps, costs(self.site, self.scale, facts), policies)
+        return StackPlan(facts, told, steps, costs(self.site, self.scale, facts), policies)
 
     def _places(self, facts: Facts) -> Iterator[Check]:
         """Machines may write and read below the stack's own prefix only."""
@@ -130,36 +130,36 @@ class Stack:
         )
         return wanted(self.site, there)
 
-    def up(self, outlook: Outlook, wheel: Wheel, tell: Callable[[Step], None]) -> Head:
+    def up(self, report: StackPlan, wheel: Wheel, tell: Callable[[Step], None]) -> Head:
         """Make what is missing, and keep the cluster's token for this user. Raises CloudError, ForeignError."""
         package = Package(wheel.name, wheel.content, wheel.constraints)
-        want = self._wanted(outlook.facts, wheel)
+        want = self._wanted(report.facts, wheel)
         head = Builder(self.aws, self.site, want, package, self._sleep).up(tell)
-        self.keep_token(outlook.facts.account)
+        self.keep_token(report.facts.account)
         return head
 
     def down(self, account: str, keep_data: bool) -> Remover:
-        """What removes it."""
+        """The remover of this stack."""
         return Remover(self.aws, self.site, account, keep_data, self._sleep)
 
     def account(self) -> str:
-        """Whose it is. Raises CloudError."""
+        """The number of the account. Raises CloudError."""
         with errors("credentials"):
             return str(self.aws.client("sts").get_caller_identity()["Account"])
 
     def parts(self) -> tuple[ListedPart, ...]:
-        """What there is of it, without its machines and objects. Raises CloudError."""
+        """Its parts, without instances and objects. Raises CloudError."""
         return parts(self.aws, self.site, self.account())
 
     def machines(self) -> tuple[Running, ...]:
-        """What runs now. Raises CloudError."""
+        """Its instances that run now. Raises CloudError."""
         return running(self.aws, self.site)
 
     # -- the token ----------------------------------------------------------------------------------------------
 
     @property
     def token_file(self) -> Path:
-        """Where this user's copy of the cluster's token is, mode 0600."""
+        """The file of mode 0600 with this user's copy of the cluster's token."""
         return Path.home() / ".proteus" / "aws" / f"{self.site.region}-{self.site.name}.token"
 
     def keep_token(self, account: str) -> None:
@@ -190,4 +190,4 @@ class Stack:
         )
 
 
-__all__ = ["Outlook", "Stack", "build_wheel", "connect", "site_of"]
+__all__ = ["Stack", "StackPlan", "build_wheel", "connect", "site_of"]

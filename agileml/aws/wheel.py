@@ -40,7 +40,7 @@ class Wheel:
 
 
 def build_wheel() -> Wheel:
-    """What `import agileml` finds here, as a wheel."""
+    """The packages that `import agileml` finds here, as a wheel."""
     own = distribution(NAME)
     stem = f"{NAME.replace('-', '_')}-{own.version}"
     about = f"{stem}.dist-info"

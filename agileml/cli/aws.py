@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from agileml.aws.commands import Outlook, Stack
+    from agileml.aws.commands import Stack, StackPlan
     from bidbrain.aws.stack.parts import Step
 
 Config = Annotated[
@@ -35,7 +35,7 @@ def mount(app: typer.Typer) -> None:
 @aws.command()
 def template(
     operator: Annotated[
-        bool, typer.Option("--operator", help="The policy of who says `proteus aws`, instead of the stack.")
+        bool, typer.Option("--operator", help="The policy for the person who runs `proteus aws`.")
     ] = False,
 ) -> None:
     """Print the CloudFormation template of a stack, to read before anything is made."""
@@ -55,12 +55,12 @@ def plan(
 
     with _sentences():
         stack = _stack(config, settings)
-        outlook = stack.look(build_wheel())
+        report = stack.look(build_wheel())
         if as_json:
-            print(outlook.as_json())
+            print(report.as_json())
         else:
-            _show(outlook)
-        _stop_if_wrong(outlook)
+            _show(report)
+        _stop_if_wrong(report)
 
 
 @aws.command()
@@ -70,12 +70,12 @@ def up(config: Config, settings: Settings = None, yes: Yes = False) -> None:
 
     with _sentences():
         stack, wheel = _stack(config, settings), build_wheel()
-        outlook = stack.look(wheel)
-        _stop_if_wrong(outlook)
-        _show_costs(outlook)
-        hour = outlook.costs[0].per_h or 0
+        report = stack.look(wheel)
+        _stop_if_wrong(report)
+        _show_costs(report)
+        hour = report.costs[0].per_h or 0
         _ask(f"Make the stack {stack.site.name}? Its head costs {hour / 1e6:.3f} $/h until `down`.", yes)
-        head = stack.up(outlook, wheel, _tell)
+        head = stack.up(report, wheel, _tell)
         print(f"\nThe head {head.instance_id} is starting; it is ready in about five minutes. To reach it:\n")
         print(stack.how_to_reach(head.instance_id))
         print(f"\nRemove everything with: proteus aws down {config}")
@@ -166,7 +166,7 @@ def _stack(config: Path, settings: list[str] | None) -> Stack:
 
 @contextmanager
 def _sentences() -> Iterator[None]:
-    """What went wrong as one sentence, exit code 2."""
+    """An error as one sentence, exit code 2."""
     from agileml.config.text import ConfigError
     from bidbrain.aws.stack.parts import ForeignError
     from bidbrain.live.cloud import CloudError
@@ -177,9 +177,9 @@ def _sentences() -> Iterator[None]:
         raise typer.BadParameter(str(error)) from None
 
 
-def _stop_if_wrong(outlook: Outlook) -> None:
-    if outlook.wrong is not None:
-        raise typer.BadParameter(outlook.wrong.text)
+def _stop_if_wrong(report: StackPlan) -> None:
+    if report.wrong is not None:
+        raise typer.BadParameter(report.wrong.text)
 
 
 def _ask(question: str, yes: bool) -> None:
@@ -197,25 +197,25 @@ def _tell(step: Step) -> None:
     print(f"{step.action:<7}{step.kind:<20} {step.name}", flush=True)
 
 
-def _show(outlook: Outlook) -> None:
-    width = max(len(check.what) for check in outlook.checks)
-    for check in outlook.checks:
+def _show(report: StackPlan) -> None:
+    width = max(len(check.what) for check in report.checks)
+    for check in report.checks:
         print(f"{check.verdict:<12}{check.what:<{width}}  {check.text}")
-    if outlook.steps:
+    if report.steps:
         print()
-        for step in outlook.steps:
+        for step in report.steps:
             print(f"{step.action:<7}{step.kind:<20} {step.name}  ({step.reason})")
-    _show_costs(outlook)
-    for who, policy in outlook.policies.items():
+    _show_costs(report)
+    for who, policy in report.policies.items():
         print(f"\nIAM policy of {who}:\n{json.dumps(policy, indent=2)}")
 
 
-def _show_costs(outlook: Outlook) -> None:
+def _show_costs(report: StackPlan) -> None:
     print("\n$ per hour")
-    for cost in outlook.costs:
+    for cost in report.costs:
         figure = "?" if cost.per_h is None else f"{cost.per_h / 1e6:.4f}"
         print(f"{figure:>10}  {cost.what} ({cost.basis})")
-    sure, most = outlook.total(sure=True) / 1e6, outlook.total(sure=False) / 1e6
+    sure, most = report.total(sure=True) / 1e6, report.total(sure=False) / 1e6
     print(
         f"{sure:>10.4f}  while a job runs, before BidBrain buys anything; {most:.4f} at most at these prices"
     )

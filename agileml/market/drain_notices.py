@@ -43,12 +43,12 @@ class DrainNotices:
         )
 
 
-class Together:
-    """Several sources as one."""
+class MergedNotices:
+    """Several sources of notices as one."""
 
     def __init__(self, *sources: NoticeSource) -> None:
         self._sources = sources
 
     def notices(self) -> tuple[Notice, ...]:
-        """What any of them says."""
+        """The notices of all sources."""
         return tuple(notice for source in self._sources for notice in source.notices())

@@ -16,7 +16,7 @@ from agileml.cluster.errors import ClusterError
 from agileml.cluster.fleet import ExistingFleet
 from agileml.cluster.watchdog import LIVENESS_PORT, LivenessEndpoint
 from agileml.config.market import Ec2MarketConfig
-from agileml.market.drain_notices import DrainNotices, Together
+from agileml.market.drain_notices import DrainNotices, MergedNotices
 from agileml.market.nodes import LabelledNodes
 from agileml.market.service import pause
 from agileml.market.setup import MarketSetup, first_decision
@@ -48,7 +48,7 @@ class UnixClock:
 
 
 def _end(ec2: Any, machines: list[Tagged]) -> None:
-    """End machines that nobody drives, and say so."""
+    """End machines that no process drives, and say so."""
     if machines:
         terminate(ec2, machines)
         named = ", ".join(f"{machine.machine_id} of {machine.job}" for machine in machines)
@@ -68,7 +68,7 @@ class Ec2Backend:
         self._setup, self._market = setup, market
         gcs_address = existing.reach(spec.config.address)
         self._cluster = ExistingFleet(spec, gcs_address)
-        # Machines ask it whether somebody still drives their market, and end when nobody does.
+        # Machines ask it whether a process still drives their market, and end themselves when none does.
         host = gcs_address.rpartition(":")[0]
         try:
             self._liveness = LivenessEndpoint(host, LIVENESS_PORT).__enter__()
@@ -87,7 +87,7 @@ class Ec2Backend:
                 attached.place,
                 setup.plan.setting,
                 lambda: int(time.time()),
-                Together(attached.queue, DrainNotices()),
+                MergedNotices(attached.queue, DrainNotices()),
                 archive,
             )
             first_decision(setup, self._cloud)

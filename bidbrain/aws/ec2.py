@@ -38,7 +38,7 @@ TAG_JOB, TAG_ORDER, TAG_MARKET = "proteus:job", "proteus:order", "proteus:market
 SPOT_STRATEGY = "price-capacity-optimized"
 ON_DEMAND_STRATEGY = "lowest-price"
 FULL_S = 600  # how long a market that refused is left alone
-PULSE_S = 120  # capacity cannot be seen: whoever waits for it asks again this often
+PULSE_S = 120  # capacity cannot be seen: a policy that waits for it asks again this often
 UNSEEN_S = 600  # a new machine may not be listed yet; after this it is gone
 BATCH = 200
 EVICTED_CODES = ("Server.SpotInstanceTermination", "Server.SpotInstanceShutdown")
@@ -49,7 +49,10 @@ _WHEN = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) GMT\)")
 
 @dataclass(frozen=True)
 class Place:
-    """Where machines of a job are started. subnets: zone -> subnet id; on-demand machines go to the first zone."""
+    """The template and the subnets of a job's instances.
+
+    subnets: zone -> subnet id; on-demand instances go to the first zone.
+    """
 
     job: str
     template_id: str

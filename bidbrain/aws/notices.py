@@ -30,7 +30,7 @@ def _instant(text: str) -> int:
 
 
 def notice_of(alert: Alert, instance_id: str, deadline_s: int) -> Notice:
-    """One notice per kind and machine, whoever said it."""
+    """One notice per kind and machine, whichever source told of it."""
     return Notice(f"{alert}-{instance_id}", instance_id, alert, deadline_s)
 
 
@@ -58,7 +58,7 @@ class SqsNotices:
         self.unreadable = 0
 
     def notices(self) -> tuple[Notice, ...]:
-        """What has arrived since the last time. Raises CloudError."""
+        """The notices that arrived since the last call. Raises CloudError."""
         found: list[Notice] = []
         with errors("the queue of notices"):
             self._forget()

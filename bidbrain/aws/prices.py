@@ -62,7 +62,7 @@ class Ec2Prices:
         return found
 
     def steps(self, market: Market) -> Steps | None:
-        """What is known of one market; None: AWS has no price for it (the type is not offered there)."""
+        """The known prices of one market; None: AWS has no price for it (the type is not offered there)."""
         rows = self._rows[market]
         return Steps.from_rows(rows.keys(), rows.values()) if rows else None
 

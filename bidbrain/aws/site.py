@@ -1,4 +1,4 @@
-"""Where on EC2 a job's machines are made, and from what: the part of a config that `proteus aws` reads."""
+"""The part of a config that `proteus aws` reads: a stack's region, zones, instance types, image, and subnets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Site(BaseModel):
     the reliable machines. types: of the spot machines. image: an AMI id, or resolve:ssm:PARAMETER. subnets: zone ->
     subnet id; of the default VPC where nothing is said. bucket: one that is there already; None: one of our own.
     on_demand, vcpus: dollars per hour and vCPUs of types that the package's table does not know. orphan_after_s: a
-    machine ends itself when nobody has driven the market from the head for so long.
+    machine ends itself when the head has had no driver of the market for so many seconds.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -1,4 +1,4 @@
-"""Every EC2 machine of our runs in a region, found by tag alone: whoever lost a journal still finds and ends them."""
+"""Every EC2 instance of our runs in a region, found by tag alone, so that it can be ended without a journal."""
 
 from __future__ import annotations
 

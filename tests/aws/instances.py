@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from agileml.aws.boot import Myself, Place, node_command, watchdog_command
+from agileml.aws.boot import Installation, InstanceIdentity, node_command, watchdog_command
 from agileml.cluster.own_folder import kill
 from agileml.cluster.watchdog import marked, processes_of
 from bidbrain.aws.stack.names import TAG_PART, TAG_STACK
@@ -78,7 +78,7 @@ class Instances:
             self._boot(machine_id, there[machine_id].get("InstanceLifecycle") == "spot")
 
     def _boot(self, machine_id: str, is_spot: bool) -> None:
-        place, me = Place(sys.executable), Myself(machine_id, HERE, is_spot)
+        place, me = Installation(sys.executable), InstanceIdentity(machine_id, HERE, is_spot)
         here = {"--address": self._cluster.address}
         ray = [*replaced(node_command(place, me, HERE), here), *SHARED]
         said = watchdog_command(place, HERE, self._after_s)

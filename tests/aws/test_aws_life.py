@@ -12,7 +12,7 @@ import pytest
 
 from agileml.aws.preemption import watch
 from agileml.cli import main
-from agileml.market.drain_notices import DrainNotices, Together
+from agileml.market.drain_notices import DrainNotices, MergedNotices
 from bidbrain.accounts.ledger import EntryKind
 from bidbrain.aws.notices import ImdsNotices
 from bidbrain.aws.site import Site
@@ -62,8 +62,8 @@ class Warned:
         self.nodes: list[dict[str, Any]] = []
         self.victims: list[str] = []
 
-    def sources(self, queue: Any) -> Together:
-        return Together(queue, DrainNotices(lambda: self.nodes, lambda: self.draining))
+    def sources(self, queue: Any) -> MergedNotices:
+        return MergedNotices(queue, DrainNotices(lambda: self.nodes, lambda: self.draining))
 
     def warn(self) -> None:
         by_queue, by_metadata = self.victims = sorted(self.ground.engine.held)[:2]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agileml.aws.boot import Place, boot
+from agileml.aws.boot import Installation, boot
 from agileml.aws.preemption import watch
 from bidbrain.aws.notices import ImdsNotices, Metadata
 from bidbrain.aws.site import Site
@@ -37,7 +37,7 @@ class Machine:
             "/latest/meta-data/local-ipv4": "10.0.0.9",
             "/latest/meta-data/instance-life-cycle": life,
         }
-        self.place = Place("/opt/proteus/bin/python", folder / "home")
+        self.place = Installation("/opt/proteus/bin/python", folder / "home")
         self.commands: list[list[str]] = []
         self.slept_s = 0.0
 
@@ -123,11 +123,11 @@ def test_ray_knows_our_options() -> None:
     """`ray start` refuses options that it does not know before anything else."""
     from ray.scripts.scripts import start
 
-    from agileml.aws.boot import Myself, head_command, node_command
+    from agileml.aws.boot import InstanceIdentity, head_command, node_command
 
     known = {name for option in start.params for name in option.opts}
-    me = Myself("i-1", "10.0.0.9", True)
-    for command in (head_command(Place(), me), node_command(Place(), me, "10.0.0.5")):
+    me = InstanceIdentity("i-1", "10.0.0.9", True)
+    for command in (head_command(Installation(), me), node_command(Installation(), me, "10.0.0.5")):
         assert {word.partition("=")[0] for word in command[2:]} <= known
 
 

@@ -272,7 +272,7 @@ def test_down_ends_machines_fleets_and_volumes_that_a_service_left(rig: StackRig
     assert len(rig.instances()) == 4
     rig.down()
     order = [step.kind for step in rig.told]
-    assert order[:4] == [PartKind.HEAD, *[PartKind.MACHINE] * 3]
+    assert order[:4] == [PartKind.HEAD, *[PartKind.INSTANCE] * 3]
     assert order.index(PartKind.FLEET) < order.index(PartKind.VOLUME) < order.index(PartKind.STACK)
     assert not rig.leftovers()
 

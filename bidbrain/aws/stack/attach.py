@@ -50,7 +50,7 @@ def attach(site: Site, job: str, aws: Clients | None = None) -> Attached:
 
 
 def left_behind(attached: Attached, stack: str, host: str) -> list[Tagged]:
-    """Machines of the stack's other jobs, for the job that holds the lock of its head: nobody drives them any more.
+    """Machines of the stack's other jobs, for the job that holds the lock of its head: no process drives them any more.
 
     Their watchdogs hear the one pulse of the head and take it for that of their own job. host: where the caller runs;
     a stack with its head elsewhere may have another job there, and has none left behind. Raises CloudError.

@@ -1,4 +1,4 @@
-"""What must be true before money is spent, and what it will cost. Pure: facts in, verdicts out."""
+"""Checks before money is spent, and the cost per hour. Pure: facts in, verdicts out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MONTH_H = 730
 
 
 class Verdict(StrEnum):
-    """How a check went."""
+    """The result of a check."""
 
     GOOD = "ok"
     WRONG = "wrong"
@@ -35,8 +35,11 @@ class Check:
 
 @dataclass(frozen=True)
 class TypeFact:
-    """A machine type in this region. on_demand: micro-dollars per hour, None where nobody knows; source: who said so.
-    zones: of the stack's zones those where it is offered."""
+    """A machine type in this region.
+
+    on_demand: micro-dollars per hour, None where no source knows it; source: its name. zones: those of the stack where
+    the type is offered.
+    """
 
     vcpus: int
     architectures: tuple[str, ...]
@@ -47,7 +50,7 @@ class TypeFact:
 
 @dataclass(frozen=True)
 class Unread:
-    """What could not be read, and why."""
+    """A fact that could not be read, and why."""
 
     why: str
 
@@ -63,7 +66,7 @@ class Quota:
 
 @dataclass(frozen=True)
 class Facts:
-    """What was read of the account and the region. spot: (type, zone) -> micro-dollars per hour.
+    """The facts of the account and the region. spot: (type, zone) -> micro-dollars per hour.
 
     quotas: by (family, "spot" or "on-demand"). rights: actions that this identity may not do, None of them if empty.
     """
@@ -84,7 +87,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Scale:
-    """How many machines there are to be. most: reliable ones included. budget: micro-dollars."""
+    """The number of machines of a job. most: reliable ones included. budget: micro-dollars."""
 
     reliable: int
     most: int
@@ -93,7 +96,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class Cost:
-    """One line of the estimate, micro-dollars per hour, None where nobody knows."""
+    """One line of the estimate, micro-dollars per hour, None where it is not known."""
 
     what: str
     per_h: int | None
@@ -241,7 +244,7 @@ def _budget(site: Site, scale: Scale, facts: Facts) -> Iterator[Check]:
 
 
 def costs(site: Site, scale: Scale, facts: Facts) -> tuple[Cost, ...]:
-    """What the stack costs per hour: what is there in any case, then what BidBrain may buy at most."""
+    """The costs of the stack per hour: first those in any case, then those of the most that BidBrain may buy."""
     head, reliable = facts.types[site.head_type], facts.types[site.of_reliable]
 
     def times(price: int | None, count: int) -> int | None:

@@ -16,7 +16,7 @@ from bidbrain.aws.stack.names import names_of
 from bidbrain.aws.stack.parts import Part, PartKind, left, teardown
 
 DOWN_LIMIT_S = 900
-INSTANCES = (PartKind.HEAD, PartKind.MACHINE)
+INSTANCES = (PartKind.HEAD, PartKind.INSTANCE)
 
 
 class Remover:
@@ -47,10 +47,10 @@ class Remover:
                     f"still there after {limit_s:.0f} s: {rest}{self._why}; say `proteus aws down` again"
                 )
             if not going or self._why:
-                self._sleep(POLL_S)  # machines are ending, or their network interfaces
+                self._sleep(POLL_S)  # instances are ending, or their network interfaces
 
     def found(self) -> tuple[Part, ...]:
-        """What is left and ours, without what shall stay."""
+        """The parts that are left and ours, without data that shall stay."""
         return left(find(self._aws, self._site, self._account), self._keep_data)
 
     def _remove(self, parts: Sequence[Part], tell: Tell) -> None:
@@ -92,7 +92,7 @@ class Remover:
         try:
             self._aws.client("ec2").delete_fleets(FleetIds=[part.part_id], TerminateInstances=True)
         except ClientError as error:
-            if code_of(error) != "InvalidParameterCombination":  # it has no machines any more
+            if code_of(error) != "InvalidParameterCombination":  # it has no instances any more
                 raise
 
     def _objects(self) -> None:

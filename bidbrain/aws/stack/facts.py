@@ -1,6 +1,6 @@
-"""Reading what `stack_checks` judges: the account, the region, types, prices, quotas, rights.
+"""Read the facts that `checks` judges: the account, the region, types, prices, quotas, rights.
 
-What is needed to go on raises; what is only good to know and cannot be read becomes `Unread` with its reason.
+A fact that is needed raises if it cannot be read; one that is only good to know becomes `Unread` with its reason.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class FactError(CloudError):
 
 
 def check_region(region: str) -> None:
-    """Raises FactError for a region that this version of botocore has never heard of; asks nobody."""
+    """Raises FactError for a region that this version of botocore has never heard of; makes no call."""
     import botocore.session
 
     session: Any = botocore.session.get_session()

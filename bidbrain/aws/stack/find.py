@@ -24,7 +24,7 @@ MISSING = {
 
 @contextmanager
 def unless_missing() -> Iterator[None]:
-    """What is not there is no error."""
+    """Go on where AWS does not know the part that was asked for."""
     from botocore.exceptions import ClientError
 
     try:
@@ -43,7 +43,9 @@ def find(aws: Clients, site: Site, account: str) -> Found:
     if stack is not None:
         ending = stack.status == "DELETE_IN_PROGRESS"
         parts.append(Part(PartKind.STACK, names.plain, stack.stack_id, stack.is_ours, stack.is_whole, ending))
-    looks = (_objects, _parameters, _machines) if site.bucket else (_bucket, _objects, _parameters, _machines)
+    looks = (
+        (_objects, _parameters, _instances) if site.bucket else (_bucket, _objects, _parameters, _instances)
+    )
     for look in looks:
         with errors(f"looking for what the stack {site.name} has"):
             parts += look(aws, names)
@@ -95,31 +97,32 @@ def _parameters(aws: Clients, names: Names) -> Iterator[Part]:
             yield Part(kind, name, name, tags.get(TAG_STACK) == names.stack, value=value)
 
 
-def _machines(aws: Clients, names: Names) -> Iterator[Part]:
+def _instances(aws: Clients, names: Names) -> Iterator[Part]:
     ec2 = aws.client("ec2")
     by_tag = [{"Name": f"tag:{TAG_STACK}", "Values": [names.stack]}]
-    newest = _newest_version(ec2, names.head)
+    template = launch_template(ec2, names.head)
+    newest = None if template is None else template[1]
     for page in ec2.get_paginator("describe_instances").paginate(
         Filters=[*by_tag, {"Name": "instance-state-name", "Values": ALIVE}]
     ):
         for reservation in page["Reservations"]:
             for instance in reservation["Instances"]:
-                yield _machine(instance, names, newest)
+                yield _instance(instance, names, newest)
     yield from _fleets(ec2, names)
     for page in ec2.get_paginator("describe_volumes").paginate(Filters=by_tag):
         for volume in page["Volumes"]:
-            if volume["State"] == "available":  # attached ones go with their machines
+            if volume["State"] == "available":  # attached ones go with their instances
                 yield Part(PartKind.VOLUME, volume["VolumeId"], volume["VolumeId"])
 
 
-def _machine(instance: Mapping[str, Any], names: Names, newest: str | None) -> Part:
-    tags, machine_id = tag_map(instance.get("Tags", ())), instance["InstanceId"]
+def _instance(instance: Mapping[str, Any], names: Names, newest: str | None) -> Part:
+    tags, instance_id = tag_map(instance.get("Tags", ())), instance["InstanceId"]
     ending = instance["State"]["Name"] == "shutting-down"
     if tags.get(TAG_PART) != "head":
-        return Part(PartKind.MACHINE, machine_id, machine_id, is_ending=ending)
+        return Part(PartKind.INSTANCE, instance_id, instance_id, is_ending=ending)
     current = tags.get("aws:ec2launchtemplate:version") == newest
     address = instance.get("PrivateIpAddress", "")
-    return Part(PartKind.HEAD, names.head, machine_id, is_current=current, is_ending=ending, value=address)
+    return Part(PartKind.HEAD, names.head, instance_id, is_current=current, is_ending=ending, value=address)
 
 
 def launch_template(ec2: Any, name: str) -> tuple[str, str] | None:
@@ -129,11 +132,6 @@ def launch_template(ec2: Any, name: str) -> tuple[str, str] | None:
         for template in ec2.describe_launch_templates(Filters=what)["LaunchTemplates"]:
             return template["LaunchTemplateId"], str(template["LatestVersionNumber"])
     return None
-
-
-def _newest_version(ec2: Any, name: str) -> str | None:
-    found = launch_template(ec2, name)
-    return None if found is None else found[1]
 
 
 def _fleets(ec2: Any, names: Names) -> Iterator[Part]:

@@ -52,7 +52,9 @@ class Formation:
         found = self._described(self._names.plain)
         if found is None:
             return None
-        template = self._client.get_template(StackName=found["StackId"])["TemplateBody"]
+        template = None
+        if found["StackStatus"] != "REVIEW_IN_PROGRESS":  # of a change set that was never carried out
+            template = self._client.get_template(StackName=found["StackId"])["TemplateBody"]
         return StackState(
             found["StackId"],
             found["StackStatus"],
@@ -62,7 +64,7 @@ class Formation:
         )
 
     def resources(self) -> list[tuple[str, str]]:
-        """What the stack consists of now: (AWS' id, kind)."""
+        """The stack's resources as they are now: (AWS' id, kind)."""
         found = self._client.describe_stack_resources(StackName=self._names.plain)["StackResources"]
         return [
             (each["PhysicalResourceId"], kind_of(each["ResourceType"]))
@@ -95,7 +97,7 @@ class Formation:
         self.finish(stack_id, tell, before)
 
     def finish(self, stack_id: str, tell: Tell, before: Set[str] = frozenset()) -> None:
-        """Wait for what CloudFormation does now. Raises StackError where that fails. before: events already told."""
+        """Wait until CloudFormation is idle. Raises StackError where its work failed. before: events already told."""
         status = self._wait(stack_id, tell, before)
         if status in ("CREATE_COMPLETE", "UPDATE_COMPLETE"):
             return
@@ -104,7 +106,7 @@ class Formation:
             raise StackError(f"{PartKind.STACK} {self._names.plain}: {why or status}")
 
     def remove(self, state: StackState, tell: Tell) -> str | None:
-        """The stack without what it retains; None, or why something of it is still there."""
+        """Delete the stack; its bucket stays. Returns None, or why part of the stack is still there."""
         if state.is_busy:
             self._wait(state.stack_id, tell)
         before = {event["EventId"] for event in self._events(state.stack_id)}
@@ -142,7 +144,7 @@ class Formation:
         return found
 
     def _why(self, stack_id: str, begins: Set[str] = MAKES) -> str | None:
-        """The first thing of the last operation that failed: what follows it was cancelled for its sake."""
+        """The first resource of the last operation that failed: CloudFormation cancels the others because of it."""
         failed = [
             event
             for event in self._events(stack_id, begins)

@@ -17,22 +17,33 @@ from bidbrain.aws.stack.template import Wanted, listed, without_bucket
 
 
 class PartKind(StrEnum):
-    """What can be part of a stack."""
+    """The parts of a stack in the order of their removal.
 
-    STACK = "CloudFormation stack"
-    BUCKET = "bucket"
-    PACKAGE = "package"
-    OBJECTS = "objects"
-    TOKEN = "token"
+    Money first: the head, which buys, and the instances that it bought. Then parts that cost nothing, and data last.
+    """
+
     HEAD = "head"
-    ADDRESS = "address of the head"
-    MACHINE = "machine"
+    INSTANCE = "instance"
     FLEET = "fleet"
     VOLUME = "volume"
+    STACK = "CloudFormation stack"
+    ADDRESS = "address of the head"
+    TOKEN = "token"
+    PACKAGE = "package"
+    OBJECTS = "objects"
+    BUCKET = "bucket"
+
+
+REMOVAL = tuple(PartKind)
+DATA = (PartKind.OBJECTS, PartKind.BUCKET)
+RUNNING = (PartKind.HEAD, PartKind.INSTANCE, PartKind.FLEET)
+
+
+KEPT = "it is as it should be"
 
 
 class Action(StrEnum):
-    """What a step does."""
+    """The effect of a step on its part."""
 
     MAKE = "make"
     FINISH = "finish"
@@ -80,7 +91,7 @@ class StackState:
 
     @property
     def is_remains(self) -> bool:
-        """What is left of a stack that was never whole, or is no more."""
+        """It is the remains of a stack that was never whole, or is no more."""
         return self.status in (
             "CREATE_FAILED",
             "ROLLBACK_COMPLETE",
@@ -92,7 +103,7 @@ class StackState:
 
 @dataclass(frozen=True)
 class Found:
-    """What there is of a stack."""
+    """The parts of a stack that there are."""
 
     stack: StackState | None
     parts: tuple[Part, ...]
@@ -132,9 +143,9 @@ def template_for(want: Wanted, found: Found) -> Mapping[str, Any]:
 
 
 def steps(want: Wanted, found: Found) -> tuple[Step, ...]:
-    """What to do about each part, in order. Raises ForeignError where a name is taken.
+    """One step for each part, in order. Raises ForeignError where a name is taken.
 
-    The package goes before a stack that has its bucket already: no machine is bought that cannot find its package. A
+    The package goes before a stack that has its bucket already: no instance is bought that cannot find its package. A
     head that differs is kept, for a job may run on it: only `down` and `up` replace it.
     """
     for part in found.parts:
@@ -145,12 +156,14 @@ def steps(want: Wanted, found: Found) -> tuple[Step, ...]:
     heads = [part.part_id for part in found.parts if part.kind is PartKind.HEAD and not part.is_ending]
     if len(heads) > 1:
         raise ForeignError(f"head: found {' and '.join(heads)}, expected one; terminate the others")
-    stack, package = _stack_step(want, found), _package_step(want, found)
+    stack = _stack_step(want, found)
     if stack.action is Action.FINISH:
         return (stack,)  # the rest is known when that is over
+    package = _package_step(want, found)
+    token = _step(PartKind.TOKEN, want.names.token, found.of(PartKind.TOKEN))
     is_bucket_there = found.of(PartKind.BUCKET) is not None or "Bucket" not in want.template["Resources"]
     first = (package, stack) if is_bucket_there else (stack, package)
-    return (*first, _token_step(want, found), _head_step(want, found), _address_step(want, found))
+    return (*first, token, _head_step(want, found), _address_step(want, found))
 
 
 def _is_being_made(part: Part, found: Found) -> bool:
@@ -171,84 +184,65 @@ def _stack_step(want: Wanted, found: Found) -> Step:
     if state.is_busy:
         return Step(Action.FINISH, kind, name, "CloudFormation works on it")
     if not state.is_whole:
-        return Step(Action.MAKE, kind, name, f"what there is of it cannot be used ({state.status})")
+        return Step(Action.MAKE, kind, name, f"its remains cannot be used ({state.status})")
     template = template_for(want, found)
     same = all(template[section] == state.template.get(section) for section in ("Resources", "Mappings"))
     others = changed(want, state)
     if same and not others:
-        return Step(Action.KEEP, kind, name, "it is as it should be")
+        return Step(Action.KEEP, kind, name, KEPT)
     return Step(Action.CHANGE, kind, name, f"its content has changed ({', '.join(others) or 'the template'})")
+
+
+def _step(kind: PartKind, name: str, part: Part | None, otherwise: tuple[Action, str] | None = None) -> Step:
+    """otherwise: the action and its reason where the part is there and is not as it should be."""
+    if part is None:
+        return Step(Action.MAKE, kind, name, "it is not there")
+    action, reason = otherwise or (Action.KEEP, KEPT)
+    return Step(action, kind, name, reason)
 
 
 def _package_step(want: Wanted, found: Found) -> Step:
     name = f"{want.names.prefix}package/{want.package}"
     part = found.of(PartKind.PACKAGE, name)
-    if part is None:
-        return Step(Action.MAKE, PartKind.PACKAGE, name, "it is not there")
-    if not part.is_current:
-        return Step(Action.FINISH, PartKind.PACKAGE, name, "its making was interrupted", part)
-    return Step(Action.KEEP, PartKind.PACKAGE, name, "it is as it should be", part)
-
-
-def _token_step(want: Wanted, found: Found) -> Step:
-    part = found.of(PartKind.TOKEN)
-    action, reason = (Action.KEEP, "it is as it should be") if part else (Action.MAKE, "it is not there")
-    return Step(action, PartKind.TOKEN, want.names.token, reason, part)
+    is_torn = part is not None and not part.is_current
+    return _step(
+        PartKind.PACKAGE, name, part, (Action.FINISH, "its making was interrupted") if is_torn else None
+    )
 
 
 def _head_step(want: Wanted, found: Found) -> Step:
-    part, name = found.of(PartKind.HEAD), want.names.head
-    if part is None:
-        return Step(Action.MAKE, PartKind.HEAD, name, "it is not there")
-    # The one parameter that is not the head's.
-    differs = found.stack is not None and set(changed(want, found.stack)) - {"DiskGiB"}
-    if part.is_current and not differs:
-        return Step(Action.KEEP, PartKind.HEAD, name, "it is as it should be", part)
-    return Step(Action.KEEP, PartKind.HEAD, name, "it differs, and only `down` and `up` replace a head", part)
+    part = found.of(PartKind.HEAD)
+    # DiskGiB is the one parameter that is not the head's.
+    will_differ = found.stack is not None and set(changed(want, found.stack)) - {"DiskGiB"}
+    differs = will_differ or (part is not None and not part.is_current)
+    why = "it differs, and only `down` and `up` replace a head"
+    return _step(PartKind.HEAD, want.names.head, part, (Action.KEEP, why) if differs else None)
 
 
 def _address_step(want: Wanted, found: Found) -> Step:
-    part, head, name = found.of(PartKind.ADDRESS), found.of(PartKind.HEAD), want.names.address
-    if part is None:
-        return Step(Action.MAKE, PartKind.ADDRESS, name, "it is not there")
-    if head is not None and head.value == part.value:
-        return Step(Action.KEEP, PartKind.ADDRESS, name, "it is as it should be", part)
-    return Step(Action.CHANGE, PartKind.ADDRESS, name, "the head has another one", part)
-
-
-# Money first: the head, which buys; what it bought; then all that costs nothing; data last.
-TEARDOWN = (
-    PartKind.HEAD,
-    PartKind.MACHINE,
-    PartKind.FLEET,
-    PartKind.VOLUME,
-    PartKind.STACK,
-    PartKind.ADDRESS,
-    PartKind.TOKEN,
-    PartKind.OBJECTS,
-    PartKind.BUCKET,
-)
-DATA = (PartKind.OBJECTS, PartKind.BUCKET)
-RUNNING = (PartKind.HEAD, PartKind.MACHINE, PartKind.FLEET)
+    part, head = found.of(PartKind.ADDRESS), found.of(PartKind.HEAD)
+    is_right = part is not None and head is not None and head.value == part.value
+    otherwise = None if is_right else (Action.CHANGE, "the head has another one")
+    return _step(PartKind.ADDRESS, want.names.address, part, otherwise)
 
 
 def left(found: Found, keep_data: bool) -> tuple[Part, ...]:
-    """What there is to remove: ours, and neither a package, which is among the objects, nor data that shall stay."""
+    """The parts to remove: ours, and neither a package, which is among the objects, nor data that shall stay."""
     stays = (PartKind.PACKAGE, *DATA) if keep_data else (PartKind.PACKAGE,)
     return tuple(part for part in found.parts if part.is_ours and part.kind not in stays)
 
 
 def teardown(parts: Iterable[Part]) -> tuple[Step, ...]:
-    """What can be removed of what is left, in order.
+    """The removals that are possible now, in order.
 
-    To be asked again until nothing is left. The stack has the machines' group and roles, and machines write data, so
-    both go when the last machine has ended; machines may have been bought meanwhile.
+    To be asked again until nothing is left. The stack has the instances' group and roles, and instances write data,
+    so both go when the last instance has ended; instances may have been bought meanwhile.
     """
     parts = tuple(parts)
     wait = any(each.kind in RUNNING for each in parts) or any(each.is_ending for each in parts)
-    now = TEARDOWN[: TEARDOWN.index(PartKind.STACK)] if wait else TEARDOWN
+    now = REMOVAL[: REMOVAL.index(PartKind.STACK)] if wait else REMOVAL
     going = [each for each in parts if each.kind in now and not each.is_ending]
-    going.sort(key=lambda each: (TEARDOWN.index(each.kind), each.name, each.part_id))
+    going.sort(key=lambda each: (REMOVAL.index(each.kind), each.name, each.part_id))
     return tuple(Step(Action.REMOVE, each.kind, each.name, "it is ours", each) for each in going)
 
 
@@ -258,7 +252,7 @@ def kind_of(resource_type: str) -> str:
 
 
 def planned(want: Wanted, found: Found) -> Iterator[Step]:
-    """The steps for people: a new stack with what CloudFormation makes of it."""
+    """The steps as `plan` shows them: a new CloudFormation stack with each of its resources."""
     for step in steps(want, found):
         yield step
         if step.kind == PartKind.STACK and step.action is Action.MAKE:

@@ -1,4 +1,4 @@
-"""What an identity may do: IAM's simulator asked about the policy that `proteus aws` needs."""
+"""The rights of an identity: IAM's simulator says which actions of the operator's policy it lacks."""
 
 from __future__ import annotations
 

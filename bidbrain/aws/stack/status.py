@@ -1,4 +1,4 @@
-"""What of a stack runs now, since when, and what it costs: read from the machines' own tags."""
+"""The instances of a stack that run now, read from their own tags, and its parts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bidbrain.aws.stack.parts import PartKind
 
 @dataclass(frozen=True)
 class Running:
-    """A machine that there is. job: of the stack's jobs, "" for the head. launched_s: Unix time."""
+    """An instance that runs. job: of the stack's jobs, "" for the head. launched_s: Unix time."""
 
     instance_id: str
     instance_type: str
@@ -33,7 +33,7 @@ class Running:
 
 
 def running(aws: Clients, site: Site) -> tuple[Running, ...]:
-    """Every machine of the stack that has not ended, the head first. Raises CloudError."""
+    """Every instance of the stack that has not ended, the head first. Raises CloudError."""
     filters = [
         {"Name": f"tag:{TAG_STACK}", "Values": [site.name]},
         {"Name": "instance-state-name", "Values": ["pending", "running", "stopping", "stopped"]},
@@ -71,8 +71,8 @@ class ListedPart:
 
 
 def parts(aws: Clients, site: Site, account: str) -> tuple[ListedPart, ...]:
-    """What there is of a stack, without its machines and objects. Raises CloudError."""
-    hidden = (PartKind.MACHINE, PartKind.FLEET, PartKind.OBJECTS, PartKind.VOLUME)
+    """The parts of a stack without its instances and objects. Raises CloudError."""
+    hidden = (PartKind.INSTANCE, PartKind.FLEET, PartKind.OBJECTS, PartKind.VOLUME)
     found = find(aws, site, account)
     told = [
         ListedPart(part.kind, part.name, part.is_current or part.kind is PartKind.HEAD)
@@ -87,9 +87,9 @@ def parts(aws: Clients, site: Site, account: str) -> tuple[ListedPart, ...]:
     return tuple(told)
 
 
-def hours(machine: Running, now: datetime | None = None) -> float:
-    """How long it has been there."""
-    return max(0.0, ((now or datetime.now(UTC)).timestamp() - machine.launched_s) / 3600)
+def hours(instance: Running, now: datetime | None = None) -> float:
+    """Hours since its launch."""
+    return max(0.0, ((now or datetime.now(UTC)).timestamp() - instance.launched_s) / 3600)
 
 
 def still_tagged(aws: Clients, site: Site) -> tuple[str, ...] | None:
@@ -112,7 +112,7 @@ def still_tagged(aws: Clients, site: Site) -> tuple[str, ...] | None:
 
 
 def terminated(aws: Clients, site: Site) -> int:
-    """Machines that have ended and are still listed (for about an hour)."""
+    """Instances that have ended and are still listed (for about an hour)."""
     filters = [
         {"Name": f"tag:{TAG_STACK}", "Values": [site.name]},
         {"Name": "instance-state-name", "Values": ["terminated"]},

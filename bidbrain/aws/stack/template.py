@@ -46,7 +46,7 @@ class Surroundings:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a stack should be: a template, the values of its parameters, the tags and the subnet of its head."""
+    """The stack that there should be: a template, the values of its parameters, tags, the subnet of the head."""
 
     names: Names
     template: Mapping[str, Any]
@@ -90,7 +90,7 @@ def load(name: str) -> dict[str, Any]:
 
 
 def wanted(site: Site, there: Surroundings) -> Wanted:
-    """What the stack of a site should be."""
+    """The stack that a site asks for."""
     names = names_of(site, there.account)
     template = _tagged(load(STACK), tag_list(site.tags))
     parameters = {
@@ -165,7 +165,7 @@ def listed(template: Mapping[str, Any], want: Wanted) -> list[tuple[str, str]]:
 
 
 def operator_policy(names: Names, own_bucket: bool) -> dict[str, Any]:
-    """What the person who says `proteus aws` may do. own_bucket: the stack makes its bucket itself."""
+    """The rights of the person who runs `proteus aws`. own_bucket: the stack makes its bucket itself."""
     values = {**names.pseudo_parameters, "Name": names.stack, "BucketName": names.bucket}
     policy = resolved(load(OPERATOR)["Resources"]["Operator"]["Properties"]["PolicyDocument"], values)
     kept = [each for each in policy["Statement"] if own_bucket or each["Sid"] != "MakeBucket"]
@@ -173,7 +173,7 @@ def operator_policy(names: Names, own_bucket: bool) -> dict[str, Any]:
 
 
 def role_policy(names: Names, role: str) -> dict[str, Any]:
-    """What a machine may do. role: `HeadRole` or `NodeRole`."""
+    """The rights of a machine. role: `HeadRole` or `NodeRole`."""
     values = {**names.pseudo_parameters, "Name": names.stack, "BucketName": names.bucket}
     (policy,) = load(STACK)["Resources"][role]["Properties"]["Policies"]
     return dict(resolved(policy["PolicyDocument"], values))

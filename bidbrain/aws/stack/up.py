@@ -30,7 +30,7 @@ NOT_KNOWN_YET = {*MISSING, "InvalidParameterValue"}
 
 @dataclass(frozen=True)
 class Package:
-    """What machines install. wheel: the name of its file. constraints: a pip constraints file."""
+    """The package that machines install. wheel: the name of its file. constraints: a pip constraints file."""
 
     wheel: str
     content: bytes
@@ -79,7 +79,7 @@ class Builder:
             self._try(step, found, tell, is_last=waited_s >= LAG_S)
 
     def _next(self, found: Found, told: set[tuple[str, str, Action]], tell: Tell) -> Step | None:
-        """The first step that changes something; parts before it that were there already are told once."""
+        """The first step that changes something; parts before it that are kept are told once."""
         for step in steps(self._want, found):
             if step.action is not Action.KEEP:
                 return step
@@ -89,7 +89,7 @@ class Builder:
         return None
 
     def _try(self, step: Step, found: Found, tell: Tell, *, is_last: bool) -> None:
-        """Take a step; what it needs and is not known everywhere yet is no error before the last time."""
+        """Take a step; a part that AWS does not know everywhere yet is an error only the last time."""
         from botocore.exceptions import ClientError
 
         with errors(f"{step.kind} {step.name}"):
@@ -163,7 +163,7 @@ class Builder:
                 Name=name, Value=secrets.token_hex(32), Type="SecureString", Tags=tags
             )
         except ClientError as error:
-            if code_of(error) != "ParameterAlreadyExists":  # somebody was faster; theirs is as good
+            if code_of(error) != "ParameterAlreadyExists":  # another `up` was faster; its token is as good
                 raise
 
     def _address(self, step: Step, head: Part | None) -> None:

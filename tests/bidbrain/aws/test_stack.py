@@ -19,7 +19,7 @@ from bidbrain.aws.stack.checks import Facts, Quota, Scale, TypeFact, Unread, Ver
 from bidbrain.aws.stack.names import names_of, tags_of
 from bidbrain.aws.stack.parts import (
     DATA,
-    TEARDOWN,
+    REMOVAL,
     Action,
     ForeignError,
     Found,
@@ -58,7 +58,7 @@ THERE = Surroundings(
 WANTED = wanted(SITE, THERE)
 NAMES = WANTED.names
 PACKAGE = f"{NAMES.prefix}package/{THERE.package}"
-RUNNING = (PartKind.HEAD, PartKind.MACHINE, PartKind.FLEET)
+RUNNING = (PartKind.HEAD, PartKind.INSTANCE, PartKind.FLEET)
 
 
 def stack_of(status: str = "CREATE_COMPLETE", **changes: Any) -> StackState:
@@ -166,7 +166,7 @@ def test_a_bucket_that_an_earlier_stack_left_is_used_and_not_made() -> None:
 def test_what_costs_money_goes_first_and_the_rest_when_no_machine_is_left(
     parts: list[tuple[PartKind, bool]], keep_data: bool
 ) -> None:
-    can_end = (PartKind.HEAD, PartKind.MACHINE, PartKind.STACK)
+    can_end = (PartKind.HEAD, PartKind.INSTANCE, PartKind.STACK)
     found = [
         Part(kind, f"{kind}-{number}", f"{number}", is_ending=ending and kind in can_end)
         for number, (kind, ending) in enumerate(parts)
@@ -175,7 +175,7 @@ def test_what_costs_money_goes_first_and_the_rest_when_no_machine_is_left(
     while rest := left(Found(None, tuple(found)), keep_data):
         going = teardown(rest)
         kinds = [PartKind(step.kind) for step in going]
-        assert kinds == sorted(kinds, key=TEARDOWN.index)
+        assert kinds == sorted(kinds, key=REMOVAL.index)
         if {PartKind.STACK, *DATA} & set(kinds):
             assert not any(each.kind in RUNNING for each in rest)
         removed = {step.part for step in going}
