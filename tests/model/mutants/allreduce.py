@@ -10,6 +10,7 @@ from agileml.core.exchange.pause import AllReducePause
 from agileml.core.exchange.reducer import Reducer
 from agileml.core.node.worker import Worker
 from agileml.core.protocol.exchange import nearest
+from agileml.core.protocol.messages import ShardState
 from agileml.core.protocol.view import INITIAL
 from tests.model.mutants.mutant import replaces
 
@@ -22,16 +23,16 @@ def what_was_with_a_group_is_used_again(original, self, clock, bundle):
 @replaces(replicas.newest, mode="allreduce", caught_by=23)
 def the_oldest_replica_counts(original, view, promises, committed):
     """Partitions of two clocks are in one model, or work that is done is applied twice."""
-    oldest: dict[int, int] = {}
+    oldest: dict[int, ShardState] = {}
     for promise in promises.values():
         for partition, state in promise.shards:
-            if state.version >= committed.clock:
-                oldest[partition] = min(state.version, oldest.get(partition, state.version))
-    behind = {
-        node: replace(promise, shards=tuple(s for s in promise.shards if s[1].version == oldest.get(s[0])))
+            known = oldest.get(partition, state)
+            oldest[partition] = state if state.version < known.version else known
+    claimed = {
+        node: replace(promise, shards=tuple((p, oldest[p]) for p, _ in promise.shards))
         for node, promise in promises.items()
     }
-    return original(view, behind, committed)
+    return original(view, claimed, committed)
 
 
 @replaces(nearest, mode="allreduce", caught_by=0)
