@@ -24,7 +24,7 @@ from agileml.runs.event_log import EVENTS, read_events
 from agileml.runs.folder import FolderError, check_out
 from agileml.session import Result, run
 
-DYING_S = 2.0  # how long processes of this run, or of another one here, may take to die
+DYING_S = 20.0  # how long processes of this run, or of another one here, may take to die on a busy computer
 LAST_CLOCKS = 16  # their mean loss is compared where equal bits are not promised
 TOLERANCE = 0.05  # of that loss, relative
 PLAN, RUN, SEQUENTIAL, CHECKPOINTS = "plan.yaml", "run", "sequential", "checkpoints"
