@@ -14,7 +14,7 @@ KNOWN = {
         *("Model", "Momentum", "Notice", "Piece", "Place"),
         *("Sgd", "Share", "Steps", "Verdict"),
     },
-    "bidbrain": {"Cause", "Engine", "Kind", "Plan"},
+    "bidbrain": set(),
     "straggler": set(),
     "pipeline": set(),
 }
