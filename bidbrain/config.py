@@ -13,7 +13,7 @@ POOL_SCHEMES = ["on_demand", "static_checkpoint", "elastic", "spot_2026"]
 
 
 class ConfigError(ValueError):
-    """A configuration that cannot be run, in one sentence."""
+    """A configuration cannot be run; the message is one sentence."""
 
 
 class SimulateConfig(BaseModel):
@@ -60,14 +60,14 @@ class SimulateConfig(BaseModel):
         if not hours or any(not 0 < each <= 10_000 for each in hours):
             raise ValueError("job lengths are hours above 0, at least one")
         if len(set(hours)) != len(hours):
-            raise ValueError("a job length is named twice")
+            raise ValueError("a job length is given twice")
         return hours
 
     @field_validator("schemes", "types", "zones")
     @classmethod
     def _once(cls, names: list[str]) -> list[str]:
         if len(set(names)) != len(names):
-            raise ValueError("a name stands there twice")
+            raise ValueError("a name is given twice")
         return names
 
     @field_validator("on_demand", "vcpus")
@@ -75,7 +75,7 @@ class SimulateConfig(BaseModel):
     def _positive(cls, figures: dict[str, float]) -> dict[str, float]:
         for name, figure in figures.items():
             if not figure > 0:
-                raise ValueError(f"{name} is {figure}, a figure above 0 is expected")
+                raise ValueError(f"{name} is {figure}, expected a figure above 0")
         return figures
 
 
@@ -105,9 +105,9 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         detail = " ".join(str(error).split())
-        raise ConfigError(f"{path}: no YAML ({detail})") from None
+        raise ConfigError(f"{path}: not YAML ({detail})") from None
     if not isinstance(values, dict):
-        raise ConfigError(f"{path}: keys with values are expected at the top")
+        raise ConfigError(f"{path}: expected keys with values at the top")
     folder = path.parent
     for key in ("history", "availability"):
         if isinstance(values.get(key), str):

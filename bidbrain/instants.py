@@ -17,7 +17,7 @@ def parse_instant(text: str) -> int:
         moment = datetime.fromisoformat(text.strip())
     except ValueError:
         raise ValueError(
-            f"{text!r} is no date or instant (expected 2016-03-26 or 2016-03-26T13:00:00Z)"
+            f"{text!r} is not a date or instant (expected 2016-03-26 or 2016-03-26T13:00:00Z)"
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
@@ -46,7 +46,9 @@ class Interval:
         """FROM/TO, dates or instants; raises ValueError with a sentence."""
         halves = text.split("/")
         if len(halves) != 2:
-            raise ValueError(f"{text!r} is no interval (expected FROM/TO, as 2016-02-25T13:00Z/2016-03-26)")
+            raise ValueError(
+                f"{text!r} is not an interval (expected FROM/TO, as 2016-02-25T13:00Z/2016-03-26)"
+            )
         interval = Interval(parse_instant(halves[0]), parse_instant(halves[1]))
         if interval.end_s <= interval.start_s:
             raise ValueError(f"the interval {text} ends before it starts")

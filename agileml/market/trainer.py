@@ -153,7 +153,7 @@ class RunTrainer:
     # -- the driver's loop --------------------------------------------------------------------------------------
 
     def events(self) -> list[FleetEvent]:
-        """What happened to the fleet since the last time."""
+        """Events of the fleet since the last call."""
         with self._changed:
             found = list(self._events)
             self._events.clear()

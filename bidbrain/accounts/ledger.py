@@ -166,10 +166,10 @@ def read_ledgers(path: Path) -> Iterator[Ledger]:
                 entry = _parse_entry(line)
             except KeyError as error:
                 raise LedgerError(
-                    f"{where}: no ledger line, it has no {error}; expected a file such as a run's ledger.jsonl"
+                    f"{where}: not a ledger line, {error} is missing; expected a file such as a run's ledger.jsonl"
                 ) from None
             except (ValueError, TypeError, AttributeError, UnicodeDecodeError) as error:
-                raise LedgerError(f"{where}: no ledger line ({type(error).__name__}: {error})") from None
+                raise LedgerError(f"{where}: not a ledger line ({type(error).__name__}: {error})") from None
             if header is None or line["job"] != header.job:
                 raise LedgerError(f"{where}: an event of job {line['job']!r} without its header before it")
             entries.append(entry)
@@ -196,7 +196,7 @@ def _parse_entry(line: dict[str, Any]) -> Entry:
     def whole(name: str) -> int | None:
         value = line.get(name)
         if value is not None and not isinstance(value, int):
-            raise ValueError(f"{name} is {value!r}, a whole number is expected")
+            raise ValueError(f"{name} is {value!r}, expected a whole number")
         return value
 
     market = line.get("market")

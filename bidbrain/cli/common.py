@@ -55,7 +55,7 @@ def pairs(values: list[str] | None, option: str) -> dict[str, float]:
         except ValueError:
             equals = ""
         if not equals or not name:
-            raise typer.BadParameter(f"{option} {item!r}: TYPE=NUMBER is expected")
+            raise typer.BadParameter(f"{option} {item!r}: expected TYPE=NUMBER")
     return found
 
 
@@ -64,9 +64,7 @@ def numbers(values: list[str] | None, option: str) -> list[float]:
     try:
         return [float(part) for part in split(values)]
     except ValueError:
-        raise typer.BadParameter(
-            f"{option}: numbers are expected, found {', '.join(split(values))}"
-        ) from None
+        raise typer.BadParameter(f"{option}: expected numbers, found {', '.join(split(values))}") from None
 
 
 def make_folder(path: Path) -> Path:
@@ -83,6 +81,6 @@ def load_history(paths: list[Path]) -> History:
     from bidbrain.history.readers import read_history
 
     if not paths:
-        raise typer.BadParameter("no price history is named (--history PATH)")
+        raise typer.BadParameter("name a price history (--history PATH)")
     with user_errors():
         return read_history(paths)

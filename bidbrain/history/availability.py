@@ -77,11 +77,11 @@ def _from_json(path: Path, market: Market, document: object) -> Trace:
     tick = metadata.get("gap_seconds") if isinstance(metadata, dict) else None
     if not isinstance(data, list) or not data or not isinstance(tick, int | float) or tick <= 0:
         raise HistoryError(
-            f"{path}: no availability trace (expected metadata.gap_seconds, above 0, and data, a list of counts)"
+            f"{path}: not an availability trace (expected metadata.gap_seconds, above 0, and data, a list of counts)"
         )
     for number, count in enumerate(data):
         if not isinstance(count, int) or isinstance(count, bool) or count < 0:
-            raise HistoryError(f"{path}: data[{number}] is {count!r}, a count of nodes is expected")
+            raise HistoryError(f"{path}: data[{number}] is {count!r}, expected a count of nodes")
     return Trace(market, int(tick), np.array(data, np.int64))
 
 

@@ -38,7 +38,7 @@ class Market:
         kind, found, rest = text.partition("@")
         zone, _, product = rest.partition("/")
         if not found or not kind or not zone:
-            raise ValueError(f"{text!r} is no market (expected type@zone)")
+            raise ValueError(f"{text!r} is not a market (expected type@zone)")
         return Market(kind, zone, product or DEFAULT_PRODUCT)
 
 

@@ -117,7 +117,7 @@ def _csv_rows(path: Path, text: io.TextIOBase) -> Iterator[Row]:
         raise HistoryError(f"{path}: empty (expected the header {','.join(COLUMNS)})")
     if tuple(name.strip() for name in head) != COLUMNS:
         raise HistoryError(
-            f"{path} line 1: no price history: the header is {','.join(head)[:80]!r}, expected {','.join(COLUMNS)}"
+            f"{path} line 1: not a price history: the header is {','.join(head)[:80]!r}, expected {','.join(COLUMNS)}"
         )
     stamps: dict[str, int] = {}
     costs: dict[str, int] = {}
@@ -146,11 +146,11 @@ def _json_rows(path: Path, text: io.TextIOBase) -> Iterator[Row]:
         raise HistoryError(f"{path} line {error.lineno}: not JSON ({error.msg})") from None
     entries = document.get("SpotPriceHistory") if isinstance(document, dict) else document
     if not isinstance(entries, list):
-        raise HistoryError(f"{path}: no price history: the key 'SpotPriceHistory' with a list is expected")
+        raise HistoryError(f"{path}: not a price history: expected the key 'SpotPriceHistory' with a list")
     for number, entry in enumerate(entries, 1):
         where = f"{path} entry {number}"
         if not isinstance(entry, dict):
-            raise HistoryError(f"{where}: an object is expected, found {type(entry).__name__}")
+            raise HistoryError(f"{where}: expected an object, found {type(entry).__name__}")
         try:
             stamp, price = entry["Timestamp"], entry["SpotPrice"]
             kind, zone = entry["InstanceType"], entry["AvailabilityZone"]
@@ -166,7 +166,7 @@ def _seconds(stamp: str, where: str) -> int:
     try:
         moment = datetime.fromisoformat(stamp)
     except ValueError:
-        raise HistoryError(f"{where}: {stamp!r} is no timestamp (expected 2016-02-25T10:38:07Z)") from None
+        raise HistoryError(f"{where}: {stamp!r} is not a timestamp (expected 2016-02-25T10:38:07Z)") from None
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() // 1)
 
 

@@ -28,7 +28,7 @@ BEYOND = 1.05  # only sizes above the job's own by more than this factor measure
 
 
 class Disturbance(StrEnum):
-    """What happened during a clock."""
+    """The disturbance of a clock."""
 
     NONE = "none"
     CHANGE = "change"  # machines came, or left as planned: sigma

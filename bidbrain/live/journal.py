@@ -273,7 +273,7 @@ class Journal:
                 yield parse(line)
             except ValidationError as error:
                 what = error.errors()[0]["msg"]
-                raise JournalError(f"{self.path} line {number}: no journal line ({what})") from None
+                raise JournalError(f"{self.path} line {number}: not a journal line ({what})") from None
 
     def append(self, record: Record) -> None:
         """Add a record; it is on disk when this returns."""

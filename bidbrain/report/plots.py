@@ -51,7 +51,7 @@ def plot_cost_and_runtime(rows: Sequence[Row], path: Path) -> Path:
         cost.set_title(f"cost, jobs of {length:g} h (all on-demand = 1)", fontsize=11, loc="left")
         runtime.set_title("runtime (all on-demand = 1)", fontsize=11, loc="left")
     if any(row.yardstick for row in rows):
-        figure.supxlabel("* knows the future: a yardstick, nobody can run it", fontsize=9, color="#6b7280")
+        figure.supxlabel("* knows the future: a yardstick that cannot be run", fontsize=9, color="#6b7280")
     return save(figure, path)
 
 

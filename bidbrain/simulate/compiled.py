@@ -177,7 +177,7 @@ def _closes(entries: list[Entry], index: int) -> bool:
 
 
 def _tables(setting: Setting, policy: KernelPolicy, start_s: int) -> kernel.Tables:
-    """What the policy of this number reads; the rest is empty."""
+    """The tables that this policy reads; the others are empty."""
     beta = np.zeros((0, 0, 0))
     median, thresholds = beta, np.zeros((0, 2), np.int64)
     evicted = held = useful = np.zeros((0, STATES, 0))

@@ -92,7 +92,7 @@ PHASE, NUMBER, MARKET, VCPUS, BID, GRANT_S, HOUR_START_S, HOUR, PRICE, EVICT_S, 
 SLOT_COLUMNS = 11
 # Free, requested, held, held and leaving at its hour's end.
 FREE, REQUESTED, HELD, LEAVING = 0, 1, 2, 3
-# What a job comes to.
+# The results of a job.
 COST, END_S, FREE_VCPU_S, HELD_VCPU_S, EVICTIONS, FINISHED, RELIABLE_COST, TAPE_ROWS = range(8)
 RESULTS = 8
 

@@ -152,12 +152,12 @@ def test_an_eviction_that_no_price_explains_is_named(turbulent) -> None:
     ("text", "sentence"),
     [
         ("", "no jobs in this ledger"),
-        ("not json\n", "line 1: no ledger line"),
+        ("not json\n", "line 1: not a ledger line"),
         (
             '{"job": "a", "at": "2016-01-01", "kind": "grant"}\n',
             "line 1: an event of job 'a' without its header",
         ),
-        ('{"kind": "job"}\n', "line 1: no ledger line"),
+        ('{"kind": "job"}\n', "line 1: not a ledger line"),
     ],
 )
 def test_what_is_no_ledger_is_one_sentence(tmp_path: Path, text: str, sentence: str) -> None:

@@ -31,7 +31,7 @@ def test_both_formats_are_read(tmp_path: Path) -> None:
     ("name", "text", "sentence"),
     [
         ("a.json", "{", "line 1: not JSON"),
-        ("a.json", '{"data": [1]}', "no availability trace"),
+        ("a.json", '{"data": [1]}', "not an availability trace"),
         ("a.json", '{"metadata": {"gap_seconds": 0}, "data": [1]}', "above 0"),
         ("a.json", '{"metadata": {"gap_seconds": 300}, "data": [1, -2]}', r"data\[1\] is -2"),
         ("a.csv", "", "no events"),

@@ -124,10 +124,10 @@ def test_the_json_of_the_aws_command(tmp_path: Path) -> None:
     ("text", "sentence"),
     [
         ("", r"a.csv: empty"),
-        ("time,price\n", r"a.csv line 1: no price history"),
+        ("time,price\n", r"a.csv line 1: not a price history"),
         (HEADER, r"a.csv: no rows"),
         (HEADER + "2016-01-01T00:00:00Z,m,z,L,0.1\n2016-01-01,m,z\n", r"line 3: 3 columns, expected 5"),
-        (HEADER + "yesterday,m,z,L,0.1\n", r"line 2: 'yesterday' is no timestamp"),
+        (HEADER + "yesterday,m,z,L,0.1\n", r"line 2: 'yesterday' is not a timestamp"),
         (HEADER + "2016-01-01T00:00:00Z,m,z,L,cheap\n", r"line 2: the price 'cheap' is not a number"),
         (HEADER + "2016-01-01T00:00:00Z,m,z,L,0\n", r"line 2: the price 0 is not positive"),
         (HEADER + "2016-01-01T00:00:00Z,m,z,L,-1\n", r"line 2: the price -1 is not positive"),
@@ -144,7 +144,7 @@ def test_bad_csv_is_one_sentence_with_the_line(tmp_path: Path, text: str, senten
     ("name", "data", "sentence"),
     [
         ("a.json", b"{", "a.json line 1: not JSON"),
-        ("a.json", b"[1]", "entry 1: an object is expected"),
+        ("a.json", b"[1]", "entry 1: expected an object"),
         ("a.json", b'{"x": []}', "'SpotPriceHistory'"),
         ("a.csv", b"\xff\xfe\x00", "not a text file"),
         ("a.csv.gz", b"no gzip", "cannot be read"),

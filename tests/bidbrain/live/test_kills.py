@@ -173,5 +173,5 @@ def test_a_broken_line_inside_a_journal_is_named(tmp_path: Path) -> None:
     (tmp_path / "journal.jsonl").write_bytes(
         b'{"kind":"opened","job":"j","scheme":"s","start_s":1}\n{"kind":"x"}\n'
     )
-    with pytest.raises(JournalError, match=r"line 2: no journal line"):
+    with pytest.raises(JournalError, match=r"line 2: not a journal line"):
         Journal(tmp_path)
