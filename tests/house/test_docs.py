@@ -101,6 +101,25 @@ def test_modules_and_functions_exist(page: Path) -> None:
     assert not wrong
 
 
+# Names of others' programs and formats that look like classes.
+NOT_OURS = {"CreateFleet", "RunInstances", "If-Match", "LogisticRegression", "MinIO"}
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if page.parent.name == "design" or page.name == "architecture.md"],
+    ids=name_of,
+)
+def test_classes_exist(page: Path) -> None:
+    ours = {name for path in python_files() for name in definitions(path)}
+    named = {
+        word
+        for word in IN_BACKTICKS.findall(page.read_text())
+        if re.fullmatch(r"[A-Z][a-z]\w*(\.\w+)?", word)
+    }
+    assert not sorted(named - ours - NOT_OURS)
+
+
 def commands(page: Path) -> Iterator[list[str]]:
     """The words of every `proteus ...` that a page shows, in code blocks and in running text."""
     text = page.read_text()
