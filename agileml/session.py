@@ -261,7 +261,7 @@ class _Session:
             )
 
     def _elastic(self, fleet: Fleet, folder: RunFolder, progress: Progress) -> dict[str, Array]:
-        from agileml.cluster.own_folder import owned
+        from agileml.cluster.owned_folder import owned
         from agileml.driver.actor_group import ActorGroup
         from agileml.driver.run_loop import RunLoop
         from agileml.process.wiring import socket_folder

@@ -14,7 +14,7 @@ import yaml
 
 from agileml.application import InputError
 from agileml.checkpoints.errors import CheckpointError
-from agileml.cluster.own_folder import orphans
+from agileml.cluster.owned_folder import orphans
 from agileml.config.job import ConfigError, JobConfig
 from agileml.config.plan import EventConfig
 from agileml.config.random_plan import random_plan

@@ -1,7 +1,6 @@
-"""A Ray dashboard: does one answer there, does it let us in, and which cluster is behind it.
+"""A Ray dashboard: whether one answers at an address and accepts our token, and which cluster it belongs to.
 
-Its port is also that of Ray's job server. Every request here has a limit of its own, and every way in which it can
-fail is one sentence.
+Ray's job server listens on the same port. Every request has a time limit, and every failure becomes one sentence.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ NEEDS_TOKEN, WRONG_TOKEN = 401, 403
 
 
 def is_http(address: str) -> bool:
-    """True for what names a dashboard and not a GCS."""
+    """True for the address of a dashboard, False for that of a GCS."""
     return address.startswith(("http://", "https://"))
 
 
 def ask(address: str, path: str, timeout_s: float) -> Any:
-    """What the dashboard answers to GET `path`, as JSON. It gets the user's token only if it asks for one.
+    """Send GET `path` to the dashboard and return its JSON. The request carries the user's token only if needed.
 
-    With a token that is right, token mode is switched on for this process. Raises ClusterError within `timeout_s`:
-    nobody answers, it is no dashboard, a token is needed, or the token is wrong.
+    When the dashboard accepts the token, this process switches to token mode. Raises ClusterError within `timeout_s`:
+    no answer, no dashboard, no token where one is needed, or a wrong token.
     """
     try:
         return _get(address, path, None, timeout_s / 2)
@@ -53,7 +52,7 @@ def ask(address: str, path: str, timeout_s: float) -> Any:
 
 
 def _get(address: str, path: str, token: str | None, timeout_s: float) -> Any:
-    """Raises HTTPError for the dashboard's own refusals, ClusterError for everything else."""
+    """Raises HTTPError when the dashboard refuses, ClusterError for every other failure."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
         request = urllib.request.Request(f"{address.rstrip('/')}{path}", headers=headers)
@@ -75,7 +74,7 @@ def _no_dashboard(address: str, detail: str = "") -> ClusterError:
 
 
 def gcs_behind(address: str, timeout_s: float) -> tuple[str, int]:
-    """The GCS that a dashboard belongs to: the head node's address, and the port that its raylet was given.
+    """Host and port of the GCS that a dashboard belongs to, from what the dashboard knows of the head node.
 
     Raises ClusterError as `ask` does.
     """
@@ -86,7 +85,7 @@ def gcs_behind(address: str, timeout_s: float) -> tuple[str, int]:
         arguments = (head.get("gcs") or {}).get("cmdline") or []
     except (KeyError, TypeError, StopIteration):
         raise _no_dashboard(address) from None
-    # Known a few seconds after the start; until then the port is most likely Ray's own.
+    # The dashboard knows the port a few seconds after its start; until then we assume Ray's default.
     ports = [
         a.partition("=")[2] for a in arguments if a.startswith(("--gcs_server_port=", "--gcs-server-port="))
     ]

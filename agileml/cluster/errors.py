@@ -1,7 +1,7 @@
-"""What a cluster that cannot be used is told as."""
+"""The error for clusters that cannot be used."""
 
 from __future__ import annotations
 
 
 class ClusterError(ValueError):
-    """A cluster that cannot be used: one sentence with the address, what was found and what is expected."""
+    """A cluster cannot be used. The text is one sentence: the address, what was found and what is expected."""

@@ -1,9 +1,9 @@
-"""A Ray cluster that is there already: can we reach it, what machines has it, and which of them must go.
+"""A Ray cluster that exists already: whether we can reach it, its nodes, and which of them are being drained.
 
-`ray.init` takes 20 s to give up and never says whether it was the address or the token. So `reach` looks first,
+`ray.init` takes 20 s to give up and never says whether the address or the token was wrong. So `reach` looks first,
 within 3 s, with the one request that every GCS answers.
 
-Ray shows a node's drain nowhere in its public API; `draining` is the only place that asks the private one.
+Ray's public API does not show drains; only `draining` asks the private one.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ def connect(gcs_address: str, *, namespace: str, runtime_env: Mapping[str, Any] 
         log_to_driver=False,
         logging_level="ERROR",
     )
-    # Ray prints four lines for every node that dies, in a thread that no option stops. We say it ourselves.
+    # Ray prints four lines for every dead node, from a thread that no option stops. We report dead nodes ourselves.
     ray._private.worker.print_to_stdstream = lambda data, ignore_prefix: None
 
 
 def tiered_nodes() -> list[TieredNode]:
-    """The live machines of the cluster that this process is connected to, in the order of their ids.
+    """The live nodes with a tier of the cluster that this process is connected to, in the order of their ids.
 
-    A node is a machine if it carries the label `tier` (reliable, transient) or Ray's own `ray.io/market-type` (spot,
-    on-demand); the head is none: it keeps the controller.
+    The tier comes from the label `tier` (reliable, transient) or Ray's own `ray.io/market-type` (spot, on-demand). The
+    head has none: it runs the controller.
     """
     import ray
 
@@ -67,7 +67,7 @@ def tiered_nodes() -> list[TieredNode]:
 
 
 def as_tiered_node(node: Mapping[str, Any]) -> TieredNode | None:
-    """The machine that an entry of `ray.nodes()` stands for, None if it is none."""
+    """The node that an entry of `ray.nodes()` describes; None for the head and for nodes without a tier."""
     labels = node.get("Labels") or {}
     if "node:__internal_head__" in node.get("Resources", {}):
         return None
@@ -80,7 +80,7 @@ def as_tiered_node(node: Mapping[str, Any]) -> TieredNode | None:
 
 
 def draining() -> dict[str, float | None]:
-    """Nodes that are being drained: id -> the Unix time in s at which they go, None when it was not said."""
+    """Nodes that are being drained: id -> Unix time in s at which they leave, None where Ray does not know it."""
     import ray
 
     deadlines_ms: dict[str, int] = ray._private.state.state.get_draining_nodes()
@@ -88,7 +88,10 @@ def draining() -> dict[str, float | None]:
 
 
 def drain(gcs_address: str, node_id: str, deadline_unix_s: float, message: str) -> None:
-    """Mark a node as preempted at `deadline_unix_s`, as a cloud's notice would (`ray drain-node` does the same)."""
+    """Mark a node as preempted at `deadline_unix_s`, as `ray drain-node` does for a cloud's preemption notice.
+
+    Raises ClusterError when the cluster refuses.
+    """
     import ray
     from ray.core.generated import autoscaler_pb2
 
@@ -102,10 +105,10 @@ def drain(gcs_address: str, node_id: str, deadline_unix_s: float, message: str) 
 def reach(address: str, timeout_s: float = REACH_TIMEOUT_S) -> str:
     """The host:port of the GCS behind `address` (host:port, the dashboard's http address, or auto).
 
-    If the cluster wants a token and this user has the right one, token mode is switched on for this process.
+    When the cluster needs a token and accepts the user's, this process switches to token mode.
 
-    Raises ClusterError within `timeout_s`: nobody listens, something else listens, another version of Ray, a
-    token is needed, or the token is wrong.
+    Raises ClusterError within `timeout_s`: nothing listens, something else listens, another version of Ray, no token
+    where one is needed, or a wrong token.
     """
     if is_http(address):
         host, port = gcs_behind(address, timeout_s / 2)
@@ -118,12 +121,12 @@ def reach(address: str, timeout_s: float = REACH_TIMEOUT_S) -> str:
 
 
 def locate(address: str) -> tuple[str, int]:
-    """Host and port of the GCS that host:port or `auto` names; nothing is asked yet. Raises ClusterError."""
+    """Host and port of the GCS that host:port or `auto` names, without asking it. Raises ClusterError."""
     return _on_this_machine() if address == "auto" else _host_and_port(address)
 
 
 def check_alive(host: str, port: int, timeout_s: float) -> None:
-    """Raise ClusterError within `timeout_s` unless a GCS of our version answers there and lets us in."""
+    """Raise ClusterError within `timeout_s` unless a GCS of our version answers there and accepts us."""
     _listens(host, port, timeout_s / 3)
     _speaks(host, port, timeout_s * 2 / 3)
 
@@ -190,7 +193,7 @@ def _speaks(host: str, port: int, timeout_s: float) -> None:
 
 
 def _is_a_node(host: str, port: int) -> None:
-    """A Ray driver works only beside a raylet of its cluster; without one `ray.init` waits in vain."""
+    """Raise ClusterError unless a raylet of the cluster runs here: without one `ray.init` waits in vain."""
     for process in psutil.process_iter(["name", "cmdline"]):
         if process.info["name"] == "raylet" and any(
             argument.startswith("--gcs-address=") and argument.endswith(f":{port}")
@@ -204,12 +207,12 @@ def _is_a_node(host: str, port: int) -> None:
 
 
 def _ask(host: str, port: int, token: str | None, timeout_s: float) -> tuple[Any, str]:
-    """(gRPC status, Ray's version) of the GCS's CheckAlive."""
+    """Call CheckAlive of the GCS: (gRPC status, version of Ray)."""
     import grpc
     from ray.core.generated.gcs_service_pb2 import CheckAliveReply, CheckAliveRequest
 
     where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    # A channel of its own: gRPC would otherwise share one that is still backing off from an earlier failure.
+    # Without a channel of our own gRPC would share one that is still backing off from an earlier failure.
     options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)]
     with grpc.insecure_channel(where, options=options) as channel:
         check = channel.unary_unary(

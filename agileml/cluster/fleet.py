@@ -1,4 +1,4 @@
-"""Where a run's machines come from: nodes that we start on this machine, or nodes of a cluster that exists."""
+"""Fleets, the sources of Ray nodes for a run: nodes that we start on this machine, or nodes of an existing cluster."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from agileml.events.terms import Fault, Loss, Tier
 from agileml.process.spec import RunSpec
 
 LOOK_S = 0.5  # between two looks at Ray's list of nodes
-JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # what Ray's job server tells a driver that it started
+JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # set by Ray's job server for the drivers that it starts
 
 
 @dataclass(frozen=True)
 class Appeared:
-    """A node is there. `admitted`: it may work at once; the others wait for the plan."""
+    """A node is up. `admitted`: it may work at once; others wait for the fault plan to join them."""
 
     node: TieredNode
     admitted: bool
@@ -45,7 +45,7 @@ class Vanished:
 
 @dataclass(frozen=True)
 class Draining:
-    """A node will be taken away; `deadline_s` is Unix time."""
+    """A preemption notice: the node will be taken away at `deadline_s` (Unix time)."""
 
     node_id: str
     deadline_s: float
@@ -53,14 +53,14 @@ class Draining:
 
 @dataclass(frozen=True)
 class Admitted:
-    """A node that has appeared before may work from now on."""
+    """A node that appeared earlier may work from now on."""
 
     node_id: str
 
 
 @dataclass(frozen=True)
 class Stopping:
-    """The run must end before its last clock: with the next cut, or at `deadline_s` (Unix time) with what there is."""
+    """The run must end before its last clock: with the next cut, or at `deadline_s` (Unix time) with the last one."""
 
     deadline_s: float
 
@@ -69,15 +69,15 @@ FleetEvent = Appeared | Admitted | Vanished | Draining | Stopping
 
 
 class Fleet(Protocol):
-    """A source of machines. A context manager; `poll` may block for as long as a node takes to start."""
+    """A source of Ray nodes. A context manager; `poll` may block for as long as a node takes to start."""
 
     @property
     def head_node_id(self) -> str:
-        """The Ray node that keeps the controller."""
+        """The Ray node that runs the controller."""
 
     @property
     def expected(self) -> int:
-        """Machines that must be there before the run starts."""
+        """How many nodes must be up before the run starts."""
 
     def __enter__(self) -> Self: ...
 
@@ -86,19 +86,19 @@ class Fleet(Protocol):
     ) -> None: ...
 
     def runtime_env(self) -> dict[str, Any]:
-        """What our processes need in their environment to find our code and the user's, beyond the job's."""
+        """Ray's runtime environment for our processes, beyond the job's: it lets them find our code and the user's."""
 
     def poll(self) -> list[FleetEvent]:
-        """What happened since the last time."""
+        """The events since the last call."""
 
     def release(self, node_id: str) -> None:
-        """This machine is not needed any more."""
+        """The run does not need this node any more."""
 
     def take_away(self, node_id: str) -> None:
-        """The deadline of this machine's notice has come."""
+        """The deadline of this node's notice has come."""
 
     def strike(self, kind: Fault, node_id: str, seconds: float) -> None:
-        """A planned fault: kill or freeze a machine. Raises RunError where machines are not ours."""
+        """A planned fault: kill or freeze a node. Raises RunError where the nodes are not ours."""
 
 
 @runtime_checkable
@@ -116,7 +116,7 @@ class Watcher(Protocol):
 
 
 def check_head(cluster: LocalCluster) -> None:
-    """Raise HeadLostError when Ray's own processes of the head have ended: what asks them would wait for a minute."""
+    """Raise HeadLostError when Ray's processes of the head have ended: calls to them would wait for a minute."""
     if cluster.has_lost_head:
         raise HeadLostError(
             "Ray's head on this machine has ended, and the run with it; "
@@ -125,7 +125,7 @@ def check_head(cluster: LocalCluster) -> None:
 
 
 class LocalFleet:
-    """Real Ray nodes on this machine: those of the config, and those that its plan will join."""
+    """Ray nodes that we start on this machine: those of the config, and those that its plan will join."""
 
     def __init__(self, spec: RunSpec) -> None:
         self._config = spec.config
@@ -156,7 +156,7 @@ class LocalFleet:
         self._cluster.shutdown()
 
     def runtime_env(self) -> dict[str, Any]:
-        # The same interpreter and file system: only the user's folder may be missing from the path.
+        # Interpreter and file system are the same, so only the user's folder may be missing from the path.
         path = os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])
         return {"env_vars": {"PYTHONPATH": path.rstrip(os.pathsep)}}
 
@@ -174,7 +174,7 @@ class LocalFleet:
         return [Appeared(node, admitted) for node in added]
 
     def _vanished(self) -> Iterator[Vanished]:
-        """Nodes that Ray has lost, whatever the reason: the second to notice, after our own connections."""
+        """Nodes that Ray has lost for any reason; our own connections usually notice first."""
         if time.monotonic() < self._look_due_s:
             return
         self._look_due_s = time.monotonic() + LOOK_S
@@ -185,7 +185,7 @@ class LocalFleet:
 
     def release(self, node_id: str) -> None:
         if any(machine.node_id == node_id for machine in self._cluster.tiered_nodes()):
-            self._cluster.kill(node_id)  # it holds nothing: no need to wait for a good-bye
+            self._cluster.kill(node_id)  # it holds nothing of the run, so no need to stop it in order
 
     def take_away(self, node_id: str) -> None:
         self.release(node_id)
@@ -199,7 +199,7 @@ class LocalFleet:
 
 
 class ExistingFleet:
-    """Labelled nodes of a Ray cluster that others run: they come and go, we only watch."""
+    """Labelled nodes of a Ray cluster that others run: they come and go, and this fleet only watches."""
 
     def __init__(self, spec: RunSpec, gcs_address: str) -> None:
         self._spec = spec
@@ -252,7 +252,7 @@ class ExistingFleet:
                 break
             self._known[node.node_id] = node
             tier = Tier(str(node.tier))
-            # With a plan, machines beyond those of the start wait for their clock.
+            # With a plan, nodes beyond those of the start wait for their clock.
             admitted = not self._for_plan or self._admitted[tier] < self._wanted[tier]
             self._admitted[tier] += admitted
             events.append(Appeared(node, admitted))
@@ -267,27 +267,27 @@ class ExistingFleet:
         return events
 
     def release(self, node_id: str) -> None:
-        """Its owner ends it; a raylet that drains exits by itself once our actor is gone."""
+        """Does nothing: its owner ends it, and a draining raylet exits once our actor is gone."""
 
     def take_away(self, node_id: str) -> None:
-        """Its owner does."""
+        """Does nothing: its owner takes it away."""
 
     def strike(self, kind: Fault, node_id: str, seconds: float) -> None:
-        """Raises RunError: these machines are somebody else's."""
+        """Raises RunError: these nodes belong to others."""
         raise RunError(f"plan: found {kind}, expected no such fault in a cluster that others run")
 
 
 def travelling(config: JobConfig) -> dict[str, Any]:
-    """The runtime environment that takes our code and the user's along.
+    """The runtime environment that carries our code and the user's to other nodes.
 
-    A job that was submitted with code of its own has it already, and Ray refuses to be told twice.
+    It is empty for a submitted job, which carries its code already: Ray refuses to get it twice.
     """
     job = json.loads(os.environ.get(JOB_VARIABLE, "{}"))
     return {} if "py_modules" in job.get("runtime_env", {}) else {"py_modules": our_modules(config)}
 
 
 def our_modules(config: JobConfig) -> list[str]:
-    """The folders of code that processes on other machines need: ours, and the user's application."""
+    """The code folders that processes on other nodes need: ours, and the user's application."""
     names = ["agileml", "bidbrain", "straggler"]
     if ":" in config.application:
         names.append(config.application.partition(":")[0].split(".")[0])

@@ -1,7 +1,7 @@
-"""Ray's job server: found behind any kind of address, asked to run a job, and about jobs.
+"""Ray's job server: finds it behind any kind of address, submits jobs and asks about them.
 
-`ray.job_submission` asks for minutes before it gives up, and takes the address from the environment before ours. So
-the server and the token are checked first, within 3 s, and what it is then given is the server's URL.
+`ray.job_submission` tries for minutes before it gives up, and prefers an address from the environment to its argument.
+So this module checks the server and the token first, within 3 s, and then gives Ray the URL of the server.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from agileml.cluster import dashboard
 from agileml.cluster.errors import ClusterError
 from agileml.cluster.existing import REACH_TIMEOUT_S, check_alive, locate
 
-OURS = "proteus"  # the key in a job's metadata that makes it ours; its value is the version that submitted it
-CONFIG = "config"  # and the one with the config's name
+OURS = "proteus"  # key in the metadata of our jobs; its value is the version that submitted the job
+CONFIG = "config"  # key in the metadata with the name of the config
 OVER = ("STOPPED", "SUCCEEDED", "FAILED")
-# Ray kills a job so many seconds after it asked it to stop; a run ends by itself long before (see stopping.py).
+# Seconds between Ray's request to stop and its SIGKILL; a run ends by itself long before.
 STOP_WAIT_S = 900
 URL_VARIABLE = "RAY_API_SERVER_ADDRESS"
 
 
 @dataclass(frozen=True)
 class SubmittedJob:
-    """One of our jobs as the server knows it. `state`: PENDING, RUNNING, or one of `OVER`. Times are Unix seconds."""
+    """One of our jobs. `state`: PENDING, RUNNING, or one of `OVER`. Times are Unix seconds."""
 
     id: str
     state: str
@@ -47,8 +47,8 @@ class SubmittedJob:
 def find_server(address: str, timeout_s: float = REACH_TIMEOUT_S) -> str:
     """The URL of the job server of a cluster: host:port of its GCS, its dashboard's http address, or auto.
 
-    Raises ClusterError within `timeout_s`: nobody listens, something else does, a token is needed or wrong, the
-    cluster has no job server, or only its head can reach it.
+    Raises ClusterError within `timeout_s`: nothing listens, something else does, a missing or wrong token, the cluster
+    has no job server, or only its head can reach it.
     """
     if dashboard.is_http(address):
         _check_server(address, timeout_s)
@@ -86,7 +86,7 @@ def _check_server(url: str, timeout_s: float) -> None:
 
 
 def _url_known_to(host: str, port: int) -> str | None:
-    """The dashboard's URL as its GCS has it."""
+    """The URL of the dashboard that the GCS knows."""
     import ray
     from ray._private import ray_constants
 
@@ -104,13 +104,13 @@ def _is_here(host: str) -> bool:
 
 
 class JobServer:
-    """The jobs of one cluster. Every method raises ClusterError: one sentence of what the server said."""
+    """The jobs of one cluster. Every method raises ClusterError with the server's answer as one sentence."""
 
     def __init__(self, url: str) -> None:
         """`url` as `find_server` returns it."""
         from ray.job_submission import JobSubmissionClient
 
-        for name in ("dashboard_sdk", "job.sdk"):  # they tell of every step
+        for name in ("dashboard_sdk", "job.sdk"):  # they log every step
             logging.getLogger(f"ray.dashboard.modules.{name}").setLevel(logging.WARNING)
         os.environ[URL_VARIABLE] = url  # Ray takes this, or RAY_ADDRESS, before its argument
         self.url = url
@@ -119,7 +119,7 @@ class JobServer:
     def submit(
         self, job: str, entrypoint: str, runtime_env: Mapping[str, Any], metadata: Mapping[str, str]
     ) -> None:
-        """Upload what `runtime_env` names and start the job; returns as soon as the server has it."""
+        """Upload the files that `runtime_env` names and start the job; returns once the server accepted it."""
         _told(
             lambda: self._client.submit_job(
                 submission_id=job,
@@ -131,13 +131,13 @@ class JobServer:
         )
 
     def jobs(self) -> list[SubmittedJob]:
-        """Ours, the oldest first."""
+        """Our jobs, the oldest first."""
         details = _told(self._client.list_jobs, "status")
         ours = [_job(each) for each in details if each.submission_id and OURS in (each.metadata or {})]
         return sorted(ours, key=lambda job: job.started_s or 0.0)
 
     def job(self, name: str) -> SubmittedJob:
-        """One of ours."""
+        """One of our jobs. Raises ClusterError also when there is none of that name."""
         for job in self.jobs():
             if job.id == name:
                 return job
@@ -147,11 +147,11 @@ class JobServer:
         )
 
     def log(self, name: str) -> str:
-        """What the job has printed so far."""
+        """The output of the job so far."""
         return str(_told(lambda: self._client.get_job_logs(name), f"logs of {name}"))
 
     def follow(self, name: str, say: Callable[[str], None]) -> None:
-        """Call `say` with what the job prints, from its start on, until it ends."""
+        """Call `say` with the output of the job, from its start on, until it ends."""
 
         async def tail() -> None:
             async for text in self._client.tail_job_logs(name):
@@ -173,7 +173,7 @@ def _job(details: Any) -> SubmittedJob:
 
 
 def _told(ask: Callable[[], Any], what: str) -> Any:
-    """What a call of Ray's client returns; whatever it raises as one sentence."""
+    """Call Ray's client; turn every error that it raises into a ClusterError of one sentence."""
     import aiohttp
     import ray
     import requests

@@ -1,26 +1,25 @@
 """A Ray cluster on this machine, with as many nodes as the job has machines.
 
-Each node is a real one: its own raylet, labelled with tier and allocation, that can be removed or killed as a whole.
-Nothing of it is shared with other clusters here: its files, its token and the file with its address lie in one folder
-of its own (mode 0700), its ports are free ones. And nothing of it stays: not after `shutdown`, not after Ctrl-C or
-SIGTERM, and what a SIGKILL of this process leaves behind goes at once (raylets die with their parent) or, at the
-latest, when the next cluster starts.
+Each node has a raylet of its own, labelled with tier and allocation, and can be removed or killed as a whole. A cluster
+shares nothing with other clusters here: its files, its token and the file with its address lie in one folder of its
+own (mode 0700), and its ports are free ones. It leaves nothing behind after `shutdown`, Ctrl-C or SIGTERM. After a
+SIGKILL of this process the raylets die with their parent, and the next cluster that starts removes the rest.
 
-Machines are added one after the other: 1-2 s each, of which Ray sleeps most. They die with the thread that added them:
-the main thread, or one that lives as long as they shall.
+Nodes are added one after the other: 1-2 s each, in which Ray mostly sleeps. They die with the thread that added them,
+so that must be the main thread or one that outlives them.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import functools
 import math
 import os
 import secrets
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Self
@@ -29,28 +28,37 @@ import psutil
 
 from agileml.cluster import watchdog
 from agileml.cluster.existing import ALLOCATION_LABEL, TIER_LABEL, TieredNode, connect
-from agileml.cluster.own_folder import is_of, kill, new_folder, processes_of, remove, sweep
+from agileml.cluster.owned_folder import new_folder, remove, sweep
+from agileml.cluster.processes import kill, processes_of, send_signal, tree, uses_folder
+from agileml.cluster.ray_startup import (
+    environment,
+    ignore_interrupts,
+    own_sessions,
+    put_environment,
+    quiet_ray,
+    spare_children,
+)
 from agileml.cluster.tokens import use_tokens
 from agileml.events.terms import Tier
 
-# A raylet that died is found dead after about 0.5 s, one that is frozen after 3.5 s. The engine's own heartbeats are
-# faster; these must not be so fast that a busy machine looks dead.
+# Ray finds a dead raylet after about 0.5 s and a frozen one after 3.5 s. The engine's own heartbeats are faster; these
+# must not be so fast that a busy host looks dead.
 HEALTH_CHECK = {
     "health_check_initial_delay_ms": 0,
     "health_check_period_ms": 200,
     "health_check_timeout_ms": 1000,
     "health_check_failure_threshold": 3,
 }
-OBJECT_STORE_BYTES = 80 << 20  # arrays go over our own data plane; Ray's store holds next to nothing
+OBJECT_STORE_BYTES = 80 << 20  # arrays travel over our own data plane, so Ray's store holds next to nothing
 AUTH_VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
 
 class LocalCluster:
-    """A context manager: a head node that this process is connected to, and machines added and taken away.
+    """A context manager: a head node that this process is connected to, and nodes added and taken away.
 
     with LocalCluster() as cluster:
-        machines = cluster.add_nodes(Tier.TRANSIENT, 2)
-        cluster.kill(machines[0].node_id)
+        nodes = cluster.add_nodes(Tier.TRANSIENT, 2)
+        cluster.kill(nodes[0].node_id)
     """
 
     def __init__(
@@ -62,13 +70,13 @@ class LocalCluster:
     ) -> None:
         """`runtime_env` and `namespace` are those of the Ray job (see `ray.init`).
 
-        orphan_after_s: a watchdog beside every machine ends it when the head, or this process, was silent so long.
+        orphan_after_s: a watchdog beside every node ends it when the head, or this process, was silent for so long.
         """
         self._runtime_env, self._namespace = runtime_env, namespace
         self._orphan_after_s = orphan_after_s
         self._liveness: watchdog.LivenessEndpoint | None = None
         self._nodes: dict[str, Any] = {}
-        self._machines: dict[str, TieredNode] = {}
+        self._tiered: dict[str, TieredNode] = {}
         self._allocations = 0
         self._folder: Path | None = None
         self._environment_before: dict[str, str | None] = {}
@@ -118,46 +126,46 @@ class LocalCluster:
         for _ in range(count):
             labels = {TIER_LABEL: str(tier), ALLOCATION_LABEL: allocation}
             node = self._add_watched(num_cpus=math.ceil(cpus), num_gpus=math.ceil(gpus), labels=labels)
-            machine = TieredNode(node.node_id, node.node_ip_address, tier, allocation)
-            self._nodes[machine.node_id], self._machines[machine.node_id] = node, machine
-            added.append(machine)
+            tiered = TieredNode(node.node_id, node.node_ip_address, tier, allocation)
+            self._nodes[tiered.node_id], self._tiered[tiered.node_id] = node, tiered
+            added.append(tiered)
         return added
 
     def tiered_nodes(self) -> list[TieredNode]:
-        """The machines that were added and neither removed nor killed, in that order."""
-        return list(self._machines.values())
+        """The nodes that were added and neither removed nor killed, in that order."""
+        return list(self._tiered.values())
 
     def remove(self, node_id: str) -> None:
-        """Stop one machine as its owner would: the raylet says good-bye. Raises KeyError: no such machine."""
+        """Stop one node as its owner would: the raylet leaves the cluster in order. Raises KeyError: no such node."""
         node = self._nodes.pop(node_id)
-        del self._machines[node_id]
-        left = _tree(_raylet(node))
+        del self._tiered[node_id]
+        left = tree(_raylet(node))
         self._cluster.remove_node(node, allow_graceful=True)
         kill(left)
 
     def kill(self, node_id: str) -> None:
-        """Kill one machine as a whole: its raylet and all processes on it. Raises KeyError: no such machine.
+        """Kill one node as a whole: its raylet and all processes on it. Raises KeyError: no such node.
 
         An actor outlives its killed raylet by more than a minute, so the processes are collected first.
         """
         node = self._nodes.pop(node_id)
-        del self._machines[node_id]
+        del self._tiered[node_id]
         self._cluster.worker_nodes.discard(node)
-        kill(_tree(_raylet(node)))
+        kill(tree(_raylet(node)))
         _raylet_process(node).wait()
 
     def freeze(self, node_id: str) -> None:
-        """Stop every process of a machine where it stands; its connections stay open. Raises KeyError."""
-        _signal(_tree(_raylet(self._nodes[node_id])), signal.SIGSTOP)
+        """Stop (SIGSTOP) every process of a node; its connections stay open. Raises KeyError."""
+        send_signal(tree(_raylet(self._nodes[node_id])), signal.SIGSTOP)
 
     def thaw(self, node_id: str) -> None:
-        """Let a frozen machine go on. One that was killed or removed meanwhile is left alone."""
+        """Let a frozen node go on. A node that was killed or removed meanwhile is ignored."""
         if node_id in self._nodes:
-            _signal(_tree(_raylet(self._nodes[node_id])), signal.SIGCONT)
+            send_signal(tree(_raylet(self._nodes[node_id])), signal.SIGCONT)
 
     @property
     def has_lost_head(self) -> bool:
-        """True when Ray's own processes of the head have ended: what asks them would wait for a minute."""
+        """True when Ray's own processes of the head have ended: a call to them would wait for a minute."""
         from ray._private import ray_constants as names
 
         processes = self._cluster.head_node.all_processes
@@ -165,27 +173,27 @@ class LocalCluster:
         return any(info.process.poll() is not None for kind in kinds for info in processes.get(kind, ()))
 
     def processes(self) -> list[psutil.Process]:
-        """Every live process of this cluster, this one not included."""
+        """Every live process of this cluster, without this one."""
         return processes_of(self._folder) if self._folder else []
 
     def shutdown(self) -> None:
-        """Disconnect, end every process and remove every file of the cluster; a second time does nothing."""
+        """Disconnect, end every process and remove every file of the cluster. A second call does nothing."""
         folder, self._folder = self._folder, None
         if folder is None:
             return
         atexit.unregister(self.shutdown)
-        with _undisturbed():
+        with ignore_interrupts():
             import ray
 
             ray.shutdown()
-            own = [child for child in psutil.Process().children() if is_of(child, folder)]
-            kill([process for child in own for process in _tree(child)])
+            own = [child for child in psutil.Process().children() if uses_folder(child, folder)]
+            kill([process for child in own for process in tree(child)])
             if self._liveness is not None:
                 self._liveness.__exit__(None, None, None)
                 self._liveness = None
-            kill(processes_of(folder))  # workers of raylets that died on their own have another parent by now
+            kill(processes_of(folder))  # workers of dead raylets have another parent by now
             self._nodes.clear()
-            self._machines.clear()
+            self._tiered.clear()
             remove(folder)
             self._restore_environment()
 
@@ -206,20 +214,15 @@ class LocalCluster:
         self._catch_sigterm(handler)
 
     def _add_watched(self, **arguments: Any) -> Any:
-        """A node, with a watchdog of its own where one is wanted."""
+        """Add a node, with a watchdog of its own if the cluster has `orphan_after_s`."""
         if self._orphan_after_s is None:
             return self._add_node(**arguments)
         assert self._folder is not None
         if self._liveness is None:
             self._liveness = watchdog.LivenessEndpoint().__enter__()
         mark = f"{self._folder.name}-{secrets.token_hex(4)}"
-        marks = watchdog.marked(mark)
-        before = {name: os.environ.get(name) for name in marks}
-        _put_environment(marks)
-        try:
+        with environment(watchdog.marked(mark)):
             node = self._add_node(**arguments)
-        finally:
-            _put_environment(before)
         heads = (self.address, self._liveness.address)
         log = self._folder / "watchdog.log"
         watchdog.start(mark, _raylet_process(node).pid, heads, self._orphan_after_s, log)
@@ -227,32 +230,25 @@ class LocalCluster:
 
     def _add_node(self, **arguments: Any) -> Any:
         handler = signal.getsignal(signal.SIGTERM)
-        # Ray's own hooks are signal handlers, which only the main thread may set; `shutdown` does without them.
+        # Ray sets signal handlers, which only the main thread may do; `shutdown` needs none of them.
         self._cluster._shutdown_at_exit = threading.current_thread() is threading.main_thread()
-        with self._rays_own_folder(), _quiet_ray(), only_here(), _sessions_of_their_own():
+        with self._rays_own_folder(), quiet_ray(), spare_children(), own_sessions():
             node = self._cluster.add_node(
                 object_store_memory=OBJECT_STORE_BYTES, dashboard_agent_listen_port=0, **arguments
             )
-        self._catch_sigterm(handler)  # each node puts one of its own there, which drains for up to 30 s
+        self._catch_sigterm(handler)  # Ray sets a handler for each node that drains it for up to 30 s
         return node
 
-    @contextlib.contextmanager
-    def _rays_own_folder(self) -> Iterator[None]:
-        """Sessions, sockets and the file with the current address go to our folder, not to /tmp/ray."""
-        before = {name: os.environ.get(name) for name in ("RAY_TMPDIR", "RAY_USAGE_STATS_ENABLED")}
-        os.environ["RAY_TMPDIR"] = str(self._folder)
-        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-        try:
-            yield
-        finally:
-            _put_environment(before)
+    def _rays_own_folder(self) -> AbstractContextManager[None]:
+        """Make Ray put its sessions, sockets and the file with the current address in our folder, not in /tmp/ray."""
+        return environment({"RAY_TMPDIR": str(self._folder), "RAY_USAGE_STATS_ENABLED": "0"})
 
     def _set_environment(self, changes: Mapping[str, str | None]) -> None:
         self._environment_before = {name: os.environ.get(name) for name in changes}
-        _put_environment(changes)
+        put_environment(changes)
 
     def _restore_environment(self) -> None:
-        _put_environment(self._environment_before)
+        put_environment(self._environment_before)
         if self._sigterm_before is not None:
             signal.signal(signal.SIGTERM, self._sigterm_before)
             self._sigterm_before = None
@@ -262,7 +258,7 @@ class LocalCluster:
             Config.initialize("")
 
     def _catch_sigterm(self, handler: Any) -> None:
-        """SIGTERM does what `handler` does; without one it ends this process as an exception does: `shutdown` runs."""
+        """Make SIGTERM call `handler`; without one, end this process by an exception, so that `shutdown` runs."""
         if threading.current_thread() is not threading.main_thread():
             return
         before = signal.getsignal(signal.SIGTERM)
@@ -275,14 +271,6 @@ def _leave(number: int, frame: FrameType | None) -> None:
     raise SystemExit(128 + number)
 
 
-def _put_environment(values: Mapping[str, str | None]) -> None:
-    for name, value in values.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
-
-
 def _raylet_process(node: Any) -> Any:
     from ray._private import ray_constants
 
@@ -293,79 +281,3 @@ def _raylet(node: Any) -> psutil.Process | None:
     with contextlib.suppress(psutil.NoSuchProcess):
         return psutil.Process(_raylet_process(node).pid)
     return None
-
-
-def _tree(root: psutil.Process | None) -> list[psutil.Process]:
-    """`root` and everything below it, root first."""
-    if root is None:
-        return []
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return [root, *root.children(recursive=True)]
-    return []
-
-
-def _signal(processes: list[psutil.Process], number: int) -> None:
-    for process in processes:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.send_signal(number)
-
-
-@contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Cleaning up is short; a second Ctrl-C must not leave half of it."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-@contextlib.contextmanager
-def _sessions_of_their_own() -> Iterator[None]:
-    """SIGTERM to our whole process group, as `timeout` and supervisors send it, must reach us alone: without Ray's
-    processes a run cannot end well."""
-    from ray._private import services
-
-    before = services.ConsolePopen
-    services.ConsolePopen = functools.partial(before, start_new_session=True)
-    try:
-        yield
-    finally:
-        services.ConsolePopen = before
-
-
-@contextlib.contextmanager
-def only_here() -> Iterator[None]:
-    """Ctrl-C reaches children as well: one that is just being forked must not print a traceback of its own."""
-    before = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or before is not signal.default_int_handler:
-        yield
-        return
-    me = os.getpid()
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        if os.getpid() == me:
-            raise KeyboardInterrupt
-
-    signal.signal(signal.SIGINT, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-@contextlib.contextmanager
-def _quiet_ray() -> Iterator[None]:
-    """Ray greets every node on its logger."""
-    import logging
-
-    logger = logging.getLogger("ray")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)

@@ -1,4 +1,4 @@
-"""The machines of a cluster, for whoever is no node of it: asked of its GCS, without becoming a driver."""
+"""The nodes of a cluster, seen from outside: asks its GCS, without becoming a driver."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ MESSAGE = "proteus machines terminate"
 
 @dataclass(frozen=True)
 class LiveNode:
-    """A live machine. `leaves_s`: the Unix time at which it is taken away, None while nobody said so."""
+    """A live node (`machine`). `leaves_s`: Unix time at which it will be taken away, None without a notice."""
 
     machine: TieredNode
     leaves_s: float | None
 
 
 class ClusterNodes:
-    """The machines of one cluster. Raises ClusterError within 3 s when it cannot be reached (see `reach`)."""
+    """The nodes of one cluster. Raises ClusterError within 3 s when it cannot be reached (see `reach`)."""
 
     def __init__(self, address: str) -> None:
         if is_http(address):
@@ -35,7 +35,7 @@ class ClusterNodes:
         self.address = f"{host}:{port}"
 
     def all(self) -> list[LiveNode]:
-        """The live machines (labelled nodes, see `as_tiered_node`), by tier and allocation."""
+        """The live nodes with a tier (see `as_tiered_node`), by tier and allocation."""
         client = self._client()
         leaving: dict[str, int] = client.get_draining_nodes(RPC_TIMEOUT_S)
         found = []
@@ -49,7 +49,7 @@ class ClusterNodes:
         )
 
     def terminate(self, node_id: str, warning_s: float) -> None:
-        """Tell a machine, and the run on it, that it goes in `warning_s` seconds; its Ray node ends once it is idle."""
+        """Drain a node: the run on it gets a notice of `warning_s` seconds, and its raylet ends once it is idle."""
         drain(self.address, node_id, time.time() + warning_s, MESSAGE)
 
     def _client(self) -> Any:
@@ -59,7 +59,7 @@ class ClusterNodes:
 
 
 def _as_ray_shows_it(info: Any) -> dict[str, Any]:
-    """An entry of `ray.nodes()`."""
+    """The same as an entry of `ray.nodes()`."""
     return {
         "NodeID": info.node_id.hex(),
         "NodeManagerAddress": info.node_manager_address,
@@ -69,7 +69,7 @@ def _as_ray_shows_it(info: Any) -> dict[str, Any]:
 
 
 def chosen(nodes: list[LiveNode], wanted: list[str], *, every: bool) -> list[LiveNode]:
-    """The nodes that `wanted` names, by id or by its first characters (at least 4). Raises ClusterError."""
+    """The nodes that `wanted` names by id or its first characters (at least 4). Raises ClusterError."""
     if every == bool(wanted):
         raise ClusterError("found no machine to terminate, expected ids or --all, and not both")
     found = list(nodes) if every else []

@@ -1,7 +1,7 @@
-"""A run as a job of a cluster: what is uploaded, what is started there, and where its results go.
+"""A run as a job of a cluster: its upload, its command, and the place of its results.
 
-The folder that `proteus submit` is called in is the run's working folder, as it is with `proteus run`: its files travel
-to the cluster. They are removed there when the job ends, so what a run writes goes to `RESULTS` of the head instead.
+The current folder of `proteus submit` is the run's working folder, as with `proteus run`: its files travel to the
+cluster. Ray removes them there when the job ends, so a run writes to `RESULTS` on the head instead.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from agileml.cluster.errors import ClusterError
 from agileml.config.job import JobConfig
 
 PACKAGES = ("agileml", "bidbrain", "straggler", "pipeline")
-RESULTS = "proteus-runs"  # in the home folder of whoever started the cluster's head
+RESULTS = "proteus-runs"  # in the home folder of the user who started the cluster's head
 EXCLUDED = ["/runs", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis"]
 
 
 @dataclass(frozen=True)
 class Submission:
-    """A job that is about to be submitted. `flags`: of `proteus run`. `python`: the head's interpreter."""
+    """A job to submit. `flags`: options of `proteus run`. `python`: the interpreter on the head."""
 
     id: str
     folder: Path
@@ -36,12 +36,12 @@ class Submission:
 
     @property
     def entrypoint(self) -> str:
-        """The shell command that the cluster runs; `exec`, so that a signal reaches the run and not a shell."""
+        """The shell command that the cluster runs, with `exec`, so that signals reach the run and not a shell."""
         words = [self.python, "-m", "agileml.cli", "submitted", self.id, str(self.config), *self.flags]
         return f"exec {shlex.join(words)}"
 
     def runtime_env(self, stop_wait_s: int) -> dict[str, Any]:
-        """What travels with the job: the user's folder and our code, as they are here."""
+        """Ray's runtime environment of the job: the user's folder and our code, as they are here."""
         return {
             "working_dir": str(self.folder),
             "py_modules": [_folder_of(package) for package in PACKAGES],
@@ -53,9 +53,9 @@ class Submission:
 def submission(
     config: Path, flags: Sequence[str], *, python: str = "python", here: Path | None = None
 ) -> Submission:
-    """A submission of `config` from the folder `here` (None: the current one); one outside it takes its own along.
+    """Prepare to submit `config` from the folder `here` (None: the current one), or else from the config's own folder.
 
-    Raises ClusterError for a folder that nobody means to upload.
+    Raises ClusterError for the home folder and the root, which a user will not mean to upload.
     """
     here = (here or Path.cwd()).resolve()
     file = (here / config).resolve()
@@ -69,7 +69,7 @@ def submission(
 
 
 def new_id(name: str) -> str:
-    """An id that tells people what and when: mlr-20260101-120000-1f3a."""
+    """An id that shows people what the job is and when it began: mlr-20260101-120000-1f3a."""
     plain = re.sub(r"[^\w-]+", "-", name, flags=re.ASCII).strip("-") or "run"
     return f"{plain}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
@@ -81,9 +81,9 @@ def _folder_of(package: str) -> str:
 
 
 def settled(config: JobConfig, job: str, home: Path) -> JobConfig:
-    """The config of a submitted run, on the head, with everything that it writes below `home`.
+    """The config of a submitted run as the head runs it: relative paths for results lie below `home`.
 
-    `out` is the job's id if it is not given.
+    Without `out` in the config the run writes to a folder named after the job.
     """
     changes: dict[str, Any] = {"out": below_results(config.out or job, home)}
     if config.market is None or config.market.kind == "ec2":
@@ -94,5 +94,5 @@ def settled(config: JobConfig, job: str, home: Path) -> JobConfig:
 
 
 def below_results(place: str, home: Path) -> str:
-    """A place for results or checkpoints: relative paths lead from `RESULTS`."""
+    """Where results or checkpoints go: relative paths begin at `RESULTS`."""
     return place if place.startswith(("s3://", "~")) else str(home / RESULTS / place)

@@ -1,6 +1,6 @@
-"""The token of a Ray cluster: where the user keeps it, and how this process comes to show it.
+"""The token of a Ray cluster: where the user keeps it, and how this process sends it.
 
-It is read from where Ray reads it, and never leaves this process but for the cluster that asks for one.
+This module reads it where Ray does. The token leaves this process only for the cluster that asks for one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ HOW_TO_NAME_IT = "set RAY_AUTH_TOKEN_PATH to the file that holds it"
 
 
 def find_token() -> tuple[str | None, str]:
-    """The user's token and where it was found (or looked for last), in Ray's own order."""
+    """The user's token, or None, and the place where it was found or looked for last, in Ray's own order."""
     if token := os.environ.get("RAY_AUTH_TOKEN"):
         return token.strip(), "RAY_AUTH_TOKEN"
     named = os.environ.get("RAY_AUTH_TOKEN_PATH")
@@ -24,7 +24,7 @@ def find_token() -> tuple[str | None, str]:
 
 
 def use_tokens() -> None:
-    """Switch this process (and what it starts) to token mode; Ray reads the mode once, so it must look again."""
+    """Switch this process and its children to token mode; Ray reads the mode only once, so it must read it again."""
     from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
 
     os.environ["RAY_AUTH_MODE"] = "token"

@@ -1,4 +1,4 @@
-"""Ends a machine whose head has been silent: a process of its own beside every machine that costs money.
+"""Ends a machine whose head has been silent for too long. It runs beside every machine that costs money.
 
     python -m agileml.cluster.watchdog --after 300 --head 10.0.0.5:6379 --head 10.0.0.5:6378 --shutdown
 
@@ -6,8 +6,8 @@ The watchdog asks every address that it was given, and counts silence from the m
 the GCS of the head node, and the liveness endpoint of the process that drives the market (`LivenessEndpoint`). Both
 answer the first bytes of an HTTP/2 connection, so a frozen process is silent too, and the watchdog needs no token.
 
-A machine on EC2 is shut down, which terminates it. A local Ray node is killed with all of its processes, which are
-known by a mark in their environment. The watchdog goes when its machine is gone.
+The watchdog shuts an EC2 instance down, which terminates it. It kills a local Ray node with all of its processes, which
+it recognises by a mark in their environment. It ends itself when its machine is gone.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from typing import Self
 import psutil
 
 from agileml.cluster.orphan import Silence
-from agileml.cluster.own_folder import kill
+from agileml.cluster.processes import kill
 
 MARK = "PROTEUS_MACHINE"  # in the environment of every process of a local machine
-# Ray's workers and agents give themselves names, and write them over their environment where this is not set.
+# Without this variable Ray's workers and agents overwrite their environment with their names.
 KEEP_ENVIRONMENT = "SPT_NOENV"
 LIVENESS_PORT = 6378
 # The preface of HTTP/2 and an empty SETTINGS frame; a gRPC server answers with its own SETTINGS.
@@ -40,9 +40,9 @@ SHUTDOWN = ("shutdown", "-h", "now")
 
 
 class LivenessEndpoint:
-    """Answers whoever asks whether this process lives; a context manager. `port` 0: any free one.
+    """Answers every watchdog that connects, while this process lives; a context manager. `port` 0: any free one.
 
-    A fixed port is a lock too, which a crash does not leave behind. Raises OSError where somebody else has it.
+    A fixed port also serves as a lock, which no crash leaves behind. Raises OSError when another process has it.
     """
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
@@ -79,7 +79,7 @@ class LivenessEndpoint:
 
 
 def speaks(address: str, timeout_s: float) -> bool:
-    """Whether the process at host:port answers: that somebody accepts the connection is not enough."""
+    """True when the process at host:port answers; an accepted connection is not enough."""
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_s) as peer:
@@ -93,7 +93,7 @@ def speaks(address: str, timeout_s: float) -> bool:
 def watch(
     heads: tuple[str, ...], after_s: float, end: Callable[[], None], is_there: Callable[[], bool]
 ) -> None:
-    """Ask until the machine is gone, or the head was silent for `after_s`: then `end()` until it is gone."""
+    """Ask all heads until the machine is gone; once one was silent for `after_s`, call `end()` until it is gone."""
     silence = Silence(after_s)
     while is_there():
         began_s = time.monotonic()
@@ -105,8 +105,8 @@ def watch(
         time.sleep(max(0.0, silence.period_s - (time.monotonic() - began_s)))
 
 
-def processes_of(mark: str) -> list[psutil.Process]:
-    """Every process of a local machine."""
+def processes_marked(mark: str) -> list[psutil.Process]:
+    """Every process of a local Ray node: those that carry its mark."""
     return [process for process in psutil.process_iter() if _is_marked(process, mark)]
 
 
@@ -117,12 +117,12 @@ def _is_marked(process: psutil.Process, mark: str) -> bool:
 
 
 def marked(mark: str) -> dict[str, str]:
-    """What the first process of a local machine must have in its environment, for all of them to be found."""
+    """Environment variables for the first process of a local Ray node; all its processes inherit the mark."""
     return {MARK: mark, KEEP_ENVIRONMENT: "1"}
 
 
 class LocalMachine:
-    """A machine of `LocalCluster`: its raylet, and all that carries its mark."""
+    """A node of `LocalCluster`: its raylet, and every process that carries its mark."""
 
     def __init__(self, mark: str, raylet_pid: int) -> None:
         self._mark = mark
@@ -131,26 +131,26 @@ class LocalMachine:
             self._raylet = psutil.Process(raylet_pid)
 
     def is_there(self) -> bool:
-        """Workers outlive a raylet, so all processes are looked at once it is gone."""
+        """Workers outlive their raylet, so this looks at all processes once the raylet is gone."""
         if self._raylet is not None and self._raylet.is_running():
             with contextlib.suppress(psutil.NoSuchProcess):
                 if self._raylet.status() != psutil.STATUS_ZOMBIE:
                     return True
-        return bool(processes_of(self._mark))
+        return bool(processes_marked(self._mark))
 
     def end(self) -> None:
-        kill(processes_of(self._mark))
+        kill(processes_marked(self._mark))
 
 
 def shut_down() -> None:
-    """End the machine that this runs on; said again until it works."""
+    """Shut down the machine that this runs on; the caller repeats it until it works."""
     done = subprocess.run(SHUTDOWN, capture_output=True, text=True, check=False)
     if done.returncode:
         print(f"{' '.join(SHUTDOWN)} answers {done.returncode}: {done.stderr.strip()}", flush=True)
 
 
 def start(mark: str, raylet_pid: int, heads: tuple[str, ...], after_s: float, log: Path) -> None:
-    """Watch over a local machine from a process of its own, which outlives this one and its Ctrl-C."""
+    """Start the watchdog of a local Ray node as a process that outlives this one and its Ctrl-C."""
     command = [sys.executable, "-m", "agileml.cluster.watchdog", f"--after={after_s}", f"--machine={mark}"]
     command += [f"--raylet={raylet_pid}", *(f"--head={head}" for head in heads)]
     with log.open("ab") as output:

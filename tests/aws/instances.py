@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from agileml.aws.boot import Installation, InstanceIdentity, node_command, watchdog_command
-from agileml.cluster.own_folder import kill
-from agileml.cluster.watchdog import marked, processes_of
+from agileml.cluster.processes import kill
+from agileml.cluster.watchdog import marked, processes_marked
 from bidbrain.aws.stack.names import TAG_PART, TAG_STACK
 from tests.cluster.started import Started
 
@@ -111,7 +111,7 @@ class Instances:
             )
 
     def _end(self, machine_id: str) -> None:
-        while left := processes_of(machine_id):
+        while left := processes_marked(machine_id):
             kill(left)
         for shell in self._shells.pop(machine_id):
             shell.wait()

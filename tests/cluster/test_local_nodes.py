@@ -240,9 +240,7 @@ def test_what_a_killed_process_leaves_is_removed_by_the_next_cluster(start_drive
     driver, folder, _ = start_driver("SIGKILL")
     driver.kill()
     driver.wait()
-    script = (
-        "import json; from agileml.cluster.local import sweep; print(json.dumps([str(f) for f in sweep()]))"
-    )
+    script = "import json; from agileml.cluster.owned_folder import sweep; print(json.dumps([str(f) for f in sweep()]))"
     swept = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert str(folder) in json.loads(swept.stdout)
     assert of_folder(folder) == []

@@ -18,7 +18,8 @@ from typing import cast
 import psutil
 import pytest
 
-from agileml.cluster.own_folder import processes_of, remove
+from agileml.cluster.owned_folder import remove
+from agileml.cluster.processes import processes_of
 from agileml.cluster.watchdog import MARK
 
 pytestmark = pytest.mark.cluster

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agileml.cluster.own_folder import orphans
+from agileml.cluster.owned_folder import orphans
 from agileml.events.run import CutCommitted
 from agileml.events.schema import events_of
 from agileml.runs.event_log import EVENTS, read_events

@@ -20,7 +20,8 @@ import agileml
 from agileml.checkpoints.checkpoint import Check, newest
 from agileml.checkpoints.opening import open_store
 from agileml.cluster.fleet import FleetEvent
-from agileml.cluster.local import LocalCluster, sweep
+from agileml.cluster.local import LocalCluster
+from agileml.cluster.owned_folder import sweep
 from agileml.config.job import load
 from agileml.events.run import (
     CheckpointSaved,

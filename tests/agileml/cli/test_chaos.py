@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from agileml.cli import main
-from agileml.cluster.own_folder import orphans
+from agileml.cluster.owned_folder import orphans
 
 MLR = {"application": "mlr", "data": {"kind": "digits"}}
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from agileml.cluster.local import only_here
-from agileml.cluster.own_folder import owned, sweep
+from agileml.cluster.owned_folder import owned, sweep
+from agileml.cluster.ray_startup import spare_children
 from agileml.process.wiring import socket_folder
 
 OWNER = """
 import sys
-from agileml.cluster.own_folder import owned
+from agileml.cluster.owned_folder import owned
 from agileml.process.wiring import socket_folder
 with owned(socket_folder("test-owned")) :
     print("made", flush=True)
@@ -52,9 +52,9 @@ def test_what_a_killed_run_leaves_is_swept_and_what_a_living_one_has_stays() -> 
 
 def test_ctrl_c_interrupts_the_run_and_not_a_child_that_is_being_forked() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    with pytest.raises(KeyboardInterrupt), only_here():
+    with pytest.raises(KeyboardInterrupt), spare_children():
         signal.raise_signal(signal.SIGINT)
-    with only_here():
+    with spare_children():
         child = os.fork()
         if not child:
             try:

@@ -15,7 +15,7 @@ import psutil
 import pytest
 import yaml
 
-from agileml.cluster.own_folder import sweep
+from agileml.cluster.owned_folder import sweep
 from agileml.cluster.watchdog import MARK
 from agileml.events.market import AllocationEnded, InstanceNoticed
 from agileml.events.schema import events_of

@@ -1,0 +1,94 @@
+"""Folders that belong to one process, so that a run leaves nothing behind, however it ends.
+
+A folder names its owner. When the owner is gone, `sweep` removes the folder and ends every process that has files open
+in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from agileml.cluster.processes import is_alive, kill, open_paths, processes_of
+
+PREFIX = "proteus-"
+OWNER = "owner"
+_FOLDER = re.compile(rf"{tempfile.gettempdir()}/{PREFIX}\w+(?=/)")
+
+
+def new_folder() -> Path:
+    """Make a folder of mode 0700 that holds a token; its name leaves room for the socket paths below it (107 bytes)."""
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir="/tmp"))
+    (folder / "ray").mkdir()
+    _sign(folder)
+    token = os.open(folder / "token", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        os.write(token, secrets.token_hex(32).encode())
+    finally:
+        os.close(token)
+    return folder
+
+
+def _sign(folder: Path) -> None:
+    """Record this process as the owner of the folder, for `sweep`."""
+    me = psutil.Process()
+    (folder / OWNER).write_text(f"{me.pid} {me.create_time()}")
+
+
+@contextlib.contextmanager
+def owned(folder: Path) -> Iterator[None]:
+    """A folder `proteus-*` of mode 0700: removed on exit, or by `sweep` if this process is killed."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _sign(folder)
+    try:
+        yield
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def sweep() -> list[Path]:
+    """End the processes and remove the folders that killed owners left behind; returns the folders."""
+    removed = []
+    places = {Path("/tmp"), Path(tempfile.gettempdir())}
+    for folder in (folder for place in places for folder in place.glob(f"{PREFIX}*")):
+        try:
+            if folder.stat().st_uid != os.getuid():
+                continue
+            pid, created = (folder / OWNER).read_text().split()
+            alive = psutil.pid_exists(int(pid)) and psutil.Process(int(pid)).create_time() == float(created)
+        except (OSError, ValueError, psutil.NoSuchProcess):
+            continue  # not our folder, or another process is making or removing it
+        if not alive:
+            kill(processes_of(folder))
+            remove(folder)
+            removed.append(folder)
+    return removed
+
+
+def remove(folder: Path, timeout_s: float = 2.0) -> None:
+    """Delete the folder; the file that names its owner goes last, so that `sweep` can finish the removal."""
+    deadline_s = time.monotonic() + timeout_s
+    while (folder / "ray").exists() and time.monotonic() < deadline_s:
+        shutil.rmtree(folder / "ray", ignore_errors=True)  # fails where a dying process still writes
+    if not (folder / "ray").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def orphans() -> list[psutil.Process]:
+    """Live processes of removed folders, without this one: after every run there must be none."""
+    found = []
+    for process in (other for other in psutil.process_iter() if other.pid != os.getpid()):
+        with contextlib.suppress(psutil.Error, OSError):
+            folders = {Path(match[0]) for name in open_paths(process) for match in _FOLDER.finditer(name)}
+            if folders and not any(folder.exists() for folder in folders) and is_alive(process):
+                found.append(process)
+    return found

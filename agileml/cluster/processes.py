@@ -1,0 +1,78 @@
+"""Processes of this machine: those of a folder, those below another one, and how to end them for good."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import time
+from pathlib import Path
+
+import psutil
+
+
+def processes_of(folder: Path) -> list[psutil.Process]:
+    """Live processes that use the folder."""
+    return [process for process in psutil.process_iter() if uses_folder(process, folder)]
+
+
+def uses_folder(process: psutil.Process, folder: Path) -> bool:
+    """True for a process that names the folder in its arguments, as Ray's own processes do, or writes files in it.
+
+    Ray's workers and agents overwrite their arguments, but write their output there. Never true for this process.
+    """
+    if process.pid == os.getpid():
+        return False
+    return any(f"{folder}/" in name for name in open_paths(process))
+
+
+def open_paths(process: psutil.Process) -> list[str]:
+    """The arguments of a process and the files that it writes to (`path (deleted)` for a removed one)."""
+    found: list[str] = []
+    with contextlib.suppress(psutil.Error, OSError):
+        found += process.cmdline()
+    with contextlib.suppress(OSError):
+        for descriptor in Path(f"/proc/{process.pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                if descriptor.lstat().st_mode & stat.S_IWUSR:
+                    found.append(os.readlink(descriptor))
+    return found
+
+
+def kill(processes: list[psutil.Process], timeout_s: float = 10.0) -> None:
+    """Send SIGKILL to all of them and wait until they are dead, at most `timeout_s`: one may hang in the kernel."""
+    for process in processes:  # stop all first: a raylet must not start another process meanwhile
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.suspend()
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    deadline_s = time.monotonic() + timeout_s
+    while any(map(is_alive, processes)) and time.monotonic() < deadline_s:
+        time.sleep(0.005)
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.wait(0)  # so that our own children leave no zombies
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """False also for a zombie, which only waits for its parent to read its exit status."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def tree(root: psutil.Process | None) -> list[psutil.Process]:
+    """A process and all its descendants, the process itself first."""
+    if root is None:
+        return []
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return [root, *root.children(recursive=True)]
+    return []
+
+
+def send_signal(processes: list[psutil.Process], number: int) -> None:
+    """Send a signal to all that are still there."""
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.send_signal(number)
