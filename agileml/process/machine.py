@@ -82,10 +82,10 @@ class Machine:
         )
         self._inbox: queue.SimpleQueue[NodeEvent | Failure] = queue.SimpleQueue()
         self._computing = ComputeThread(work, self._report, partial(load_kernels, self.job), spec.unit_s)
-        self._rendezvous = RendezvousBuffers(
+        self.rendezvous = RendezvousBuffers(
             work, self._codec, lambda: self._computing.is_at_work, lambda: self._transport.keep_off()
         )
-        self._transport.place_arrays(self._rendezvous.room)
+        self._transport.place_arrays(self.rendezvous.room)
         self._part_writer = PartWriter(self._stores.own, self._report)
         self._exchange = AllReduceExchange(name, node_ip, spec.config, self._report)
         self._sent = [0] * len(KINDS)
@@ -190,11 +190,11 @@ class Machine:
             while not self._stopping.is_set():
                 if self._cut_s:
                     self._be_cut_off()
-                self._turn()
+                self.turn()
         except (
             Exception
         ) as error:  # a bug of ours: the run must hear of it instead of waiting for this machine
-            self._send(CONTROLLER, Failure(f"{type(error).__name__}: {error}", traceback.format_exc()))
+            self.send(CONTROLLER, Failure(f"{type(error).__name__}: {error}", traceback.format_exc()))
             self._transport.receive(0.2)
         finally:
             self._reachable.set()
@@ -206,13 +206,14 @@ class Machine:
         self._transport.close()
         self._stopping.wait(seconds)
         self._transport = self._open()
-        self._transport.place_arrays(self._rendezvous.room)
+        self._transport.place_arrays(self.rendezvous.room)
         self._address = self._transport.address
         self._reachable.set()
         for address in self._peers.values():
             self._transport.connect(address)
 
-    def _turn(self) -> None:
+    def turn(self) -> None:
+        """One turn of the server thread: receive, answer, report. Only that thread calls it."""
         while not self._asked.empty():
             self._asked.get()()
         for event in self._transport.receive(TICK_S):
@@ -229,7 +230,7 @@ class Machine:
                 break
             if isinstance(done, Failure):
                 self._failure = done
-                self._send(CONTROLLER, done)
+                self.send(CONTROLLER, done)
             else:
                 self._happened(done)
         if self._failure is None:
@@ -243,12 +244,12 @@ class Machine:
     def _report_usage(self) -> None:
         now_s = wall_s()
         if self._failure is not None:  # the controller may not have known this machine yet
-            self._send(CONTROLLER, self._failure)
+            self.send(CONTROLLER, self._failure)
         spent_s = self.node.spent.seconds(now_s)
-        self._send(CONTROLLER, Usage(now_s, tuple(self._sent), tuple(self._got), spent_s))
+        self.send(CONTROLLER, Usage(now_s, tuple(self._sent), tuple(self._got), spent_s))
         if self._recorder is not None:
             for message in self._recorder.report(now_s):
-                self._send(CONTROLLER, message)
+                self.send(CONTROLLER, message)
 
     def _received(self, event: MessageReceived) -> None:
         message = self._codec.decode(event.header, event.arrays)
@@ -290,7 +291,7 @@ class Machine:
         # First what others wait for: a computing thread that has begun takes its share of the interpreter.
         for command in commands:
             if isinstance(command, Send):
-                self._send(command.to, command.message)
+                self.send(command.to, command.message)
         for command in commands:
             if isinstance(command, Send):
                 continue
@@ -302,10 +303,11 @@ class Machine:
                 self._sent[PUSHED] += self._exchange.ask(command, self._peers)
             else:
                 if isinstance(command, Compute):
-                    self._rendezvous.close(command)
+                    self.rendezvous.close(command)
                 self._computing.ask(command)
 
-    def _send(self, to: str, message: Message | Usage | Spans | Ping) -> None:
+    def send(self, to: str, message: Message | Usage | Spans | Ping) -> None:
+        """Encode a message and hand it to the transport. Only the server thread calls it."""
         if self._recorder is not None and isinstance(message, Part):
             self._recorder.sent_part(message, wall_s())
         header, arrays = self._codec.encode(message)

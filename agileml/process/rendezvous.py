@@ -31,6 +31,7 @@ class RendezvousBuffers:
         self._keep_off = keep_off
         self._reading = (0, -1)  # epoch and clock
         self._given: set[tuple[int, int]] = set()  # (table, partition)
+        self.lent = 0  # arrays that got a place, in all
 
     def room(self, header: bytes, number: int, size: int) -> Array | None:
         """The place of array `number` of a message, of `size` bytes; None: anywhere."""
@@ -53,6 +54,7 @@ class RendezvousBuffers:
         if place is None or place.nbytes != size:
             return None
         self._given.add((number, message.partition))
+        self.lent += 1
         return place.view(np.uint8)
 
     def _is_known(self, partition: int, table: int) -> bool:

@@ -53,7 +53,7 @@ class FaultRig(Rig):
     ) -> None:
         self._records = folder / "records"
         self._ups: dict[str, NodeUp] = {}
-        self._killed: set[str] = set()
+        self.killed: set[str] = set()
         self._heal_at_s: dict[str, float] = {}
         self._watch = watch or (lambda rig, state: None)
         super().__init__(values, folder)
@@ -65,7 +65,7 @@ class FaultRig(Rig):
 
     def kill(self, name: str) -> None:
         """The machine is gone, without a word."""
-        self._killed.add(name)
+        self.killed.add(name)
         self.machines[name].stop()
         self.head.tell(NodeDown(name, Loss.PROCESS_DIED))
 
@@ -76,7 +76,7 @@ class FaultRig(Rig):
         self.head = Head(self.spec, expected, self.node_ip, self.keys, FileStore(self._records))
         self.head.start()
         for name, machine in self.machines.items():
-            if name not in self._killed:
+            if name not in self.killed:
                 machine.meet(self.head.address)
                 self.head.register(machine.address, self._ups[name])
 

@@ -196,17 +196,24 @@ class BusyFleet(KillableFleet):
     def poll(self) -> list[FleetEvent]:
         events = super().poll()
         if self.killed is None and self._log.exists() and len(read_events(self._log)) > 100:
-            raylets = {process.pid for process in self._cluster.processes()}
-            (head,) = [
-                process
-                for process in psutil.process_iter(["cmdline"])
-                if "HeadActor" in " ".join(process.info["cmdline"] or [])
-                and any(parent.pid in raylets for parent in process.parents())
-            ]
+            (head,) = self._heads()
             self.killed = head.pid
             head.kill()
-            time.sleep(6.0)  # Ray has started another by then
+            until_s = time.monotonic() + 60
+            while not any(other.pid != head.pid for other in self._heads()):  # until Ray has started another
+                assert time.monotonic() < until_s, "Ray started no other controller"
+                time.sleep(0.05)
         return events
+
+    def _heads(self) -> list[psutil.Process]:
+        raylets = {process.pid for process in self._cluster.processes()}
+        found = []
+        for process in psutil.process_iter(["cmdline"]):
+            with contextlib.suppress(psutil.Error):
+                is_head = "HeadActor" in " ".join(process.info["cmdline"] or [])
+                if is_head and any(parent.pid in raylets for parent in process.parents()):
+                    found.append(process)
+        return found
 
 
 @pytest.mark.slow

@@ -11,7 +11,8 @@ import pytest
 
 from agileml.core.protocol.inputs import Notice
 from agileml.core.protocol.messages import Copy, Message, Part
-from agileml.events.run import CutCommitted, MembershipChanged, ShortNoticeJudged
+from agileml.events.run import CutCommitted, MachineNoticed, MembershipChanged, ShortNoticeJudged
+from agileml.events.terms import Way
 from agileml.process.head import HeadState
 from agileml.process.machine import Machine
 from tests.agileml.process.engine_rig import Ran, reference
@@ -28,35 +29,36 @@ MODEL = {
 
 
 class FarMachine(Machine):
-    """A machine whose link carries so much a second of cuts and moves, one after the other."""
+    """A machine whose link carries cuts and moves one after the other, at BYTES_PER_S."""
 
     def __init__(self, *made_of: Any) -> None:
         super().__init__(*made_of)
         self._on_the_link: deque[tuple[float, str, Message]] = deque()
         self._link_free_s = 0.0
 
-    def _send(self, to: str, message: Any) -> None:
+    def send(self, to: str, message: Any) -> None:
         if not isinstance(message, Part | Copy):
-            super()._send(to, message)
+            super().send(to, message)
             return
         cut = message.cut if isinstance(message, Part) else message.copy.cut
         self._link_free_s = max(self._link_free_s, time.monotonic()) + cut.size_bytes / BYTES_PER_S
         self._on_the_link.append((self._link_free_s, to, message))
 
-    def _turn(self) -> None:
-        super()._turn()
+    def turn(self) -> None:
+        super().turn()
         while self._on_the_link and self._on_the_link[0][0] <= time.monotonic():
             _, to, message = self._on_the_link.popleft()
-            super()._send(to, message)
+            super().send(to, message)
 
 
 class FarRig(FaultRig):
-    """Tells a server that it goes, once a cut has shown what links carry; takes it away when its time is over."""
+    """Gives a server a notice once a cut has shown how fast the links are, and kills it at the deadline."""
 
     machine_type = FarMachine
 
     def __init__(self, values: Any, folder: Path, warning_s: float) -> None:
         self._warning_s, self._due_s, self.leaver = warning_s, 0.0, ""
+        self._is_heard = False  # the controller knows of the notice
         super().__init__(values, folder, FarRig._look)
 
     def _look(self, state: HeadState) -> None:
@@ -64,7 +66,8 @@ class FarRig(FaultRig):
             self.leaver = f"m{len(self.machines) - 1}"
             self._due_s = time.time() + self._warning_s
             self.head.tell(Notice(self.leaver, self._due_s))
-        elif self.leaver and self.leaver not in self._killed and time.time() >= self._due_s:
+        self._is_heard |= any(isinstance(each.event, MachineNoticed) for each in state.events)
+        if self._is_heard and self.leaver not in self.killed and time.time() >= self._due_s:
             self.kill(self.leaver)
 
 
@@ -79,8 +82,8 @@ def leave(warning_s: float, folder: Path) -> tuple[FarRig, Ran]:
 def test_a_notice_too_short_goes_back_at_once_to_the_same_bits(tmp_path: Path) -> None:
     rig, ran = leave(0.02, tmp_path)
     (note,) = ran.of(ShortNoticeJudged)
-    assert note.machines == [rig.leaver] and note.way == "roll back"
-    assert f"{rig.leaver} goes in 0.0" in note.reason
+    assert note.machines == (rig.leaver,) and note.way is Way.ROLL_BACK
+    assert note.left_s <= 0.02 and f"{rig.leaver} goes in 0" in note.reason
     view = ran.of(MembershipChanged)[1]
     assert view.rolled_back and note.reason in view.reason
     assert rig.leaver not in view.owners

@@ -120,15 +120,15 @@ def test_a_message_that_was_torn_is_no_more_written(feed: Feed) -> None:
     assert (place == bytes_of(2)).all() and len(feed.events) == 1
 
 
-class Ground:
-    """A landing whose worker computes or not, as the test says."""
+class BuffersRig:
+    """Rendezvous buffers whose worker computes or not, as the test says."""
 
     def __init__(self) -> None:
         self.work = UnitComputer(Wide(Settings(slices=4)), Layout(tuple(Wide(Settings()).tables()), 2))
         self.codec = run_codec()
         self.is_at_work = False
         self.kept_off = 0
-        self.landing = RendezvousBuffers(self.work, self.codec, lambda: self.is_at_work, self.keep_off)
+        self.buffers = RendezvousBuffers(self.work, self.codec, lambda: self.is_at_work, self.keep_off)
 
     def keep_off(self) -> None:
         self.kept_off += 1
@@ -138,7 +138,7 @@ class Ground:
     ) -> Array | None:
         blocks = (np.zeros(1_200_000, np.float32), np.zeros((0, 2), np.float32))
         header, _ = self.codec.encode(Params(epoch, partition, clock, clock, blocks))
-        return self.landing.room(header, table, blocks[0].nbytes if size is None else size)
+        return self.buffers.room(header, table, blocks[0].nbytes if size is None else size)
 
     def is_place(self, found: Array | None, partition: int) -> bool:
         place = self.work.room(0, partition)
@@ -146,42 +146,42 @@ class Ground:
 
 
 def test_each_partition_of_a_clock_has_its_place_once() -> None:
-    ground = Ground()
-    assert ground.is_place(ground.room(1, 3, 0), 0)
-    assert ground.is_place(ground.room(1, 3, 1), 1)
-    assert ground.room(1, 3, 1) is None, "it may be written to already"
-    assert ground.kept_off == 1
-    assert ground.is_place(ground.room(1, 4, 1), 1)
-    assert ground.kept_off == 2, "what comes late of the clock before must not be written any more"
-    assert ground.room(1, 3, 0) is None
-    assert ground.is_place(ground.room(2, 0, 1), 1), "another epoch, after a rollback"
-    assert ground.room(1, 9, 0) is None
+    rig = BuffersRig()
+    assert rig.is_place(rig.room(1, 3, 0), 0)
+    assert rig.is_place(rig.room(1, 3, 1), 1)
+    assert rig.room(1, 3, 1) is None, "it may be written to already"
+    assert rig.kept_off == 1
+    assert rig.is_place(rig.room(1, 4, 1), 1)
+    assert rig.kept_off == 2, "what comes late of the clock before must not be written any more"
+    assert rig.room(1, 3, 0) is None
+    assert rig.is_place(rig.room(2, 0, 1), 1), "another epoch, after a rollback"
+    assert rig.room(1, 9, 0) is None
 
 
 def test_what_has_no_place() -> None:
-    ground = Ground()
-    assert ground.room(1, 0, 0, table=1) is None, "sparse: the rows that are asked for differ"
-    assert ground.room(1, 0, 0, table=2) is None
-    assert ground.room(1, 0, 7) is None
-    assert ground.room(1, 0, 0, size=4) is None
-    push, _ = ground.codec.encode(Push(1, 0, 0, 1, None))  # type: ignore[arg-type]
-    assert ground.landing.room(push, 0, 4_800_000) is None
-    assert ground.landing.room(b"nonsense", 0, 4_800_000) is None
-    ground.is_at_work = True
-    assert ground.room(1, 0, 0) is None, "the tables are being read"
+    rig = BuffersRig()
+    assert rig.room(1, 0, 0, table=1) is None, "sparse: the rows that are asked for differ"
+    assert rig.room(1, 0, 0, table=2) is None
+    assert rig.room(1, 0, 7) is None
+    assert rig.room(1, 0, 0, size=4) is None
+    push, _ = rig.codec.encode(Push(1, 0, 0, 1, None))  # type: ignore[arg-type]
+    assert rig.buffers.room(push, 0, 4_800_000) is None
+    assert rig.buffers.room(b"nonsense", 0, 4_800_000) is None
+    rig.is_at_work = True
+    assert rig.room(1, 0, 0) is None, "the tables are being read"
 
 
 def test_the_tables_are_closed_when_a_computation_starts() -> None:
-    ground = Ground()
-    place = ground.room(1, 3, 0)
+    rig = BuffersRig()
+    place = rig.room(1, 3, 0)
     assert place is not None
-    before = ground.kept_off
+    before = rig.kept_off
     here = (place.view(np.float32), np.zeros((0, 2), np.float32))
-    ground.landing.close(Compute(0, 3, (1,), (here, here)))
-    assert ground.kept_off == before + 1
+    rig.buffers.close(Compute(0, 3, (1,), (here, here)))
+    assert rig.kept_off == before + 1
     with pytest.raises(AssertionError):  # of a clock that the tables do not hold any more
-        ground.landing.close(Compute(0, 2, (1,), (here, here)))
-    ground.landing.close(Compute(0, 2, (1,), ((here[0].copy(), here[1]),) * 2))
+        rig.buffers.close(Compute(0, 2, (1,), (here, here)))
+    rig.buffers.close(Compute(0, 2, (1,), ((here[0].copy(), here[1]),) * 2))
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
@@ -198,7 +198,9 @@ def test_a_run_of_large_partitions_ends_as_the_sequential_one(tmp_path: Path, de
     rig = Rig(values, tmp_path, Wide(Settings()))
     ran = rig.finish()
     assert ran.tables is not None, ran.halted
-    assert all(machine._rendezvous._reading[0] > 0 for machine in rig.machines.values()), "nothing landed"
+    assert all(machine.rendezvous.lent > 0 for machine in rig.machines.values()), (
+        "no array arrived in its place"
+    )
     algorithm = optimizer("momentum", learning_rate=0.01)
     alone = run_sequential(Wide(Settings(slices=4)), optimizer=algorithm, clocks=10)
     if deterministic:

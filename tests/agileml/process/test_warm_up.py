@@ -8,21 +8,27 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numba.core.dispatcher import Dispatcher
 
 from agileml.application import Application, Settings, Table, Unit, Update, Updates
+from agileml.apps import matrix_factorization
 from agileml.core.parameters import fold, optimizer
 from agileml.process.spec import RunSpec
 from agileml.process.warm_up import load_kernels
 from tests.agileml.process.engine_rig import Rig
 from tests.agileml.process.test_engine import MF, MLR, PLAN, job
 
-KERNELS = [fold._merge_rows, optimizer._sgd, optimizer._momentum, optimizer._nesterov, optimizer._adam]
-
 
 def specializations() -> dict[str, set[Any]]:
-    from agileml.apps import matrix_factorization as mf
-
-    return {kernel.__name__: set(kernel.signatures) for kernel in [*KERNELS, mf._steps, mf._gradients]}
+    """By compiled kernel: the types that it was compiled for."""
+    found = {
+        name: set(kernel.signatures)
+        for module in (fold, optimizer, matrix_factorization)
+        for name, kernel in vars(module).items()
+        if isinstance(kernel, Dispatcher)
+    }
+    assert len(found) >= 7
+    return found
 
 
 @pytest.mark.parametrize("deterministic", [True, False], ids=["deterministic", "not"])
