@@ -1,8 +1,8 @@
 """What a user writes: the tables of a model, the items of a slice, and the updates of a unit of work.
 
 An application knows nothing of machines. The engine cuts every clock into units (a unit is a fixed share of the
-items of one slice at one clock), deals the units to whatever workers there are, and adds up what they return: the
-sum over all units of a clock is that clock's update, whoever computed them.
+items of one slice at one clock), deals the units to the workers that there are, and adds up the updates that they
+return. The sum over all units of a clock is that clock's update, whichever workers computed them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Update(Enum):
-    """How the shard uses the summed updates of a clock."""
+    """How the engine uses the summed updates of a clock."""
 
     GRADIENT = "gradient"  # the optimizer of the job takes one step along them
     STEP = "step"  # added to the parameters as they are
@@ -50,7 +50,8 @@ class Table:
 
 @dataclass(frozen=True)
 class Unit:
-    """The smallest thing that is counted: part `part` of `parts` of what `slice` does in `clock` (0-based)."""
+    """The smallest piece of work that is counted: part `part` of `parts` of slice `slice` in clock `clock`
+    (0-based)."""
 
     clock: int
     slice: int
@@ -69,10 +70,10 @@ class Unit:
 
 @dataclass(frozen=True)
 class Updates:
-    """What a unit did. `tables` maps a table's name to an array in the table's dtype.
+    """The result of a unit. `tables` maps a table's name to an array of updates in the table's dtype.
 
     A dense table's array has the table's shape. A sparse table's array has one row for each row that `reads`
-    named, in that order. Tables that are not named are not updated. `loss` is a sum over `examples` examples.
+    named, in that order. Tables without an entry are not updated. `loss` is a sum over `examples` examples.
     """
 
     tables: Mapping[str, Array]
@@ -82,7 +83,7 @@ class Updates:
 
 @dataclass(frozen=True)
 class Settings:
-    """What an application is told of the job: its sections of the config and how work is cut."""
+    """The parts of a job that an application sees: its sections of the config, and how work is cut."""
 
     data: Mapping[str, Any] = field(default_factory=dict)
     model: Mapping[str, Any] = field(default_factory=dict)
@@ -96,7 +97,7 @@ class Settings:
 
 
 class InputError(ValueError):
-    """Bad input of the user: one sentence that says what was found, where, and what is expected."""
+    """Bad input of the user. The message is one sentence: what was found, where, and what is expected."""
 
 
 class Application(ABC):
@@ -122,13 +123,13 @@ class Application(ABC):
         """The items of one of `settings.slices` slices, in any form; `reads` and `process` get it back."""
 
     def warm_up(self) -> None:
-        """Called once in every process that computes, before it takes part: compile or import here what the first
-        unit would otherwise wait for, and all machines with it. Nothing unless overridden."""
+        """Called once in every process that computes, before it joins the run. Compile or import here what the first
+        unit would otherwise wait for, and all machines with it. Does nothing unless overridden."""
         return
 
     def started(self) -> None:
-        """Called when a machine has taken its part of the initial values: what was kept for `initial` alone may go. It
-        is asked for again only if everybody goes back to the start. Nothing unless overridden."""
+        """Called when a machine has taken its part of the initial values: drop data that only `initial` needs.
+        `initial` is called again only if all machines go back to the start. Does nothing unless overridden."""
         return
 
     def reads(self, unit: Unit, items: Any) -> Mapping[str, Array]:
@@ -140,8 +141,8 @@ class Application(ABC):
         """The updates of a unit.
 
         `parameters` has every table: a dense one whole, of a sparse one the rows that `reads` named, in that
-        order. They are read-only and only valid during the call. What is returned must be new arrays, and must
-        depend on the arguments and the settings alone.
+        order. They are read-only and only valid during the call. The returned arrays must be new, and must depend on
+        the arguments and the settings alone.
         """
 
     def process_many(
@@ -153,7 +154,7 @@ class Application(ABC):
     ) -> Updates | None:
         """The summed updates of several units at once, or None (the default): one by one with `process`.
 
-        Only asked for when the job is not deterministic. `items[i]` belongs to `units[i]`; `rows` has for each
+        Only called when the job is not deterministic. `items[i]` belongs to `units[i]`; `rows` has for each
         sparse table the union of what the units read, and `parameters` and the updates have these rows.
         """
         return None
@@ -165,11 +166,11 @@ class Application(ABC):
         parameters: Mapping[str, Array],
         ready: Callable[[str, Array, int, int], None],
     ) -> Updates | None:
-        """As `process` or `process_many`, telling on the way what is final; None (the default): not supported.
+        """As `process` or `process_many`, reporting final elements on the way; None (the default): not supported.
 
         `ready(table, values, start, stop)` says that elements [start, stop) of `values`, the flat array of a dense
-        table's updates that will be returned, change no more. Ranges must not overlap. Only asked for when the
-        job has one table, a dense one; what is final is sent while the rest is computed.
+        table's updates that will be returned, are final. Ranges must not overlap. Only called when the job has one
+        table, a dense one; final elements are sent while the rest is computed.
         """
         return None
 
@@ -178,5 +179,5 @@ class Application(ABC):
         return {}
 
     def describe(self) -> dict[str, Any]:
-        """What the summary should say of data and split, for example sizes and the seed of the split."""
+        """Facts about data and split for the summary, for example sizes and the seed of the split."""
         return {}

@@ -1,7 +1,7 @@
 """The reference: the whole training in one process, clock after clock, without Ray, machines or messages.
 
 It computes units, adds them along the tree and applies them with the very functions that workers and shards use, so a
-deterministic job has to end with these bits wherever it ran.
+deterministic job ends with these bits wherever it runs.
 """
 
 from __future__ import annotations

@@ -96,9 +96,7 @@ class _Start:
     rolled_back: bool
     reason: str
     stored: Source | None = None  # set when everything comes from a checkpoint or the start
-    copies: Mapping[int, Sequence[str]] = field(
-        default_factory=dict
-    )  # by partition, all nodes that have what `sources` names
+    copies: Mapping[int, Sequence[str]] = field(default_factory=dict)  # all nodes that have each source
     is_cut: bool = False  # `sources` name the committed cut
 
 

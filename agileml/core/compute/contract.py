@@ -1,4 +1,4 @@
-"""What user code gives to the engine, checked at the border: one sentence that names the method and what to change."""
+"""Checks of what user code returns. Each error is one sentence that names the method and what to change."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ def checked_tables(application: Application) -> tuple[Table, ...]:
 def initial_values(
     application: Application, tables: Sequence[Table], *, copied: bool = True
 ) -> dict[str, Array]:
-    """All tables before clock 0: as arrays of their own, or those of the application, to be read only. Raises
-    ContractError."""
+    """All tables before clock 0. `copied` False: the application's own arrays, which must not be written.
+
+    Raises ContractError.
+    """
     values = {}
     for table in tables:
         what = f"initial() of table {table.name!r}"
@@ -42,7 +44,7 @@ def initial_values(
 
 
 def checked_reads(tables: Sequence[Table], rows: Mapping[str, Array]) -> Mapping[str, Array]:
-    """The rows that a unit reads, as they are. Raises ContractError."""
+    """The rows that a unit reads, unchanged. Raises ContractError."""
     sparse = {table.name: table for table in tables if table.sparse}
     for name in rows:
         if name not in sparse:

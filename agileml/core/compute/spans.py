@@ -1,4 +1,4 @@
-"""What a profile records: stretches of time on the tracks of a machine, as numbers that travel in one array."""
+"""The spans of a profile: what each track of a machine did when, as numbers in one array."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from agileml.application import Array
 WORKER, COMPUTING, SERVING, CUTS, CHANGES = range(5)
 TRACKS = ("worker", "computing thread", "serving thread", "cuts on their way", "changes")
 
-# What a span is: first what a worker does, in the order of DOING.
+# The names of spans: first the activities of a worker, in the order of DOING.
 NAMES = (
     "pull",
     "compute",
@@ -19,10 +19,10 @@ NAMES = (
     "frozen",
     "idle",
     "units",  # user code for a bundle
-    "read",  # which rows its units read, with loading what is missing
-    "load",  # slices, ahead
-    "answer",  # a pull, with what is cut out and encoded for it
-    "take",  # parameters
+    "read",  # asking which rows its units read, and loading missing slices
+    "load",  # slices, in advance
+    "answer",  # a pull, with reading and encoding its rows
+    "take",  # parameters that arrive
     "cut",
     "change",
 )

@@ -1,7 +1,7 @@
-"""Updates that leave while the rest is still being computed: a partition's share goes as soon as it is final.
+"""Pushing a partition's contribution as soon as it is final, while the rest is still being computed.
 
-Backward reaches the last layers first. With one dense table the elements of a partition are final when backward is
-through the layers that lie in it; pushing, adding and applying them overlaps with the rest of backward.
+A backward pass ends in the last layers first. With one dense table, a partition is final when backward has passed the
+layers in it; pushing, adding and applying it then overlap with the rest of backward.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ Emit = Callable[[int, Contribution], None]
 
 
 def can_stream(layout: Layout) -> bool:
-    """True for jobs of one dense table: with more, a partition is final only when all its blocks are."""
+    """True for jobs with one dense table. With more tables, a partition is final only when all its blocks are."""
     return len(layout.tables) == 1 and not layout.tables[0].sparse
 
 
 class Stream:
-    """Hands out partitions as ranges of the table become final. Partition 0 waits: the loss goes with it."""
+    """Emits partitions as ranges of the table become final. Partition 0 comes last, because it carries the loss."""
 
     def __init__(self, layout: Layout, emit: Emit) -> None:
         assert can_stream(layout)

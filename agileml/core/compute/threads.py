@@ -1,4 +1,4 @@
-"""One thread for BLAS and numba: the same sums in the same order on every machine."""
+"""One thread for BLAS and numba, so that every machine adds in the same order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import threadpoolctl
 
 @contextmanager
 def single_threaded() -> Iterator[None]:
-    """Pin BLAS and OpenMP (of this process) and numba (of the calling thread) to one thread meanwhile."""
+    """Limit BLAS and OpenMP (of this process) and numba (of the calling thread) to one thread inside the block."""
     before = numba.get_num_threads()
     numba.set_num_threads(1)
     try:

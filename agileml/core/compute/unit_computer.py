@@ -1,4 +1,4 @@
-"""Computing units: what the compute thread of a worker and the sequential run have in common.
+"""Computing units, in the compute thread of a machine and in the sequential run alike.
 
     reads = work.reads(clock, bundles)            # which rows to pull, by partition
     inputs = work.assemble(reads, pulled)         # the pulled blocks as whole tables
@@ -42,7 +42,8 @@ class UnitError(Exception):
 
 @dataclass(frozen=True)
 class Reads:
-    """What some units of a clock read. `by_partition[p]` has local rows per table, None for a whole dense block."""
+    """The rows that some units of a clock read. `by_partition[p]`: local rows per table, None for a whole dense
+    block."""
 
     clock: int
     by_unit: Mapping[int, Rows]
@@ -91,7 +92,7 @@ class UnitComputer:
         return frozenset(self._items)
 
     def load(self, slices: Iterable[int]) -> None:
-        """Load what is not there yet. Raises InputError (bad data) or UnitError (anything else)."""
+        """Load the slices that are not loaded yet. Raises InputError (bad data) or UnitError (anything else)."""
         for index in slices:
             if index not in self._items:
                 with _blamed(f"loading slice {index}"):
@@ -107,14 +108,15 @@ class UnitComputer:
         return Unit(clock, number // self.parts, number % self.parts, self.parts)
 
     def reads(self, clock: int, bundles: Iterable[Units]) -> Reads:
-        """What the units of the bundles read. Raises UnitError."""
+        """The rows that the units of the bundles read. Raises UnitError."""
         numbers = list(members(union(bundles)))
         by_unit = {number: self._reads_of(self.unit(clock, number)) for number in numbers}
         rows = self._union(list(by_unit.values()))
         return Reads(clock, by_unit, rows, tuple(self.layout.rows_by_partition(rows)))
 
     def assemble(self, reads: Reads, pulled: Sequence[Sequence[Array]]) -> Inputs:
-        """Put together what was pulled: `pulled[p]` are partition p's blocks, the rows that were asked for."""
+        """Join the pulled blocks to whole tables. `pulled[p]`: partition p's blocks, of sparse tables the rows in
+        `reads`."""
         tables = {}
         for index, table in enumerate(self.layout.tables):
             pieces = [blocks[index] for blocks in pulled]
@@ -122,21 +124,21 @@ class UnitComputer:
                 whole = pieces[0].view()
             elif table.sparse:
                 whole = np.concatenate(pieces)
-            elif (found := joined(pieces)) is not None:  # all of it is on this machine already
+            elif (found := joined(pieces)) is not None:  # the pieces are neighbours in memory
                 whole = found
             else:
                 whole = self._whole(index)
                 for partition, piece in enumerate(pieces):
                     start, stop = self.layout.range_of(index, partition)
-                    if not _is_same(whole[start:stop], piece):  # it may have come right to its place
+                    if not _is_same(whole[start:stop], piece):  # it may have been received in place
                         whole[start:stop] = piece
             tables[table.name] = _read_only(whole.reshape(-1, table.columns))
             assert len(tables[table.name]) == (len(reads.rows[table.name]) if table.sparse else table.rows)
         return Inputs(reads, tables)
 
     def room(self, table: int, partition: int) -> Array | None:
-        """Where a partition's block of a dense table will lie in the next inputs, while nothing is computed: who puts
-        it there himself saves a copy. None: `assemble` takes it as it is."""
+        """The memory of a partition's block of a dense table in the next inputs. A receiver that writes the block there
+        while nothing is computed saves a copy. None: there is no such memory, `assemble` takes the block as it is."""
         if self.layout.partitions == 1 or self.layout.tables[table].sparse:
             return None
         start, stop = self.layout.range_of(table, partition)
@@ -155,14 +157,14 @@ class UnitComputer:
         return [found[partition] for partition in range(self.layout.partitions)]
 
     def stream(self, inputs: Inputs, bundle: Units, emit: Emit) -> None:
-        """As `compute`, handing out each partition's contribution once, as soon as it is final. Raises UnitError."""
+        """As `compute`, but emits each partition's contribution as soon as it is final. Raises UnitError."""
         stream = self._streamed(inputs, bundle, emit)
         if stream is None:
             for partition, contribution in enumerate(self._split(self._total(inputs, bundle))):
                 emit(partition, contribution)
 
     def _streamed(self, inputs: Inputs, bundle: Units, emit: Emit) -> Stream | None:
-        """Let the application stream; None when it does not, or when the sum has more than one term."""
+        """Let the application stream; None when it cannot, or when the bundle's sum has more than one term."""
         numbers = list(members(bundle))
         if self._streams is False or (self.deterministic and len(numbers) > 1):
             return None
@@ -270,14 +272,14 @@ def _union_of_rows(rows: Sequence[Array], most: int) -> Array:
     together = np.concatenate(rows) if rows else np.empty(0, np.int64)
     if together.size < most // 64:
         return np.unique(together)
-    # Marking is linear; it beats sorting unless the table is far larger than what is read.
+    # Marking takes linear time and beats sorting, unless few rows of a large table are read.
     marks = np.zeros(most, bool)
     marks[together] = True
     return np.flatnonzero(marks)
 
 
 def _is_same(one: Array, other: Array) -> bool:
-    """True when both are the same memory."""
+    """True when both arrays are the same memory."""
     place, size = one.__array_interface__["data"][0], one.nbytes
     return bool(other.__array_interface__["data"][0] == place and other.nbytes == size)
 
@@ -293,7 +295,7 @@ def _place(unit: Unit) -> str:
 
 @contextmanager
 def _blamed(place: str) -> Iterator[None]:
-    """Turn what user code raises into a UnitError of that place; bad input passes as it is."""
+    """Turn exceptions of user code into a UnitError of that place; InputError passes as it is."""
     try:
         yield
     except (InputError, UnitError):

@@ -1,7 +1,7 @@
-"""Applying the folded total of a clock to the blocks of one partition: what every shard and the sequential run do.
+"""Applying the total of a clock to the blocks of one partition, for shards and the sequential run alike.
 
-Dense tables can give new arrays, so that the version before stays readable. Sparse tables change in place, because a
-clock touches few of their rows: what they held before comes back as an undo record of the touched rows.
+Dense tables can get new arrays, so that the version before stays readable. Sparse tables change in place, because a
+clock touches few of their rows; an undo record keeps the old values of those rows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ State = list[Array]  # an optimizer's arrays of one block, each of the block's s
 
 @dataclass(frozen=True)
 class Undo:
-    """Rows of a sparse table that a clock changed (ascending), and what they and their optimizer state held before."""
+    """The rows of a sparse table that a clock changed (ascending), with their old values and optimizer state."""
 
     rows: Array
     values: Array
@@ -30,7 +30,7 @@ class Undo:
 
 @dataclass(frozen=True)
 class Applied:
-    """A partition after a clock. `undo` has what changed of each sparse table."""
+    """A partition after a clock. `undo` has the changed rows of each sparse table."""
 
     blocks: tuple[Array, ...]
     state: tuple[State, ...]
@@ -40,7 +40,7 @@ class Applied:
 def initial_state(
     tables: Sequence[Table], blocks: Sequence[Array], optimizer: Optimizer
 ) -> tuple[State, ...]:
-    """The optimizer's state of a partition before clock 0: zeros, none for tables of steps."""
+    """The optimizer state of a partition before clock 0: zeros, and none for tables of steps."""
     return tuple(
         [np.zeros_like(block) for _ in range(optimizer.slots)] if table.update is Update.GRADIENT else []
         for table, block in zip(tables, blocks, strict=True)

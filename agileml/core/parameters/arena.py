@@ -1,4 +1,4 @@
-"""Memory for a whole model per version, cut into partitions: who reads all of them finds them in one piece."""
+"""Memory for a whole model per version, cut into partitions, so that a reader of all partitions needs no copy."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from agileml.core.parameters.layout import Layout
 
 
 class Arena:
-    """Where a machine that holds all partitions puts their next versions. Memory lives as long as a block of it."""
+    """Memory for the next versions of all partitions of a machine. It lives as long as any block of it."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._wholes: dict[int, list[Array | None]] = {}  # by version, one per dense table
 
     def blocks(self, partition: int, version: int) -> tuple[Array | None, ...]:
-        """Room for a partition's dense blocks in a version, uninitialized; None for sparse tables."""
+        """Uninitialized memory for a partition's dense blocks in a version; None for sparse tables."""
         if version not in self._wholes:
             # A partition is at most one version ahead of another.
             self._wholes = {v: wholes for v, wholes in self._wholes.items() if v == version - 1}
@@ -33,7 +33,7 @@ class Arena:
 
 
 def joined(pieces: Sequence[Array]) -> Array | None:
-    """The one array whose neighbouring parts, in order, these are; None if they are not."""
+    """The array that these pieces make up in order; None if they are not neighbours in one array."""
     whole = pieces[0].base
     if not isinstance(whole, np.ndarray) or whole.ndim != 1 or not whole.flags.c_contiguous:
         return None

@@ -1,9 +1,10 @@
-"""Adding up contributions: always along one binary tree over the units of a clock.
+"""Adding up contributions along one binary tree over the units of a clock.
 
-Floats do not add associatively, so the order is fixed by the units, not by who computed them or what arrived
-first: the leaves of a binary tree are the units 0 .. U-1 (U a power of two), a node is the sum of its left and its
-right child, and a missing leaf is left out. A worker sends the sums of the aligned subtrees it holds, a shard goes
-on merging siblings as they arrive, and the sequential run walks the same tree: the same bits for every assignment.
+Floating point addition is not associative, so the units fix the order of adding, not the workers or the order of
+arrival. The leaves of the tree are the units 0 .. U-1 (U a power of two), each inner node is the sum of its left and
+its right child, and missing leaves are left out. A worker sends the sums of the aligned subtrees that it holds, a
+shard merges siblings as they arrive, and the sequential run follows the same tree: every assignment of units gives the
+same bits.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Contribution:
 def _merge_rows(rows_a, values_a, rows_b, values_b, rows, values):  # type: ignore[no-untyped-def]
     """Union of two ascending row lists; rows in both are added a + b. Returns the number of rows."""
     a = b = n = 0
-    columns = values.shape[1]  # element by element: slices of rows cost more than what is in them
+    columns = values.shape[1]  # element by element: slicing a row costs more than copying it
     while a < rows_a.size or b < rows_b.size:
         if b == rows_b.size or (a < rows_a.size and rows_a[a] < rows_b[b]):
             rows[n] = rows_a[a]
@@ -56,14 +57,14 @@ def _merge_rows(rows_a, values_a, rows_b, values_b, rows, values):  # type: igno
 def _merge_blocks(left: Block, right: Block, own_left: bool, own_right: bool) -> Block:
     if isinstance(left, Dense):
         assert isinstance(right, Dense)
-        # Into a warm array of one's own: no second array, and less than half the time.
+        # Adding into an array in the cache takes less than half the time, and no second array.
         into = left.values if own_left else right.values if own_right else None
         return Dense(np.add(left.values, right.values, out=into))
     assert isinstance(right, Sparse)
     most = left.rows.size + right.rows.size
     rows = np.empty(most, np.int32)
     values = np.empty((most, left.values.shape[1]), left.values.dtype)
-    # As in optimizer.take_step: one compiled kernel, whether arrays came over the network or not.
+    # Read-only views, as in optimizer.take_step: numba compiles one kernel for all arrays.
     pieces = (read_only(piece) for piece in (left.rows, left.values, right.rows, right.values))
     n = _merge_rows(*pieces, rows, values)
     return Sparse(rows[:n], values[:n])
@@ -72,7 +73,7 @@ def _merge_blocks(left: Block, right: Block, own_left: bool, own_right: bool) ->
 @dataclass
 class _Node:
     total: Contribution
-    owned: tuple[bool, ...]  # per block: its array is nobody else's, so it may be overwritten
+    owned: tuple[bool, ...]  # per block: only this sum has the array, so it may be overwritten
 
 
 def _shared(contribution: Contribution) -> _Node:
@@ -80,19 +81,19 @@ def _shared(contribution: Contribution) -> _Node:
 
 
 def _given(contribution: Contribution) -> _Node:
-    """A contribution whose arrays nobody else has."""
+    """A contribution whose arrays may be overwritten."""
     writeable = (block is not None and block.values.flags.writeable for block in contribution.blocks)
     return _Node(contribution, tuple(writeable))
 
 
 def _added(left: _Node, right: _Node) -> _Node:
-    """left + right, into arrays of one of them that are its own."""
+    """left + right, added into arrays that one of them owns, where there are such."""
     blocks: list[Block | None] = []
     owned = []
     for a, b, own_a, own_b in zip(
         left.total.blocks, right.total.blocks, left.owned, right.owned, strict=True
     ):
-        if a is None or b is None:  # passed on, and still whose it was
+        if a is None or b is None:  # one side alone: its array keeps its owner
             blocks.append(b if a is None else a)
             owned.append(own_b if a is None else own_a)
         else:
@@ -114,15 +115,13 @@ class Fold:
 
     deterministic: bool
     counted: Units = 0
-    bundles: list[Units] = field(
-        default_factory=list
-    )  # as they were pushed: boundaries that redone work keeps
+    bundles: list[Units] = field(default_factory=list)  # as pushed; redone bundles keep their boundaries
     _nodes: dict[tuple[int, int], _Node] = field(default_factory=dict)  # (first unit, size) -> sum
 
     def add(self, bundle: Units, contribution: Contribution, *, given: bool = False) -> None:
-        """Count a bundle. The caller has judged it: none of its units is counted yet.
+        """Count a bundle. The caller has checked that none of its units is counted yet.
 
-        `given`: nobody else has the contribution's arrays, so they may be overwritten.
+        `given`: the contribution's arrays may be overwritten.
         """
         assert bundle and not bundle & self.counted, (show(bundle), show(self.counted))
         self.counted |= bundle
@@ -150,8 +149,8 @@ class Fold:
         return next(iter(self._nodes.values())).total
 
     def copied(self) -> FoldCopy:
-        """Everything that is pending, to be moved to another server."""
-        # From here on the arrays have two holders.
+        """A copy of all pending sums, for another server."""
+        # From here on the copy refers to the arrays too.
         for node in self._nodes.values():
             node.owned = (False,) * len(node.owned)
         keys = sorted(self._nodes)
@@ -161,7 +160,7 @@ class Fold:
 
     @classmethod
     def restored(cls, copy: FoldCopy, *, deterministic: bool) -> Fold:
-        """The fold that `copied` took."""
+        """The fold that `copied` copied."""
         fold = cls(deterministic)
         fold.bundles = list(copy.bundles)
         for bundle in copy.bundles:
@@ -196,7 +195,8 @@ def tree_sum(leaves: Iterable[Contribution]) -> Contribution:
 
 
 def running_sum(leaves: Iterable[Contribution]) -> Contribution:
-    """Sum contributions one after the other: for sums whose order nobody needs to repeat. They are given away."""
+    """Sum contributions one after the other, for sums whose order need not be repeatable. Their arrays may be
+    overwritten."""
     total: _Node | None = None
     for leaf in leaves:
         total = _given(leaf) if total is None else _added(total, _given(leaf))

@@ -1,8 +1,8 @@
-"""How tables lie over partitions, and the pieces of updates that go to each.
+"""How tables are cut into partitions, and updates with them.
 
-Every table is cut once into N contiguous shares, one a partition. A sparse table is cut between rows. A dense one is
-cut on multiples of 16 elements (64 bytes of float32): sums over such blocks have the same bits however the vector
-unit walks them, and no two partitions share a cache line.
+Every table is cut once into N contiguous blocks, one per partition. A sparse table is cut between rows. A dense table
+is cut on multiples of 16 elements (64 bytes of float32): sums over such blocks have the same bits in whatever order
+the vector unit takes them, and no two partitions share a cache line.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class Dense:
 
 @dataclass(frozen=True)
 class Sparse:
-    """An update of some rows of a block: `rows` int32, ascending, relative to the block; `values` (rows, columns)."""
+    """An update of some rows of a block: `rows` are int32, ascending, relative to the block; `values` (rows,
+    columns)."""
 
     rows: Array
     values: Array
@@ -43,7 +44,7 @@ LEAST_BYTES = 256 << 10
 
 
 def partitions_for(tables: Sequence[Table], machines: int) -> int:
-    """Into how many parts parameters are cut: as many as there may be machines, or up to `MOST_EACH` times that.
+    """The number of partitions: as many as there may be machines, or up to `MOST_EACH` times that.
 
     The more there are, the more evenly they lie on any number of servers, and the more of reading, updating and
     computing overlaps. Each costs some 0.1 ms of CPU per worker and clock: parts under `LEAST_BYTES` are not worth it.
@@ -57,7 +58,7 @@ def _bytes_of(tables: Sequence[Table]) -> int:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each part of each table lies.
+    """The block of each table in each partition.
 
     A partition holds one block per table, in the order of `tables`: of a dense table a vector of elements,
     of a sparse table a matrix of whole rows. Blocks may be empty.
@@ -68,7 +69,7 @@ class Layout:
 
     @cached_property
     def size_bytes(self) -> int:
-        """Of all tables."""
+        """Bytes of all tables."""
         return _bytes_of(self.tables)
 
     def cuts(self, table: int) -> list[int]:
@@ -93,7 +94,7 @@ class Layout:
         return cuts[partition], cuts[partition + 1]
 
     def blocks(self, values: Mapping[str, Array], partition: int) -> tuple[Array, ...]:
-        """The partition's share of whole tables: views where the arrays are contiguous."""
+        """The partition's blocks of whole tables: views where the arrays are contiguous."""
         found = []
         for index, table in enumerate(self.tables):
             start, stop = self.range_of(index, partition)
@@ -131,7 +132,8 @@ class Layout:
 
     @cached_property
     def whole_reads(self) -> tuple[tuple[None, ...], ...] | None:
-        """What is read, by partition and table, where units have no choice: whole blocks. None with sparse tables."""
+        """The rows that every unit reads, by partition and table: whole blocks. None with sparse tables, where units
+        choose."""
         if any(table.sparse for table in self.tables):
             return None
         return ((None,) * len(self.tables),) * self.partitions
@@ -139,7 +141,7 @@ class Layout:
     def split_updates(
         self, updates: Mapping[str, Array], rows: Mapping[str, Array]
     ) -> list[tuple[Block | None, ...]]:
-        """Cut the updates of a unit: for each partition one block per table, None where there is nothing."""
+        """Cut updates of whole tables: for each partition one block per table, None where there is no update."""
         columns: list[list[Block | None]] = []
         for index, table in enumerate(self.tables):
             values = updates.get(table.name)
@@ -165,7 +167,7 @@ class Layout:
 
 
 def read_only(array: Array) -> Array:
-    """A view that cannot be written through."""
+    """A read-only view."""
     view = array.view()
     view.flags.writeable = False
     return view

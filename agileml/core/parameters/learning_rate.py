@@ -1,4 +1,4 @@
-"""The learning rate by clock, as a factor of the optimizer's `learning_rate`: it depends on nothing but the clock."""
+"""Learning rate schedules: factors of the optimizer's `learning_rate` that depend on the clock alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 
 class Schedule(Protocol):
-    """What the learning rate is multiplied by."""
+    """A factor of the learning rate by clock."""
 
     def factor(self, clock: int) -> float:
         """The factor of `clock` (0-based)."""
@@ -17,7 +17,7 @@ class Schedule(Protocol):
 
 @dataclass(frozen=True)
 class Steps:
-    """Times `by` every `every` clocks."""
+    """The factor is multiplied by `by` every `every` clocks."""
 
     every: int
     by: float = 0.1
@@ -59,7 +59,7 @@ def _warm(clock: int, warmup: int) -> float:
 
 
 def _way(clock: int, first: int, last: int) -> float:
-    """How much of the way from clock `first` to clock `last` is gone, 0 to 1."""
+    """The share of the way from clock `first` to clock `last`, 0 to 1."""
     return min(1.0, max(0.0, (clock - first) / max(1, last - first)))
 
 
@@ -67,7 +67,7 @@ SCHEDULES: dict[str, type[Any]] = {"steps": Steps, "cosine": Cosine, "linear": L
 
 
 def schedule(settings: Mapping[str, Any] | Schedule | None) -> Schedule | None:
-    """Build the schedule a config names (`kind` and its fields); None is a constant rate."""
+    """Build the schedule that a config names (`kind` and its fields); None: a constant rate."""
     if settings is None or not isinstance(settings, Mapping):
         return settings
     fields = dict(settings)

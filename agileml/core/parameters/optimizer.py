@@ -84,8 +84,8 @@ def _adam(  # type: ignore[no-untyped-def]
 
 @dataclass(frozen=True, kw_only=True)
 class Shaping:
-    """What every optimizer can do: follow a schedule of the learning rate by clock (None: constant), clip each element
-    of the gradient to [-clip, clip] (None: not), then add weight_decay w to it (AdamW decays otherwise)."""
+    """Settings of all optimizers: a learning rate schedule (None: constant), clipping of each element of the gradient
+    to [-clip, clip] (None: no clipping), then weight_decay w added to it (AdamW decays otherwise)."""
 
     weight_decay: float = 0.0
     clip: float | None = None
@@ -197,7 +197,7 @@ class Adam(Shaping):
         )
 
     def decays(self, rate: float) -> tuple[float, float]:
-        """(what the parameters are multiplied by, what of them is added to the gradient)."""
+        """(factor of the parameters in the step, share of the parameters added to the gradient)."""
         return 1.0, self.weight_decay
 
 
@@ -218,7 +218,7 @@ KINDS: dict[str, type[Any]] = {"sgd": Sgd, "momentum": Momentum, "adam": Adam, "
 
 
 def optimizer(kind: str, **settings: Any) -> Optimizer:
-    """Build the optimizer a config names; `settings` are its fields, `schedule` also as a mapping."""
+    """Build the optimizer that a config names. `settings` are its fields; `schedule` may be a mapping."""
     if kind not in KINDS:
         raise ValueError(f"optimizer {kind!r} is none of {', '.join(KINDS)}")
     if "schedule" in settings:
@@ -238,15 +238,15 @@ def take_step(
     state_in_place: bool = False,
     into: Array | None = None,
 ) -> tuple[Array, list[Array]]:
-    """One step over a flat block; returns the new parameters and state, new arrays unless (each) `in_place`.
+    """One step over a flat block. Returns the new parameters and state, in new arrays unless they are taken in place.
 
-    `into`: an array for the new parameters, if there is one already.
+    `into`: an array for the new parameters.
     """
     if in_place:
         into = parameters
     new_parameters = np.empty_like(parameters) if into is None else into
     new_state = state if in_place or state_in_place else [np.empty_like(array) for array in state]
-    # numba compiles read-only arrays (what came over the network) and others apart: read through read-only views only.
+    # numba compiles a second kernel for read-only arrays, as from the network: always pass read-only views.
     algorithm.step(
         clock,
         read_only(parameters),

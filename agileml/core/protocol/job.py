@@ -1,4 +1,4 @@
-"""The facts of a run that never change: how parameters and work are cut, and the rules they follow."""
+"""The facts of a run that never change: how parameters and work are cut, and which rules they follow."""
 
 from __future__ import annotations
 

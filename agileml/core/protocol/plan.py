@@ -1,8 +1,8 @@
-"""Scheduled joins, notices and faults as data, and the runner that makes them exact.
+"""Planned joins, notices and faults as data, and the runner that fires them at exact clocks.
 
-An event happens when clock `at_clock` is complete (or `at_s` seconds after the first clock could start), in order.
-Training does not pass the clock of the next event, nor end, while an earlier one is unfinished: without that, clocks
-of milliseconds would outrun machines that take seconds.
+Events fire in order, each when clock `at_clock` is complete, or `at_s` seconds after the first clock could start.
+While an event is unfinished, training neither passes the clock of the next one nor ends. Otherwise clocks of
+milliseconds would outrun machines that take seconds to start.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from agileml.events.terms import Fault, Tier
 
 @dataclass(frozen=True)
 class PlannedJoin:
-    """`count` machines that wait become members."""
+    """`count` waiting machines become members."""
 
     at_clock: int | None
     count: int
@@ -30,7 +30,7 @@ class PlannedJoin:
 
 @dataclass(frozen=True)
 class PlannedNotice:
-    """`count` transient machines (None: all) are told that they go in `warning_s` seconds."""
+    """`count` transient machines (None: all) get a preemption notice of `warning_s` seconds."""
 
     at_clock: int | None
     count: int | None
@@ -44,7 +44,7 @@ class PlannedNotice:
 
 @dataclass(frozen=True)
 class PlannedFault:
-    """`kind` strikes `count` machines (of the controller: one), for `seconds`; SLOW by `factor`."""
+    """A fault of `count` machines (None: all), or of the controller, for `seconds`; SLOW by `factor`."""
 
     at_clock: int | None
     kind: Fault
@@ -68,7 +68,7 @@ def _when(event: PlannedEvent) -> str:
 
 @dataclass(frozen=True)
 class Strike:
-    """Do this to these machines (none: the controller itself)."""
+    """Command to the shell: do this to these machines; no machine means the controller itself."""
 
     kind: Fault
     nodes: tuple[str, ...]
@@ -78,7 +78,7 @@ class Strike:
 
 @dataclass(frozen=True)
 class Fired:
-    """An event that happens now, what it means, and its place in the plan's order."""
+    """An event that fires now, the actions that it means, and its index in the plan."""
 
     index: int
     event: PlannedEvent
@@ -86,34 +86,34 @@ class Fired:
 
 
 class PlanRunner:
-    """Fires one event at a time and knows when it is finished. `fired` events have happened before (a restart)."""
+    """Fires one event at a time and knows when it is finished. `fired`: events that fired before a restart."""
 
     def __init__(self, events: Sequence[PlannedEvent], seed: int, fired: int = 0) -> None:
-        # Stable: events of one clock keep the plan's order. Those at a time come after those at a clock.
+        # The sort is stable, so events of one clock keep the plan's order. Events at a time follow those at a clock.
         self.events = sorted(
             events, key=lambda e: (e.at_clock is None, e.at_clock if e.at_clock is not None else e.at_s)
         )
         self._at_clock = [i for i, event in enumerate(self.events) if event.at_clock is not None]
         self._at_s = [i for i, event in enumerate(self.events) if event.at_clock is None]
         self.fired = fired
-        # After a restart the clock of the run says nothing: events at a clock are taken to have come first.
+        # After a restart it is not known which events fired: assume those at a clock came first.
         skip = min(fired, len(self._at_clock))
         self._at_clock, self._at_s = self._at_clock[skip:], self._at_s[fired - skip :]
         self._seed = seed
         self._started_s: float | None = None
-        # What fired last may not have been told as finished: it is, as soon as all is quiet.
+        # The end of the last event may not have been logged: it is over as soon as all is quiet.
         self._running: tuple[int, frozenset[str], float] | None = (
             (fired - 1, frozenset(), 0.0) if fired else None
         )
 
     @property
     def is_idle(self) -> bool:
-        """True when nothing that fired is unfinished."""
+        """True when every event that fired is finished."""
         return self._running is None
 
     @property
     def is_over(self) -> bool:
-        """True when everything has happened."""
+        """True when all events have fired and are finished."""
         return self.is_idle and not self._at_clock and not self._at_s
 
     def limit(self, clocks: int) -> int:
@@ -140,9 +140,9 @@ class PlanRunner:
         members: Mapping[Tier, Sequence[str]],
         now_s: float,
     ) -> Fired | None:
-        """The next event, if its time has come, and what it means for which machines.
+        """The next event, if its time has come, with its actions.
 
-        `waiting` are machines that are no members yet, by tier; `members` those that are and stay.
+        `waiting`: machines that are not members yet, by tier; `members`: members that stay.
         """
         if not self.is_idle or (index := self._due(completed, now_s)) is None:
             return None
@@ -179,9 +179,9 @@ class PlanRunner:
     def settle(
         self, members: Collection[str], gone: Collection[str], now_s: float, *, is_quiet: bool
     ) -> tuple[int, PlannedEvent] | None:
-        """The running event if it is finished: its machines are in (or out), and everybody knows.
+        """The last event, if it is finished: its machines have joined or left, and all members know.
 
-        `gone` are machines that died: they come no more.
+        `gone`: machines that died, and so never join.
         """
         if self._running is None or not is_quiet:
             return None
@@ -204,5 +204,5 @@ class PlanRunner:
 
 
 def _drawn(draw: random.Random, nodes: Sequence[str], count: int | None) -> list[str]:
-    """So many of the nodes, all for None; fewer where fewer are left."""
+    """`count` random nodes (None: all), or fewer where fewer are left."""
     return list(nodes) if count is None else draw.sample(list(nodes), min(count, len(nodes)))

@@ -1,15 +1,15 @@
 """`stage: auto`: which stage is the fastest on these machines and links, and when to try another one.
 
-The thesis' thresholds (1:1 and 15:1, 4.2) are where a run starts; its future work (6.2.2) is to set them by the traffic
-of the reliable machines. Here: a clock is what its slowest worker computes, and the time in which everybody waits for
-bytes. The machine that moves most of them in that time shows what links of its tier carry. With the formulas of
-`traffic` that predicts a clock in each stage:
+A run starts with the thesis' thresholds (1:1 and 15:1, 4.2); its future work (6.2.2) is to set them by the traffic of
+the reliable machines. Here, a clock is the computing of its slowest worker plus the time in which all machines wait
+for bytes. The machine that moves the most bytes in that time shows the rate of its tier's links. With the formulas of
+`traffic`, that predicts a clock in each stage:
 
     clock(stage) = max over workers (units x seconds a unit) + max over machines (bytes / rate of its tier's links)
 
-which for the present stage is the measured clock. A tier whose links never were the narrowest is taken to be as fast as
-the other one: that may be too much to hope for, so another stage is only tried, and left again if its measured clock
-is not better. What was measured beats what is predicted, and each trial that failed doubles the wait for the next.
+which for the present stage is the measured clock. A tier whose links were never the bottleneck counts as fast as the
+other one. That may be too optimistic, so another stage is only tried, and left again if its measured clock is not
+better. Measurements override predictions, and each failed trial doubles the wait for the next one.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from agileml.events.terms import Move, Tier
 
 @dataclass(frozen=True)
 class TrialRule:
-    """How much evidence a move needs.
+    """How much evidence a move to another stage needs.
 
-    `clocks`: of a window of measurement, after `settle` clocks that do not count (connections, buffers, slices to
-    load). `try_gain`, `keep_gain`: the shares of a clock that a stage must be predicted, and then be measured, to win.
-    `doubt`: a trial that loses by less than this share has a second window, and its better one counts: a cut, or
-    another program, slows a window down, and nothing speeds one up.
-    `worth`: what a move must win over the rest of the run, in changes. `drift`: a clock that is so much slower or
-    faster than when its stage was measured last makes what was measured of the others void.
+    `clocks`: clocks in a window of measurement, after `settle` clocks that do not count (connections, buffers, slices
+    to load). `try_gain`, `keep_gain`: the shares of a clock that a stage must be predicted, and then measured, to
+    save. `doubt`: a trial that loses by less than this share gets a second window, and the better one counts, because
+    a cut or another program slows a window down but nothing speeds one up. `worth`: what a move must save over the
+    rest of the run, in costs of a change. `drift`: when a clock is by this share slower or faster than its stage was
+    measured before, the measurements of the other stages are dropped.
     """
 
     clocks: int = 6
@@ -43,7 +43,7 @@ class TrialRule:
     drift: float = 0.5
 
 
-SLOWER = 2.0  # times another tier's seconds a byte: that is no accident any more
+SLOWER = 2.0  # times the other tier's seconds per byte: more than noise
 
 
 # -- what a clock would take --------------------------------------------------------------------------------
@@ -51,7 +51,7 @@ SLOWER = 2.0  # times another tier's seconds a byte: that is no accident any mor
 
 @dataclass(frozen=True)
 class Arrangement:
-    """One stage on given machines: roles, and the units of a clock by worker."""
+    """One stage on given machines: their roles, and the units of a clock by worker."""
 
     stage: int
     roles: Roles
@@ -60,8 +60,8 @@ class Arrangement:
 
 @dataclass(frozen=True)
 class Observed:
-    """Means over the clocks of a window: seconds of a clock; of each worker, seconds that it computed and that it then
-    waited for its sums to be counted; bytes of all machines together, received as parameters, sums, parts of cuts."""
+    """Means per clock over a window: its seconds; the seconds that each worker computed, and then waited until its
+    sums were counted; the bytes that all machines together received as parameters, sums and parts of cuts."""
 
     clock_s: float
     compute_s: Mapping[str, float]
@@ -73,7 +73,7 @@ class Observed:
 
 @dataclass(frozen=True)
 class Bottleneck:
-    """The machine that moves the most bytes in a clock, and how fast its link carries them while everybody waits."""
+    """The machine that moves the most bytes in a clock, and the rate of its link while all machines wait."""
 
     node: str
     tier: Tier
@@ -87,22 +87,23 @@ class Bottleneck:
 
 
 class Links:
-    """What the links of each tier are known to carry: learned from the machine that everybody waits for."""
+    """The rates of each tier's links, learned from the machine that all others wait for."""
 
     def __init__(self) -> None:
         self._bytes_per_s: dict[Tier, float] = {}
 
     def rate(self, tier: Tier) -> float:
-        """Bytes per second; of a tier that never was the bottleneck, as of the other. Infinite: nothing is known."""
+        """Bytes per second. A tier that was never the bottleneck has the other's rate; infinite while nothing is
+        known."""
         return self._bytes_per_s.get(tier, max(self._bytes_per_s.values(), default=math.inf))
 
     def learn(
         self, now: Arrangement, seen: Observed, volume: Volume, tiers: Mapping[str, Tier]
     ) -> Bottleneck | None:
-        """Take up a window; the bottleneck, or None when nothing is waited for.
+        """Learn from a window. Returns the bottleneck, or None when no time was spent waiting.
 
-        It is the machine that moves the most, unless machines of the other tier take far longer for each byte that
-        they push: then their own links are the narrow ones.
+        The bottleneck is the machine that moves the most, unless machines of the other tier take far longer per byte
+        that they push: then their links are the slow ones.
         """
         wait_s = seen.clock_s - max(seen.compute_s.values(), default=0.0)
         by_node = clock_bytes(now.roles, volume)
@@ -117,7 +118,7 @@ class Links:
             self._bytes_per_s[tier] = factor * by_node[node].most / wait_s
             tier = other
         rate = self._bytes_per_s[tier] = by_node[node].most / wait_s
-        for name, load in by_node.items():  # no link carries less than it just did
+        for name, load in by_node.items():  # a rate is never below what was just measured
             if tiers[name] in self._bytes_per_s:
                 self._bytes_per_s[tiers[name]] = max(self._bytes_per_s[tiers[name]], load.most / wait_s)
         return Bottleneck(node, tier, by_node[node].most, rate)
@@ -126,7 +127,7 @@ class Links:
 def _push_s_per_byte(
     now: Arrangement, seen: Observed, volume: Volume, tiers: Mapping[str, Tier]
 ) -> dict[Tier, float]:
-    """By tier, how long its workers take to get a byte of theirs counted; tiers that push nothing are left out."""
+    """By tier, the seconds per byte until a push of its workers is counted; tiers that push nothing are left out."""
     share = 1 / len(now.roles.owner)
     seconds, pushed = dict.fromkeys(Tier, 0.0), dict.fromkeys(Tier, 0.0)
     for node, sums in now.roles.sums.items():
@@ -156,7 +157,7 @@ def predicted_s(
 
 
 def volume_now(now: Arrangement, seen: Observed, cut_guess: float) -> Volume:
-    """What a clock moves per role, from what was counted; `cut_guess` where no part of a cut travels now."""
+    """The bytes per role of a clock, from the measured ones; `cut_guess` where no part of a cut travels now."""
     volume = volume_of(now.roles, seen.pulled, seen.pushed, seen.cut)
     return volume if volume.cut else Volume(volume.pull, volume.push, cut_guess)
 
@@ -166,7 +167,7 @@ def volume_now(now: Arrangement, seen: Observed, cut_guess: float) -> Volume:
 
 @dataclass(frozen=True)
 class Decision:
-    """Go to (KEEP: stay in) `stage`, by these thresholds; the sentence says why."""
+    """Go to `stage`, or stay in it for KEEP, by these thresholds. `reason` is a sentence."""
 
     move: Move
     stage: int
@@ -175,7 +176,7 @@ class Decision:
 
 
 def moved(thresholds: tuple[float, float], ratio: float, stage: int) -> tuple[float, float]:
-    """The thresholds nearest to these by which `ratio` transient machines per reliable one mean `stage`."""
+    """The nearest thresholds that give `stage` for `ratio` transient machines per reliable one."""
     first, second = thresholds
     below = math.floor(ratio * 0.95e3) / 1e3
     match stage:
@@ -191,7 +192,8 @@ def moved(thresholds: tuple[float, float], ratio: float, stage: int) -> tuple[fl
 
 @dataclass
 class _Trial:
-    """Left `stage`, where a clock took `clock_s`; in the trial's first window, if it is over, it took `first_s`."""
+    """A trial that left `stage`, where a clock took `clock_s`; in its first window, if that is over, it took
+    `first_s`."""
 
     stage: int
     clock_s: float
@@ -200,7 +202,7 @@ class _Trial:
 
 @dataclass
 class AutoStage:
-    """Judges one window after the other. It compares clocks, whoever predicted or measured them."""
+    """Judges one window after the other, by comparing measured and predicted clocks."""
 
     thresholds: tuple[float, float]
     trial_rule: TrialRule = field(default_factory=TrialRule)
@@ -211,7 +213,7 @@ class AutoStage:
     _rest: int = 0  # windows to go before the next trial
 
     def meet(self, reliable: frozenset[str], transient: frozenset[str]) -> None:
-        """These are the machines now. On others everything is measured anew."""
+        """Say which machines there are. When they have changed, all measurements are dropped."""
         if (reliable, transient) != self._machines:
             self._machines = (reliable, transient)
             self._measured.clear()
@@ -221,7 +223,8 @@ class AutoStage:
     def judge(
         self, stage: int, clock_s: float, predicted: Mapping[int, float], clocks_left: int, change_s: float
     ) -> Decision | None:
-        """A window of clocks of `clock_s` in `stage` is over; what to do, None: go on. `predicted` has other stages."""
+        """A window in `stage` is over, with `clock_s` seconds per clock. Returns the decision; None: go on as
+        before."""
         assert all(self._machines), "a stage is chosen where there are machines of both tiers"
         trial, self._trial = self._trial, None
         before_s = self._measured.get(stage)

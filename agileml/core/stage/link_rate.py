@@ -1,8 +1,7 @@
-"""What a link between machines carries, learned from what had to travel anyway: cuts and moved partitions.
+"""The rate of links between machines, learned from cuts and moved partitions; no traffic is made to measure it.
 
-Nothing is probed. A transfer shares its links with the clocks that go on beside it, or waits for something else, so
-what it was seen to carry is what a link carries at least: the fastest of the last few counts. Links are taken to be
-alike, each way.
+A transfer shares its links with the clocks beside it, or waits for something else, so its rate is a lower bound of the
+link's: the fastest of the last few transfers counts. All links are assumed to be alike, in both directions.
 """
 
 from __future__ import annotations
@@ -18,15 +17,17 @@ KEPT = 8  # transfers
 
 @dataclass(frozen=True)
 class LinkRule:
-    """Transfers of less than `least_bytes` through their busiest machine say nothing of links; of the seconds of the
-    others, the first `settle_s` are not the links' (heartbeats, round trips)."""
+    """Which transfers count: those with at least `least_bytes` through their busiest machine.
+
+    The first `settle_s` seconds of each are heartbeats and round trips, and are subtracted.
+    """
 
     least_bytes: int = 1 << 20
     settle_s: float = 0.3
 
 
 class LinkRate:
-    """Learns. `bytes_per_s` is None until something is known; infinite where links held nothing up."""
+    """Learns the rate. `bytes_per_s` is None until a transfer counted, and infinite if links did not limit it."""
 
     def __init__(self, rule: LinkRule) -> None:
         self._rule = rule
@@ -35,15 +36,16 @@ class LinkRate:
 
     @property
     def bytes_per_s(self) -> float | None:
-        """What a link carries each way, at least."""
+        """A lower bound of what a link carries each way."""
         return max(self._rates, default=None)
 
     def measured(self, event: Measured, now_s: float) -> None:
-        """A machine says what it has received so far."""
+        """A machine reports the bytes that it has received so far."""
         self._reports.setdefault(event.node, deque(maxlen=64)).append((now_s, event))
 
     def arrived(self, size_bytes: Mapping[str, int], since_s: float, now_s: float) -> None:
-        """So many bytes went through each of these machines since then, beside what the clocks took."""
+        """A transfer that began at `since_s` has ended. `size_bytes`: its bytes through each machine, without the
+        clocks'."""
         if max(size_bytes.values(), default=0) < self._rule.least_bytes:
             return
         seconds = now_s - since_s - self._rule.settle_s
@@ -55,7 +57,7 @@ class LinkRate:
         )
 
     def _clocks(self, node: str, since_s: float) -> float:
-        """Bytes a second of parameters and sums that a machine received since then."""
+        """Bytes per second of parameters and updates that a machine received since `since_s`."""
         reports = [event for at_s, event in self._reports.get(node, ()) if at_s >= since_s]
         if len(reports) < 2 or (seconds := reports[-1].at_s - reports[0].at_s) <= 0:
             return 0.0

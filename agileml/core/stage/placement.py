@@ -1,8 +1,8 @@
-"""Who serves, backs up and computes what, with the fewest moves. Every decision says why.
+"""Placement: which nodes serve, back up and compute what, with the fewest moves and a reason.
 
-Partitions are never cut again, only re-assigned (thesis 4.2). Loads differ by at most one. A node that stays keeps
-what it has up to its new load. Slices stay in runs (a run of slices is few subtrees, and few arrays to send);
-partitions lie in stripes, so that all servers are busy at a time.
+Partitions are never cut again, only reassigned (thesis 4.2). Loads differ by at most one. A node that stays keeps
+what it has, up to its new load. Slices stay in runs, because a run is few subtrees and so few arrays to send;
+partitions are striped, so that all servers are busy at the same time.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from dataclasses import dataclass
 class StageRule:
     """When to go from stage 1 to 2 and from 2 to 3: transient machines per reliable one (thesis 4.2).
 
-    `active_fraction`: the thesis serves from half of the transient machines. The more serve, the less each has to move,
-    W (1 + (N - 2) / A) bytes each way (see `traffic`); measured, all of them are fastest.
+    `active_fraction`: the share of the transient machines that serve. The thesis has half of them serve. The more
+    serve, the fewer bytes each moves, W (1 + (N - 2) / A) each way (see `traffic`); all of them measured fastest.
     """
 
     thresholds: tuple[float, float] = (1.0, 15.0)
@@ -46,10 +46,10 @@ class StageRule:
 
 
 def spread(current: Sequence[str], nodes: Sequence[str]) -> tuple[str, ...]:
-    """Assign each thing to one of `nodes`; `current[i]` has thing i now (it may be none of `nodes`).
+    """Assign each thing to one of `nodes`; `current[i]` has thing i now, and may be none of `nodes`.
 
-    Loads differ by at most one, and no assignment with that property moves fewer things. Of equal nodes the
-    earlier in `nodes` gets more. What a node has stays together, as far as that goes.
+    Loads differ by at most one, and no assignment with that property moves fewer things. Among equal nodes, those
+    earlier in `nodes` get more. The things of a node stay together as far as possible.
     """
     held, load = _held_and_load(current, nodes)
     kept = {node: held[node][: load[node]] for node in nodes}
@@ -62,10 +62,10 @@ def spread(current: Sequence[str], nodes: Sequence[str]) -> tuple[str, ...]:
 
 
 def stripe(current: Sequence[str], nodes: Sequence[str]) -> tuple[str, ...]:
-    """As `spread`, but neighbours go to different nodes, as far as that goes.
+    """As `spread`, but neighbours go to different nodes as far as possible.
 
-    Parameters are read from the first on and updates leave from the last on: in runs, everybody would ask one server
-    and then the next one.
+    Workers read parameters from the first partition on and push from the last one on. With runs, they would all use one
+    server at a time.
     """
     held, load = _held_and_load(current, nodes)
     kept = {node: _evenly(held[node], min(load[node], len(held[node]))) for node in nodes}
@@ -83,20 +83,20 @@ def stripe(current: Sequence[str], nodes: Sequence[str]) -> tuple[str, ...]:
 def _held_and_load(
     current: Sequence[str], nodes: Sequence[str]
 ) -> tuple[Mapping[str, Sequence[int]], Mapping[str, int]]:
-    """(what each node has now, how many it is to have)."""
+    """(the things that each node has now, how many each will have)."""
     assert nodes
     held: dict[str, list[int]] = {node: [] for node in nodes}
     for thing, node in enumerate(current):
         if node in held:
             held[node].append(thing)
     small, larger = divmod(len(current), len(nodes))
-    # The nodes that have the most keep the larger loads: that is what moves least. (Stable: else by age.)
+    # Nodes that have the most get the larger loads, which moves the least. The sort is stable: ties go by age.
     by_held = sorted(nodes, key=lambda node: -len(held[node]))
     return held, {node: small + (index < larger) for index, node in enumerate(by_held)}
 
 
 def _assign(current: Sequence[str], kept: Mapping[str, Sequence[int]]) -> list[str]:
-    """By thing who keeps it, or nobody."""
+    """By thing, the node that keeps it, or an empty name."""
     assigned = [""] * len(current)
     for node, things in kept.items():
         for thing in things:
@@ -105,14 +105,15 @@ def _assign(current: Sequence[str], kept: Mapping[str, Sequence[int]]) -> list[s
 
 
 def _evenly(things: Sequence[int], count: int) -> Sequence[int]:
-    """So many of them, from all over."""
+    """`count` of the things, at even distances."""
     return [things[index * len(things) // count] for index in range(count)]
 
 
 def deal_slices(
     current: Sequence[str], previous: Sequence[str], workers: Sequence[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(worker, previous owner) of each slice: balanced, fewest moves, orphans to who still has their items.
+    """(worker, previous owner) of each slice: balanced, with the fewest moves; orphans go to a node that has their
+    items.
 
     A slice whose worker is gone goes to its previous owner if that one works and has room (thesis 4.2, figure 4.4);
     a slice that moves off a worker that stays makes that worker its previous owner.
@@ -134,7 +135,7 @@ def deal_slices(
 
 @dataclass(frozen=True)
 class Machines:
-    """Who may hold things after a change, each in the order in which they came (the longest-running first)."""
+    """The machines that may hold something after a change, the longest-running first."""
 
     reliable: tuple[str, ...]
     transient: tuple[str, ...]
@@ -160,7 +161,7 @@ def place(
     worker: Sequence[str],
     previous: Sequence[str],
 ) -> Placement:
-    """The arrangement for these machines that is nearest to the present one.
+    """The arrangement of these machines that moves the least from the present one.
 
     Stage 1: reliable machines own, and back up what they own. Stages 2 and 3: the longest-running transient
     machines that do so already, then others, own; reliable machines back up. Stage 3: only transient ones work.

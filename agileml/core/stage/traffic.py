@@ -1,4 +1,4 @@
-"""How many bytes each machine sends and receives in a clock, by who serves, backs up and computes (thesis, 4.5).
+"""The bytes that each machine sends and receives in a clock, from its roles (thesis 4.5).
 
 Every worker reads P bytes of parameters and pushes k sums of G bytes each. Dense tables: P = G = W, the model's bytes;
 k = 1 unless sums are taken in a fixed order, then one for each aligned subtree of its share. A machine that owns the
@@ -36,7 +36,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Volume:
-    """Bytes of a clock: P, what a worker pulls of all partitions; G, one sum for all of them; C, its share of a cut."""
+    """Bytes per clock: `pull`, P above, of all partitions; `push`, G, one sum for all of them; `cut`, C, of a cut."""
 
     pull: float
     push: float
@@ -45,7 +45,7 @@ class Volume:
 
 @dataclass(frozen=True)
 class ClockBytes:
-    """Bytes of a clock of one machine."""
+    """The bytes that one machine moves in a clock."""
 
     sent: float
     received: float
@@ -58,14 +58,14 @@ class ClockBytes:
 
 @dataclass(frozen=True)
 class Roles:
-    """By partition its owner and backup; by worker how many sums it pushes in a clock."""
+    """By partition its owner and backup; by worker the number of sums that it pushes in a clock."""
 
     owner: Sequence[str]
     backup: Sequence[str]
     sums: Mapping[str, int]
 
     def nodes(self) -> list[str]:
-        """Everybody who has a role, in a fixed order."""
+        """All machines with a role, in a fixed order."""
         return list(dict.fromkeys([*self.owner, *self.backup, *self.sums]))
 
 
@@ -87,7 +87,7 @@ def clock_bytes(roles: Roles, volume: Volume) -> dict[str, ClockBytes]:
 
 
 def volume_of(roles: Roles, pulled: float, pushed: float, cut: float) -> Volume:
-    """The volumes at which these roles move so many bytes between machines in a clock; 0 where none can travel."""
+    """The volumes with which these roles move the given bytes between machines in a clock; 0 where none can travel."""
     total = (
         clock_bytes(roles, Volume(1.0, 0.0)),
         clock_bytes(roles, Volume(0.0, 1.0)),
