@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-from bidbrain.instants import parse_instant, show_day
+from bidbrain.instants import parse_instant
 from bidbrain.money import micro_usd
 
 
@@ -84,9 +84,3 @@ def types_at(
             row = find_type(name, at_s)
             found[name] = (on_demand.get(name, row.on_demand), vcpus.get(name, row.vcpus))
     return found
-
-
-def price_note(name: str, at_s: int) -> str:
-    """Where a price comes from, for people: `0.69 $/h since 2015-03-01 (EC2 on-demand price list ...)`."""
-    row = find_type(name, at_s)
-    return f"{row.on_demand / 1e6:g} $/h since {show_day(row.from_s)} ({row.source})"

@@ -60,11 +60,6 @@ class RunStatus:
     seconds: float
 
 
-def is_run(folder: str | Path) -> bool:
-    """True when a folder holds a run."""
-    return (Path(folder) / EVENTS).is_file()
-
-
 def read_status(folder: Path) -> RunStatus:
     """The status of the run in a folder. Raises FolderError."""
     import yaml

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from bidbrain.accounts.ledger import ENDINGS, MONEY, Entry, EntryKind, EvictionCause, Header, Ledger
 from bidbrain.billing import RULES, Ending, Life, bill
-from bidbrain.history.prices import NEVER_S, History, Market
+from bidbrain.history.prices import NEVER_S, History
 from bidbrain.instants import show_instant
 from bidbrain.money import machine_seconds_micro_usd, show_usd
 from bidbrain.setting import ON_DEMAND_ZONE
@@ -140,12 +140,3 @@ def _check_market(
         differences.append(
             f"{who}: held until {show_instant(end_s)}, but its bid is passed at {show_instant(gone_s)}"
         )
-
-
-def markets_of(ledger: Ledger) -> set[Market]:
-    """The spot markets that a ledger's grants name."""
-    return {
-        entry.market
-        for entry in ledger.entries
-        if entry.kind is EntryKind.GRANT and entry.market is not None and entry.market.zone != ON_DEMAND_ZONE
-    }
