@@ -54,6 +54,10 @@ class SimulateConfig(BaseModel):
     ledger: int = Field(0, ge=0)
     processes: int | None = Field(None, gt=0)
 
+    def as_yaml(self) -> str:
+        """The settings as YAML, without those that do not change results."""
+        return yaml.safe_dump(self.model_dump(mode="json", exclude={"processes", "out"}), sort_keys=False)
+
     @field_validator("job_hours")
     @classmethod
     def _hours(cls, hours: list[float]) -> list[float]:

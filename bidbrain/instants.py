@@ -29,11 +29,6 @@ def show_instant(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def show_day(seconds: int) -> str:
-    """The UTC day of an instant: 2016-03-26."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d")
-
-
 @dataclass(frozen=True, order=True)
 class Interval:
     """[start_s, end_s) in seconds since 1970."""

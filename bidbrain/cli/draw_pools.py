@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from bidbrain.config import SimulateConfig
 from bidbrain.report.page import write_page
 from bidbrain.report.plots import plot_cost_against_runtime, plot_cost_and_runtime, plot_machine_hours
 from bidbrain.report.pools import plot_pool_job, plot_pools
@@ -12,7 +13,9 @@ from bidbrain.simulate.experiment import Result, Row
 from bidbrain.simulate.plan import Plan
 
 
-def draw(plan: Plan, results: Sequence[Result], rows: Sequence[Row], settings: str, folder: Path) -> Path:
+def draw(
+    plan: Plan, results: Sequence[Result], rows: Sequence[Row], settings: SimulateConfig, folder: Path
+) -> Path:
     """Write the PNGs and report.html into `folder`; returns the page."""
     setting = plan.experiment.setting
     jobs = []
@@ -41,5 +44,5 @@ def draw(plan: Plan, results: Sequence[Result], rows: Sequence[Row], settings: s
         plan.notes,
         rows,
         [(heading, images) for heading, images in sections if images],
-        settings,
+        settings.as_yaml(),
     )

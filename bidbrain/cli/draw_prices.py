@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import yaml
-
 from bidbrain.config import SimulateConfig
 from bidbrain.instants import Interval
 from bidbrain.report.markets import plot_job, plot_prices
@@ -40,7 +38,7 @@ def draw(
         plan.notes,
         rows,
         [(heading, images) for heading, images in sections if images],
-        yaml.safe_dump(settings.model_dump(mode="json", exclude={"processes", "out"}), sort_keys=False),
+        settings.as_yaml(),
     )
 
 

@@ -1,10 +1,10 @@
-"""The body of `proteus simulate --history`: run, show, write, draw."""
+"""Runs `proteus simulate`: simulates, prints and writes tables, draws; `run` does it on prices."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,28 +14,18 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from bidbrain.accounts.ledger import Ledger, write_ledgers
 from bidbrain.cli.common import make_folder
 from bidbrain.config import ConfigError, SimulateConfig, load_config
+from bidbrain.history.archive import rows_of, write_rows
 from bidbrain.history.readers import read_history
 from bidbrain.policy.registry import OTHER_SCHEMES, find_scheme
 from bidbrain.report.tables import rich_tables, write_tables
 from bidbrain.simulate.experiment import Experiment, Result, Row, compare, summarise
-from bidbrain.simulate.plan import make_plan
+from bidbrain.simulate.plan import Plan, make_plan
 from bidbrain.simulate.workers import Pool
 
 SWEEPABLE = (
     *("min_delta", "grant_delay_s", "boot_s", "lambda_s", "sigma_s", "phi"),
     *("cap", "job_hours", "reliable", "slot_vcpus", "spot_share", "deadline"),
 )
-
-
-def make_console() -> Console:
-    """The screen; files and pipes get the width that tables need."""
-    return Console() if sys.stdout.isatty() else Console(width=110)
-
-
-def say(notes: Sequence[str], console: Console) -> None:
-    """One line per note."""
-    for note in notes:
-        console.print(f"note: {note}", soft_wrap=True, highlight=False)
 
 
 def progress_bar() -> Progress:
@@ -80,32 +70,55 @@ def processes_of(settings: SimulateConfig) -> int:
 
 
 def run(settings: SimulateConfig, sweep: str | None) -> None:
-    """Everything of one `proteus simulate` on prices; raises the user errors of the parts."""
-    assert settings.out is not None
-    console = make_console()
+    """Run `proteus simulate` on prices; raises the user errors of its parts."""
     history = read_history(settings.history)
+    run_plans(settings, sweep, lambda each: make_plan(each, history), _title)
+
+
+def run_plans(
+    settings: SimulateConfig,
+    sweep: str | None,
+    planned: Callable[[SimulateConfig], Plan],
+    title: Callable[[Experiment], str],
+) -> None:
+    """Run the plan of a configuration, or those of a sweep: tables on screen and in files, ledgers, plots."""
+    assert settings.out is not None
+    console = Console() if sys.stdout.isatty() else Console(width=110)
     if sweep is not None:
         key, values = parse_sweep(sweep)
-        plans = [make_plan(with_value(settings, key, value), history) for value in values]
-        run_sweep(settings, key, values, [plan.experiment for plan in plans], console)
+        experiments = [planned(with_value(settings, key, value)).experiment for value in values]
+        run_sweep(settings, key, values, experiments, console)
         return
-    plan = make_plan(settings, history)
-    say(plan.notes, console)
+    plan = planned(settings)
+    for note in plan.notes:
+        console.print(f"note: {note}", soft_wrap=True, highlight=False)
     results = simulate_all(plan.experiment, settings)
     rows = [summarise(result, settings.seed) for result in results]
     folder = make_folder(settings.out)
     write_tables(folder, rows, compare(results, settings.seed))
-    console.print(_title(plan.experiment), soft_wrap=True, highlight=False)
+    console.print(title(plan.experiment), soft_wrap=True, highlight=False)
     for table in rich_tables(rows, "all on-demand = 1"):
         console.print(table)
     say_unfinished(rows, console)
     if settings.ledger:
         count = write_ledgers(folder / "ledger.jsonl", ledgers_of(plan.experiment, results, settings.ledger))
-        console.print(f"{folder / 'ledger.jsonl'}: {count} jobs")
-    from bidbrain.cli.draw_prices import draw
+        prices = ""
+        if plan.experiment.setting.pools:
+            write_rows(folder / "prices.csv", rows_of(plan.experiment.setting.history))
+            prices = f" (their prices: {folder / 'prices.csv'})"
+        console.print(f"{folder / 'ledger.jsonl'}: {count} jobs{prices}")
+    console.print(f"{_draw(plan, results, rows, settings, folder)}")
 
-    page = draw(plan, results, rows, settings, folder)
-    console.print(f"{page}")
+
+def _draw(
+    plan: Plan, results: Sequence[Result], rows: Sequence[Row], settings: SimulateConfig, folder: Path
+) -> Path:
+    """The page of a plan; matplotlib is loaded only now."""
+    if plan.experiment.setting.pools:
+        from bidbrain.cli.draw_pools import draw
+    else:
+        from bidbrain.cli.draw_prices import draw
+    return draw(plan, results, rows, settings, folder)
 
 
 def simulate_all(experiment: Experiment, settings: SimulateConfig) -> list[Result]:
