@@ -103,7 +103,7 @@ class Stack:
             steps = tuple(planned(self._wanted(facts, wheel), found))
         names = names_of(self.site, facts.account)
         policies = {
-            "whoever runs proteus aws": operator_policy(names, self.site.bucket is None),
+            "the person who runs proteus aws": operator_policy(names, self.site.bucket is None),
             f"role {names.head}": role_policy(names, "HeadRole"),
             f"role {names.node}": role_policy(names, "NodeRole"),
         }

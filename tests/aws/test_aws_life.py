@@ -17,6 +17,7 @@ from bidbrain.accounts.ledger import EntryKind
 from bidbrain.aws.notices import ImdsNotices
 from bidbrain.aws.site import Site
 from bidbrain.aws.stack.attach import attach
+from bidbrain.aws.stack.template import OPERATOR, STACK, text
 from bidbrain.instants import show_instant
 from bidbrain.live.cloud import Alert
 from bidbrain.live.guards import Guards
@@ -181,6 +182,11 @@ def test_a_plan_for_programs(proteus: Callable[..., str]) -> None:
         "End",
     }
     assert "not checked" in {check["verdict"] for check in told["checks"]}, "moto has no quotas"
+
+
+def test_the_templates_are_printed_as_they_are_used(proteus: Callable[..., str]) -> None:
+    assert proteus("template") == text(STACK)
+    assert proteus("template", "--operator") == text(OPERATOR)
 
 
 def test_nobody_to_ask(proteus: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:

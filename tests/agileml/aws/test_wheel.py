@@ -19,7 +19,9 @@ def test_a_wheel_of_what_runs_here(tmp_path: Path) -> None:
     assert build_wheel() == wheel, "the same files, the same bytes"
     names = zipfile.ZipFile(io.BytesIO(wheel.content)).namelist()
     assert {name.partition("/")[0] for name in names if ".dist-info" not in name} == set(PACKAGES)
-    assert "bidbrain/machines.csv" in names and not any("__pycache__" in name for name in names)
+    assert {"bidbrain/machines.csv", "bidbrain/aws/stack/template.yaml"} <= set(names) and not any(
+        "__pycache__" in name for name in names
+    )
 
     (tmp_path / wheel.name).write_bytes(wheel.content)
     install = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--quiet"]
