@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Mapping, Set
 from typing import Any
@@ -41,11 +42,9 @@ class Formation:
         try:
             return dict(self._client.describe_stacks(StackName=stack)["Stacks"][0])
         except ClientError as error:
-            if (
-                code_of(error) != "ValidationError"
-            ):  # CloudFormation's answer for a stack that it does not know
-                raise
-            return None
+            if code_of(error) == "ValidationError":  # CloudFormation does not know this stack
+                return None
+            raise
 
     def read(self) -> StackState | None:
         """The stack as it is; None where there is none."""
@@ -81,6 +80,7 @@ class Formation:
             Parameters=_parameters(want.parameters),
             Capabilities=["CAPABILITY_NAMED_IAM"],
             OnFailure="DELETE",
+            ClientRequestToken=secrets.token_hex(16),  # botocore may have to send it twice
             Tags=tag_list(tags),
         )
         self.finish(made["StackId"], tell)
@@ -93,28 +93,26 @@ class Formation:
             TemplateBody=template,
             Parameters=_parameters(want.parameters),
             Capabilities=["CAPABILITY_NAMED_IAM"],
+            ClientRequestToken=secrets.token_hex(16),
         )
         self.finish(stack_id, tell, before)
 
     def finish(self, stack_id: str, tell: Tell, before: Set[str] = frozenset()) -> None:
-        """Wait until CloudFormation is idle. Raises StackError where its work failed. before: events already told."""
-        status = self._wait(stack_id, tell, before)
-        if status in ("CREATE_COMPLETE", "UPDATE_COMPLETE"):
-            return
-        why = self._why(stack_id)
-        if why is not None or status not in GONE:  # a stack that was told to go is no failure
-            raise StackError(f"{PartKind.STACK} {self._names.plain}: {why or status}")
+        """Wait until the stack is made or changed. Raises StackError where that fails. before: events already told."""
+        status = self.wait(stack_id, tell, before)
+        if status not in ("CREATE_COMPLETE", "UPDATE_COMPLETE"):
+            raise StackError(f"{PartKind.STACK} {self._names.plain}: {self._why(stack_id) or status}")
 
     def remove(self, state: StackState, tell: Tell) -> str | None:
         """Delete the stack; its bucket stays. Returns None, or why part of the stack is still there."""
         if state.is_busy:
-            self._wait(state.stack_id, tell)
+            self.wait(state.stack_id, tell)
         before = {event["EventId"] for event in self._events(state.stack_id)}
         self._client.delete_stack(StackName=state.stack_id)
-        status = self._wait(state.stack_id, tell, before)
+        status = self.wait(state.stack_id, tell, before)
         return None if status in GONE else self._why(state.stack_id, DELETES) or status
 
-    def _wait(self, stack_id: str, tell: Tell, before: Set[str] = frozenset()) -> str | None:
+    def wait(self, stack_id: str, tell: Tell, before: Set[str] = frozenset()) -> str | None:
         """The status when nothing is in progress any more; tells of each resource that is done meanwhile."""
         waited_s = 0.0
         told = set(before)
@@ -129,7 +127,7 @@ class Formation:
                 return status
             if waited_s >= LIMIT_S:
                 name = f"{PartKind.STACK} {self._names.plain}"
-                raise StackError(f"{name}: still {status} after {LIMIT_S} s; say the same command again")
+                raise StackError(f"{name}: still {status} after {LIMIT_S} s; run the same command again")
             self._sleep(POLL_S)
             waited_s += POLL_S
 

@@ -134,14 +134,16 @@ class Builder:
 
         state, template = found.stack, json.dumps(template_for(self._want, found))
         if state is not None and not (state.is_busy or state.is_whole or state.is_remains):
-            raise StackError(f"{step.kind} {step.name}: it is {state.status}; say `proteus aws down` first")
-        if state is not None and step.action is Action.FINISH:
+            raise StackError(f"{step.kind} {step.name}: it is {state.status}; run `proteus aws down` first")
+        if state is not None and state.status == "DELETE_IN_PROGRESS":
+            self._formation.wait(state.stack_id, tell)
+        elif state is not None and step.action is Action.FINISH:
             self._formation.finish(state.stack_id, tell)
         elif state is not None and step.action is Action.CHANGE:
             self._formation.change(state.stack_id, self._want, template, tell)
         else:
             if state is not None and (why := self._formation.remove(state, tell)) is not None:
-                raise StackError(f"{step.kind} {step.name}: {why}; say `proteus aws down` first")
+                raise StackError(f"{step.kind} {step.name}: {why}; run `proteus aws down` first")
             try:
                 self._formation.make(self._want, template, tell)
             except ClientError as error:
