@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3; do $$p -c "" 2>/dev/nu
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: venv check test test-all bench mutants demo clean
+.PHONY: venv style check test test-all bench mutants demo clean
 
 venv: $(STAMP)
 
@@ -15,14 +15,17 @@ $(STAMP): setup.cfg constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[dev]'
 	@touch $(STAMP)
 
-check: venv
+style: venv
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+check: style
 	$(BIN)/mypy
 	$(BIN)/pytest -q tests/house/test_imports.py
 
-test: check
-	$(BIN)/pytest -q -m "not slow and not cluster" -n auto --dist worksteal
+# Types are checked while the first tests run: one process of mypy leaves the other cores idle.
+test: style
+	@$(BIN)/mypy & types=$$!; $(BIN)/pytest -q -m "not slow and not cluster" -n auto --dist worksteal; tests=$$?; wait $$types && exit $$tests
 	$(BIN)/pytest -q -m "not slow and cluster"
 
 test-all: check
