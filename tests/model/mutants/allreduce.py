@@ -20,7 +20,7 @@ def what_was_with_a_group_is_used_again(original, self, clock, bundle):
     """Sums are made in place: the array has whatever the group left in it."""
 
 
-@replaces(replicas.newest, mode="allreduce", caught_by=23)
+@replaces(replicas.newest, mode="allreduce", caught_by=1)
 def the_oldest_replica_counts(original, view, promises, committed):
     """Partitions of two clocks are in one model, or work that is done is applied twice."""
     oldest: dict[int, ShardState] = {}
@@ -53,7 +53,7 @@ def lost_backups_are_not_made_again(original, job, epoch, start, holders):
     return start
 
 
-@replaces(AllReducePause.settle, mode="allreduce", caught_by=3)
+@replaces(AllReducePause.settle, mode="allreduce", caught_by=10)
 def a_change_does_not_wait_for_a_clocks_end(original, self, trigger):
     """A notice or a join costs sums that were under way."""
     return trigger or original(self, None)
@@ -74,14 +74,14 @@ def a_pause_takes_effect_at_once(original, self):
     self.is_paused = True
 
 
-@replaces(Reducer.broken, mode="allreduce", caught_by=165)
+@replaces(Reducer.broken, mode="allreduce", caught_by=690)
 def a_broken_group_is_said_once(original, self, event):
     """The message is lost, and everybody waits for a sum that never comes."""
     original(self, event)
     self._failure = None
 
 
-@replaces(Reducer.resend, mode="allreduce", caught_by=2)
+@replaces(Reducer.resend, mode="allreduce", caught_by=9)
 def machines_introduce_themselves_once(original, self):
     """The message is lost, and the group never meets."""
     self._has_summed = True

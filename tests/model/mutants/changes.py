@@ -108,7 +108,7 @@ def survivors_are_not_rolled_back(original, job, rule, epoch, view, committed, p
     return replace(change, fetches=fetches)
 
 
-@replaces(plan_change, mode="bsp", caught_by=2)
+@replaces(plan_change, mode="bsp", caught_by=13)
 def a_rollback_keeps_the_timeline(original, job, rule, epoch, view, *others):
     """Workers keep contributions of clocks that are undone."""
     change = original(job, rule, epoch, view, *others)
@@ -123,14 +123,14 @@ def machines_under_notice_get_work(original, self, member):
     return member.is_alive and member.admitted
 
 
-@replaces(Controller.handle, mode="bsp", caught_by=72)
+@replaces(Controller.handle, mode="bsp", caught_by=36)
 def machines_under_notice_leave_at_once(original, self, event, now_s):
     """The partitions that they hold go with them."""
     commands = original(self, event, now_s)
     return [*commands, Released(event.node)] if isinstance(event, Notice) else commands
 
 
-@replaces(ChangeRun.is_good, mode="bsp", caught_by=46)
+@replaces(ChangeRun.is_good, mode="bsp", caught_by=45)
 def a_change_counts_on_a_source_that_is_dead(original, self, members):
     """The change waits for ever for the copies that the dead machine has not given yet."""
     without_sources = replace(self.change, fetches=())

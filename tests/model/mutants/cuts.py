@@ -16,21 +16,21 @@ from tests.model.mutants.mutant import replaces
 NO_EPOCH = -1
 
 
-@replaces(Shard.__init__, mode="bsp", caught_by=5)
+@replaces(Shard.__init__, mode="bsp", caught_by=3)
 def momentum_is_not_in_the_cut(original, self, job, cut):
     """The optimizer starts over after a rollback or a move."""
     nothing = tuple(tuple(np.zeros_like(array) for array in slot) for slot in cut.state)
     original(self, job, replace(cut, state=nothing))
 
 
-@replaces(Shard.__init__, mode="bsp", caught_by=1)
+@replaces(Shard.__init__, mode="bsp", caught_by=13)
 def cuts_share_rows_that_change(original, self, job, cut):
     """Sparse tables change in place, and the cut with them."""
     original(self, job, cut)
     self.blocks = cut.blocks
 
 
-@replaces(RowLog.absorb, mode="bsp", caught_by=5)
+@replaces(RowLog.absorb, mode="bsp", caught_by=371)
 def what_changed_is_forgotten_when_a_cut_is_aborted(original, self, later):
     """The next cut lacks rows that changed before the aborted one; the own copy has values of later."""
 
@@ -62,7 +62,7 @@ def a_cut_that_others_were_given_is_written_to(original, part, only, base, own=(
     return original(part, only, base, range(len(base.blocks)))
 
 
-@replaces(Backup.part, mode="bsp", caught_by=0)
+@replaces(Backup.part, mode="bsp", caught_by=2)
 def a_part_commits_as_it_arrives(original, self, owner, message):
     """The committed cut is destroyed before the next one is whole."""
     original(self, owner, message)
