@@ -12,11 +12,12 @@ import pytest
 
 from agileml.application import Application, Array, Settings, Table, Unit, Updates
 from agileml.core.controller.stage_chooser import arrangement_of
+from agileml.core.protocol.record import Record
 from agileml.core.stage.auto_stage import TrialRule
 from agileml.core.stage.traffic import ClockBytes, Volume, clock_bytes
 from agileml.events.run import CutCommitted, MembershipChanged, StageJudged
-from agileml.events.terms import Tier
-from agileml.process.machine import Machine
+from agileml.net.transport import Transport
+from agileml.process.record_store import FileStore
 from tests.agileml.process.engine_rig import Rig, reference
 
 ROWS, COLUMNS, CLOCKS = 500, 1000, 12
@@ -44,9 +45,23 @@ class Dense(Application):
         return Updates({"parameters": np.full((ROWS, COLUMNS), 1e-3, np.float32)}, 0.0, 1)
 
 
-def tallied(machine: Machine) -> ClockBytes:
+@pytest.fixture
+def transports(monkeypatch: pytest.MonkeyPatch) -> dict[str, Transport]:
+    """Every transport that a test makes, by name."""
+    made: dict[str, Transport] = {}
+    make = Transport.__init__
+
+    def make_and_keep(self: Transport, name: str, **settings: Any) -> None:
+        make(self, name, **settings)
+        made[name] = self
+
+    monkeypatch.setattr(Transport, "__init__", make_and_keep)
+    return made
+
+
+def tallied(transport: Transport) -> ClockBytes:
     """What the transport counted to and from other machines."""
-    peers = machine._transport.counters.peers
+    peers = transport.counters.peers
     others = [traffic for name, traffic in peers.items() if name != "controller"]
     return ClockBytes(sum(t.bytes_sent for t in others), sum(t.bytes_received for t in others))
 
@@ -62,7 +77,13 @@ def tallied(machine: Machine) -> ClockBytes:
     ],
 )
 def test_machines_move_what_the_formulas_say(
-    tmp_path: Path, reliable: int, transient: int, stage: int, fraction: float, deterministic: bool
+    tmp_path: Path,
+    transports: dict[str, Transport],
+    reliable: int,
+    transient: int,
+    stage: int,
+    fraction: float,
+    deterministic: bool,
 ) -> None:
     values = {
         "application": "tests.agileml.test_stages_measured:Dense",
@@ -80,16 +101,18 @@ def test_machines_move_what_the_formulas_say(
     stop = rig.stop
 
     def count_and_stop() -> None:
-        counted.update({name: tallied(machine) for name, machine in rig.machines.items()})
+        counted.update({name: tallied(transports[name]) for name in rig.machines})
         stop()
 
     rig.stop = count_and_stop  # type: ignore[method-assign]
     ran = rig.finish()
     assert ran.halted is None
-    view = rig.head._controller.view
+    newest = FileStore(tmp_path / "records").newest()
+    assert newest is not None
+    view = Record.from_text(newest).view
     assert view is not None
     assert view.stage == stage
-    roles = arrangement_of(rig.head._controller.job, view).roles
+    roles = arrangement_of(rig.spec.job(Dense()), view).roles
     # Until a clock's length is known, cuts are a clock apart; parts of one that some owner missed are not counted.
     cuts = len(ran.of(CutCommitted))
     expected = clock_bytes(roles, Volume(CLOCKS * W, CLOCKS * W, cuts * W))
@@ -115,28 +138,20 @@ def test_trials_change_no_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert ran.sha256 == reference(values)
 
 
-class Linked(Rig):
-    """Machines whose way out carries `BYTES_PER_S`, whoever they send to."""
-
-    BYTES_PER_S = 20e6
-
-    def add(self, tier: Tier, *, admitted: bool = True) -> Machine:
-        machine = super().add(tier, admitted=admitted)
-        send = machine._transport.send
-
-        def slow(name: str, header: bytes, arrays: Sequence[np.ndarray] = ()) -> bool:
-            if name != "controller":
-                time.sleep(sum(array.nbytes for array in arrays) / self.BYTES_PER_S)
-            return send(name, header, arrays)
-
-        machine._transport.send = slow  # type: ignore[method-assign]
-        return machine
+BYTES_PER_S = 20e6  # of a machine's way out, whoever it sends to
 
 
 def test_auto_finds_the_stage_that_the_links_like_best(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1 + 3 machines, nearly nothing to compute: servers send 3 W, 2 W and 1.5 W in stages 1, 2 and 3."""
+    send = Transport.send
+
+    def send_slowly(self: Transport, name: str, header: bytes, arrays: Sequence[np.ndarray] = ()) -> bool:
+        time.sleep(sum(array.nbytes for array in arrays) / BYTES_PER_S)
+        return send(self, name, header, arrays)
+
+    monkeypatch.setattr(Transport, "send", send_slowly)
     trial_rule = TrialRule(worth=0.0)  # the run is short
     monkeypatch.setattr("agileml.process.spec.TrialRule", lambda: trial_rule)
     values = {
@@ -149,7 +164,7 @@ def test_auto_finds_the_stage_that_the_links_like_best(
         "deterministic": False,
         "cuts": {"every_s": 1e6, "max_clocks": 1 << 30},
     }
-    ran = Linked(values, tmp_path, Dense()).finish()
+    ran = Rig(values, tmp_path, Dense()).finish()
     assert ran.halted is None
     moves = ran.of(StageJudged)
     assert [(note.move, note.stage) for note in moves[:2]] == [("try", 3), ("keep", 3)], moves
