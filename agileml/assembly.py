@@ -1,4 +1,4 @@
-"""Which implementations a config asks for: the one place that knows every fleet and every market.
+"""Builds the fleet and the market that a config names: the one place that knows every implementation.
 
 The rooms below know the protocols only (`cluster.fleet.Fleet`, `market.service.MarketBackend`); a new fleet or a new
 cloud is named here.
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def fleet_for(spec: RunSpec, setup: MarketSetup | None = None) -> Fleet:
-    """The fleet that the config asks for; `setup`: of its market.
+    """Build the fleet that the config names. setup: of its market, if it has one.
 
     Raises ClusterError when an address does not answer within 3 s, ConfigError.
     """

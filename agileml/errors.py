@@ -1,10 +1,10 @@
-"""How a run ends without a result."""
+"""Errors that end a run without a result."""
 
 from __future__ import annotations
 
 
 class RunError(Exception):
-    """The text says why the run cannot go on; `trace` is the traceback of the user's code, if that failed."""
+    """A run cannot go on. The text says why; `trace` is the traceback of user code that failed, if any."""
 
     def __init__(self, reason: str, trace: str = "") -> None:
         super().__init__(reason)
@@ -12,4 +12,4 @@ class RunError(Exception):
 
 
 class HeadLostError(RunError):
-    """The cluster's head is gone, and the run's records with it: nobody is left whom one could ask, or stop."""
+    """The cluster's head is gone, and the run's records with it: there is no controller left to ask or stop."""

@@ -1,13 +1,13 @@
-"""Checkpoints: committed cuts on disk or in S3, from which a run goes on when every reliable machine is gone.
+"""Checkpoints: committed cuts on disk or in S3, from which a run resumes when every reliable machine is gone.
 
     <store>/clock-<clock>-<epoch>/part-<partition>.safetensors    one for every partition
     <store>/clock-<clock>-<epoch>/manifest.json                   written when all of them are there
 
-Newer is who has the later epoch, then the later clock; epochs never repeat in a store (`last_epoch`). A part is
-written by whoever holds it (`write_part`, from any thread and machine), the manifest by whoever hears that
-all are there (`write_manifest`). Without its manifest a checkpoint does not exist for a reader, so a writer that is
-killed at any moment leaves the checkpoints before it as they are. A cut's name is written once in a run: its epoch
-fences off what machines write that were declared dead.
+The newer checkpoint has the later epoch or, in one epoch, the later clock; epochs never repeat in a store
+(`last_epoch`). Each machine that holds a partition writes its part (`write_part`); the controller's process writes the
+manifest once all parts are there (`write_manifest`). Readers ignore a checkpoint without a manifest, so a writer that
+is killed at any moment leaves earlier checkpoints intact. A run writes the name of a cut only once: the epoch in it
+fences off writes of machines that were declared dead.
 """
 
 from __future__ import annotations
@@ -62,27 +62,27 @@ __all__ = [
 
 _PREFIX = "clock-"
 _OURS = re.compile(r"clock-(0|[1-9]\d*)-(0|[1-9]\d*)/(manifest\.json|part-(?:0|[1-9]\d*)\.safetensors)")
-_TRIES = 10  # of reading a store that changes meanwhile
+_TRIES = 10  # to read a store that changes meanwhile
 
 
 class Check(Enum):
-    """How closely to look whether a checkpoint is whole."""
+    """How closely to check that a checkpoint is whole."""
 
     SIZES = "all files are there with the right sizes"
     CHECKSUMS = "every byte is the one that was written"
 
 
 class Condition(Enum):
-    """What a checkpoint is good for."""
+    """The condition of a checkpoint."""
 
     WHOLE = "whole"
-    UNFINISHED = "unfinished"  # no manifest: it is being written, or its writer was killed
+    UNFINISHED = "unfinished"  # without a manifest: still being written, or its writer was killed
     DAMAGED = "damaged"
 
 
 @dataclass(frozen=True)
 class Found:
-    """A checkpoint that is there. `problem`: a sentence, empty when whole. `bytes`: of its files, as they are."""
+    """A checkpoint in a store. `problem`: a sentence, empty when whole. `bytes`: total size of its files."""
 
     name: CutId
     condition: Condition
@@ -97,8 +97,8 @@ class Found:
 def write_part(store: CheckpointStore, name: CutId, partition: int, cut: Cut) -> PartInfo:
     """Write one partition's part of the cut `name`; its arrays must stay as they are meanwhile.
 
-    A part that is there already, under a manifest and with these bytes, is left alone. Raises StoreError, and
-    CheckpointError when the manifest there speaks of other bytes: a finished checkpoint is never changed.
+    An intact part with the same bytes under a manifest stays as it is. Raises StoreError, and CheckpointError when the
+    manifest lists other bytes: a finished checkpoint never changes.
     """
     encoded = encode(name, partition, cut)
     file = f"{folder_of(name)}/{part_file(partition)}"
@@ -122,10 +122,10 @@ def write_part(store: CheckpointStore, name: CutId, partition: int, cut: Cut) ->
 
 
 def write_manifest(store: CheckpointStore, manifest: Manifest) -> None:
-    """Make the checkpoint exist.
+    """Write the manifest, which makes the checkpoint valid.
 
-    Raises CheckpointError: a part is not there, or a checkpoint of a later epoch is, so whoever writes this one
-    was replaced. Raises StoreError.
+    Raises CheckpointError when a part is missing, or when a checkpoint of a later epoch exists: then another controller
+    has replaced the caller. Raises StoreError.
     """
     files = _checkpoints(store)
     later = [
@@ -141,10 +141,10 @@ def write_manifest(store: CheckpointStore, manifest: Manifest) -> None:
 
 
 def prune(store: CheckpointStore, keep: int) -> list[CutId]:
-    """Delete all that is older than the `keep` newest whole checkpoints, and the unfinished and damaged among them.
+    """Keep the `keep` newest whole checkpoints; delete older ones, and unfinished and damaged ones among them.
 
-    Nothing that is newer than the newest whole one is touched, so nothing at all when none is whole. A manifest is
-    deleted before its parts. Returns what was deleted. Raises StoreError.
+    Checkpoints newer than the newest whole one stay, so nothing is deleted when none is whole. A manifest goes before
+    its parts. Returns the deleted checkpoints. Raises StoreError.
     """
     assert keep >= 1
     files = _checkpoints(store)
@@ -166,7 +166,7 @@ def prune(store: CheckpointStore, keep: int) -> list[CutId]:
 
 
 def check_unused(store: CheckpointStore) -> None:
-    """Before a new run. Raises CheckpointError when there are checkpoints, finished or not; StoreError."""
+    """Check that a new run may write here. Raises CheckpointError for any checkpoint, even unfinished; StoreError."""
     if files := _checkpoints(store):
         raise CheckpointError(
             f"{store.where} holds {folder_of(max(files))} of another run, expected an empty place, or a resume from it"
@@ -174,7 +174,7 @@ def check_unused(store: CheckpointStore) -> None:
 
 
 def last_epoch(store: CheckpointStore) -> int:
-    """The highest epoch in any name that is there, 0 when there is none. A run that goes on starts above it."""
+    """The highest epoch in the name of any checkpoint, 0 without one. A resumed run uses higher epochs."""
     return max((name.epoch for name in _checkpoints(store)), default=0)
 
 
@@ -184,7 +184,7 @@ def last_epoch(store: CheckpointStore) -> int:
 def newest(
     store: CheckpointStore, report: Callable[[str], None], check: Check = Check.SIZES
 ) -> Manifest | None:
-    """The newest whole checkpoint. What is newer and is not whole goes to `report`, a sentence each.
+    """The newest whole checkpoint. `report` gets a sentence for each newer one that is not whole.
 
     Raises StoreError when the store cannot be read.
     """
@@ -198,7 +198,7 @@ def newest(
                     report(problem)
                 return one.manifest
             skipped.append(one.problem)
-        if _outline(files) == _outline(_checkpoints(store)):  # else a writer pruned what was just listed
+        if _outline(files) == _outline(_checkpoints(store)):  # else a writer deleted some that we listed
             for problem in skipped:
                 report(problem)
             return None
@@ -211,7 +211,7 @@ def find(store: CheckpointStore, name: CutId) -> Manifest | None:
 
 
 def survey(store: CheckpointStore, check: Check, seen: Callable[[int], None] = lambda _: None) -> list[Found]:
-    """All checkpoints that are there, oldest first. `seen` hears of bytes as they are read."""
+    """All checkpoints, oldest first. `seen` is called with the number of bytes of each piece read."""
     files = _checkpoints(store)
     return [_inspected(store, name, files[name], check, seen) for name in sorted(files)]
 
@@ -238,7 +238,7 @@ def read_part(store: CheckpointStore, manifest: Manifest, partition: int) -> Cut
 
 
 def _checked(store: CheckpointStore, manifest: Manifest, part: PartInfo) -> Iterator[Bytes]:
-    """The content of a part in pieces; raises DamagedError no later than at its end."""
+    """Yield the content of a part in pieces. Raises DamagedError no later than at its end."""
     digest, count = hashlib.sha256(), 0
     where = f"{store.where}/{manifest.file(part.partition)}"
     for chunk in store.get(manifest.file(part.partition)):
@@ -259,7 +259,7 @@ def _checked(store: CheckpointStore, manifest: Manifest, part: PartInfo) -> Iter
 
 
 def _checkpoints(store: CheckpointStore) -> dict[CutId, dict[str, int]]:
-    """The files that are ours, and their sizes, by checkpoint."""
+    """The files of each checkpoint and their sizes; other files are ignored."""
     found: dict[CutId, dict[str, int]] = {}
     for file, size in store.list(_PREFIX).items():
         if ours := _OURS.fullmatch(file):
@@ -268,7 +268,7 @@ def _checkpoints(store: CheckpointStore) -> dict[CutId, dict[str, int]]:
 
 
 def _outline(files: Mapping[CutId, Mapping[str, int]]) -> dict[CutId, bool]:
-    """Which checkpoints are there, and which of them have a manifest."""
+    """Every checkpoint, and whether it has a manifest."""
     return {name: f"{folder_of(name)}/{MANIFEST}" in there for name, there in files.items()}
 
 

@@ -1,4 +1,4 @@
-"""What can go wrong with checkpoints: each is one sentence that names the folder or object."""
+"""Errors of checkpoints. The text is one sentence that names the folder or object."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ class CheckpointError(Exception):
 
 
 class StoreError(CheckpointError):
-    """The disk or the service refused; what was whole before is still whole."""
+    """The disk or the service refused; earlier checkpoints are still whole."""
 
 
 class NotThereError(StoreError):
-    """There is nothing of that name (any more)."""
+    """There is no file of that name, or no longer."""
 
 
 class DamagedError(CheckpointError):
-    """What was read is not what was written."""
+    """The bytes that were read are not those that were written."""

@@ -1,4 +1,4 @@
-"""Which store a location names: a folder or a bucket of S3."""
+"""Opens the store that a location names: a folder or a bucket of S3."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from agileml.config.checkpoint_location import FolderLocation, location
 
 
 def open_store(path: str, base: Path | None = None) -> CheckpointStore:
-    """The store that `path` names; relative folders lead from `base`. Raises ValueError (see `location`).
+    """The store that `path` names; relative folders start from `base`. Raises ValueError (see `location`).
 
-    Nothing is looked at or made yet: `probe` does, and the first `put`.
+    This neither reads nor creates anything; `probe` and the first `put` do.
     """
     found = location(path)
     if isinstance(found, FolderLocation):

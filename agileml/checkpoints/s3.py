@@ -26,7 +26,7 @@ MOST_PIECES = 10_000  # of one multipart upload, by S3's rules
 
 
 class S3Store:
-    """Objects below `s3://bucket/prefix`. `attempts`: how often a request is made before it counts as failed."""
+    """Objects below `s3://bucket/prefix`. `attempts`: how often to try a request before it counts as failed."""
 
     def __init__(
         self, bucket: str, prefix: str, *, attempts: int = 8, piece_bytes: int = CHUNK_BYTES
@@ -123,7 +123,7 @@ class S3Store:
         try:
             self._client.abort_multipart_upload(Bucket=self._bucket, Key=key, UploadId=upload)
         except ClientError as error:
-            if error.response["Error"]["Code"] != "NoSuchUpload":  # it ended, or was aborted, meanwhile
+            if error.response["Error"]["Code"] != "NoSuchUpload":  # the upload ended or was aborted meanwhile
                 raise
 
     def probe(self) -> None:
@@ -133,7 +133,7 @@ class S3Store:
 
     @contextmanager
     def _explained(self, done: str, name: str) -> Iterator[None]:
-        """What boto3 raises as one sentence, which holds the service's code and message and no request."""
+        """Turn errors of boto3 into one sentence with the code and message of the service, without the request."""
         from boto3.exceptions import Boto3Error
         from botocore.exceptions import BotoCoreError, ClientError
 
@@ -158,7 +158,7 @@ def _reason(error: BaseException) -> tuple[str, str]:
 
 
 class _Reader(io.RawIOBase):
-    """Chunks as a file to read from once, front to back."""
+    """Chunks as a file that is read once, front to back."""
 
     def __init__(self, chunks: Iterable[Bytes]) -> None:
         self._chunks = iter(chunks)

@@ -1,7 +1,7 @@
-"""Where the files of checkpoints are kept: the protocol, and a folder as the simplest store.
+"""Stores for the files of checkpoints: the protocol, and a folder as the simplest store.
 
-A name is a path relative to the store with `/` between its parts. A name shows what was put under it whole, or
-what was there before: never half a file, whatever is killed when.
+A name is a path relative to the store with `/` between its parts. A name shows either the whole new file or the one
+before, never half a file, even if the writer is killed at any moment.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from typing import BinaryIO, Protocol
 from agileml.checkpoints.errors import NotThereError, StoreError
 
 Bytes = bytes | bytearray | memoryview
-READ_BYTES = 1 << 20  # larger ones cost more in new pages than they save in calls
+READ_BYTES = 1 << 20  # larger reads cost more in new pages than they save in calls
 _TEMPORARY = re.compile(r"(.*/|)\.([^/]+)\.[0-9a-f]{16}\.tmp")
 
 
 class CheckpointStore(Protocol):
-    """Whole files by name. Every method may be called from any thread and raises StoreError."""
+    """Whole files by name. Any thread may call the methods; every method raises StoreError."""
 
     @property
     def where(self) -> str:
         """The address of the store, for people."""
 
     def put(self, name: str, chunks: Iterable[Bytes], size: int) -> None:
-        """Write `chunks`, together `size` bytes, under a name, durably; takes the place of what was there."""
+        """Write `chunks`, together `size` bytes, durably under a name; replaces an earlier file."""
 
     def get(self, name: str) -> Iterator[Bytes]:
         """The content in pieces of bounded size. Raises NotThereError."""
@@ -40,17 +40,17 @@ class CheckpointStore(Protocol):
         """Names that begin with `prefix`, and how many bytes each has."""
 
     def delete(self, name: str) -> None:
-        """Remove a name; one that is not there is no error."""
+        """Remove a name; a missing one is no error."""
 
     def sweep(self, is_stale: Callable[[str], bool]) -> None:
-        """Remove what writers that were killed left, invisible to `list`, of the names that `is_stale` tells."""
+        """Remove leftovers of killed writers, which `list` does not show, for the names that `is_stale` accepts."""
 
     def probe(self) -> None:
-        """Write something and remove it again. Raises StoreError if this store takes nothing."""
+        """Write a small file and remove it. Raises StoreError if the store refuses it."""
 
 
 class FolderStore:
-    """Files below a folder. What is put is written under a temporary name, flushed to disk and renamed."""
+    """Files below a folder. `put` writes to a temporary name, flushes to disk and renames."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -77,7 +77,7 @@ class FolderStore:
                 "earlier checkpoints are whole"
             ) from error
         finally:
-            with suppress(OSError):  # renamed, or never made; a read-only disk keeps it either way
+            with suppress(OSError):  # it was renamed or never made, or the disk is read-only
                 temporary.unlink()
 
     def get(self, name: str) -> Iterator[Bytes]:
@@ -103,7 +103,7 @@ class FolderStore:
         try:
             path.unlink(missing_ok=True)
             if path.parent != self.folder:
-                with suppress(OSError):  # not empty: somebody else's files, or files to come
+                with suppress(OSError):  # not empty: files of others, or files to come
                     path.parent.rmdir()
         except OSError as error:
             raise StoreError(f"{path} could not be removed: {error.strerror}") from error
@@ -130,13 +130,13 @@ class FolderStore:
                             if entry.is_file(follow_symlinks=False):
                                 yield f"{folder}/{entry.name}".lstrip("/"), entry.stat().st_size
         except FileNotFoundError:
-            return  # the folder is made by the first put
+            return  # the first put makes the folder
         except OSError as error:
             raise StoreError(f"{error.filename} could not be read: {error.strerror}") from error
 
 
 def _create(path: Path) -> BinaryIO:
-    for _ in range(10):  # whoever deletes an older checkpoint here removes empty folders
+    for _ in range(10):  # a process that deletes an older checkpoint removes empty folders
         _make_folder(path.parent)
         with suppress(FileNotFoundError):
             return path.open("xb")

@@ -1,4 +1,4 @@
-"""Ray actors around the plain classes: where Ray ends and the engine begins. No logic here."""
+"""Ray actors around `Machine` and `Head`: the border between Ray and the engine. No logic here."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from agileml.process.record_store import GcsStore
 from agileml.process.spec import RunSpec
 from agileml.process.tracing import ProfileEnd
 
-# Who waits for a sum hears of errors and of the timeout; no thread of torch's own watches, and ends the process.
+# Errors and timeouts then reach the thread that waits for a sum, instead of a watchdog of torch that ends the process.
 NCCL_VARIABLES = {"TORCH_NCCL_BLOCKING_WAIT": "1"}
 
 
@@ -35,16 +35,16 @@ class MachineActor:
         faulthandler.enable()
         node_ip = ray.util.get_node_ip_address()
         self._machine = Machine(name, spec, spec.build(), node_ip, keys, head)
-        self._asked = 0  # how often to be told of the end
+        self._asked = 0  # calls of `until_gone`
         self._machine.start()
         end_with_parent()
 
     def address(self) -> Address:
-        """Where it listens."""
+        """The address of its transport."""
         return self._machine.address
 
     def final_blocks(self, partition: int, clock: int) -> tuple[Array, ...] | None:
-        """Its copy of a partition in the run's last cut."""
+        """Its copy of a partition in the last cut of the run."""
         return self._machine.final_blocks(partition, clock)
 
     def last_spans(self) -> ProfileEnd | None:
@@ -52,9 +52,9 @@ class MachineActor:
         return self._machine.last_spans()
 
     def until_gone(self) -> None:
-        """Returns when it left; while it runs, the call fails when its process dies.
+        """Return when the machine has left; the call fails when its process dies.
 
-        A later call ends an earlier one, whose caller has lost the connection: each holds one of the actor's threads.
+        A later call ends an earlier one, whose caller lost the connection, since each call holds a thread of the actor.
         """
         self._asked += 1
         asked = self._asked
@@ -62,15 +62,15 @@ class MachineActor:
             self._machine.join(1.0)
 
     def suffer(self, strike: Strike) -> None:
-        """A planned fault."""
+        """Carry out a planned fault."""
         self._machine.suffer(strike)
 
     def meet(self, address: Address) -> None:
-        """A process has a new address."""
+        """Connect to the new address of a process of the run."""
         self._machine.meet(address)
 
     def stop(self) -> None:
-        """End it."""
+        """End the machine."""
         self._machine.stop()
 
 
@@ -84,21 +84,21 @@ class HeadActor:
         end_with_parent()
 
     def address(self) -> Address:
-        """Where it listens."""
+        """The address of its transport."""
         return self._head.address
 
     def register(self, address: Address, up: NodeUp) -> None:
-        """A machine runs."""
+        """A machine is up at this address."""
         self._head.register(address, up)
 
     def tell(self, event: ControllerInput) -> None:
-        """Something happened."""
+        """Hand an event to the controller."""
         self._head.tell(event)
 
     def state(self) -> HeadState:
-        """What happened since the last time, and how things stand.
+        """The events since the last call, and the state of the run.
 
-        One that was replaced ends: Ray starts another, should it be the only one that is left.
+        A replaced controller ends its process: Ray restarts it in case no other one is left.
         """
         state = self._head.state()
         if state.halted is not None and state.halted.kind is HaltKind.REPLACED:
@@ -106,13 +106,13 @@ class HeadActor:
         return state
 
     def stop(self) -> None:
-        """End it, and forget the run's records."""
+        """End it and delete the run's records."""
         self._head.stop()
         GcsStore(self._run).clear()
 
 
 def end_with_parent(poll_s: float = 0.2) -> None:
-    """End this process when its raylet dies: a worker otherwise outlives its machine by more than a minute."""
+    """End this process when its raylet dies: otherwise a worker outlives its raylet by more than a minute."""
     raylet = os.getppid()
 
     def watch() -> None:
@@ -126,14 +126,14 @@ def end_with_parent(poll_s: float = 0.2) -> None:
 def environment(config: JobConfig) -> dict[str, Any]:
     """The runtime environment of an actor's process.
 
-    Freed arrays stay with the process: a fresh page costs more than the addition that fills it. Deterministic
-    runs pin the threads of BLAS, so that sums do not depend on the machine's cores.
+    The process keeps the memory of freed arrays: a fresh page costs more than the addition that fills it. Deterministic
+    runs fix the threads of BLAS, so that sums do not depend on the number of cores.
     """
     variables = {
         "MALLOC_TRIM_THRESHOLD_": "-1",
         "MALLOC_MMAP_MAX_": "0",
         "MALLOC_TOP_PAD_": str(1 << 26),
-        # The heaps of other threads than the main one hold 64 MB, and are given back whatever the rest says.
+        # Heaps of other threads hold 64 MB each, and malloc returns them whatever the other variables say.
         "MALLOC_ARENA_MAX": "1",
     }
     if config.deterministic:
@@ -146,7 +146,7 @@ def environment(config: JobConfig) -> dict[str, Any]:
 def start_machine(
     name: str, ray_node: str, spec: RunSpec, keys: KeyPair, head: Address, runtime_env: dict[str, Any]
 ) -> Any:
-    """Start the actor of a machine on its Ray node; it reserves what the config says."""
+    """Start the actor of a machine on its Ray node; it reserves the CPUs and GPUs of the config."""
     machines = spec.config.machines
     options = {
         "num_cpus": machines.cpus,

@@ -1,4 +1,4 @@
-"""What a machine does with its node's wishes for sums by all-reduce: torch is imported where there will be any."""
+"""All-reduce in a machine's process: carries out its node's commands, and imports torch only for runs that need it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ Command = Form | Introduce | Reduce | Abandon
 
 
 class AllReduceExchange:
-    """Refuses groups that would send gradients unprotected through a network that nobody called trusted.
+    """Forms groups and adds gradients up. It refuses a group that would send gradients without encryption through a
+    network that the config does not call trusted.
 
-    Machines of one address listen where only that host reaches them.
+    Machines at one address listen on the loopback, where only their host reaches them.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class AllReduceExchange:
         self._groups: AllReduce | None = None
         self._size = 1  # of the group
         if config.exchange == "allreduce":
-            # Here and not when it is needed: importing torch takes a second, and a whole group would wait for it.
+            # Import torch now: it takes a second, for which a whole group would wait later.
             from agileml.net.allreduce import AllReduce
             from agileml.net.collectives import collectives
 
@@ -49,12 +50,12 @@ class AllReduceExchange:
                 report(Failure(str(error), ""))
 
     def ask(self, command: Command, peers: Mapping[str, Address]) -> int:
-        """Do this after what was asked before; `peers` says where the machines of the run are.
+        """Queue a command; `peers` holds the addresses of the run's machines.
 
-        Returns the bytes that this machine sends for it: gloo's ring sends 2 (n - 1) / n of what it adds up.
+        Returns the bytes that this machine sends for it: in a ring of n machines, 2 (n - 1) / n of the summed bytes.
         """
         if self._groups is None:
-            return 0  # the run ends: this machine has said that it cannot
+            return 0  # the run ends: this machine has reported its failure
         if isinstance(command, Form):
             self._size = len(command.group)
             self._form(self._groups, command, peers)
@@ -79,6 +80,6 @@ class AllReduceExchange:
         groups.form(command, LOOPBACK if is_one_host else self._node_ip)
 
     def stop(self) -> None:
-        """Give up what is under way."""
+        """Abandon all sums."""
         if self._groups is not None:
             self._groups.stop()

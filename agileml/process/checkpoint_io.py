@@ -1,4 +1,4 @@
-"""Checkpoints beside a running machine: parts written in the background, cuts read when nobody else has them."""
+"""Checkpoints of a running job: writes parts and manifests in the background, and reads cuts that no machine holds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from agileml.process.spec import RunSpec
 
 
 class MachineStores:
-    """Where a machine gets cuts from that no other machine has."""
+    """The sources of cuts that no other machine holds: the application's initial values and the checkpoints."""
 
     def __init__(self, spec: RunSpec, application: Application, job: Job) -> None:
         self._application = application
@@ -33,7 +33,7 @@ class MachineStores:
         self.own = self._stores[0] if spec.config.checkpoint else None
 
     def initial(self, partition: int) -> tuple[Array, ...]:
-        """The application's initial blocks of a partition, those of dense tables as arrays of their own."""
+        """The application's initial blocks of a partition; blocks of dense tables are copies."""
         layout = self._job.layout
         if self._initial is None:
             self._initial = initial_values(self._application, layout.tables, copied=False)
@@ -45,7 +45,7 @@ class MachineStores:
         )
 
     def release(self) -> None:
-        """A view is in force: the whole tables are needed no more."""
+        """Free the initial tables: a view is in force, and the machine needs them no more."""
         self._initial = None
         self._application.started()
 
@@ -58,7 +58,7 @@ class MachineStores:
 
 
 def check_place(spec: RunSpec) -> None:
-    """Before anything is made: checkpoints can be written, and are no other run's. Raises CheckpointError."""
+    """Check before a run starts that it can write checkpoints and that its place is unused. Raises CheckpointError."""
     if spec.config.checkpoint is None:
         return
     store = spec.stores()[0]
@@ -68,7 +68,7 @@ def check_place(spec: RunSpec) -> None:
 
 
 class PartWriter:
-    """Writes parts, one after the other, in a thread of its own. `report` is called in that thread."""
+    """Writes parts of checkpoints, one after the other, in its own thread, which also calls `report`."""
 
     def __init__(self, store: CheckpointStore | None, report: Callable[[NodeEvent], None]) -> None:
         self._store = store
@@ -79,11 +79,11 @@ class PartWriter:
         self._thread.start()
 
     def ask(self, part: SavePart) -> None:
-        """Write this after what was asked before."""
+        """Queue a part."""
         self._parts.put(part)
 
     def fill_disk(self, seconds: float) -> None:
-        """From now on for so long, writing fails as on a full disk: a planned fault."""
+        """A planned fault: for `seconds` from now on, writing fails as on a full disk."""
         self._full_until_s = time.monotonic() + seconds
 
     def stop(self) -> None:
@@ -100,13 +100,13 @@ class PartWriter:
             return SaveFailed(part.name, part.partition, os.strerror(errno.ENOSPC))
         try:
             info = checkpoint.write_part(self._store, part.name, part.partition, part.cut)
-        except Exception as error:  # whatever it is, the run waits for an answer and goes on without this one
+        except Exception as error:  # the run waits for an answer, and goes on without this checkpoint
             return SaveFailed(part.name, part.partition, _sentence(error))
         return Saved(part.name, part.partition, info.bytes, info.sha256, part.cut.counted)
 
 
 class ManifestWriter:
-    """Writes manifests and removes old checkpoints, in the background, for the head."""
+    """Writes manifests and removes old checkpoints in the background, for the head."""
 
     def __init__(
         self,
@@ -122,13 +122,13 @@ class ManifestWriter:
         self._threads: list[threading.Thread] = []
 
     def ask(self, seal: Seal) -> None:
-        """Make this checkpoint exist."""
+        """Start to write the manifest of a checkpoint."""
         thread = threading.Thread(target=self._seal, args=(seal,), name="seal", daemon=True)
         self._threads = [*(thread for thread in self._threads if thread.is_alive()), thread]
         thread.start()
 
     def finish(self, timeout_s: float) -> None:
-        """Wait for what is under way: the last checkpoint may be sealed, and older ones not removed yet."""
+        """Wait for running threads: the last manifest may be written while old checkpoints are still being removed."""
         until_s = time.monotonic() + timeout_s
         for thread in self._threads:
             thread.join(max(0.0, until_s - time.monotonic()))
@@ -145,19 +145,19 @@ class ManifestWriter:
         self._report(Sealed(seal.name))
         try:
             checkpoint.prune(store, self._spec.config.checkpoint.keep)
-        except Exception as error:  # too many are kept; the next one tries again
+        except Exception as error:  # the next checkpoint tries again
             self._warn(f"old checkpoints stay: {_sentence(error)}")
 
 
 def _sentence(error: Exception) -> str:
-    """What is expected of disks and services says itself what it is; the rest is named."""
+    """The text of an error; unexpected ones with the name of their class."""
     return str(error) if isinstance(error, CheckpointError) else f"{type(error).__name__}: {error}"
 
 
 def resumed(spec: RunSpec, job: Job, identity: Identity, report: Callable[[str], None]) -> Checkpoint | None:
-    """The checkpoint that `resume` names: the newest whole one; None when the run starts anew.
+    """The newest whole checkpoint at the place that `resume` names; None when the run starts anew.
 
-    Raises CheckpointError: there is none, it is another run's, or it is of a clock beyond this run's end.
+    Raises CheckpointError: there is none, it belongs to another run, or its clock is beyond the end of this run.
     """
     if spec.resume is None:
         return None
@@ -177,9 +177,9 @@ def resumed(spec: RunSpec, job: Job, identity: Identity, report: Callable[[str],
 def saved_before(
     spec: RunSpec, job: Job, identity: Identity, report: Callable[[str], None]
 ) -> Checkpoint | None:
-    """The newest whole checkpoint that a controller of this run left to the next: its own, or what it went on from.
+    """The newest whole checkpoint for a restarted controller: of this run, or the one that it resumed from.
 
-    Nobody waits for checksums here: they are checked by who reads a part. A place that cannot be read is reported.
+    This does not verify checksums; reading a part does. A place that cannot be read goes to `report`.
     """
     try:
         for store in spec.stores():
@@ -201,5 +201,5 @@ def _checkpoint(store: CheckpointStore, manifest: Manifest, job: Job) -> Checkpo
 
 
 def highest_epoch(spec: RunSpec) -> int:
-    """The highest epoch in any checkpoint's name: this run's are above it."""
+    """The highest epoch in the name of any checkpoint; this run uses higher ones."""
     return max((checkpoint.last_epoch(store) for store in spec.stores()), default=0)

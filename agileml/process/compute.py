@@ -1,4 +1,4 @@
-"""The computing thread of a machine: loads items and runs the user's code, so that the server thread never waits."""
+"""The compute thread of a machine: loads items and runs the user's code, so that the server thread never waits."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ ComputeJob = Begin | Compute | LoadSlices
 
 
 class ComputeThread:
-    """Takes what a node asks of its shell, in order, and reports what was done through `report`.
+    """Carries out the jobs of a node in order and reports the results.
 
-    `report` is called in the computing thread. User code that fails is reported as a Failure, and nothing after it.
+    The compute thread calls `report`. When user code fails, it reports a Failure and nothing after it.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class ComputeThread:
         load_kernels: Callable[[], None],
         unit_s: float = 0.0,
     ) -> None:
-        """`load_kernels` is called in the computing thread before the first job. A unit takes `unit_s` at least."""
+        """The compute thread calls `load_kernels` before the first job. A unit takes `unit_s` at least."""
         self._work = work
         self._report = report
         self._load_kernels = load_kernels
@@ -44,27 +44,27 @@ class ComputeThread:
         self._slow: tuple[float, float] = (1.0, 0.0)  # factor, until
         self._asked = self._done = 0  # computations
         self.on_done: Callable[[ComputeJob, float, float], None] | None = (
-            None  # told of each job: for a profile
+            None  # called after each job, for a profile
         )
         self._thread = threading.Thread(target=self._run, name="compute", daemon=True)
         self._thread.start()
 
     def ask(self, job: ComputeJob) -> None:
-        """Do this after what was asked before."""
+        """Queue a job."""
         self._asked += isinstance(job, Compute)
         self._jobs.put(job)
 
     @property
     def is_at_work(self) -> bool:
-        """True while the inputs of a computation that was asked for may be read. For the thread that asks."""
+        """True while a queued computation may still read its inputs. Only the thread that calls `ask` may use it."""
         return self._asked != self._done
 
     def slow_down(self, factor: float, seconds: float) -> None:
-        """From now on for so long, everything takes `factor` times as long: a planned fault."""
+        """A planned fault: for `seconds` from now on, every unit takes `factor` times as long."""
         self._slow = (factor, time.monotonic() + seconds)
 
     def stop(self) -> None:
-        """End the thread once it is idle; a unit that is being computed is not waited for."""
+        """End the thread once it is idle, without waiting for the unit in progress."""
         self._jobs.put(None)
 
     def _run(self) -> None:
@@ -77,13 +77,11 @@ class ComputeThread:
                 self._report(Failure(f"{error.place}: {error.problem}", error.trace))
             except (InputError, MemoryError) as error:
                 self._report(Failure(str(error) or "out of memory", ""))
-            except (
-                BaseException
-            ) as error:  # also SystemExit: whoever waits for this thread must hear of its end
+            except BaseException as error:  # also SystemExit: the run must hear of the end of this thread
                 self._report(Failure(f"{type(error).__name__}: {error}", traceback.format_exc()))
 
     def _next(self) -> bool:
-        """Do the next job; False at the end. Its arrays are not kept while the one after is waited for."""
+        """Do the next job; False at the end. A function of its own frees the job's arrays before the next wait."""
         job = self._jobs.get()
         if job is not None:
             started_s = wall_s() if self.on_done is not None else 0.0
@@ -93,7 +91,7 @@ class ComputeThread:
         return job is not None
 
     def _warm_up(self) -> None:
-        """What the first unit would otherwise wait for, and everybody with it."""
+        """Compile and load what the first unit needs, since the whole run would wait for it."""
         self._load_kernels()
         try:
             self._work.application.warm_up()
@@ -121,7 +119,7 @@ class ComputeThread:
     def _compute(self, job: Compute, inputs: Inputs, bundle: Units, *, is_last: bool) -> None:
         """Report each partition's contribution as soon as it is final.
 
-        With the last one the inputs are read no more, and what comes next may lie there: it is asked for at once.
+        The last contribution says that the inputs are free: the parameters of the next clock may take their place.
         """
         if self._work.layout.partitions == 1 or not self._work.may_stream:
             contributions = tuple(enumerate(self._work.compute(inputs, bundle)))
@@ -147,7 +145,7 @@ class ComputeThread:
             time.sleep(min((factor - 1) * took_s, until_s - now_s))
 
     def _read(self, clock: int, bundles: tuple[Units, ...]) -> Reads:
-        """What the bundles read; the last answer is kept, since the pull that follows is for the same."""
+        """The rows that the bundles read. The last answer is cached, since the computation that follows asks again."""
         key = (clock, bundles)
         if self._reads is None or self._reads[0] != key:
             parts = self._work.parts

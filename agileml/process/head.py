@@ -1,4 +1,4 @@
-"""The controller's process: the pure controller between a transport and a store, and what the session asks of it."""
+"""The head, the controller's process: the pure controller between a transport and a record store."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ TICK_S = 0.05
 
 @dataclass(frozen=True)
 class HeadState:
-    """What happened since the session asked last, and how things stand; `address` is one controller's alone."""
+    """The events since the last call of `Head.state`, and the state of the run. `address`: of this controller alone."""
 
     address: Address
     events: tuple[Happened, ...]
@@ -64,14 +64,14 @@ class HeadState:
     transient: int
     bytes_sent: dict[str, int]
     spent_s: dict[str, tuple[float, ...]]  # by machine, in the order of DOING
-    spans: tuple[tuple[str, Spans], ...]  # of machines, with a profile
+    spans: tuple[tuple[str, Spans], ...]  # by machine; empty without a profile
     refused_handshakes: int
     finished: Finished | None
     halted: Halt | None
 
 
 class Head:
-    """Runs one controller. All methods may be called from any thread."""
+    """Runs one controller. Any thread may call its methods."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Head:
         store: RecordStore,
         name: str | None = None,
     ) -> None:
-        name = name or f"c-{secrets.token_hex(4)}"  # no two write the same record
+        name = name or f"c-{secrets.token_hex(4)}"  # unique, so that no two controllers write the same record
         application = spec.build()
         job = spec.job(application)
         identity = Identity.of(spec.config, job.layout.tables, spec.application)
@@ -98,7 +98,7 @@ class Head:
         )
         self._store = store
         self._codec = run_codec()
-        # Well below the gap after which the controller takes itself for one that slept.
+        # Well below the gap between ticks that the controller takes for a sleep of its own.
         self._tick_s = min(TICK_S, spec.config.heartbeat.timeout_s / 6)
         self._transport = open_transport(CONTROLLER, spec.run, node_ip, keys, spec.config.heartbeat.timeout_s)
         self.address = self._transport.address
@@ -116,7 +116,7 @@ class Head:
         self._thread = threading.Thread(target=self._run, name="controller", daemon=True)
 
     def start(self) -> None:
-        """Begin to control."""
+        """Start the controller's thread."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -125,10 +125,10 @@ class Head:
         self._transport.wake()
         if self._thread.is_alive():
             self._thread.join(timeout=2.0)
-        self._manifest_writer.finish(1.5)  # whoever stops us waits for 2 s
+        self._manifest_writer.finish(1.5)  # our caller waits for 2 s
 
     def register(self, address: Address, up: NodeUp) -> None:
-        """A machine's process runs, at that address."""
+        """A machine's process is up at this address."""
 
         def meet() -> None:
             self._addresses[address.name] = address
@@ -139,7 +139,7 @@ class Head:
         self._call(meet)
 
     def tell(self, event: ControllerInput) -> None:
-        """Hand an event to the controller: a notice, an admission, a machine that is gone."""
+        """Hand an event to the controller, such as a preemption notice, an admission or the loss of a machine."""
 
         def told() -> None:
             if isinstance(event, NodeDown):
@@ -149,7 +149,7 @@ class Head:
         self._call(told)
 
     def state(self) -> HeadState:
-        """How things stand; each event and release is given once."""
+        """The state of the run; each event, release and strike is returned once."""
         with self._lock:
             events, self._events = tuple(self._events), []
             released, self._released = tuple(self._released), []
@@ -177,7 +177,7 @@ class Head:
             )
 
     def _warn(self, problem: str) -> None:
-        """Something about checkpoints that the run goes on from."""
+        """Record a problem with checkpoints that does not end the run."""
         self._events.append(Happened(Warned(problem), wall_s()))
 
     # -- the controller's thread ----------------------------------------------------------------------------
@@ -190,7 +190,7 @@ class Head:
         try:
             while not self._stopping.is_set():
                 self._turn()
-        except Exception as error:  # a bug of ours: the session must hear of it
+        except Exception as error:  # a bug of ours, which the session must hear of
             with self._lock:
                 self._halted = Halt(
                     HaltKind.LOST, f"controller: {type(error).__name__}: {error}", traceback.format_exc()
@@ -227,7 +227,7 @@ class Head:
                 self._calls.get_nowait()()
             except queue.Empty:
                 break
-        for name in self._connected:  # libzmq's own threads hear them, however busy their Python is
+        for name in self._connected:  # libzmq's own threads answer heartbeats, however busy Python is
             self._handle(NodeSeen(name))
         self._handle(Tick())
 

@@ -1,4 +1,4 @@
-"""One machine's process: the pure node between a transport and a computing thread."""
+"""A machine's process: the pure node between a transport and a compute thread."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ from agileml.process.wiring import KINDS, Peers, Usage, kind_of, open_transport,
 TICK_S = 0.02
 USAGE_S = 0.5
 PUSHED = KINDS.index("push")
-SWITCH_S = 0.0002  # of the GIL: the server thread must not wait 5 ms for the computing one
+SWITCH_S = 0.0002  # of the GIL: the server thread must not wait 5 ms for the compute thread
 
 
 T = TypeVar("T")
 
 
 class Machine:
-    """Serves, backs up and computes as the controller says, until it is told to leave or stopped."""
+    """Serves, backs up and computes as the controller says, until it is released or stopped."""
 
     def __init__(
         self, name: str, spec: RunSpec, application: Application, node_ip: str, keys: KeyPair, head: Address
@@ -100,7 +100,7 @@ class Machine:
         self._thread = threading.Thread(target=self._run, name="server", daemon=True)
 
     def start(self) -> None:
-        """Begin to serve."""
+        """Start the server thread."""
         sys.setswitchinterval(SWITCH_S)
         self._thread.start()
 
@@ -115,22 +115,22 @@ class Machine:
             self._thread.join(timeout=2.0)
 
     def join(self, timeout_s: float | None = None) -> None:
-        """Wait until it left or was stopped, for so long."""
+        """Wait until the machine left or was stopped, at most `timeout_s`."""
         self._thread.join(timeout_s)
 
     @property
     def is_running(self) -> bool:
-        """False once it left or was stopped."""
+        """False once the machine left or was stopped."""
         return self._thread.is_alive()
 
     @property
     def address(self) -> Address:
-        """Where it listens; while it is cut off, where it will: this waits for that."""
+        """The address of its transport. During a planned cut of its link this waits for the new address."""
         self._reachable.wait()
         return self._address
 
     def suffer(self, strike: Strike) -> None:
-        """A planned fault that a machine does to itself."""
+        """Carry out a planned fault: a cut link, a slow machine or a full disk."""
         match strike.kind:
             case Fault.CUT:
                 self._reachable.clear()
@@ -144,12 +144,12 @@ class Machine:
                 raise AssertionError(strike)
 
     def meet(self, address: Address) -> None:
-        """A process of the run has a new address."""
+        """Connect to the new address of a process of the run."""
         self._asked.put(lambda: self._connect(address))
         self._transport.wake()
 
     def final_blocks(self, partition: int, clock: int) -> tuple[Array, ...] | None:
-        """This machine's copy of a partition in the cut of `clock`, the run's last, if it is a backup and has it."""
+        """This machine's copy of a partition in the last cut of the run, of `clock`; None if it has none."""
         # The server thread looks: another could see a cut that is about to take the place of the one before.
         return self._in_server_thread(lambda: self._final_blocks(partition, clock))
 
@@ -201,7 +201,7 @@ class Machine:
             self._transport.close()
 
     def _be_cut_off(self) -> None:
-        """No message gets through in either direction for a while; computing goes on. Then a new address."""
+        """Close the transport for the length of the fault while computing goes on; then open it at a new address."""
         seconds, self._cut_s = self._cut_s, 0.0
         self._transport.close()
         self._stopping.wait(seconds)
@@ -243,7 +243,7 @@ class Machine:
 
     def _report_usage(self) -> None:
         now_s = wall_s()
-        if self._failure is not None:  # the controller may not have known this machine yet
+        if self._failure is not None:  # the controller may have dropped it: it did not know this machine yet
             self.send(CONTROLLER, self._failure)
         spent_s = self.node.spent.seconds(now_s)
         self.send(CONTROLLER, Usage(now_s, tuple(self._sent), tuple(self._got), spent_s))
@@ -272,7 +272,7 @@ class Machine:
     def _happened(self, event: NodeEvent) -> None:
         started_s = wall_s()
         commands = self.node.happened(event, started_s)
-        if isinstance(event, Computed | Reduced):  # updates of its own, or of all, are added up at once
+        if isinstance(event, Computed | Reduced):  # its own updates, or the group's sum, are folded at once
             self.node.spent.folded(wall_s() - started_s)
             if self._recorder is not None:
                 self._recorder.add(SERVING, FOLD, event.clock, started_s, wall_s())
@@ -288,7 +288,7 @@ class Machine:
         self._transport.connect(address)
 
     def _do(self, commands: list[NodeCommand]) -> None:
-        # First what others wait for: a computing thread that has begun takes its share of the interpreter.
+        # First the messages that others wait for: a busy compute thread takes its share of the interpreter.
         for command in commands:
             if isinstance(command, Send):
                 self.send(command.to, command.message)

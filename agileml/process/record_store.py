@@ -1,4 +1,4 @@
-"""Where the controller's records are kept: create-if-absent is the only write."""
+"""Stores for the controller's records. The only write is create-if-absent."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Protocol
 
 
 class RecordStore(Protocol):
-    """Numbered records. A number can be written once."""
+    """Numbered records. Each number is written once."""
 
     def create(self, number: int, text: str) -> bool:
-        """Write a record durably; False when that number is taken by another text: a write may be repeated."""
+        """Write a record durably; False when the number has another text. A write may be repeated."""
 
     def newest(self) -> str | None:
         """The text of the highest number, None when there is none."""
@@ -24,7 +24,7 @@ class FileStore:
         folder.mkdir(parents=True, exist_ok=True)
 
     def create(self, number: int, text: str) -> bool:
-        # A link is made whole or not at all, so a reader never sees half a record.
+        # Making a link is atomic, so a reader never sees half a record.
         temporary = self._folder / f".{number}.tmp"
         temporary.write_text(text)
         try:
@@ -41,7 +41,7 @@ class FileStore:
 
 
 class GcsStore:
-    """Records in the key-value store of a Ray cluster's head (it lives as long as the head does)."""
+    """Records in the key-value store of a Ray cluster's head, which lives as long as the head."""
 
     def __init__(self, run: str) -> None:
         self._run = run
@@ -53,7 +53,7 @@ class GcsStore:
     def create(self, number: int, text: str) -> bool:
         from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
 
-        # Ray repeats a call whose answer got lost: then it is our own record that is there already.
+        # Ray repeats a call whose answer was lost: then the record that is there already is our own.
         if (
             _internal_kv_put(self._key(number), text.encode(), overwrite=False)
             and _internal_kv_get(self._key(number)) != text.encode()
@@ -73,7 +73,7 @@ class GcsStore:
         return value.decode() if value else None
 
     def clear(self) -> None:
-        """Forget everything of the run."""
+        """Delete all records of the run."""
         from ray.experimental.internal_kv import _internal_kv_del
 
         _internal_kv_del(f"proteus/{self._run}/".encode(), del_by_prefix=True)

@@ -1,4 +1,4 @@
-"""Where parameters from other machines come to lie: at their place in the next clock's tables, while they arrive."""
+"""Rendezvous buffers: parameters from other machines arrive directly at their place in the tables of the next clock."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from agileml.net.codec_arrays import CodecError
 class RendezvousBuffers:
     """Gives a transport memory for the answers to pulls.
 
-    Each partition of a clock has its place in the whole tables, once: what comes a second time, of another clock or
-    while something is computed from the tables, gets memory of its own and is copied later, or dropped.
+    Each partition of a clock gets its place in the whole tables once. An answer that arrives a second time, for another
+    clock, or while a computation reads the tables gets other memory; the worker copies it later or drops it.
     """
 
     def __init__(
         self, work: UnitComputer, codec: Codec, is_at_work: Callable[[], bool], keep_off: Callable[[], None]
     ) -> None:
-        """`keep_off()` ends all writing to what was given before."""
+        """`keep_off()` ends all writing to buffers that were given before."""
         self._work = work
         self._codec = codec
         self._is_at_work = is_at_work
@@ -34,13 +34,13 @@ class RendezvousBuffers:
         self.lent = 0  # arrays that got a place, in all
 
     def room(self, header: bytes, number: int, size: int) -> Array | None:
-        """The place of array `number` of a message, of `size` bytes; None: anywhere."""
+        """The buffer for array `number` of a message, of `size` bytes (uint8); None: the transport allocates one."""
         if self._is_at_work():
             return None
         try:
             message = self._codec.outline(header)
         except CodecError:
-            return None  # whoever decodes it all will say so
+            return None  # decoding the whole message will report it
         if not isinstance(message, Params) or not self._is_known(message.partition, number):
             return None
         reading = message.epoch, message.clock
@@ -62,7 +62,7 @@ class RendezvousBuffers:
         return 0 <= partition < layout.partitions and table < len(layout.tables)
 
     def close(self, command: Compute) -> None:
-        """Something is computed: from here on the tables are read."""
+        """Stop all writing to the tables: a computation reads them from here on."""
         self._keep_off()
         epoch, clock = self._reading
         assert clock == command.clock or not self._lies_here(command), (epoch, clock, command.clock)

@@ -1,4 +1,4 @@
-"""What every process of a run is told when it starts."""
+"""The specification of a run that every process gets when it starts."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from straggler.consistency import consistency
 class RunSpec:
     """A job and the name of its run. `application`: an instance of the user's, None for the config's own.
 
-    `folder`: where relative paths of the config lead from, which need not be where a process runs.
+    `folder`: the folder that relative paths of the config start from, which need not be the current one.
     `resume`: the checkpoints to go on from, a folder or s3://bucket/prefix. `unit_s`: a unit takes so long at least, on
     machines that stand for slower ones.
     """
@@ -58,7 +58,7 @@ class RunSpec:
     unit_s: float = 0.0
 
     def settings(self) -> Settings:
-        """What an application is told."""
+        """The settings that the application gets."""
         config = self.config
         data = dict(config.data)
         path = data.get("path")
@@ -101,18 +101,18 @@ class RunSpec:
         )
 
     def stores(self) -> list[CheckpointStore]:
-        """Where checkpoints may be: what this run writes first, then what it goes on from."""
+        """The stores of checkpoints: first the one that this run writes to, then the one that it resumes from."""
         base = Path(self.folder) if self.folder is not None else None
         paths = [self.config.checkpoint.path if self.config.checkpoint else None, self.resume]
         found: dict[str, CheckpointStore] = {}
         for path in (path for path in paths if path is not None):
             store = open_store(path, base)
-            is_folder = isinstance(store, FolderStore)  # which has many names
+            is_folder = isinstance(store, FolderStore)  # a folder has many names
             found.setdefault(str(Path(store.where).resolve()) if is_folder else store.where, store)
         return list(found.values())
 
     def timers(self) -> Timers:
-        """How often a node reports and repeats."""
+        """How often a node reports and repeats its requests."""
         return Timers(
             status_s=self.config.heartbeat.interval_s, retry_s=max(2.0, self.config.heartbeat.timeout_s)
         )
@@ -125,7 +125,7 @@ class RunSpec:
         return tuple(found)
 
     def waiting_machines(self) -> dict[Tier, int]:
-        """Machines that the plan will join, which are started before clock 1."""
+        """How many machines of each tier the plan will join; they start before clock 1."""
         found = dict.fromkeys(Tier, 0)
         for event in self.plan():
             if isinstance(event, PlannedJoin):

@@ -1,7 +1,7 @@
-"""Wall time that does not jump: taken once, then carried on by a clock that only goes forward, through suspends too.
+"""Wall time that never jumps: read once, then advanced by a monotonic clock that counts through suspends.
 
-Timeouts, repeats and instants of the log go by it. A wall clock that somebody sets back by an hour would otherwise stop
-every repeat of this process for an hour. A deadline that somebody else names in wall time is off by what it was set.
+Timeouts, repeats and the times in the log use it. If somebody set the wall clock back by an hour, every repeat of this
+process would otherwise stop for an hour. Deadlines that others give in wall time are then off by that change.
 """
 
 from __future__ import annotations
@@ -17,5 +17,5 @@ _BOOTED_S = time.time() - _since_boot_s()
 
 
 def wall_s() -> float:
-    """Unix time, as it was when this process started plus what has passed since."""
+    """Unix time: the wall clock at the start of this process plus the time since then."""
     return _BOOTED_S + _since_boot_s()

@@ -1,8 +1,8 @@
-"""Recording a profile in the processes of a run. Costs one tuple for each stretch of time; nothing exists without one.
+"""Records a profile in the processes of a run, one tuple per span. Without `profile` nothing of it exists.
 
-Machines have clocks of their own. Each asks the head what time it is, beside every batch of spans, and keeps the answer
-that took the shortest way: the head read its clock between question and answer, so the error is at most half of that.
-On one host there is nothing to correct.
+Machines have clocks of their own. Each asks the head for the time with every batch of spans, and keeps the answer with
+the shortest round trip: the head read its clock in between, so the error is at most half of the round trip. On one host
+there is nothing to correct.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ _DOING = {doing: index for index, doing in enumerate(DOING)}
 
 @dataclass(frozen=True)
 class Ping:
-    """Machine to head: at `sent_s` by its own clock it asks what time it is."""
+    """Machine to head: asks for the time, at `sent_s` by its own clock."""
 
     sent_s: float
 
 
 @dataclass(frozen=True)
 class Pong:
-    """Head to machine: the question's time, and the head's."""
+    """Head to machine: the time of the question, and the time of the head."""
 
     sent_s: float
     head_s: float
@@ -83,7 +83,7 @@ class HeadClock:
         self._best_s = 0.0 if is_same_host else float("inf")
 
     def answered(self, pong: Pong, now_s: float) -> None:
-        """An answer came; the one with the shortest way counts."""
+        """Take an answer; the one with the shortest round trip counts."""
         way_s = now_s - pong.sent_s
         if 0 <= way_s < self._best_s:
             self._best_s = way_s
@@ -91,7 +91,7 @@ class HeadClock:
 
 
 def recorder(config: JobConfig, node: Node, computing: ComputeThread, is_same_host: bool) -> Recorder | None:
-    """What records this machine, from now on; None without a profile."""
+    """Start to record this machine; None without a profile."""
     if not config.profile:
         return None
     found = Recorder(HeadClock(is_same_host=is_same_host))
@@ -101,7 +101,7 @@ def recorder(config: JobConfig, node: Node, computing: ComputeThread, is_same_ho
 
 
 class Recorder:
-    """Spans of one machine; any of its threads may add some."""
+    """The spans of one machine. Any thread may add some."""
 
     def __init__(self, clock: HeadClock) -> None:
         self.clock = clock
@@ -113,16 +113,16 @@ class Recorder:
         self._cut_clock, self._cut_since_s = 0, 0.0
 
     def add(self, track: int, name: int, clock: int, start_s: float, end_s: float) -> None:
-        """A stretch of time is over."""
+        """Record a span."""
         self._spans.append((track, name, clock, start_s, end_s))
 
     def worked(self, doing: Doing, clock: int, start_s: float, end_s: float) -> None:
-        """The worker did something else from `end_s` on."""
+        """The worker turned to something else at `end_s`."""
         if doing is not Doing.IDLE:
             self.add(spans.WORKER, _DOING[doing], clock, start_s, end_s)
 
     def did(self, job: ComputeJob, start_s: float, end_s: float) -> None:
-        """The computing thread did what it was asked."""
+        """The compute thread finished a job."""
         name = {Compute: spans.UNITS, Begin: spans.READ, LoadSlices: spans.LOAD}[type(job)]
         self.add(spans.COMPUTING, name, -1 if isinstance(job, LoadSlices) else job.clock, start_s, end_s)
 
@@ -159,7 +159,7 @@ class Recorder:
         self._viewed = viewed
 
     def report(self, now_s: float) -> list[Ping | Spans]:
-        """What the head should hear: what was recorded since the last time, by its clock; and what time is it?"""
+        """Messages to the head: the spans since the last call, by the head's clock, and a question for the time."""
         messages: list[Ping | Spans] = [] if self.clock.is_exact else [Ping(now_s)]
         rows = self._take()
         return [*messages, Spans(rows)] if len(rows) else messages

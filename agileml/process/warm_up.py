@@ -1,7 +1,7 @@
-"""What a machine does before it says that it is ready: its first clock should take no longer than the next one.
+"""Warm-up of a machine before it reports ready, so that its first clock takes no longer than the next ones.
 
-The first call of a compiled kernel loads it, 0.4 s in a process that has loaded none, or compiles it, seconds. During
-training everybody would wait for that.
+The first call of a compiled kernel loads it (0.4 s for the first one of a process) or compiles it (seconds). During
+training all machines would wait for that.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from agileml.core.protocol.job import Job
 def load_kernels(job: Job) -> None:
     """Add up and apply updates of one row, in every way that training does.
 
-    Arrays that came over the network are read-only, those made here are not, and each kind has a kernel of its own.
+    Arrays from the network are read-only, local ones are writable, and numba compiles a kernel for each kind.
     """
     for from_afar in (False, True):
         sums = [tree_sum([_row(job, from_afar), _row(job, other)]) for other in (False, True)]
@@ -53,7 +53,7 @@ def _state(job: Job, table: Table, from_afar: bool) -> list[Array]:
 
 
 def _zeros(table: Table, from_afar: bool) -> Array:
-    """One row of a table as blocks hold it; a little of a dense table, whose one row may be all there is."""
+    """One row of a sparse table as blocks hold it, or the first elements of a dense one."""
     return _fixed(np.zeros((1, table.columns) if table.sparse else ALIGNMENT, table.dtype), from_afar)
 
 

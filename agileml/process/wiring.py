@@ -1,4 +1,4 @@
-"""What the processes of a run share: the messages that travel, who is where, and what kind of traffic a message is."""
+"""What the processes of a run share: their codec, addresses, transport settings and kinds of traffic."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ _KIND_OF: dict[type, str] = {
 
 @dataclass(frozen=True)
 class Peers:
-    """Head to machines: everybody's address."""
+    """Head to machines: the addresses of all machines."""
 
     addresses: tuple[Address, ...]
 
 
 @dataclass(frozen=True)
 class Usage:
-    """Machine to head: at `at_s` by its own clock, bytes to and from others so far in the order of KINDS, and what its
-    worker spent its seconds with in the order of DOING."""
+    """Machine to head: bytes sent and received so far in the order of KINDS, and the seconds that its worker spent on
+    each activity in the order of DOING, at `at_s` by its own clock."""
 
     at_s: float
     bytes_sent: tuple[int, ...]
@@ -49,7 +49,7 @@ class Usage:
 
 
 def measured(node: str, usage: Usage) -> Measured:
-    """What the controller makes of it."""
+    """A machine's usage as an input of the controller."""
     received = dict(zip(KINDS, usage.bytes_received, strict=True))
     spent_s = dict(zip(DOING, usage.spent_s, strict=True))
     return Measured(
@@ -64,7 +64,7 @@ def measured(node: str, usage: Usage) -> Measured:
 
 
 def kind_of(message: object) -> int:
-    """The index in KINDS of what a message is for."""
+    """The index in KINDS of a message's traffic."""
     return KINDS.index(_KIND_OF.get(type(message), "control"))
 
 
@@ -74,11 +74,11 @@ def run_codec() -> Codec:
 
 
 def socket_folder(run: str) -> Path:
-    """Where processes of one node IP have their sockets."""
+    """The folder for the sockets of all processes at one node IP."""
     return Path(tempfile.gettempdir()) / f"proteus-{run}"
 
 
 def open_transport(name: str, run: str, node_ip: str, keys: KeyPair, timeout_s: float) -> Transport:
-    """The transport of a process: keys always, heartbeats by the run's timeout."""
+    """Open the transport of a process, with keys and with heartbeats that fit the run's timeout."""
     beat = HeartbeatTimes(interval_s=min(0.2, timeout_s / 5), timeout_s=timeout_s)
     return Transport(name, node_ip=node_ip, ipc_folder=socket_folder(run), keys=keys, heartbeat=beat)
