@@ -1,4 +1,4 @@
-"""What a user writes: the tables of a model, the items of a slice, and the updates of a unit of work.
+"""The interface that a user implements: the tables of a model, the items of a slice, and the updates of a unit of work.
 
 An application knows nothing of machines. The engine cuts every clock into units (a unit is a fixed share of the
 items of one slice at one clock), deals the units to the workers that there are, and adds up the updates that they

@@ -13,7 +13,7 @@ ahead, takes back what nobody began, and goes on to the next iteration when all 
 
 A range is whole units, its bounds fixed at the offer, so that a range that two pushed all the same (a helper that
 died after its push) is one bundle, counted once. Any message may be lost, late or doubled: the helpee asks
-again by cancel-help, and every answer can be given twice.
+again by cancel-help, and every answer can be given twice. Long because it is one state machine, helper and helpee.
 """
 
 from __future__ import annotations

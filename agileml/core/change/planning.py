@@ -88,7 +88,7 @@ def plan_change(
 
 @dataclass(frozen=True)
 class _Start:
-    """Where every partition goes on from: its state, a source of it, and the committed cut from then on."""
+    """The start of every partition in the next view: its state, a source of it, and the committed cut from then on."""
 
     states: Mapping[int, ShardState]
     sources: Mapping[int, Source]

@@ -1,5 +1,4 @@
-"""What the parts of the controller share: the durable record, the machines, the known progress, the outgoing
-commands."""
+"""The state that the parts of the controller share: the durable record, machines, progress, outgoing commands."""
 
 from __future__ import annotations
 
@@ -221,7 +220,7 @@ class Control:
         self._change = change
 
     def end_change(self) -> None:
-        """The view of the change under way is durable. Versions of the epoch before say nothing any more."""
+        """The view of the change under way is durable. Versions of the epoch before no longer count."""
         self._change = None
         self._is_restarted = False
         self._versions = {}

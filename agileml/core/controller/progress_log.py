@@ -19,8 +19,8 @@ class ProgressLog:
     def add(self, entries: Iterable[ClockReport]) -> Iterator[tuple[ClockDone, float]]:
         """Take up what partition 0's owner reports; each clock that is news, and when it was done.
 
-        The owner repeats everything that nobody said he had heard, so what is missing before his first entry was
-        told to another controller: it is not waited for.
+        The owner repeats each entry until a controller has heard it. Entries that are missing before its first one were
+        heard by another controller, so this one does not wait for them.
         """
         for entry in entries:
             if self.heard is not None and entry.clock < self.heard:

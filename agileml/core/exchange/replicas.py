@@ -40,7 +40,8 @@ def newest(
 def fetches(
     view: View, sources: Mapping[int, Source], copies: Mapping[int, Sequence[str]]
 ) -> list[tuple[str, Fetch]]:
-    """What every machine of the view's group must get; a machine that has a partition already gets it from itself."""
+    """The fetches that give every machine of the group all partitions; a machine that has a partition already gets it
+    from itself."""
     return [
         (node, Fetch(view.epoch, partition, Role.OWNER, view.committed, found))
         for node in view.group

@@ -209,7 +209,7 @@ class Node:
         return out
 
     def _doing(self) -> Doing:
-        """What this machine's worker spends its time on now."""
+        """The present activity of this machine's worker."""
         if (doing := self.worker.doing) is Doing.COMPUTE or self.view is None:
             return doing
         return Doing.FROZEN if self.is_frozen else doing

@@ -49,7 +49,7 @@ SendTo = Callable[[str, Message], None]
 
 
 class Stores(Protocol):
-    """Where a server gets the cuts that no machine has."""
+    """The source of cuts that no machine has."""
 
     def initial(self, partition: int) -> tuple[Array, ...]:
         """The application's initial blocks of a partition."""

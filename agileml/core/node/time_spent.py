@@ -1,4 +1,5 @@
-"""What a machine's worker spends its time on. It is always counted, at the cost of one comparison per message.
+"""The time that a machine's worker spends on each activity. It is always counted, at the cost of one comparison per
+message.
 
 A worker does one thing at a time. Beside it, the serving thread adds up and applies contributions; that time counts as
 FOLD only while the worker has nothing to compute, because only then does the clock wait for it.

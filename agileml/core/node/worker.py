@@ -66,7 +66,7 @@ class Worker:
 
     @property
     def doing(self) -> Doing:
-        """What the worker spends its time on now."""
+        """The present activity of the worker."""
         if self._computing:
             return Doing.COMPUTE
         if self.clock in self._reading or (self._rides and self.clock + 1 in self._reading):

@@ -1,7 +1,7 @@
 """Optimizers that run inside a shard: SGD, momentum, Nesterov, Adam, AdamW.
 
 Each is one fused pass over a block, in the block's own precision. Input and output arrays may be the same (in
-place) or not (when the old values are still read by somebody). Rows of sparse tables that a clock does not touch keep
+place) or not (while readers still need the old values). Rows of sparse tables that a clock does not touch keep
 their momentum and moments as they are. Two blocks or one: an element's new value depends on that element alone.
 """
 

@@ -104,7 +104,8 @@ class Exchange(Protocol):
     def fetches(
         self, view: View, sources: Mapping[int, Source], copies: Mapping[int, Sequence[str]]
     ) -> list[tuple[str, Fetch]]:
-        """What each machine must get before it can serve under `view`. `copies`: who has what `sources` name."""
+        """The fetches that machines must answer before they can serve under `view`. `copies`: the nodes that have each
+        source."""
 
     def combiner(
         self,
@@ -122,5 +123,5 @@ class Exchange(Protocol):
 
 
 def nearest(node: str, source: Source, copies: Sequence[str]) -> Source:
-    """Where a machine gets a shard that the machines in `copies` have: from itself, if it is one of them."""
+    """The source from which a machine gets a shard that the machines in `copies` have: itself, if it is one of them."""
     return Source(source.kind, node) if source.kind is SourceKind.SHARD and node in copies else source

@@ -272,7 +272,7 @@ class Promise:
 
 
 class SourceKind(Enum):
-    """What a shard or a backup is made from."""
+    """The kinds of sources of a shard or a backup."""
 
     SHARD = "shard"  # the frozen shard of the durable view
     OWN_CUT = "own cut"  # an owner's own copy of the committed cut
@@ -282,7 +282,7 @@ class SourceKind(Enum):
 
 
 class Role(Enum):
-    """What a node becomes for a partition."""
+    """The role that a node takes for a partition."""
 
     OWNER = "owner"
     BACKUP = "backup"
@@ -290,7 +290,7 @@ class Role(Enum):
 
 @dataclass(frozen=True)
 class Source:
-    """What to copy, and the node that has it (NOBODY: the stores). `checkpoint` names the cut for CHECKPOINT."""
+    """The thing to copy, and the node that has it (NOBODY: the stores). `checkpoint` names the cut for CHECKPOINT."""
 
     kind: SourceKind
     node: str

@@ -68,7 +68,7 @@ class Machines:
             return
         name = self.open = CutId(self.shard.version, EPOCH)
         self.shard.take_cut(name)
-        self.whole[name] = bits(self.shard._cut())
+        self.whole[name] = bits(self.shard.copy().cut)
         cut, only = self.shard.part(name)
         self.send(cut, only)
         if any(isinstance(message, PartRefused) for message in self.sent):
@@ -95,9 +95,9 @@ class Machines:
         self.abort()
         copy = self.backup.completed(0, self.shard.copy(self.backup.name(0)))
         assert copy is not None
-        before = bits(self.shard._cut())
+        before = bits(self.shard.copy().cut)
         self.shard = Shard.restored(self.job, copy)
-        assert bits(self.shard._cut()) == before
+        assert bits(self.shard.copy().cut) == before
 
     def lose_backup(self) -> None:
         """The backup is another machine, which has nothing yet."""

@@ -325,7 +325,7 @@ def test_cuts_and_moves_take_what_changed_since_the_committed_cut():
     copy = cluster.parts[-1].copy
     assert copy.only.by_table[2].tolist() == [0, 4, 6, 9] and len(copy.cut.blocks[2]) == 4
     view = cluster.view(2, "b", base=3, committed=CutId(1, 1), open=())
-    expected = cluster.nodes["a"].server._copies[0][1].blocks[2]
+    expected = cluster.nodes["a"].server.shard_cut(0, 1).blocks[2]
     cluster.tell("b", Announce(view, 10))
     (answer,) = cluster.pull("b", 2, 3)
     assert (answer.blocks[2] == expected).all()
@@ -345,7 +345,7 @@ def test_a_backup_that_lacks_the_committed_cut_gets_the_next_one_whole():
     cluster.rows("a", 1, 1, [2])
     relative, refused, whole = cluster.parts[-3:]
     assert relative.only is not None and refused == PartRefused(1, 0, 2) and whole.only is None
-    assert (whole.cut.blocks[2] == cluster.nodes["a"].server._copies[0][1].blocks[2]).all()
+    assert (whole.cut.blocks[2] == cluster.nodes["a"].server.shard_cut(0, 1).blocks[2]).all()
     assert [(m.partition, m.clock) for _, m in cluster.take(Stored)][-1] == (0, 2)
 
 
