@@ -15,7 +15,7 @@ from agileml.cluster.errors import ClusterError
 from agileml.cluster.submission import below_results, new_id, settled, submission
 from agileml.config.job import from_values
 from agileml.runs.folder import FolderError
-from agileml.runs.status import Process, State, read_status, stop_process, this_process
+from agileml.runs.status import State, read_status, stop_process, this_process
 
 JOB = {"application": "mlr", "clocks": 8}
 
@@ -76,7 +76,7 @@ def test_a_run_is_read_from_its_folder(tmp_path: Path, capsys: pytest.CaptureFix
     sequential(out)
     done = read_status(out)
     assert (done.state, done.snapshot.clock, done.snapshot.clocks) == (State.DONE, 8, 8)
-    assert done.process == Process(**this_process())
+    assert done.process == this_process()
     (out / "summary.json").unlink()
     assert read_status(out).state is State.RUNNING  # its process, this one, is alive
     pretend(out, created_s=1.0)
@@ -94,10 +94,20 @@ def test_a_run_is_read_from_its_folder(tmp_path: Path, capsys: pytest.CaptureFix
 def pretend(out: Path, **changes: object) -> None:
     """Another process ran it."""
     log = out / "events.jsonl"
-    first, *rest = log.read_text().splitlines()
+    header, first, *rest = log.read_text().splitlines()
     event = json.loads(first)
     event["process"] |= {"host": socket.gethostname(), **changes}
-    log.write_text("\n".join([json.dumps(event), *rest, ""]))
+    log.write_text("\n".join([header, json.dumps(event), *rest, ""]))
+
+
+def test_a_log_of_another_version_is_a_sentence(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    sequential(out)
+    (out / "events.jsonl").write_text('{"t_s": 0.0, "kind": "run_started"}\n')
+    with pytest.raises(
+        FolderError, match=r"events\.jsonl, line 1: found no version, expected a log of version 1"
+    ):
+        read_status(out)
 
 
 def test_a_folder_without_a_run_is_a_sentence(tmp_path: Path) -> None:
