@@ -49,14 +49,14 @@ _ALIGNMENT = 64  # of the first array, which must be at a multiple of 8
 
 @dataclass(frozen=True)
 class Encoded:
-    """A file that is about to be written: its size is known, its bytes are still the arrays'."""
+    """A file to write: its size is known, and its bytes still lie in the arrays."""
 
     header: bytes
     arrays: tuple[Array, ...]
     size_bytes: int
 
     def chunks(self) -> Iterator[memoryview]:
-        """The content in order, in pieces of at most `CHUNK_BYTES`; can be asked for again."""
+        """Yield the content in order, in pieces of at most `CHUNK_BYTES`; may be called again."""
         yield memoryview(self.header)
         for array in self.arrays:
             little = np.asarray(array, array.dtype.newbyteorder("<"), order="C")
@@ -87,7 +87,7 @@ def encode(name: CutId, partition: int, cut: Cut) -> Encoded:
 
 
 def decode(content: Array, name: CutId, partition: int) -> Cut:
-    """The part in the bytes of a file; its arrays are views of `content` (uint8). Raises DamagedError."""
+    """Read a part from the bytes of a file; its arrays are views of `content` (uint8). Raises DamagedError."""
     try:
         return _decoded(content, name, partition)
     except (ValueError, KeyError, TypeError, AttributeError, struct.error, RecursionError) as error:

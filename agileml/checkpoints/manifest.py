@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint: written last, it says which files belong to it and whose run it is."""
+"""The manifest of a checkpoint. It is written last, and lists the files and the identity of the run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOT_SET = "nothing"
 
 
 def folder_of(name: CutId) -> str:
-    """Where the files of a checkpoint are, relative to the store."""
+    """The folder of a checkpoint, relative to the store."""
     return f"clock-{name.clock}-{name.epoch}"
 
 
@@ -35,7 +35,7 @@ MANIFEST = "manifest.json"
 
 @dataclass(frozen=True)
 class PartInfo:
-    """A part as it was written."""
+    """Size and checksum of a part that was written."""
 
     partition: int
     bytes: int
@@ -44,7 +44,7 @@ class PartInfo:
 
 @dataclass(frozen=True)
 class Identity:
-    """What a run and the checkpoint it goes on from must agree in. Plain JSON values throughout.
+    """The settings in which a run and the checkpoint that it resumes from must agree. Plain JSON values.
 
     Machines, stages, plans, the number of clocks, and how often cuts and checkpoints are taken may differ.
     """
@@ -157,7 +157,7 @@ def _checksum(plain: Mapping[str, Any]) -> str:
 
 
 def check_identity(manifest: Manifest, identity: Identity) -> list[str]:
-    """One sentence for everything in which a run (`identity`) differs from a checkpoint's; empty when it may go on."""
+    """One sentence for each difference between a run (`identity`) and a checkpoint's; empty when it may resume."""
     there, here = _flat(asdict(manifest.identity)), _flat(asdict(identity))
     return [
         f"{key}: found {_told(here, key)}, expected {_told(there, key)} as in the checkpoint "

@@ -1,11 +1,11 @@
-"""Sums over the machines of an epoch by torch.distributed: a process group per epoch, given up when a change comes.
+"""All-reduce over the machines of an epoch by torch.distributed: one process group per epoch, abandoned at a change.
 
-Machines meet over the run's own messages instead of a TCPStore: what a group's members must know of each other passes
-through `Met` and `Introduce`, authenticated and encrypted like everything else. The sums do not: gloo and NCCL
+Machines meet over the run's own messages instead of a TCPStore: the members of a group exchange what they must know of
+each other in `Met` and `Introduce`, authenticated and encrypted like all messages. The sums are not: gloo and NCCL
 connect the machines without keys. See docs/guides/guarantees.md.
 
-Nothing interrupts a gloo collective but its own timeout or the end of a peer's process. So a group that is given up
-keeps its threads until then, with the arrays that it was adding, and nobody waits for it.
+Only its own timeout or the end of a peer's process interrupts a gloo collective. So an abandoned group keeps its
+threads and the arrays that it was adding until then, and no other thread waits for it.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from agileml.net.collectives import Collectives, GroupMember, PendingSum
 
 Report = Callable[[Met | Reduced | Broken], None]
 
-TIMEOUT_S = 1800.0  # the longest clock; a dead or frozen machine is found by its connection and heartbeats
-STOP_S = 1.0  # to wait for groups when the machine's process ends
+TIMEOUT_S = 1800.0  # the longest clock; connections and heartbeats find a dead or frozen machine sooner
+STOP_S = 1.0  # longest wait for groups when the machine's process ends
 
 
 class AllReduce:
-    """The groups of one machine, one after the other. Calls return at once; `report` is called in other threads."""
+    """The groups of one machine, one after the other. Calls return at once; other threads call `report`."""
 
     def __init__(
         self, me: str, report: Report, collectives: Collectives, timeout_s: float = TIMEOUT_S
@@ -41,36 +41,38 @@ class AllReduce:
         self._collectives = collectives
         self._report = report
         self._timeout_s = timeout_s
-        self._known: dict[int, dict[str, bytes]] = {}  # by epoch: what came before its `Form`
+        self._known: dict[int, dict[str, bytes]] = {}  # by epoch: values that arrived before its `Form`
         self._group: _Group | None = None
-        self._groups: list[_Group] = []  # with those that were given up and still wait for somebody
+        self._groups: list[_Group] = []  # also abandoned ones with live threads
 
     def form(self, command: Form, host: str) -> None:
-        """Meet the others, listening at the address `host`."""
+        """Meet the other members, listening at the address `host`."""
         known = self._known.get(command.epoch, {})
         self._known = {epoch: values for epoch, values in self._known.items() if epoch > command.epoch}
-        place = GroupMember(command.epoch, command.group.index(self._me), len(command.group), host)
-        self._group = _Group(place, known, self._report, self._collectives, self._timeout_s)
+        member = GroupMember(command.epoch, command.group.index(self._me), len(command.group), host)
+        self._group = _Group(member, known, self._report, self._collectives, self._timeout_s)
         self._groups = [group for group in self._groups if group.is_alive] + [self._group]
 
     def ask(self, command: Introduce | Reduce | Abandon) -> None:
-        """Do this after what was asked before."""
+        """Queue a command."""
         match command:
-            case Introduce() if self._group is not None and self._group.place.epoch == command.epoch:
+            case Introduce() if self._group is not None and self._group.member.epoch == command.epoch:
                 self._group.introduce(command.key, command.value)
             case Introduce():
                 self._known.setdefault(command.epoch, {})[command.key] = command.value
-            case Reduce() if self._group is not None and self._group.place.epoch == command.epoch:
+            case Reduce() if self._group is not None and self._group.member.epoch == command.epoch:
                 self._group.ask(command)
             case Reduce():
-                pass  # of a group that was refused
+                pass  # its group was refused
             case Abandon() if self._group is not None:
                 self._group.abandon()
                 self._group = None
 
     def stop(self) -> None:
-        """Give the group up, and wait a little for all there were: a thread that comes back from C++ while its
-        process ends takes it down with a message."""
+        """Abandon the group and wait up to STOP_S for the threads of all groups.
+
+        A thread that returns from C++ while its process ends would crash it.
+        """
         self.ask(Abandon())
         until_s = time.monotonic() + STOP_S
         for group in self._groups:
@@ -78,7 +80,7 @@ class AllReduce:
 
 
 class _MessageStore(dist.Store):
-    """What the members of a group must know of each other to connect; `set` tells the others."""
+    """The values that members of a group need to connect; `set` sends a value to the others."""
 
     def __init__(self, known: dict[str, bytes], tell: Callable[[str, bytes], None], timeout_s: float) -> None:
         super().__init__()
@@ -89,18 +91,18 @@ class _MessageStore(dist.Store):
         self._is_closed = False
 
     def learn(self, key: str, value: bytes) -> None:
-        """Another machine told."""
+        """Take a value, of this or another machine."""
         with self._changed:
             self._values[key] = value
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Nobody waits any more."""
+        """End all waits with an error."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
 
-    # What torch calls, in threads of its own.
+    # Torch calls these methods, in threads of its own.
 
     def set(self, key: str, value: bytes | str) -> None:
         found = value.encode() if isinstance(value, str) else bytes(value)
@@ -130,7 +132,7 @@ class _MessageStore(dist.Store):
 
 @dataclass
 class _Sum:
-    """A question and the collectives that answer it."""
+    """A command and the collectives that carry it out."""
 
     asked: Reduce
     blocks: tuple[Array, ...]
@@ -139,17 +141,17 @@ class _Sum:
 
 
 class _Group:
-    """A process group. One thread forms it and starts collectives, another one waits for their ends in order."""
+    """A process group. One thread forms it and starts collectives, another one waits for them in order."""
 
     def __init__(
         self,
-        place: GroupMember,
+        member: GroupMember,
         known: dict[str, bytes],
         report: Report,
         collectives: Collectives,
         timeout_s: float,
     ) -> None:
-        self.place = place
+        self.member = member
         self._collectives = collectives
         self._report_to = report
         self._timeout_s = timeout_s
@@ -157,7 +159,7 @@ class _Group:
         self._asked: queue.SimpleQueue[Reduce | None] = queue.SimpleQueue()
         self._under_way: queue.SimpleQueue[_Sum | None] = queue.SimpleQueue()
         self._is_abandoned = threading.Event()
-        self._is_over = threading.Event()  # sums that come back are not to be trusted
+        self._is_over = threading.Event()  # later sums are not to be trusted
         self._giving_up = threading.Lock()
         self._is_given_up = False
         self._process_group: Any = None
@@ -174,7 +176,7 @@ class _Group:
         return any(thread.is_alive() for thread in self._threads)
 
     def join(self, timeout_s: float) -> None:
-        """Wait for the threads, at most so long."""
+        """Wait for the threads, at most `timeout_s`."""
         until_s = time.monotonic() + timeout_s
         for thread in self._threads:
             thread.join(max(0.0, until_s - time.monotonic()))
@@ -186,16 +188,16 @@ class _Group:
         self._asked.put(command)
 
     def abandon(self) -> None:
-        """No answer is wanted any more. Returns at once."""
+        """Report nothing any more. Returns at once."""
         self._is_abandoned.set()
         self._store.close()
         self._asked.put(None)
-        # In a thread of its own: the first one may be stuck in a sum that it begins.
+        # In a thread of its own, because the first one may be stuck in a collective that it starts.
         self._threads.append(threading.Thread(target=self._give_up, name="all-reduce", daemon=True))
         self._threads[-1].start()
 
     def _give_up(self) -> None:
-        """Once there is a group, once."""
+        """Give the process group up, once it exists, and only once."""
         self._is_over.set()
         with self._giving_up:
             group = self._process_group
@@ -204,7 +206,7 @@ class _Group:
                 self._collectives.give_up(group)
 
     def _tell(self, key: str, value: bytes) -> None:
-        self._report(Met(self.place.epoch, key, value))
+        self._report(Met(self.member.epoch, key, value))
 
     def _report(self, event: Met | Reduced | Broken) -> None:
         if not self._is_abandoned.is_set():
@@ -212,14 +214,14 @@ class _Group:
 
     def _fail(self, error: Exception) -> None:
         problem = str(error).strip().split("\n")[0]
-        self._report(Broken(self.place.epoch, f"{type(error).__name__}: {problem}"))
+        self._report(Broken(self.member.epoch, f"{type(error).__name__}: {problem}"))
 
     # -- the first thread -----------------------------------------------------------------------------------
 
     def _start_all(self) -> None:
         try:
-            if self.place.size > 1:
-                self._process_group = self._collectives.open(self.place, self._store, self._timeout_s)
+            if self.member.size > 1:
+                self._process_group = self._collectives.open(self.member, self._store, self._timeout_s)
             while (command := self._asked.get()) is not None and not self._is_abandoned.is_set():
                 self._under_way.put(self._begun(command))
         except Exception as error:
@@ -230,7 +232,7 @@ class _Group:
             self._give_up()
 
     def _begun(self, command: Reduce) -> _Sum:
-        """Start the collectives of a question; in a group of one there are none."""
+        """Start the collectives of a command; a group of one needs none."""
         blocks = tuple(block if block.flags.writeable else block.copy() for block in command.blocks)
         facts = None
         if command.partition == 0:
@@ -256,7 +258,7 @@ class _Group:
                 has_failed = True
             if not has_failed and not self._is_over.is_set():
                 self._report(_answer(found))
-        # Only now: taking a group down waits for its collectives, with the interpreter's lock held.
+        # Only now: destroying a group waits for its collectives and holds the interpreter's lock.
         self._process_group = None
 
 

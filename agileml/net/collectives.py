@@ -1,4 +1,4 @@
-"""Who adds tensors up over a group of machines: gloo on the host, NCCL on their CUDA devices."""
+"""Collectives that add tensors up over a group of machines: gloo on the host, NCCL on CUDA devices."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from torch import Tensor
 
 from agileml.application import InputError
 
-GLOO_THREADS = 2  # sums that are under way at once
+GLOO_THREADS = 2  # concurrent sums
 
 Backend = Literal["gloo", "nccl"]
 
 
 @dataclass(frozen=True)
 class GroupMember:
-    """One machine's end of a group."""
+    """One machine as a member of a group. host: the address that it listens at."""
 
     epoch: int
     rank: int
@@ -29,34 +29,34 @@ class GroupMember:
 
 
 class PendingSum(Protocol):
-    """A sum under way."""
+    """A sum in progress."""
 
     def wait(self) -> object:
-        """Return once the sum is in the tensor that was given. Raises RuntimeError when the group failed."""
+        """Return once the given tensor holds the sum. Raises RuntimeError when the group failed."""
 
 
 class Collectives(Protocol):
     """Process groups of one kind. All tensors are in host memory."""
 
-    def open(self, place: GroupMember, store: dist.Store, timeout_s: float) -> Any:
-        """Meet the others of a group."""
+    def open(self, member: GroupMember, store: dist.Store, timeout_s: float) -> Any:
+        """Form a process group with the other members."""
 
     def begin(self, group: Any, tensors: Sequence[Tensor]) -> list[PendingSum]:
-        """Start to add tensors up, each in place."""
+        """Start to add up each tensor in place."""
 
     def give_up(self, group: Any) -> None:
-        """Nobody waits for a group's sums any more."""
+        """Abandon the sums of a group."""
 
 
 class Gloo:
-    """Over connections of the host, which nothing interrupts but their end or the timeout."""
+    """Over connections between hosts; only their end or the timeout interrupts a sum."""
 
-    def open(self, place: GroupMember, store: dist.Store, timeout_s: float) -> Any:
+    def open(self, member: GroupMember, store: dist.Store, timeout_s: float) -> Any:
         options = dist.ProcessGroupGloo._Options()
-        options._devices = [dist.ProcessGroupGloo.create_device(hostname=place.host)]
+        options._devices = [dist.ProcessGroupGloo.create_device(hostname=member.host)]
         options._threads = GLOO_THREADS
         options._timeout = timedelta(seconds=timeout_s)
-        return dist.ProcessGroupGloo(store, place.rank, place.size, options)
+        return dist.ProcessGroupGloo(store, member.rank, member.size, options)
 
     def begin(self, group: Any, tensors: Sequence[Tensor]) -> list[PendingSum]:
         return [group.allreduce([tensor]) for tensor in tensors]
@@ -66,14 +66,14 @@ class Gloo:
 
 
 class Nccl:
-    """Between CUDA devices, one a machine: gradients go up again, are added there, and the sum comes down.
+    """Between CUDA devices, one per machine: gradients go to the device and are added there, and the sum comes back.
 
-    Up and down have streams of their own, so that partitions overlap. NCCL chooses the network interface itself
+    Each direction has a stream of its own, so that partitions overlap. NCCL chooses the network interface itself
     (NCCL_SOCKET_IFNAME).
     """
 
     def __init__(self) -> None:
-        """On the present device. Raises InputError where there is none, or torch has no NCCL."""
+        """On the current device. Raises InputError where there is none, or torch has no NCCL."""
         if not torch.cuda.is_available():
             raise InputError(
                 "allreduce_backend: found nccl, expected gloo: this machine has no CUDA device for the run "
@@ -87,10 +87,10 @@ class Nccl:
         self._up = torch.cuda.Stream(self._device)
         self._down = torch.cuda.Stream(self._device)
 
-    def open(self, place: GroupMember, store: dist.Store, timeout_s: float) -> Any:
+    def open(self, member: GroupMember, store: dist.Store, timeout_s: float) -> Any:
         options = dist.ProcessGroupNCCL.Options()
         options._timeout = timedelta(seconds=timeout_s)
-        return dist.ProcessGroupNCCL(store, place.rank, place.size, options)
+        return dist.ProcessGroupNCCL(store, member.rank, member.size, options)
 
     def begin(self, group: Any, tensors: Sequence[Tensor]) -> list[PendingSum]:
         found: list[PendingSum] = []
@@ -101,12 +101,12 @@ class Nccl:
         return found
 
     def give_up(self, group: Any) -> None:
-        group.abort()  # or the device would wait for a dead peer
+        group.abort()  # otherwise the device would wait for a dead peer
 
 
 @dataclass(frozen=True)
 class _OnDevice:
-    """A sum on a device, on its way to the host."""
+    """A sum on a device that is copied to the host."""
 
     here: Tensor
     there: Tensor
@@ -116,12 +116,12 @@ class _OnDevice:
     def wait(self) -> None:
         arrived = torch.cuda.Event()
         with torch.cuda.stream(self.down):
-            self.work.wait()  # looks for errors of the group meanwhile (TORCH_NCCL_BLOCKING_WAIT)
+            self.work.wait()  # also raises errors of the group (TORCH_NCCL_BLOCKING_WAIT)
             self.here.copy_(self.there, non_blocking=True)
             arrived.record(self.down)
         arrived.synchronize()
 
 
 def collectives(backend: Backend) -> Collectives:
-    """What a config names. Raises InputError."""
+    """The collectives of the backend that a config names. Raises InputError."""
     return Nccl() if backend == "nccl" else Gloo()
