@@ -148,10 +148,10 @@ def test_a_job_lives_through_an_interruption_and_an_eviction(
     threading.Thread(target=meddle, daemon=True).start()
     ran = rig.run()
     assert len(done) == 2
-    assert (ran.outcome.closing.code, ran.outcome.closing.finished) == (EXIT_FINISHED, True)
+    assert (ran.settlement.closing.code, ran.settlement.closing.finished) == (EXIT_FINISHED, True)
     assert ran.sha256 == reference(rig.config)
-    assert ran.outcome.bill.evictions == 2
-    assert ran.outcome.bill.standard is None, "there are no recorded prices to simulate on"
+    assert ran.settlement.bill.evictions == 2
+    assert ran.settlement.bill.standard is None, "there are no recorded prices to simulate on"
     bought = [machine for event in ran.of(InstancesBought) for machine in event.instances]
     assert len(bought) >= 1 + 3 + 2, "one reliable, three, and two instead of those that went"
     assert [event.instance for event in ran.of(InstanceNoticed)] == done[:1]

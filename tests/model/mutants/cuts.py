@@ -82,7 +82,7 @@ def a_late_view_drops_parts_of_its_own_epoch(original, self, view, me):
     original(self, view, me)
 
 
-@replaces(Backup.prepare, mode="bsp", caught_by=83)
+@replaces(Backup.prepare, mode="dense", caught_by=0)
 def a_missed_view_loses_the_staged_backup(original, self, committed, tag):
     """The only copy of the committed cut is dropped."""
     original(self, committed, NO_EPOCH)
