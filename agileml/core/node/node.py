@@ -11,7 +11,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from agileml.core.node.backup import Backup
-from agileml.core.node.piggyback import rides, with_next
+from agileml.core.node.piggyback import can_piggyback, piggybacked
 from agileml.core.node.retry import RetryBackoff
 from agileml.core.node.server import Server, Stores
 from agileml.core.node.time_spent import Doing, TimeSpent
@@ -103,7 +103,7 @@ class Node:
         self._retry_due_s = 0.0
         self._backoff = RetryBackoff(timers.retry_s)
         self._reported_limit = -1
-        self._rides = rides(job)
+        self._piggybacks = can_piggyback(job)
         self.spent = TimeSpent()
 
     # -- the three entrances --------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ class Node:
         if now_s >= self._status_due_s:
             self._status_due_s = now_s + self.timers.status_s
             self._out.append(Send(CONTROLLER, self.status()))
-        out = with_next(self._out) if self._rides else list(self._out)
+        out = piggybacked(self._out) if self._piggybacks else list(self._out)
         self._out.clear()
         return out
 

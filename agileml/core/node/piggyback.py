@@ -18,7 +18,7 @@ SMALL_BYTES = 2 << 20  # of all parameters; with more, the bytes count and early
 ACK_S = 0.05  # that an acknowledgement waits for the parameters
 
 
-def rides(job: Job) -> bool:
+def can_piggyback(job: Job) -> bool:
     """True for jobs whose pulls ride on pushes: small, BSP, with parameter servers, and every worker reads
     everything."""
     if job.exchange.has_replicas or job.consistency.slack != 0:
@@ -26,7 +26,7 @@ def rides(job: Job) -> bool:
     return job.layout.whole_reads is not None and job.layout.size_bytes <= SMALL_BYTES
 
 
-def with_next(commands: Sequence[NodeCommand]) -> list[NodeCommand]:
+def piggybacked(commands: Sequence[NodeCommand]) -> list[NodeCommand]:
     """The commands, with each pull of whole blocks merged into the push of the clock before to the same partition."""
     merged: list[NodeCommand | None] = list(commands)
     last: dict[tuple[str, int, int, int], int] = {}  # where a partition's last push of a clock is
@@ -46,13 +46,12 @@ def with_next(commands: Sequence[NodeCommand]) -> list[NodeCommand]:
     return [command for command in merged if command is not None]
 
 
-class OwedAcks:
+class DelayedAcks:
     """Acknowledgements that wait for the parameters that will imply them."""
 
     def __init__(self) -> None:
-        self._owed: dict[
-            tuple[str, int], list[tuple[float, Ack]]
-        ] = {}  # by worker and partition: due at, what
+        # By worker and partition, acknowledgements with the time at which each is due.
+        self._owed: dict[tuple[str, int], list[tuple[float, Ack]]] = {}
 
     def owe(self, worker: str, ack: Ack, now_s: float) -> None:
         """Let this acknowledgement wait."""

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Protocol
 
 from agileml.application import Array
-from agileml.core.node.piggyback import OwedAcks
+from agileml.core.node.piggyback import DelayedAcks
 from agileml.core.node.shard import Shard, initial_cut
 from agileml.core.parameters.arena import Arena
 from agileml.core.protocol.job import Job
@@ -74,7 +74,7 @@ class Server:
         self._view: View | None = None
         self._copies: dict[int, dict[int, Shard]] = {}
         self._waiting: dict[int, dict[tuple[str, int], Pull]] = {}  # by partition, then (worker, clock)
-        self._owed = OwedAcks()
+        self._owed = DelayedAcks()
         self._unacked: dict[int, Part] = {}
         self._committed = INITIAL
         self._next: CutId | None = None

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from agileml.application import Array
-from agileml.core.node.piggyback import rides
+from agileml.core.node.piggyback import can_piggyback
 from agileml.core.node.time_spent import Doing
 from agileml.core.parameters.fold import Contribution
 from agileml.core.protocol.commands import Begin, Begun, Compute, Computed, NodeCommand
@@ -52,7 +52,7 @@ class Worker:
         self.clock = 0
         self._partitions = job.layout.partitions
         self._reads_all = job.layout.whole_reads
-        self._rides = rides(job)
+        self._piggybacks = can_piggyback(job)
         self._send = send
         self._ask = ask
         self._view: View | None = None
@@ -69,7 +69,7 @@ class Worker:
         """The present activity of the worker."""
         if self._computing:
             return Doing.COMPUTE
-        if self.clock in self._reading or (self._rides and self.clock + 1 in self._reading):
+        if self.clock in self._reading or (self._piggybacks and self.clock + 1 in self._reading):
             return Doing.PULL  # the push itself takes a moment, the parameters that it asks for may take long
         return Doing.PUSH if self._kept else Doing.IDLE
 

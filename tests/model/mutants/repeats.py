@@ -8,7 +8,7 @@ from unittest.mock import patch
 from agileml.core.change.run import ChangeRun
 from agileml.core.controller.changes import MembershipChanges
 from agileml.core.controller.cut_keeper import CutKeeper
-from agileml.core.node.piggyback import OwedAcks, with_next
+from agileml.core.node.piggyback import DelayedAcks, piggybacked
 from agileml.core.node.server import Server
 from agileml.core.protocol.commands import Send
 from agileml.core.protocol.messages import Push
@@ -41,7 +41,7 @@ def a_push_that_asks_for_more_gets_nothing(original, self, worker, message, now_
     original(self, worker, replace(message, pulls_next=False), now_s, given=given)
 
 
-@replaces(with_next, mode="dense", caught_by=5, orderly=True)
+@replaces(piggybacked, mode="dense", caught_by=5, orderly=True)
 def the_question_rides_on_any_push(original, commands):
     """Other partitions are not asked for what the worker waits for."""
     asked: set[tuple[str, int]] = set()
@@ -56,7 +56,7 @@ def the_question_rides_on_any_push(original, commands):
 
 
 @replaces(
-    OwedAcks.answered,
+    DelayedAcks.answered,
     mode="dense",
     safe="the parameters of the next clock come in the end; without them the push is repeated",
     orderly=True,
@@ -67,7 +67,7 @@ def every_answer_acknowledges_all(original, self, worker, partition, clock, vers
 
 
 @replaces(
-    OwedAcks.due,
+    DelayedAcks.due,
     mode="dense",
     safe="a clock that takes long is pushed again and again; a server does not count twice what it knows",
     orderly=True,

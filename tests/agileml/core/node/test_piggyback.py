@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from agileml.application import Array, Table
 from agileml.core.compute.unit_computer import UnitComputer
 from agileml.core.node.node import Node, Timers
-from agileml.core.node.piggyback import ACK_S, SMALL_BYTES, OwedAcks, rides, with_next
+from agileml.core.node.piggyback import ACK_S, SMALL_BYTES, DelayedAcks, can_piggyback, piggybacked
 from agileml.core.parameters.fold import Contribution
 from agileml.core.parameters.layout import Dense, Layout
 from agileml.core.protocol.commands import Begin, Begun, Compute, Computed, Leave, NodeCommand, Send
@@ -80,7 +80,7 @@ def asked(found: list[NodeCommand]) -> list[tuple[str, int, int, int, bool]]:
 @settings(deadline=None, derandomize=True, max_examples=500)
 @given(commands)
 def test_the_same_is_asked_and_pushed_in_no_more_messages(before: list[NodeCommand]) -> None:
-    after = with_next(before)
+    after = piggybacked(before)
     assert asked(after) == asked(before)
     pushed = [(c.to, c.message.partition, c.message.clock, c.message.bundle, id(c.message.contribution))
               for c in before if isinstance(c, Send) and isinstance(c.message, Push)]  # fmt: skip
@@ -91,7 +91,7 @@ def test_the_same_is_asked_and_pushed_in_no_more_messages(before: list[NodeComma
 
 def test_a_question_rides_on_the_last_push_of_the_clock_before() -> None:
     first, last = Push(7, 0, 3, 1, SMALL), Push(7, 0, 3, 2, SMALL)
-    merged = with_next([Send("a", first), Send("a", last), Send("a", Pull(7, 0, 4, WHOLE))])
+    merged = piggybacked([Send("a", first), Send("a", last), Send("a", Pull(7, 0, 4, WHOLE))])
     assert merged == [Send("a", first), Send("a", Push(7, 0, 3, 2, SMALL, pulls_next=True))]
 
 
@@ -104,12 +104,12 @@ def test_questions_of_other_clocks_partitions_machines_or_rows_go_on_their_own()
         Send("a", Pull(8, 0, 4, WHOLE)),
         Send("a", Pull(7, 0, 4, SOME)),
     ):
-        assert with_next([push, other]) == [push, other]
-    assert with_next([Send("a", Pull(7, 0, 4, WHOLE)), push]) == [Send("a", Pull(7, 0, 4, WHOLE)), push]
+        assert piggybacked([push, other]) == [push, other]
+    assert piggybacked([Send("a", Pull(7, 0, 4, WHOLE)), push]) == [Send("a", Pull(7, 0, 4, WHOLE)), push]
 
 
 def test_an_acknowledgement_is_sent_once_and_only_when_the_answer_takes_long() -> None:
-    owed = OwedAcks()
+    owed = DelayedAcks()
     owed.owe("w", Ack(7, 0, 3, 1), 10.0)
     owed.owe("w", Ack(7, 0, 3, 2), 10.01)
     owed.owe("v", Ack(7, 0, 3, 4), 10.0)
@@ -120,7 +120,7 @@ def test_an_acknowledgement_is_sent_once_and_only_when_the_answer_takes_long() -
 
 
 def test_an_answer_about_an_older_clock_acknowledges_nothing() -> None:
-    owed = OwedAcks()
+    owed = DelayedAcks()
     owed.owe("w", Ack(7, 0, 3, 1), 10.0)
     owed.answered("w", 0, 3, 3)  # a repeated question for the clock itself
     owed.answered("w", 1, 4, 4)
@@ -211,10 +211,10 @@ def test_it_is_for_small_jobs_in_bsp_whose_workers_read_everything() -> None:
             return made
         return replace(made, layout=Layout((Table("p", 1, columns),), 64))
 
-    assert rides(job("dense"))
-    assert rides(job("dense", SMALL_BYTES // 4))
-    assert not rides(job("dense", SMALL_BYTES // 4 + 1))  # however many parts it is cut into
-    assert not rides(job("bsp"))
-    assert not rides(job("allreduce"))
-    assert not rides(replace(job("dense"), consistency=consistency("ssp", 2)))
-    assert not rides(replace(job("dense"), consistency=consistency("asp")))
+    assert can_piggyback(job("dense"))
+    assert can_piggyback(job("dense", SMALL_BYTES // 4))
+    assert not can_piggyback(job("dense", SMALL_BYTES // 4 + 1))  # however many parts it is cut into
+    assert not can_piggyback(job("bsp"))
+    assert not can_piggyback(job("allreduce"))
+    assert not can_piggyback(replace(job("dense"), consistency=consistency("ssp", 2)))
+    assert not can_piggyback(replace(job("dense"), consistency=consistency("asp")))
