@@ -51,7 +51,7 @@ def _show(purchase: Purchase, fills: bool) -> str:
     """A purchase as it would be made. `fills`: the decision names more than it wants, for markets that refuse."""
     step, vcpus = purchase.step, purchase.vcpus
     if not vcpus:
-        why = "only if others refuse" if fills and not purchase.why.startswith("guard ") else purchase.why
+        why = "only if others refuse" if fills and not purchase.by_guard else purchase.why
         return f"not bought: {_words(purchase, step.vcpus)} ({why})"
     less = f" (of {step.vcpus}; {purchase.why})" if vcpus < step.vcpus else ""
     return f"buy {_words(purchase, vcpus)}{less}"

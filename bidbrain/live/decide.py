@@ -143,12 +143,16 @@ def _by_instance(step: Step, setting: Setting) -> Step:
 
 @dataclass(frozen=True)
 class Allowed:
-    """How much of a purchase the guards and the market allow; `why` it is less than decided, empty if it is all."""
+    """How much of a purchase the guards and the market allow; `why` it is less than decided, empty if it is all.
+
+    by_guard: a guard of the user made it less, not the market.
+    """
 
     vcpus: int
     parts: int
     bid: int
     why: str = ""
+    by_guard: bool = False
 
 
 def allowed(step: Buy, state: JobState, guards: Guards, now_s: int) -> Allowed:
@@ -158,10 +162,10 @@ def allowed(step: Buy, state: JobState, guards: Guards, now_s: int) -> Allowed:
     per_instance = state.per_instance(step.market)
     bid = step.bid if guards.max_price is None else min(step.bid, guards.max_price)
     wanted = instances = -(-step.vcpus // per_instance)
-    why = ""
+    why, by_guard = "", False
 
     def nothing(why: str) -> Allowed:
-        return Allowed(0, 0, bid, why)
+        return Allowed(0, 0, bid, why, by_guard)
 
     if decided.fill is not None:
         if step.market in state.full:
@@ -175,15 +179,16 @@ def allowed(step: Buy, state: JobState, guards: Guards, now_s: int) -> Allowed:
     if guards.max_machines is not None:
         left = max(0, guards.max_machines - state.instance_count)
         if left < instances:
-            instances, why = left, f"guard max_machines: {state.instance_count} of {guards.max_machines}"
+            instances, by_guard = left, True
+            why = f"guard max_machines: {state.instance_count} of {guards.max_machines}"
     while instances:
         whole = instances == wanted
         vcpus = step.vcpus if whole else instances * per_instance
         extra = of_new(state.account.rules, vcpus, per_instance, bid, HOUR_S)
         dear = affordable(guards, state.account, now_s, extra)
         if dear is None:
-            return Allowed(vcpus, instances if step.parts > 1 else 1, bid, why)
-        instances, why = instances // 2, dear
+            return Allowed(vcpus, instances if step.parts > 1 else 1, bid, why, by_guard)
+        instances, why, by_guard = instances // 2, dear, True
     return nothing(why)
 
 

@@ -24,12 +24,16 @@ class BudgetError(ValueError):
 
 @dataclass(frozen=True)
 class Purchase:
-    """A purchase of the decision: how much of it would be bought (vCPUs; 0: nothing), and why not all of it."""
+    """A purchase of the decision: how much of it would be bought (vCPUs; 0: nothing), and why not all of it.
+
+    by_guard: a guard of the user is the reason, not the market.
+    """
 
     step: Buy | BuyOnDemand
     vcpus: int
     bid: int
     why: str = ""
+    by_guard: bool = False
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,7 @@ def _purchase(step: Buy | BuyOnDemand, plan: JobPlan, state: JobState, prices: d
     if isinstance(step, BuyOnDemand):
         if why := allowed_on_demand(step, plan.setting, state, plan.guards, now_s):
             state.apply(Passed(now_s, why))
-            return Purchase(step, 0, reliable.on_demand, why)
+            return Purchase(step, 0, reliable.on_demand, why, by_guard=True)
         what = (state.orders, reliable.market, step.vcpus, 1, reliable.on_demand, now_s)
         _fill(state, Ordered(now_s, *what), reliable.on_demand)
         return Purchase(step, step.vcpus, reliable.on_demand)
@@ -100,7 +104,7 @@ def _purchase(step: Buy | BuyOnDemand, plan: JobPlan, state: JobState, prices: d
             state.apply(ordered)
     else:
         state.apply(Passed(now_s, may.why))
-    return Purchase(step, may.vcpus, may.bid, may.why)
+    return Purchase(step, may.vcpus, may.bid, may.why, may.by_guard)
 
 
 def _fill(state: JobState, ordered: Ordered, price: int) -> None:

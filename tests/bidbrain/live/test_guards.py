@@ -224,6 +224,7 @@ def test_a_dry_run_shows_what_the_service_does_within_its_limits(
     assert [(each.vcpus, each.bid) if each.vcpus else each.why for each in shown.purchases] == did
     for each in shown.purchases:
         assert bool(each.why) == (each.vcpus < each.step.vcpus)
+        assert each.by_guard == ("guard" in each.why)
 
 
 def test_a_budget_below_the_first_hour_is_one_sentence(setting: Setting) -> None:
