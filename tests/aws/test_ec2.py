@@ -81,7 +81,7 @@ def test_full_pools_are_passed_over_and_left_alone_for_a_while(ec2: Ec2Layer) ->
     assert closing.finished
     assert not ec2.alive("full")
     answers = [r for r in log.records if isinstance(r, Answered) and r.order > 0]
-    assert [len(answer.machines) for answer in answers[:4]] == [0, 4, 0, 2]
+    assert [len(answer.instances) for answer in answers[:4]] == [0, 4, 0, 2]
     assert "InsufficientInstanceCapacity" in answers[0].why
     ground.at_s = answers[0].at_s + FULL_S - 1
     with pytest.raises(CapacityError, match="a short while ago"):
