@@ -7,6 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agileml.core.node.time_spent import DOING, Doing, TimeSpent
+from agileml.events.run import WorkersSpent
+from agileml.events.schema import Logged
 from agileml.runs.report.plots import pictures
 from agileml.runs.summary import spent_by_machine, time_spent_s
 
@@ -64,12 +66,8 @@ def test_every_second_counts_once_whenever_one_asks(steps: list[tuple[Doing, flo
 
 
 LOG = [
-    {
-        "kind": "time_spent",
-        "t_s": 10.0,
-        "by_machine": {"m0": {"pull": 1.0, "compute": 2.0}, "m1": {"compute": 9.0}},
-    },
-    {"kind": "time_spent", "t_s": 20.0, "by_machine": {"m0": {"pull": 2.0, "compute": 4.0}}},  # m1 has left
+    Logged(10.0, WorkersSpent({"m0": {"pull": 1.0, "compute": 2.0}, "m1": {"compute": 9.0}})),
+    Logged(20.0, WorkersSpent({"m0": {"pull": 2.0, "compute": 4.0}})),  # m1 has left
 ]
 
 
@@ -79,7 +77,7 @@ def test_totals_of_a_machine_that_left_stay() -> None:
 
 
 def test_the_report_has_a_bar_for_each_machine_that_worked() -> None:
-    idle = {"kind": "time_spent", "t_s": 30.0, "by_machine": {"m2": {"idle": 5.0}}}
+    idle = Logged(30.0, WorkersSpent({"m2": {"idle": 5.0}}))
     drawn = dict(pictures([*LOG, idle]))["Where the time of a clock went"]
     assert all(text in drawn for text in ("m0", "m1", "wait for parameters", "compute"))
     assert "m2" not in drawn
