@@ -47,7 +47,7 @@ def replicas_older_than_the_committed_cut_count(original, view, promises, commit
     return original(view, promises, INITIAL)
 
 
-@replaces(planning._with_backups, mode="allreduce", caught_by=13)
+@replaces(planning._with_backups, mode="allreduce")
 def lost_backups_are_not_made_again(original, job, epoch, start, holders):
     """The last cut is committed, and a part of it is nowhere."""
     return start
@@ -88,7 +88,7 @@ def machines_introduce_themselves_once(original, self):
     original(self)
 
 
-@replaces(Reducer.reduced, mode="allreduce", caught_by=104)
+@replaces(Reducer.reduced, mode="allreduce")
 def sums_of_an_old_group_count(original, self, event, now_s):
     """A sum lacks a bundle, or has one twice."""
     if self._view is not None:

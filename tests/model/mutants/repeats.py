@@ -41,7 +41,7 @@ def a_push_that_asks_for_more_gets_nothing(original, self, worker, message, now_
     original(self, worker, replace(message, pulls_next=False), now_s, given=given)
 
 
-@replaces(piggybacked, mode="dense", caught_by=5, orderly=True)
+@replaces(piggybacked, mode="dense", caught_by=7, orderly=True)
 def the_question_rides_on_any_push(original, commands):
     """Other partitions are not asked for what the worker waits for."""
     asked: set[tuple[str, int]] = set()
