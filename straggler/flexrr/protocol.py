@@ -34,6 +34,10 @@ class FlexRrParameters:
             if not 0 < value <= (1 if name != "threshold" else math.inf):
                 raise ValueError(f"{name} is {value}; expected a share above 0 and at most 1")
 
+    def first_replicated(self, units: int) -> int:
+        """The first of a helpee's units whose items its helpers hold."""
+        return math.ceil((1 - self.replication) * units)
+
 
 @dataclass(frozen=True, slots=True)
 class Bundle:

@@ -22,7 +22,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from straggler.flexrr.helping import Fate, Offer, Task, TaskKind
+from straggler.flexrr.help_queue import HelpQueue
 from straggler.flexrr.protocol import (
     BegunHelping,
     Bundle,
@@ -50,6 +50,7 @@ from straggler.flexrr.protocol import (
     Tick,
     WakeAt,
 )
+from straggler.flexrr.tasks import Fate, Offer, Offers, Task, TaskKind
 
 
 class FlexRrWorker:
@@ -76,13 +77,10 @@ class FlexRrWorker:
         self._started_ns = 0
         self._last_timestamp = -1
         self._task: Task | None = None
-        self._offers: dict[int, Offer] = {}  # of this clock, by timestamp
+        self._offers = Offers()  # of this clock
         self._reports: dict[int, ProgressReport] = {}
-        self._queue: list[tuple[int, DoThis]] = []
+        self._help = HelpQueue()
         self._redo: list[Bundle] = []
-        self._taken: dict[int, dict[int, bool]] = {}  # helpee -> timestamp, begun here -> completed
-        self._cancelled: dict[int, int] = {}  # helpee -> latest cancel timestamp
-        self._heard_clock: dict[int, int] = {}  # helpee -> latest clock it offered work of
         self._wake_ns = -1  # of the latest `WakeAt`
         self._out: list[Command] = []
         self._handlers: dict[type, Callable[[Any, int], None]] = {
@@ -138,7 +136,7 @@ class FlexRrWorker:
         self.done, self.stop = 0, event.units
         self._own_pushed, self._clock_done, self._reported = False, False, False
         self._started_ns = now_ns
-        self._offers = {}
+        self._offers = Offers()
         self._go_on(now_ns)
 
     def _on_progress(self, event: Progress, now_ns: int) -> None:
@@ -161,16 +159,14 @@ class FlexRrWorker:
             self._finish_own(now_ns)
         elif task.kind is TaskKind.HELP:
             assert task.assignment is not None
-            self._taken[task.helpee][task.assignment.timestamp] = True
+            self._help.complete(task.helpee, task.assignment)
             self._out += [Push(task.bundle), Send(task.helpee, HelpCompleted(task.assignment))]
         elif task.kind is TaskKind.REDO:
             self._out.append(Push(task.bundle))
         else:
             assert task.offer is not None
-            if task.offer.fate is Fate.MINE:
-                self._settle(task.offer, push=True)
-            else:
-                task.offer.fate = Fate.HELD
+            if task.offer.computed():
+                self._out.append(Push(task.bundle))
         self._go_on(now_ns)
 
     def _finish_own(self, now_ns: int) -> None:
@@ -184,7 +180,7 @@ class FlexRrWorker:
         self._average_ns = (
             weight * took + (1 - weight) * self._average_ns if self._average_ns else float(took)
         )
-        for offer in self._offers.values():
+        for offer in self._offers:
             if offer.fate is Fate.OFFERED:
                 offer.fate = Fate.CANCELLING
                 self._ask(offer, now_ns)
@@ -198,10 +194,9 @@ class FlexRrWorker:
             self._task = task
             self._out.append(Compute(task.bundle))
             if task.assignment is not None:
-                self._taken.setdefault(task.helpee, {})[task.assignment.timestamp] = False
                 self._out.append(Send(task.helpee, BegunHelping(task.assignment)))
             return
-        if not self._clock_done and all(offer.fate is Fate.SETTLED for offer in self._offers.values()):
+        if not self._clock_done and self._offers.all_settled():
             self._clock_done = True
             self._out.append(ClockDone(self.clock))
         elif not self._clock_done:
@@ -216,12 +211,10 @@ class FlexRrWorker:
     def _next_task(self) -> Task | None:
         if self._redo:
             return Task(TaskKind.REDO, self._redo.pop(0))
-        back = next((o for o in self._offers.values() if o.fate in (Fate.CANCELLING, Fate.MINE)), None)
-        own_left = not self._own_pushed
-        for at, (helpee, assignment) in enumerate(self._queue):
-            if assignment.bundle.clock < self.clock or not (own_left or back):
-                del self._queue[at]
-                return Task(TaskKind.HELP, assignment.bundle, helpee, assignment)
+        back, own_left = self._offers.to_compute(), not self._own_pushed
+        if found := self._help.take(self.clock, any_clock=not (own_left or back)):
+            helpee, assignment = found
+            return Task(TaskKind.HELP, assignment.bundle, helpee, assignment)
         if own_left:
             return Task(TaskKind.OWN, Bundle(self.clock, self.worker, self.done, self.stop))
         return Task(TaskKind.RECLAIM, back.assignment.bundle, offer=back) if back else None
@@ -233,13 +226,13 @@ class FlexRrWorker:
         known = self._reports.get(sender)
         if known is None or report.timer_ns > known.timer_ns:
             self._reports[sender] = report
-        waiting = any(o.helper == sender and o.fate is Fate.OFFERED for o in self._offers.values())
+        waiting = any(o.helper == sender and o.fate is Fate.OFFERED for o in self._offers)
         if not waiting:
             self._offer(sender, self.parameters.initial, now_ns)
 
     def _on_begun(self, message: tuple[int, BegunHelping], now_ns: int) -> None:
         sender, begun = message
-        offer = self._find(begun.assignment)
+        offer = self._offers.find(begun.assignment)
         if offer is None or offer.fate in (Fate.SETTLED, Fate.BEGUN, Fate.MINE):
             return
         self._left_to_helper(offer)
@@ -266,14 +259,14 @@ class FlexRrWorker:
             return
         held = self.stop - self.done
         size = min(max(1, round(share * self.units)), held // 2)
-        start = max(self.stop - size, math.ceil((1 - self.parameters.replication) * self.units))
+        start = max(self.stop - size, self.parameters.first_replicated(self.units))
         if start >= self.stop:
             return
         assignment = DoThis(Bundle(self.clock, self.worker, start, self.stop), self._timestamp(now_ns))
-        self._offers[assignment.timestamp] = Offer(assignment, helper, Fate.OFFERED)
+        self._offers.add(Offer(assignment, helper))
         self.stop = start
         self._out.append(Send(helper, assignment))
-        if self._task is not None and self._task.kind is TaskKind.OWN:
+        if self.computing_own:
             self._out.append(Cut(start))
             self._report(now_ns)
 
@@ -281,15 +274,15 @@ class FlexRrWorker:
         self._out.append(Send(offer.helper, CancelHelp(offer.assignment, self._timestamp(now_ns))))
 
     def _on_completed(self, message: tuple[int, HelpCompleted], now_ns: int) -> None:
-        offer = self._find(message[1].assignment)
+        offer = self._offers.find(message[1].assignment)
         if offer is not None and offer.fate is not Fate.SETTLED and offer.fate is not Fate.MINE:
             self._left_to_helper(offer)
-            self._settle(offer, push=False)
+            offer.fate = Fate.SETTLED
             self._go_on(now_ns)
 
     def _on_cancel_ack(self, message: tuple[int, CancelAck], now_ns: int) -> None:
         ack = message[1]
-        offer = self._find(ack.assignment)
+        offer = self._offers.find(ack.assignment)
         if offer is None or offer.fate not in (Fate.CANCELLING, Fate.HELD):
             return
         if ack.begun:
@@ -299,7 +292,7 @@ class FlexRrWorker:
         self._go_on(now_ns)
 
     def _left_to_helper(self, offer: Offer) -> None:
-        """The helper has it: whatever was computed of it here is void."""
+        """The helper computes the range: drop what was computed of it here."""
         if offer.fate is Fate.HELD:
             self._out.append(Discard(offer.assignment.bundle))
         if self._task is not None and self._task.offer is offer:
@@ -308,26 +301,18 @@ class FlexRrWorker:
         offer.fate = Fate.BEGUN
 
     def _take_back(self, offer: Offer) -> None:
-        if offer.fate is Fate.HELD:
-            self._settle(offer, push=True)
-        else:
-            offer.fate = Fate.MINE
-
-    def _settle(self, offer: Offer, push: bool) -> None:
-        offer.fate = Fate.SETTLED
-        if push:
+        if offer.taken_back():
             self._out.append(Push(offer.assignment.bundle))
 
     def _on_tick(self, _: Tick, now_ns: int) -> None:
         """Ask again about every range that is not settled: the question or the answer may be lost."""
         if self._task is not None or self._clock_done:
             return
-        if now_ns < self._wake_ns:  # too early: an older wait's, or a hasty timer
+        if now_ns < self._wake_ns:  # too early: the tick of an older wait, or of an inexact timer
             self._out.append(WakeAt(self._wake_ns))
             return
-        for offer in self._offers.values():
-            if offer.fate in (Fate.BEGUN, Fate.CANCELLING, Fate.HELD):
-                self._ask(offer, now_ns)
+        for offer in self._offers.unanswered():
+            self._ask(offer, now_ns)
         self._wake(now_ns)
 
     # -- helping (algorithm 2)
@@ -335,37 +320,15 @@ class FlexRrWorker:
     def _on_do_this(self, message: tuple[int, DoThis], now_ns: int) -> None:
         helpee, assignment = message
         clock = assignment.bundle.clock
-        heard = self._heard_clock.get(helpee, -1)
-        if (
-            helpee not in self.helpees
-            or clock > self.clock
-            or clock < heard  # a late double: of that clock nothing is open
-            or assignment.timestamp <= self._cancelled.get(helpee, -1)
-            or assignment.timestamp in self._taken.get(helpee, ())
-            or (helpee, assignment) in self._queue
-        ):
+        if helpee not in self.helpees or clock > self.clock or not self._help.accept(helpee, assignment):
             return
-        if clock > heard:
-            self._heard_clock[helpee] = clock
-            self._taken.pop(helpee, None)  # nobody will ask about an earlier clock again
-        self._queue.append((helpee, assignment))
-        if clock < self.clock and self._task is not None and self._task.kind is TaskKind.OWN:
+        if clock < self.clock and self.computing_own:
             self._task = None  # own work waits
         self._go_on(now_ns)
 
     def _on_cancel(self, message: tuple[int, CancelHelp], now_ns: int) -> None:
         helpee, cancel = message
-        self._cancelled[helpee] = max(cancel.timestamp, self._cancelled.get(helpee, -1))
-        self._queue = [
-            (who, what)
-            for who, what in self._queue
-            if who != helpee or what.timestamp > self._cancelled[helpee]
-        ]
-        completed = self._taken.get(helpee, {}).get(cancel.assignment.timestamp)
-        if completed:
-            self._out.append(Send(helpee, HelpCompleted(cancel.assignment)))
-        else:
-            self._out.append(Send(helpee, CancelAck(cancel.assignment, begun=completed is not None)))
+        self._out.append(Send(helpee, self._help.cancel(helpee, cancel)))
 
     # -- members
 
@@ -376,24 +339,19 @@ class FlexRrWorker:
         gone = event.worker
         self.helpers = tuple(w for w in self.helpers if w != gone)
         self.helpees = tuple(w for w in self.helpees if w != gone)
-        self._queue = [(who, what) for who, what in self._queue if who != gone]
-        self._taken.pop(gone, None)
+        self._help.forget(gone)
         if self._task is not None and self._task.kind is TaskKind.HELP and self._task.helpee == gone:
             self._out.append(Discard(self._task.bundle))
             self._task = None
-        for offer in self._offers.values():
-            if offer.helper == gone and offer.fate is not Fate.SETTLED:
-                self._take_back(offer)
+        for offer in self._offers.open_at(gone):
+            self._take_back(offer)
         self._go_on(now_ns)
 
     def _on_redo(self, event: Redo, now_ns: int) -> None:
         self._redo += event.bundles
-        if self._task is not None and self._task.kind is TaskKind.OWN:
+        if self.computing_own:
             self._task = None
         self._go_on(now_ns)
-
-    def _find(self, assignment: DoThis) -> Offer | None:
-        return self._offers.get(assignment.timestamp)
 
     def _timestamp(self, now_ns: int) -> int:
         """Unique and growing, whatever the clock does."""
