@@ -61,7 +61,7 @@ def test_no_marks_of_a_merge_are_left(page: Path) -> None:
     assert not re.findall(r"^(?:<{7}|={7}|>{7})", page.read_text(), re.M)
 
 
-@each_page
+@pytest.mark.parametrize("page", [*PAGES, *sorted((ROOT / "docs").rglob("*.svg"))], ids=name_of)
 def test_files_exist(page: Path) -> None:
     named = {path.rstrip("/.") for path in REPOSITORY_PATH.findall(page.read_text())}
     assert not sorted(path for path in named if not any(ROOT.glob(path)))
