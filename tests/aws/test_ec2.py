@@ -220,7 +220,7 @@ def campaign(url: str, folder: Path, kills: int) -> Counter[str]:
             m.instance_id
             for r in Journal(folder / name).records
             if isinstance(r, Answered)
-            for m in r.machines
+            for m in r.instances
         }
         bought = [machine for machines in layer.bought.values() for machine in machines]
         assert sorted(known) == sorted(bought), "doubles"
