@@ -94,7 +94,7 @@ class CompiledSimulator:
         tape = np.zeros((0, kernel.TAPE_COLUMNS), np.int64)
         for row, start_s in enumerate(starts):
             kernel.simulate_job(
-                self._policy, start_s, self._job, self._markets, self._tables(start_s), tape, out[row]
+                int(self._policy), start_s, self._job, self._markets, self._tables(start_s), tape, out[row]
             )
         return out
 
@@ -109,7 +109,9 @@ class CompiledSimulator:
         tables = self._tables(start_s)
         # A job of n hours has at most a few dozen lines an hour; the tape is made longer until it fits.
         while True:
-            full = kernel.simulate_job(self._policy, start_s, self._job, self._markets, tables, tape, out)
+            full = kernel.simulate_job(
+                int(self._policy), start_s, self._job, self._markets, tables, tape, out
+            )
             if not full:
                 break
             tape = np.zeros((2 * len(tape), kernel.TAPE_COLUMNS), np.int64)
