@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Result:
-    """What a run leaves: the tables by name, metrics, the summary, and the folder with everything.
+    """The result of a run: the tables by name, metrics, the summary, and the folder with everything.
 
     code: 0, or that of a job which a market ended before its last clock (see `bidbrain.live.job`), or 1: not verified.
     """
@@ -146,7 +146,7 @@ class _Session:
 
         setup = set_up(self.config, self.name, run, int(time.time()))
         if setup.is_played:
-            first_decision(setup)  # what a policy compiles is compiled before the clock runs
+            first_decision(setup)  # compile the policy's code before the clock runs
         return setup
 
     def run(self, fleet: Fleet | None, *, sequential: bool) -> Result:
@@ -161,7 +161,7 @@ class _Session:
         if fleet is None:
             from agileml.assembly import fleet_for
 
-            fleet = fleet_for(self.spec, self.setup)  # an address is tried before anything is made
+            fleet = fleet_for(self.spec, self.setup)  # try an address before anything is made
         chosen = fleet
         with self.stop_signal:
             return self._finish_in(lambda folder, progress: self._elastic(chosen, folder, progress))
@@ -190,7 +190,7 @@ class _Session:
             self._keep(folder.path)
 
     def _keep(self, folder: Path) -> None:
-        """What a run on EC2 leaves lies on a machine that will be given back: copy it, whatever happened."""
+        """Copy the results of a run on EC2 to S3, whatever happened: its machine will be given back."""
         from agileml.config.market import Ec2MarketConfig
 
         if isinstance(self.config.market, Ec2MarketConfig) and not self.is_reference:
@@ -224,7 +224,7 @@ class _Session:
         return Result(tables, metrics, summary, folder.path, code)
 
     def _verified(self, digest: str) -> tuple[int, dict[str, Any]]:
-        """Train once more in this process, if the config wants that and the run was whole: are the bits the same?"""
+        """Train once more in this process, if the config asks for it and the run was whole: are the bits the same?"""
         if not self.config.verify or self.is_reference or not self.is_whole:
             return 0, {}
         print("proteus: trains the same job in one process, to compare", file=sys.stderr)
@@ -286,13 +286,13 @@ class _Session:
                 group.stop(timeout_s=0.2)
                 raise told from error
             except BaseException:
-                group.stop(timeout_s=0.2)  # whoever interrupts does not want to wait
+                group.stop(timeout_s=0.2)  # an interrupted run ends without waiting
                 raise
 
 
 @contextmanager
 def _users(what: str) -> Iterator[None]:
-    """What the user's code raises ends the run with its traceback; bad input is a sentence and passes as it is."""
+    """Turn the user's exceptions into errors with their tracebacks; bad input passes unchanged."""
     try:
         yield
     except (ConfigError, InputError, StorageError):
@@ -306,7 +306,7 @@ def _users(what: str) -> Iterator[None]:
 
 
 def _check_place(resume: str | None) -> None:
-    """Raise CheckpointError for text that names no place where checkpoints could be."""
+    """Raise CheckpointError for text that cannot name a place of checkpoints."""
     from agileml.checkpoints.errors import CheckpointError
     from agileml.config.checkpoint_location import location
 

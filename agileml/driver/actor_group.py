@@ -27,7 +27,7 @@ from agileml.process.head import HeadState
 from agileml.process.spec import RunSpec
 from agileml.process.tracing import ProfileEnd
 
-RESTART_S = 30.0  # for the controller's actor to come back
+RESTART_S = 30.0  # to wait for the controller's actor to come back
 STARTS = 3  # tries to start a process that dies each time
 
 
@@ -67,7 +67,7 @@ class ActorGroup:
         return self._actors[machine].node.node_id
 
     def happened(self, event: FleetEvent) -> None:
-        """Start, admit or end actors as the fleet changed, and tell the controller."""
+        """Start, admit or end actors after changes of the fleet, and tell the controller."""
         match event:
             case Appeared():
                 self._start(event.node, admitted=event.admitted)
@@ -146,7 +146,7 @@ class ActorGroup:
             except (ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError) as error:
                 self._replace(actor, cause_of(str(error)))
             else:
-                self._end(actor.name, Loss.PROCESS_ENDED)  # as it was told, if it was
+                self._end(actor.name, Loss.PROCESS_ENDED)  # normally because it was released
 
     def _replace(self, actor: _Actor, cause: str) -> None:
         """Report a process that died; on a living Ray node start another, under another name."""
@@ -158,7 +158,7 @@ class ActorGroup:
             return
         self.failures.died(node_id, Death(actor.name, cause))
         if actor.up.tier is Tier.RELIABLE:
-            # The controller would give up without any reliable machine, so it hears of this end once the next is there.
+            # Without reliable machines the controller would give up, so it is told once the next one is up.
             self._report_replaced(actor.name)
             self._ended.add(actor.name)
         else:
@@ -211,7 +211,7 @@ class ActorGroup:
             actor.starting = actor.handle.address.remote()
 
     def state(self) -> HeadState:
-        """What happened since the last call. Waits for a controller that died, and repeats everything to the next.
+        """What happened since the last call. If the controller has died, wait for the next and repeat everything to it.
 
         Raises RunError where no controller comes back.
         """
@@ -222,7 +222,7 @@ class ActorGroup:
                 self._meet_new_head()  # which may die in its turn
             else:
                 if state.address != self._head_address:
-                    self._meet_new_head()  # the one before died while nobody asked it
+                    self._meet_new_head()  # the one before died unobserved
                 return state
         raise RunError(f"the controller's process died {STARTS} times in a row")
 
@@ -279,7 +279,7 @@ class ActorGroup:
         return list(parts)
 
     def last_spans(self, timeout_s: float) -> dict[str, ProfileEnd | None]:
-        """What the profile of every machine that runs recorded last; None for one that does not answer in time."""
+        """The last spans of every running machine's profile; None for a machine that does not answer in time."""
         live = [a for a in self._actors.values() if a.name not in self._ended and a.address is not None]
         asked = {actor.name: actor.handle.last_spans.remote() for actor in live}
         ready, _ = ray.wait(list(asked.values()), num_returns=len(asked), timeout=timeout_s)

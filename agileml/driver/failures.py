@@ -1,6 +1,6 @@
 """Processes that end by themselves: user code exits or crashes, or memory runs out.
 
-Such a process is counted once another has come up on the same Ray node, because then the node did not go. A lost node
+Such a process is counted once another has come up on the same Ray node, because then the node was not lost. A lost node
 never uses up the budget.
 """
 
@@ -33,7 +33,7 @@ class Failures:
         self._open[node] = death
 
     def machine_lives(self, node: str) -> Death | None:
-        """Count the death on a node where another process runs now. Returns it, None where nothing died."""
+        """Count and return the death on a node where another process runs now; None if there was none."""
         death = self._open.pop(node, None)
         if death is not None:
             self.counted.append(death)
@@ -68,7 +68,7 @@ class Failures:
 
 
 def cause_of(said: str) -> str:
-    """The part that matters of what Ray says about an actor that died."""
+    """The relevant part of Ray's message about an actor that died."""
     text = " ".join(said.split())
     for mark in ("Worker exit detail: ", "The actor is dead because "):
         if mark in text:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ReachableMachines(Protocol):
-    """The actors of a run that failed, as far as they still answer."""
+    """The actors of a failed run that still answer."""
 
     def state(self) -> HeadState:
         """The controller's state."""
@@ -38,7 +38,7 @@ def write_last_good(
     config: JobConfig,
     versions: Mapping[str, str],
 ) -> RunError:
-    """Write the last committed cut. Returns the error with a sentence that names the file, or as it is without a cut.
+    """Write the last committed cut, if there is one. Returns the error, with a sentence that names the file.
 
     Raises StorageError.
     """
@@ -48,7 +48,7 @@ def write_last_good(
         if kept is None:
             return error
         tables = layout.whole(machines.result(kept))
-    except Exception as problem:  # the machines may be gone as well; what failed first is what counts
+    except Exception as problem:  # the machines may be gone as well; the first failure counts
         folder.events.write(Warned(f"the last cut could not be read: {problem}"))
         return error
     clock = kept.clock

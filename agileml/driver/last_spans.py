@@ -1,4 +1,4 @@
-"""The end of a profile: machines report their spans from time to time, and the last batch is asked for."""
+"""The end of a profile: machines report spans periodically, and the driver collects the last batch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def complete(
     arriving: Callable[[], Iterable[tuple[str, Spans]]],
     limit_s: float,
 ) -> str | None:
-    """Take the last spans of every machine, and wait for those that are on their way to the head.
+    """Take the last spans of every machine, and wait for those still in transit to the head.
 
     ends: by machine, None for one that did not answer. arriving: what the head has received since the last call.
     Returns a sentence that counts what did not come within `limit_s`; None when the trace is whole.

@@ -68,7 +68,7 @@ class RunLoop:
         self._cut_until: dict[str, float] = {}
         self._bytes_due_s = 0.0
         self._spent_due_s = time.monotonic() + SPENT_S
-        self._standstill = ""  # what the run waits for, if it does
+        self._standstill = ""  # what the run is waiting for, if anything
         self._stop_signal = stop_signal
         self._trace = Trace(self._wall_start_s)
         self._failures = 0
@@ -86,7 +86,7 @@ class RunLoop:
         return finished
 
     def _write_trace(self) -> None:
-        """Write trace.json, also of a run that broke off."""
+        """Write trace.json, also for a run that failed."""
         if self._config.profile:
             if self._trace.dropped:
                 reason = f"trace.json is full: {self._trace.dropped} of its stretches are not in it"
@@ -179,7 +179,7 @@ class RunLoop:
             self._group.heal(machine)
 
     def _log(self, happened: Happened) -> None:
-        """Do what follows from an event of the controller, and log it."""
+        """Act on an event of the controller, and log it."""
         if self._watcher is not None:
             self._watcher.happened(happened, self._group.node_of)
         match happened.event:

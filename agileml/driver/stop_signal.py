@@ -18,7 +18,7 @@ LONGEST_S = 600.0
 
 
 class StopSignal:
-    """A context manager around all that SIGTERM must not interrupt. Outside the main thread it catches nothing.
+    """A context manager around code that SIGTERM must not interrupt. Outside the main thread it catches nothing.
 
     Ray installs a handler of its own when a driver connects; `arm` installs this one again.
     """

@@ -24,7 +24,7 @@ from agileml.process.record_store import GcsStore
 from agileml.process.spec import RunSpec
 from agileml.process.tracing import ProfileEnd
 
-# Errors and timeouts then reach the thread that waits for a sum, instead of a watchdog of torch that ends the process.
+# Errors and timeouts then reach the thread that waits for a sum; otherwise a watchdog of torch ends the process.
 NCCL_VARIABLES = {"TORCH_NCCL_BLOCKING_WAIT": "1"}
 
 
@@ -98,7 +98,7 @@ class HeadActor:
     def state(self) -> HeadState:
         """The events since the last call, and the state of the run.
 
-        A replaced controller ends its process: Ray restarts it in case no other one is left.
+        A replaced controller ends its process, and Ray restarts it in case no other controller is left.
         """
         state = self._head.state()
         if state.halted is not None and state.halted.kind is HaltKind.REPLACED:

@@ -1,4 +1,4 @@
-"""All-reduce in a machine's process: carries out its node's commands, and imports torch only for runs that need it."""
+"""All-reduce in a machine's process: carries out its node's commands. Only runs that need torch import it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class AllReduceExchange:
         self._groups: AllReduce | None = None
         self._size = 1  # of the group
         if config.exchange == "allreduce":
-            # Import torch now: it takes a second, for which a whole group would wait later.
+            # Import torch now: it takes a second, and later a whole group would wait.
             from agileml.net.allreduce import AllReduce
             from agileml.net.collectives import collectives
 

@@ -1,4 +1,4 @@
-"""Checkpoints of a running job: writes parts and manifests in the background, and reads cuts that no machine holds."""
+"""Checkpoints of a running job: writes parts and manifests in the background, reads cuts that no machine has."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class MachineStores:
         if self._initial is None:
             self._initial = initial_values(self._application, layout.tables, copied=False)
         blocks = layout.blocks(self._initial, partition)
-        # A view would keep the whole table. Shards copy sparse tables anyway.
+        # A NumPy view would keep the whole table alive. Shards copy sparse tables anyway.
         return tuple(
             block if table.sparse else block.copy()
             for table, block in zip(layout.tables, blocks, strict=True)
         )
 
     def release(self) -> None:
-        """Free the initial tables: a view is in force, and the machine needs them no more."""
+        """Free the initial tables: a view is in force, and the machine no longer needs them."""
         self._initial = None
         self._application.started()
 

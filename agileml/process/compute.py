@@ -77,11 +77,12 @@ class ComputeThread:
                 self._report(Failure(f"{error.place}: {error.problem}", error.trace))
             except (InputError, MemoryError) as error:
                 self._report(Failure(str(error) or "out of memory", ""))
-            except BaseException as error:  # also SystemExit: the run must hear of the end of this thread
+            except BaseException as error:  # also SystemExit: this thread must not end unreported
                 self._report(Failure(f"{type(error).__name__}: {error}", traceback.format_exc()))
 
     def _next(self) -> bool:
-        """Do the next job; False at the end. A function of its own frees the job's arrays before the next wait."""
+        """Do the next job; False at the end. A separate function, so the job's arrays are freed before the next
+        wait."""
         job = self._jobs.get()
         if job is not None:
             started_s = wall_s() if self.on_done is not None else 0.0
@@ -91,7 +92,7 @@ class ComputeThread:
         return job is not None
 
     def _warm_up(self) -> None:
-        """Compile and load what the first unit needs, since the whole run would wait for it."""
+        """Compile and load what the first unit needs, because later the whole run would wait for it."""
         self._load_kernels()
         try:
             self._work.application.warm_up()
@@ -119,7 +120,7 @@ class ComputeThread:
     def _compute(self, job: Compute, inputs: Inputs, bundle: Units, *, is_last: bool) -> None:
         """Report each partition's contribution as soon as it is final.
 
-        The last contribution says that the inputs are free: the parameters of the next clock may take their place.
+        The last contribution reports that the inputs are free, so the parameters of the next clock may overwrite them.
         """
         if self._work.layout.partitions == 1 or not self._work.may_stream:
             contributions = tuple(enumerate(self._work.compute(inputs, bundle)))
@@ -145,7 +146,7 @@ class ComputeThread:
             time.sleep(min((factor - 1) * took_s, until_s - now_s))
 
     def _read(self, clock: int, bundles: tuple[Units, ...]) -> Reads:
-        """The rows that the bundles read. The last answer is cached, since the computation that follows asks again."""
+        """The rows that the bundles read. The last answer is cached, because the next computation needs it again."""
         key = (clock, bundles)
         if self._reads is None or self._reads[0] != key:
             parts = self._work.parts

@@ -52,7 +52,7 @@ TICK_S = 0.05
 
 @dataclass(frozen=True)
 class HeadState:
-    """The events since the last call of `Head.state`, and the state of the run. `address`: of this controller alone."""
+    """The events since the last call of `Head.state`, and the state of the run. `address`: this controller's own."""
 
     address: Address
     events: tuple[Happened, ...]
@@ -190,7 +190,7 @@ class Head:
         try:
             while not self._stopping.is_set():
                 self._turn()
-        except Exception as error:  # a bug of ours, which the session must hear of
+        except Exception as error:  # a bug of ours: report it to the session
             with self._lock:
                 self._halted = Halt(
                     HaltKind.LOST, f"controller: {type(error).__name__}: {error}", traceback.format_exc()
@@ -227,7 +227,7 @@ class Head:
                 self._calls.get_nowait()()
             except queue.Empty:
                 break
-        for name in self._connected:  # libzmq's own threads answer heartbeats, however busy Python is
+        for name in self._connected:  # libzmq's threads answer heartbeats even while Python is busy
             self._handle(NodeSeen(name))
         self._handle(Tick())
 

@@ -58,7 +58,7 @@ T = TypeVar("T")
 
 
 class Machine:
-    """Serves, backs up and computes as the controller says, until it is released or stopped."""
+    """Serves, backs up and computes as the controller directs, until it is released or stopped."""
 
     def __init__(
         self, name: str, spec: RunSpec, application: Application, node_ip: str, keys: KeyPair, head: Address
@@ -150,7 +150,7 @@ class Machine:
 
     def final_blocks(self, partition: int, clock: int) -> tuple[Array, ...] | None:
         """This machine's copy of a partition in the last cut of the run, of `clock`; None if it has none."""
-        # The server thread looks: another could see a cut that is about to take the place of the one before.
+        # In the server thread, because another could see a cut while it replaces the previous one.
         return self._in_server_thread(lambda: self._final_blocks(partition, clock))
 
     def last_spans(self) -> ProfileEnd | None:
@@ -159,7 +159,7 @@ class Machine:
         return None if recorder is None else self._in_server_thread(recorder.end)
 
     def _in_server_thread(self, look: Callable[[], T]) -> T:
-        """What `look` returns in the server thread, or here once that has ended."""
+        """Call `look` in the server thread, or here once that has ended."""
         answer: Future[T] = Future()
         self._asked.put(lambda: answer.set_result(look()))
         self._transport.wake()
@@ -191,9 +191,7 @@ class Machine:
                 if self._cut_s:
                     self._be_cut_off()
                 self.turn()
-        except (
-            Exception
-        ) as error:  # a bug of ours: the run must hear of it instead of waiting for this machine
+        except Exception as error:  # a bug of ours: report it, so that the run does not wait for this machine
             self.send(CONTROLLER, Failure(f"{type(error).__name__}: {error}", traceback.format_exc()))
             self._transport.receive(0.2)
         finally:
@@ -243,7 +241,7 @@ class Machine:
 
     def _report_usage(self) -> None:
         now_s = wall_s()
-        if self._failure is not None:  # the controller may have dropped it: it did not know this machine yet
+        if self._failure is not None:  # the controller may not have known this machine yet
             self.send(CONTROLLER, self._failure)
         spent_s = self.node.spent.seconds(now_s)
         self.send(CONTROLLER, Usage(now_s, tuple(self._sent), tuple(self._got), spent_s))
@@ -288,7 +286,7 @@ class Machine:
         self._transport.connect(address)
 
     def _do(self, commands: list[NodeCommand]) -> None:
-        # First the messages that others wait for: a busy compute thread takes its share of the interpreter.
+        # Send the messages that others wait for first: a busy compute thread competes for the interpreter.
         for command in commands:
             if isinstance(command, Send):
                 self.send(command.to, command.message)

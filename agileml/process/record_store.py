@@ -10,7 +10,7 @@ class RecordStore(Protocol):
     """Numbered records. Each number is written once."""
 
     def create(self, number: int, text: str) -> bool:
-        """Write a record durably; False when the number has another text. A write may be repeated."""
+        """Write a record durably; False if the number has another text. A write may be repeated."""
 
     def newest(self) -> str | None:
         """The text of the highest number, None when there is none."""
@@ -59,7 +59,7 @@ class GcsStore:
             and _internal_kv_get(self._key(number)) != text.encode()
         ):
             return False
-        _internal_kv_del(self._key(number - 8))  # only the newest are ever read
+        _internal_kv_del(self._key(number - 8))  # only the newest is ever read
         return True
 
     def newest(self) -> str | None:

@@ -24,14 +24,14 @@ class RendezvousBuffers:
     def __init__(
         self, work: UnitComputer, codec: Codec, is_at_work: Callable[[], bool], keep_off: Callable[[], None]
     ) -> None:
-        """`keep_off()` ends all writing to buffers that were given before."""
+        """`keep_off()` ends all writing to buffers given out earlier."""
         self._work = work
         self._codec = codec
         self._is_at_work = is_at_work
         self._keep_off = keep_off
         self._reading = (0, -1)  # epoch and clock
         self._given: set[tuple[int, int]] = set()  # (table, partition)
-        self.lent = 0  # arrays that got a place, in all
+        self.lent = 0  # arrays that got a place so far
 
     def room(self, header: bytes, number: int, size: int) -> Array | None:
         """The buffer for array `number` of a message, of `size` bytes (uint8); None: the transport allocates one."""
@@ -62,7 +62,7 @@ class RendezvousBuffers:
         return 0 <= partition < layout.partitions and table < len(layout.tables)
 
     def close(self, command: Compute) -> None:
-        """Stop all writing to the tables: a computation reads them from here on."""
+        """Stop all writing to the tables: from now on a computation reads them."""
         self._keep_off()
         epoch, clock = self._reading
         assert clock == command.clock or not self._lies_here(command), (epoch, clock, command.clock)

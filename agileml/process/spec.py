@@ -45,9 +45,9 @@ from straggler.consistency import consistency
 class RunSpec:
     """A job and the name of its run. `application`: an instance of the user's, None for the config's own.
 
-    `folder`: the folder that relative paths of the config start from, which need not be the current one.
-    `resume`: the checkpoints to go on from, a folder or s3://bucket/prefix. `unit_s`: a unit takes so long at least, on
-    machines that stand for slower ones.
+    `folder`: the base of the config's relative paths, which need not be the current folder. `resume`: the checkpoints
+    to resume from, a folder or s3://bucket/prefix. `unit_s`: least seconds of a unit, on machines that stand for slower
+    ones.
     """
 
     run: str

@@ -1,7 +1,7 @@
 """Wall time that never jumps: read once, then advanced by a monotonic clock that counts through suspends.
 
-Timeouts, repeats and the times in the log use it. If somebody set the wall clock back by an hour, every repeat of this
-process would otherwise stop for an hour. Deadlines that others give in wall time are then off by that change.
+Timeouts, repeats and the times in the log use it. With the wall clock, setting it back by an hour would stop every
+retry of this process for an hour. After such a change, deadlines that come in wall time are off by it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Records a profile in the processes of a run, one tuple per span. Without `profile` nothing of it exists.
+"""Records a profile in the processes of a run, one tuple per span, if the config has `profile`.
 
 Machines have clocks of their own. Each asks the head for the time with every batch of spans, and keeps the answer with
-the shortest round trip: the head read its clock in between, so the error is at most half of the round trip. On one host
-there is nothing to correct.
+the shortest round trip: the error is at most half of that. Machines on one host share a clock.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ class ProfileEnd:
 
 
 class HeadClock:
-    """The head's clock as a machine knows it: add `offset_s` to one's own."""
+    """A machine's estimate of the head's clock: its own plus `offset_s`."""
 
     def __init__(self, *, is_same_host: bool) -> None:
         self.offset_s = 0.0
@@ -117,7 +116,7 @@ class Recorder:
         self._spans.append((track, name, clock, start_s, end_s))
 
     def worked(self, doing: Doing, clock: int, start_s: float, end_s: float) -> None:
-        """The worker turned to something else at `end_s`."""
+        """The worker ended an activity at `end_s`."""
         if doing is not Doing.IDLE:
             self.add(spans.WORKER, _DOING[doing], clock, start_s, end_s)
 
@@ -142,7 +141,7 @@ class Recorder:
     def sent_part(self, part: Part, now_s: float) -> None:
         """A part of a cut goes to its backup."""
         if part.cut.clock != self._cut_clock:
-            self._parts.clear()  # an older cut that was given up
+            self._parts.clear()  # an older cut, abandoned
         if not self._parts:
             self._cut_clock, self._cut_since_s = part.cut.clock, max(now_s, self._cut_since_s)
         self._parts.add(part.partition)

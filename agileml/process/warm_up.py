@@ -1,4 +1,4 @@
-"""Warm-up of a machine before it reports ready, so that its first clock takes no longer than the next ones.
+"""Warm-up of a machine before it reports ready, so that its first clock is as fast as the others.
 
 The first call of a compiled kernel loads it (0.4 s for the first one of a process) or compiles it (seconds). During
 training all machines would wait for that.

@@ -1,4 +1,4 @@
-"""What a run shows while it goes on: one live line block on a terminal, plain lines every few seconds elsewhere."""
+"""The progress of a run on the screen: a live block on a terminal, plain lines every few seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-RATE_WINDOW_S = 10.0  # clocks/s and the time left are of the last so many seconds
+RATE_WINDOW_S = 10.0  # over which clocks/s and the time left are measured
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Rate:
         self._seen: deque[tuple[float, int]] = deque()
 
     def add(self, now_s: float, clock: int) -> None:
-        """Take up that `clock` clocks are complete at `now_s`."""
+        """Record that `clock` clocks are complete at `now_s`."""
         if self._seen and clock < self._seen[-1][1]:
             self._seen.clear()
         if len(self._seen) == 1 and clock == self._seen[0][1]:
@@ -91,7 +91,7 @@ def line(snapshot: Snapshot, clocks_per_s: float | None) -> str:
 
 
 def left_s(snapshot: Snapshot, clocks_per_s: float) -> float:
-    """Seconds that the rest takes at this speed."""
+    """Seconds until the end at this speed."""
     return (snapshot.clocks - snapshot.clock) / clocks_per_s
 
 
@@ -115,7 +115,7 @@ def parse_line(text: str) -> tuple[Snapshot, float | None] | None:
 
 
 class Progress:
-    """A context manager; `show` may be called as often as one likes."""
+    """A context manager; `show` may be called at any rate."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class Progress:
         every_s: float = 5.0,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`every_s`: seconds between plain lines; a change of stage, machines or note is said at once."""
+        """`every_s`: seconds between plain lines; a change of stage, machines or note is shown at once."""
         self._console = console or Console(stderr=True)
         self._clocks, self._every_s, self._clock_s = clocks, every_s, clock_s
         self._rate = Rate()
@@ -146,7 +146,7 @@ class Progress:
             self._live.stop()
 
     def say(self, sentence: str) -> None:
-        """A line of its own, which stays."""
+        """Print a line that stays."""
         self._console.print(f"proteus: {sentence}", highlight=False, markup=False, soft_wrap=True)
 
     def show(self, snapshot: Snapshot) -> None:

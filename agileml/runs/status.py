@@ -1,4 +1,4 @@
-"""How a run stands, read from its folder while it goes on or when it is over. Nothing is locked or asked."""
+"""The status of a run, read from its folder, during the run or after it, without locks or queries."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from agileml.runs.summary import clocks_kept
 
 
 class State(StrEnum):
-    """What became of a run."""
+    """The state of a run."""
 
     RUNNING = "running"
     DONE = "done"
@@ -84,7 +84,7 @@ def read_status(folder: Path) -> RunStatus:
 
 
 def snapshot_of(log: Log, clocks: int) -> Snapshot:
-    """Where a run of so many clocks is, by its log."""
+    """The progress of a run of so many clocks, from its log."""
     done, changes, billed = clocks_kept(log), events_of(log, MembershipChanged), events_of(log, Billed)
     return Snapshot(
         clock=done[-1].clock if done else 0,

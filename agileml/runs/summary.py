@@ -38,7 +38,7 @@ def summarize(
     split: Mapping[str, Any],
     versions: Mapping[str, str],
 ) -> dict[str, Any]:
-    """What summary.json says. `log` is in the order of time."""
+    """The content of summary.json. `log` is in the order of time."""
     clocks = clocks_kept(log)
     checkpoints = events_of(log, CheckpointSaved)
     return {
@@ -82,23 +82,23 @@ def clocks_kept(log: Log) -> list[ClockDone]:
 
 
 def stages(log: Log) -> list[int]:
-    """The stages gone through, in order; one that a change keeps is named once."""
+    """The stages of the run, in order, without repeats."""
     return [stage for stage, _ in groupby(change.stage for change in events_of(log, MembershipChanged))]
 
 
 def clocks_redone(log: Log) -> int:
-    """Clocks that were complete and had to be done again, over all rollbacks."""
+    """Completed clocks that were computed again, over all rollbacks."""
     return sum(change.redone for change in events_of(log, MembershipChanged))
 
 
 def longest_gap_s(log: Log) -> float | None:
-    """The longest time between two clocks that were completed one after the other; None with fewer than two."""
+    """The longest time between two consecutive clocks; None with fewer than two."""
     times_s = [done.t_s for done in of_type(log, ClockDone)]
     return max((later - earlier for earlier, later in pairwise(times_s)), default=None)
 
 
 def seconds(log: Log) -> float:
-    """How long the run took: what it says at its end, or else the time of the last event."""
+    """The length of the run: as it reported at its end, or else the time of its newest event."""
     finished = events_of(log, RunFinished)
     if finished:
         return finished[-1].seconds
@@ -112,7 +112,7 @@ def bytes_by_kind(log: Log) -> dict[str, int]:
 
 
 def spent_by_machine(log: Log) -> dict[str, Mapping[str, float]]:
-    """By machine, the seconds that its worker spent with each thing."""
+    """By machine, the seconds that its worker spent on each activity."""
     found: dict[str, Mapping[str, float]] = {}
     for spent in events_of(log, WorkersSpent):
         found |= spent.by_machine
@@ -120,7 +120,7 @@ def spent_by_machine(log: Log) -> dict[str, Mapping[str, float]]:
 
 
 def time_spent_s(log: Log) -> dict[str, float]:
-    """The seconds of all machines' workers together, by what they were spent with."""
+    """The seconds of all machines' workers together, by activity."""
     total: Counter[str] = Counter()
     for spent in spent_by_machine(log).values():
         total.update(spent)
@@ -135,8 +135,8 @@ def faults(log: Log) -> dict[str, int]:
 def machines(log: Log) -> dict[str, dict[str, int]]:
     """By tier: machines that started the run, joined later, left after a notice, and were lost.
 
-    A machine that was lost before it joined is of tier "unknown". A loss that is noticed in several ways, or told to a
-    new controller again, is one.
+    A machine that was lost before it joined is of tier "unknown". A loss that is detected twice, or reported again to a
+    new controller, counts once.
     """
     tier_of: dict[str, str] = {}
     counts: dict[str, Counter[str]] = {}

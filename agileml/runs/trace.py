@@ -67,7 +67,7 @@ def machine_events(pid: int, machine: str, rows: Array, start_us: int) -> Iterat
 def _in_turn(rows: Array, start_us: int) -> Iterator[Span]:
     """The spans in the order of their starts, from the run's start on. Those of a track follow each other.
 
-    A machine that learns the head's clock better moves its own a little: two spans may overlap by that.
+    When a machine's estimate of the head's clock improves, two spans may overlap by the difference.
     """
     free_from = dict.fromkeys(range(len(TRACKS)), 0)
     for track, name, clock, start, end in rows[np.argsort(rows[:, 3], kind="stable")].tolist():
@@ -114,7 +114,7 @@ class Trace:
         self.dropped = 0
 
     def add(self, machine: str, rows: Array) -> None:
-        """A batch of a machine's spans; what is beyond the most is counted and left out."""
+        """A batch of a machine's spans; spans beyond the limit are counted and left out."""
         room = self._most - self.recorded
         kept = rows[: max(0, room)]
         self.dropped += len(rows) - len(kept)
@@ -123,7 +123,7 @@ class Trace:
         self._received[machine] += len(rows)
 
     def received(self, machine: str) -> int:
-        """How many spans of a machine have come, kept or not."""
+        """The number of a machine's spans received, kept or not."""
         return self._received[machine]
 
     def events(self, log: Log) -> Iterator[Event]:

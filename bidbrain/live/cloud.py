@@ -1,8 +1,8 @@
 """The protocol of a market for one job: orders, instances, notices, quotes. The replayed market and EC2 implement it.
 
 Every call may be repeated: `acquire` with a token that was used returns the same instances, `release` of an instance
-that has ended is no error, `held` and `ended` report the present state. So a service that died at any point only has
-to ask again.
+that has ended is no error, `held` and `ended` report the present state. So a service may die at any point, and its
+successor just asks again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Order:
 
     @property
     def instances(self) -> int:
-        """How many instances; a share of one is bought whole."""
+        """The number of instances, rounded up."""
         return -(-self.vcpus // self.vcpus_per_machine)
 
     @property
@@ -83,7 +83,7 @@ class Notice:
 
 @dataclass(frozen=True)
 class Quotes:
-    """The market now. pulse: changes whenever a request might get another answer than before.
+    """The market now. pulse: changes whenever a request might be answered differently than before.
 
     full: markets that refused a short while ago; nothing is ordered there for now.
     """
@@ -94,7 +94,7 @@ class Quotes:
 
 
 class Cloud(Protocol):
-    """A market for one job. Calls raise the errors below; the message of each is one sentence."""
+    """A market for one job. Calls raise the errors below, each with a message of one sentence."""
 
     @property
     def together(self) -> bool:

@@ -1,4 +1,4 @@
-"""Decisions that can be journaled: the view of a policy, its actions as steps, and how much the guards allow. Pure."""
+"""Decisions as the journal holds them: a policy's view, its actions as steps, and how much the guards allow. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Measured:
 
 
 def measured_job(job: Job, measured: Measured) -> Job:
-    """The config's job with measured figures in the place of assumed ones."""
+    """The config's job with measured figures instead of assumed ones."""
     engine = job.engine
     if measured.lambda_s is not None:
         engine = replace(engine, lambda_s=round(measured.lambda_s))
@@ -41,7 +41,7 @@ def measured_job(job: Job, measured: Measured) -> Job:
 
 
 def worth_of(measured: Measured, setting: Setting) -> float:
-    """The worth of the measured types as a share of their nominal vCPUs; types without a measure get the same share."""
+    """The measured types' worth as a share of their nominal vCPUs, assumed for the other types too."""
     nominal = {listing.market.instance_type: listing.vcpus for listing in setting.listings}
     seen = [kind for kind in nominal if kind in measured.nu]
     return sum(measured.nu[kind] for kind in seen) / sum(nominal[kind] for kind in seen) if seen else 1.0
@@ -50,7 +50,7 @@ def worth_of(measured: Measured, setting: Setting) -> float:
 def view_of(
     setting: Setting, state: JobState, quotes: Quotes, measured: Measured, guards: Guards, done: float
 ) -> View:
-    """What a policy is told now: without markets that are full or above max_price, unless it holds instances there."""
+    """The policy's view now: without markets that are full or above max_price, unless the job holds instances there."""
     ours = {allocation.market for allocation in state.account.open}
     worth = worth_of(measured, setting)
     offers = tuple(

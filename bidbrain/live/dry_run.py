@@ -1,4 +1,4 @@
-"""The first decision of a job without making it: what would be bought, and what it would cost.
+"""A dry run of a job's first decision: the purchases and their cost.
 
 Nothing is bought and nothing is written. A state of its own applies the records that the service would write if every
 order were filled: the reliable instances first, then the steps of the decision within the guards.
@@ -84,7 +84,7 @@ def dry_run(plan: JobPlan, cloud: Cloud, now_s: int) -> DryRun:
 
 
 def _purchase(step: Buy | BuyOnDemand, plan: JobPlan, state: JobState, prices: dict[Market, int]) -> Purchase:
-    """How the service would take this step in this state; the records are applied to it."""
+    """The purchase that the service would make for this step; its records are applied to the state."""
     assert state.decided is not None
     now_s, reliable = state.decided.at_s, plan.setting.reliable
     if isinstance(step, BuyOnDemand):

@@ -2,7 +2,7 @@
 
 An undisturbed clock gives the speed of a set of machines: work / seconds = phi(V) sum_i k_i nu_i. From such clocks
 alternating least squares, in relative errors, give nu of every type and phi. Disturbed clocks then give the cost of a
-disturbance: their seconds beyond those that their machines needed for their work.
+disturbance: their seconds beyond those that the work needed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ KEPT = 2000  # clocks
 MIN_CLOCKS = 5
 MIN_EVENTS = 2
 ROUNDS = 30
-PRIOR = 0.05  # weight of a type's nominal vCPUs, in clocks: decides only for types without a sample
+PRIOR = 0.05  # weight of a type's nominal vCPUs, in clocks; matters only for types without a sample
 BEYOND = 1.05  # only sizes above the job's own by more than this factor measure phi
 
 
@@ -131,7 +131,7 @@ def throughputs_of(clocks: Sequence[Clock]) -> list[Throughput]:
 
 
 def _relative_least_squares(held: Floats, rates: Floats, weights: Floats, nominal: Floats) -> Floats:
-    """nu that minimises the squared relative errors of the rates, drawn a little to the nominal vCPUs."""
+    """nu that minimises the squared relative errors of the rates, with a weak prior at the nominal vCPUs."""
     heavy = np.sqrt(weights)
     rows = np.vstack([held * (heavy / rates)[:, None], np.diag(PRIOR / nominal)])
     target = np.concatenate([heavy, np.full(len(nominal), PRIOR)])

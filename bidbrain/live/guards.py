@@ -1,8 +1,8 @@
 """Limits that no policy can pass: budget, price, instances. Pure.
 
-The budget is compared with an exposure: the bill if everything that is open now is held until an instant and then
-terminated by us, which is the dearest ending. Coming hours count at the bid, the highest price they can have: an
-instance whose price passes its bid is evicted.
+The budget is compared with an exposure: the bill if everything open now is held until an instant and then terminated by
+us, which is the most expensive ending. Future hours count at the bid, the highest price they can have: an instance
+whose price passes its bid is evicted.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def of_new(rules: Rules, vcpus: int, vcpus_per_machine: int, bid: int, seconds: 
 
 
 def over_budget(guards: Guards, account: JobAccount, now_s: int) -> str | None:
-    """Why the job must stop, or None: what is held would pass the budget within the reserve."""
+    """Why the job must stop: its instances would pass the budget within the reserve. None if they would not."""
     if guards.budget is None:
         return None
     amount = exposure(account, now_s, now_s + guards.reserve_s)
@@ -80,7 +80,7 @@ def over_budget(guards: Guards, account: JobAccount, now_s: int) -> str | None:
 
 
 def affordable(guards: Guards, account: JobAccount, now_s: int, extra: int) -> str | None:
-    """Why a purchase that costs `extra` in its first hour is forbidden, or None: all could not be held that long."""
+    """Why a purchase is forbidden: with its `extra` cost, not all could be held for its first hour. None if allowed."""
     if guards.budget is None:
         return None
     amount = exposure(account, now_s, now_s + HOUR_S) + extra

@@ -26,12 +26,12 @@ class TrainerReport:
 
 
 class Trainer(Protocol):
-    """Trains on the instances. Calls may be repeated: a service that was restarted says everything again."""
+    """Trains on the instances. Calls may be repeated: a restarted service sends everything again."""
 
     def report(self, now_s: int) -> TrainerReport: ...
 
     def hold(self, now_s: int, reliable: tuple[Instance, ...], transient: tuple[Instance, ...]) -> None:
-        """These are all instances that the job has from now on."""
+        """From now on the job has exactly these instances."""
         ...
 
     def warn(self, now_s: int, notice: Notice) -> None:

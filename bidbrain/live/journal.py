@@ -1,8 +1,8 @@
 """The journal of a job: one JSON line for each intention and each event, on disk before the service acts on it.
 
-A service that dies is continued from it. Lines are only added; each is synced before `append` returns. A lock (flock)
-admits one service at a time; the kernel drops it when the process ends, however that happens. The ledger is made from
-the journal (`JobState.ledger`); nothing else is kept, and no secrets are.
+After a service dies, the next one continues from the journal. Lines are only added; each is synced before `append`
+returns. A lock (flock) admits one service at a time; the kernel drops it when the process ends. The ledger is made from
+the journal (`JobState.ledger`); nothing else is stored, and no secrets.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class BuyOnDemand:
 
 
 class Marking(StrEnum):
-    """What a policy decided for an allocation that is held."""
+    """A policy's decision about an allocation."""
 
     KEEP = "keep"
     LET_GO = "let_go"  # it ends with its hour
@@ -117,7 +117,7 @@ class Ordered:
 
 @dataclass(frozen=True)
 class Answered:
-    """The market's answer to an order: its instances, or none and why. price: at `at_s`."""
+    """The market's answer to an order: its instances, or the reason for none. price: at `at_s`."""
 
     at_s: int
     order: int

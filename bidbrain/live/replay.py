@@ -1,9 +1,9 @@
-"""A recorded market played again for a live job: prices or capacity as they were, instances from a launcher.
+"""A recorded market replayed for a live job: recorded prices or capacity, instances from a launcher.
 
 The simulator's exchanges (`simulate.exchange`) decide: a request is granted at or below the bid, or while there is
 room; instances are evicted at the first price above the bid, or when the capacity falls. An eviction is announced
-`notice_s` of market time before, or, for a given share of orders, not at all; then the launcher kills. The time is
-that of a given clock: market time at a chosen speed, or a test's.
+`notice_s` of market time before, or, for a given share of orders, not at all; then the launcher kills. A given clock
+tells the time: market time at a chosen speed, or a test's.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from bidbrain.simulate.exchange import exchange_of
 
 
 class Launcher(Protocol):
-    """Starts and ends real instances. Starting may take any time: an instance is billed from its grant on."""
+    """Starts and ends real instances. An instance is billed from its grant, however long it takes to start."""
 
     def start(self, instance: Instance) -> None: ...
 
@@ -107,7 +107,7 @@ class _Lot:
 
 
 class Replay:
-    """A market for one job. It outlives the service that drives it, as a real one does."""
+    """A market for one job. Like a real one, it outlives the service that drives it."""
 
     together = True
 
@@ -139,7 +139,7 @@ class Replay:
         return Quotes(self._exchange.offers(now_s), str(self._changes_until(now_s)))
 
     def _changes_until(self, now_s: int) -> int:
-        """An instant that is the same exactly as long as the market does not change."""
+        """An instant that stays the same exactly as long as the market does."""
         return self._exchange.next_change_s(now_s)
 
     def next_change_s(self, now_s: int) -> int:
@@ -225,7 +225,7 @@ class Replay:
         return [lot.allocation for lot in self._lots.values() if lot.live and not lot.order.on_demand]
 
     def _play(self) -> None:
-        """Evict what the market took until now."""
+        """Evict the instances that the market has taken by now."""
         now_s = self._now_s()
         while (at_s := self._exchange.next_eviction_s(self._spot(), self._played_s)) <= now_s:
             victims = self._exchange.taken_back(self._spot(), at_s)

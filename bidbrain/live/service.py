@@ -1,11 +1,11 @@
 """The decision loop of a live job: watches the market, asks the policy, journals what it will do, and does it.
 
 The pure parts are `state`, `decide` and `guards`; this module holds their order. The service journals every action
-before it acts, so the next service goes on wherever one died: it asks about an order without an answer with the same
+before it acts, so the next service continues where the last one died: it asks about an unanswered order with the same
 token, repeats releases, and gives back instances that belong to no order.
 
-At an instant, as in `simulate.simulator`: hours end and evictions come (in order of acquisition), orders come due, the
-policy decides. Instants that passed between two looks at the market are worked off in order of time.
+Within an instant the order is that of `simulate.simulator`: hours end and evictions come (in order of acquisition),
+orders come due, the policy decides. Events between two polls are processed chronologically.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ from bidbrain.live.state import JobState, Pending
 from bidbrain.money import HOUR_S
 from bidbrain.policy.base import Phase
 
-LATE_S = 60  # a decision at most so late counts as made at its instant; purchases that are later are dropped
+LATE_S = 60  # decisions up to this late are dated at their due time; later purchases are dropped
 RETRY_S = 10  # until a call without an answer is repeated
 RELIABLE_RETRY_S = 60  # until refused reliable instances are ordered again
 RECONCILE_S = 120  # between two searches for instances that belong to no order
 
 
 class Service:
-    """Runs one job on one market, from its journal on."""
+    """Runs one job on one market, continuing its journal."""
 
     def __init__(self, plan: JobPlan, cloud: Cloud, trainer: Trainer, time: Timekeeper, journal: Log) -> None:
         self._plan = plan
@@ -133,7 +133,7 @@ class Service:
         return False
 
     def _close(self, now_s: int, closing: Closing) -> None:
-        """Give everything back, also what orders bought whose answer is not known yet: those are asked about first."""
+        """Give all instances back, after asking about unanswered orders, which may have bought some."""
         state = self.state
         for pending in state.due(closing.at_s):
             if not self._ask(pending, closing.at_s):
@@ -194,11 +194,11 @@ class Service:
 
     @property
     def _asked(self) -> bool:
-        """Whether an event happened that the policy must be asked about."""
+        """Whether an event calls for a decision of the policy."""
         return self.state.heard and self.state.draining is None
 
     def _look_again(self, now_s: int, quotes: Quotes) -> None:
-        """Decide where the policy waits for a change of the market and one came, and again soon after a full market."""
+        """Decide when the market changes, if the policy waits for that, and again soon after a full market."""
         state, decided = self.state, self.state.decided
         if decided is None or state.draining is not None:
             return
@@ -232,10 +232,10 @@ class Service:
         return found
 
     def _record_events(self, at_s: int, ended: dict[int, EndedInstance]) -> None:
-        """Journal the evictions and ends of hours of an instant; what is journaled is taken out of `ended`."""
+        """Journal an instant's evictions and ends of hours, and remove them from `ended`."""
         state = self.state
         over = {number for number, last in ended.items() if last.at_s <= at_s and state.account.find(number)}
-        if over:  # before the journal: it may be said twice, but is never left unsaid
+        if over:  # before the journal, so it is told at least once
             self._trainer.lost(at_s, tuple(m.instance_id for n in sorted(over) for m in state.instances[n]))
         for allocation in list(state.account.open):
             number = allocation.number
@@ -271,7 +271,7 @@ class Service:
         self._trainer.hold(at_s, tuple(seats[True]), tuple(seats[False]))
 
     def _has_reliable(self, now_s: int) -> bool:
-        """Buy the reliable instances; whether they are held. Nothing else starts without them."""
+        """Buy the reliable instances; whether the job has them. Nothing else starts without them."""
         state, reliable = self.state, self._plan.setting.reliable
         if not self._plan.with_reliable or not reliable.vcpus or state.has_reliable:
             return True
@@ -289,7 +289,7 @@ class Service:
     # -- decisions and what they ask for --------------------------------------------------------------------------
 
     def _decide(self, at_s: int, now_s: int, quotes: Quotes) -> bool:
-        """Ask the policy and carry its decision out; False: an answer is missing, the rest comes later."""
+        """Ask the policy and carry its decision out; False: an answer is missing, and the rest is done later."""
         as_of_s = max(at_s if now_s - at_s <= LATE_S else now_s, self._last_s())
         plan, state = self._plan, self.state
         report = self._trainer.report(as_of_s)
@@ -299,7 +299,7 @@ class Service:
         return self._carry_out(as_of_s, now_s)
 
     def _carry_out(self, at_s: int, now_s: int) -> bool:
-        """Take the steps that are left of the decision; False: an answer is missing, the rest comes later."""
+        """Take the decision's remaining steps; False: an answer is missing, and the rest is done later."""
         state, decided = self.state, self.state.decided
         assert decided is not None
         at_s = at_s if now_s - at_s <= LATE_S else now_s
@@ -348,7 +348,7 @@ class Service:
                 self._ask(list(state.pending.values())[-1], at_s)
 
     def _warn_of_hour_end(self, at_s: int, number: int) -> None:
-        """Warn the trainer of the instances that leave with their hour, as of any others that leave."""
+        """Warn the trainer of the instances that leave at the end of their hour."""
         allocation = self.state.account.find(number)
         assert allocation is not None
         deadline_s = allocation.hour_start_s + HOUR_S

@@ -1,7 +1,7 @@
 """The state of a live job, folded from its journal. Pure: equal records give equal states, also after a restart.
 
 `apply` turns records into calls of `JobAccount`, so a live ledger is what the simulator would have written. It also
-keeps what is under way: the decision that is being carried out, orders without an answer, instances by allocation.
+holds work in progress: the decision being carried out, unanswered orders, instances by allocation.
 """
 
 from __future__ import annotations
@@ -180,13 +180,13 @@ class JobState:
 
     @property
     def step(self) -> Step | None:
-        """The next step of the decision under way; None: all are taken."""
+        """The next step of the current decision; None: all are taken."""
         steps = () if self.decided is None else self.decided.steps
         return steps[self.cursor] if self.cursor < len(steps) else None
 
     @property
     def wake_s(self) -> int | None:
-        """When the policy asked to decide again; None: not by the clock."""
+        """When the policy asked to decide again; None: it named no time."""
         return None if self.decided is None else self.decided.wake_s
 
     @property

@@ -1,4 +1,4 @@
-"""Which machines there are, which of them are alive, and which may own, back up or compute something."""
+"""Which machines exist, which of them are alive, and which may own, back up or compute something."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Member:
 
     @property
     def computing(self) -> float | None:
-        """The share of its time in which its worker computed; None while that is not known."""
+        """The share of its time that its worker spent computing; None if unknown."""
         if self.measured is None or self.measured[1].at_s <= self.measured[0].at_s:
             return None
         first, newest = self.measured
@@ -52,7 +52,7 @@ class Member:
 
 @dataclass
 class Membership:
-    """All machines that ever appeared, in the order in which they did."""
+    """All machines that ever appeared, in order of appearance."""
 
     timeout_s: float
     nodes: dict[str, Member] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class Membership:
     def check(self, now_s: float) -> list[Member]:
         """The machines whose silence has just exceeded the timeout.
 
-        A controller that slept itself (no check for a third of the timeout) gives all machines a fresh deadline first.
+        If this controller slept (no check for a third of the timeout), all machines get a fresh deadline first.
         """
         slept = now_s - self.checked_s > self.timeout_s / 3
         self.checked_s = now_s
@@ -96,7 +96,7 @@ class Membership:
             self.nodes[node].admitted = True
 
     def gone(self, node: str) -> bool:
-        """A machine's process is dead. True if that is news of a machine that was not released."""
+        """A machine's process is dead. True unless that was known or the machine was released."""
         member = self.nodes.get(node)
         if member is None or member.is_gone:
             return False
@@ -114,7 +114,7 @@ class Membership:
     def notice(self, node: str, deadline_s: float) -> bool:
         """A machine will be taken away at `deadline_s`. False for a repeat, unless its deadline is sooner.
 
-        A machine that is only silent takes the notice: it may come back, and must not get work again.
+        A silent machine gets the notice too: if it comes back, it must not get work again.
         """
         member = self.nodes.get(node)
         if member is None or member.is_gone or member.is_released:

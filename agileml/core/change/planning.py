@@ -1,7 +1,7 @@
 """The plan of one membership change: which copies count, which bundles are still open, what is copied from where.
 
-A pure function without memory: in go the durable view, the promises of all live nodes and the machines that may hold
-something; out come the next view and the fetches that make it true.
+Pure functions: from the durable view, the promises of all live nodes and the usable machines to the next view and the
+fetches that it needs.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class Change:
 
     @property
     def committed(self) -> CutId:
-        """The committed cut after the change: the one before, unless all go back to a checkpoint or the start."""
+        """The committed cut after the change: unchanged, unless the run returns to a checkpoint or the start."""
         return self.view.committed
 
 
 class LostError(Exception):
-    """No machine has something that the run needs. The message says what."""
+    """No machine has some state that the run needs. The message names it."""
 
 
 def plan_change(
@@ -50,8 +50,8 @@ def plan_change(
 ) -> Change:
     """The change to the nearest arrangement on these machines. Raises LostError.
 
-    `finishing`: machines with a notice that have the time to end their bundles of the open clocks.
-    `checkpoint`: where all go back to when even the committed cut is lost; None: the start.
+    `finishing`: machines with a notice that have time to finish their bundles of the open clocks. `checkpoint`: where
+    the run returns to if even the committed cut is lost; None: the start.
     """
     if not machines.reliable:
         raise LostError("no reliable machine is left")
@@ -88,7 +88,7 @@ def plan_change(
 
 @dataclass(frozen=True)
 class _Start:
-    """The start of every partition in the next view: its state, a source of it, and the committed cut from then on."""
+    """Where every partition starts in the next view: its state, a source for it, and the committed cut from then on."""
 
     states: Mapping[int, ShardState]
     sources: Mapping[int, Source]
@@ -136,7 +136,7 @@ def _start(
 
 
 def _with_backups(job: Job, epoch: int, start: _Start, holders: Holders) -> _Start:
-    """Take the live replicas for the committed cut if no machine has some part of the cut before."""
+    """Use the live replicas as the committed cut if a part of the previous cut is lost."""
     versions = {state.version for state in start.states.values()}
     is_whole = all(p in holders for p in start.states)
     if not job.exchange.has_replicas or is_whole or not start.committed.clock or len(versions) > 1:
@@ -159,7 +159,7 @@ def _from_store(
     name = checkpoint.name
     saved = Source(SourceKind.CHECKPOINT, NOBODY, name)
     states = {p: ShardState(name.clock, checkpoint.counted[p]) for p in partitions}
-    # The cut gets a new name, so that cuts of the abandoned timeline are not taken for it.
+    # The cut gets a new name, so that cuts of the abandoned timeline are not mistaken for it.
     again = CutId(name.clock, epoch)
     return _Start(states, dict.fromkeys(partitions, saved), again, rolled_back, reason, saved)
 
@@ -210,8 +210,8 @@ def _plan_backups(
 ) -> list[tuple[str, Fetch]]:
     """Fetches for backups that do not have their part of the committed cut yet.
 
-    Where no machine has a part any more, the shard itself serves if it is at the cut's clock, as at the end of a run.
-    Otherwise the part is left out, and the next cut replaces it.
+    If no machine has a part any more, the shard is the source if it is at the cut's clock, as at the end of a run.
+    Otherwise the part is left out until the next cut replaces it.
     """
     fetches: list[tuple[str, Fetch]] = []
     if start.committed.clock == 0:

@@ -1,5 +1,5 @@
-"""How far a membership change has come: claimed, prepared, installed. A new epoch starts over; nothing was
-destroyed."""
+"""The progress of a membership change. No step before COMMIT destroys state of the durable view, so a new epoch can
+start over."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ChangeRun:
     _asked: set[str] = field(default_factory=set)
 
     def unasked(self, nodes: Iterable[str]) -> list[str]:
-        """The nodes among `nodes` that were not asked for a promise yet. From now on they count as asked."""
+        """Those of `nodes` that were not asked for a promise yet; now they count as asked."""
         found = [node for node in nodes if node not in self._asked]
         self._asked.update(found)
         return found
@@ -55,7 +55,7 @@ class ChangeRun:
             self._installed.add((node, message.partition, message.role))
 
     def unpromised(self, nodes: Iterable[str]) -> list[str]:
-        """The nodes among `nodes` that have not promised yet."""
+        """Those of `nodes` that have not promised yet."""
         return [node for node in nodes if node not in self.promises]
 
     def outstanding(self) -> Iterator[tuple[str, Fetch]]:
@@ -68,7 +68,7 @@ class ChangeRun:
     def is_good(self, members: Membership) -> bool:
         """False when a machine that the change still needs has died or got a notice since it was planned."""
         assert self.change is not None
-        # A source that has given all that was asked of it may go.
+        # A source may leave once it has sent everything requested from it.
         sources = {fetch.source.node for _, fetch in self.outstanding()} - {NOBODY}
         counted_on = self.change.view.members
         if not all(members.is_alive(node) for node in {*counted_on, *sources}):

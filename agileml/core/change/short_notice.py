@@ -1,23 +1,23 @@
-"""Preemption notices that may be too short to copy the leavers' partitions: which way costs the least.
+"""Preemption notices that may be too short to copy the leavers' partitions: which option costs the least.
 
-    move        copy the leavers' partitions in the time that is left; no clock is computed again
+    move        copy the leavers' partitions before they leave; no clock is computed again
     roll back   go back to the committed cut at once, from the survivors' own copies and the backups
     finish cut  let the open cut arrive at the backups while clocks go on, then go back to it
 
-The rate of links is known to a factor `margin` either way, with the logarithm of the factor spread evenly. So a copy
-that is expected to take n seconds ends within l seconds with the probability
+The rate of links is an estimate, and its error factor is log-uniform in [1/margin, margin]. So a copy that is
+expected to take n seconds ends within l seconds with the probability
 
     chance(n, l) = (ln(l / n) + ln margin) / (2 ln margin), at least 0 and at most 1.
 
-With a copy that takes m seconds, a leaver that is gone in l, and a rollback that takes b (to fetch what is lost and do
-clocks again), the expected costs are
+With a copy that takes m seconds, a leaver that is gone in l, and a rollback that takes b (to fetch lost state and
+recompute clocks), the expected costs are
 
     move        p m + (1 - p) (l + b)           p = chance of the leaver that has the least time for what it has
     roll back   b
     finish cut  q (r + b') + (1 - q) (l + b)    r until the cut is whole, b' a rollback to it, q = chance(r, l)
 
-A move that is certain to end in time (p = 1) is made at any cost, so that after a long enough notice no clock is
-computed again.
+A move that is certain to end in time (p = 1) is always chosen, so after a long enough notice no clock is computed
+again.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Arriving:
 
 @dataclass(frozen=True)
 class NoticeDecision:
-    """The way that is taken, the reason as a sentence, and the expected seconds of each possible way."""
+    """The chosen option, the reason as a sentence, and the expected seconds of each option."""
 
     way: Way
     reason: str
@@ -110,7 +110,7 @@ def leavers(moved: Sequence[Transfer], left_s: Mapping[str, float], bytes_per_s:
 def judge(
     pressed: Leaver, move_s: float, roll_back: RollBack | None, arriving: Arriving | None = None
 ) -> NoticeDecision:
-    """The way that is expected to cost the least. `roll_back` None: there is no cut to go back to."""
+    """The option with the least expected cost. `roll_back` None: there is no cut to go back to."""
     p = pressed.chance()
     if p == 1.0:
         return NoticeDecision(Way.MOVE, f"{_what(pressed)}: that is long enough", {Way.MOVE: move_s})

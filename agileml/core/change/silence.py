@@ -1,8 +1,7 @@
 """How long to wait for silent machines that hold the only copy of a partition.
 
-A silent machine may come back with what it holds, so going back to a checkpoint at once could throw work away. But the
-run must not wait for ever: after `limit_s` seconds of silence it goes on without the machine, which joins again empty
-if it speaks later.
+A silent machine may come back with its state, so an immediate return to a checkpoint could waste work. After `limit_s`
+seconds of silence the run goes on without the machine, which rejoins empty if it returns.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from agileml.core.protocol.view import View
 def awaited(members: Membership, view: View | None, waiting_since_s: float, limit_s: float) -> Sequence[str]:
     """The silent machines that are still worth waiting for.
 
-    Members that this controller, being new, has never heard of count as silent since the wait began. Silence ends with
-    the last check of the heartbeats, because a controller that slept then gives all machines a fresh deadline.
+    Members that a new controller never heard from count as silent since the wait began. Silence counts up to the last
+    check of the heartbeats, because a controller that slept then gives all machines a fresh deadline.
     """
     silent = [
         member.name

@@ -56,8 +56,8 @@ def transfers(
 ) -> list[Transfer]:
     """The transfers that the fetches of a change cause.
 
-    `part_bytes`: bytes of each partition's part of the newest cut. About as much has changed since, and no more than
-    that of the sparse tables goes to a machine that has the cut.
+    `part_bytes`: bytes of each partition's part of the newest cut. About as much has changed since, so a machine that
+    has the cut gets no more than that of the sparse tables.
     """
     found = []
     for node, fetch in change.fetches:

@@ -1,4 +1,4 @@
-"""Why the membership must change, if it must: how the durable view differs from the machines that there are."""
+"""Why the membership must change: the differences between the durable view and the machines that exist."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def why_change(
 ) -> Trigger | None:
     """The trigger of another view, the most urgent first: failure, notice, join, stage.
 
-    `completed` clocks are done: a machine that only ends its part of an open clock stays until then.
+    A leaver that is only finishing its part of an open clock stays until that clock is `completed`.
     """
     dead = [node for node in view.members if not members.is_alive(node)]
     if dead:

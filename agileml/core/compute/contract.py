@@ -16,7 +16,7 @@ class ContractError(ValueError):
 
 
 def checked_tables(application: Application) -> tuple[Table, ...]:
-    """The application's tables. Raises ContractError when there is none or a name comes twice."""
+    """The application's tables. Raises ContractError if there is none, or two have one name."""
     tables = tuple(application.tables())
     names = [table.name for table in tables]
     if not tables:

@@ -1,4 +1,4 @@
-"""The spans of a profile: what each track of a machine did when, as numbers in one array."""
+"""The spans of a profile: what each track of a machine did and when, as numbers in one array."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ Rows = Mapping[str, Array]  # ascending row numbers of each sparse table
 
 
 class UnitError(Exception):
-    """User code failed. `place` is the unit, `problem` one sentence, `trace` the traceback ("" if it did not raise)."""
+    """User code failed. `place` names the unit, `problem` is one sentence, `trace` the traceback ("" if none)."""
 
     def __init__(self, place: str, problem: str, trace: str = "") -> None:
         super().__init__(place, problem, trace)
@@ -78,7 +78,7 @@ class UnitComputer:
 
     @property
     def may_stream(self) -> bool:
-        """False once it is known that contributions come all at once."""
+        """False once the application is known not to stream."""
         return self._streams
 
     @property
@@ -115,7 +115,7 @@ class UnitComputer:
         return Reads(clock, by_unit, rows, tuple(self.layout.rows_by_partition(rows)))
 
     def assemble(self, reads: Reads, pulled: Sequence[Sequence[Array]]) -> Inputs:
-        """Join the pulled blocks to whole tables. `pulled[p]`: partition p's blocks, of sparse tables the rows in
+        """Join the pulled blocks into whole tables. `pulled[p]`: partition p's blocks; of sparse tables, the rows in
         `reads`."""
         tables = {}
         for index, table in enumerate(self.layout.tables):
@@ -124,7 +124,7 @@ class UnitComputer:
                 whole = pieces[0].view()
             elif table.sparse:
                 whole = np.concatenate(pieces)
-            elif (found := joined(pieces)) is not None:  # the pieces are neighbours in memory
+            elif (found := joined(pieces)) is not None:  # the pieces are contiguous in memory
                 whole = found
             else:
                 whole = self._whole(index)
@@ -137,8 +137,8 @@ class UnitComputer:
         return Inputs(reads, tables)
 
     def room(self, table: int, partition: int) -> Array | None:
-        """The memory of a partition's block of a dense table in the next inputs. A receiver that writes the block there
-        while nothing is computed saves a copy. None: there is no such memory, `assemble` takes the block as it is."""
+        """The memory of a partition's block of a dense table in the next inputs: a receiver may write the block there
+        while nothing is computed, which saves a copy. None: `assemble` uses the block as it is."""
         if self.layout.partitions == 1 or self.layout.tables[table].sparse:
             return None
         start, stop = self.layout.range_of(table, partition)
@@ -240,7 +240,7 @@ class UnitComputer:
             )
 
     def _contribution(self, rows: Rows, updates: tuple[dict[str, Array], float, int]) -> Contribution:
-        """The updates of whole tables, not yet cut into partitions: the sum of cuts is the cut of the sum."""
+        """The updates of whole tables. Splitting them after the addition gives the same sums."""
         arrays, loss, examples = updates
         blocks: list[Block | None] = []
         for table in self.layout.tables:
@@ -266,7 +266,7 @@ class UnitComputer:
 
 
 def _union_of_rows(rows: Sequence[Array], most: int) -> Array:
-    """The ascending union of ascending row lists of a table of `most` rows."""
+    """The ascending union of ascending row lists; the table has `most` rows."""
     if len(rows) == 1:
         return rows[0]
     together = np.concatenate(rows) if rows else np.empty(0, np.int64)
@@ -302,6 +302,6 @@ def _blamed(place: str) -> Iterator[None]:
         raise
     except ContractError as error:
         raise UnitError(place, str(error)) from None
-    except (Exception, SystemExit) as error:  # sys.exit() in user code must say where as well
+    except (Exception, SystemExit) as error:  # also sys.exit() in user code
         problem = f"{type(error).__name__}: {error}"
         raise UnitError(place, problem, traceback.format_exc()) from error

@@ -1,7 +1,7 @@
 """The steps of a membership change: claim an epoch, prepare, install, commit, announce.
 
-`change.planning` computes the next view, `change.run` says how far a change has come; here they meet the machines and
-the durable record.
+`change.planning` computes the next view and `change.run` tracks progress; this module sends the requests and writes the
+record.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from agileml.events.terms import Cause, Tier, Trigger
 
 
 class MembershipChanges:
-    """Begins a change when there is a trigger, and drives it to its end."""
+    """Begins a change when there is a trigger, and drives it to completion."""
 
     def __init__(self, control: Control, cuts: CutKeeper, stages: StageChooser) -> None:
         self._control = control
@@ -39,7 +39,7 @@ class MembershipChanges:
     # -- before ---------------------------------------------------------------------------------------------
 
     def is_listening(self) -> bool:
-        """True after a restart, until every member was heard or is gone, or `restart_wait_s` is over."""
+        """True after a restart, until every member has reported or is gone, or `restart_wait_s` has passed."""
         control = self._control
         if not control.is_restarted:
             return False
@@ -107,7 +107,7 @@ class MembershipChanges:
         control = self._control
         alive = [member.name for member in control.members.alive()]
         if running.phase is Phase.PREPARE:
-            for node in running.unasked(alive):  # also nodes that appear meanwhile
+            for node in running.unasked(alive):  # including nodes that appeared meanwhile
                 self._prepare(running, node)
             if not running.unpromised(alive):
                 self._install(running)
@@ -172,19 +172,18 @@ class MembershipChanges:
         machines = members.machines(view.member_set if view else frozenset())
         if machines.reliable or view is None:
             return machines
-        # A reliable machine with a notice stays until there is another, and one that is still loading its slices can
-        # hold parameters already.
+        # A reliable machine with a notice stays until another can replace it; one still loading slices can hold
+        # parameters.
         there = [m for m in members.alive() if m.tier is Tier.RELIABLE and m.admitted]
         best = [m for m in there if m.deadline_s is None] or there
         return replace(machines, reliable=tuple(m.name for m in best))
 
     def _finishing(self) -> list[str]:
-        """Members with a notice that have time to end the clock that they compute, where that is worth another
-        change."""
+        """Members with a notice and time to finish their current clock, if finishing it is worth a further change."""
         control = self._control
         clock_s = control.log.clock_s
         if control.view is None or clock_s is None or control.job.exchange.has_replicas:
-            return []  # with an all-reduce, the change has waited for the end of the clock
+            return []  # with an all-reduce, the change has already waited for the clock to end
         return [
             node
             for node in control.view.members
@@ -195,12 +194,12 @@ class MembershipChanges:
         ]
 
     def _computes_s(self, node: str, clock_s: float) -> float:
-        """Seconds of a clock in which a machine computes; the whole clock while nothing is known."""
+        """Seconds of each clock that a machine spends computing; all of `clock_s` if unknown."""
         share = self._control.members.nodes[node].computing
         return clock_s if share is None else share * clock_s
 
     def _waits_for_silent(self, running: ChangeRun, reason: str) -> bool:
-        """No machine that answers has something that the run needs. True while a silent one may still bring it back."""
+        """Return True while a silent machine may still bring back state that no responding machine has."""
         control, limit_s = self._control, self._control.settings.silent_limit_s
         is_first = running.waiting_since_s is None
         since_s = control.now_s if running.waiting_since_s is None else running.waiting_since_s
@@ -218,7 +217,7 @@ class MembershipChanges:
         control.send(node, Prepare(running.epoch, tag, control.record.committed))
 
     def resend(self, running: ChangeRun) -> None:
-        """Send again the requests that have not been answered."""
+        """Repeat unanswered requests."""
         if running.phase is Phase.PREPARE:
             for node in running.unpromised(member.name for member in self._control.members.alive()):
                 self._prepare(running, node)

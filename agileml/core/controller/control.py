@@ -34,11 +34,10 @@ from agileml.events.terms import Tier
 class ControllerSettings:
     """How a controller decides.
 
-    `expected`: machines that must be there before the first view. `restart_wait_s`: seconds that a controller which
-    took over waits for members that it has not heard. `silent_limit_s`: seconds to wait for a silent machine that
-    holds the only copy of a partition. `worth_finishing_s`: a leaver that computes at least so long in each clock ends
-    its part of the open clock first, if its preemption notice leaves the time. `auto_stage`: None leaves the
-    thresholds of `rule` as they are.
+    `expected`: machines that must have appeared before the first view. `restart_wait_s`: seconds that a new controller
+    waits for members to report. `silent_limit_s`: seconds to wait for a silent machine that holds the only copy of a
+    partition. `worth_finishing_s`: a leaver that computes at least this long in each clock first finishes its part of
+    the open clock, if its notice leaves time. `auto_stage` None: keep the thresholds of `rule`.
     """
 
     rule: StageRule = field(default_factory=StageRule)
@@ -59,7 +58,7 @@ class ControllerSettings:
 class Control:
     """The state that the parts of one controller share. Only `record` is durable; machines report the rest again.
 
-    The parts read properties and call methods; each private field is written here alone.
+    Only this class writes its private fields.
     """
 
     def __init__(
@@ -86,11 +85,11 @@ class Control:
         self._is_halted = False
         self._versions: dict[int, int] = {}  # by partition, the newest that its owner reported
 
-    # -- what the parts may ask ------------------------------------------------------------------------------
+    # -- queries --------------------------------------------------------------------------------------------
 
     @property
     def now_s(self) -> float:
-        """The time of the event at hand."""
+        """The time of the current event."""
         return self._now_s
 
     @property
@@ -100,7 +99,7 @@ class Control:
 
     @property
     def is_writing(self) -> bool:
-        """True while the next record is on its way to the store."""
+        """True while a record is being written."""
         return self._writing is not None
 
     @property
@@ -110,7 +109,7 @@ class Control:
 
     @property
     def is_restarted(self) -> bool:
-        """True from the start of a controller that found a view until its first change is durable."""
+        """True in a controller that found a view, until its first change is durable."""
         return self._is_restarted
 
     @property
@@ -125,7 +124,7 @@ class Control:
 
     @property
     def rule(self) -> StageRule:
-        """When to be in which stage: as configured, with the thresholds that measurements have moved since."""
+        """The configured rule of stages, with the thresholds that measurements have moved since."""
         thresholds = self.record.thresholds
         return replace(self.settings.rule, thresholds=thresholds) if thresholds else self.settings.rule
 
@@ -142,7 +141,7 @@ class Control:
         return max(self._versions.values(), default=0)
 
     def version(self, partition: int) -> int | None:
-        """The version of a partition that its owner reported last in this epoch."""
+        """The version that a partition's owner last reported in this epoch."""
         return self._versions.get(partition)
 
     @property
@@ -163,7 +162,7 @@ class Control:
 
     @property
     def has_heard_all(self) -> bool:
-        """True when the losses of all committed clocks are known; a new controller cannot miss earlier ones."""
+        """True when no report of a committed clock is missing; a new controller misses none until its first report."""
         return self.log.heard is None or self.log.heard >= self.record.committed.clock
 
     def is_current(self, epoch: int) -> bool:
@@ -174,14 +173,14 @@ class Control:
         """The tier of a known machine."""
         return self.members.nodes[node].tier
 
-    # -- what the parts may do -------------------------------------------------------------------------------
+    # -- updates --------------------------------------------------------------------------------------------
 
     def begin_event(self, now_s: float) -> None:
-        """An event is handled at `now_s`."""
+        """Begin to handle an event at `now_s`."""
         self._now_s = now_s
 
     def ask(self, command: ControllerCommand) -> None:
-        """Give the shell a command."""
+        """Queue a command for the shell."""
         self._out.append(command)
 
     def take_commands(self) -> list[ControllerCommand]:
@@ -194,12 +193,12 @@ class Control:
         self.ask(Send(to, message))
 
     def announce_to(self, node: str) -> None:
-        """Tell a machine the durable view."""
+        """Send a machine the durable view."""
         assert self.view is not None
         self.send(node, Announce(self.view, self.limit))
 
     def note(self, event: ControllerEvent, at_s: float | None = None) -> None:
-        """Tell the event log and the screen of something that happened at `at_s`, or happens now."""
+        """Report an event to the event log and the screen, dated `at_s` (None: now)."""
         self.ask(Happened(event, self.now_s if at_s is None else at_s))
 
     def halt(self, kind: HaltKind, reason: str, trace: str = "") -> None:
@@ -211,7 +210,7 @@ class Control:
         self.ask(Halt(kind, reason, trace, kept))
 
     def report_versions(self, versions: Iterable[tuple[int, int]]) -> None:
-        """An owner under the durable view reports (partition, version) pairs."""
+        """Record the (partition, version) pairs that an owner under the durable view reports."""
         for partition, version in versions:
             self._versions[partition] = max(version, self._versions.get(partition, 0))
 
@@ -220,7 +219,7 @@ class Control:
         self._change = change
 
     def end_change(self) -> None:
-        """The view of the change under way is durable. Versions of the epoch before no longer count."""
+        """End the change, whose view is durable, and forget the versions of the previous epoch."""
         self._change = None
         self._is_restarted = False
         self._versions = {}

@@ -1,4 +1,5 @@
-"""The elasticity controller: events in, commands out. All that it cannot ask the machines for again is one record.
+"""The elasticity controller: events in, commands out. Its only durable state is one record; the machines report the
+rest again.
 
 up -> admitted -> ready -> MEMBER -> notice -> (change) -> released
                               |                              ^
@@ -14,8 +15,8 @@ Stage 1: ParamServs on reliable machines, workers on all.
 Stage 2: ActivePSs on transient machines, BackupPSs on reliable ones, workers on all.
 Stage 3: as 2, but no workers on reliable machines.
 Stages 1 -> 2: ActivePSs get the shards, and reliable machines keep their committed cut as backups. 2 -> 1: ActivePSs
-hand over their shards, the open clock included. 2 <-> 3: only slices move. All are the same change with another
-placement (thesis 4.2).
+hand over their shards, the open clock included. 2 <-> 3: only slices move. All are the same change with different
+placements (thesis 4.2).
 """
 
 from __future__ import annotations
@@ -78,10 +79,10 @@ __all__ = ["Controller", "ControllerSettings"]
 
 
 class Controller:
-    """One controller process.
+    """The state machine of one controller process.
 
     `record` is the newest durable record (None: the run is new), `checkpoint` the newest whole checkpoint, from which a
-    new run goes on.
+    new run resumes.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class Controller:
         self._resend_due_s = 0.0
         self._takeover = record.number > 0
 
-    # -- what others may ask --------------------------------------------------------------------------------
+    # -- queries --------------------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
@@ -171,7 +172,7 @@ class Controller:
                 control.members.up(event.node, event.tier, event.allocation, admitted, now_s)
             case NodeSeen():
                 control.members.heard(event.node, now_s)
-                return []  # one comes from every machine all the time; the next tick is soon enough to act
+                return []  # heartbeats are frequent, and the next tick is soon enough to act
             case Measured():
                 if (member := control.members.heard(event.node, now_s)) is not None:
                     member.measure(event)
@@ -259,7 +260,7 @@ class Controller:
                 pass  # of another epoch
 
     def _send_away(self, sender: str) -> None:
-        """A released machine that still speaks has missed its release: repeat it."""
+        """Repeat the release of a machine that still sends messages."""
         member = self._control.members.nodes.get(sender)
         if member is not None and member.is_released and not member.is_gone and self.view is not None:
             self._control.send(sender, Release(self.view.epoch))
@@ -296,8 +297,7 @@ class Controller:
     # -- what can be done now -------------------------------------------------------------------------------
 
     def _advance(self) -> None:
-        """Begin the next step that is possible, the most urgent first. At most one durable write is under way at a
-        time."""
+        """Begin the most urgent step that is possible now. At most one durable write is under way."""
         control = self._control
         if control.is_halted or control.is_writing or control.record.finished:
             return
@@ -349,7 +349,7 @@ class Controller:
         control.ask(Finished(control.record.committed.clock, control.view.backup))
 
     def _resend(self) -> None:
-        """Send again everything that has not been answered."""
+        """Repeat everything unanswered."""
         control, view = self._control, self.view
         for member in control.members.alive():
             if member.ready_since_s is None and member.status is not None:

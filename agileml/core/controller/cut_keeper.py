@@ -50,13 +50,13 @@ class CutKeeper:
         return self._cut.next
 
     def begin_epoch(self) -> None:
-        """A new view is durable: the cut that was open under the view before is dropped."""
+        """A new view is durable: drop the cut that was open under the previous one."""
         self._cut = OpenCut(self._partitions)
 
     # -- cuts -----------------------------------------------------------------------------------------------
 
     def stored(self, message: Stored) -> None:
-        """A backup has its part of the open cut. A part with NaN or infinity ends the run, at the committed cut."""
+        """A backup has its part of the open cut. A part with NaN or infinity ends the run at the committed cut."""
         if not message.is_finite and self._cut.is_open_at(message.clock):
             self._control.halt(
                 HaltKind.USER_CODE,
@@ -93,9 +93,9 @@ class CutKeeper:
         return True
 
     def arriving(self) -> tuple[int, float] | None:
-        """The clock of the cut whose parts are on their way, and the seconds until it is likely to be whole.
+        """The clock of the cut in transit, and the estimated seconds until it is whole.
 
-        It is expected to take as long as the cut before; once it is late, as long again as it is late.
+        It should take as long as the previous cut; once overdue, the remaining time is estimated as the overdue time.
         """
         if self._cut.next is None or self._cut.left_s is None:
             return None
@@ -158,12 +158,12 @@ class CutKeeper:
         self._control.note(CheckpointSaved(name.clock))
 
     def save_failed(self, name: CutId, reason: str) -> None:
-        """A part or the manifest could not be written: this checkpoint is dropped."""
+        """A part or the manifest could not be written: drop this checkpoint."""
         if self._save.failed(name):
             self._control.note(CheckpointFailed(name.clock, reason))
 
     def resend(self) -> None:
-        """Send again the requests that have not been answered."""
+        """Repeat unanswered requests."""
         control = self._control
         if control.record.committed.clock < control.job.clocks or self._cut.next is not None:
             self.send_cut()

@@ -1,4 +1,4 @@
-"""Preemption notices: whether the partitions of a leaver can move in time, and what to do where they cannot.
+"""Preemption notices: whether the partitions of a leaver can move in time, and what to do if they cannot.
 
 This is decided twice: before a change is claimed, while the open cut may still arrive, and again when all nodes have
 promised and the state of every shard is known.
@@ -25,7 +25,7 @@ AGAIN_S = 0.05  # between two decisions while a change waits for a cut
 
 
 class NoticeHandler:
-    """Decides between moving the leavers' partitions and a rollback to the committed cut."""
+    """Decides between a move, a rollback to the committed cut, and waiting for the open cut (`waits`)."""
 
     def __init__(self, control: Control, cuts: CutKeeper) -> None:
         self._control = control
@@ -36,7 +36,7 @@ class NoticeHandler:
         self._noted: tuple[int, Way] | None = None
 
     def waits(self, plan: Plan) -> bool:
-        """True while a change for a notice waits for the open cut, to go back to that one."""
+        """True while a change for a notice waits for the open cut, to roll back to that one."""
         control, view = self._control, self._control.view
         arriving = self._cuts.arriving()
         if view is None or arriving is None or control.is_restarted or not self._someone_leaves():
@@ -78,7 +78,7 @@ class NoticeHandler:
     def _judge(
         self, plan: Plan, promises: Mapping[str, Promise], *, is_frozen: bool = False
     ) -> tuple[NoticeDecision | None, Change]:
-        """The decision about notices, None where there is nothing to decide; and the change that moves everything."""
+        """The decision about notices, None if there is nothing to decide; and the change that moves everything."""
         control = self._control
         move = plan(promises)
         rate = self._cuts.links.bytes_per_s
@@ -114,7 +114,7 @@ class NoticeHandler:
     def _roll_back(
         self, plan: Plan, move: Change, promises: Mapping[str, Promise], rate: float
     ) -> RollBack | None:
-        """The cost of a rollback at once; None where the machines that stay lack a part of the committed cut."""
+        """The cost of an immediate rollback; None if the remaining machines lack a part of the committed cut."""
         control = self._control
         rest = self._without_leavers(move, promises)
         try:
@@ -137,7 +137,7 @@ class NoticeHandler:
         return RollBack(back.view.base, clocks, redo_s, max(fetched.values(), default=0) / rate)
 
     def _arriving(self, back: RollBack) -> Arriving | None:
-        """The open cut, as a target of a rollback."""
+        """The open cut as a rollback target."""
         found, clock_s = self._cuts.arriving(), self._control.log.clock_s
         if found is None or clock_s is None:
             return None
@@ -146,7 +146,7 @@ class NoticeHandler:
         return Arriving(remaining_s, RollBack(clock, clocks, clocks * clock_s, back.fetch_s))
 
     def _promises_now(self) -> dict[str, Promise]:
-        """The promises that members would give now, as far as is known."""
+        """The promises that members are expected to give now."""
         control, view = self._control, self._control.view
         assert view is not None
         committed = ShardState(control.record.committed.clock, ())
@@ -159,7 +159,7 @@ class NoticeHandler:
         return found
 
     def _note(self, verdict: NoticeDecision, pressed: tuple[Leaver, ...]) -> None:
-        """Log the decision, once for each epoch that is tried."""
+        """Log the decision, once per attempted epoch."""
         control = self._control
         if (key := (control.record.claimed, verdict.way)) == self._noted:
             return

@@ -19,7 +19,7 @@ class PlannedEvents:
         self._control = control
 
     def fire(self) -> Iterator[Admit | Notice]:
-        """The joins and notices that the plan makes now. Faults go to the shell from here."""
+        """The joins and notices that are due; faults go straight to the shell."""
         control, plan, view = self._control, self._control.plan, self._control.view
         if view is None or control.is_restarted or plan.is_over:
             return
@@ -48,7 +48,7 @@ class PlannedEvents:
             control.note(PlanFinished(done[0], str(done[1])))
 
     def _staying(self) -> dict[Tier, list[str]]:
-        """The members that may hold things, by tier."""
+        """Live members without a notice, by tier."""
         members, view = self._control.members, self._control.view
         assert view is not None
         stay: dict[Tier, list[str]] = {tier: [] for tier in Tier}

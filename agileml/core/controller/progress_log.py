@@ -1,4 +1,4 @@
-"""The clocks that are known to be done, in order, and the usual duration of one."""
+"""The completed clocks, in order, and the average duration of one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from agileml.events.run import ClockDone
 
 
 class ProgressLog:
-    """`heard` is the number of known clocks; None from a restart of the controller until the first report."""
+    """`heard` counts the completed clocks; None after a restart of the controller, until the first report."""
 
     def __init__(self, heard: int | None) -> None:
         self.heard = heard
@@ -17,10 +17,10 @@ class ProgressLog:
         self._last_s: float | None = None
 
     def add(self, entries: Iterable[ClockReport]) -> Iterator[tuple[ClockDone, float]]:
-        """Take up what partition 0's owner reports; each clock that is news, and when it was done.
+        """Add reports from partition 0's owner; yield each newly completed clock and its time.
 
-        The owner repeats each entry until a controller has heard it. Entries that are missing before its first one were
-        heard by another controller, so this one does not wait for them.
+        The owner repeats each entry until a controller has it. Entries missing before the first went to an earlier
+        controller, so this one does not wait for them.
         """
         for entry in entries:
             if self.heard is not None and entry.clock < self.heard:
@@ -36,13 +36,12 @@ class ProgressLog:
             yield ClockDone(self.heard, mean, entry.examples, seconds), entry.at_s
 
     def none_left(self, version: int) -> None:
-        """The owner has applied the clocks < `version` and has nothing to report: it told another controller the
-        rest."""
+        """The owner, at `version`, has nothing to report: an earlier controller has all its entries."""
         if self.heard is not None:
             self.heard = max(self.heard, version)
 
     def roll_back(self, known: int, base: int) -> int:
-        """Training goes on from `base` although clocks < `known` were done; returns how many are computed again."""
+        """Training resumes at `base` although clocks < `known` were done; return how many are computed again."""
         reached = max(known, self.heard or 0)
         if self.heard is not None:
             self.heard = min(self.heard, base)

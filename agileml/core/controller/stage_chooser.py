@@ -1,4 +1,4 @@
-"""`stage: auto` in the controller: gathers the seconds and bytes of a window of clocks and has them judged."""
+"""`stage: auto` in the controller: measures a window of clocks and has AutoStage judge it."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from agileml.events.terms import Move
 from straggler.coverage import aligned_subtrees, members
 
 STAGES = (1, 2, 3)
-MOST_CLOCKS = 256  # of a window; only very short clocks are more between two reports of a machine
-LEAST_CHANGE_S = 0.5  # the least cost of a change, with the slow clocks after it
+MOST_CLOCKS = 256  # per window; more only if that many pass between two reports of a machine
+LEAST_CHANGE_S = 0.5  # the least cost of a change, including the slow clocks after it
 
 
 class StageChooser:
@@ -55,7 +55,7 @@ class StageChooser:
     # -- measurements ---------------------------------------------------------------------------------------
 
     def changed(self, seconds: float) -> None:
-        """A change is over and took so many seconds: begin a new window."""
+        """A change is over: begin a new window."""
         assert self._control.view is not None
         self._change_s = max(LEAST_CHANGE_S, seconds)
         self._open(self._control.view.epoch)
@@ -77,7 +77,7 @@ class StageChooser:
     # -- decisions -----------------------------------------------------------------------------------------
 
     def decide(self) -> bool:
-        """At the end of a window, judge it. If another stage should be tried, write other thresholds. True if so."""
+        """Judge a window that has ended; True if it calls for another stage, for which this writes new thresholds."""
         control, view = self._control, self._control.view
         if self._trial_rule is None or view is None or view.epoch != self._epoch or not control.is_quiet:
             return False
@@ -103,7 +103,7 @@ class StageChooser:
         window_s = mean_s * len(self._clocks_s)
         spans = {node: self._last[node].at_s - self._first[node].at_s for node in view.members}
         least_s = min(spans.values())
-        if least_s <= 0.0 or least_s < window_s / 2:  # (clocks of SSP may end together: a window of no time)
+        if least_s <= 0.0 or least_s < window_s / 2:  # SSP clocks may end together: an empty window
             return None
 
         def per_clock(node: str, what: str) -> float:
@@ -167,7 +167,7 @@ class StageChooser:
 
 
 def arrangement_of(job: Job, view: View) -> Arrangement:
-    """The arrangement of a view, its open clocks aside."""
+    """The arrangement of a view, without its open clocks."""
     units = {node: units.bit_count() for node, units in view.share}
     sums = {node: len(aligned_subtrees(units)) if job.deterministic else 1 for node, units in view.share}
     return Arrangement(view.stage, Roles(view.owner, view.backup, sums), units)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 class CutRule:
     """A cut about every `every_s` seconds, at least every `max_clocks` clocks.
 
-    A cut on its way takes links and processors from the clocks. So slow cuts are farther apart: parts travel for at
-    most the share `travelling` of the time, but cuts are never more than `most` times `every_s` apart. That adds
-    little to the loss of a sudden failure: the best interval between cuts that cost c seconds, with a failure every M
+    A cut in transit takes links and processors from the clocks. So slow cuts are farther apart: parts travel for at
+    most the share `travelling` of the time, but cuts are never more than `most` times `every_s` apart. That adds little
+    to the cost of a sudden failure: the best interval between cuts that cost c seconds, with a failure every M
     seconds, is sqrt(2 c M) (Young 1974), 12 s for c = 0.02 s and M = 1 h.
     """
 
@@ -65,7 +65,7 @@ class OpenCut:
 
     @property
     def left_s(self) -> float | None:
-        """The time since which parts have been travelling, as far as is known; None: they are not."""
+        """When parts began to travel, as far as is known; None: they have not."""
         return self._left_s
 
     def travel_s(self, now_s: float) -> float:

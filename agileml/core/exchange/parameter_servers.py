@@ -92,7 +92,7 @@ class DirectPushes:
 
 
 class OpenGate:
-    """A change begins as soon as there is a reason for it: a push that a change interrupts is sent again."""
+    """A change may begin at once, because a push that it interrupts is sent again."""
 
     def settle(self, trigger: Trigger | None) -> Trigger | None:
         return trigger

@@ -1,8 +1,8 @@
 """The pause before a membership change: with an all-reduce, the group first stops between two clocks.
 
 A change closes the group and loses the sums under way. So before a join, a notice or a stage change, the controller
-asks the group to pause. The machines agree on the clock with the sums themselves, and the change begins when all have
-paused: no clock is computed again. A failure does not wait, nor does a notice that leaves no time for it.
+asks the group to pause. The sums themselves carry the request, so all machines pause after the same clock; then the
+change begins, and no clock is computed again. A failure does not wait, nor does a notice that leaves no time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from agileml.events.run import ExchangeFailed
 from agileml.events.terms import Cause, Trigger
 
 SHORT_S = 0.5  # a notice with less time left does not wait, however short a clock is
-MOST_FAILURES = 5  # of groups in a row, without a clock in between
+MOST_FAILURES = 5  # groups in a row that may fail without a clock in between
 
 
 class AllReducePause:
@@ -28,7 +28,7 @@ class AllReducePause:
         self._failures: list[int] = []  # clocks done at each failure since the last clock
 
     def settle(self, trigger: Trigger | None) -> Trigger | None:
-        """The trigger of a change that may begin now; None while there is none, or the group has not paused."""
+        """The trigger of a change that may begin now; None if there is no trigger, or the group has not paused."""
         control, view = self._control, self._control.view
         if view is None or control.is_restarted:
             return trigger
@@ -64,7 +64,7 @@ class AllReducePause:
         return at_limit or all(status.is_paused for status in there)
 
     def resend(self) -> None:
-        """Ask again the machines that have not paused."""
+        """Repeat the request to machines that have not paused."""
         control, view = self._control, self._control.view
         if view is None or self._asked is None or self._asked[0] != view.epoch:
             return

@@ -1,4 +1,4 @@
-"""The sums of one machine in an all-reduce: which is next, when to pause, and what is lost with a group.
+"""The sums of one machine in an all-reduce: their order, when to pause, and what a closed group loses.
 
 Every machine of a group holds a replica of all partitions. It hands the sum of its own bundles to the group, partition
 by partition, the last one first because backward ends there first. When the sum of the group is back, it applies it to
@@ -9,7 +9,7 @@ The order is fixed: clock by clock, partitions N - 1 .. 0. All replicas begin a 
 leave out the same partitions: those that were at t + 1 already. Partition 0 carries the loss and a flag; when any
 machine sets the flag, all of them pause after this clock, between two sums, while computing goes on. A membership
 change then finds equal replicas and no sum under way. A change that cannot wait, after a death, closes the group. Sums
-are made in place, so the machine computes again what it handed over and did not get back.
+are made in place, so the machine recomputes the bundles whose sums did not come back.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Reducer:
         self._away: set[int] = set()  # partitions of this clock that the group is adding up
         self._wants_pause = False
         self._met: dict[str, bytes] = {}
-        self._has_summed = False  # so all machines of the group have met
+        self._has_summed = False  # so the group is connected
         self._failure: GroupFailed | None = None
 
     # -- changes of members ---------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ class Reducer:
         return version
 
     def _go_on(self) -> None:
-        """Hand over all partitions, in order, to which this machine has nothing left to add."""
+        """Hand over, in order, all partitions to which this machine has nothing left to add."""
         while self._view and not self.is_paused and self._clock < self.job.clocks:
             at = (self._clock, self._next)
             if self._next < 0:

@@ -1,7 +1,7 @@
 """Which replicas a membership change starts from when every machine holds all partitions.
 
-Every replica of the durable view counts, and the newest of each partition wins: nothing is lost with a machine as long
-as another machine of its group lives. A machine that is behind copies from one that is not, so all machines begin the
+Every replica of the durable view counts, and the newest of each partition wins: losing a machine loses nothing while
+another machine of its group lives. A machine that is behind copies from one that is not, so all machines begin the
 next view at equal versions.
 """
 

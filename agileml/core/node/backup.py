@@ -52,7 +52,7 @@ class Backup:
     _staged: dict[tuple[int, int], tuple[CutId, Cut]] = field(default_factory=dict)  # (epoch, partition)
 
     def part(self, owner: str, message: Part) -> None:
-        """Keep a part of the open cut and tell the controller; refuse rows that build on a cut that is not here."""
+        """Keep a part of the open cut and tell the controller; refuse rows whose base cut is not here."""
         self.commit(message.committed)
         name = CutId(message.cut.clock, message.epoch)
         known = self._arriving.get(message.partition)
@@ -121,7 +121,7 @@ class Backup:
         return completed(arriving.cut, arriving.only, self._cuts[partition][1])
 
     def completed(self, partition: int, copy: ShardCopy) -> ShardCopy | None:
-        """A copy that came here, with the rows that it left out because they are here; None when they no longer are."""
+        """Fill in rows omitted from a received copy from our base cut; None if we no longer have that cut."""
         if copy.only is None:
             return copy
         if copy.only.base != self.name(partition):
@@ -130,13 +130,12 @@ class Backup:
         return replace(copy, cut=cut, only=None)
 
     def prepare(self, committed: CutId, tag: int) -> None:
-        """A change begins. Parts that were staged for the durable view count, even if its announcement never came
-        here."""
+        """A change begins. Parts staged for the durable view count, even if its announcement never arrived."""
         self.commit(committed)
         self._unstage(tag)
 
     def _unstage(self, epoch: int) -> None:
-        """Take over the parts staged for `epoch`, unless a newer committed cut came meanwhile; drop all others."""
+        """Take over the parts staged for `epoch`, unless a newer committed cut has arrived; drop all others."""
         for (staged_for, partition), (name, cut) in self._staged.items():
             known = self._cuts.get(partition)
             if staged_for == epoch and (known is None or known[0] < name):
@@ -145,7 +144,7 @@ class Backup:
         self._staged.clear()
 
     def stage(self, epoch: int, partition: int, name: CutId, cut: Cut) -> None:
-        """Get ready to be the backup of a partition in `epoch`, with its part of the cut that is committed then."""
+        """Prepare to back up a partition in `epoch`, with its part of the cut committed by then."""
         self._staged[epoch, partition] = (name, cut)
 
     def is_staged(self, epoch: int, partition: int) -> bool:
@@ -162,6 +161,6 @@ class Backup:
         self._arriving = {p: part for p, part in self._arriving.items() if part.name.epoch == view.epoch}
 
     def resend(self) -> None:
-        """Tell the controller again of the parts that it has not committed."""
+        """Report the uncommitted parts to the controller again."""
         for partition, arriving in self._arriving.items():
             self.send(CONTROLLER, arriving.stored(partition))

@@ -16,7 +16,7 @@ from agileml.application import Array
 from agileml.core.protocol.messages import Cut, Rows
 from agileml.core.protocol.view import CutId
 
-AT_ONCE = 1 << 18  # numbers that are tested one by one at a time
+AT_ONCE = 1 << 18  # rows tested one by one
 
 
 class RowLog:
@@ -27,7 +27,7 @@ class RowLog:
         self._pieces: list[tuple[Array, tuple[Array, ...]]] = []
 
     def note(self, rows: Array, old: tuple[Array, ...]) -> None:
-        """These distinct rows are about to change; `old` has their values per array. The log keeps `old`."""
+        """Record distinct rows before they change; `old` has their values per array, and the log keeps it."""
         is_first = ~self._is_changed[rows]
         if is_first.all():
             self._pieces.append((rows, old))
@@ -36,7 +36,7 @@ class RowLog:
         self._is_changed[rows] = True
 
     def mark(self, rows: Array | slice) -> None:
-        """These rows changed, and their old values are not known."""
+        """Record rows that changed with unknown old values."""
         self._is_changed[rows] = True
 
     @property
@@ -58,7 +58,7 @@ class RowLog:
 
 @dataclass(frozen=True)
 class CutMark:
-    """A cut that a shard took. `cut` holds no sparse tables; `logs`, None for dense tables, began with it.
+    """A cut that a shard took. `cut` omits sparse tables; `logs` began with it (None for dense tables).
 
     `is_known`: the logs have the old values of all changed rows. False after a move, which brings only row numbers.
     """
@@ -80,7 +80,8 @@ def changed_rows(marks: Sequence[CutMark]) -> tuple[Array | None, ...]:
 
 
 def put_back(cut: Cut, marks: Sequence[CutMark]) -> Cut:
-    """The cut of the last mark, from a whole cut of now, whose sparse tables are overwritten. `marks`: newest first."""
+    """The cut of the last mark, from a whole cut of the present, whose sparse tables are overwritten. `marks`: newest
+    first."""
     first = marks[-1].cut
     for mark in marks:
         for table, log in enumerate(mark.logs):

@@ -1,7 +1,7 @@
 """One machine of the engine: its server, worker and backup behind one epoch fence.
 
 `handle` takes a message, `happened` an event of the shell, `tick` the time; all return commands. The node drops every
-message whose epoch is older than the one it has promised. A message to itself it handles at once, by reference.
+message older than the epoch it has promised, and handles messages to itself at once, by reference.
 """
 
 from __future__ import annotations
@@ -106,20 +106,20 @@ class Node:
         self._piggybacks = can_piggyback(job)
         self.spent = TimeSpent()
 
-    # -- the three entrances --------------------------------------------------------------------------------
+    # -- entry points ---------------------------------------------------------------------------------------
 
     def handle(self, sender: str, message: Message, now_s: float) -> list[NodeCommand]:
-        """A message arrived."""
+        """Handle a message."""
         self._backoff.heard(sender, now_s)
         self._dispatch(sender, message, now_s)
         return self._flush(now_s)
 
     def heard(self, peer: str, now_s: float) -> None:
-        """A piece of a message arrived, so the answers that this peer owes may be on their way."""
+        """A piece of a message arrived, so this peer's other answers may be on their way."""
         self._backoff.heard(peer, now_s)
 
     def happened(self, event: NodeEvent, now_s: float) -> list[NodeCommand]:
-        """The shell has done what a command asked."""
+        """Handle the shell's answer to a command."""
         match event:
             case Begun():
                 self.worker.begun(event)
@@ -131,7 +131,7 @@ class Node:
             case PartSaved():
                 self._send(CONTROLLER, event.outcome)
                 known = self._outcomes.get(event.outcome.partition)
-                if known is None or known.cut <= event.outcome.cut:  # only the newest is asked for again
+                if known is None or known.cut <= event.outcome.cut:  # only the newest request is repeated
                     self._outcomes[event.outcome.partition] = event.outcome
             case Met():
                 self.combiner.met(event)
@@ -145,7 +145,7 @@ class Node:
         return self._flush(now_s)
 
     def tick(self, now_s: float) -> list[NodeCommand]:
-        """Time has passed: send the heartbeat and repeat unanswered messages when they are due."""
+        """Send the heartbeat and repeat unanswered messages when they are due."""
         if now_s >= self._retry_due_s:
             self._retry_due_s = now_s + self.timers.retry_s / 2
             self._repeat(now_s)
@@ -171,7 +171,7 @@ class Node:
 
     def _is_due(self, command: Send) -> bool:
         name = _name(command.message)
-        # A sign of life says something only of large messages, which go between machines in order.
+        # Peer activity delays retries only for large messages, which are ordered between machines.
         peer = None if command.to == CONTROLLER or name is command.message else command.to
         return self._backoff.is_due((command.to, name), peer)
 
@@ -179,7 +179,7 @@ class Node:
 
     @property
     def is_frozen(self) -> bool:
-        """True between a promise and its view."""
+        """True between a promise and the view it was for."""
         return self.view is None or self.promised != self.view.epoch
 
     def _out_append(self, command: NodeCommand) -> None:
@@ -209,7 +209,7 @@ class Node:
         return out
 
     def _doing(self) -> Doing:
-        """The present activity of this machine's worker."""
+        """The current activity of this machine's worker."""
         if (doing := self.worker.doing) is Doing.COMPUTE or self.view is None:
             return doing
         return Doing.FROZEN if self.is_frozen else doing
@@ -279,7 +279,7 @@ class Node:
                 pass  # of another epoch: fenced off
 
     def _save(self, message: Save) -> None:
-        """Have the parts of the committed cut that this backup holds written, each once."""
+        """Have this backup's parts of the committed cut written, each once."""
         if self.view is None:
             return
         self.backup.commit(message.cut)

@@ -14,8 +14,8 @@ from agileml.core.protocol.commands import NodeCommand, Send
 from agileml.core.protocol.job import Job
 from agileml.core.protocol.messages import Ack, Pull, Push
 
-SMALL_BYTES = 2 << 20  # of all parameters; with more, the bytes count and early acknowledgements help
-ACK_S = 0.05  # that an acknowledgement waits for the parameters
+SMALL_BYTES = 2 << 20  # of all parameters; above it, bytes dominate and early acknowledgements help
+ACK_S = 0.05  # for which an acknowledgement waits for the parameters
 
 
 def can_piggyback(job: Job) -> bool:
@@ -54,7 +54,7 @@ class DelayedAcks:
         self._owed: dict[tuple[str, int], list[tuple[float, Ack]]] = {}
 
     def owe(self, worker: str, ack: Ack, now_s: float) -> None:
-        """Let this acknowledgement wait."""
+        """Delay this acknowledgement."""
         self._owed.setdefault((worker, ack.partition), []).append((now_s + ACK_S, ack))
 
     def answered(self, worker: str, partition: int, clock: int, version: int) -> None:

@@ -1,8 +1,8 @@
-"""When to send an unanswered message again: exponential backoff, because a large message may only be slow.
+"""When to send an unanswered message again: exponential backoff, because a large message may just be slow.
 
 Copies of a message that takes longer than the first wait must not pile up behind it, so each wait is twice as long as
-the one before. While other messages arrive from the peer, the answer may be on its way behind them, because messages
-keep their order: the first wait then counts from the last sign of life of the peer, up to the longest wait.
+the one before. Messages keep their order, so while others arrive from the peer, the answer may be on its way behind
+them: the first wait then counts from the peer's last sign of life, up to the longest wait.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ LONGEST = 16  # the longest wait, in first waits
 
 
 class RetryBackoff:
-    """Asked in rounds, from `begin` to `end`, about every message that is not answered yet."""
+    """Says which unanswered messages are due. Each round, from `begin` to `end`, asks about all of them."""
 
     def __init__(self, first_s: float) -> None:
         self._first_s = first_s
@@ -34,7 +34,7 @@ class RetryBackoff:
     def is_due(self, key: Hashable, peer: str | None = None) -> bool:
         """True when the message named `key` has waited its full time. A new key counts as sent now.
 
-        `peer`: whose signs of life count, because its answer comes in order behind them; None: no sign counts.
+        `peer`: the machine whose signs of life count, because its answer comes in order behind them; None: no machine.
         """
         sent_s, wait_s = self._waits.get(key, (self._now_s, self._first_s))
         waited_s = self._now_s - sent_s

@@ -58,7 +58,7 @@ class Stores(Protocol):
         """A partition's part of a checkpoint."""
 
     def release(self) -> None:
-        """A view is in force: data that was kept for further partitions may be dropped."""
+        """A view is in force: free the data kept for other partitions."""
 
 
 class Server:
@@ -79,7 +79,7 @@ class Server:
         self._committed = INITIAL
         self._next: CutId | None = None
 
-    # -- what a status says ---------------------------------------------------------------------------------
+    # -- for the heartbeat ----------------------------------------------------------------------------------
 
     def versions(self, epoch: int) -> tuple[tuple[int, int], ...]:
         """(partition, version) of the shards served in `epoch`."""
@@ -91,12 +91,12 @@ class Server:
         return shard.version if shard else None
 
     def progress(self, epoch: int) -> tuple[ClockReport, ...]:
-        """Applied clocks that the controller may not have heard of, if partition 0 is here."""
+        """Applied clocks whose reports the controller may lack, if partition 0 is here."""
         shard = self._served(0, epoch)
         return tuple(shard.progress[:256]) if shard else ()
 
     def heard(self, clock: int) -> None:
-        """The controller knows the progress of clocks < `clock`."""
+        """The controller has the reports of clocks < `clock`."""
         for shard in self._copies.get(0, {}).values():
             shard.forget_progress(clock)
 
@@ -134,9 +134,8 @@ class Server:
             self._send(worker, Params(message.epoch, message.partition, message.clock, version, blocks))
 
     def push(self, worker: str, message: Push, now_s: float, *, given: bool) -> None:
-        """Count a bundle, unless it is counted already, and acknowledge it. `given`: its arrays may be overwritten.
-
-        The acknowledgement of a push that pulls the next clock waits a while, because the parameters imply it.
+        """Count a bundle, unless it is counted already, and acknowledge it. `given`: its arrays may be overwritten. The
+        acknowledgement of a push that pulls the next clock is delayed, because the parameters imply it.
         """
         shard = self._served(message.partition, message.epoch)
         if shard is None:
@@ -175,7 +174,7 @@ class Server:
     # -- cuts -----------------------------------------------------------------------------------------------
 
     def name_cut(self, message: NameCut) -> None:
-        """Take note of the committed cut and get ready for the next one."""
+        """Record the committed cut and get ready for the next one."""
         self._commit(message.committed)
         if message.next is None or (self._next is not None and message.next < self._next.clock):
             return  # nothing new, or a later message overtook this one
@@ -256,7 +255,7 @@ class Server:
         self._owed.clear()
         self._unacked.clear()
         if self._arena is not None:
-            # After a rollback the same versions come again, while the present arrays may still be read.
+            # After a rollback the same versions come again, while the old arrays may still be read.
             self._arena = Arena(self.job.layout)
         self._copies = {
             p: {message.tag: copies[message.tag]}
@@ -275,7 +274,7 @@ class Server:
         )
 
     def own_cuts(self, tag: int) -> tuple[tuple[int, ShardState], ...]:
-        """The partitions of which a shard here has the committed cut."""
+        """The partitions whose committed cut a shard here has."""
         return tuple(
             (p, ShardState(cut.clock, cut.counted))
             for p, copies in sorted(self._copies.items())
@@ -293,7 +292,7 @@ class Server:
         return shard.copy().cut if shard else None
 
     def copy_for(self, message: Get, tag: int) -> ShardCopy | None:
-        """The copy that a new owner asked for, if it is here."""
+        """The copy that a new owner requested, if it is here."""
         if message.source.kind is SourceKind.SHARD:
             shard = self._served(message.partition, tag)
             return shard.copy(message.have) if shard else None
@@ -355,7 +354,7 @@ class Server:
             else:
                 shard.cut_at = None
                 shard.forget_cuts()
-        # Workers that heard of the view earlier have pulled already, and pull once: answer them now.
+        # Workers that got the view earlier have already sent their only pull: answer them now.
         early, self._waiting = self._waiting, {}
         for pulls in early.values():
             for (worker, _), pull in pulls.items():

@@ -196,7 +196,7 @@ class Shard:
         )
 
     def begin_from(self, name: CutId, changed: Rows | None = None) -> None:
-        """Take this shard for the committed cut `name`, except for the rows in `changed`."""
+        """Treat this shard's state as the committed cut `name`, except for the rows in `changed`."""
         self._base = self._mark(name, is_known=changed is None)
         for log, rows in zip(self._base.logs, changed.by_table if changed else (), strict=False):
             if log is not None:
@@ -233,7 +233,7 @@ class Shard:
         return put_back(self._cut(), newest_first[: names.index(name) + 1])
 
     def forget_cuts(self, committed: CutId | None = None, open_: CutId | None = None) -> None:
-        """Keep the cuts `committed`, which is the committed one from now on, and `open_`. Any other is dropped."""
+        """Drop all cuts but `committed`, which is the committed one from now on, and `open_`."""
         base, opened = self._base, self._open
         if opened is not None and opened.name == committed:
             self._base, self._open, self._part = opened, None, None
@@ -285,12 +285,12 @@ class Shard:
         )
 
     def forget_progress(self, before: int) -> None:
-        """Drop the progress of clocks < `before`, which the controller has heard of."""
+        """Drop the reports of clocks < `before`, which the controller has."""
         if self.progress and self.progress[0].clock < before:
             self.progress = [entry for entry in self.progress if entry.clock >= before]
 
     def copy(self, have: CutId | None = None) -> ShardCopy:
-        """All that another server needs to go on from here; only the changed rows if it has the committed cut
+        """All state that another server needs to take over; only the changed rows if it has the committed cut
         `have`."""
         pending = tuple((clock, self.pending[clock].copied()) for clock in sorted(self.pending))
         changed = self._changed()

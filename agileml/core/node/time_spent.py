@@ -1,5 +1,4 @@
-"""The time that a machine's worker spends on each activity. It is always counted, at the cost of one comparison per
-message.
+"""The time that a machine's worker spends on each activity. Counting costs one comparison per message.
 
 A worker does one thing at a time. Beside it, the serving thread adds up and applies contributions; that time counts as
 FOLD only while the worker has nothing to compute, because only then does the clock wait for it.
@@ -30,7 +29,7 @@ OnSpan = Callable[[Doing, int, float, float], None]
 
 
 class TimeSpent:
-    """Seconds by `Doing`. Time is an argument and may be wall time: a step back counts as nothing."""
+    """Seconds by `Doing`. Time is an argument and may be wall time: a step backwards counts as zero."""
 
     def __init__(self) -> None:
         self.doing = Doing.IDLE
@@ -42,7 +41,7 @@ class TimeSpent:
         self._seconds = [0.0] * len(DOING)
 
     def turn(self, doing: Doing, clock: int, now_s: float) -> None:
-        """From now on the worker does this, for this clock."""
+        """The worker begins another activity, for this clock."""
         self._count(now_s)
         if self.on_span is not None and now_s > self._began_s > 0:
             self.on_span(self.doing, self._clock, self._began_s, now_s)

@@ -42,7 +42,7 @@ class _Reading:
 
 
 class Worker:
-    """Goes through the clocks of a view. It knows no other worker and waits for no controller."""
+    """Goes through the clocks of a view, without waiting for other workers or the controller."""
 
     def __init__(
         self, me: str, job: Job, send: Callable[[str, Message], None], ask: Callable[[NodeCommand], None]
@@ -58,7 +58,7 @@ class Worker:
         self._view: View | None = None
         self._kept: dict[tuple[int, Units], _Kept] = {}
         self._computing: set[tuple[int, Units]] = set()  # of this timeline, at the shell
-        # Of those, bundles to forget: how many of their contributions are still to come.
+        # Of those, bundles to forget, with the number of contributions still to come.
         self._void: dict[tuple[int, Units], int] = {}
         self._reading: dict[int, _Reading] = {}  # by clock: this one, and the next one ahead
         # Blocks that were pulled under the view before, by clock and partition.
@@ -128,7 +128,7 @@ class Worker:
             self._void[key] = self._partitions - (len(kept.contributions) if kept else 0)
 
     def _start(self) -> None:
-        """Begin the next clock that has something for this worker."""
+        """Begin the next clock in which this worker has bundles."""
         assert self._view is not None
         last_open = max(self._view.open_at, default=-1)
         while not (bundles := self.bundles(self.clock)):
@@ -208,7 +208,7 @@ class Worker:
         self._begin(begin.clock)  # bundles that were forgotten meanwhile
 
     def behind(self, message: Behind) -> None:
-        """That clock is done everywhere without this worker: go on to the next."""
+        """The clock is done everywhere without this worker: go on to the next."""
         if message.clock == self.clock:
             self._leave_clock()
         elif message.clock > self.clock:
@@ -286,7 +286,7 @@ class Worker:
         self._compute()
 
     def resend(self) -> None:
-        """Send again every pull and push that has not been answered."""
+        """Repeat every unanswered pull and push."""
         if self._view is None:
             return
         for reading in self._reading.values():

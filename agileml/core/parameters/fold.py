@@ -181,7 +181,7 @@ class FoldCopy:
 def tree_sum(leaves: Iterable[Contribution]) -> Contribution:
     """Sum the contributions of the units of one aligned subtree, given in their order, along the same tree.
 
-    Holds at most one partial sum per level. The contributions are given away: their arrays may be overwritten.
+    Holds at most one partial sum per level, and may overwrite the contributions' arrays.
     """
     stack: list[tuple[int, _Node]] = []
     for leaf in leaves:

@@ -46,8 +46,8 @@ LEAST_BYTES = 256 << 10
 def partitions_for(tables: Sequence[Table], machines: int) -> int:
     """The number of partitions: as many as there may be machines, or up to `MOST_EACH` times that.
 
-    The more there are, the more evenly they lie on any number of servers, and the more of reading, updating and
-    computing overlaps. Each costs some 0.1 ms of CPU per worker and clock: parts under `LEAST_BYTES` are not worth it.
+    More partitions spread more evenly over any number of servers, and let more of reading, updating and computing
+    overlap. Each costs about 0.1 ms of CPU per worker and clock, so parts under `LEAST_BYTES` are not worth it.
     """
     return machines * min(MOST_EACH, max(1, _bytes_of(tables) // (machines * LEAST_BYTES)))
 
@@ -112,7 +112,7 @@ class Layout:
         return tables
 
     def rows_by_partition(self, rows: Mapping[str, Array]) -> list[tuple[Array | None, ...]]:
-        """Split global row numbers of sparse tables: for each partition and table its local rows, None = all."""
+        """Split global row numbers of sparse tables: local rows for each partition and table; None: all."""
         split: list[tuple[np.ndarray[Any, Any], list[int]] | None] = []
         for index, table in enumerate(self.tables):
             if not table.sparse:

@@ -1,6 +1,6 @@
-"""How the contributions of a clock come together, and which machines hold the parameters: what the engine asks.
+"""What the engine asks of an exchange: how the contributions of a clock come together, and who holds the parameters.
 
-`agileml.core.exchange` has the two answers. With parameter servers, workers push to the owner of each partition and
+`agileml.core.exchange` holds the two. With parameter servers, workers push to the owner of each partition and
 pull from it. With an all-reduce, the machines of a view add up among themselves and each applies the sum to a replica
 of all partitions; the owner of a partition is then the machine whose replica is backed up and copied from first.
 """
@@ -81,7 +81,7 @@ class ChangeGate(Protocol):
         """A machine reports that its group cannot add up any more."""
 
     def resend(self) -> None:
-        """Ask again the machines that have not answered."""
+        """Repeat unanswered requests."""
 
 
 class Exchange(Protocol):
@@ -89,8 +89,8 @@ class Exchange(Protocol):
 
     @property
     def has_replicas(self) -> bool:
-        """True when every machine of a group holds a copy of every partition, so that reads stay on the machine and a
-        leaver takes nothing away that the others lack."""
+        """True when every machine of a group holds a copy of every partition, so that reads are local and a leaver
+        holds no only copy."""
 
     def held(self, view: View, node: str) -> Sequence[int]:
         """The partitions of which a machine has a live copy under a view."""

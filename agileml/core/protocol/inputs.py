@@ -21,7 +21,7 @@ class NodeUp:
 
 @dataclass(frozen=True)
 class NodeDown:
-    """A machine's process is gone for good: its connection closed, or its host said so."""
+    """A machine's process is gone for good."""
 
     node: str
     loss: Loss
@@ -127,7 +127,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class Tick:
-    """Nothing but time has passed."""
+    """Time has passed."""
 
 
 ControllerInput = (

@@ -1,8 +1,8 @@
 """Planned joins, notices and faults as data, and the runner that fires them at exact clocks.
 
 Events fire in order, each when clock `at_clock` is complete, or `at_s` seconds after the first clock could start.
-While an event is unfinished, training neither passes the clock of the next one nor ends. Otherwise clocks of
-milliseconds would outrun machines that take seconds to start.
+Until an event is finished, training neither passes the clock of the next one nor ends: machines take seconds to start,
+and clocks may take milliseconds.
 """
 
 from __future__ import annotations
@@ -86,10 +86,10 @@ class Fired:
 
 
 class PlanRunner:
-    """Fires one event at a time and knows when it is finished. `fired`: events that fired before a restart."""
+    """Fires one event at a time and tells when it is finished. `fired`: events that fired before a restart."""
 
     def __init__(self, events: Sequence[PlannedEvent], seed: int, fired: int = 0) -> None:
-        # The sort is stable, so events of one clock keep the plan's order. Events at a time follow those at a clock.
+        # The sort is stable, so events of one clock keep the plan's order. Timed events follow those at a clock.
         self.events = sorted(
             events, key=lambda e: (e.at_clock is None, e.at_clock if e.at_clock is not None else e.at_s)
         )

@@ -11,7 +11,7 @@ from agileml.core.protocol.view import INITIAL, CutId, View
 
 @dataclass(frozen=True)
 class Record:
-    """One durable state. `number` grows by one with each write; a controller that finds its next number taken was
+    """One durable state. `number` grows by one with each write; a controller whose next number is taken has been
     replaced."""
 
     number: int

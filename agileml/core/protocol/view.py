@@ -15,8 +15,7 @@ NOBODY = ""
 @total_ordering
 @dataclass(frozen=True)
 class CutId:
-    """The name of a cut: its clock, and the epoch in which it was taken; an aborted cut of another epoch has another
-    name.
+    """A cut's name: clock and epoch, so an aborted cut from another epoch cannot be confused with it.
 
     Cuts are ordered by epoch, then by clock.
     """

@@ -7,8 +7,8 @@ for bytes. The machine that moves the most bytes in that time shows the rate of 
 
     clock(stage) = max over workers (units x seconds a unit) + max over machines (bytes / rate of its tier's links)
 
-which for the present stage is the measured clock. A tier whose links were never the bottleneck counts as fast as the
-other one. That may be too optimistic, so another stage is only tried, and left again if its measured clock is not
+which for the current stage is the measured clock. A tier whose links were never the bottleneck counts as fast as the
+other one. That may be too optimistic, so a move to another stage is a trial, undone if its measured clock is not
 better. Measurements override predictions, and each failed trial doubles the wait for the next one.
 """
 

@@ -1,7 +1,7 @@
 """The rate of links between machines, learned from cuts and moved partitions; no traffic is made to measure it.
 
-A transfer shares its links with the clocks beside it, or waits for something else, so its rate is a lower bound of the
-link's: the fastest of the last few transfers counts. All links are assumed to be alike, in both directions.
+A transfer shares its links with clocks, or waits for something else, so its rate is a lower bound of the link's: the
+fastest of the last few transfers counts. All links are assumed to be alike, in both directions.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class LinkRate:
 
     @property
     def bytes_per_s(self) -> float | None:
-        """A lower bound of what a link carries each way."""
+        """A lower bound of a link's rate, each way."""
         return max(self._rates, default=None)
 
     def measured(self, event: Measured, now_s: float) -> None:

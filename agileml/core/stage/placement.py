@@ -1,7 +1,7 @@
 """Placement: which nodes serve, back up and compute what, with the fewest moves and a reason.
 
 Partitions are never cut again, only reassigned (thesis 4.2). Loads differ by at most one. A node that stays keeps
-what it has, up to its new load. Slices stay in runs, because a run is few subtrees and so few arrays to send;
+what it has, up to its new load. Slices stay in runs, because a run is made of few subtrees, so few arrays are sent;
 partitions are striped, so that all servers are busy at the same time.
 """
 
@@ -16,8 +16,8 @@ from dataclasses import dataclass
 class StageRule:
     """When to go from stage 1 to 2 and from 2 to 3: transient machines per reliable one (thesis 4.2).
 
-    `active_fraction`: the share of the transient machines that serve. The thesis has half of them serve. The more
-    serve, the fewer bytes each moves, W (1 + (N - 2) / A) each way (see `traffic`); all of them measured fastest.
+    `active_fraction`: the share of the transient machines that serve. The thesis has half of them serve. With more
+    servers each moves fewer bytes, W (1 + (N - 2) / A) each way (see `traffic`); using all of them measured fastest.
     """
 
     thresholds: tuple[float, float] = (1.0, 15.0)

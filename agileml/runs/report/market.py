@@ -27,7 +27,7 @@ STANDARDS = {
 
 
 def endings(summary: Mapping[str, Any], clocks: int) -> list[str]:
-    """What is said at the end of a run of `clocks`, beside its metrics: the comparison with one process, the bill."""
+    """The lines at the end of a run of `clocks`, beside its metrics: the comparison with one process, the bill."""
     lines = []
     if "same_as_sequential" in summary:
         same = "the same bits as" if summary["same_as_sequential"] else "NOT the same bits as"
@@ -41,7 +41,7 @@ def endings(summary: Mapping[str, Any], clocks: int) -> list[str]:
 
 
 def bill_lines(market: Mapping[str, Any]) -> list[str]:
-    """The bill beside what the same job would have cost otherwise; without that where only a part of it was done."""
+    """The bill, and for a finished job what it would have cost otherwise."""
     usd = market["usd"]
     took = f"{market['market_hours']:.2f} h of the market, {market['evictions']} evictions"
     lines = [f"bill ${usd:.2f} ({market['policy']}, {took})"]
@@ -75,7 +75,7 @@ def _share(usd: float, other: float) -> str:
 
 
 def tiles(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The market's figures that one looks at first."""
+    """The market's headline figures."""
     market = summary.get("market")
     if market is None:
         return []
@@ -88,7 +88,7 @@ def tiles(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def decisions(log: Log) -> list[tuple[str, str, str]]:
-    """(market time, what, text) of every decision that did something, and of what came of it."""
+    """(market time, what, text) of every decision that did something, and of its outcome."""
     opened = events_of(log, MarketOpened)
     if not opened:
         return []

@@ -48,11 +48,11 @@ __all__ = ["ReportError", "build_report", "rebuild", "summarize"]
 
 
 class ReportError(ValueError):
-    """A folder that no report can be made from: one sentence."""
+    """No report can be made from a folder; the message is one sentence."""
 
 
 def build_report(config_text: str, log: Log, summary: Mapping[str, Any]) -> str:
-    """The HTML of a run. `summary` may be empty: a run that did not end is reported as far as it came."""
+    """The HTML of a run. `summary` may be empty: an unfinished run is reported as far as it got."""
     from agileml.runs.report.plots import pictures
 
     config, _ = parse_yaml(config_text, CONFIG)
@@ -94,7 +94,7 @@ def rebuild(folder: Path) -> Path:
 
 
 def sentence(event: RunEvent) -> str | None:
-    """What the timeline says of an event; None for those that are only drawn or counted."""
+    """The timeline's text for an event; None if it is only drawn or counted."""
     match event:
         case RunStarted(config_name):
             return f"{config_name} starts"
@@ -149,7 +149,7 @@ def sentence(event: RunEvent) -> str | None:
 
 
 def _tiles(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The few figures that one looks at first."""
+    """The headline figures."""
     if not summary:
         return []
     gap_s = summary["longest_gap_s"]

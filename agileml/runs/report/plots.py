@@ -126,7 +126,7 @@ def loss_over_time(axes: Axes, log: Log) -> bool:
 
 
 def loss_over_clocks(axes: Axes, log: Log) -> bool:
-    """Loss against clocks; a clock that was done again is drawn again."""
+    """Loss against clocks; a recomputed clock is drawn again."""
     clocks = [e for e in of_type(log, ClockDone) if math.isfinite(e.event.loss)]
     if len(clocks) < 2:
         return False
@@ -204,7 +204,7 @@ def time_spent(axes: Axes, log: Log) -> bool:
 
 
 def stage_bands(axes: Axes, log: Log) -> list[Patch]:
-    """Colour the background by stage; what the legend should say."""
+    """Colour the background by stage; return the legend's entries."""
     changes = of_type(log, MembershipChanged)
     ends_s = [*(change.t_s for change in changes), _end_s(log)][1:]
     for change, end_s in zip(changes, ends_s, strict=False):
