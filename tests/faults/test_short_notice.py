@@ -11,15 +11,16 @@ import pytest
 
 from agileml.core.protocol.inputs import Notice
 from agileml.core.protocol.messages import Copy, Message, Part
-from agileml.events.run import CutCommitted, MachineNoticed, MembershipChanged, ShortNoticeJudged
+from agileml.events.run import CutCommitted, MembershipChanged, ShortNoticeJudged
 from agileml.events.terms import Way
 from agileml.process.head import HeadState
 from agileml.process.machine import Machine
 from tests.agileml.process.engine_rig import Ran, reference
 from tests.faults.fault_rig import FaultRig, job
 
-BYTES_PER_S = 1.5e6
-# 1.5 MB with its moments; each of two servers has a half, so that a cut takes half a second.
+BYTES_PER_S = 0.75e6
+# 1.5 MB with its moments; each of two servers has a half, so that a cut takes a second: far more than the 0.3 s of it
+# that count as heartbeats and round trips (`LinkRule.settle_s`), so the links are known to be slow.
 MODEL = {
     "application": "mlr",
     "data": {"kind": "blobs", "examples": 300, "features": 2000, "classes": 64},
@@ -52,13 +53,17 @@ class FarMachine(Machine):
 
 
 class FarRig(FaultRig):
-    """Gives a server a notice once a cut has shown how fast the links are, and kills it at the deadline."""
+    """Gives a server a notice once a cut has shown how fast the links are.
+
+    Kills it at the deadline, but not before the controller has decided: this is about decisions, and two processes on a
+    busy computer may need more than the notice for one.
+    """
 
     machine_type = FarMachine
 
     def __init__(self, values: Any, folder: Path, warning_s: float) -> None:
         self._warning_s, self._due_s, self.leaver = warning_s, 0.0, ""
-        self._is_heard = False  # the controller knows of the notice
+        self._is_decided = False
         super().__init__(values, folder, FarRig._look)
 
     def _look(self, state: HeadState) -> None:
@@ -66,8 +71,10 @@ class FarRig(FaultRig):
             self.leaver = f"m{len(self.machines) - 1}"
             self._due_s = time.time() + self._warning_s
             self.head.tell(Notice(self.leaver, self._due_s))
-        self._is_heard |= any(isinstance(each.event, MachineNoticed) for each in state.events)
-        if self._is_heard and self.leaver not in self.killed and time.time() >= self._due_s:
+        if self.leaver:
+            decisions = ShortNoticeJudged | MembershipChanged
+            self._is_decided |= any(isinstance(each.event, decisions) for each in state.events)
+        if self._is_decided and self.leaver not in self.killed and time.time() >= self._due_s:
             self.kill(self.leaver)
 
 
@@ -80,10 +87,11 @@ def leave(warning_s: float, folder: Path) -> tuple[FarRig, Ran]:
 
 
 def test_a_notice_too_short_goes_back_at_once_to_the_same_bits(tmp_path: Path) -> None:
-    rig, ran = leave(0.02, tmp_path)
+    # No time at all: clocks do not pass the slow link here, and count as what links carry beside a cut.
+    rig, ran = leave(0.0, tmp_path)
     (note,) = ran.of(ShortNoticeJudged)
     assert note.machines == (rig.leaver,) and note.way is Way.ROLL_BACK
-    assert note.left_s <= 0.02 and f"{rig.leaver} goes in 0" in note.reason
+    assert note.left_s <= 0.0 and f"{rig.leaver} goes in 0" in note.reason
     view = ran.of(MembershipChanged)[1]
     assert view.rolled_back and note.reason in view.reason
     assert rig.leaver not in view.owners
