@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,9 +60,6 @@ def simulate(
     options |= {name: common.split(options[name]) for name in ("types", "zones", "schemes")}
     options |= {name: common.pairs(options[name], _flag(name)) for name in ("on_demand", "vcpus")}
     options["job_hours"] = common.numbers(job_hours, _flag("job_hours"))
-    # A user's own policy may be a module of the folder that the command runs in.
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
     with common.user_errors():
         given = {key: value for key, value in options.items() if value not in (None, [], {})}
         _run(load_config(config, given), sweep)

@@ -1,12 +1,14 @@
 """Schemes by name: a policy, how its jobs live through changes of machines, and whether reliable machines are held.
 
-A user's own policy is named `package.module:Class`.
+A user's own policy is named `package.module:Class`, and found from the working folder, as applications are.
 """
 
 from __future__ import annotations
 
 import importlib
 import math
+import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum
@@ -156,6 +158,9 @@ def find_scheme(name: str) -> Scheme:
         raise UnknownSchemeError(
             f"there is no scheme {name!r}; there are {known}, or your own as package.module:Class"
         )
+    folder = os.getcwd()
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:

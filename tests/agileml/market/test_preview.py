@@ -1,5 +1,8 @@
 """`proteus run --dry-run`: the first decision and what it costs, and what is asked before money is spent."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +15,8 @@ from bidbrain.history.archive import rows_of, write_rows
 from bidbrain.history.generate import Character, generate
 from bidbrain.instants import Interval, show_instant
 
-DEMO = Path(__file__).resolve().parents[3] / "configs" / "demo.yaml"
+ROOT = Path(__file__).resolve().parents[3]
+DEMO = ROOT / "configs" / "demo.yaml"
 
 
 def proteus(*arguments: str) -> int:
@@ -31,6 +35,24 @@ def test_a_dry_run_says_what_would_be_bought_and_leaves_nothing(
     assert "buy 64 vCPUs of c3.8xlarge@us-east-1a, bid 0.3118 $/h" in said
     assert "first hour $0.7726 for 64 vCPUs" in said
     assert not list(tmp_path.iterdir())
+
+
+def test_a_policy_of_the_user_is_found_from_the_working_folder(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from bidbrain.policy.standard import Standard\n\n\nclass Mine(Standard):\n    pass\n"
+    )
+    # -P: as with an installed `proteus`, Python itself does not search the working folder.
+    command = [sys.executable, "-P", "-m", "agileml.cli", "run", str(DEMO), "--dry-run"]
+    ran = subprocess.run(
+        [*command, "--set", "market.policy=mine:Mine"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.startswith("policy mine:Mine: ")
 
 
 @pytest.mark.parametrize(
