@@ -13,10 +13,10 @@ import platform
 import time
 from pathlib import Path
 
+import ibatch_baselines as baselines
 import numba
 import numpy as np
 
-from pipeline.ibatch import baselines
 from pipeline.ibatch.batches import batches
 from pipeline.profile.layers import read
 
@@ -111,7 +111,7 @@ def with_weights(layers) -> tuple[np.ndarray, np.ndarray]:
 
 def draw(name, curves, bandwidths, weights, forward, out: Path) -> None:
     """The curves, and the batches at 10 Gbit/s."""
-    from pipeline.report.batching import draw_batching, draw_makespans
+    from ibatch_figures import draw_batching, draw_makespans
 
     out.mkdir(parents=True, exist_ok=True)
     draw_makespans(curves, bandwidths, out / f"ibatch_{name}.png", f"{name}, {STARTUP_S * 1e3:g} ms per pull")

@@ -20,12 +20,12 @@ from pathlib import Path
 import numba
 import numpy as np
 import psutil
+from speed_traces import SpeedTrace, bursts, drift, regimes, rmse
 
 from straggler.simulate.patterns import Cluster, parse_pattern
 from straggler.simulate.schemes import Experiment, parse_scheme, run_scheme
 from straggler.speed.narx import Narx
 from straggler.speed.predictors import Arima, Ema, Memoryless, SpeedPredictor
-from straggler.speed.traces import SpeedTrace, bursts, drift, regimes, rmse
 
 RECORDED = Path(__file__).with_name("bench_straggler_recorded.csv")
 PREDICTORS: dict[str, Callable[[], SpeedPredictor]] = {

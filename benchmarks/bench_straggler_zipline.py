@@ -15,8 +15,9 @@ from collections.abc import Callable
 
 import numba
 import numpy as np
+from grid_scans import full_grid_scan, grid_scan
 
-from straggler.elasticbsp import full_grid_scan, grid_scan, predicted_end_times, zipline
+from straggler.elasticbsp import predicted_end_times, zipline
 
 PRINTED_US = {
     (10, 15): (149, 168, 1540),

@@ -112,18 +112,3 @@ def _from_events(path: Path, market: Market, rows: Sequence[Sequence[str]]) -> T
     index = np.searchsorted(np.array([at for at, _ in events]), ticks, side="right") - 1
     counts = [events[i][1] if i >= 0 else 0 for i in index.tolist()]
     return Trace(market, TICK_S, np.array(counts, np.int64))
-
-
-def made_trace(name: str, nodes: int, hours: float, up_h: float, down_h: float, seed: int) -> Trace:
-    """A made pool: two states (up: all nodes or nearly all; down: few or none), exponential stays of these means."""
-    rng = np.random.default_rng([seed, sum(map(ord, name))])
-    counts: list[int] = []
-    up = rng.random() < up_h / (up_h + down_h)
-    while len(counts) * TICK_S < hours * 3600:
-        stay = max(1, round(rng.exponential(up_h if up else down_h) * 3600 / TICK_S))
-        level = nodes - (rng.integers(0, nodes // 3 + 1) if rng.random() < 0.2 else 0) if up else 0
-        if not up and rng.random() < 0.2:
-            level = rng.integers(0, nodes // 3 + 1)
-        counts += [int(level)] * stay
-        up = not up
-    return Trace(Market(POOL_TYPE, name), TICK_S, np.array(counts[: int(hours * 3600 / TICK_S)], np.int64))

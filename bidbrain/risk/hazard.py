@@ -1,7 +1,7 @@
 """Eviction from observed losses, for markets whose price says nothing about it (since 2017).
 
 `PoolHazard`: losses over live node hours are Poisson, their rate has a Gamma prior, and observations fade with a
-half-life. `TwoState`: a pool is up or down, with constant rates between. Both are eviction models.
+half-life. It is an eviction model.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-
-import numpy as np
 
 from bidbrain.history.availability import Trace
 from bidbrain.history.prices import Market
@@ -85,36 +83,3 @@ class PoolHazard:
     def outlook(self, market: Market, bid_delta: int, now: PriceNow, minutes: int) -> Outlook:
         """An eviction model: the hazard is constant, a bid changes nothing."""
         return exponential_outlook(self.rate(market).per_node_hour, minutes)
-
-
-@dataclass(frozen=True)
-class TwoState:
-    """A pool is up (at least `nodes` live) or down; rates per hour between the two, by pool."""
-
-    down_per_h: dict[Market, float]
-    up_per_h: dict[Market, float]
-
-    @staticmethod
-    def train(pools: Sequence[Trace], until_s: int, nodes: int = 1) -> TwoState:
-        """Transitions over time in each state, with half a transition in 10 h as a prior."""
-        down, up = {}, {}
-        for pool in pools:
-            is_up = pool.counts[: until_s // pool.tick_s + 1] >= nodes
-            hours = pool.tick_s / HOUR_S
-            falls = int(np.sum(is_up[:-1] & ~is_up[1:]))
-            rises = int(np.sum(~is_up[:-1] & is_up[1:]))
-            down[pool.market] = (PRIOR_LOSSES + falls) / (PRIOR_NODE_HOURS + hours * int(is_up.sum()))
-            up[pool.market] = (PRIOR_LOSSES + rises) / (PRIOR_NODE_HOURS + hours * int((~is_up).sum()))
-        return TwoState(down, up)
-
-    def availability(self, market: Market) -> float:
-        """Share of the time that the pool is up, in the long run."""
-        return self.up_per_h[market] / (self.up_per_h[market] + self.down_per_h[market])
-
-    def expected_wait_h(self, market: Market) -> float:
-        """Mean time until a pool that is down is up again."""
-        return 1.0 / self.up_per_h[market]
-
-    def outlook(self, market: Market, bid_delta: int, now: PriceNow, minutes: int) -> Outlook:
-        """An eviction model: the pool goes down with everything in it."""
-        return exponential_outlook(self.down_per_h[market], minutes)

@@ -55,20 +55,6 @@ class Trace:
             out.append(f"{name}: {marked}")
         return "\n".join(out) + "\n"
 
-    def peak_bytes(
-        self, worker: int, parameter_bytes: float, activation_bytes: float, optimizer_factor: float = 1.0
-    ) -> float:
-        """The most bytes a worker needs: kept versions, activations in flight, gradients, optimizer state."""
-        in_flight = held = 0
-        for action in self.schedule.workers[worker]:
-            held += 1 if action.kind is Kind.FORWARD else -1
-            in_flight = max(in_flight, held)
-        return (
-            self.peak[worker] * parameter_bytes
-            + in_flight * activation_bytes
-            + (1 + optimizer_factor) * parameter_bytes
-        )
-
 
 def update_members(schedule: Schedule, stage: int, minibatch: int, group: int | None = None) -> list[int]:
     """The minibatches that go into the same update of a stage as this one, ascending.

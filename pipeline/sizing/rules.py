@@ -167,36 +167,6 @@ def choose_algorithms(layers: Sequence[Sequence[Algorithm]], memory_bytes: float
     return Choice(names, seconds, used)
 
 
-def choose_algorithms_milp(layers: Sequence[Sequence[Algorithm]], memory_bytes: float) -> Choice | None:
-    """Equation 6 as the integer program that the paper states, by scipy's solver (HiGHS)."""
-    import numpy as np
-    from scipy.optimize import Bounds, LinearConstraint, milp
-
-    flat = [(k, a) for k, options in enumerate(layers) for a in options]
-    if not flat:
-        return Choice((), 0.0, 0.0) if memory_bytes >= 0 else None
-    # In units of the limit, and of the largest time, so that the solver's tolerances mean something.
-    scale = max(memory_bytes, 1.0)
-    slowest = max(a.seconds for _, a in flat) or 1.0
-    one_each = np.array([[float(k == row) for k, _ in flat] for row in range(len(layers))])
-    result = milp(
-        np.array([a.seconds / slowest for _, a in flat]),
-        integrality=np.ones(len(flat)),
-        bounds=Bounds(0, 1),
-        constraints=[
-            LinearConstraint(np.array([[a.memory_bytes / scale for _, a in flat]]), ub=memory_bytes / scale),
-            LinearConstraint(one_each, lb=1, ub=1),
-        ],
-        options={"mip_rel_gap": 0.0},
-    )
-    if result.x is None:
-        return None
-    taken = [a for x, (_, a) in zip(result.x, flat, strict=True) if x > 0.5]
-    return Choice(
-        tuple(a.name for a in taken), sum(a.seconds for a in taken), sum(a.memory_bytes for a in taken)
-    )
-
-
 def epoch_seconds(choice: Choice, samples: int, minibatch: int) -> float:
     """Equation 6 gives the time of one minibatch; an epoch has ceil(samples / minibatch) of them."""
     return math.ceil(samples / _samples(minibatch)) * choice.seconds
@@ -237,18 +207,6 @@ def speedup(gpus: int, overhead_ratio: float | Fraction) -> float:
     """alpha G over one GPU."""
     r = _ratio(overhead_ratio)
     return float(gpus * (1 + r) / (1 + gpus * r))
-
-
-def allowed_overhead_ratio(gpus: int, wanted_efficiency: float | Fraction) -> float:
-    """Lemma 3.1 solved for R_O = (1 - alpha) / (alpha G - 1). Raises SizingError."""
-    alpha = _exact(wanted_efficiency)
-    if not 0 < alpha <= 1:
-        raise SizingError(f"an efficiency must lie in (0, 1], found {wanted_efficiency}")
-    if alpha * gpus <= 1:
-        raise SizingError(
-            f"{gpus} GPUs at an efficiency of {wanted_efficiency} are no faster than one: any overhead will do"
-        )
-    return float((1 - alpha) / (alpha * gpus - 1))
 
 
 def gpus_for_speedup(wanted: float | Fraction, overhead_ratio: float | Fraction) -> Answer:

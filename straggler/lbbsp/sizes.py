@@ -170,11 +170,6 @@ def weighted_mean(gradients: npt.ArrayLike, batch_sizes: npt.ArrayLike) -> Float
     return np.tensordot(sizes[busy] / sizes.sum(), means[busy], axes=1)
 
 
-def push_weight(batch_size: int, workers: int, global_batch: int) -> float:
-    """n |B_i| / X: a worker that sends its gradient times this lets the server take the plain mean."""
-    return workers * batch_size / global_batch
-
-
 def consecutive_ranges(sizes: Sequence[int] | Counts) -> tuple[tuple[int, int], ...]:
     """[start, stop) of each worker's units, laid end to end."""
     ends = np.cumsum(np.asarray(sizes, dtype=np.int64))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bidbrain.history.availability import POOL_TYPE, Trace
+from bidbrain.history.availability import POOL_TYPE, TICK_S, Trace
 from bidbrain.history.prices import History, Market, Steps
 from bidbrain.instants import Interval
 from bidbrain.setting import Bidding, Job, Listing, Reliable, Setting
@@ -56,3 +56,18 @@ def history_of(rows: dict[str, Sequence[tuple[int, int]]], end_s: int) -> Histor
 def pool(name: str, counts: Sequence[int]) -> Trace:
     """A pool that has counts[i] nodes from i x 300 s on."""
     return Trace(Market(POOL_TYPE, name), TICK, np.array(counts, np.int64))
+
+
+def made_trace(name: str, nodes: int, hours: float, up_h: float, down_h: float, seed: int) -> Trace:
+    """A made pool: two states (up: all nodes or nearly all; down: few or none), exponential stays of these means."""
+    rng = np.random.default_rng([seed, sum(map(ord, name))])
+    counts: list[int] = []
+    up = rng.random() < up_h / (up_h + down_h)
+    while len(counts) * TICK_S < hours * 3600:
+        stay = max(1, round(rng.exponential(up_h if up else down_h) * 3600 / TICK_S))
+        level = nodes - (rng.integers(0, nodes // 3 + 1) if rng.random() < 0.2 else 0) if up else 0
+        if not up and rng.random() < 0.2:
+            level = rng.integers(0, nodes // 3 + 1)
+        counts += [int(level)] * stay
+        up = not up
+    return Trace(Market(POOL_TYPE, name), TICK_S, np.array(counts[: int(hours * 3600 / TICK_S)], np.int64))

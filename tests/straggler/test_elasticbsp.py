@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.grid_scans import full_grid_scan, grid_scan
 from straggler.elasticbsp import (
     ElasticBsp,
-    full_grid_scan,
-    grid_scan,
     predicted_end_times,
     zipline,
 )

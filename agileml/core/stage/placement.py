@@ -183,11 +183,3 @@ def place(
 def moves(before: Sequence[str], after: Sequence[str]) -> int:
     """How many things change hands."""
     return sum(a != b for a, b in zip(before, after, strict=True))
-
-
-def count_by(nodes: Sequence[str]) -> Mapping[str, int]:
-    """How many things each node has."""
-    counts: dict[str, int] = {}
-    for node in nodes:
-        counts[node] = counts.get(node, 0) + 1
-    return counts

@@ -23,10 +23,10 @@ from agileml.events.run import CheckpointSaved, MembershipChanged, Warned
 from agileml.market import service as market_service
 from agileml.market.setup import first_decision, set_up
 from agileml.runs.folder import REPORT
-from bidbrain.history.availability import made_trace
 from bidbrain.live.cloud import Instance
 from bidbrain.live.job import EXIT_BUDGET, EXIT_FINISHED, EXIT_MARKET_CLOSED
 from tests.agileml.market.market_rig import InstantBackend, InstantNodes, MarketRig, reference
+from tests.bidbrain.makers import made_trace
 
 MARKET: dict[str, Any] = {
     "kind": "made",

@@ -9,7 +9,6 @@ import pytest
 from bidbrain.accounts.ledger import EntryKind, Ledger, lines_of
 from bidbrain.accounts.rebill import rebill
 from bidbrain.config import SimulateConfig
-from bidbrain.history.availability import made_trace
 from bidbrain.history.generate import Character, generate
 from bidbrain.history.prices import History
 from bidbrain.instants import Interval
@@ -22,7 +21,7 @@ from bidbrain.setting import Bidding, Job, Setting
 from bidbrain.simulate.pool_plan import make_pool_plan
 from bidbrain.simulate.simulator import simulate
 from tests.bidbrain.live.makers import LiveRig, Memory, plan_of, play, play_in
-from tests.bidbrain.makers import EVALUATE, ON_DEMAND, make_setting
+from tests.bidbrain.makers import EVALUATE, ON_DEMAND, made_trace, make_setting
 
 SCHEMES = ("proteus", "renewal", "standard_checkpoint", "standard_agileml", "on_demand")
 RULES = ("hourly_2016", "per_second")

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from bidbrain.accounts.ledger import ENDINGS, EntryKind
 from bidbrain.accounts.rebill import rebill
 from bidbrain.config import SimulateConfig
-from bidbrain.history.availability import Trace, made_trace
+from bidbrain.history.availability import Trace
 from bidbrain.policy.registry import find_scheme
 from bidbrain.setting import Setting
 from bidbrain.simulate.pool_plan import make_pool_plan
 from bidbrain.simulate.simulator import simulate
-from tests.bidbrain.makers import TICK, pool
+from tests.bidbrain.makers import TICK, made_trace, pool
 
 
 def setting_of(traces: list[Trace], **changes: object) -> Setting:

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bidbrain.history.availability import Trace, made_trace
+from bidbrain.history.availability import Trace
 from bidbrain.history.prices import History, Market
 from bidbrain.instants import Interval
 from bidbrain.risk.eviction import EvictionTable, PriceNow, delta_index, mean_time_to_eviction_s
-from bidbrain.risk.hazard import LossRate, PoolHazard, TwoState, exponential_outlook
+from bidbrain.risk.hazard import LossRate, PoolHazard, exponential_outlook
 from bidbrain.risk.survival import SHRINK, SurvivalTable
-from tests.bidbrain.makers import history_of
+from tests.bidbrain.makers import history_of, made_trace
 
 MARKET = Market("c4.xlarge", "us-east-1a")
 DELTAS = (1, 3, 10)
@@ -159,16 +159,6 @@ def test_pools_of_known_hazard_are_told_apart() -> None:
         hazard.outlook(calm.market, 0, now, 60).eviction_probability
         < hazard.outlook(rough.market, 0, now, 60).eviction_probability
     )
-
-
-def test_two_states_recover_the_rates_they_were_made_with() -> None:
-    counts = np.array(([16] * 24 + [0] * 12) * 600, np.int64)  # two hours up, one down
-    trace = Trace(Market("node", "pool"), 300, counts)
-    model = TwoState.train((trace,), trace.end_s)
-    assert model.availability(trace.market) == pytest.approx(2 / 3, rel=0.1)
-    assert model.expected_wait_h(trace.market) == pytest.approx(1.0, rel=0.15)
-    out = model.outlook(trace.market, 0, PriceNow(1, 1), 60)
-    assert out.eviction_probability == pytest.approx(1 - math.exp(-0.5), rel=0.15)
 
 
 def test_what_a_pool_has_after_the_present_does_not_matter() -> None:

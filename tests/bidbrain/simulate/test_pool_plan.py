@@ -3,11 +3,10 @@
 import pytest
 
 from bidbrain.config import ConfigError, SimulateConfig
-from bidbrain.history.availability import made_trace
 from bidbrain.simulate.experiment import summarise
 from bidbrain.simulate.pool_plan import make_pool_plan
 from bidbrain.simulate.workers import Pool
-from tests.bidbrain.makers import pool
+from tests.bidbrain.makers import made_trace, pool
 
 
 def test_what_does_not_fit_pools_is_refused() -> None:

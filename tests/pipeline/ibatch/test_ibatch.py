@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.ibatch import baselines
+from benchmarks import ibatch_baselines as baselines
 from pipeline.ibatch.batches import BatchingError, batches, iteration_seconds, makespan_seconds, push_batches
 
 

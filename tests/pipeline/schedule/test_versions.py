@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from pipeline.schedule.actions import Kind, gpipe, one_f_one_b
-from pipeline.schedule.reference import history, loss_gradient, stage_backward, stage_forward, train
 from pipeline.schedule.versions import Versions, VersionsError, trace
+from tests.pipeline.schedule.numpy_trainer import history, loss_gradient, stage_backward, stage_forward, train
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden"
 RATE = 0.3
@@ -153,4 +153,3 @@ def test_kept_versions_follow_the_stage() -> None:
     stashed = trace(schedule, Versions.STASHING)
     assert stashed.peak == (5, 4, 3, 2, 1)
     assert trace(schedule, Versions.NONE).peak == (1,) * 5
-    assert stashed.peak_bytes(1, 100.0, 10.0) == 4 * 100 + 4 * 10 + 2 * 100

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.speed_traces import bursts, drift, regimes, rmse
 from straggler.speed.background import Background
 from straggler.speed.narx import WEIGHTS, Inline, Narx, fresh_weights, train
 from straggler.speed.predictors import Arima, Ema, Memoryless, Resources
-from straggler.speed.traces import bursts, drift, regimes, rmse
 
 PREDICTORS = (Memoryless, Ema, Arima, Narx)
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from agileml.core.stage.placement import (
     Machines,
     StageRule,
-    count_by,
     deal_slices,
     moves,
     place,
@@ -73,7 +72,7 @@ def test_figure_4_4_of_the_thesis():
     }
 
     joined, before = deal_slices(worker, previous, ["1", "2", "3", "4"])
-    assert count_by(joined) == {"1": 10, "2": 10, "3": 10, "4": 10}
+    assert Counter(joined) == {"1": 10, "2": 10, "3": 10, "4": 10}
     moved = [i for i in range(40) if joined[i] != worker[i]]
     assert len(moved) == 20
     assert all(before[i] == worker[i] for i in moved), "who gave it up still has it"
@@ -88,7 +87,7 @@ def test_figure_4_4_of_the_thesis():
 
     # 1 and 2 are evicted: 3 and 4 work on 20 each.
     evicted, _ = deal_slices(joined, before, ["3", "4"])
-    assert count_by(evicted) == {"3": 20, "4": 20}
+    assert Counter(evicted) == {"3": 20, "4": 20}
     assert all(evicted[i] == joined[i] for i in range(40) if joined[i] in "34")
 
 

@@ -1,7 +1,6 @@
-"""A trainer in numpy that runs a schedule with its versions and gives exact weights.
+"""A trainer in numpy that runs a schedule with its versions and gives exact weights: every sum has one order.
 
-It is what a distributed run must equal bit for bit: every sum has one order. Stages are layers
-y = tanh(x W_1) W_2 ... with any number of matrices; the loss is half the mean squared distance.
+Stages are layers y = tanh(x W_1) W_2 ... with any number of matrices; the loss is half the mean squared distance.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What iBatch is measured against: everything at once, layer by layer, and the paper's two greedy algorithms.
+"""The baselines of iBatch: one batch, a batch per layer, and the paper's two greedy algorithms.
 
 The greedy algorithms choose by equation 4 and only among batchings that meet constraint 5, so they can run
 out of candidates (then there is no result) and never try a single batch.
