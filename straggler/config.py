@@ -1,4 +1,4 @@
-"""configs/stragglers_*.yaml: what to simulate. Unknown keys and bad values are errors that name their path."""
+"""configs/stragglers_*.yaml: the runs to simulate. Unknown keys and bad values are errors that name their path."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class StragglerConfig(_Strict):
     @model_validator(mode="before")
     @classmethod
     def _variants_change_flexrr(cls, values: Any) -> Any:
-        """A variant names what it changes of `flexrr`; the rest stays."""
+        """A variant names the keys of `flexrr` that it changes."""
         if isinstance(values, dict) and isinstance(values.get("variants"), dict):
             base = values.get("flexrr") or {}
             values = dict(values)
@@ -112,7 +112,7 @@ class StragglerConfig(_Strict):
         return self
 
     def experiment(self, flexrr: FlexRrConfig | None = None) -> Experiment:
-        """What a run needs, with other FlexRR parameters if given."""
+        """The settings of a run, with other FlexRR parameters if given."""
         departures = tuple(
             Departure(worker, departure.at_s, departure.notice, departure.detect_s)
             for departure in self.departures

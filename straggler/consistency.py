@@ -21,7 +21,7 @@ class Read(Enum):
 
 
 class Consistency(Protocol):
-    """What the engine asks of a consistency model."""
+    """A consistency model, as the engine uses it."""
 
     @property
     def slack(self) -> int | None:
@@ -74,7 +74,7 @@ class Ssp:
 
 @dataclass(frozen=True)
 class Asp:
-    """Asynchronous: nobody waits; every contribution is applied when it arrives."""
+    """Asynchronous: no worker waits; every contribution is applied when it arrives."""
 
     slack: None = None
     applies_on_arrival: bool = True

@@ -16,7 +16,7 @@ Units = int
 
 
 class Verdict(Enum):
-    """What to do with a bundle that arrives."""
+    """The answer to a bundle that arrives."""
 
     COUNT = "count"
     DUPLICATE = "duplicate"
@@ -26,7 +26,7 @@ def judge(counted: Units, bundle: Units) -> Verdict:
     """Say whether `bundle` is new or has been counted.
 
     Raises ValueError when a part of the bundle has been counted and a part has not: bundles of one clock must be
-    equal or disjoint, so this is an error of whoever dealt out the work.
+    equal or disjoint, so this is an error of the code that dealt out the work.
     """
     if bundle & counted == 0:
         return Verdict.COUNT
@@ -94,7 +94,7 @@ def show(units: Units) -> str:
 
 
 def parse(text: str) -> Units:
-    """Read what `show` prints. Raises ValueError for anything else."""
+    """Read the text that `show` prints. Raises ValueError for anything else."""
     units = 0
     if text == "-":
         return units

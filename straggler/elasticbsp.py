@@ -29,7 +29,7 @@ class Barrier:
 
     `indices` (n, int64): 0-based position in each worker's row of its last end time in the superstep, so the
     worker makes `indices[p] + 1` iterations. `barrier_ns`: the latest of the chosen times. `wait_ns`: that
-    less the earliest, the waiting of whoever arrives first (the paper's d_Z).
+    less the earliest, the longest wait of a worker (the paper's d_Z).
     """
 
     indices: Times
@@ -46,7 +46,7 @@ def zipline(
     latest end time at or before the barrier. Of all barriers T that every worker can reach, `objective`
     takes the least
 
-    - "wait": max - min of the chosen times (section III; Algorithm 2, mended to test only whole sets);
+    - "wait": max - min of the chosen times (section III; Algorithm 2, corrected to test only sets with every worker);
     - "rate": the share of all workers' time that is lost,
       sum_p (T - e_p) / (n (T - start)) + staleness (T - start) / (T_1 - start),
       where e_p is worker p's chosen time and T_1 the earliest barrier (BSP's): the share of the superstep
@@ -87,7 +87,7 @@ def predicted_end_times(start_ns: int, intervals_ns: npt.ArrayLike, lookahead: i
 
 @dataclass(frozen=True)
 class Superstep:
-    """What the policy decided: units per worker (in the order of `workers`), and why."""
+    """A decision of the policy: units per worker (in the order of `workers`), and why."""
 
     workers: tuple[int, ...]
     units: tuple[int, ...]
@@ -99,7 +99,7 @@ class ElasticBsp:
     """The policy: how many units (iterations) each worker has in the next superstep.
 
     Invariant: every worker has between 1 (0 when nothing is left) and `lookahead` units, so that inside a
-    superstep nobody is ever `lookahead` iterations ahead of another, and they meet at its end: the bound
+    superstep no worker is ever `lookahead` iterations ahead of another, and all meet at its end: the bound
     that the proof of SSP needs (section II).
     """
 
@@ -116,19 +116,19 @@ class ElasticBsp:
         self._interval_ns: dict[int, int] = {}
 
     def observe(self, worker: int, interval_ns: int) -> None:
-        """The duration of the worker's latest iteration of one unit."""
+        """Record the duration of the worker's latest iteration (one unit)."""
         if interval_ns <= 0:
             raise ValueError(f"interval_ns of worker {worker} is {interval_ns}; expected a positive number")
         self._interval_ns[worker] = interval_ns
 
     def forget(self, worker: int) -> None:
-        """The worker left; it is measured anew if it returns."""
+        """Drop a worker that left; it is measured anew if it returns."""
         self._interval_ns.pop(worker, None)
 
     def plan(self, start_ns: int, workers: tuple[int, ...], most: int | None = None) -> Superstep:
-        """The superstep that begins at `start_ns`; one unit each while anybody is not measured yet.
+        """The superstep that begins at `start_ns`; one unit each until every worker has been measured.
 
-        `most`: units that are left in all; the last superstep deals them so that all end early.
+        `most`: units left over all workers; the last superstep deals them out so that the last worker ends soonest.
         """
         if not workers:
             raise ValueError("workers is empty; expected at least one")
@@ -184,7 +184,7 @@ def _checked(end_times: npt.ArrayLike) -> Times:
 
 
 def _merged(times: Times) -> tuple[Times, npt.NDArray[np.int32], int]:
-    """All times in order, less the first: (offsets, their workers, the first time).
+    """All times in ascending order, relative to the first: (offsets, their workers, the first time).
 
     Offset and worker share one integer, which sorts several times faster than an argsort.
     """
@@ -263,7 +263,7 @@ def _losses(
     first: int,
     staleness: float,
 ) -> tuple[Times, npt.NDArray[np.float64]]:
-    """For every merged time as the barrier: the sum of all workers' waiting, and the loss (inf: too soon)."""
+    """For each merged time as the barrier: all workers' waiting, and the loss (inf: a worker cannot reach it)."""
     n = times.shape[0]
     latest = np.full(n, np.int64(-1))
     missing = n

@@ -1,4 +1,4 @@
-"""What all data sets share: files that can be opened, splits and shares that depend on the job's seed alone."""
+"""Shared by all data sets: opening files, and splits and shares that depend on the job's seed alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from agileml.config.text import ConfigError, nearest, show
 
 
 class Draw(IntEnum):
-    """What random numbers are for: each use has a stream of its own (the first key of `Settings.rng`)."""
+    """The uses of random numbers: each has a stream of its own (the first key of `Settings.rng`)."""
 
     SPLIT = 1
     SHUFFLE = 2

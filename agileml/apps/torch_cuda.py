@@ -64,21 +64,21 @@ class CudaStepper(Stepper):
         array: Array = self._host.numpy()
         return array
 
-    def _final(self, piece: TensorSpan) -> None:
+    def _final(self, span: TensorSpan) -> None:
         assert self._host is not None
         self._down.wait_stream(torch.cuda.current_stream(self.device))
         arrived = torch.cuda.Event()
         with torch.cuda.stream(self._down):
-            at = slice(piece.start, piece.end)
+            at = slice(span.start, span.end)
             self._host[at].copy_(self._flat_gradient()[at], non_blocking=True)
             arrived.record(self._down)
-        self._on_the_way.append((piece, arrived))
+        self._on_the_way.append((span, arrived))
         while self._on_the_way and self._on_the_way[0][1].query():
             super()._final(self._on_the_way.popleft()[0])
 
     def _finish(self) -> None:
         while self._on_the_way:
-            piece, arrived = self._on_the_way.popleft()
+            span, arrived = self._on_the_way.popleft()
             arrived.synchronize()
-            super()._final(piece)
+            super()._final(span)
         self._host = None

@@ -2,7 +2,7 @@
 
 A minibatch of B items is cut over the U units of a clock: unit u takes places [u B // U, (u + 1) B // U). A slice
 has a fixed share of the items, walks through it in a new order on every pass, and begins the next pass where the
-last one ends, so every item comes once a pass. What comes when depends on the seed and the slice alone.
+last one ends, so every item comes once a pass. The order depends on the seed and the slice alone.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class LabelledExamples:
 
 @dataclass(frozen=True)
 class DataSet:
-    """What is trained on and, if there is some, what it is tested on."""
+    """The training data and, if there is some, the test data."""
 
     name: str
     train: Examples

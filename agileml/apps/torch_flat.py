@@ -48,13 +48,13 @@ class TensorSpan:
 
 def lay_out(shapes: Iterable[tuple[str, Sequence[int]]]) -> tuple[TensorSpan, ...]:
     """Tensors one after the other, each from a multiple of ALIGNMENT elements."""
-    pieces: list[TensorSpan] = []
+    spans: list[TensorSpan] = []
     start = 0
     for name, shape in shapes:
         end = start + -(-prod(shape) // ALIGNMENT) * ALIGNMENT
-        pieces.append(TensorSpan(name, tuple(shape), start, end))
+        spans.append(TensorSpan(name, tuple(shape), start, end))
         start = end
-    return tuple(pieces)
+    return tuple(spans)
 
 
 class FlatModule:
@@ -65,7 +65,7 @@ class FlatModule:
         self.is_emptied = False  # the module does not hold what it was built with any more
         self.parameters = _trainable(module, source)
         self.dtype = self.parameters[0][1].dtype
-        self.pieces = lay_out((name, parameter.shape) for name, parameter in self.parameters)
+        self.spans = lay_out((name, parameter.shape) for name, parameter in self.parameters)
         saved = set(module.state_dict(keep_vars=True))
         persistent = [(name, buffer) for name, buffer in module.named_buffers() if name in saved]
         self.constants = [(name, buffer) for name, buffer in module.named_buffers() if name not in saved]
@@ -80,7 +80,7 @@ class FlatModule:
     @property
     def elements(self) -> int:
         """Elements of the parameters' table, gaps included."""
-        return self.pieces[-1].end
+        return self.spans[-1].end
 
     def tables(self) -> list[Table]:
         """The tables, each of one row; those of buffers only where there are some."""
@@ -93,11 +93,11 @@ class FlatModule:
         return found
 
     def values(self, table: Table) -> Array:
-        """What the module's tensors hold now, as a new table."""
+        """The present values of the module's tensors, as a new table."""
         flat = torch.zeros(table.columns, dtype=torch.from_numpy(np.empty(0, table.dtype)).dtype)
         with torch.no_grad():
-            for piece, tensor in self._tensors(table.name):
-                piece.of(flat).copy_(tensor)
+            for span, tensor in self._tensors(table.name):
+                span.of(flat).copy_(tensor)
         return flat.numpy().reshape(1, -1)
 
     def gathered(self) -> Array:
@@ -107,9 +107,9 @@ class FlatModule:
         """
         flat = torch.zeros(self.elements, dtype=self.dtype)
         with torch.no_grad():
-            for piece, (_, parameter) in zip(self.pieces, self.parameters, strict=True):
-                piece.of(flat).copy_(parameter)
-                parameter.data = piece.of(flat)
+            for span, (_, parameter) in zip(self.spans, self.parameters, strict=True):
+                span.of(flat).copy_(parameter)
+                parameter.data = span.of(flat)
         array = flat.numpy().reshape(1, -1)
         array.flags.writeable = False
         return array
@@ -122,14 +122,14 @@ class FlatModule:
 
     def _tensors(self, table: str) -> list[tuple[TensorSpan, Tensor]]:
         if table == PARAMETERS:
-            return [(piece, tensor) for piece, (_, tensor) in zip(self.pieces, self.parameters, strict=True)]
-        pieces = self.buffers if table == BUFFERS else self.counters
-        return [(piece, self.module.get_buffer(piece.name)) for piece in pieces]
+            return [(span, tensor) for span, (_, tensor) in zip(self.spans, self.parameters, strict=True)]
+        spans = self.buffers if table == BUFFERS else self.counters
+        return [(span, self.module.get_buffer(span.name)) for span in spans]
 
     def point(self, flat: Tensor) -> None:
         """Let the parameters be views of a flat tensor: nothing is copied."""
-        for piece, (_, parameter) in zip(self.pieces, self.parameters, strict=True):
-            parameter.data = piece.of(flat)
+        for span, (_, parameter) in zip(self.spans, self.parameters, strict=True):
+            parameter.data = span.of(flat)
 
     def set_buffers(self, tables: Mapping[str, Array]) -> None:
         """Copy what `buffers` and `counters` hold into the module's buffers."""
@@ -137,8 +137,8 @@ class FlatModule:
             for name in (BUFFERS, COUNTERS):
                 if name in tables:
                     flat = torch.from_numpy(np.array(tables[name]).reshape(-1))
-                    for piece, buffer in self._tensors(name):
-                        buffer.copy_(piece.of(flat) if name == BUFFERS else piece.of(flat).round())
+                    for span, buffer in self._tensors(name):
+                        buffer.copy_(span.of(flat) if name == BUFFERS else span.of(flat).round())
 
     def buffer_changes(self, before: Mapping[str, Array], share: float) -> dict[str, Array]:
         """(the module's buffers - before) x share, for each table of buffers."""
@@ -233,8 +233,8 @@ def torch_state(result: str | Path | Mapping[str, Any], module: nn.Module) -> di
                 f"{source}: table {table.name!r} has {values.size} elements, expected {table.columns} for this module"
             )
         found = torch.from_numpy(np.array(values).reshape(-1))
-        for piece, tensor in flat._tensors(table.name):
-            value = piece.of(found)
+        for span, tensor in flat._tensors(table.name):
+            value = span.of(found)
             value = value if tensor.dtype.is_floating_point else value.round()
             by_tensor[id(tensor)] = value.to(tensor.dtype).clone()
     # state_dict() names a tied tensor once per place, and all of these names are the same object.

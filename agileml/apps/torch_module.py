@@ -1,8 +1,8 @@
 """Data-parallel training of any torch.nn.Module.
 
 All parameters lie in one dense table; a unit computes the gradient of its share of the clock's minibatch, as a part of
-the mean over the whole minibatch; the shards' optimizer takes the step. What a step computes is what one process
-of plain torch computes on the same minibatch, to rounding (batch norm excepted, which sees its unit's items).
+the mean over the whole minibatch; the shards' optimizer takes the step. A step equals that of one process of plain
+torch on the same minibatch, up to rounding (except batch norm, which sees only the items of its unit).
 
 Buffers: those that `state_dict()` has (running statistics of batch norm) are tables of steps. Every unit starts a
 clock from the same values; the next clock's are these plus the mean of the units' changes, weighted by their items.
@@ -37,7 +37,7 @@ StreamReady = Callable[[str, Array, int, int], None]
 
 
 class ModuleConfig(Section):
-    """What is trained. `batch_size`: items of a clock over all workers; None: `clocks_per_pass` clocks make a pass."""
+    """The section `model`. `batch_size`: items of a clock over all workers; None: `clocks_per_pass` clocks a pass."""
 
     module: str | None = None
     arguments: dict[str, Any] = Field(default_factory=dict)
@@ -211,7 +211,7 @@ class TorchModule(Application):
         return Updates({PARAMETERS: gradient.reshape(1, -1), **changes}, loss, batch.items)
 
     def _seed(self, unit: Unit) -> int:
-        """What dropout and augmentation of a unit draw from."""
+        """The random numbers of a unit's dropout and augmentation."""
         key = (self.settings.seed, unit.clock, unit.slice, unit.part)
         return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> np.uint64(1))
 

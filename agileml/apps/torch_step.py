@@ -22,7 +22,7 @@ HERE_ALONE = 2  # references to an array that only a local variable and the call
 
 @dataclass(frozen=True)
 class Batch:
-    """What the module is called with, what the loss compares its output to, and how many items that is."""
+    """The module's inputs, the targets that the loss compares its output to, and the number of items."""
 
     inputs: tuple[Tensor, ...]
     target: Tensor
@@ -46,13 +46,13 @@ class Stepper:
         self._parameters: Tensor | None = None
         self._gradient: Tensor | None = None
         self._kept: tuple[Tensor, Array] | None = (
-            None  # the gradient before, to be used again once nobody reads it
+            None  # the gradient before, to be used again once it has no reader
         )
         self._ready: Ready | None = None
         self._written: set[str] = set()
         self._places = write_in_place(self.module, {id(p): name for name, p in flat.parameters})
-        for piece, (_, parameter) in zip(flat.pieces, flat.parameters, strict=True):
-            parameter.register_post_accumulate_grad_hook(self._hook(piece))
+        for span, (_, parameter) in zip(flat.spans, flat.parameters, strict=True):
+            parameter.register_post_accumulate_grad_hook(self._hook(span))
 
     def use(self, tables: Mapping[str, Array]) -> None:
         """Take parameters and buffers from the tables of a clock."""
@@ -94,10 +94,10 @@ class Stepper:
             if not math.isfinite(total):
                 return None, total
             (loss * (batch.items / clock_items)).backward()
-            for piece in self.flat.pieces:
-                if piece.name not in self._written:  # unused: its gradient is zero
-                    piece.of(self._flat_gradient()).zero_()
-                    self._final(piece)
+            for span in self.flat.spans:
+                if span.name not in self._written:  # unused: its gradient is zero
+                    span.of(self._flat_gradient()).zero_()
+                    self._final(span)
             self._finish()
         finally:
             self._gradient = self._ready = None
@@ -122,47 +122,47 @@ class Stepper:
         return array
 
     def _hand_out(self, gradient: Tensor) -> None:
-        for piece in self.flat.pieces:
-            if piece.name in self._places:
-                self._places[piece.name].view = piece.of(gradient)
-            if piece.end > piece.stop:
-                gradient[piece.stop : piece.end] = 0
+        for span in self.flat.spans:
+            if span.name in self._places:
+                self._places[span.name].view = span.of(gradient)
+            if span.end > span.stop:
+                gradient[span.stop : span.end] = 0
 
-    def _final(self, piece: TensorSpan) -> None:
-        """A piece of the flat gradient is complete."""
+    def _final(self, span: TensorSpan) -> None:
+        """A span of the flat gradient is complete."""
         if self._ready is not None:
-            self._ready(piece.start, piece.end)
+            self._ready(span.start, span.end)
 
     def _finish(self) -> None:
-        """All pieces are complete."""
+        """All spans are complete."""
 
     def _flat_gradient(self) -> Tensor:
         assert self._gradient is not None, "backward outside of gradient()"
         return self._gradient
 
-    def _hook(self, piece: TensorSpan) -> Callable[[nn.Parameter], None]:
+    def _hook(self, span: TensorSpan) -> Callable[[nn.Parameter], None]:
         def accumulated(parameter: nn.Parameter) -> None:
             gradient = parameter.grad
-            assert gradient is not None, piece
+            assert gradient is not None, span
             parameter.grad = None
-            self._write(piece, gradient.to_dense() if gradient.is_sparse else gradient)
+            self._write(span, gradient.to_dense() if gradient.is_sparse else gradient)
 
         return accumulated
 
-    def _write(self, piece: TensorSpan, gradient: Tensor) -> None:
-        goal = piece.of(self._flat_gradient())
-        if piece.name in self._written:  # reentrant checkpointing walks through a shared layer twice
+    def _write(self, span: TensorSpan, gradient: Tensor) -> None:
+        goal = span.of(self._flat_gradient())
+        if span.name in self._written:  # reentrant checkpointing walks through a shared layer twice
             if self._ready is not None:
                 raise RuntimeError(
-                    f"parameter {piece.name!r} got two gradients in one backward, expected one "
+                    f"parameter {span.name!r} got two gradients in one backward, expected one "
                     "(torch.utils.checkpoint needs use_reentrant=False)"
                 )
             goal.add_(gradient)
             return
-        self._written.add(piece.name)
+        self._written.add(span.name)
         if gradient.data_ptr() != goal.data_ptr() or gradient.stride() != goal.stride():
             goal.copy_(gradient)
-        self._final(piece)
+        self._final(span)
 
     def _check(self, loss: Tensor, versions: Sequence[int], constants: Sequence[int]) -> None:
         if not isinstance(loss, Tensor) or loss.numel() != 1:

@@ -1,4 +1,4 @@
-"""What a config names as `package.module:attribute`: the user's own code, found from the working folder."""
+"""The user's own code, which a config names as `package.module:attribute`, found from the working folder."""
 
 from __future__ import annotations
 

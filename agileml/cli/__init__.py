@@ -56,7 +56,7 @@ aws.mount(app)
 
 def _sentence(error: TyperException) -> str:
     if isinstance(error, typer.BadParameter) and error.param is None:
-        message = error.message  # says itself what it is about
+        message = error.message  # names its subject itself
     else:
         message = error.format_message() if hasattr(error, "format_message") else str(error)
     return " ".join(message.split())
@@ -73,6 +73,6 @@ def main(arguments: list[str] | None = None) -> None:
     except (KeyboardInterrupt, typer.Abort):
         status = INTERRUPTED
     if status == INTERRUPTED:  # typer makes this of a KeyboardInterrupt inside a command
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # what is left is short, and Ray's
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ray's shutdown follows; it is short
         print("proteus: interrupted", file=sys.stderr)
     sys.exit(status if isinstance(status, int) else 0)

@@ -1,4 +1,4 @@
-"""`proteus aws template | plan | up | status | down`: what a job on EC2 needs around it."""
+"""`proteus aws template | plan | up | status | down`: the AWS resources of a job on EC2."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ Settings = Annotated[
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
-aws = typer.Typer(name="aws", no_args_is_help=True, help="Make, look at and remove what a job on EC2 needs.")
+aws = typer.Typer(
+    name="aws", no_args_is_help=True, help="Make, inspect and remove the AWS resources of a job on EC2."
+)
 
 
 def mount(app: typer.Typer) -> None:
@@ -38,7 +40,7 @@ def template(
         bool, typer.Option("--operator", help="The policy for the person who runs `proteus aws`.")
     ] = False,
 ) -> None:
-    """Print the CloudFormation template of a stack, to read before anything is made."""
+    """Print the CloudFormation template of a stack."""
     from bidbrain.aws.stack.template import OPERATOR, STACK, text
 
     print(text(OPERATOR if operator else STACK), end="")
@@ -50,7 +52,7 @@ def plan(
     settings: Settings = None,
     as_json: Annotated[bool, typer.Option("--json", help="Everything as JSON.")] = False,
 ) -> None:
-    """Say what `up` would make, what it costs, and whether it can work; nothing is made."""
+    """Show the resources that `up` would make, their cost, and whether it can work; makes nothing."""
     from agileml.aws.commands import build_wheel
 
     with _sentences():
@@ -65,7 +67,7 @@ def plan(
 
 @aws.command()
 def up(config: Config, settings: Settings = None, yes: Yes = False) -> None:
-    """Make what is missing and start the head. Repeat it after an interruption: it goes on."""
+    """Make the missing resources and start the head. After an interruption, run it again: it goes on."""
     from agileml.aws.commands import build_wheel
 
     with _sentences():
@@ -87,7 +89,7 @@ def status(
     settings: Settings = None,
     as_json: Annotated[bool, typer.Option("--json", help="Everything as JSON.")] = False,
 ) -> None:
-    """Say what there is and what runs now."""
+    """Show the resources of the stack and its running machines."""
     from bidbrain.aws.stack.parts import PartKind
     from bidbrain.aws.stack.status import hours
 

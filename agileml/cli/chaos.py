@@ -67,8 +67,8 @@ class ChaosResult:
 def run_chaos(config: JobConfig, seed: int, faults: int, out: Path) -> ChaosResult:
     """Run the plan of a seed on local nodes and, without faults, in one process; compare the two.
 
-    Everything goes to `out`: plan.yaml, the run in `run` (its checkpoints in `checkpoints`, whatever the config says),
-    the reference in `sequential`. A job that cannot start leaves nothing there. Raises what `run` raises, and
+    Everything goes to `out`: plan.yaml, the run in `run` (its checkpoints in `checkpoints`, not where the config says),
+    the reference in `sequential`. A job that cannot start leaves nothing there. Raises the errors of `run`, and
     FolderError if `out` holds another chaos run.
     """
     check_chaos_out(out)
@@ -89,7 +89,9 @@ def run_chaos(config: JobConfig, seed: int, faults: int, out: Path) -> ChaosResu
                 out.rmdir()
         raise
     same_bits = loss_off = None
-    if config.consistency.kind == "bsp":  # otherwise the machines' speeds decide what a clock reads
+    if (
+        config.consistency.kind == "bsp"
+    ):  # otherwise the parameters that a clock reads depend on the machines' speeds
         reference = run(
             config, name="chaos", sequential=True, clocks=clocks, plan=[], out=str(out / SEQUENTIAL)
         )

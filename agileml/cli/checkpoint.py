@@ -1,4 +1,4 @@
-"""`proteus checkpoint show`: what is there, whether it is whole, and which one a resume would take."""
+"""`proteus checkpoint show`: the checkpoints of a folder, whether each is whole, and the one that a resume takes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""`proteus doctor`: can this machine run it, and what to do about each thing that is not right.
+"""`proteus doctor`: can this machine run Proteus, and a remedy for each problem.
 
-Each `judge_*` looks at figures that were measured and says what they mean; `examine` measures.
+Each `judge_*` judges measured figures; `examine` measures them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ STORE_BYTES = 80 << 20
 
 
 class Severity(enum.Enum):
-    """What a finding means for a run."""
+    """The consequence of a finding for a run."""
 
     OK = "ok"
     ADVICE = "advice"  # it runs, but not as well as it could
@@ -37,7 +37,7 @@ class Severity(enum.Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the screen; `advice` says what to do about it ("" if all is well)."""
+    """One line of the screen; `advice` is the remedy ("" if all is well)."""
 
     subject: str
     severity: Severity
@@ -46,7 +46,7 @@ class Finding:
 
 
 def judge_python(major: int, minor: int) -> Finding:
-    """Python 3.11 and 3.12 are what the project is tested with."""
+    """The project is tested with Python 3.11 and 3.12."""
     found = f"{major}.{minor} ({platform.python_implementation()}, {platform.system()} {platform.machine()})"
     if (major, minor) in ((3, 11), (3, 12)):
         return Finding("Python", Severity.OK, found)
@@ -54,7 +54,7 @@ def judge_python(major: int, minor: int) -> Finding:
 
 
 def judge_packages(versions: dict[str, str | None]) -> Finding:
-    """`versions`: what is installed of each package that is needed; None: nothing."""
+    """`versions`: the installed version of each package that is needed; None: not installed."""
     missing = [name for name, found in versions.items() if found is None]
     if missing:
         return Finding(
@@ -167,7 +167,7 @@ def check_ray_starts() -> Finding:
         with LocalCluster() as cluster:
             cluster.add_nodes("transient", 1)
             ray.get(ray.remote(num_cpus=1)(lambda: os.getpid()).remote(), timeout=60)
-    except Exception as error:  # whatever it is, it is what the user has to know
+    except Exception as error:  # any failure is a finding
         return Finding(
             "Ray",
             Severity.BLOCKS,
@@ -180,7 +180,7 @@ def check_ray_starts() -> Finding:
 
 
 def check_ray_answers(address: str) -> Finding:
-    """Whether the cluster at `address` answers, and what machines it has for us."""
+    """Whether the cluster at `address` answers and has labelled machines."""
     from agileml.cluster import existing as cluster
     from agileml.cluster.errors import ClusterError
 

@@ -47,7 +47,7 @@ def mount(app: typer.Typer) -> None:
 
 @contextmanager
 def sentences() -> Iterator[None]:
-    """What is wrong with an address, a folder or an id leaves as one sentence."""
+    """Turn errors of addresses, folders and ids into one sentence."""
     from agileml.cluster.errors import ClusterError
     from agileml.runs.folder import FolderError
 
@@ -83,7 +83,7 @@ def submit(
         bool, typer.Option("--yes", help="Do not ask before a job that buys machines on EC2 is submitted.")
     ] = False,
 ) -> None:
-    """Run a job on a cluster, whether this machine stays on or not. Prints its id; the working folder is uploaded."""
+    """Run a job on a cluster; this machine may be switched off. Uploads the working folder and prints the job's id."""
     from agileml.cli.run import with_options
     from agileml.config.job import load
     from agileml.config.text import ConfigError
@@ -121,7 +121,7 @@ def submitted(
     job: str, config: Path, settings: Settings = None, out: str | None = None, stage: str | None = None,
     resume: str | None = None,
 ) -> None:  # fmt: skip
-    """What `submit` has a cluster run: `run`, with the results in the head's home folder."""
+    """The command that `submit` has a cluster run: `run`, with its results in the head's home folder."""
     from agileml.cli.run import train, with_options
     from agileml.cluster.submission import below_results, settled
 
@@ -129,7 +129,7 @@ def submitted(
         return settled(with_options(found, out=out, address=None, stage=stage), job, Path.home())
 
     place = resume and below_results(resume, Path.home())
-    # Whoever submitted it was asked.
+    # The user was asked when submitting it.
     raise typer.Exit(train(config, tuple(settings or ()), settle, resume=place, yes=True))
 
 
@@ -140,7 +140,7 @@ def status(
     address: Address = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each run.")] = False,
 ) -> None:
-    """How runs stand: stage, clock, machines, clocks/s, spend, time left. Without an id: every job of the cluster."""
+    """Show how far runs are: stage, clock, machines, clocks/s, spend, time left. Without an id: all jobs."""
     with sentences():
         if run is not None and Path(run).is_dir():
             from agileml.runs.status import read_status
@@ -194,7 +194,7 @@ def _show_job(job: SubmittedJob, server: JobServer, as_json: bool, *, is_one: bo
 
 
 def newest(log: list[str]) -> tuple[Snapshot, float | None] | None:
-    """The last line of progress in what a run printed."""
+    """The last line of progress in a run's output."""
     return next((parsed for text in reversed(log) if (parsed := parse_line(text)) is not None), None)
 
 
@@ -242,7 +242,7 @@ def stop(
     address: Address = None,
     wait: Annotated[bool, typer.Option(help="Wait until it has ended.")] = True,
 ) -> None:
-    """End a run before its last clock: with its next cut, which becomes its result and its last checkpoint."""
+    """End a run early, at its next cut, which becomes its result and its last checkpoint."""
     with sentences():
         if Path(run).is_dir():
             _stop_folder(Path(run), wait)

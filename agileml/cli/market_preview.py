@@ -1,4 +1,4 @@
-"""What `proteus run` shows of a market before anything is bought: the first decision and what it costs."""
+"""The preview of a market before anything is bought: the first decision and its cost."""
 
 from __future__ import annotations
 

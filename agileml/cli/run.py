@@ -50,7 +50,7 @@ def run(
     ] = False,
     stage: Stage = None,
     profile: Annotated[
-        bool, typer.Option("--profile", help="Write trace.json: what every machine did when, for Perfetto.")
+        bool, typer.Option("--profile", help="Write trace.json, a timeline of every machine for Perfetto.")
     ] = False,
     resume: Annotated[
         str | None,
@@ -88,7 +88,7 @@ def train(
     dry_run: bool = False,
     yes: bool = False,
 ) -> int:
-    """Train as a file says, with `--set` flags and then `settle` applied. Returns the exit code.
+    """Train by a config file, with `--set` flags and then `settle` applied. Returns the exit code.
 
     Raises BadParameter for input that is wrong.
     """
@@ -115,7 +115,7 @@ def train(
                 raise typer.BadParameter(str(error)) from None
         return run_job(job, name=config.stem, sequential=sequential, resume=resume)
     except (ConfigError, InputError) as error:
-        # It names a key; the file and line (or the flag) that it came from are known here.
+        # The error names a key; `locate` adds its file and line (or its flag).
         raise typer.BadParameter(str(locate(_as_config_error(error), config, flags))) from None
     except (FolderError, ClusterError, CheckpointError) as error:
         raise typer.BadParameter(str(error)) from None
@@ -149,8 +149,8 @@ def _as_config_error(error: Exception) -> ConfigError:
 
 def chaos(
     config: Annotated[Path, typer.Argument(help="YAML file that describes the job.")],
-    seed: Annotated[int, typer.Option(help="The plan of a seed is always the same.")] = 0,
-    faults: Annotated[int, typer.Option(min=1, help="So many faults, spread over the run.")] = 6,
+    seed: Annotated[int, typer.Option(help="Seed of the plan; equal seeds give equal plans.")] = 0,
+    faults: Annotated[int, typer.Option(min=1, help="Number of faults, spread over the run.")] = 6,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -200,7 +200,7 @@ def chaos(
 def report(
     folder: Annotated[Path, typer.Argument(help="The folder of a run, such as runs/demo-20260101-120000.")],
 ) -> None:
-    """Build report.html of a run anew from its config, events and summary."""
+    """Rebuild report.html of a run from its config, events and summary."""
     from agileml.runs.folder import StorageError
     from agileml.runs.report.page import ReportError, rebuild
 
@@ -218,7 +218,7 @@ def doctor(
         str | None, typer.Option(help="Look at this Ray cluster instead of starting one.")
     ] = None,
 ) -> None:
-    """Say whether this machine can run Proteus, and what to do about each thing that is not right."""
+    """Check whether this machine can run Proteus, and advise on each problem."""
     from agileml.cli.doctor import run_doctor
 
     raise typer.Exit(run_doctor(address))

@@ -22,7 +22,7 @@ class S3Location:
 
 
 def location(text: str) -> FolderLocation | S3Location:
-    """What `text` names. Raises ValueError: what was found and what is expected, without any credentials."""
+    """The location that `text` names. Raises ValueError: a sentence without any credentials."""
     scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", text)
     if not text.strip() or "\0" in text:
         raise ValueError(f"found {text!r}, expected a folder or s3://bucket/prefix")

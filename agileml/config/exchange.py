@@ -1,4 +1,4 @@
-"""What the exchange of updates asks of a config's other keys."""
+"""The demands of the exchange of updates on a config's other keys."""
 
 from __future__ import annotations
 

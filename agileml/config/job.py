@@ -2,9 +2,9 @@
 
     config = load("configs/mf.yaml", ["clocks=200", "optimizer.kind=adam"])
 
-Everything that can be said to be wrong without opening the data or a connection is said here, as one
+All that can be checked without opening the data or a connection is checked here; each error is one
 `ConfigError` with the file and line (or the `--set` flag), the key, what was found and what is expected.
-What the `data` and `model` sections may hold is the application's business (`schema.validate` helps it).
+The application checks the sections `data` and `model` (with `section.validate`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ APPLICATIONS = ("mf", "mlr", "torch")
 
 
 def _settings(value: Any) -> Any:
-    """Only what YAML can hold, so that the resolved config loads back equal."""
+    """Only values that YAML can hold, so that the resolved config loads back equal."""
 
     def check(item: Any, key: Key) -> None:
         if isinstance(item, dict):
@@ -55,7 +55,7 @@ def _settings(value: Any) -> Any:
 
 
 def _stage(value: Any) -> Any:
-    if isinstance(value, bool):  # True == 1, but nobody means it
+    if isinstance(value, bool):  # True == 1, but no user means that
         raise ConfigError(f"found {show(value)}, expected auto, thresholds, 1, 2 or 3")
     return value
 
@@ -80,7 +80,7 @@ class ConsistencyConfig(Section):
 
 
 class MachinesConfig(Section):
-    """Machines at the start, the most there may ever be, and what the actor on each one reserves."""
+    """Machines at the start, the most there may ever be, and the resources that each one's actor reserves."""
 
     reliable: Annotated[int, Field(ge=0)] = 1
     transient: Annotated[int, Field(ge=0)] = 2
@@ -109,9 +109,9 @@ class CutsConfig(Section):
 
 
 class HeartbeatConfig(Section):
-    """A machine that was not heard for `timeout_s` is lost.
+    """A machine that has been silent for `timeout_s` is lost.
 
-    One that alone has what the run needs is waited for until it was silent for `silent_limit_s`.
+    The run waits `silent_limit_s` for a silent machine that holds the only copy of a partition.
     """
 
     interval_s: Positive = 0.1
@@ -209,7 +209,7 @@ class JobConfig(Section):
         most = _inside(values, "machines", "max", MachinesConfig().max)
         if isinstance(most, int) and most >= 1:
             values.setdefault("slices", 1 << (most - 1).bit_length())
-        else:  # machines.max itself is wrong and will be told
+        else:  # machines.max itself is wrong, which has its own error
             values.setdefault("slices", 1)
         is_bsp = _inside(values, "consistency", "kind", "bsp") == "bsp"
         values.setdefault("deterministic", is_bsp and values.get("exchange") != "allreduce")

@@ -21,7 +21,7 @@ Prices = dict[str, Positive]
 
 
 class MarketConfig(Section):
-    """Who decides, on what assumptions, within which limits.
+    """The policy that decides, its assumptions and its limits.
 
     The job is `job_vcpus` for `job_hours`, its guess of the work; what machines are really worth is measured. phi,
     lambda_s, sigma_s hold until they were measured.
@@ -43,7 +43,7 @@ class MarketConfig(Section):
 
 
 class LocalMarketConfig(MarketConfig):
-    """What `made` and `replay` share: a market on local nodes, `speed` market seconds in a second."""
+    """Shared by `made` and `replay`: a market on local nodes, `speed` market seconds in a second."""
 
     rules: Literal["hourly_2016", "per_second", "per_second_paid"] = "hourly_2016"
     types: Names = ()
@@ -132,7 +132,7 @@ Market = Annotated[AnyMarketConfig | None, BeforeValidator(_market)]
 def check_with(
     market: AnyMarketConfig, *, transient: int, plan: bool, address: bool, checkpoint: bool
 ) -> None:
-    """Raise ConfigError for what the rest of a config cannot have beside a market."""
+    """Raise ConfigError for keys of the config that a market rules out."""
     if transient:
         raise ConfigError(
             f"found {transient} with a market, expected 0: BidBrain buys the transient machines",

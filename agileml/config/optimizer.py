@@ -43,7 +43,7 @@ _pick_schedule = one_of(SCHEDULES, "kind", default="cosine")
 
 
 class _Shaping(Section):
-    """What every optimizer takes: each element of a gradient is clipped, then weight_decay * w added."""
+    """Shared by all optimizers: each element of a gradient is clipped, then weight_decay * w added."""
 
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     clip: Positive | None = None

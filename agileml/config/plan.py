@@ -40,7 +40,7 @@ class MachineCounts:
 class EventConfig(Section):
     """Something that happens to the machines once clock `at_clock` is complete (clocks count from 1).
 
-    Or, with `at_s`, so many seconds after the first clock could start.
+    Or, with `at_s`, at that many seconds after the first clock could start.
     """
 
     kind: ClassVar[str]
@@ -96,7 +96,7 @@ Count = Annotated[int | Literal["all"], BeforeValidator(_count)]
 
 
 class NoticeConfig(EventConfig):
-    """`notice` transient machines (or all of them) are told that they go in `warning_s` seconds."""
+    """`notice` transient machines (or all of them) get a preemption notice of `warning_s` seconds."""
 
     kind: ClassVar[str] = "notice"
     notice: Count
@@ -124,7 +124,7 @@ def without(
 
 
 class ShortNoticeConfig(EventConfig):
-    """`short_notice` transient machines are told too late: they go before all that they hold can be moved."""
+    """`short_notice` transient machines get their notice too late: they go before their data can be moved."""
 
     kind: ClassVar[str] = "short_notice"
     short_notice: Count

@@ -1,7 +1,7 @@
-"""The base of every section of a config, and what its validation errors say.
+"""The base of every section of a config, and the sentences of its validation errors.
 
 `Section` is a frozen, strict pydantic model: nothing is converted (`"3"` is no number), unknown keys are
-refused with the nearest right one. `validate` turns what pydantic found into one `ConfigError`.
+refused with the nearest right one. `validate` turns pydantic's errors into one `ConfigError`.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def show(value: object) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """What to say after an unknown name: the nearest right one, or all of them."""
+    """The end of a sentence about an unknown name: the nearest right one, or all of them."""
     known = list(known)
     close = difflib.get_close_matches(str(name), known, n=1, cutoff=0.6)
     return f"did you mean {close[0]}?" if close else f"expected one of {', '.join(known)}"

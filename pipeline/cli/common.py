@@ -1,4 +1,4 @@
-"""What the commands share: numbers of options, files that are written whole, a progress bar."""
+"""Shared by the commands: numbers in options, files that are written whole, a progress bar."""
 
 from __future__ import annotations
 

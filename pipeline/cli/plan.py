@@ -29,9 +29,9 @@ def plan_command(
     recompute: Annotated[str, typer.Option(help="never, auto or always.")] = "never",
     optimizer_factor: Annotated[float, typer.Option(help="Optimizer state per byte of weights.")] = 1.0,
     straight: Annotated[bool, typer.Option("--straight", help="No replicated stages.")] = False,
-    max_stages: Annotated[int | None, typer.Option(help="At most so many stages.")] = None,
+    max_stages: Annotated[int | None, typer.Option(help="The most stages that a plan may have.")] = None,
     batch: Annotated[int | None, typer.Option(help="Scale the profile to this minibatch.")] = None,
-    top: Annotated[int, typer.Option(help="Show so many of the best plans.")] = 1,
+    top: Annotated[int, typer.Option(help="Number of plans to show, the best first.")] = 1,
     machines: Annotated[
         str | None, typer.Option(help="Also plan for these counts of the outermost machines, such as 3,4,5.")
     ] = None,

@@ -1,4 +1,4 @@
-"""When an exact search would take too long: how much work it is, and what is searched instead."""
+"""The work of an exact search, and the searches that replace it where it would take too long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stage keeps in memory (thesis 5.3.3 "Memory Overhead"; the released optimizer's limit per worker).
+"""The memory of a stage (thesis 5.3.3 "Memory Overhead"; the released optimizer's limit per worker).
 
 A replica holds one version of its weights and one set of activations for each minibatch in flight at it,
 besides gradients and the optimizer's state:

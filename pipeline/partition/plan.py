@@ -18,7 +18,7 @@ class PlanError(ValueError):
 
 
 class Source(Enum):
-    """What a term of a plan's time is spent on."""
+    """The cause of a term of a plan's time."""
 
     COMPUTE = "compute"
     WEIGHTS = "weights"
@@ -31,7 +31,7 @@ class Stage:
 
     layers: indices in the profile. devices: one per replica. forward_s, backward_s: of one minibatch on the
     slowest of its devices, recomputing included. parameter_bytes, activation_bytes: of its layers.
-    input_bytes, output_bytes: what it takes and sends on per minibatch (0 at the last stage). in_flight:
+    input_bytes, output_bytes: received and sent on per minibatch (0 at the last stage). in_flight:
     minibatches that a replica keeps. memory_bytes: what that takes on each device.
     """
 

@@ -38,7 +38,7 @@ class PartitionError(ValueError):
 
 @dataclass(frozen=True)
 class Options:
-    """What `partition` takes besides the profile and the topology; see there."""
+    """The options of `partition`; see there."""
 
     cost_model: str = "thesis"
     memory_bytes: float | None = None
@@ -67,7 +67,7 @@ def partition(
 
     memory_bytes: of each device (see pipeline.partition.memory); optimizer_factor: bytes of optimizer state per byte of
     weights. recompute: True (every stage), False, or "auto" (stages that would not fit otherwise). straight:
-    no replicated stages. max_stages: at most so many. device_speed: one number per device (1 = the profiled
+    no replicated stages. max_stages: the most stages. device_speed: one number per device (1 = the profiled
     one), innermost index fastest. prefixes_only: cut only at prefixes of the layers' order.
     Raises PartitionError, TopologyError.
     """

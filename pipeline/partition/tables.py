@@ -254,7 +254,7 @@ class Tables:
                     if self.on_progress is not None:
                         self.on_progress(done, len(jobs))
             except BaseException:
-                # Ctrl-C must not wait for the rows that nobody wants any more.
+                # Ctrl-C must not wait for rows that are no longer needed.
                 pool.shutdown(cancel_futures=True)
                 raise
         return table

@@ -13,6 +13,7 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
@@ -199,7 +200,7 @@ def from_dict(raw: object) -> Profile:
 
 
 def to_dict(profile: Profile) -> dict[str, Any]:
-    """What `write` puts into the file."""
+    """The content of the file that `write` makes."""
     return {
         "model": profile.model,
         "batch": profile.batch,
@@ -291,7 +292,7 @@ def _check(profile: Profile) -> None:
             if not 0 <= end < count:
                 raise ProfileError(f"an edge ends at layer {end}, but the layers are 0 to {count - 1}")
     if _topological(count, profile.edges) is None:
-        raise ProfileError(f"the edges form a cycle through {_cycle(count, profile.edges)}")
+        raise ProfileError(f"the edges form a cycle through {_cycle(profile.edges)}")
     if not profile.single_seconds > 0:
         raise ProfileError("all times are zero: there is nothing to balance")
 
@@ -315,24 +316,13 @@ def _topological(count: int, edges: Iterable[tuple[int, int]]) -> list[int] | No
     return order if len(order) == count else None
 
 
-def _cycle(count: int, edges: Iterable[tuple[int, int]]) -> str:
+def _cycle(edges: Iterable[tuple[int, int]]) -> str:
     """The layers of one cycle, as text."""
-    successors: list[list[int]] = [[] for _ in range(count)]
-    waiting = [0] * count
+    sorter = TopologicalSorter[int]()
     for a, b in edges:
-        successors[a].append(b)
-        waiting[b] += 1
-    ready = [i for i in range(count) if waiting[i] == 0]
-    while ready:
-        for after in successors[ready.pop()]:
-            waiting[after] -= 1
-            if waiting[after] == 0:
-                ready.append(after)
-    predecessors: dict[int, int] = {b: a for a, b in edges if waiting[a] > 0 and waiting[b] > 0}
-    node = next(iter(predecessors))
-    seen: list[int] = []
-    while node not in seen:
-        seen.append(node)
-        node = predecessors[node]
-    loop = seen[seen.index(node) :][::-1]
-    return "layers " + " -> ".join(str(i) for i in [*loop, loop[0]])
+        sorter.add(b, a)
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        return "layers " + " -> ".join(map(str, error.args[1]))
+    raise AssertionError("the edges form no cycle")

@@ -1,7 +1,7 @@
 """Profile any torch module as it is: seconds of each layer's forward and backward, bytes, and the graph.
 
 A layer is one call of a module that calls no other module; a module that is called twice gives two layers.
-What a forward does between such calls (additions of residuals, reshapes, losses) becomes layers of its own.
+Operations between such calls (additions of residuals, reshapes, losses) become layers of their own.
 Time stamps are taken at the boundaries of calls in the forward and, in the backward, where autograd enters a
 layer's nodes (each belongs to the layer that made it); so the layers' times add up to the whole pass.
 Nothing is patched: hooks are added and removed.
@@ -172,7 +172,7 @@ class _Call:
 
 @dataclass
 class _Record:
-    """What one profiled step saw. spans: (layer key, forward seconds) in order; backward: seconds by span;
+    """The record of one profiled step. spans: (layer key, forward seconds) in order; backward: seconds by span;
     nodes: the span of each autograd node; edges between spans; outputs: bytes by span; weights: by span."""
 
     spans: list[tuple[str, float]] = field(default_factory=list)
@@ -259,7 +259,7 @@ class _Watch:
         return found
 
     def _span(self, key: str, output: Any, inputs: Any) -> int:
-        """A new layer that made `output`; its nodes are those that nobody has claimed."""
+        """A new layer that made `output`; its nodes are those that no layer has claimed yet."""
         span = len(self.stamps)
         self.stamps.append((key, self.pending))
         self.pending = []

@@ -1,4 +1,4 @@
-"""What all pictures share: colours, and writing one whole. The format follows the file's ending (png, svg, pdf)."""
+"""Shared by all pictures: colours, and writing a file whole. The format follows the file's ending (png, svg, pdf)."""
 
 from __future__ import annotations
 

@@ -25,14 +25,14 @@ class ScheduleError(ValueError):
 
 
 class Kind(StrEnum):
-    """What an action computes."""
+    """The direction of an action."""
 
     FORWARD = "F"
     BACKWARD = "B"
 
 
 class Policy(Enum):
-    """How the lists were made."""
+    """The way in which the lists were built."""
 
     ONE_F_ONE_B = "1f1b"
     GPIPE = "gpipe"
@@ -356,7 +356,7 @@ class _Walk:
         heapq.heappush(self.events, (now + seconds, worker, action, True))
 
     def _arrive(self, worker: int, action: Action) -> set[int]:
-        """What an action needs is there."""
+        """True when all that an action needs has been computed."""
         self.ready[action.kind].add((self.stage_of[worker], action.minibatch))
         return {worker}
 

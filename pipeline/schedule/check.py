@@ -1,4 +1,4 @@
-"""A checker for schedules: what each list must hold, and that the lists together can run to the end."""
+"""A checker for schedules: each list is complete, and the lists together can run to the end."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def round_of(schedule: Schedule, stage: int, minibatch: int) -> list[int]:
 
 
 def _runs(schedule: Schedule, barrier: bool) -> list[str]:
-    """Run the lists by their dependencies alone, until the end or until nobody can go on."""
+    """Run the lists by their dependencies alone, until the end or until no worker can go on."""
     at = [0] * len(schedule.workers)
     done: set[tuple[int, Action]] = set()
     progress = True

@@ -1,4 +1,4 @@
-"""What a schedule takes on given devices and links, action by action.
+"""The time of a schedule on given devices and links, action by action.
 
 The partitioner predicts the long-run rate from the slowest stage or link. This simulation runs the static
 lists themselves: start-up, drain, waiting, transfers that share links, and memory as it fills.
@@ -20,7 +20,7 @@ from pipeline.topology.levels import Topology, parse_topology
 
 
 class Contention(Enum):
-    """What transfers share. PAIR is what the partitioner's cost model assumes."""
+    """The part of the network that transfers share. The partitioner's cost model assumes PAIR."""
 
     NONE = "none"
     PAIR = "pair"
@@ -78,7 +78,7 @@ class Network:
         return self.latency_s + size_bytes / self.topology.levels[level - 1][1]
 
     def channels(self, a: int, b: int) -> tuple[tuple[object, ...], ...]:
-        """What a transfer from a to b occupies."""
+        """The links that a transfer from a to b occupies."""
         level = self.topology.link_level(a, b)
         if level == 0 or self.contention is Contention.NONE:
             return ()
@@ -130,7 +130,7 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Timeline:
-    """What a simulation saw. spans: in order of their start. exchanges: (stage, start, end)."""
+    """The result of a simulation. spans: in order of their start. exchanges: (stage, start, end)."""
 
     schedule: Schedule
     stages: tuple[StageCost, ...]
@@ -190,7 +190,7 @@ class Timeline:
 
 
 def stage_costs(plan: Plan) -> tuple[StageCost, ...]:
-    """What the simulation needs of a plan."""
+    """A plan, as far as the simulation needs it."""
     return tuple(
         StageCost(
             stage.forward_s,

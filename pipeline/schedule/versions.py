@@ -1,4 +1,4 @@
-"""Which version of the weights each forward and backward uses (thesis 5.3.3), and what keeping them costs.
+"""Which version of the weights each forward and backward uses (thesis 5.3.3), and how many a worker keeps.
 
 A version is named by the number of minibatches whose updates are in it. A stage updates after each round: one
 minibatch per replica, gradients averaged (GPipe: after each group, summed; double-buffered: after each group,

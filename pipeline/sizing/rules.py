@@ -122,7 +122,7 @@ def classifier_bytes(network: ConvNet, minibatch: int, *, literal: bool = False)
 def memory_left_bytes(
     gpu_memory_bytes: float, network: ConvNet, minibatch: int, *, literal: bool = False
 ) -> float:
-    """Equation 5, M_bound: what is left for the algorithms' working memory; negative if it does not fit."""
+    """Equation 5, M_bound: the bytes left for the algorithms' working memory; negative if it does not fit."""
     return (
         gpu_memory_bytes
         - feature_map_bytes(network, minibatch, literal=literal)
@@ -132,12 +132,12 @@ def memory_left_bytes(
 
 
 def gemm_bytes(side_in: int, side_out: int, depth_in: int, depth_out: int, minibatch: int) -> float:
-    """What a convolution by matrix multiplication touches: its input and its output."""
+    """Bytes that a convolution by matrix multiplication touches: its input and its output."""
     return minibatch * (side_in**2 * depth_in + side_out**2 * depth_out) * FLOAT_BYTES
 
 
 def fft_bytes(side_in: int, depth_in: int, depth_out: int, minibatch: int) -> float:
-    """What one by FFT touches: input, filters and output in the frequency domain, n (n + 1) numbers per map
+    """Bytes that one by FFT touches: input, filters and output in the frequency domain, n (n + 1) numbers per map
     of side n (Mathieu et al. 2013); filters are padded to the input's size."""
     maps = minibatch * depth_in + depth_in * depth_out + minibatch * depth_out
     return side_in * (side_in + 1) * maps * FLOAT_BYTES

@@ -19,7 +19,7 @@ from pipeline.topology.levels import Topology, TopologyError, parse_bytes
 
 @dataclass(frozen=True)
 class Machines:
-    """A topology with what each device has."""
+    """A topology with the memory and the speed of each device."""
 
     topology: Topology
     memory_bytes: float | None

@@ -1,4 +1,4 @@
-"""What FlexRR's workers say, hear and do: parameters, messages, events, commands (thesis 3.3)."""
+"""The protocol of FlexRR's workers: parameters, messages, events, commands (thesis 3.3)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class FlexRrParameters:
     replication: float = 1.0
     # Weight of the latest iteration in the average time per iteration (the thesis names none).
     average_weight: float = 0.5
-    # After which silence the helpee asks again about a range.
+    # Silence after which the helpee asks again about a range.
     resend_ns: int = 500_000_000
 
     def __post_init__(self) -> None:

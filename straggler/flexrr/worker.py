@@ -1,7 +1,7 @@
 """FlexRR's RapidReassignment between peers (thesis 3.3): one worker as a pure state machine.
 
 Events in, commands out, time is an argument. A slow worker hands ranges of its iteration to helpers that are
-ahead, takes back what nobody began, and goes on to the next iteration when all of it is done:
+ahead, takes back those that no helper has begun, and goes on to the next iteration when all of it is done:
 
     helper --progress-report--> helpee     on reaching the checkpoint, 75% of the iteration
     helpee --do-this---------> helper      it is behind: `initial` share from the end of what it holds
@@ -56,7 +56,7 @@ from straggler.flexrr.tasks import Fate, Offer, Offers, Task, TaskKind
 class FlexRrWorker:
     """One worker. `handle` takes an event and the local run-time clock, and returns what to do.
 
-    With no helpers it is a worker of BSP or SSP: when a clock may start is the caller's to say.
+    With no helpers it is a worker of BSP or SSP: the caller decides when a clock may start.
     """
 
     def __init__(

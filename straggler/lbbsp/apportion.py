@@ -1,10 +1,10 @@
-"""Sharing out whole units so that the last worker ends as early as can be: exact, with floats as input.
+"""Sharing out whole units so that the last worker ends as early as possible: exact, with floats as input.
 
 The k-th unit of worker i is an *event* at the time when i would end it. The best shares are the `total`
 earliest events (ties: the lower worker), as times only grow with k. A guess in floats comes near; two
 tournament trees, over the next event and over the last event of each worker, then add, take away and swap
-units until no event outside is earlier than one inside. Every comparison is exact, so the guess decides
-how long it takes and never what comes out.
+units until no event outside is earlier than one inside. Every comparison is exact, so the guess affects
+the running time and never the result.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ Counts = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Tree = npt.NDArray[np.int32]
 
-NEXT, LAST = 0, 1  # the two tournaments: who would end a unit first, who ended one last
+NEXT, LAST = (
+    0,
+    1,
+)  # the two tournaments: the worker that would end a unit first, and the one that ended a unit last
 # A product of floats is a sum of two floats, exactly, as long as nothing under- or overflows.
 SMALLEST, LARGEST = 1e-100, 1e100
 
@@ -82,7 +85,7 @@ def compare(law: Floats, knee: Counts, i: int, k_i: int, j: int, k_j: int) -> in
 
 @njit(cache=True)
 def about_s(law: Floats, knee: Counts, i: int, k: int) -> float:
-    """The time of i's k-th unit, to a few last bits."""
+    """The time of i's k-th unit, correct except for the last few bits."""
     if law.shape[1] == 1:
         return k / law[i, 0] if law[i, 0] > 0 else (np.inf if k > 0 else 0.0)
     return law[i, 0] * max(k * law[i, 3], float(knee[i])) + law[i, 1] + law[i, 2]
@@ -90,7 +93,7 @@ def about_s(law: Floats, knee: Counts, i: int, k: int) -> float:
 
 @njit(cache=True)
 def _wins(side: int, i: int, j: int, law: Floats, knee: Counts, counts: Counts, times: Floats) -> int:
-    """Whose event is earlier (side NEXT) or later (side LAST); by the floats where they are far enough apart."""
+    """The worker with the earlier (side NEXT) or later (side LAST) event; floats decide if they differ enough."""
     a, b = times[side, i], times[side, j]
     low, high = min(a, b), max(a, b)
     if high - low > 1e-14 * low:
@@ -108,7 +111,7 @@ def _wins(side: int, i: int, j: int, law: Floats, knee: Counts, counts: Counts, 
 def refresh(
     i: int, counts: Counts, law: Floats, knee: Counts, low: Counts, high: Counts, trees: Tree, times: Floats
 ) -> None:
-    """After a worker's count or law changed: its two events, and the matches above its leaves."""
+    """Update a worker's two events, and the matches above its leaves, after its count or law changed."""
     times[NEXT, i] = about_s(law, knee, i, counts[i] + 1) if counts[i] < high[i] else np.inf
     times[LAST, i] = about_s(law, knee, i, counts[i]) if counts[i] > low[i] else -np.inf
     for side in range(2):
@@ -123,7 +126,7 @@ def refresh(
 def plant(
     counts: Counts, law: Floats, knee: Counts, low: Counts, high: Counts, trees: Tree, times: Floats
 ) -> None:
-    """Play both tournaments from the leaves up; place n of `times` stands for nobody."""
+    """Play both tournaments from the leaves up; entry n of `times` belongs to no worker."""
     n = len(counts)
     times[NEXT, n], times[LAST, n] = np.inf, -np.inf
     for i in range(n):
@@ -186,7 +189,7 @@ def _units_by(law: Floats, knee: Counts, low: Counts, high: Counts, i: int, at_s
 
 @njit(cache=True)
 def _latest_end_s(law: Floats, knee: Counts, high: Counts, total: int) -> float:
-    """A time by which `total` units are done for sure."""
+    """A time by which `total` units are certainly done."""
     late = 0.0
     for i in range(len(high)):
         if law.shape[1] == 1:
@@ -199,9 +202,9 @@ def _latest_end_s(law: Floats, knee: Counts, high: Counts, total: int) -> float:
 
 @njit(cache=True)
 def start(counts: Counts, law: Floats, knee: Counts, low: Counts, high: Counts, total: int) -> None:
-    """Look for the time of the `total`-th event, and fill `counts` up to it; of ties, the lower workers.
+    """Find the time of the `total`-th event and fill `counts` up to it; ties go to the lower workers.
 
-    By interpolation, every third step by halving: a few passes over the workers.
+    Interpolates, and halves the range in every third step: a few passes over the workers.
     """
     n = len(counts)
     early, late = 0.0, _latest_end_s(law, knee, high, total)

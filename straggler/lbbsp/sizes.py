@@ -54,9 +54,9 @@ def gpu_batch_sizes(
     """Batch sizes for workers whose time is m max(x, x_s) + b + t_m up to x_o samples (equation 5).
 
     `slope_s` m, `intercept_s` b, `comm_s` t_m: seconds, shape (n,); `saturation` x_s and `memory_limit` x_o:
-    samples. A worker without a sample takes no time and no part (`minimum=0`). Nobody is below x_s unless
-    the batch is too small to saturate all: then sizes are in proportion to x_s, as nothing else changes
-    the time. Raises ValueError where no sizes exist, with the number of samples that are short.
+    samples. A worker without a sample takes no time (`minimum=0`). Every worker gets at least x_s unless the
+    batch is too small to saturate them all; then sizes are in proportion to x_s. Raises ValueError where no
+    sizes exist, with the number of samples that are short.
     """
     n = len(np.atleast_1d(np.asarray(slope_s)))
     columns = {"slope_s": slope_s, "intercept_s": intercept_s, "comm_s": comm_s}
@@ -77,7 +77,7 @@ def gpu_batch_sizes(
             f"{int(high.sum()) * unit}: {global_batch - int(high.sum()) * unit} samples short"
         )
     _check_minimum(n, total, least, unit)
-    if least == 0:  # whoever is slow even for one sample may be left out
+    if least == 0:  # a worker that is slow even for one sample may be left out
         return _solved(law, knee, np.zeros(n, dtype=np.int64), high, total).sizes * unit
     saturated = np.maximum(least, np.minimum(knee // unit, high))
     if int(saturated.sum()) <= total:
@@ -90,7 +90,7 @@ def gpu_batch_sizes(
 class Allocation:
     """A solved allocation that can be solved again after one change.
 
-    `sizes`: units per worker, int64 (n,), summing to `total`; the rest is the solver's: its law of time
+    `sizes`: units per worker, int64 (n,), summing to `total`. The rest is the solver's state: its time law
     (see `apportion`), the bounds, and the two tournaments.
     """
 
@@ -104,11 +104,11 @@ class Allocation:
     times: Floats
 
     def settle(self) -> None:
-        """Move from any sizes within the bounds to the best ones."""
+        """Move from any sizes within the bounds to the optimum."""
         settle(self.sizes, self.law, self.knee, self.low, self.high, self.total, self.trees, self.times)
 
     def restart(self) -> None:
-        """Solve from nothing."""
+        """Solve from scratch."""
         start(self.sizes, self.law, self.knee, self.low, self.high, self.total)
         plant(self.sizes, self.law, self.knee, self.low, self.high, self.trees, self.times)
         self.settle()
@@ -136,11 +136,11 @@ def resolve(state: Allocation, worker: int, speed: float) -> Counts:
     if not 0 <= worker < n:
         raise ValueError(f"worker is {worker}; expected 0 to {n - 1}")
     new = _speeds([speed], int(state.low[worker]), name="speed", some_move=False)[0]
-    others_stand = not state.law[:worker].any() and not state.law[worker + 1 :].any()
-    if new == 0 and others_stand:
+    others_are_idle = not state.law[:worker].any() and not state.law[worker + 1 :].any()
+    if new == 0 and others_are_idle:
         raise ValueError("speed is 0 and so is every other worker's; expected one that moves")
     before = int(state.sizes[worker])
-    last = int(state.trees[LAST, 1])  # about when everyone ends now
+    last = int(state.trees[LAST, 1])  # the time at which the last worker ends now
     state.law[worker, 0] = new
     if last != worker and state.times[LAST, last] > 0:
         near = min(float(state.sizes[last]) / state.law[last, 0] * new, float(state.high[worker]))
@@ -156,8 +156,8 @@ def resolve(state: Allocation, worker: int, speed: float) -> Counts:
 def weighted_mean(gradients: npt.ArrayLike, batch_sizes: npt.ArrayLike) -> Floats:
     """g = sum_i |B_i| g_i / X (equation 8); `gradients` (n, ...): each worker's mean over its samples.
 
-    Every sample weighs the same, as in one big batch; a worker without samples contributes nothing,
-    whatever stands in its row.
+    Every sample weighs the same, as in one big batch; the row of a worker without samples is
+    ignored, even if it is NaN.
     """
     sizes = np.asarray(batch_sizes)
     means = np.asarray(gradients, dtype=np.float64)
@@ -178,7 +178,7 @@ def consecutive_ranges(sizes: Sequence[int] | Counts) -> tuple[tuple[int, int], 
 
 @dataclass(frozen=True)
 class UnitPlan:
-    """Who takes which units of a clock: `ranges[i]` for `workers[i]`, how long it should take, and why."""
+    """The units of a clock by worker: `ranges[i]` for `workers[i]`, the expected duration, and why."""
 
     workers: tuple[int, ...]
     ranges: tuple[tuple[int, int], ...]
@@ -195,8 +195,8 @@ class LbBsp:
     """The policy for CPU workers (algorithm 1's BatchSizeManager): measured speeds in, unit ranges out.
 
     `units`: units of one clock, over all workers. `make_predictor`: a new predictor for each worker.
-    Until somebody has been measured, shares are equal; a worker that has not is taken to be as fast as the
-    mean of the others.
+    Shares are equal until a worker has been measured; one that has not is taken to be as fast as the mean
+    of the others.
     """
 
     def __init__(self, units: int, make_predictor: Callable[[], SpeedPredictor], minimum: int = 1) -> None:
@@ -208,13 +208,13 @@ class LbBsp:
         self._predictors: dict[int, SpeedPredictor] = {}
 
     def observe(self, worker: int, units: int, seconds: float, resources: Resources = FREE) -> None:
-        """The worker did `units` units in `seconds` with these resources (push of v^{k-1})."""
+        """Record that the worker did `units` units in `seconds` with these resources (push of v^{k-1})."""
         if units <= 0 or not 0 < seconds < float("inf"):
             raise ValueError(f"worker {worker}: {units} units in {seconds} s; expected positive numbers")
         self._predictors.setdefault(worker, self._make_predictor()).observe(units / seconds, resources)
 
     def forget(self, worker: int) -> None:
-        """The worker left."""
+        """Drop a worker that left."""
         self._predictors.pop(worker, None)
 
     def plan(self, workers: tuple[int, ...], resources: Mapping[int, Resources] | None = None) -> UnitPlan:

@@ -1,4 +1,4 @@
-"""A simulated worker's computer: how far it is with what it computes, at the speed of its profile."""
+"""A simulated worker's progress through its work, at the speed of its profile."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SECOND_NS = 1_000_000_000
 
 
 class Computer:
-    """Where a worker is in what it computes."""
+    """The progress of a worker through its present bundle."""
 
     __slots__ = (
         "begun_ns", "bundle", "done", "generation", "idle_since_ns", "machine", "mailbox", "profile",

@@ -1,4 +1,4 @@
-"""Event-driven, deterministic simulation of schemes on a pattern: the very policies and protocol an engine runs.
+"""Event-driven, deterministic simulation of schemes on a pattern, with the policies and protocol of a real engine.
 
 Workers are `FlexRrWorker`s (without helpers: plain BSP, SSP, ASP, LB-BSP, ElasticBSP workers), a `SchemePolicy`
 says when they go on, the server counts units by the coverage rule. A worker's message checks at which nothing has
@@ -241,7 +241,7 @@ class Simulation:
         self._read_mail(worker)
 
     def _interrupt(self, worker: int, event: Event) -> None:
-        """News from the controller, which does not wait for a check."""
+        """Deliver the controller's news, which does not wait for a check."""
         runner = self.runners[worker]
         if runner.bundle is not None:
             runner.done = runner.units_by(self.now)
@@ -345,7 +345,7 @@ class Simulation:
         self._at(self.now + round(detect_s * SECOND_NS), self._gone, worker)
 
     def _gone(self, worker: int) -> None:
-        """Everyone hears of it; what it was dealt and has not been counted is dealt out anew."""
+        """Tell every worker, and deal out anew the units of the one that left that have not been counted."""
         assert self.alive, "every worker has left"
         self.gone.add(worker)
         self.policy.left(worker)

@@ -19,12 +19,12 @@ def machine_of(worker: int, machines: int) -> int:
 
 
 def helper_groups(workers: int, machines: int, group_size: int) -> Groups:
-    """Every worker's helpers: one on its own machine, the rest on different machines; 0 = nobody helps.
+    """Every worker's helpers: one on its own machine, the rest on different machines; 0: no helpers.
 
     The one on its own machine is the worker dealt to it in the round before (in the first round: in the last).
     The others sit on the machines before its own, cyclically; of each the worker dealt in the same round, or,
-    where a last round does not reach that far, in the round before. Where the machine holds nobody
-    else, one more machine takes that place.
+    where a last round does not reach that far, in the round before. Where its own machine has no
+    other worker, one more machine takes that place.
 
     Raises ValueError for counts below 1 or a group that needs more machines than there are.
     """

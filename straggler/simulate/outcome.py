@@ -1,4 +1,4 @@
-"""What a simulation is given beside its workers, and what it says at the end."""
+"""The inputs of a simulation besides its workers, and its result."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Counted:
 
 @dataclass
 class Outcome:
-    """What a run cost. Times in s; `waiting_s`: of all workers together, with nothing to compute."""
+    """The cost of a run. Times in s; `waiting_s`: of all workers together, with nothing to compute."""
 
     total_s: float = 0.0
     units: int = 0

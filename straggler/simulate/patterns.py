@@ -39,7 +39,7 @@ class Cluster:
 
 
 class Pattern(Protocol):
-    """What slows whom, when."""
+    """A pattern of slow workers."""
 
     def profiles(self, cluster: Cluster, seed: int) -> list[SpeedProfile]:
         """One profile for each worker; equal seeds give equal profiles."""
@@ -205,7 +205,7 @@ class Uneven:
 
 @dataclass(frozen=True)
 class Heterogeneous(_EvenShares):
-    """Other jobs beside ours: a worker's speed is uniform in [slowest, 1], redrawn now and then, with noise.
+    """Other jobs on the same machines: a worker's speed is uniform in [slowest, 1], redrawn now and then, with noise.
 
     `slowest` 1 is Homo, 1/2 L2, 1/3 L3. `redraw`: mean iterations between draws (exponential); `noise`: standard
     deviation of each iteration time's worth of speed. The CPU share is seen without the noise.
@@ -318,7 +318,7 @@ _EXAMPLES = {
 
 
 def parse_pattern(text: str) -> Pattern:
-    """Read what a pattern prints. Raises ValueError with the patterns there are."""
+    """Read the text that a pattern prints. Raises ValueError with the patterns there are."""
     name, _, argument = text.partition(":")
     if name not in _EXAMPLES:
         raise ValueError(f"pattern {text!r} is unknown; expected one of {', '.join(_EXAMPLES)}")

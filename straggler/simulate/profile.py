@@ -1,4 +1,4 @@
-"""How fast a worker is over time, whatever it is given to do: piecewise constant, drawn piece by piece."""
+"""A worker's speed over time, independent of its work: piecewise constant, drawn piece by piece."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from straggler.speed.predictors import FREE, Resources
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """`duration_s` seconds at `speed` (1: undisturbed), and what a look at the machine would show."""
+    """`duration_s` seconds at `speed` (1: undisturbed), and the resources that a look at the machine would show."""
 
     duration_s: float
     speed: float

@@ -1,4 +1,4 @@
-"""The schemes by name, and one run of a scheme on a pattern: what the command and the benchmarks share.
+"""The schemes by name, and one run of a scheme on a pattern; the command and the benchmarks share it.
 
 A scheme prints as text and parses back: `bsp`, `ssp:1`, `asp`, `bsp-rr`, `flexrr`, `lb-bsp:narx`,
 `elasticbsp:15,rate`.
@@ -47,7 +47,7 @@ class SchemeKind(Enum):
 
 @dataclass(frozen=True)
 class Scheme:
-    """A scheme with what its text names."""
+    """A scheme with its options."""
 
     kind: SchemeKind
     slack: int = 1
@@ -100,7 +100,7 @@ def parse_scheme(text: str) -> Scheme:
 class Experiment:
     """All that a run depends on besides scheme, pattern and seed.
 
-    `units`: of an even share of an iteration. `check_s`: what one message check costs a FlexRR worker.
+    `units`: of an even share of an iteration. `check_s`: seconds that one message check costs a FlexRR worker.
     """
 
     cluster: Cluster
@@ -146,7 +146,7 @@ class Row:
 
     @property
     def over_ideal(self) -> float:
-        """How many times the ideal."""
+        """The time as a multiple of the ideal."""
         return self.per_iteration_s / self.ideal_s
 
 

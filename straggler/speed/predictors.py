@@ -16,7 +16,7 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What is there for the worker in an iteration, each as a share in 0..1 (1: all of it free)."""
+    """The resources that a worker has in an iteration, each as a share in 0..1 (1: all of it is free)."""
 
     cpu: float
     memory: float

@@ -76,12 +76,12 @@ def test_the_gradient_is_autograds(name: str) -> None:
         said: list[tuple[int, int]] = []
         found, total = stepper.gradient(Batch((x,), y, 8), 8, lambda _, said=said: said_to(said))
         assert found is not None and np.isfinite(total)
-        assert sorted(said) == [(piece.start, piece.end) for piece in flat.pieces]
-        for piece, parameter in zip(flat.pieces, theirs.parameters(), strict=True):
-            expected = torch.zeros(piece.shape) if parameter.grad is None else parameter.grad
-            given = torch.from_numpy(found[piece.start : piece.stop]).view(piece.shape)
-            torch.testing.assert_close(given, expected, rtol=1e-5, atol=1e-6, msg=piece.name)
-            assert not found[piece.stop : piece.end].any()
+        assert sorted(said) == [(span.start, span.end) for span in flat.spans]
+        for span, parameter in zip(flat.spans, theirs.parameters(), strict=True):
+            expected = torch.zeros(span.shape) if parameter.grad is None else parameter.grad
+            given = torch.from_numpy(found[span.start : span.stop]).view(span.shape)
+            torch.testing.assert_close(given, expected, rtol=1e-5, atol=1e-6, msg=span.name)
+            assert not found[span.stop : span.end].any()
     assert tables[PARAMETERS].shape == (1, flat.elements)
 
 
@@ -111,8 +111,8 @@ def test_reentrant_checkpointing_is_summed_or_refused() -> None:
     stepper.use({table.name: flat.values(table) for table in flat.tables()})
     found, _ = stepper.gradient(Batch((x.clone(),), y, 8), 8)
     assert found is not None
-    piece = next(piece for piece in flat.pieces if piece.name == "b.weight")
-    given = torch.from_numpy(found[piece.start : piece.stop]).view(piece.shape)
+    span = next(span for span in flat.spans if span.name == "b.weight")
+    given = torch.from_numpy(found[span.start : span.stop]).view(span.shape)
     torch.testing.assert_close(given, theirs.b.weight.grad, rtol=1e-5, atol=1e-6)
     with pytest.raises(RuntimeError, match="use_reentrant=False"):
         stepper.gradient(Batch((x.clone(),), y, 8), 8, lambda _: lambda a, b: None)

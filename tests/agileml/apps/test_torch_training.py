@@ -234,7 +234,7 @@ def test_streaming_reports_every_element_once_and_final() -> None:
     whole = updates.tables[PARAMETERS][0]
     for (start, stop), copy in zip(seen, copies, strict=True):
         assert whole[start:stop].tobytes() == copy.tobytes()
-    layer = {piece.start: int(piece.name.split(".")[0]) for piece in app.flat.pieces}
+    layer = {own.start: int(own.name.split(".")[0]) for own in app.flat.spans}
     layers = [layer[start] for start, _ in seen]
     assert layers == sorted(layers, reverse=True), "the last layer comes first"
     edges = sorted(seen)
@@ -291,9 +291,9 @@ def test_parameters_are_used_where_they_lie() -> None:
     parameters[PARAMETERS].flags.writeable = False
     app.process(Unit(0, 0), app.load(0), parameters)
     first = parameters[PARAMETERS].ctypes.data
-    for piece, (_, parameter) in zip(app.flat.pieces, app.flat.parameters, strict=True):
-        assert parameter.data_ptr() == first + 4 * piece.start
-        assert piece.start % 16 == 0
+    for own, (_, parameter) in zip(app.flat.spans, app.flat.parameters, strict=True):
+        assert parameter.data_ptr() == first + 4 * own.start
+        assert own.start % 16 == 0
 
 
 @settings(deadline=None, derandomize=True, max_examples=80)
