@@ -174,10 +174,11 @@ class Script:
         """An event, and everything that follows from it without time passing."""
         commands = self.controller.handle(event, self.now_s)
         for command in commands:
-            self._do(command)
+            self.do(command)
         return commands
 
-    def _do(self, command: ControllerCommand) -> None:
+    def do(self, command: ControllerCommand) -> None:
+        """What the shell would do for a command, and what the machines answer."""
         match command:
             case Persist():
                 self.unanswered.append(command)

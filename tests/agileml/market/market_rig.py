@@ -92,7 +92,7 @@ class Moody:
     """A market that fails now and then: every so many calls there are no credentials."""
 
     def __init__(self, market: Replay, every: int) -> None:
-        self._market, self._every = market, every
+        self._market, self.every = market, every
         self.calls = self.failures = 0
 
     def __getattr__(self, name: str) -> Any:
@@ -102,11 +102,11 @@ class Moody:
 
         def call(*arguments: Any) -> Any:
             self.calls += 1
-            if self.calls % self._every == 0:
+            if self.calls % self.every == 0:
                 self.failures += 1
                 raise CredentialsError("no credentials just now")
             answer = found(*arguments)
-            if self.calls % self._every == self._every // 2 and name == "acquire":
+            if self.calls % self.every == self.every // 2 and name == "acquire":
                 self.failures += 1
                 raise CredentialsError("no credentials for the answer")
             return answer

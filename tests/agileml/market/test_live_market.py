@@ -165,7 +165,7 @@ def test_a_market_that_fails_for_good_ends_the_run_and_says_what_is_left(
     monkeypatch.setattr(market_service, "MOST_FAILURES", 3)
     rig = MarketRig(job(4000), tmp_path)
     rig.backend.fails_every = 1 << 40  # never, until
-    rig.on_clock = lambda clock: setattr(rig.backend.moody, "_every", 1) if clock >= 10 else None
+    rig.on_clock = lambda clock: setattr(rig.backend.moody, "every", 1) if clock >= 10 else None
     rig.backend.may_leave = True
     with pytest.raises(RunError, match="market: no credentials just now"):
         rig.run()

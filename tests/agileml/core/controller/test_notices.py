@@ -220,7 +220,7 @@ def test_a_leaver_that_gave_all_it_had_may_die_before_the_others_are_done(script
                 return
         do(command)
 
-    do, script._do = script._do, held_back  # the script's own network, made slow
+    do, script.do = script.do, held_back  # the script's own network, made slow
     leave(script, 60.0, one, other)
     assert script.view.epoch == epoch and held
     claimed = script.record.claimed

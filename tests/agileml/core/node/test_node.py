@@ -6,6 +6,7 @@ from collections import deque
 
 import numpy as np
 
+from agileml.core.node.backup import Backup
 from agileml.core.node.node import Node, Timers
 from agileml.core.parameters.fold import Contribution
 from agileml.core.parameters.layout import Dense, Sparse
@@ -324,14 +325,15 @@ def test_cuts_and_moves_take_what_changed_since_the_committed_cut():
     cluster.tell("b", Fetch(2, 0, Role.OWNER, CutId(1, 1), Source(SourceKind.SHARD, "a")))
     copy = cluster.parts[-1].copy
     assert copy.only.by_table[2].tolist() == [0, 4, 6, 9] and len(copy.cut.blocks[2]) == 4
-    view = cluster.view(2, "b", base=3, committed=CutId(1, 1), open=())
+    view = cluster.view(2, "b", backup=("a",), base=3, committed=CutId(1, 1), open=())
     expected = cluster.nodes["a"].server.shard_cut(0, 1).blocks[2]
     cluster.tell("b", Announce(view, 10))
     (answer,) = cluster.pull("b", 2, 3)
     assert (answer.blocks[2] == expected).all()
     cluster.tell("b", NameCut(2, CutId(1, 1), 4))
     cluster.rows("b", 2, 3, [8])
-    assert cluster.nodes["b"].backup._arriving[0].only.by_table[2].tolist() == [0, 4, 6, 8, 9]
+    part = cluster.parts[-3]  # before the new backup refuses it and gets the whole one
+    assert part.only.by_table[2].tolist() == [0, 4, 6, 8, 9]
 
 
 def test_a_backup_that_lacks_the_committed_cut_gets_the_next_one_whole():
@@ -341,7 +343,8 @@ def test_a_backup_that_lacks_the_committed_cut_gets_the_next_one_whole():
     cluster.rows("a", 1, 0, [1])
     for name in "ab":
         cluster.tell(name, NameCut(1, CutId(1, 1), 2))
-    cluster.nodes["b"].backup._cuts.clear()  # a part that no machine has is left out of a change
+    backup = cluster.nodes["b"].backup  # a part that no machine has is left out of a change
+    cluster.nodes["b"].backup = Backup(backup.send, backup.committed)
     cluster.rows("a", 1, 1, [2])
     relative, refused, whole = cluster.parts[-3:]
     assert relative.only is not None and refused == PartRefused(1, 0, 2) and whole.only is None
@@ -387,8 +390,8 @@ def test_progress_of_partition_0_is_reported_until_it_is_heard_and_kept_nowhere_
     assert [p.clock for p in node.status().progress] == [0, 1, 2, 3]
     cluster.tell("a", Heard(3))
     assert [p.clock for p in node.status().progress] == [3]
-    held = [shard.progress for copies in node.server._copies.values() for shard in copies.values()]
-    assert sorted(len(progress) for progress in held) == [0, 1], "progress that nobody will ask for piles up"
+    held = [node.server.shard_cut(partition, 1).progress for partition in (0, 1)]
+    assert [len(progress) for progress in held] == [1, 0], "progress that nobody will ask for piles up"
 
 
 def test_slices_are_asked_for_once_and_reported_when_they_are_here():
