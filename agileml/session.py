@@ -67,7 +67,7 @@ def run(
     application: an instance of the user's own; None builds the one that the config names.
     sequential: in this process, without Ray; the reference of a deterministic job.
     fleet: where machines come from; None: local Ray nodes, or the cluster at `address`.
-    resume: a folder or s3://bucket/prefix with checkpoints: go on from the newest whole one.
+    resume: a folder or s3://bucket/prefix with checkpoints: resume from the newest whole one.
 
     Raises ConfigError, InputError, FolderError, ClusterError, CheckpointError (bad input), RunError, StorageError.
     """
@@ -89,7 +89,7 @@ def _resolved(config: JobConfig | Mapping[str, Any] | str | Path, overrides: Map
 
 
 def run_job(config: JobConfig, *, name: str, sequential: bool, resume: str | None = None) -> int:
-    """What `proteus run` does: train, say where the report is. Returns the exit code."""
+    """Train and print where the report is, for `proteus run`. Returns the exit code."""
     try:
         result = run(config, name=name, sequential=sequential, resume=resume)
     except RunError as error:

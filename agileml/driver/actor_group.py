@@ -63,7 +63,6 @@ class ActorGroup:
         self._head_address: Address = ray.get(self._head.address.remote())
 
     def node_of(self, machine: str) -> str:
-        """The Ray node of a machine."""
         return self._actors[machine].node.node_id
 
     def happened(self, event: FleetEvent) -> None:

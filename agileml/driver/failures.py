@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Death:
-    """A process that ended by itself, by its machine, and what Ray says about the cause."""
+    """A process that ended by itself: its machine, and Ray's account of the cause."""
 
     machine: str
     cause: str

@@ -21,7 +21,7 @@ def complete(
     """Take the last spans of every machine, and wait for those still in transit to the head.
 
     ends: by machine, None for one that did not answer. arriving: what the head has received since the last call.
-    Returns a sentence that counts what did not come within `limit_s`; None when the trace is whole.
+    Returns a sentence that counts the spans missing after `limit_s`; None if the trace is whole.
     """
     for machine, end in ends.items():
         if end is not None:

@@ -98,7 +98,7 @@ class Head:
         )
         self._store = store
         self._codec = run_codec()
-        # Well below the gap between ticks that the controller takes for a sleep of its own.
+        # Well below the gap between ticks from which the controller concludes that it slept itself.
         self._tick_s = min(TICK_S, spec.config.heartbeat.timeout_s / 6)
         self._transport = open_transport(CONTROLLER, spec.run, node_ip, keys, spec.config.heartbeat.timeout_s)
         self.address = self._transport.address

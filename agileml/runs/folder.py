@@ -161,7 +161,7 @@ def _free(folder: Path) -> str:
 
 
 def plain(value: Any) -> Any:
-    """`value` as JSON can hold it: numpy's scalars and arrays as Python's, what is not finite as None."""
+    """`value` as JSON can hold it: numpy's scalars and arrays as Python's, non-finite numbers as None."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, np.ndarray | np.generic):

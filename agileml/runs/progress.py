@@ -66,7 +66,7 @@ class Rate:
 
 
 def duration(seconds: float) -> str:
-    """`seconds` as a person says it: 8 s, 3:05, 2:03:05."""
+    """`seconds` for people: 8 s, 3:05, 2:03:05."""
     whole = math.ceil(seconds)
     hours, minutes = whole // 3600, whole % 3600 // 60
     if hours:

@@ -31,7 +31,6 @@ class State(StrEnum):
 
 
 def this_process() -> Process:
-    """This process."""
     return Process(socket.gethostname(), os.getpid(), psutil.Process().create_time())
 
 

@@ -106,7 +106,7 @@ def seconds(log: Log) -> float:
 
 
 def bytes_by_kind(log: Log) -> dict[str, int]:
-    """Bytes sent over the whole run, by what they were for."""
+    """Bytes sent over the whole run, by purpose."""
     sent = events_of(log, BytesSent)
     return dict(sent[-1].by_kind) if sent else {}
 

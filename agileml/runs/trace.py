@@ -127,7 +127,6 @@ class Trace:
         return self._received[machine]
 
     def events(self, log: Log) -> Iterator[Event]:
-        """All events of the trace."""
         yield from controller_events(log)
         for pid, machine in enumerate(self._rows, start=1):
             yield from machine_events(pid, machine, np.concatenate(self._rows[machine]), self._start_us)

@@ -39,7 +39,7 @@ def exposure(account: JobAccount, now_s: int, until_s: int) -> int:
 
 
 def to_come(rules: Rules, allocation: Allocation, now_s: int, until_s: int) -> int:
-    """The most that one allocation still adds to the bill until then."""
+    """The most that an allocation still adds to the bill by then."""
     hour = allocation.hour
     if allocation.on_demand:
         used_s = until_s - allocation.hour_start_s

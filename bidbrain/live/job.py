@@ -1,4 +1,4 @@
-"""The parts of a live job beside its market: its plan, what trains on the instances, its clock, its journal."""
+"""The parts of a live job beside its market: its plan, trainer, clock and journal."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Trainer(Protocol):
         ...
 
     def drain(self, now_s: int, deadline_s: int) -> None:
-        """Save the work that is done, by a checkpoint; `report` says when that has happened."""
+        """Save the work done, by a checkpoint; `report` tells when it is saved."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""The decision loop of a live job: watches the market, asks the policy, journals what it will do, and does it.
+"""The decision loop of a live job: watches the market, asks the policy, journals its decisions and carries them out.
 
 The pure parts are `state`, `decide` and `guards`; this module holds their order. The service journals every action
 before it acts, so the next service continues where the last one died: it asks about an unanswered order with the same

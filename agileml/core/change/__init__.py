@@ -1,4 +1,4 @@
-"""Membership changes: when one is due, what it keeps, what it copies, and how far it has come.
+"""Membership changes: their triggers, plans, copies and progress.
 
 Everything here is pure: `triggers` says why a change must begin, `planning` computes the next view and the fetches
 that make it true, `short_notice` decides between moving and rolling back. Begin with `planning.plan_change`;

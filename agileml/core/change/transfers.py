@@ -40,7 +40,6 @@ class ShardSize:
 
 
 def shard_size(job: Job, partition: int) -> ShardSize:
-    """The size of a partition of a job."""
     found = {False: 0, True: 0}
     one_sum = 0
     for index, table in enumerate(job.layout.tables):

@@ -70,7 +70,7 @@ def checked_reads(tables: Sequence[Table], rows: Mapping[str, Array]) -> Mapping
 def checked_updates(
     method: str, tables: Sequence[Table], rows: Mapping[str, Array], updates: Any
 ) -> tuple[dict[str, Array], float, int]:
-    """(arrays by table, loss, examples) of what `process` or `process_many` returned. Raises ContractError."""
+    """(arrays by table, loss, examples) as `process` or `process_many` returned them. Raises ContractError."""
     if not isinstance(updates, Updates):
         raise ContractError(f"{method}() returned {_describe(updates)}, expected agileml.application.Updates")
     known = {table.name: table for table in tables}

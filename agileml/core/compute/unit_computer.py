@@ -104,7 +104,6 @@ class UnitComputer:
             self._items.pop(index, None)
 
     def unit(self, clock: int, number: int) -> Unit:
-        """Unit `number` of a clock."""
         return Unit(clock, number // self.parts, number % self.parts, self.parts)
 
     def reads(self, clock: int, bundles: Iterable[Units]) -> Reads:

@@ -176,7 +176,6 @@ class Control:
     # -- updates --------------------------------------------------------------------------------------------
 
     def begin_event(self, now_s: float) -> None:
-        """Begin to handle an event at `now_s`."""
         self._now_s = now_s
 
     def ask(self, command: ControllerCommand) -> None:

@@ -294,7 +294,7 @@ class Controller:
             return False
         return True
 
-    # -- what can be done now -------------------------------------------------------------------------------
+    # -- the next step --------------------------------------------------------------------------------------
 
     def _advance(self) -> None:
         """Begin the most urgent step that is possible now. At most one durable write is under way."""

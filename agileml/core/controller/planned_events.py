@@ -61,7 +61,7 @@ class PlannedEvents:
         control = self._control
         control.note(FaultFired(strike.kind, strike.nodes, strike.seconds))
         if strike.kind is Fault.KILL_CONTROLLER:
-            # The record says that the event has fired before it does, so that it does not fire again after the restart.
+            # The record counts the event as fired before it fires, so that it does not fire again after the restart.
             control.persist(control.record, lambda: control.ask(strike))
         else:
             control.ask(strike)

@@ -71,7 +71,7 @@ class DirectPushes:
         self._server = server
 
     def push(self, sender: str, message: Push, now_s: float) -> None:
-        """Count a bundle. Only what comes from another machine may be overwritten."""
+        """Count a bundle. Only arrays from another machine may be overwritten."""
         self._server.push(sender, message, now_s, given=sender != self._me)
 
     def prepare(self) -> None: ...

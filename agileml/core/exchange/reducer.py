@@ -89,13 +89,13 @@ class Reducer:
         self._go_on()
 
     def met(self, event: Met) -> None:
-        """Tell the group how to reach this machine."""
+        """Send this machine's entry for the rendezvous to the group."""
         if self._is_current(event.epoch):
             self._met[event.key] = event.value
             self._introduce()
 
     def meet(self, message: Meet) -> None:
-        """Another machine of the group says how to reach it."""
+        """Take another machine's entry for the rendezvous."""
         self._ask(Introduce(message.epoch, message.key, message.value))
 
     def _introduce(self) -> None:

@@ -109,7 +109,6 @@ class Node:
     # -- entry points ---------------------------------------------------------------------------------------
 
     def handle(self, sender: str, message: Message, now_s: float) -> list[NodeCommand]:
-        """Handle a message."""
         self._backoff.heard(sender, now_s)
         self._dispatch(sender, message, now_s)
         return self._flush(now_s)

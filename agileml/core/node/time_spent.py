@@ -56,7 +56,7 @@ class TimeSpent:
         self._since_s, self._folded_s = now_s, 0.0
 
     def folded(self, seconds: float) -> None:
-        """The serving thread spent so long adding up, after the last `turn`."""
+        """The serving thread spent `seconds` adding up, after the last `turn`."""
         if self.doing is Doing.PULL or self.doing is Doing.PUSH:
             self._folded_s += seconds
 

@@ -167,7 +167,6 @@ class Layout:
 
 
 def read_only(array: Array) -> Array:
-    """A read-only view."""
     view = array.view()
     view.flags.writeable = False
     return view

@@ -92,7 +92,6 @@ class Shaping:
     schedule: Schedule | None = None
 
     def rate_at(self, clock: int, learning_rate: float) -> float:
-        """The learning rate of a clock."""
         return learning_rate if self.schedule is None else learning_rate * self.schedule.factor(clock)
 
 

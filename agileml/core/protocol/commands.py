@@ -61,8 +61,7 @@ class SavePart:
 
 @dataclass(frozen=True)
 class Form:
-    """Open an all-reduce group with these machines. Answered by `Met`, which says what they must know to reach this
-    one."""
+    """Open an all-reduce group with these machines. Answered by `Met`: rendezvous entries of this machine."""
 
     epoch: int
     group: tuple[str, ...]
@@ -109,8 +108,7 @@ class Leave:
 
 @dataclass(frozen=True)
 class Begun:
-    """The bundles can be computed once `rows[p][table]` of each partition p is pulled: local rows, None = the whole
-    block."""
+    """The bundles can be computed once `rows[p][table]` of each partition p is pulled; None: the whole block."""
 
     begin: Begin
     rows: tuple[tuple[Array | None, ...], ...]
@@ -142,7 +140,7 @@ class PartSaved:
 
 @dataclass(frozen=True)
 class Met:
-    """One thing that the other machines of a group must know to reach this one."""
+    """An entry of the group's rendezvous, for its other machines."""
 
     epoch: int
     key: str

@@ -56,19 +56,19 @@ class Combiner(Protocol):
         """The controller asks the group to stop after a clock."""
 
     def meet(self, message: Meet) -> None:
-        """Another machine of the group says how to reach it."""
+        """Take another machine's entry for the rendezvous."""
 
     def met(self, event: Met) -> None:
-        """The shell says how others reach this machine."""
+        """Send this machine's entry for the rendezvous to the group."""
 
     def reduced(self, event: Reduced, now_s: float) -> None:
-        """The sum of a partition over the group is here."""
+        """The sum of a partition over the group has arrived."""
 
     def broken(self, event: Broken) -> None:
         """The group cannot add up any more."""
 
     def resend(self) -> None:
-        """Send again what has not been answered."""
+        """Repeat unanswered messages."""
 
 
 class ChangeGate(Protocol):

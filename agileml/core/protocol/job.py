@@ -36,5 +36,4 @@ class Job:
         return span(0, self.units)
 
     def units_of_slice(self, index: int) -> Units:
-        """The units of one slice."""
         return span(index * self.parts, (index + 1) * self.parts)

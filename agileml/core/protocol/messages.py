@@ -139,7 +139,7 @@ class Push:
 
 @dataclass(frozen=True)
 class Meet:
-    """Between machines of a group: what another machine must know before the two can add up together."""
+    """Between machines of a group: an entry of the sender's for the rendezvous."""
 
     epoch: int
     key: str
@@ -228,7 +228,7 @@ class NameCut:
 
 @dataclass(frozen=True)
 class Missed:
-    """Owner to controller: the shard was at `version`, past `clock`, when it heard of the cut at `clock`."""
+    """Owner to controller: the shard was at `version`, past `clock`, when it learned of the cut at `clock`."""
 
     epoch: int
     partition: int
@@ -323,7 +323,7 @@ class Get:
 
 @dataclass(frozen=True)
 class Copy:
-    """Source to node: the shard or cut that was asked for."""
+    """Source to node: the requested shard or cut."""
 
     epoch: int
     partition: int
@@ -366,7 +366,7 @@ class Load:
 @dataclass(frozen=True)
 class Status:
     """Node to controller: the heartbeat. `epoch`: of the node's view, 0 without one. `versions`: (partition, version)
-    of its shards. `progress`: applied clocks that the controller has not heard of. `is_paused`: its group has
+    of its shards. `progress`: reports of applied clocks that the controller may lack. `is_paused`: its group has
     stopped."""
 
     epoch: int
@@ -413,7 +413,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Heard:
-    """Controller to node: the progress of clocks < `clock` is known."""
+    """Controller to node: the reports of clocks < `clock` have arrived."""
 
     clock: int
 

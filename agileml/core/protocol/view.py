@@ -68,7 +68,6 @@ class View:
 
     @cached_property
     def member_set(self) -> frozenset[str]:
-        """The members as a set."""
         return frozenset(self.members)
 
     @cached_property

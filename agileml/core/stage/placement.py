@@ -25,7 +25,7 @@ class StageRule:
     active_fraction: float = 1.0
 
     def stage(self, reliable: int, transient: int) -> tuple[int, str]:
-        """The stage for so many machines, and the reason."""
+        """The stage for these numbers of machines, and the reason."""
         assert reliable > 0
         machines = f"{transient} transient to {reliable} reliable"
         if transient == 0:

@@ -107,7 +107,7 @@ def _market_time(seconds: int) -> str:
 
 
 def sentence(event: RunEvent) -> tuple[int, str, str] | None:
-    """(market time, what, text) for an event of the market; None for those that are only drawn."""
+    """(market time, what, text) for an event of the market; None if it is only drawn."""
     match event:
         case DecisionTaken(at_s, steps, reason) if steps:
             return at_s, "decided", f"{'; '.join(steps)} ({reason})"

@@ -65,7 +65,7 @@ def prices_and_bids(axes: Axes, log: Log) -> bool:
 
 
 def _bought(log: Log) -> list[tuple[Logged[InstancesBought], Logged[AllocationEnded] | None]]:
-    """Spot purchases with what ended each of their allocations."""
+    """Spot purchases, with the ending of each of their allocations."""
     ends = {ended.event.allocation: ended for ended in of_type(log, AllocationEnded)}
     return [
         (grant, ends.get(number))

@@ -28,7 +28,7 @@ from agileml.runs.summary import bytes_by_kind, spent_by_machine
 INK, GRID, LINE = "#1f2933", "#dfe4ea", "#1f5fa8"
 TIERS = {"reliable": "#1f5fa8", "transient": "#f0a35e"}
 STAGES = {1: "#e4ecf7", 2: "#fbeed7", 3: "#dff2e4"}
-SPENT = {  # what a worker does: colour, and what the legend says
+SPENT = {  # a worker's activity: colour and legend
     "compute": ("#2e8b57", "compute"),
     "pull": ("#1f5fa8", "wait for parameters"),
     "push": ("#7aa6d8", "wait for the push"),
@@ -158,7 +158,7 @@ def time_per_clock(axes: Axes, log: Log) -> bool:
 
 
 def bytes_sent(axes: Axes, log: Log) -> bool:
-    """Bytes by what they were for, over the whole run."""
+    """Bytes by purpose, over the whole run."""
     totals = bytes_by_kind(log)
     if not any(totals.values()):
         return False
