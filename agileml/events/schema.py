@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 import math
 import numbers
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cache
@@ -102,11 +103,11 @@ def from_line(line: str) -> Logged[RunEvent]:
         raise SchemaError(f"found kind {json.dumps(name)}, expected an event of version {VERSION}")
     kind: Any = KINDS[name]
     try:
-        t_s = _number(values.pop("t_s", "nothing"))
+        t_s = _read(float, values.pop("t_s", "nothing"))
     except _WrongError as wrong:
         raise SchemaError(f"t_s: {wrong}") from None
     try:
-        return Logged(t_s, _reader(kind).read(values))
+        return Logged(t_s, _read(kind, values))
     except _WrongError as wrong:
         raise SchemaError(f"{name}: {wrong}") from None
 
@@ -132,114 +133,71 @@ class _WrongError(ValueError):
         return f"{place}found {json.dumps(self.found)}, expected {self.expected}"
 
 
-@dataclass(frozen=True)
-class _Reader:
-    """Makes a value of one type from JSON; `words` name the type for people."""
-
-    words: str
-    read: Callable[[Any], Any]
-
-
-def _number(found: Any) -> float:
-    if found is None:
-        return math.nan
-    if isinstance(found, bool) or not isinstance(found, int | float):
-        raise _WrongError(found, "a number")
-    return float(found)
-
-
-def _exactly(kind: type, words: str) -> _Reader:
-    def read(found: Any) -> Any:
-        if type(found) is not kind:
-            raise _WrongError(found, words)
-        return found
-
-    return _Reader(words, read)
-
-
-_SCALARS = {
-    float: _Reader("a number", _number),
-    int: _exactly(int, "a whole number"),
-    bool: _exactly(bool, "true or false"),
-    str: _exactly(str, "text"),
-}
+_SCALARS = {float: "a number", int: "a whole number", bool: "true or false", str: "text"}
 
 
 @cache
-def _reader(kind: Any) -> _Reader:
+def _hints(kind: Any) -> Mapping[str, Any]:
+    hints = get_type_hints(kind)
+    return {field.name: hints[field.name] for field in fields(kind)}
+
+
+def _inner(kind: Any) -> Any:
+    """The T of `T | None`."""
+    (inner,) = (each for each in get_args(kind) if each is not NoneType)
+    return inner
+
+
+@cache
+def _words(kind: Any) -> str:
+    """A type in words for people."""
     if kind in _SCALARS:
         return _SCALARS[kind]
-    arguments = get_args(kind)
-    match get_origin(kind):
-        case origin if origin is UnionType:
-            (inner,) = (_reader(each) for each in arguments if each is not NoneType)
-            return _Reader(
-                f"{inner.words}, or null", lambda found: None if found is None else inner.read(found)
-            )
-        case origin if origin is tuple:
-            return _list(_reader(arguments[0]))
-        case origin if origin is Mapping:
-            return _mapping(arguments[0], _reader(arguments[1]))
-    return _one_of(kind) if issubclass(kind, Enum) else _record(kind)
+    match get_origin(kind), get_args(kind):
+        case origin, _ if origin is UnionType:
+            return f"{_words(_inner(kind))}, or null"
+        case origin, (item, *_) if origin is tuple:
+            return f"a list of {_words(item)}"
+        case origin, (key, item) if origin is Mapping:
+            return f"an object that gives {_words(item)} by {'number' if key is int else 'name'}"
+    if issubclass(kind, Enum):
+        return " | ".join(json.dumps(each.value) for each in kind)
+    return f"an object with {', '.join(_hints(kind))}"
 
 
-def _list(item: _Reader) -> _Reader:
-    words = f"a list of {item.words}"
-
-    def read(found: Any) -> tuple[Any, ...]:
-        if not isinstance(found, list):
-            raise _WrongError(found, words)
-        return tuple(item.read(each) for each in found)
-
-    return _Reader(words, read)
-
-
-def _mapping(key: Any, item: _Reader) -> _Reader:
-    words = f"an object that gives {item.words} by {'number' if key is int else 'name'}"
-
-    def read(found: Any) -> dict[Any, Any]:
-        if not isinstance(found, dict):
-            raise _WrongError(found, words)
-        try:
-            return {key(name): item.read(value) for name, value in found.items()}
-        except _WrongError:
-            raise
-        except ValueError:
-            raise _WrongError(found, words) from None
-
-    return _Reader(words, read)
-
-
-def _one_of(kind: type[Enum]) -> _Reader:
-    words = " | ".join(json.dumps(each.value) for each in kind)
-
-    def read(found: Any) -> Enum:
-        try:
+def _read(kind: Any, found: Any) -> Any:
+    """A value of one type from JSON. Raises _WrongError."""
+    if type(found) is kind and kind in _SCALARS:
+        return found
+    if kind is float and (found is None or type(found) is int):
+        return math.nan if found is None else float(found)
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is UnionType:
+        return None if found is None else _read(_inner(kind), found)
+    if origin is tuple and isinstance(found, list):
+        return tuple(_read(arguments[0], each) for each in found)
+    if origin is Mapping and isinstance(found, dict):
+        key, item = arguments
+        values = [_read(item, value) for value in found.values()]
+        with suppress(ValueError):
+            return dict(zip(map(key, found), values, strict=True))
+    elif origin is None and issubclass(kind, Enum):
+        with suppress(ValueError):
             return kind(found)
-        except ValueError:
-            raise _WrongError(found, words) from None
+    elif origin is None and isinstance(found, dict) and found.keys() == _hints(kind).keys():
+        return _read_record(kind, found)
+    raise _WrongError(found, _words(kind))
 
-    return _Reader(words, read)
 
-
-def _record(kind: Any) -> _Reader:
-    hints = get_type_hints(kind)
-    readers = {field.name: _reader(hints[field.name]) for field in fields(kind)}
-    words = f"an object with {', '.join(readers)}"
-
-    def read(found: Any) -> Any:
-        if not isinstance(found, dict) or found.keys() != readers.keys():
-            raise _WrongError(found, words)
-        values = {}
-        for name, reader in readers.items():
-            try:
-                values[name] = reader.read(found[name])
-            except _WrongError as wrong:
-                inside = f"{name}.{wrong.inside}" if wrong.inside else name
-                raise _WrongError(wrong.found, wrong.expected, inside=inside) from None
-        return kind(**values)
-
-    return _Reader(words, read)
+def _read_record(kind: Any, found: Mapping[str, Any]) -> Any:
+    values = {}
+    for name, hint in _hints(kind).items():
+        try:
+            values[name] = _read(hint, found[name])
+        except _WrongError as wrong:
+            inside = f"{name}.{wrong.inside}" if wrong.inside else name
+            raise _WrongError(wrong.found, wrong.expected, inside=inside) from None
+    return kind(**values)
 
 
 # -- documentation ------------------------------------------------------------------------------------------
@@ -249,8 +207,7 @@ def table() -> str:
     """All events as a table in Markdown: their names in the log, their fields, and what they say."""
     lines = ["| `kind` | fields | |", "|---|---|---|"]
     for name, kind in KINDS.items():
-        hints = get_type_hints(kind)
-        told = "; ".join(f"`{each.name}` {_reader(hints[each.name]).words}" for each in fields(kind))
+        told = "; ".join(f"`{each}` {_words(hint)}" for each, hint in _hints(cast("Any", kind)).items())
         says = " ".join((kind.__doc__ or "").split())
         lines.append(f"| `{name}` | {told.replace('|', 'or')} | {says} |")
     return "\n".join(lines) + "\n"
