@@ -1,6 +1,6 @@
 """The commands of `bidbrain`: `proteus simulate`, `prices` and `bill`.
 
-One module reads the options of a command, `run_prices` and `run_pools` run it, `draw_prices` and `draw_pools` draw it.
+One module reads the options of each command; `run` runs a simulation and `draw` draws it.
 Heavy imports stay inside the commands, so that `proteus --help` is quick. Begin with `simulate.py`.
 """
 

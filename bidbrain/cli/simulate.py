@@ -70,7 +70,7 @@ def _flag(name: str) -> str:
 
 
 def _run(settings: SimulateConfig, sweep: str | None) -> None:
-    from bidbrain.cli import run_pools, run_prices
+    from bidbrain.cli.run import run_pools, run_prices
     from bidbrain.config import ConfigError
 
     if settings.out is None:
@@ -78,8 +78,8 @@ def _run(settings: SimulateConfig, sweep: str | None) -> None:
     if settings.availability and settings.history:
         raise ConfigError("history and availability are two markets: name one of them")
     if settings.availability:
-        run_pools.run(settings, sweep)
+        run_pools(settings, sweep)
     elif settings.history:
-        run_prices.run(settings, sweep)
+        run_prices(settings, sweep)
     else:
         raise ConfigError("no market is named: --history PATH (prices) or --availability PATH (pools)")

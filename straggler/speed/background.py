@@ -26,7 +26,6 @@ class Background:
         )
 
     def submit(self, starts: Floats, inputs: Floats, changes: Floats, hold: float) -> Future[Net]:
-        """See `narx.Trainer`."""
         return self._pool.submit(train, starts.copy(), inputs, changes, hold)
 
     def close(self) -> None:

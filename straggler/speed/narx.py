@@ -121,7 +121,6 @@ class Inline:
     """Trains at once: for simulations, where results must not depend on the machine."""
 
     def submit(self, starts: Floats, inputs: Floats, changes: Floats, hold: float) -> Future[Net]:
-        """See `Trainer`."""
         future: Future[Net] = Future()
         future.set_result(train(starts, inputs, changes, hold))
         return future
@@ -155,7 +154,6 @@ class Narx:
         self.net: Net | None = pretrained
 
     def observe(self, speed: float, resources: Resources = FREE) -> None:
-        """See `SpeedPredictor`."""
         self._ema.observe(check_speed(speed))
         self._rows.append((float(np.log(speed)), _log(resources.cpu), _log(resources.memory)))
         self._seen += 1

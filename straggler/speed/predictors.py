@@ -49,11 +49,9 @@ class Memoryless:
         self._speed = 1.0
 
     def observe(self, speed: float, resources: Resources = FREE) -> None:
-        """See `SpeedPredictor`."""
         self._speed = check_speed(speed)
 
     def predict(self, resources: Resources = FREE) -> float:
-        """See `SpeedPredictor`."""
         return self._speed
 
 
@@ -67,13 +65,11 @@ class Ema:
         self._average: float | None = None
 
     def observe(self, speed: float, resources: Resources = FREE) -> None:
-        """See `SpeedPredictor`."""
         check_speed(speed)
         before = speed if self._average is None else self._average
         self._average = before + self._weight * (speed - before)
 
     def predict(self, resources: Resources = FREE) -> float:
-        """See `SpeedPredictor`."""
         return 1.0 if self._average is None else self._average
 
 
@@ -94,7 +90,6 @@ class Arima:
         self._fitted = False
 
     def observe(self, speed: float, resources: Resources = FREE) -> None:
-        """See `SpeedPredictor`."""
         check_speed(speed)
         if len(self._speeds) >= 4:
             self._error = speed - self._forecast()

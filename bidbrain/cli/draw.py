@@ -1,4 +1,4 @@
-"""The plots and the page of `proteus simulate --history`."""
+"""The plots and the page of `proteus simulate`: of a market by prices, or of pools by availability."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from bidbrain.instants import Interval
 from bidbrain.report.markets import plot_job, plot_prices
 from bidbrain.report.page import write_page
 from bidbrain.report.plots import plot_cost_against_runtime, plot_cost_and_runtime, plot_machine_hours
+from bidbrain.report.pools import plot_pool_job, plot_pools
 from bidbrain.simulate.experiment import Result, Row
 from bidbrain.simulate.plan import Plan
 
@@ -21,25 +22,44 @@ def draw(
 ) -> Path:
     """Write the PNGs and report.html into `folder`; returns the page."""
     setting = plan.experiment.setting
+    vcpus_per_machine = 1 if setting.pools else setting.reliable.vcpus_per_machine
     sections = [
         ("Cost and runtime", [plot_cost_and_runtime(rows, folder / "cost_and_runtime.png")]),
         (
             "Machine hours by kind",
-            [plot_machine_hours(results, setting.reliable.vcpus_per_machine, folder / "machine_hours.png")],
+            [plot_machine_hours(results, vcpus_per_machine, folder / "machine_hours.png")],
         ),
         ("Cost against runtime", [plot_cost_against_runtime(results, folder / "cost_against_runtime.png")]),
-        ("One job in time", _jobs(plan, results, folder)),
-        ("The prices behind it", [_prices(plan, folder)]),
     ]
-    return write_page(
-        folder / "report.html",
-        "What training would have cost on the spot market",
-        f"{len(setting.listings)} markets, trained on {setting.train}, jobs start in {_span(plan)}",
-        plan.notes,
-        rows,
-        [(heading, images) for heading, images in sections if images],
-        settings.as_yaml(),
-    )
+    if setting.pools:
+        title = "What training would have cost on today's spot market"
+        subtitle = f"{len(setting.pools)} recorded pools, {setting.job.vcpus} nodes"
+        sections += [
+            ("One job in time (of the middle runtime)", _pool_jobs(plan, results, folder)),
+            ("The availability behind it", [plot_pools(setting.pools, folder / "availability.png")]),
+        ]
+    else:
+        title = "What training would have cost on the spot market"
+        subtitle = f"{len(setting.listings)} markets, trained on {setting.train}, jobs start in {_span(plan)}"
+        sections += [
+            ("One job in time", _jobs(plan, results, folder)),
+            ("The prices behind it", [_prices(plan, folder)]),
+        ]
+    shown = [(heading, images) for heading, images in sections if images]
+    page = folder / "report.html"
+    return write_page(page, title, subtitle, plan.notes, rows, shown, settings.as_yaml())
+
+
+def _pool_jobs(plan: Plan, results: Sequence[Result], folder: Path) -> list[Path]:
+    """The job of the middle runtime of every scheme, in one image."""
+    jobs = []
+    for result in results:
+        if result.scheme == "on_demand" or not result.finished:
+            continue
+        by_runtime = sorted(result.finished, key=lambda o: (o.end_s - o.start_s, o.start_s))
+        start_s = by_runtime[len(by_runtime) // 2].start_s
+        jobs.append(plan.experiment.ledger(result.scheme, result.job_hours, start_s, result.scheme)[1])
+    return [plot_pool_job(jobs, plan.experiment.setting.pools, folder / "jobs.png")] if jobs else []
 
 
 def _span(plan: Plan) -> Interval:

@@ -1,4 +1,4 @@
-"""Runs `proteus simulate`: simulates, prints and writes tables, draws; `run` does it on prices."""
+"""Runs `proteus simulate`, on prices or on availability: simulates, prints and writes tables, draws."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from bidbrain.accounts.ledger import Ledger, write_ledgers
 from bidbrain.cli.common import make_folder
 from bidbrain.config import ConfigError, SimulateConfig, load_config
 from bidbrain.history.archive import rows_of, write_rows
+from bidbrain.history.availability import read_trace
 from bidbrain.history.readers import read_history
 from bidbrain.policy.registry import OTHER_SCHEMES, find_scheme
 from bidbrain.report.tables import rich_tables, write_tables
 from bidbrain.simulate.experiment import Experiment, Result, Row, compare, summarise
 from bidbrain.simulate.plan import Plan, make_plan
+from bidbrain.simulate.pool_plan import make_pool_plan
 from bidbrain.simulate.workers import Pool
 
 SWEEPABLE = (
@@ -69,10 +71,22 @@ def processes_of(settings: SimulateConfig) -> int:
     return settings.processes or os.cpu_count() or 1
 
 
-def run(settings: SimulateConfig, sweep: str | None) -> None:
+def run_prices(settings: SimulateConfig, sweep: str | None) -> None:
     """Run `proteus simulate` on prices; raises the user errors of its parts."""
     history = read_history(settings.history)
     run_plans(settings, sweep, lambda each: make_plan(each, history), _title)
+
+
+def run_pools(settings: SimulateConfig, sweep: str | None) -> None:
+    """Run `proteus simulate` on availability traces; raises the user errors of its parts."""
+    traces = [read_trace(path) for path in settings.availability]
+
+    def title(experiment: Experiment) -> str:
+        names = ", ".join(trace.market.zone for trace in traces)
+        rules = experiment.setting.rules
+        return f"{settings.nodes} nodes, pools {names}, {rules}, spot at {settings.spot_share:g} of on-demand"
+
+    run_plans(settings, sweep, lambda each: make_pool_plan(each, traces), title)
 
 
 def run_plans(
@@ -107,18 +121,9 @@ def run_plans(
             write_rows(folder / "prices.csv", rows_of(plan.experiment.setting.history))
             prices = f" (their prices: {folder / 'prices.csv'})"
         console.print(f"{folder / 'ledger.jsonl'}: {count} jobs{prices}")
-    console.print(f"{_draw(plan, results, rows, settings, folder)}")
+    from bidbrain.cli.draw import draw  # loads matplotlib
 
-
-def _draw(
-    plan: Plan, results: Sequence[Result], rows: Sequence[Row], settings: SimulateConfig, folder: Path
-) -> Path:
-    """The page of a plan; matplotlib is loaded only now."""
-    if plan.experiment.setting.pools:
-        from bidbrain.cli.draw_pools import draw
-    else:
-        from bidbrain.cli.draw_prices import draw
-    return draw(plan, results, rows, settings, folder)
+    console.print(f"{draw(plan, results, rows, settings, folder)}")
 
 
 def simulate_all(experiment: Experiment, settings: SimulateConfig) -> list[Result]:
