@@ -11,16 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from agileml.cli.run import Settings
+
 if TYPE_CHECKING:
     from agileml.aws.commands import Stack, StackPlan
     from bidbrain.aws.stack.parts import Step
 
 Config = Annotated[
     Path, typer.Argument(help="YAML file of a job whose market is ec2, such as configs/aws.yaml.")
-]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY.PATH=VALUE", help="Override one key of the config; may be repeated."),
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 

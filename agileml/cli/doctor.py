@@ -35,6 +35,9 @@ class Severity(enum.Enum):
     BLOCKS = "blocks"
 
 
+OK, ADVICE, BLOCKS = Severity
+
+
 @dataclass(frozen=True)
 class Finding:
     """One line of the screen; `advice` is the remedy ("" if all is well)."""
@@ -49,8 +52,8 @@ def judge_python(major: int, minor: int) -> Finding:
     """The project is tested with Python 3.11 and 3.12."""
     found = f"{major}.{minor} ({platform.python_implementation()}, {platform.system()} {platform.machine()})"
     if (major, minor) in ((3, 11), (3, 12)):
-        return Finding("Python", Severity.OK, found)
-    return Finding("Python", Severity.BLOCKS, found, "use Python 3.11 or 3.12: make PYTHON=python3.12 venv")
+        return Finding("Python", OK, found)
+    return Finding("Python", BLOCKS, found, "use Python 3.11 or 3.12: make PYTHON=python3.12 venv")
 
 
 def judge_packages(versions: dict[str, str | None]) -> Finding:
@@ -59,24 +62,24 @@ def judge_packages(versions: dict[str, str | None]) -> Finding:
     if missing:
         return Finding(
             "Packages",
-            Severity.BLOCKS,
+            BLOCKS,
             f"missing: {', '.join(missing)}",
             "install them: make venv (or pip install -e .)",
         )
     ray = versions["ray"] or ""
     text = ", ".join(f"{name} {found}" for name, found in versions.items())
     if not ray.startswith(RAY_SERIES):
-        return Finding("Packages", Severity.BLOCKS, f"ray {ray}", f"install Ray {RAY_SERIES}x: make venv")
-    return Finding("Packages", Severity.OK, text)
+        return Finding("Packages", BLOCKS, f"ray {ray}", f"install Ray {RAY_SERIES}x: make venv")
+    return Finding("Packages", OK, text)
 
 
 def judge_encryption(has_curve: bool) -> Finding:
     """Machines with different addresses talk through CURVE."""
     if has_curve:
-        return Finding("Encryption", Severity.OK, "ZeroMQ with CURVE")
+        return Finding("Encryption", OK, "ZeroMQ with CURVE")
     return Finding(
         "Encryption",
-        Severity.BLOCKS,
+        BLOCKS,
         "this ZeroMQ was built without CURVE",
         "install pyzmq from its wheel: pip install --force-reinstall --only-binary :all: pyzmq",
     )
@@ -87,57 +90,49 @@ def judge_memory(available_bytes: int, total_bytes: int) -> Finding:
     found = f"{available_bytes / GIB:.1f} GiB free of {total_bytes / GIB:.1f}"
     machines = available_bytes // MACHINE_BYTES - 2  # the head and the driver take as much as two
     if machines < 1:
-        return Finding(
-            "Memory", Severity.BLOCKS, found, "free at least 1 GiB, or join a cluster with --address"
-        )
+        return Finding("Memory", BLOCKS, found, "free at least 1 GiB, or join a cluster with --address")
     if machines < 8:
         return Finding(
-            "Memory", Severity.ADVICE, found, f"enough for about {machines} local machines: set machines.max"
+            "Memory", ADVICE, found, f"enough for about {machines} local machines: set machines.max"
         )
-    return Finding("Memory", Severity.OK, found)
+    return Finding("Memory", OK, found)
 
 
 def judge_shared_memory(free_bytes: int | None) -> Finding:
     """Ray keeps 80 MiB per local machine there."""
     if free_bytes is None:
         return Finding(
-            "/dev/shm", Severity.ADVICE, "is not there", "Ray uses /tmp instead; in Docker add --shm-size=2g"
+            "/dev/shm", ADVICE, "is not there", "Ray uses /tmp instead; in Docker add --shm-size=2g"
         )
     found = f"{free_bytes / GIB:.2f} GiB free"
     if free_bytes < 9 * STORE_BYTES:
-        return Finding(
-            "/dev/shm", Severity.ADVICE, found, "Ray uses /tmp instead; in Docker add --shm-size=2g"
-        )
-    return Finding("/dev/shm", Severity.OK, found)
+        return Finding("/dev/shm", ADVICE, found, "Ray uses /tmp instead; in Docker add --shm-size=2g")
+    return Finding("/dev/shm", OK, found)
 
 
 def judge_open_files(soft: int, hard: int) -> Finding:
     """Each machine has connections to each other one and to the head; Ray itself opens hundreds."""
     found = f"{soft} (at most {hard})" if hard != resource.RLIM_INFINITY else f"{soft}"
     if soft < 512:
-        return Finding("Open files", Severity.BLOCKS, found, "raise the limit: ulimit -n 65536")
+        return Finding("Open files", BLOCKS, found, "raise the limit: ulimit -n 65536")
     if soft < 4096:
-        return Finding(
-            "Open files", Severity.ADVICE, found, "raise the limit for many machines: ulimit -n 65536"
-        )
-    return Finding("Open files", Severity.OK, found)
+        return Finding("Open files", ADVICE, found, "raise the limit for many machines: ulimit -n 65536")
+    return Finding("Open files", OK, found)
 
 
 def judge_disk(free_bytes: int, folder: str) -> Finding:
     """Sessions of Ray, sockets and spilled objects."""
     found = f"{free_bytes / GIB:.1f} GiB free in {folder}"
     if free_bytes < 200 << 20:
-        return Finding("Disk", Severity.BLOCKS, found, f"free at least 1 GiB in {folder}")
+        return Finding("Disk", BLOCKS, found, f"free at least 1 GiB in {folder}")
     if free_bytes < GIB:
-        return Finding(
-            "Disk", Severity.ADVICE, found, f"free at least 1 GiB in {folder}: Ray writes its logs there"
-        )
-    return Finding("Disk", Severity.OK, found)
+        return Finding("Disk", ADVICE, found, f"free at least 1 GiB in {folder}: Ray writes its logs there")
+    return Finding("Disk", OK, found)
 
 
 def judge_gpus(names: list[str]) -> Finding:
     """GPUs are optional: the built-in applications use none."""
-    return Finding("GPUs", Severity.OK, ", ".join(names) or "none (not needed)")
+    return Finding("GPUs", OK, ", ".join(names) or "none (not needed)")
 
 
 def check_ports(ip: str) -> Finding:
@@ -149,11 +144,11 @@ def check_ports(ip: str) -> Finding:
     except OSError as error:
         return Finding(
             "Ports",
-            Severity.BLOCKS,
+            BLOCKS,
             f"{ip} cannot be reached from here ({error.strerror or error})",
             "let the firewall pass connections of this machine to itself, and between machines of a cluster",
         )
-    return Finding("Ports", Severity.OK, f"free ones, reachable at {ip}")
+    return Finding("Ports", OK, f"free ones, reachable at {ip}")
 
 
 def check_ray_starts() -> Finding:
@@ -170,13 +165,11 @@ def check_ray_starts() -> Finding:
     except Exception as error:  # any failure is a finding
         return Finding(
             "Ray",
-            Severity.BLOCKS,
+            BLOCKS,
             f"does not start: {' '.join(str(error).split())[:200] or type(error).__name__}",
             "see the lines above that are not ok; else look for proxies and VPNs that change this machine's address",
         )
-    return Finding(
-        "Ray", Severity.OK, f"a local node started, worked and ended in {time.monotonic() - start_s:.1f} s"
-    )
+    return Finding("Ray", OK, f"a local node started, worked and ended in {time.monotonic() - start_s:.1f} s")
 
 
 def check_ray_answers(address: str) -> Finding:
@@ -189,7 +182,7 @@ def check_ray_answers(address: str) -> Finding:
         cluster.connect(found, namespace="proteus-doctor")
     except ClusterError as error:
         return Finding(
-            "Ray", Severity.BLOCKS, str(error), "start the head with `ray start --head`, or correct --address"
+            "Ray", BLOCKS, str(error), "start the head with `ray start --head`, or correct --address"
         )
     try:
         import ray
@@ -202,10 +195,10 @@ def check_ray_answers(address: str) -> Finding:
         ray.shutdown()
     if not any(machine.tier == "reliable" for machine in machines):
         return Finding(
-            "Ray", Severity.BLOCKS, f"{found} answers; machines: {tiers}",
+            "Ray", BLOCKS, f"{found} answers; machines: {tiers}",
             "label at least one node: ray start --address=... --labels tier=reliable",
         )  # fmt: skip
-    return Finding("Ray", Severity.OK, f"{found} answers; machines: {tiers}")
+    return Finding("Ray", OK, f"{found} answers; machines: {tiers}")
 
 
 def examine(address: str | None) -> Iterator[Finding]:
@@ -213,7 +206,7 @@ def examine(address: str | None) -> Iterator[Finding]:
     yield judge_python(*sys.version_info[:2])
     packages = judge_packages({name: _version(name) for name in NEEDED})
     yield packages
-    if packages.severity is Severity.BLOCKS:
+    if packages.severity is BLOCKS:
         return  # the rest needs them
     import zmq
 
@@ -232,14 +225,14 @@ def examine(address: str | None) -> Iterator[Finding]:
 
 def run_doctor(address: str | None, say: Callable[[str], None] = print) -> int:
     """Print the screen; returns the exit code: 1 if something blocks a run."""
-    marks = {Severity.OK: "ok    ", Severity.ADVICE: "advice", Severity.BLOCKS: "BLOCKS"}
+    marks = {OK: "ok    ", ADVICE: "advice", BLOCKS: "BLOCKS"}
     severities = []
     for finding in examine(address):
         severities.append(finding.severity)
         say(f"{marks[finding.severity]}  {finding.subject:<11} {finding.found}")
         if finding.advice:
             say(f"{'':20}-> {finding.advice}")
-    blocked = severities.count(Severity.BLOCKS)
+    blocked = severities.count(BLOCKS)
     if blocked:
         say(f"This machine cannot run Proteus yet: {blocked} of {len(severities)} findings block it.")
         return 1

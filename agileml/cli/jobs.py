@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agileml.cli.run import Stage
+from agileml.cli.run import Settings, Stage
 from agileml.runs.progress import Snapshot, duration, left_s, line, parse_line
 
 if TYPE_CHECKING:
@@ -28,10 +28,6 @@ Address = Annotated[
         help="The cluster: host:port, its dashboard's http address, or auto. "
         "[default: RAY_API_SERVER_ADDRESS, or the cluster of this machine]"
     ),
-]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY.PATH=VALUE", help="Override one key of the config; may be repeated."),
 ]
 TAIL_LINES = 5  # of a job that is over
 

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from agileml.config.job import JobConfig
     from agileml.config.text import ConfigError
 
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY.PATH=VALUE", help="Override one key of the config; may be repeated."),
+]
 Stage = Annotated[
     str | None, typer.Option(metavar="auto|thresholds|1|2|3", help="auto, thresholds alone, or a stage.")
 ]
@@ -32,12 +36,7 @@ def run(
     config: Annotated[
         Path, typer.Argument(help="YAML file that describes the job, such as configs/demo.yaml.")
     ],
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY.PATH=VALUE", help="Override one key of the config; may be repeated."
-        ),
-    ] = None,
+    settings: Settings = None,
     out: Annotated[
         str | None, typer.Option(metavar="DIR", help="Folder for the results. [default: a new one in runs/]")
     ] = None,
@@ -151,12 +150,7 @@ def chaos(
     config: Annotated[Path, typer.Argument(help="YAML file that describes the job.")],
     seed: Annotated[int, typer.Option(help="Seed of the plan; equal seeds give equal plans.")] = 0,
     faults: Annotated[int, typer.Option(min=1, help="Number of faults, spread over the run.")] = 6,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY.PATH=VALUE", help="Override one key of the config; may be repeated."
-        ),
-    ] = None,
+    settings: Settings = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder for everything. [default: a new one in runs/]")
     ] = None,
