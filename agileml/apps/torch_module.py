@@ -211,7 +211,7 @@ class TorchModule(Application):
         return Updates({PARAMETERS: gradient.reshape(1, -1), **changes}, loss, batch.items)
 
     def _seed(self, unit: Unit) -> int:
-        """The random numbers of a unit's dropout and augmentation."""
+        """The seed of a unit's dropout and augmentation."""
         key = (self.settings.seed, unit.clock, unit.slice, unit.part)
         return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> np.uint64(1))
 

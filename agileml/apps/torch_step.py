@@ -45,9 +45,8 @@ class Stepper:
         self._address = 0
         self._parameters: Tensor | None = None
         self._gradient: Tensor | None = None
-        self._kept: tuple[Tensor, Array] | None = (
-            None  # the gradient before, to be used again once it has no reader
-        )
+        # The gradient before, which is used again once it has no reader.
+        self._kept: tuple[Tensor, Array] | None = None
         self._ready: Ready | None = None
         self._written: set[str] = set()
         self._places = write_in_place(self.module, {id(p): name for name, p in flat.parameters})

@@ -356,7 +356,7 @@ class _Walk:
         heapq.heappush(self.events, (now + seconds, worker, action, True))
 
     def _arrive(self, worker: int, action: Action) -> set[int]:
-        """True when all that an action needs has been computed."""
+        """Record that the input of an action is there; returns the worker that may go on now."""
         self.ready[action.kind].add((self.stage_of[worker], action.minibatch))
         return {worker}
 

@@ -190,7 +190,7 @@ class Timeline:
 
 
 def stage_costs(plan: Plan) -> tuple[StageCost, ...]:
-    """A plan, as far as the simulation needs it."""
+    """The costs of a plan's stages, for the simulation."""
     return tuple(
         StageCost(
             stage.forward_s,

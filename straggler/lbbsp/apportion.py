@@ -17,10 +17,8 @@ Counts = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Tree = npt.NDArray[np.int32]
 
-NEXT, LAST = (
-    0,
-    1,
-)  # the two tournaments: the worker that would end a unit first, and the one that ended a unit last
+# The two tournaments: whose next unit would end first, and whose last unit ended last.
+NEXT, LAST = 0, 1
 # A product of floats is a sum of two floats, exactly, as long as nothing under- or overflows.
 SMALLEST, LARGEST = 1e-100, 1e100
 
