@@ -19,7 +19,7 @@ from straggler.lbbsp.sizes import cpu_batch_sizes
 Times = npt.NDArray[np.int64]
 Objective = Literal["wait", "rate"]
 
-# What one more BSP superstep's length costs in `objective="rate"`, as a share of all workers' time.
+# The price of a superstep's length in `objective="rate"`: a share of all workers' time per BSP superstep.
 STALENESS = 0.01
 
 

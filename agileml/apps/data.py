@@ -78,5 +78,5 @@ def check_enough(items: int, what: str, settings: Settings) -> None:
 
 
 def share_of(count: int, index: int, settings: Settings) -> slice:
-    """Which of `count` shuffled items slice `index` has; sizes differ by at most one."""
+    """The items of slice `index`, of `count` shuffled ones; sizes differ by at most one."""
     return slice(index * count // settings.slices, (index + 1) * count // settings.slices)

@@ -94,7 +94,7 @@ def _client() -> Any:
 
 @contextmanager
 def _explained(url: str) -> Iterator[None]:
-    """What boto3 raises as one sentence."""
+    """An error of boto3 as one sentence."""
     from boto3.exceptions import Boto3Error
     from botocore.exceptions import BotoCoreError, ClientError
 

@@ -40,7 +40,7 @@ class CudaStepper(Stepper):
         """Copy parameters and buffers from the tables of a clock to the device."""
         source = borrowed(tables[PARAMETERS])
         present = torch.cuda.current_stream(self.device)
-        self._up.wait_stream(present)  # nobody reads the parameters of the clock before any more
+        self._up.wait_stream(present)  # nothing reads the parameters of the clock before any more
         for turn, start in enumerate(range(0, self.flat.elements, CHUNK)):
             stop = min(start + CHUNK, self.flat.elements)
             staging, sent = self._staging[turn % 2][: stop - start], self._sent_up[turn % 2]

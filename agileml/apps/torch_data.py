@@ -232,7 +232,7 @@ class ExampleSlice:
 
 @dataclass(frozen=True)
 class Minibatches:
-    """Which items the units of a clock take, of `count` training items, `batch` a clock."""
+    """The items of each unit of a clock, of `count` training items, `batch` a clock."""
 
     settings: Settings
     count: int

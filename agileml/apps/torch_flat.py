@@ -213,10 +213,10 @@ def borrowed(array: Array) -> Tensor:
 
 
 def torch_state(result: str | Path | Mapping[str, Any], module: nn.Module) -> dict[str, Tensor]:
-    """A state dict for `module` from what a run left: the path of its model.safetensors, or its tables.
+    """A state dict for `module` from the result of a run: the path of its model.safetensors, or its tables.
 
-    `module.load_state_dict(torch_state("runs/.../model.safetensors", module))` in a plain torch program. What training
-    does not change (parameters that need no gradient) is the module's own. Raises InputError when it does not fit.
+    `module.load_state_dict(torch_state("runs/.../model.safetensors", module))` in a plain torch program. Parameters
+    that need no gradient, which training does not change, are the module's own. Raises InputError when it does not fit.
     """
     tables, source = (result, "tables") if isinstance(result, Mapping) else (_read(Path(result)), str(result))
     flat = FlatModule(module, "module")

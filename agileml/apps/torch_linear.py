@@ -23,7 +23,7 @@ class GradientSlot:
         self.view: Tensor | None = None
 
     def take(self) -> Tensor | None:
-        """The place, once; None when it is taken or when nobody asked."""
+        """The place, once; None when it is taken or was not asked for."""
         view, self.view = self.view, None
         return view
 

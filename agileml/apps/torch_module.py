@@ -133,7 +133,7 @@ class TorchModule(Application):
 
     @cached_property
     def minibatches(self) -> Minibatches:
-        """Which items the units of each clock take."""
+        """The items that the units of each clock take."""
         count = len(self.data.train)
         batch = self.model.batch_size or -(-count // self.settings.clocks_per_pass)
         return Minibatches(self.settings, count, batch)

@@ -1,4 +1,4 @@
-"""What a config names: functions of the user's files, and torch's losses."""
+"""Names in a config: functions of the user's files, and torch's losses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOSSES: dict[str, Callable[..., Any]] = {
 
 
 def function_named(name: str, key: str) -> Callable[..., Any]:
-    """What `package.file:function` stands for, as found from the working folder. `key` is where it was written.
+    """The object that `package.file:function` names, found from the working folder. `key`: its key in the config.
 
     Raises InputError.
     """
@@ -47,7 +47,7 @@ def loss_named(name: str) -> Callable[..., Any]:
 
 
 def called(function: Callable[..., Any], key: str, *arguments: Any, **named: Any) -> Any:
-    """What the user's function returns. Raises InputError with what it raised."""
+    """Call the user's function. Raises InputError with the error of the function."""
     try:
         return function(*arguments, **named)
     except InputError:

@@ -79,7 +79,7 @@ QUESTION = "Buy machines on EC2?"
 def may_run(job: JobConfig, name: str, *, dry_run: bool, yes: bool, can_ask: bool) -> bool:
     """Show the first decision where that is wanted, and ask before money is spent; False: do not run.
 
-    Raises ConfigError, CloudError; BadParameter where there is nobody to ask.
+    Raises ConfigError, CloudError; BadParameter where the user cannot be asked.
     """
     spends = isinstance(job.market, Ec2MarketConfig) and not yes
     if not dry_run and not spends:
@@ -92,7 +92,7 @@ def may_run(job: JobConfig, name: str, *, dry_run: bool, yes: bool, can_ask: boo
 
 
 def may_submit(job: JobConfig, *, yes: bool, can_ask: bool) -> bool:
-    """Ask before a job is submitted that will buy machines: then nobody can be asked any more."""
+    """Ask before a job that buys machines is submitted: later the user cannot be asked any more."""
     if not isinstance(job.market, Ec2MarketConfig) or yes:
         return True
     _check_somebody(can_ask)

@@ -56,7 +56,7 @@ class EventConfig(Section):
 
     @property
     def when(self) -> str:
-        """When it happens, in words."""
+        """The time of the event, in words."""
         return f"clock {self.at_clock}" if self.at_clock is not None else f"{self.at_s:g} s"
 
     def after(self, machines: MachineCounts, most: int) -> MachineCounts:

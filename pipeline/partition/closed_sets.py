@@ -107,7 +107,7 @@ def _enumerate(profile: Profile, max_states: int) -> list[int] | None:
     for a, b in profile.edges:
         after[a].add(b)
     for layer in reversed(profile.topological_order()):
-        # What a free layer lets go on, its inputs let go on.
+        # A free layer hands its successors on to its inputs.
         after[layer] = {c for b in after[layer] for c in (after[b] if b in set(free) else {b})}
     seen = {start}
     ready = tuple(layer for layer in costly if predecessors[layer] & ~start == 0)

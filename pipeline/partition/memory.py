@@ -24,7 +24,7 @@ Number = TypeVar("Number", float, Floats)
 
 
 class Recompute(Enum):
-    """Which stages run their forward twice to save memory."""
+    """The stages that run their forward twice to save memory."""
 
     NEVER = "never"
     WHERE_NEEDED = "auto"

@@ -54,7 +54,7 @@ class Stage:
 
     @property
     def kept_bytes(self) -> float:
-        """What a minibatch in flight keeps besides its version of the weights: its activations, or only the
+        """Bytes of a minibatch in flight besides its version of the weights: its activations, or only the
         stage's input where they are computed again."""
         return self.input_bytes if self.recompute else self.activation_bytes
 

@@ -208,7 +208,7 @@ def _before(
     used: int,
     bound: float,
 ) -> tuple[tuple[int, int, int], Floats, npt.NDArray[np.int64]]:
-    """What stays open before a last segment from each of `starts` on m components, with its limits spent.
+    """The range left open before a last segment from each of `starts` on m components, with its limits spent.
 
     Returns its place on the tables' last three axes, its seconds, and the components of it and the segment together.
     """

@@ -28,7 +28,7 @@ class Contention(Enum):
 
 
 class Exchange(Enum):
-    """When replicas add up their gradients.
+    """The moment at which replicas add up their gradients.
 
     BACKGROUND: while they go on computing, with two buffers for gradients: the backward of a round waits for
     the exchange of the round before the last.
@@ -140,7 +140,7 @@ class Timeline:
 
     @property
     def makespan_s(self) -> float:
-        """When the last action ends."""
+        """The time at which the last action ends."""
         return max(span.end_s for span in self.spans)
 
     def finished_s(self) -> list[float]:
@@ -261,7 +261,7 @@ class _Simulation:
         )
 
     def _waking(self, worker: int, what: str) -> range:
-        """Who may go on: the end of an exchange concerns a whole stage."""
+        """The workers that may go on; the end of an exchange concerns a whole stage."""
         if what != "exchanged":
             return range(worker, worker + 1)
         stage = self.stage_of[worker]

@@ -30,7 +30,7 @@ def stragglers(
     pattern: Annotated[
         list[str] | None,
         typer.Option(
-            help="What slows workers: slow-worker:200, power-law:7, trace:times.csv ...; may be repeated."
+            help="Pattern of slow workers: slow-worker:200, power-law:7, trace:times.csv ...; may be repeated."
         ),
     ] = None,
     schemes: Annotated[

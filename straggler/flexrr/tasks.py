@@ -10,7 +10,7 @@ from straggler.flexrr.protocol import Bundle, DoThis
 
 
 class Fate(Enum):
-    """What became of a range that was given away."""
+    """The fate of a range that was given away."""
 
     OFFERED = auto()  # do-this sent, nothing heard
     BEGUN = auto()  # the helper computes it
@@ -22,7 +22,7 @@ class Fate(Enum):
 
 @dataclass(slots=True)
 class Offer:
-    """A range that was given away, to whom, and what became of it."""
+    """A range that was given away, its helper and its fate."""
 
     assignment: DoThis
     helper: int

@@ -170,7 +170,7 @@ class FlexRrWorker:
         self._go_on(now_ns)
 
     def _finish_own(self, now_ns: int) -> None:
-        """Own range finished: push it, and take back what nobody began."""
+        """Push the own range, which is finished, and take back the ranges that no helper has begun."""
         self._own_pushed = True
         self._report(now_ns)
         if self.stop > 0:

@@ -40,7 +40,7 @@ class Computer:
         self.seen = FREE
 
     def time_of(self, units: int, now_ns: int) -> int:
-        """When this many units of the present bundle are done."""
+        """The time at which this many units of the present bundle are done."""
         time_s = self.profile.time_of(self.work + units * self.unit_work)
         return max(now_ns, math.ceil(time_s * SECOND_NS))
 

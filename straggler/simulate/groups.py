@@ -1,4 +1,4 @@
-"""Who may help whom: FlexRR's helper groups (thesis 3.3.1), for any number of workers and machines."""
+"""FlexRR's helper groups (thesis 3.3.1), for any number of workers and machines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Groups:
-    """`helpers[w]`: the workers that may take work of w, nearest first. `helpees[w]`: whose work w may take."""
+    """`helpers[w]`: the workers that may take work of w, nearest first. `helpees[w]`: the workers that w may help."""
 
     helpers: tuple[tuple[int, ...], ...]
     helpees: tuple[tuple[int, ...], ...]

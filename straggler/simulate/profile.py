@@ -78,7 +78,7 @@ class SpeedProfile:
 
 
 def ideal_time_s(profiles: list[SpeedProfile], work: float, until_s: dict[int, float] | None = None) -> float:
-    """When all work is done if it is perfectly divided at all times, at no cost: a bound for every scheme.
+    """The time to do all work if it is perfectly divided at all times, at no cost: a bound for every scheme.
 
     `until_s`: workers that stop at a time. Raises ValueError when they all do and work remains.
     """
