@@ -113,6 +113,8 @@ def test_the_side_without_the_controller_does_nothing_that_lasts(
     views = [(each.at_s, each.event) for each in ran.events if isinstance(each.event, MembershipChanged)]
     epochs = [view.epoch for _, view in views]
     assert epochs == sorted(set(epochs))
+    alone = [at for at, view in views if at > at_s["cut"] and view.transient == 1]
+    assert alone[0] - at_s["cut"] < 2.0, "the others went on within two seconds"
     during = [view for at, view in views if at_s["cut"] < at < at_s["healed"]]
     assert all(not {"far1", "far2"} & set(view.workers) for view in during)
     assert views[-1][1].transient == 3, "after the link healed they joined again"
