@@ -48,7 +48,7 @@ import numpy as np
 import torch
 from ddp_peer import Options, Task, items, resident_mb
 
-from agileml.apps.torch_module import TorchModule
+from agileml.apps.torch.module import TorchModule
 from agileml.config.job import from_values
 from agileml.core.protocol.inputs import NodeUp
 from agileml.events.terms import Tier

@@ -46,8 +46,8 @@ os.environ |= {
 
 import torch
 
-from agileml.apps.torch_models import mlp
-from agileml.apps.torch_module import TorchModule
+from agileml.apps.torch.models import mlp
+from agileml.apps.torch.module import TorchModule
 from agileml.config.job import from_values
 from agileml.core.protocol.inputs import NodeUp
 from agileml.events.terms import Tier

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from agileml.apps.torch_models import cnn, mlp
+from agileml.apps.torch.models import cnn, mlp
 
 
 @dataclass(frozen=True)

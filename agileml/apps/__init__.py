@@ -31,7 +31,7 @@ def application_class(name: str) -> type[Application]:
 
         return LogisticRegression
     if name == "torch":
-        from agileml.apps.torch_module import TorchModule
+        from agileml.apps.torch.module import TorchModule
 
         return TorchModule
     parts = split_name(name)

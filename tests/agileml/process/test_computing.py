@@ -7,7 +7,7 @@ import queue
 import pytest
 
 from agileml.application import Application, Settings
-from agileml.apps.torch_module import TorchModule
+from agileml.apps.torch.module import TorchModule
 from agileml.core.compute.unit_computer import UnitComputer
 from agileml.core.parameters.layout import Layout
 from agileml.core.protocol.commands import Compute, Computed
@@ -16,7 +16,7 @@ from agileml.process.compute import ComputeThread
 from tests.model.toy import toy_job
 
 LIMIT_S = 120.0
-MODEL = {"module": "agileml.apps.torch_models:cnn", "arguments": {"size": 8}, "batch_size": 64}
+MODEL = {"module": "agileml.apps.torch.models:cnn", "arguments": {"size": 8}, "batch_size": 64}
 
 
 @pytest.mark.parametrize("partitions", [1, 3])

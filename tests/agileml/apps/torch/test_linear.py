@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from agileml.apps.torch_flat import PARAMETERS, FlatModule
-from agileml.apps.torch_step import Batch, Stepper
+from agileml.apps.torch.flat import PARAMETERS, FlatModule
+from agileml.apps.torch.step import Batch, Stepper
 
 
 class Net(nn.Module):

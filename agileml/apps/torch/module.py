@@ -22,10 +22,10 @@ from pydantic import Field
 from torch import nn
 
 from agileml.application import Application, Array, InputError, Settings, Table, Unit, Updates
-from agileml.apps.torch_data import DataSet, Examples, ExampleSlice, Minibatches, concatenated, load_data
-from agileml.apps.torch_flat import PARAMETERS, FlatModule
-from agileml.apps.torch_names import called, function_named, loss_named
-from agileml.apps.torch_step import Batch, Ready, Stepper, seeded
+from agileml.apps.torch.data import DataSet, Examples, ExampleSlice, Minibatches, concatenated, load_data
+from agileml.apps.torch.flat import PARAMETERS, FlatModule
+from agileml.apps.torch.names import called, function_named, loss_named
+from agileml.apps.torch.step import Batch, Ready, Stepper, seeded
 from agileml.config.section import Section, validate
 from agileml.config.text import ConfigError
 
@@ -52,7 +52,7 @@ class TorchModule(Application):
     """`torch`: an nn.Module, a loss and a data set, named in the config or given here.
 
     build: makes the module. loss: (output, target) -> the mean over the items, or the name of one in
-    torch_names.LOSSES. dataset: (train, test) or train, each a torch Dataset or a tuple of arrays (input, ...,
+    names.LOSSES. dataset: (train, test) or train, each a torch Dataset or a tuple of arrays (input, ...,
     target), or a function that returns it. augment: (input, ...) -> (input, ...), for training only.
     """
 
@@ -121,7 +121,7 @@ class TorchModule(Application):
             )
         if self.model.device == "cpu" or not torch.cuda.is_available():
             return Stepper(self.flat, loss)
-        from agileml.apps.torch_cuda import CudaStepper
+        from agileml.apps.torch.cuda import CudaStepper
 
         return CudaStepper(self.flat, loss)
 

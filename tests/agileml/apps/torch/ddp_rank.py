@@ -1,4 +1,4 @@
-"""One of two processes of DistributedDataParallel, on the minibatches of test_torch_training: writes its loss."""
+"""One of two processes of DistributedDataParallel, on the minibatches of test_training: writes its loss."""
 
 import json
 import os
@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from agileml.application import Settings, Unit
-from agileml.apps.torch_models import cnn
-from agileml.apps.torch_module import TorchModule
+from agileml.apps.torch.models import cnn
+from agileml.apps.torch.module import TorchModule
 
 
 class Double(nn.Module):

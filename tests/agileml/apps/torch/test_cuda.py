@@ -5,15 +5,15 @@ import pytest
 import torch
 
 from agileml.application import InputError, Settings, Unit
-from agileml.apps.torch_flat import BUFFERS, PARAMETERS
-from agileml.apps.torch_module import TorchModule
+from agileml.apps.torch.flat import BUFFERS, PARAMETERS
+from agileml.apps.torch.module import TorchModule
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here")
 
 
 def application(device: str, **arguments: object) -> TorchModule:
     model = {
-        "module": "agileml.apps.torch_models:cnn",
+        "module": "agileml.apps.torch.models:cnn",
         "arguments": {"size": 8, **arguments},
         "batch_size": 64,
         "device": device,

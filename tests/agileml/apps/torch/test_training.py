@@ -21,21 +21,21 @@ from torch import nn
 
 import agileml
 from agileml.application import Settings, Unit
-from agileml.apps.torch_data import Minibatches
-from agileml.apps.torch_flat import BUFFERS, COUNTERS, PARAMETERS, torch_state
-from agileml.apps.torch_models import cnn
-from agileml.apps.torch_module import ModuleConfig, TorchModule
+from agileml.apps.torch.data import Minibatches
+from agileml.apps.torch.flat import BUFFERS, COUNTERS, PARAMETERS, torch_state
+from agileml.apps.torch.models import cnn
+from agileml.apps.torch.module import ModuleConfig, TorchModule
 from agileml.config.job import from_values, load
 from agileml.core.parameters.optimizer import optimizer
 from agileml.core.sequential import run_sequential
 from agileml.events.run import MembershipChanged
 from agileml.runs.folder import params_sha256
 from straggler.coverage import span
-from tests.agileml.apps.torch_ddp_rank import Double
+from tests.agileml.apps.torch.ddp_rank import Double
 from tests.agileml.process.engine_rig import Rig
 
 DATA = {"kind": "digits", "shape": [1, 8, 8]}
-SMALL = {"module": "agileml.apps.torch_models:cnn", "arguments": {"size": 8}, "batch_size": 64}
+SMALL = {"module": "agileml.apps.torch.models:cnn", "arguments": {"size": 8}, "batch_size": 64}
 MOMENTUM = {"learning_rate": 0.02, "momentum": 0.9}
 
 
@@ -117,11 +117,11 @@ def test_200_steps_are_those_of_ddp(tmp_path: Path) -> None:
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         port = listening.getsockname()[1]
-    script = Path(__file__).with_name("torch_ddp_rank.py")
+    script = Path(__file__).with_name("ddp_rank.py")
     ranks = [
         subprocess.Popen(
             [sys.executable, str(script), str(rank), str(port), str(tmp_path / f"{rank}.json")],
-            cwd=Path(__file__).parents[3],
+            cwd=Path(__file__).parents[4],
         )
         for rank in range(2)
     ]
@@ -335,7 +335,7 @@ def test_more_units_than_items_of_a_clock() -> None:
 
 
 def test_the_config_that_teaches(tmp_path: Path) -> None:
-    path = Path(__file__).parents[3] / "configs" / "cnn.yaml"
+    path = Path(__file__).parents[4] / "configs" / "cnn.yaml"
     result = agileml.run(load(path, ["clocks=30", "plan=[]"]), sequential=True, out=str(tmp_path / "run"))
     assert result.metrics["test_accuracy"] > 0.5
     module = cnn(dropout=0.25)
@@ -343,7 +343,7 @@ def test_the_config_that_teaches(tmp_path: Path) -> None:
 
 
 def test_the_page_shows_what_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (Path(__file__).parents[3] / "docs" / "guides" / "torch.md").read_text()
+    page = (Path(__file__).parents[4] / "docs" / "guides" / "torch.md").read_text()
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "page"}
     for block in re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S):

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from agileml.application import Array
-from agileml.apps.torch_flat import PARAMETERS, FlatModule, TensorSpan, borrowed
-from agileml.apps.torch_step import Loss, Stepper
+from agileml.apps.torch.flat import PARAMETERS, FlatModule, TensorSpan, borrowed
+from agileml.apps.torch.step import Loss, Stepper
 
 CHUNK = 1 << 20  # elements that go up at a time
 

@@ -12,8 +12,8 @@ from torch.utils.data import Dataset
 
 from agileml.application import InputError, Settings, Unit
 from agileml.apps import build
-from agileml.apps.torch_flat import PARAMETERS, torch_state
-from agileml.apps.torch_module import TorchModule
+from agileml.apps.torch.flat import PARAMETERS, torch_state
+from agileml.apps.torch.module import TorchModule
 from agileml.config.text import ConfigError
 from agileml.core.compute.unit_computer import UnitError
 from agileml.core.parameters.optimizer import optimizer
@@ -263,21 +263,21 @@ CONFIGS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "no module": ({}, {}, "missing, expected package.file:function"),
     "unknown key": ({}, {"module": "a:b", "batch": 3}, "unknown key"),
     "no such file": ({}, {"module": "no_such.file:make"}, "there is no module 'no_such'"),
-    "no such function": ({}, {"module": "agileml.apps.torch_models:rnn"}, "has no 'rnn'"),
-    "no function": ({}, {"module": "agileml.apps.torch_models"}, "expected package.file:function"),
+    "no such function": ({}, {"module": "agileml.apps.torch.models:rnn"}, "has no 'rnn'"),
+    "no function": ({}, {"module": "agileml.apps.torch.models"}, "expected package.file:function"),
     "arguments": (
         {},
-        {"module": "agileml.apps.torch_models:cnn", "arguments": {"sizes": 3}},
+        {"module": "agileml.apps.torch.models:cnn", "arguments": {"sizes": 3}},
         "cnn() failed: TypeError",
     ),
     "shape": (
         {"kind": "digits", "shape": [3, 8]},
-        {"module": "agileml.apps.torch_models:cnn"},
+        {"module": "agileml.apps.torch.models:cnn"},
         "expected 64 numbers an item",
     ),
     "data set": (
-        {"dataset": "agileml.apps.torch_models:data"},
-        {"module": "agileml.apps.torch_models:cnn"},
+        {"dataset": "agileml.apps.torch.models:data"},
+        {"module": "agileml.apps.torch.models:cnn"},
         "has no 'data'",
     ),
 }
@@ -324,7 +324,7 @@ def test_a_config_names_functions_of_the_user(tmp_path: Path, monkeypatch: pytes
 
 
 def test_the_digits_stand_in_for_a_missing_mnist(tmp_path: Path) -> None:
-    model = {"module": "agileml.apps.torch_models:cnn"}
+    model = {"module": "agileml.apps.torch.models:cnn"}
     app = TorchModule(Settings({"kind": "mnist", "path": str(tmp_path / "no.npz")}, model))
     assert app.describe()["data"] == "digits drawn 28 x 28"
     x, y = app.data.train.take(np.arange(3))

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from agileml.application import Array, InputError
-from agileml.apps.torch_flat import PARAMETERS, FlatModule, TensorSpan, borrowed
-from agileml.apps.torch_linear import write_in_place
+from agileml.apps.torch.flat import PARAMETERS, FlatModule, TensorSpan, borrowed
+from agileml.apps.torch.linear import write_in_place
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Ready = Callable[[int, int], None]

@@ -22,7 +22,7 @@ from torch.utils.data import default_collate
 from agileml.application import Array, InputError, Settings, Unit
 from agileml.apps.data import Draw, share_of
 from agileml.apps.labelled import Labelled, load_labelled
-from agileml.apps.torch_names import called, function_named
+from agileml.apps.torch.names import called, function_named
 from agileml.config.section import Section, validate
 from agileml.config.text import ConfigError
 
