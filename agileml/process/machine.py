@@ -244,7 +244,9 @@ class Machine:
         if self._failure is not None:  # the controller may not have known this machine yet
             self.send(CONTROLLER, self._failure)
         spent_s = self.node.spent.seconds(now_s)
-        self.send(CONTROLLER, Usage(now_s, tuple(self._sent), tuple(self._got), spent_s))
+        self.send(
+            CONTROLLER, Usage(now_s, tuple(self._sent), tuple(self._got), spent_s, self.node.spent.units)
+        )
         if self._recorder is not None:
             for message in self._recorder.report(now_s):
                 self.send(CONTROLLER, message)

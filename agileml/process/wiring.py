@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import get_args
 
 from agileml.core.compute.spans import Spans
-from agileml.core.node.time_spent import DOING, Doing
+from agileml.core.node.time_spent import DOING, WAITING, Doing
 from agileml.core.protocol.inputs import Measured
 from agileml.core.protocol.messages import Copy, Get, Message, Params, Part, PartAck, Pull, Push
 from agileml.net.codec import Codec
@@ -39,13 +39,14 @@ class Peers:
 
 @dataclass(frozen=True)
 class Usage:
-    """Machine to head: bytes sent and received so far in the order of KINDS, and the seconds that its worker spent on
-    each activity in the order of DOING, at `at_s` by its own clock."""
+    """Machine to head: bytes sent and received so far in the order of KINDS, the seconds that its worker spent on each
+    activity in the order of DOING, and the units that it computed, at `at_s` by its own clock."""
 
     at_s: float
     bytes_sent: tuple[int, ...]
     bytes_received: tuple[int, ...]
     spent_s: tuple[float, ...]
+    units: int
 
 
 def measured(node: str, usage: Usage) -> Measured:
@@ -60,6 +61,8 @@ def measured(node: str, usage: Usage) -> Measured:
         received["cut"],
         spent_s[Doing.COMPUTE],
         spent_s[Doing.PUSH],
+        sum(spent_s[doing] for doing in WAITING),
+        usage.units,
     )
 
 

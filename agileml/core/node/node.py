@@ -123,6 +123,8 @@ class Node:
             case Begun():
                 self.worker.begun(event)
             case Computed():
+                if any(not partition for partition, _ in event.contributions):  # each partition comes once
+                    self.spent.units += event.bundle.bit_count()
                 self.worker.computed(event)
             case Loaded():
                 self.loaded = event.slices

@@ -22,6 +22,7 @@ class Doing(Enum):
 
 
 DOING = tuple(Doing)
+WAITING = (Doing.PULL, Doing.PUSH, Doing.FOLD)  # for others, in the middle of a clock
 _INDEX = {doing: index for index, doing in enumerate(DOING)}
 
 # (what, clock, start_s, end_s), all in the time of the calls
@@ -33,6 +34,7 @@ class TimeSpent:
 
     def __init__(self) -> None:
         self.doing = Doing.IDLE
+        self.units = 0  # computed so far
         self.on_span: OnSpan | None = None  # called for each stretch that ends
         self._clock = 0
         self._began_s = 0.0  # the present stretch

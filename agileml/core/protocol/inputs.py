@@ -47,7 +47,8 @@ class NodeSeen:
 @dataclass(frozen=True)
 class Measured:
     """A machine reports its totals at `at_s` of its own clock: bytes received as parameters (`pulled`), updates
-    (`pushed`) and parts of cuts (`cut`), and seconds that its worker computed and waited for its pushes."""
+    (`pushed`) and parts of cuts (`cut`), seconds that its worker computed, waited for its pushes (`push_s`) and waited
+    in all (`wait_s`: for parameters, pushes and sums), and units that it computed."""
 
     node: str
     at_s: float
@@ -56,6 +57,8 @@ class Measured:
     cut: int
     compute_s: float
     push_s: float
+    wait_s: float = 0.0
+    units: int = 0
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,13 @@ def job(base: Mapping[str, Any], **more: Any) -> dict[str, Any]:
     return {"clocks": 30, "slices": 8, "machines": machines, **stages, **base, **more}
 
 
+def test_the_machines_together_compute_every_unit_of_every_clock_once(tmp_path: Path) -> None:
+    rig = Rig(job(MLR, units_per_slice=2), tmp_path)
+    assert rig.finish().sha256
+    done = [machine.node.spent.units for machine in rig.machines.values()]
+    assert sum(done) == 30 * 8 * 2 and all(done), done
+
+
 @pytest.mark.parametrize("base", [MF, MLR], ids=["mf", "mlr"])
 def test_machines_that_come_and_go_do_not_change_a_bit(base: Mapping[str, Any], tmp_path: Path) -> None:
     values = job(base, plan=PLAN)
