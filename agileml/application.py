@@ -122,6 +122,11 @@ class Application(ABC):
     def load(self, slice_index: int) -> Any:
         """The items of one of `settings.slices` slices, in any form; `reads` and `process` get it back."""
 
+    def check(self) -> None:
+        """Called once, before any machine starts, in the process that starts them: find out here what would otherwise
+        end the run later. Raises InputError. Does nothing unless overridden."""
+        return
+
     def warm_up(self) -> None:
         """Called once in every process that computes, before it joins the run. Compile or import here what the first
         unit would otherwise wait for, and all machines with it. Does nothing unless overridden."""

@@ -135,6 +135,8 @@ class _Session:
             self.application = self.spec.build()
         with _users("tables()"):
             self.job: Job = self.spec.job(self.application)
+        with _users("check()"):
+            self.application.check()
         self.config = self.config.model_copy(
             update={"partitions": self.job.layout.partitions}
         )  # for the record
@@ -158,6 +160,12 @@ class _Session:
                 raise ConfigError("found true with --sequential, expected one of them", key=("profile",))
             return self._finish_in(self._sequential)
         self._check_checkpoints()
+        if self.config.model.get("device") == "cuda" and not self.config.machines.gpus:
+            raise ConfigError(
+                "found cuda with machines.gpus: 0, expected machines.gpus: 1, or model.device: auto: Ray hides the "
+                "devices that a machine does not reserve",
+                key=("model", "device"),
+            )
         if fleet is None:
             from agileml.assembly import fleet_for
 
@@ -302,6 +310,7 @@ def _users(what: str) -> Iterator[None]:
     except ContractError as error:
         raise RunError(f"application: {error}") from error
     except Exception as error:
+        what = next(iter(getattr(error, "__notes__", ())), what)
         raise RunError(f"{what}: {type(error).__name__}: {error}", traceback.format_exc()) from error
 
 

@@ -66,6 +66,14 @@ def tiered_nodes() -> list[TieredNode]:
     )
 
 
+def most_gpus() -> float | None:
+    """The most GPUs that a live node with a tier has; None while there is no such node."""
+    import ray
+
+    nodes = [node for node in ray.nodes() if node["Alive"] and as_tiered_node(node) is not None]
+    return max((node["Resources"].get("GPU", 0.0) for node in nodes), default=None)
+
+
 def as_tiered_node(node: Mapping[str, Any]) -> TieredNode | None:
     """The node that an entry of `ray.nodes()` describes; None for the head and for nodes without a tier."""
     labels = node.get("Labels") or {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import os
 import time
 from collections import deque
@@ -131,6 +132,7 @@ class LocalFleet:
         self._config = spec.config
         waiting = spec.waiting_machines()
         start = spec.config.machines
+        _check_gpus(start.gpus, nvidia_gpus() if start.gpus else 0, "this computer")
         self._orders: deque[tuple[Tier, bool]] = deque(
             [(Tier.RELIABLE, True)] * start.reliable
             + [(Tier.TRANSIENT, True)] * start.transient
@@ -225,6 +227,11 @@ class ExistingFleet:
 
     def __enter__(self) -> Self:
         existing.connect(self._address, namespace="proteus", runtime_env=travelling(self._spec.config))
+        gpus = self._spec.config.machines.gpus
+        most = existing.most_gpus() if gpus else None
+        if most is not None and math.ceil(gpus) > most:
+            self.__exit__(None, None, None)
+            _check_gpus(gpus, most, "the best of the cluster's nodes with a tier")
         return self
 
     def __exit__(
@@ -275,6 +282,19 @@ class ExistingFleet:
     def strike(self, kind: Fault, node_id: str, seconds: float) -> None:
         """Raises RunError: these nodes belong to others."""
         raise RunError(f"plan: found {kind}, expected no such fault in a cluster that others run")
+
+
+def nvidia_gpus() -> int:
+    """The GPUs of this computer, as Ray counts them."""
+    from ray._private.accelerators import NvidiaGPUAcceleratorManager
+
+    return int(NvidiaGPUAcceleratorManager.get_current_node_num_accelerators())
+
+
+def _check_gpus(asked: float, there: float, whose: str) -> None:
+    """Raise ClusterError when a machine could never get the GPUs that it reserves."""
+    if math.ceil(asked) > there:
+        raise ClusterError(f"machines.gpus: found {asked:g}, expected at most {there:g}, as {whose} has")
 
 
 def travelling(config: JobConfig) -> dict[str, Any]:

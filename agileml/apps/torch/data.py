@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
 import numpy as np
@@ -24,9 +23,10 @@ from agileml.apps.data import Draw, share_of
 from agileml.apps.labelled import Labelled, load_labelled
 from agileml.apps.torch.names import called, function_named
 from agileml.config.section import Section, validate
-from agileml.config.text import ConfigError
+from agileml.config.text import ConfigError, nearest
 
 SIDE = 28  # pixels of an MNIST image
+KINDS = ("digits", "large_digits", "mnist", "npz", "blobs")
 
 
 class Examples(Protocol):
@@ -98,10 +98,17 @@ class DataSet:
 
 
 class Mnist(Section):
-    """MNIST from an .npz file if there is one at `path`, else scikit-learn's digits drawn as large as MNIST's."""
+    """MNIST from an .npz file, or s3://bucket/key."""
 
     kind: Literal["mnist"] = "mnist"
-    path: str | None = None
+    path: str
+    test_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.2
+
+
+class LargeDigits(Section):
+    """scikit-learn's 1,797 digits of 8 x 8 pixels, drawn as large as MNIST's."""
+
+    kind: Literal["large_digits"] = "large_digits"
     test_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.2
 
 
@@ -120,8 +127,18 @@ def load_data(settings: Settings, own: Any = None) -> DataSet:
             raise ConfigError(f"found {name!r}, expected package.file:function", key=("data", "dataset"))
         found = called(function_named(name, "data.dataset"), "data.dataset", **data)
         return _of_user(found, "data.dataset", name)
-    if data.get("kind") == "mnist":
-        return _mnist(validate(Mnist, data, ("data",)), settings)
+    if not data.keys() & {"kind", "path"}:
+        raise ConfigError(
+            f"missing, expected dataset: package.file:function, or kind: one of {', '.join(KINDS)}",
+            key=("data",),
+        )
+    match data.get("kind"):
+        case "mnist":
+            return _mnist(validate(Mnist, data, ("data",)), settings)
+        case "large_digits":
+            return _large_digits(validate(LargeDigits, data, ("data",)), settings)
+        case str(kind) if kind not in KINDS:
+            raise ConfigError(f"found {kind}, {nearest(kind, KINDS)}", key=("data", "kind"))
     shape = _shape(data.pop("shape", None))
     labelled = load_labelled(_with_data(settings, data))
     shape = shape or (labelled.features,)
@@ -155,15 +172,17 @@ def _of_labelled(labelled: Labelled, shape: tuple[int, ...]) -> DataSet:
 
 
 def _mnist(section: Mnist, settings: Settings) -> DataSet:
-    fraction = {"test_fraction": section.test_fraction}
-    if section.path is not None and Path(section.path).exists():
-        labelled = load_labelled(_with_data(settings, {"kind": "npz", "path": section.path, **fraction}))
-        if labelled.features != SIDE * SIDE:
-            raise InputError(
-                f"data.path: {section.path} has {labelled.features} numbers an item, expected {SIDE * SIDE}"
-            )
-        return _of_labelled(labelled, (1, SIDE, SIDE))
-    digits = load_labelled(_with_data(settings, {"kind": "digits", **fraction}))
+    file = {"kind": "npz", "path": section.path, "test_fraction": section.test_fraction}
+    labelled = load_labelled(_with_data(settings, file))
+    if labelled.features != SIDE * SIDE:
+        raise InputError(
+            f"data.path: {section.path} has {labelled.features} numbers an item, expected {SIDE * SIDE}"
+        )
+    return _of_labelled(labelled, (1, SIDE, SIDE))
+
+
+def _large_digits(section: LargeDigits, settings: Settings) -> DataSet:
+    digits = load_labelled(_with_data(settings, {"kind": "digits", "test_fraction": section.test_fraction}))
     pixels = SIDE * SIDE
     enlarged = Labelled(
         "digits drawn 28 x 28",

@@ -141,14 +141,30 @@ class FlatModule:
                         buffer.copy_(span.of(flat) if name == BUFFERS else span.of(flat).round())
 
     def buffer_changes(self, before: Mapping[str, Array], share: float) -> dict[str, Array]:
-        """(the module's buffers - before) x share, for each table of buffers."""
+        """(the module's buffers - before) x share, for each table of buffers in which something changed.
+
+        Raises InputError for a buffer that was infinite and is not any more: the mean of changes is not defined.
+        """
         changes = {}
         for table in self.tables()[1:]:
             now = self.values(table)
-            now -= before[table.name] if table.name == BUFFERS else np.rint(before[table.name])
-            now *= share
-            changes[table.name] = now
+            start = before[table.name] if table.name == BUFFERS else np.rint(before[table.name])
+            is_same = now == start  # infinities too, whose difference is not a number
+            if is_same.all():
+                continue
+            if not np.isfinite(start[~is_same]).all():
+                self._blame_infinite(start, is_same)
+            changes[table.name] = np.where(is_same, 0, (now - np.where(is_same, 0, start)) * share)
+            changes[table.name] = np.ascontiguousarray(changes[table.name], now.dtype)
         return changes
+
+    def _blame_infinite(self, start: Array, is_same: Array) -> None:
+        at = int(np.flatnonzero(~is_same & ~np.isfinite(start))[0])
+        name = next(span.name for span in self.buffers if span.start <= at < span.end)
+        raise InputError(
+            f"model.module: forward changed the buffer {name!r} from an infinite number to another, expected infinite "
+            "numbers that stay: the next clock starts from the mean of the machines' changes"
+        )
 
 
 def _trainable(module: nn.Module, source: str) -> list[tuple[str, nn.Parameter]]:

@@ -12,14 +12,15 @@ Buffers that `state_dict()` does not have are constants.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 
 from agileml.application import Application, Array, InputError, Settings, Table, Unit, Updates
 from agileml.apps.torch.data import DataSet, Examples, ExampleSlice, Minibatches, concatenated, load_data
@@ -32,6 +33,7 @@ from agileml.config.text import ConfigError
 # torch's random generator and its threads belong to the process: units of one process take turns.
 _TORCH = threading.RLock()
 ITEMS_AT_ONCE = 256  # when the test split is evaluated
+CHECKED_ITEMS = 8  # at most, of the batches that are tried before the start
 
 StreamReady = Callable[[str, Array, int, int], None]
 
@@ -112,6 +114,9 @@ class TorchModule(Application):
 
     @cached_property
     def _stepper(self) -> Stepper:
+        return self._stepper_of(self.flat)
+
+    def _stepper_of(self, flat: FlatModule) -> Stepper:
         named = self._own["loss"] or self.model.loss
         loss = loss_named(named) if isinstance(named, str) else named
         if self.model.device == "cuda" and not torch.cuda.is_available():
@@ -120,10 +125,10 @@ class TorchModule(Application):
                 "(machines.gpus reserves one)"
             )
         if self.model.device == "cpu" or not torch.cuda.is_available():
-            return Stepper(self.flat, loss)
+            return Stepper(flat, loss)
         from agileml.apps.torch.cuda import CudaStepper
 
-        return CudaStepper(self.flat, loss)
+        return CudaStepper(flat, loss)
 
     @cached_property
     def _augment(self) -> Callable[..., Any] | None:
@@ -137,6 +142,40 @@ class TorchModule(Application):
         count = len(self.data.train)
         batch = self.model.batch_size or -(-count // self.settings.clocks_per_pass)
         return Minibatches(self.settings, count, batch)
+
+    def check(self) -> None:
+        """Try one training batch, and one of the test split, with a module of its own. Raises InputError, and the
+        user's own errors with a note of what was tried.
+
+        Where the machines' CUDA devices are not here, batches are put together but not computed with
+        (`device: cuda`), or computed with on the CPU (`auto`).
+        """
+        has_device = torch.cuda.is_available()
+        stepper = self._stepper_of(self._built()) if has_device or self.model.device != "cuda" else None
+        share = self.minibatches.share(0)
+        numbers = self.minibatches.numbers(Unit(0, 0), share)[:CHECKED_ITEMS]
+        numbers = numbers if len(numbers) else share.numbers[:1]  # fewer items in a clock than units
+        with _TORCH, seeded(self.settings.seed, self.model.threads, torch.device("cpu")):
+            with _tried(f"one training batch of {len(numbers)} items"):
+                placed = (lambda tensor: tensor) if stepper is None else stepper.placed
+                batch = self._batch(self.data.train, [numbers], self._augment, placed)
+                if stepper is not None:
+                    tables = {table.name: stepper.flat.values(table) for table in stepper.flat.tables()}
+                    stepper.use(tables)
+                    gradient, loss = stepper.gradient(batch, len(numbers))
+                    if gradient is None:
+                        raise InputError(
+                            f"model.loss: the first {len(numbers)} items have the loss {loss}, expected a finite number"
+                        )
+                    stepper.flat.buffer_changes(tables, 1.0)
+            test = self.data.test
+            if test is not None and len(test):
+                items = min(len(test), CHECKED_ITEMS)
+                with _tried(f"one test batch of {items} items"):
+                    batch = self._batch(test, [np.arange(items)], None, placed)
+                    if stepper is not None:
+                        stepper.module.eval()
+                        stepper.output(batch)
 
     # -- the application ----------------------------------------------------------------------------------------
 
@@ -203,7 +242,7 @@ class TorchModule(Application):
         stream = None if ready is None else _to_stream(ready)
         with _TORCH, seeded(self._seed(first), self.model.threads, stepper.device):
             stepper.use(parameters)
-            batch = self._batch(self.data.train, numbers, self._augment)
+            batch = self._batch(self.data.train, numbers, self._augment, stepper.placed)
             gradient, loss = stepper.gradient(batch, self.minibatches.batch, stream)
             if gradient is None:
                 return Updates({}, loss, batch.items)
@@ -216,13 +255,16 @@ class TorchModule(Application):
         return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
     def _batch(
-        self, examples: Examples, numbers: Sequence[Array], augment: Callable[..., Any] | None
+        self,
+        examples: Examples,
+        numbers: Sequence[Array],
+        augment: Callable[..., Any] | None,
+        placed: Callable[[Tensor], Tensor],
     ) -> Batch:
         *inputs, target = concatenated([examples.take(found) for found in numbers])
         if augment is not None:
             found = augment(*inputs)
             inputs = list(found) if isinstance(found, tuple | list) else [found]
-        placed = self._stepper.placed
         return Batch(tuple(map(placed, inputs)), placed(target), len(target))
 
     # -- the result -----------------------------------------------------------------------------------------------
@@ -237,7 +279,8 @@ class TorchModule(Application):
             self._stepper.use({name: np.ascontiguousarray(table) for name, table in parameters.items()})
             self._stepper.module.eval()
             for start in range(0, len(test), ITEMS_AT_ONCE):
-                batch = self._batch(test, [np.arange(start, min(start + ITEMS_AT_ONCE, len(test)))], None)
+                numbers = np.arange(start, min(start + ITEMS_AT_ONCE, len(test)))
+                batch = self._batch(test, [numbers], None, self._stepper.placed)
                 output, mean = self._stepper.output(batch)
                 loss += mean * batch.items
                 if output.ndim == 2 and batch.target.ndim == 1 and not batch.target.is_floating_point():
@@ -260,6 +303,18 @@ class TorchModule(Application):
 
 def _restored(settings: Settings, own: dict[str, Any]) -> TorchModule:
     return TorchModule(settings, **own)
+
+
+@contextmanager
+def _tried(what: str) -> Iterator[None]:
+    """Add to errors of the user's code what was tried."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        error.add_note(what)
+        raise
 
 
 def _to_stream(ready: StreamReady) -> Callable[[Array], Ready]:

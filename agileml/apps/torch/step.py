@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -188,20 +190,26 @@ class Stepper:
 
 @contextmanager
 def seeded(seed: int, threads: int, device: torch.device) -> Iterator[None]:
-    """torch's own random numbers from `seed` on and so many threads meanwhile; both as before afterwards."""
+    """The random numbers of torch, NumPy and Python from `seed` on, and so many threads of torch; all as before
+    afterwards."""
     # torch.manual_seed also walks through every kind of accelerator, which takes longer than a small step.
     generators = [torch.default_generator]
     if device.type == "cuda":
         generators.append(torch.cuda.default_generators[device.index or 0])
     states = [generator.get_state() for generator in generators]
+    numpys, pythons = np.random.get_state(), random.getstate()
     before = torch.get_num_threads()
     # Always: it also tells torch's own MKL, which limits of OpenMP from elsewhere do not reach.
     torch.set_num_threads(threads)
     try:
         for generator in generators:
             generator.manual_seed(seed)
+        np.random.seed(seed & 0xFFFFFFFF)
+        random.seed(seed)
         yield
     finally:
         torch.set_num_threads(before)
         for generator, state in zip(generators, states, strict=True):
             generator.set_state(state)
+        np.random.set_state(numpys)
+        random.setstate(pythons)

@@ -323,16 +323,28 @@ def test_a_config_names_functions_of_the_user(tmp_path: Path, monkeypatch: pytes
     assert app.describe()["train_items"] == 20
 
 
-def test_the_digits_stand_in_for_a_missing_mnist(tmp_path: Path) -> None:
+def test_data_that_is_not_there_is_never_replaced(tmp_path: Path) -> None:
     model = {"module": "agileml.apps.torch.models:cnn"}
-    app = TorchModule(Settings({"kind": "mnist", "path": str(tmp_path / "no.npz")}, model))
-    assert app.describe()["data"] == "digits drawn 28 x 28"
-    x, y = app.data.train.take(np.arange(3))
-    assert x.shape == (3, 1, 28, 28) and y.shape == (3,)
-    assert float(x.min()) >= 0 and float(x.max()) == 1
+
+    def data(**values: Any) -> str:
+        return str(TorchModule(Settings(values, model)).describe()["data"])
+
+    with pytest.raises(InputError, match=r"data\.path: .*no\.npz does not exist"):
+        data(kind="mnist", path=str(tmp_path / "no.npz"))
+    with pytest.raises(ConfigError, match="missing, expected a value"):
+        data(kind="mnist")
+    with pytest.raises(ConfigError, match=r"missing, expected dataset: package\.file:function, or kind"):
+        data()
+    with pytest.raises(ConfigError, match=r"found minst, .*mnist"):
+        data(kind="minst")
     images = RNG.integers(0, 256, (20, 28, 28), dtype=np.uint8)
     np.savez(tmp_path / "mnist.npz", x_train=images, y_train=np.arange(20) % 10)
     app = TorchModule(Settings({"kind": "mnist", "path": str(tmp_path / "mnist.npz")}, model))
     assert app.describe()["data"].endswith("mnist.npz")
     x, _ = app.data.train.take(np.arange(2))
     assert x.shape == (2, 1, 28, 28) and float(x.max()) <= 1
+    app = TorchModule(Settings({"kind": "large_digits"}, model))
+    assert app.describe()["data"] == "digits drawn 28 x 28"
+    x, y = app.data.train.take(np.arange(3))
+    assert x.shape == (3, 1, 28, 28) and y.shape == (3,)
+    assert float(x.min()) >= 0 and float(x.max()) == 1
