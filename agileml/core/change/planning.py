@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from agileml.core.cuts.checkpoint import Checkpoint
+from agileml.core.protocol.deal import Deal, bundles_of, share_of_slices, workers_of_slices
 from agileml.core.protocol.exchange import nearest
 from agileml.core.protocol.job import Job
 from agileml.core.protocol.messages import Fetch, Promise, Role, ShardState, Source, SourceKind
-from agileml.core.protocol.view import NOBODY, CutId, View
+from agileml.core.protocol.view import NOBODY, CutId, Share, View
 from agileml.core.stage.placement import Machines, Placement, StageRule, moves, place
-from straggler.coverage import Units, aligned_subtrees, ranges, union
+from straggler.coverage import Units, union
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def plan_change(
     backups = _plan_backups(epoch, start, holders, placement)
     states, sources, rolled_back = start.states, start.sources, start.rolled_back
     base = min(state.version for state in states.values())
-    share = _share(job, placement)
+    share = share_of_slices(job, placement.worker)
     members = machines.reliable + machines.transient
     before = None if rolled_back else view
     dealt = _open(job, before, states, base, share, (*members, *finishing))
@@ -169,22 +170,7 @@ def _place(job: Job, rule: StageRule, view: View | None, machines: Machines) -> 
     if view is None:
         no_slices = (NOBODY,) * job.slices
         return place(machines, rule, nobody, nobody, no_slices, no_slices)
-    return place(machines, rule, view.owner, view.backup, _worker_of_slice(job, view), view.previous)
-
-
-def _worker_of_slice(job: Job, view: View) -> tuple[str, ...]:
-    workers = [NOBODY] * job.slices
-    for node, units in view.share:
-        for start, stop in ranges(units):
-            workers[start // job.parts : stop // job.parts] = [node] * ((stop - start) // job.parts)
-    return tuple(workers)
-
-
-def _share(job: Job, placement: Placement) -> tuple[tuple[str, Units], ...]:
-    units: dict[str, Units] = {}
-    for index, node in enumerate(placement.worker):
-        units[node] = units.get(node, 0) | job.units_of_slice(index)
-    return tuple(units.items())
+    return place(machines, rule, view.owner, view.backup, workers_of_slices(job, view.share), view.previous)
 
 
 Holders = Mapping[int, Sequence[tuple[SourceKind, str, ShardState]]]
@@ -240,7 +226,7 @@ def _open(
     view: View | None,
     states: Mapping[int, ShardState],
     base: int,
-    share: Sequence[tuple[str, Units]],
+    share: Share,
     members: Sequence[str],
 ) -> tuple[tuple[int, tuple[tuple[str, Units], ...]], ...]:
     """Deal exactly the units of each begun clock that some partition still lacks.
@@ -271,10 +257,10 @@ def _deal(
     clock: int,
     lacking: Units,
     waiting: Sequence[Units],
-    share: Sequence[tuple[str, Units]],
+    share: Share,
     members: Sequence[str],
 ) -> tuple[tuple[str, Units], ...]:
-    had = _assignments(job, view, clock) if view is not None else []
+    had = Deal(job, view).assignments(clock) if view is not None else ()
     stays = set(members)
     had_by = {bundle: node for node, bundle in had if node in stays}
     workers = [node for node, _ in share]
@@ -291,21 +277,9 @@ def _deal(
             give(node, bundle)
             free &= ~bundle
     for node, units in share:
-        left = units & free
-        for bundle in aligned_subtrees(left) if job.deterministic else [left] * bool(left):
+        for bundle in bundles_of(job, units & free):
             give(node, bundle)
     for bundle in waiting:
         if bundle & lacking:
             give(had_by.get(bundle) or min(workers, key=lambda node: load[node]), bundle)
     return tuple(dealt)
-
-
-def _assignments(job: Job, view: View, clock: int) -> list[tuple[str, Units]]:
-    """(worker, bundle) of a clock under a view."""
-    if (dealt := view.open_at.get(clock)) is not None:
-        return list(dealt)
-    return [
-        (node, bundle)
-        for node, units in view.share
-        for bundle in (aligned_subtrees(units) if job.deterministic else [units])
-    ]

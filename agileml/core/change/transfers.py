@@ -10,10 +10,11 @@ import numpy as np
 
 from agileml.application import Update
 from agileml.core.change.planning import Change
+from agileml.core.protocol.deal import bundles_of
 from agileml.core.protocol.job import Job
 from agileml.core.protocol.messages import Fetch, Promise, Role, ShardState, SourceKind
 from agileml.core.protocol.view import NOBODY
-from straggler.coverage import aligned_subtrees, union
+from straggler.coverage import union
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def _sums(job: Job, state: ShardState) -> int:
         return 0
     waiting = 0
     for _, bundles in state.pending:
-        waiting += len(aligned_subtrees(union(bundles))) if job.deterministic else 1
+        waiting += len(bundles_of(job, union(bundles)))
     has_previous = state.version > 0 and state.version not in dict(state.pending)
     return waiting + (has_previous and job.consistency.keeps_previous)
 

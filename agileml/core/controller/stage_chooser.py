@@ -10,9 +10,10 @@ from statistics import fmean, median
 import numpy as np
 
 from agileml.core.controller.control import Control
+from agileml.core.protocol.deal import bundles_of, share_of_slices, workers_of_slices
 from agileml.core.protocol.inputs import Measured
 from agileml.core.protocol.job import Job
-from agileml.core.protocol.view import NOBODY, View
+from agileml.core.protocol.view import Share, View
 from agileml.core.stage.auto_stage import (
     Arrangement,
     AutoStage,
@@ -27,7 +28,6 @@ from agileml.core.stage.placement import Machines, Placement, place
 from agileml.core.stage.traffic import Roles
 from agileml.events.run import StageJudged
 from agileml.events.terms import Move
-from straggler.coverage import aligned_subtrees, members
 
 STAGES = (1, 2, 3)
 MOST_CLOCKS = 256  # per window; more only if that many pass between two reports of a machine
@@ -133,7 +133,7 @@ class StageChooser:
         job = self._control.job
         rule = replace(self._control.rule, forced=stage)
         placement = place(
-            machines, rule, view.owner, view.backup, workers_of_slices(job, view), view.previous
+            machines, rule, view.owner, view.backup, workers_of_slices(job, view.share), view.previous
         )
         return arrangement(job, placement)
 
@@ -168,25 +168,17 @@ class StageChooser:
 
 def arrangement_of(job: Job, view: View) -> Arrangement:
     """The arrangement of a view, without its open clocks."""
-    units = {node: units.bit_count() for node, units in view.share}
-    sums = {node: len(aligned_subtrees(units)) if job.deterministic else 1 for node, units in view.share}
-    return Arrangement(view.stage, Roles(view.owner, view.backup, sums), units)
+    return _arranged(job, view.stage, view.owner, view.backup, view.share)
 
 
 def arrangement(job: Job, placement: Placement) -> Arrangement:
     """The arrangement that a placement makes."""
-    shares: dict[str, int] = {}
-    for index, node in enumerate(placement.worker):
-        shares[node] = shares.get(node, 0) | job.units_of_slice(index)
-    sums = {node: len(aligned_subtrees(units)) if job.deterministic else 1 for node, units in shares.items()}
-    units = {node: share.bit_count() for node, share in shares.items()}
-    return Arrangement(placement.stage, Roles(placement.owner, placement.backup, sums), units)
+    share = share_of_slices(job, placement.worker)
+    return _arranged(job, placement.stage, placement.owner, placement.backup, share)
 
 
-def workers_of_slices(job: Job, view: View) -> tuple[str, ...]:
-    """By slice, the node that computes it under a view."""
-    workers = [NOBODY] * job.slices
-    for node, units in view.share:
-        for unit in members(units):
-            workers[unit // job.parts] = node
-    return tuple(workers)
+def _arranged(
+    job: Job, stage: int, owner: tuple[str, ...], backup: tuple[str, ...], share: Share
+) -> Arrangement:
+    sums = {node: len(bundles_of(job, units)) for node, units in share}
+    return Arrangement(stage, Roles(owner, backup, sums), {node: units.bit_count() for node, units in share})

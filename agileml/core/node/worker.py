@@ -18,10 +18,11 @@ from agileml.core.node.piggyback import can_piggyback
 from agileml.core.node.time_spent import Doing
 from agileml.core.parameters.fold import Contribution
 from agileml.core.protocol.commands import Begin, Begun, Compute, Computed, NodeCommand
+from agileml.core.protocol.deal import Deal
 from agileml.core.protocol.job import Job
 from agileml.core.protocol.messages import Ack, Behind, Message, Params, Pull, Push
 from agileml.core.protocol.view import View
-from straggler.coverage import Units, aligned_subtrees
+from straggler.coverage import Units
 
 
 @dataclass
@@ -56,6 +57,7 @@ class Worker:
         self._send = send
         self._ask = ask
         self._view: View | None = None
+        self._deal: Deal | None = None  # of the view
         self._kept: dict[tuple[int, Units], _Kept] = {}
         self._computing: set[tuple[int, Units]] = set()  # of this timeline, at the shell
         # Of those, bundles to forget, with the number of contributions still to come.
@@ -83,6 +85,7 @@ class Worker:
         else:
             self._carry()
         self._view = view
+        self._deal = Deal(self.job, view)
         self.clock = view.base
         self._reading.clear()
         self._kept = {key: kept for key, kept in self._kept.items() if key[0] >= view.base}
@@ -105,14 +108,8 @@ class Worker:
 
     def bundles(self, clock: int) -> tuple[Units, ...]:
         """The bundles of a clock that the present view deals to this worker."""
-        assert self._view is not None
-        dealt = self._view.open_at.get(clock)
-        if dealt is not None:
-            return tuple(bundle for worker, bundle in dealt if worker == self.me)
-        share = self._view.share_of.get(self.me, 0)
-        if not share:
-            return ()
-        return tuple(aligned_subtrees(share)) if self.job.deterministic else (share,)
+        assert self._deal is not None
+        return self._deal.bundles(clock, self.me)
 
     def _server_of(self, partition: int) -> str:
         """The node to pull a partition from and to push its contributions to."""

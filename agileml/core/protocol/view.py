@@ -11,6 +11,8 @@ from straggler.coverage import Units, parse, show
 
 NOBODY = ""
 
+Share = tuple[tuple[str, Units], ...]  # (worker, its units), each worker once
+
 
 @total_ordering
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class View:
     members: tuple[str, ...]
     owner: tuple[str, ...]
     backup: tuple[str, ...]
-    share: tuple[tuple[str, Units], ...]
+    share: Share
     previous: tuple[str, ...]
     base: int
     open: tuple[tuple[int, tuple[tuple[str, Units], ...]], ...]
