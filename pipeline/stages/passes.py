@@ -1,0 +1,153 @@
+"""The forward and the backward of one microbatch at a stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from pipeline.stages.cut import StageCode
+from pipeline.stages.deferred import PutOff
+from pipeline.stages.traced import StageError, TracedModel
+
+Loss = Callable[..., Tensor]
+Gradients = list[Tensor | None]
+
+
+@dataclass
+class Pass:
+    """A microbatch between its forward and its backward at a stage.
+
+    outgoing: what goes on to the next stage; the last stage has the loss alone. again: runs the forward a second
+    time, at a stage that recomputes.
+    """
+
+    leaves: list[Tensor]
+    weights: Sequence[Tensor]
+    outgoing: tuple[Tensor, ...]
+    put_off: PutOff | None
+    again: Callable[[], tuple[Tensor, ...]] | None = None
+
+
+class StageCompute:
+    """Computes at one stage of a model.
+
+    Buffers are the model's own; those that a forward changes are changed in place. loss: (output, *targets) -> the
+    mean over the items, needed by the last stage. recompute: keep only the stage's input, and run the forward again
+    in the backward.
+    """
+
+    def __init__(
+        self,
+        traced: TracedModel,
+        code: StageCode,
+        *,
+        loss: Loss | None = None,
+        recompute: bool = False,
+    ) -> None:
+        assert loss is not None or not code.is_last
+        self.code = code
+        self.buffers = [traced.values[name] for name in code.buffers]
+        self._traced, self._loss, self._recompute = traced, loss, recompute
+        self._changed = [name in traced.changed for name in code.buffers]
+
+    def forward(
+        self,
+        weights: Sequence[Tensor],
+        incoming: Sequence[Tensor],
+        inputs: Sequence[Any],
+        targets: Sequence[Any],
+        key: int,
+        *,
+        defer: bool = False,
+    ) -> Pass:
+        """Run the forward.
+
+        weights: leaves, as `code.parameters` names them. inputs: the flat inputs of the whole model. targets: for the
+        loss. key: of the random numbers. defer: `backward` leaves gradients of weights to `deferred`.
+        """
+        facts = self.code.incoming
+        leaves = [
+            value.detach().requires_grad_(fact.needs_gradient)
+            for value, fact in zip(incoming, facts, strict=True)
+        ]
+        own = [inputs[place] for place in self.code.inputs]
+        put_off = PutOff() if defer and self.code.deferred else None
+        if not self._recompute:
+            outgoing = self._run(weights, self.buffers, own, leaves, targets, key, put_off)
+            return Pass(leaves, weights, outgoing, put_off)
+        with torch.no_grad():
+            outgoing = self._run(weights, self.buffers, own, leaves, targets, key, None)
+
+        def again() -> tuple[Tensor, ...]:
+            buffers = [b.clone() if c else b for b, c in zip(self.buffers, self._changed, strict=True)]
+            return self._run(weights, buffers, own, leaves, targets, key, put_off)
+
+        return Pass(leaves, weights, outgoing, put_off, again)
+
+    def backward(self, kept: Pass, gradients: Sequence[Tensor | None]) -> tuple[Gradients, Gradients]:
+        """(gradients of what came in, gradients of the weights), None where there is none.
+
+        gradients: of `kept.outgoing`. Gradients of weights that were put off are None.
+        """
+        outgoing = kept.outgoing if kept.again is None else kept.again()
+        pairs = [
+            (value, gradient)
+            for value, gradient in zip(outgoing, gradients, strict=True)
+            if gradient is not None and value.requires_grad
+        ]
+        later = set(self.code.deferred) if kept.put_off is not None else set()
+        wanted = [leaf for leaf in kept.leaves if leaf.requires_grad]
+        wanted += [w for place, w in enumerate(kept.weights) if w.requires_grad and place not in later]
+        found: list[Tensor | None] = [None] * len(wanted)
+        if pairs and wanted:
+            values, roots = zip(*pairs, strict=True)
+            found = list(torch.autograd.grad(values, wanted, roots, allow_unused=True))
+        kept.outgoing, kept.again = (), None
+        each = iter(found)
+        into = [next(each) if leaf.requires_grad else None for leaf in kept.leaves]
+        own = [
+            next(each) if w.requires_grad and place not in later else None
+            for place, w in enumerate(kept.weights)
+        ]
+        return into, own
+
+    def deferred(self, kept: Pass) -> dict[int, Tensor]:
+        """The gradients of weights that `backward` put off, by place."""
+        return kept.put_off.gradients() if kept.put_off is not None else {}
+
+    def _run(
+        self,
+        weights: Sequence[Tensor],
+        buffers: Sequence[Tensor],
+        own: Sequence[Any],
+        leaves: Sequence[Tensor],
+        targets: Sequence[Any],
+        key: int,
+        put_off: PutOff | None,
+    ) -> tuple[Tensor, ...]:
+        outgoing = self.code.call(key, put_off, *weights, *buffers, *own, *leaves)
+        if not self.code.is_last:
+            return outgoing
+        assert self._loss is not None
+        loss = self._loss(whole_output(self._traced, outgoing), *targets)
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            found = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+            raise StageError(f"the loss returned {found}, expected one number, the mean over the items")
+        return (loss,)
+
+
+def whole_output(traced: TracedModel, tensors: Sequence[Tensor]) -> Any:
+    """The model's output, nested as its forward returns it, from the tensors in it."""
+    each = iter(tensors)
+    flat = [next(each) if isinstance(item, torch.fx.Node) else item for item in traced.outputs]
+    return pytree.tree_unflatten(flat, traced.out_spec)
+
+
+def leaves_of(values: Mapping[str, Tensor], names: Sequence[str]) -> list[Tensor]:
+    """New leaves for autograd that show the memory of the model's parameters."""
+    return [values[name].data.requires_grad_(values[name].requires_grad) for name in names]

@@ -1,0 +1,172 @@
+"""Any cut of a model computes the bits of the whole model: loss, gradients, buffers."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from pipeline.stages.cut import cut, even_ends
+from pipeline.stages.measure import measured_profile
+from pipeline.stages.passes import StageCompute, leaves_of
+from pipeline.stages.traced import StageError, TracedModel, trace_model
+from tests.pipeline.stages.models import EXAMPLES, language, residual, sequence
+
+Result = tuple[Tensor, dict[str, Tensor | None], dict[str, Tensor]]
+
+
+@cache
+def traced(name: str) -> tuple[TracedModel, nn.Module, tuple[Any, ...], Callable[..., Tensor]]:
+    torch.manual_seed(3)
+    model, inputs, loss = EXAMPLES[name]() if name in EXAMPLES else language(0.3)
+    untouched = copy.deepcopy(model)
+    return trace_model(model, inputs), untouched, inputs, loss
+
+
+def run(
+    whole: TracedModel,
+    inputs: Sequence[Any],
+    loss: Callable[..., Tensor],
+    ends: Sequence[int],
+    *,
+    key: int = 5,
+    defer: bool = False,
+    recompute: bool = False,
+) -> Result:
+    """Loss, gradients by parameter, and changed buffers of one step of the model in stages; buffers are put back."""
+    before = {name: whole.values[name].clone() for name in whole.changed}
+    stages = [
+        StageCompute(whole, code, loss=loss if code.is_last else None, recompute=recompute)
+        for code in cut(whole, ends)
+    ]
+    flat = whole.flat_inputs(inputs)
+    passes, values = [], []
+    for stage in stages:
+        weights = leaves_of(whole.values, stage.code.parameters)
+        passes.append(stage.forward(weights, values, flat, (), key, defer=defer))
+        values = [v.detach().clone(memory_format=torch.preserve_format) for v in passes[-1].outgoing]
+    result, gradients, found = values[0], [torch.ones(())], {}
+    for stage, kept in reversed(list(zip(stages, passes, strict=True))):
+        gradients, own = stage.backward(kept, gradients)
+        for place, gradient in stage.deferred(kept).items():
+            own[place] = gradient
+        found.update(zip(stage.code.parameters, own, strict=True))
+    changed = {name: whole.values[name].clone() for name in whole.changed}
+    for name, value in before.items():
+        whole.values[name].copy_(value)
+    return result, found, changed
+
+
+def same(a: Result, b: Result) -> None:
+    assert torch.equal(a[0], b[0])
+    for one, other in ((a[1], b[1]), (a[2], b[2])):
+        assert one.keys() == other.keys()
+        for name, value in one.items():
+            assert (value is None) == (other[name] is None), name
+            assert value is None or torch.equal(value, other[name]), name
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_whole_as_one_stage_is_plain_torch(name: str) -> None:
+    whole, model, inputs, loss = traced(name)
+    result, gradients, changed = run(whole, inputs, loss, (len(whole.layers),))
+    model.train()
+    plain = loss(model(*inputs))
+    plain.backward()
+    assert torch.equal(result, plain)
+    assert {n for n, p in model.named_parameters() if p.grad is not None} == set(gradients)
+    for name_of, parameter in model.named_parameters():
+        assert torch.equal(gradients[name_of], parameter.grad), name_of
+    for name_of, value in changed.items():
+        assert torch.equal(value, dict(model.named_buffers())[name_of])
+
+
+@pytest.mark.parametrize("name", [*EXAMPLES, "dropout"])
+@settings(max_examples=6, deadline=None)
+@given(data=st.data())
+def test_any_cut_has_the_bits_of_the_whole(name: str, data: st.DataObject) -> None:
+    whole, _, inputs, loss = traced(name)
+    count = len(whole.layers)
+    middle = data.draw(st.sets(st.integers(1, count - 1))) if count > 1 else set()
+    defer, recompute = data.draw(st.booleans()), data.draw(st.booleans())
+    key = data.draw(st.integers(0, 2**62))
+    cut_up = run(whole, inputs, loss, (*sorted(middle), count), key=key, defer=defer, recompute=recompute)
+    same(run(whole, inputs, loss, (count,), key=key), cut_up)
+
+
+def test_dropout_depends_on_the_microbatch_alone() -> None:
+    whole, _, inputs, loss = traced("dropout")
+    ends = (len(whole.layers),)
+    first, again, other = (run(whole, inputs, loss, ends, key=key)[0] for key in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_a_weight_of_two_layers_belongs_to_the_first_and_returns_its_gradient_there() -> None:
+    whole, _, _, _ = traced("language")
+    first, last = cut(whole, (1, len(whole.layers)))
+    assert "embed.weight" in first.parameters
+    assert not {"embed.weight", "last.weight"} & set(last.parameters)
+    assert (11, 8) in [fact.shape for fact in last.incoming]
+
+
+def test_layers_have_the_names_of_modules() -> None:
+    whole, _, _, _ = traced("residual")
+    names = [layer.name for layer in whole.layers]
+    assert names[0] == "first Conv2d"
+    assert names[1] == "norm BatchNorm2d+"  # with the ReLU that overwrites its result
+    assert names[-1] == "head Linear"
+
+
+def test_what_export_cannot_follow_is_named() -> None:
+    class Choosy(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * 2 if x.sum() > 0 else x
+
+    model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(Choosy()), nn.Linear(2, 2))
+    with pytest.raises(StageError, match=r"layer 1.0 \(Choosy\) cannot be cut"):
+        trace_model(model, (torch.randn(3, 2),))
+
+
+def test_bad_cuts_and_losses_are_one_sentence() -> None:
+    whole, _, inputs, _ = traced("sequence")
+    count = len(whole.layers)
+    with pytest.raises(StageError, match=f"stages are more than the {count} layers"):
+        cut(whole, range(1, count + 2))
+    with pytest.raises(StageError, match="stages must end behind layers"):
+        cut(whole, (1, count - 1))
+    with pytest.raises(StageError, match="expected one number"):
+        run(whole, inputs, lambda output: output, (count,))
+    with pytest.raises(StageError, match="as in the example"):
+        whole.flat_inputs((torch.ones(1), 3))
+
+
+@given(st.lists(st.floats(0.0, 10.0), min_size=1, max_size=12), st.data())
+def test_even_ends_give_every_stage_a_layer(weights: list[float], data: st.DataObject) -> None:
+    stages = data.draw(st.integers(1, len(weights)))
+    ends = even_ends(weights, stages)
+    assert len(ends) == stages
+    assert list(ends) == sorted(set(ends))
+    assert ends[-1] == len(weights)
+
+
+def test_a_profile_of_the_layers_that_run() -> None:
+    model, inputs, loss = residual()
+    whole = trace_model(model, inputs)
+    before = {name: value.clone() for name, value in whole.values.items()}
+    profile = measured_profile(whole, loss, inputs, (), model="residual", batch=4, repeats=2)
+    assert [layer.name for layer in profile.layers] == [layer.name for layer in whole.layers]
+    assert profile.parameter_bytes == sum(p.nbytes for p in model.parameters())
+    assert all(layer.compute_s > 0 for layer in profile.layers)
+    assert {end for edge in profile.edges for end in edge} == set(range(len(profile.layers)))
+    assert all(torch.equal(value, before[name]) for name, value in whole.values.items())
+    model, inputs, loss = sequence()
+    straight = measured_profile(trace_model(model, inputs), loss, inputs, (), model="mlp", batch=6, repeats=1)
+    assert straight.edges == tuple((i, i + 1) for i in range(len(straight.layers) - 1))
