@@ -19,9 +19,10 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from agileml.config.checkpoint_location import location
 from agileml.config.exchange import check_exchange
+from agileml.config.machines import MachinesConfig, PaceConfig
 from agileml.config.market import Market, check_with
 from agileml.config.optimizer import OptimizerConfig, SgdConfig
-from agileml.config.plan import MachineCounts, Plan, machines_over_time
+from agileml.config.plan import MachineCounts, Plan, check_speeds, machines_over_time
 from agileml.config.section import Positive, PositiveInt, Section, validate
 from agileml.config.text import ConfigError, Document, Key, apply_flags, dump_yaml, nearest, show
 
@@ -75,28 +76,6 @@ class ConsistencyConfig(Section):
             raise ConfigError(
                 f"found {self.slack} with kind {self.kind}, expected a slack with kind ssp only",
                 key=("slack",),
-            )
-        return self
-
-
-class MachinesConfig(Section):
-    """Machines at the start, the most there may ever be, and the resources that each one's actor reserves."""
-
-    reliable: Annotated[int, Field(ge=0)] = 1
-    transient: Annotated[int, Field(ge=0)] = 2
-    max: PositiveInt = 8
-    cpus: Positive = 1
-    gpus: Annotated[float, Field(ge=0)] = 0
-
-    @model_validator(mode="after")
-    def _fit(self) -> Self:
-        if not self.reliable:
-            raise ConfigError(
-                "found 0, expected at least 1 reliable machine: it keeps the result", key=("reliable",)
-            )
-        if (total := self.reliable + self.transient) > self.max:
-            raise ConfigError(
-                f"found {self.max}, expected at least reliable + transient = {total}", key=("max",)
             )
         return self
 
@@ -183,6 +162,7 @@ class JobConfig(Section):
     trusted_network: bool = False
 
     machines: MachinesConfig = MachinesConfig()
+    pace: PaceConfig = PaceConfig()
     stage: Annotated[Literal["auto", "thresholds", 1, 2, 3], BeforeValidator(_stage)] = "auto"
     stage_thresholds: Annotated[
         tuple[Positive, Positive], Field(strict=False), AfterValidator(_thresholds)
@@ -245,6 +225,11 @@ class JobConfig(Section):
             gpus=self.machines.gpus,
         )
         machines_over_time(self.plan, self.start, most, self.clocks)
+        check_speeds(self.plan, self.pace.unit_s)
+        if self.pace.unit_s and getattr(self.market, "paced", False):
+            raise ConfigError(
+                f"found {self.pace.unit_s:g} with market.paced, expected one of them", key=("pace", "unit_s")
+            )
         if self.verify and not self.deterministic:
             raise ConfigError(
                 "found true without deterministic, expected false: only deterministic runs can be compared",

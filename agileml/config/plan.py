@@ -18,6 +18,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from agileml.config.machines import MachineName
 from agileml.config.section import Section, validate
 from agileml.config.text import ConfigError, nearest, show
 
@@ -223,6 +224,20 @@ class SlowConfig(_PassingFault):
     factor: Annotated[float, Field(gt=1)] = 10.0
 
 
+class SpeedConfig(EventConfig):
+    """From now on `machine` computes at `speed` times its own speed; 1 is its own again."""
+
+    kind: ClassVar[str] = "speed"
+    speed: Annotated[float, Field(gt=0)]
+    machine: MachineName
+
+    def after(self, machines: MachineCounts, most: int) -> MachineCounts:
+        return machines
+
+    def __str__(self) -> str:
+        return f"{self.when}: speed {self.speed:g} of {self.machine}"
+
+
 class DiskFullConfig(EventConfig):
     """For `seconds` no checkpoint can be written."""
 
@@ -260,6 +275,7 @@ AnyEventConfig = (
     | FreezeConfig
     | DisconnectConfig
     | SlowConfig
+    | SpeedConfig
     | DiskFullConfig
     | KillControllerConfig
 )
@@ -309,6 +325,16 @@ def machines_over_time(
         except ConfigError as error:
             raise ConfigError(error.detail, key=("plan", index, *error.key)) from None
     return history
+
+
+def check_speeds(plan: Sequence[EventConfig], unit_s: float) -> None:
+    """Raise ConfigError for a speed that a machine cannot have: more than its own without `pace.unit_s`."""
+    for index, event in enumerate(plan):
+        if isinstance(event, SpeedConfig) and event.speed > 1 and not unit_s:
+            raise ConfigError(
+                f"found {event.speed:g} without pace.unit_s, expected at most 1: a machine cannot be faster than it is",
+                key=("plan", index, "speed"),
+            )
 
 
 def in_order(plan: Sequence[EventConfig]) -> list[tuple[int, EventConfig]]:

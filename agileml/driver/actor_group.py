@@ -84,7 +84,10 @@ class ActorGroup:
     def _start(self, node: TieredNode, *, admitted: bool) -> None:
         name = f"m{len(self._actors)}"
         up = NodeUp(name, Tier(str(node.tier)), node.allocation, admitted)
-        handle = start_machine(name, node.node_id, self._spec, self._keys, self._head_address, self._env)
+        speed = self._spec.speed_of(name, up.tier)
+        handle = start_machine(
+            name, node.node_id, self._spec, self._keys, self._head_address, speed, self._env
+        )
         self._actors[name] = _Actor(name, node, up, handle, handle.address.remote())
         self._by_node[node.node_id] = name
 

@@ -21,6 +21,7 @@ class Fault(StrEnum):
     FREEZE = "freeze"  # it stands still, with its connections open
     CUT = "cut"  # it runs on, but no message gets through
     SLOW = "slow"  # it computes so many times slower
+    SPEED = "speed"  # from now on it computes so many times slower, or faster
     DISK_FULL = "disk_full"  # checkpoints cannot be written
     KILL_CONTROLLER = "kill_controller"
 

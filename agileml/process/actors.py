@@ -31,10 +31,10 @@ NCCL_VARIABLES = {"TORCH_NCCL_BLOCKING_WAIT": "1"}
 class MachineActor:
     """One machine of a run: one actor per Ray node."""
 
-    def __init__(self, name: str, spec: RunSpec, keys: KeyPair, head: Address) -> None:
+    def __init__(self, name: str, spec: RunSpec, keys: KeyPair, head: Address, speed: float) -> None:
         faulthandler.enable()
         node_ip = ray.util.get_node_ip_address()
-        self._machine = Machine(name, spec, spec.build(), node_ip, keys, head)
+        self._machine = Machine(name, spec, spec.build(), node_ip, keys, head, speed)
         self._asked = 0  # calls of `until_gone`
         self._machine.start()
         end_with_parent()
@@ -144,7 +144,13 @@ def environment(config: JobConfig) -> dict[str, Any]:
 
 
 def start_machine(
-    name: str, ray_node: str, spec: RunSpec, keys: KeyPair, head: Address, runtime_env: dict[str, Any]
+    name: str,
+    ray_node: str,
+    spec: RunSpec,
+    keys: KeyPair,
+    head: Address,
+    speed: float,
+    runtime_env: dict[str, Any],
 ) -> Any:
     """Start the actor of a machine on its Ray node; it reserves the CPUs and GPUs of the config."""
     machines = spec.config.machines
@@ -155,7 +161,7 @@ def start_machine(
         "scheduling_strategy": NodeAffinitySchedulingStrategy(ray_node, soft=False),
         "runtime_env": runtime_env,
     }
-    return ray.remote(MachineActor).options(**options).remote(name, spec, keys, head)
+    return ray.remote(MachineActor).options(**options).remote(name, spec, keys, head, speed)
 
 
 def start_head(

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 
 from agileml.application import InputError
+from agileml.core.compute.pace import Pace
 from agileml.core.compute.threads import single_threaded
 from agileml.core.compute.unit_computer import Inputs, Reads, UnitComputer, UnitError
 from agileml.core.parameters.fold import Contribution
@@ -32,16 +33,16 @@ class ComputeThread:
         work: UnitComputer,
         report: Callable[[NodeEvent | Failure], None],
         load_kernels: Callable[[], None],
-        unit_s: float = 0.0,
+        pace: Pace | None = None,
     ) -> None:
-        """The compute thread calls `load_kernels` before the first job. A unit takes `unit_s` at least."""
+        """The compute thread calls `load_kernels` before the first job. `pace` None: as fast as it can."""
         self._work = work
         self._report = report
         self._load_kernels = load_kernels
-        self._unit_s = unit_s
+        self._pace = pace or Pace()
         self._jobs: queue.SimpleQueue[ComputeJob | None] = queue.SimpleQueue()
         self._reads: tuple[tuple[int, tuple[Units, ...]], Reads] | None = None
-        self._slow: tuple[float, float] = (1.0, 0.0)  # factor, until
+        self._own_speed = self._pace.speed
         self._asked = self._done = 0  # computations
         self.on_done: Callable[[ComputeJob, float, float], None] | None = (
             None  # called after each job, for a profile
@@ -61,7 +62,11 @@ class ComputeThread:
 
     def slow_down(self, factor: float, seconds: float) -> None:
         """A planned fault: for `seconds` from now on, every unit takes `factor` times as long."""
-        self._slow = (factor, time.monotonic() + seconds)
+        self._pace.slow_down(factor, time.monotonic() + seconds)
+
+    def change_speed(self, speed: float) -> None:
+        """A planned change: from now on this machine has `speed` times its own speed."""
+        self._pace.speed = speed * self._own_speed
 
     def stop(self) -> None:
         """End the thread once it is idle, without waiting for the unit in progress."""
@@ -113,17 +118,17 @@ class ComputeThread:
             case Compute():
                 inputs = self._work.assemble(self._read(job.clock, job.bundles), job.parts)
                 for bundle in job.bundles:
-                    started_s = time.monotonic()
                     self._compute(job, inputs, bundle, is_last=bundle is job.bundles[-1])
-                    self._drag(time.monotonic() - started_s, bundle.bit_count())
 
     def _compute(self, job: Compute, inputs: Inputs, bundle: Units, *, is_last: bool) -> None:
         """Report each partition's contribution as soon as it is final.
 
         The last contribution reports that the inputs are free, so the parameters of the next clock may overwrite them.
         """
+        started_s = time.monotonic()
         if self._work.layout.partitions == 1 or not self._work.may_stream:
             contributions = tuple(enumerate(self._work.compute(inputs, bundle)))
+            self._keep_pace(bundle, started_s)
             self._done += is_last
             self._report(Computed(job.timeline, job.clock, bundle, contributions))
             return
@@ -132,18 +137,19 @@ class ComputeThread:
         def report(partition: int, contribution: Contribution) -> None:
             nonlocal left
             left -= 1
+            if not left:
+                self._keep_pace(bundle, started_s)
             self._done += is_last and not left
             self._report(Computed(job.timeline, job.clock, bundle, ((partition, contribution),)))
 
         self._work.stream(inputs, bundle, report)
 
-    def _drag(self, took_s: float, units: int) -> None:
-        if (paced_s := units * self._unit_s) > took_s:
-            time.sleep(paced_s - took_s)
-            took_s = paced_s
-        factor, until_s = self._slow
-        if (now_s := time.monotonic()) < until_s:
-            time.sleep(min((factor - 1) * took_s, until_s - now_s))
+    def _keep_pace(self, bundle: Units, started_s: float) -> None:
+        """Pause before the bundle is reported whole, if this machine stands for a slower one."""
+        now_s = time.monotonic()
+        if (pause_s := self._pace.computed(bundle.bit_count(), now_s - started_s, now_s)) > 0:
+            time.sleep(pause_s)
+            self._pace.paused(time.monotonic() - now_s)
 
     def _read(self, clock: int, bundles: tuple[Units, ...]) -> Reads:
         """The rows that the bundles read. The last answer is cached, because the next computation needs it again."""

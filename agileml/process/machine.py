@@ -14,6 +14,7 @@ from functools import partial
 from typing import TypeVar
 
 from agileml.application import Application, Array
+from agileml.core.compute.pace import Pace
 from agileml.core.compute.spans import FOLD, SERVING, Spans
 from agileml.core.compute.unit_computer import UnitComputer
 from agileml.core.node.node import Node
@@ -61,8 +62,16 @@ class Machine:
     """Serves, backs up and computes as the controller directs, until it is released or stopped."""
 
     def __init__(
-        self, name: str, spec: RunSpec, application: Application, node_ip: str, keys: KeyPair, head: Address
+        self,
+        name: str,
+        spec: RunSpec,
+        application: Application,
+        node_ip: str,
+        keys: KeyPair,
+        head: Address,
+        speed: float = 1.0,
     ) -> None:
+        """`speed`: that of a slower machine, or a faster one with `pace.unit_s`, for which this one stands."""
         self.name = name
         self.application = application
         self.job = spec.job(application)
@@ -81,7 +90,8 @@ class Machine:
             application, self.job.layout, self.job.parts, deterministic=self.job.deterministic
         )
         self._inbox: queue.SimpleQueue[NodeEvent | Failure] = queue.SimpleQueue()
-        self._computing = ComputeThread(work, self._report, partial(load_kernels, self.job), spec.unit_s)
+        pace = Pace(spec.unit_s or spec.config.pace.unit_s, speed)
+        self._computing = ComputeThread(work, self._report, partial(load_kernels, self.job), pace)
         self.rendezvous = RendezvousBuffers(
             work, self._codec, lambda: self._computing.is_at_work, lambda: self._transport.keep_off()
         )
@@ -130,7 +140,7 @@ class Machine:
         return self._address
 
     def suffer(self, strike: Strike) -> None:
-        """Carry out a planned fault: a cut link, a slow machine or a full disk."""
+        """Carry out a planned fault: a cut link, a slow machine, another speed or a full disk."""
         match strike.kind:
             case Fault.CUT:
                 self._reachable.clear()
@@ -138,6 +148,8 @@ class Machine:
                 self._transport.wake()
             case Fault.SLOW:
                 self._computing.slow_down(strike.factor, strike.seconds)
+            case Fault.SPEED:
+                self._computing.change_speed(1 / strike.factor)
             case Fault.DISK_FULL:
                 self._part_writer.fill_disk(strike.seconds)
             case _:

@@ -24,6 +24,7 @@ from agileml.config.plan import (
     NoticeConfig,
     ShortNoticeConfig,
     SlowConfig,
+    SpeedConfig,
 )
 from agileml.config.text import ConfigError
 from agileml.core.compute.contract import checked_tables
@@ -46,8 +47,8 @@ class RunSpec:
     """A job and the name of its run. `application`: an instance of the user's, None for the config's own.
 
     `folder`: the base of the config's relative paths, which need not be the current folder. `resume`: the checkpoints
-    to resume from, a folder or s3://bucket/prefix. `unit_s`: least seconds of a unit, on machines that stand for slower
-    ones.
+    to resume from, a folder or s3://bucket/prefix. `unit_s`: seconds of a unit, on machines of a market that stand for
+    slower ones; 0 for the config's.
     """
 
     run: str
@@ -117,6 +118,11 @@ class RunSpec:
             status_s=self.config.heartbeat.interval_s, retry_s=max(2.0, self.config.heartbeat.timeout_s)
         )
 
+    def speed_of(self, machine: str, tier: Tier) -> float:
+        """The speed that a machine has by the config, as a multiple of the usual."""
+        speeds = self.config.pace.speeds
+        return speeds.get(machine, speeds.get(tier.value, 1.0))
+
     def plan(self) -> tuple[PlannedEvent, ...]:
         """The config's plan as the controller runs it."""
         found: list[PlannedEvent] = []
@@ -175,6 +181,8 @@ def _planned(event: EventConfig) -> PlannedEvent:
             return PlannedFault(kind=Fault.FREEZE, count=event.freeze, seconds=event.seconds, **when)
         case DisconnectConfig():
             return PlannedFault(kind=Fault.CUT, count=event.cut, seconds=event.seconds, **when)
+        case SpeedConfig():
+            return PlannedFault(kind=Fault.SPEED, machine=event.machine, factor=1 / event.speed, **when)
         case DiskFullConfig():
             return PlannedFault(kind=Fault.DISK_FULL, seconds=event.seconds, **when)
         case KillControllerConfig():

@@ -53,6 +53,24 @@ def test_a_fault_does_not_change_a_bit(
         assert view.redone <= 4 + 1, view  # cuts.max_clocks, and the clock that is open
 
 
+def test_a_machine_keeps_its_pace_and_changes_it_at_the_planned_clock(tmp_path: Path) -> None:
+    values = job(
+        MLR,
+        clocks=12,
+        stage=1,
+        machines={"reliable": 1, "transient": 1, "max": 2},
+        pace={"unit_s": 0.005, "speeds": {"transient": 0.5}},
+        plan=[{"at_clock": 6, "speed": 0.25, "machine": "m1"}],
+    )
+    ran = FaultRig(values, tmp_path).finish()
+    assert ran.sha256 == reference(values)
+    took_s = [clock.seconds for clock in ran.of(ClockDone)]
+    # 4 units of 5 ms at half the speed, then at an eighth (the clock of the change has begun before it comes);
+    # a machine may make up for at most 50 ms of being late.
+    assert sum(s for s in took_s[1:6] if s is not None) >= 5 * 0.040 - 0.05
+    assert sum(s for s in took_s[7:] if s is not None) >= 5 * 0.160 - 0.05
+
+
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_one_of_two_reliable_machines_dies(stage: int, tmp_path: Path) -> None:
     values = job(MLR, machines=TWO_RELIABLE, stage=stage, plan=[{"at_clock": 15, "kill_reliable": 1}])

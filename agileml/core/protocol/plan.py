@@ -44,7 +44,10 @@ class PlannedNotice:
 
 @dataclass(frozen=True)
 class PlannedFault:
-    """A fault of `count` machines (None: all), or of the controller, for `seconds`; SLOW by `factor`."""
+    """A fault of `count` machines (None: all), or of the controller, for `seconds`; SLOW and SPEED by `factor`.
+
+    SPEED concerns the machine of the name `machine`.
+    """
 
     at_clock: int | None
     kind: Fault
@@ -52,8 +55,11 @@ class PlannedFault:
     seconds: float = 0.0
     factor: float = 1.0
     at_s: float | None = None
+    machine: str = ""
 
     def __str__(self) -> str:
+        if self.kind is Fault.SPEED:
+            return f"{_when(self)}: speed {1 / self.factor:g} of {self.machine}"
         details = f", {self.seconds:g} s" if self.seconds else ""
         details += f", {self.factor:g} times" if self.kind is Fault.SLOW else ""
         return f"{_when(self)}: {self.kind} {'all' if self.count is None else self.count}{details}"
@@ -173,6 +179,8 @@ class PlanRunner:
             return []
         if event.kind is Fault.DISK_FULL:
             return list(members[Tier.RELIABLE])
+        if event.kind is Fault.SPEED:
+            return [node for tier in Tier for node in members[tier] if node == event.machine]
         tier = Tier.RELIABLE if event.kind is Fault.KILL_RELIABLE else Tier.TRANSIENT
         return _drawn(draw, members[tier], event.count)
 
@@ -193,7 +201,11 @@ class PlanRunner:
             isinstance(event, PlannedFault) and event.kind in (Fault.FREEZE, Fault.CUT, Fault.SLOW)
         ):
             is_done = nodes - set(gone) <= set(members)
-        elif isinstance(event, PlannedFault) and event.kind in (Fault.DISK_FULL, Fault.KILL_CONTROLLER):
+        elif isinstance(event, PlannedFault) and event.kind in (
+            Fault.DISK_FULL,
+            Fault.KILL_CONTROLLER,
+            Fault.SPEED,
+        ):
             is_done = True
         else:
             is_done = not nodes & set(members)

@@ -76,7 +76,10 @@ class Rig:
     def add(self, tier: Tier, *, admitted: bool = True) -> Machine:
         name = f"m{len(self.machines)}"
         application = self.spec.build()
-        machine = self.machine_type(name, self.spec, application, self.node_ip, self.keys, self.head.address)
+        speed = self.spec.speed_of(name, tier)
+        machine = self.machine_type(
+            name, self.spec, application, self.node_ip, self.keys, self.head.address, speed
+        )
         self.machines[name] = machine
         machine.start()
         self.head.register(machine.address, NodeUp(name, tier, "", admitted))

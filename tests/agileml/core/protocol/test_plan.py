@@ -90,6 +90,15 @@ def test_faults_strike_their_tier():
     assert strike(Fault.KILL_CONTROLLER) == ()
 
 
+def test_a_speed_concerns_the_machine_that_it_names_if_it_is_there():
+    one = HERE[Tier.TRANSIENT][0]
+    runner = PlanRunner([PlannedFault(1, Fault.SPEED, factor=2.0, machine=name) for name in (one, "gone")], 1)
+    fired = runner.fire(1, {}, HERE, 0.0)
+    assert fired.actions[0].nodes == (one,) and str(fired.event) == f"clock 1: speed 0.5 of {one}"
+    assert runner.settle([], [], 0.0, is_quiet=True) is not None
+    assert runner.fire(1, {}, HERE, 0.0).actions[0].nodes == ()
+
+
 def test_events_at_a_time_count_from_the_first_clock():
     runner = PlanRunner([PlannedNotice(None, 1, 9.0, at_s=5.0)], seed=1)
     assert runner.limit(20) == 20
