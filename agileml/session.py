@@ -27,10 +27,10 @@ from agileml.market.protocol import BoughtFleet
 from agileml.process.spec import RunSpec
 from agileml.runs.event_log import read_events
 from agileml.runs.folder import RunFolder, StorageError, check_out, params_sha256
+from agileml.runs.owner import this_process
 from agileml.runs.progress import Progress, Snapshot
 from agileml.runs.report.market import endings
 from agileml.runs.report.page import build_report, summarize
-from agileml.runs.status import this_process
 
 if TYPE_CHECKING:
     from agileml.cluster.fleet import Fleet
@@ -59,6 +59,7 @@ def run(
     name: str | None = None,
     fleet: Fleet | None = None,
     resume: str | None = None,
+    overwrite: bool = False,
     **overrides: Any,
 ) -> Result:
     """Train as a config says, on local Ray nodes or in the cluster that `address` names.
@@ -68,6 +69,7 @@ def run(
     sequential: in this process, without Ray; the reference of a deterministic job.
     fleet: where machines come from; None: local Ray nodes, or the cluster at `address`.
     resume: a folder or s3://bucket/prefix with checkpoints: resume from the newest whole one.
+    overwrite: the files of an earlier run in `out` may be replaced, unless that run still goes on.
 
     Raises ConfigError, InputError, FolderError, ClusterError, CheckpointError (bad input), RunError, StorageError.
     """
@@ -78,7 +80,7 @@ def run(
         from agileml.cluster.existing import reach
 
         reach(found.address)  # before an application loads its data
-    return _Session(found, application, name, resume).run(fleet, sequential=sequential)
+    return _Session(found, application, name, resume, overwrite).run(fleet, sequential=sequential)
 
 
 def _resolved(config: JobConfig | Mapping[str, Any] | str | Path, overrides: Mapping[str, Any]) -> JobConfig:
@@ -88,10 +90,12 @@ def _resolved(config: JobConfig | Mapping[str, Any] | str | Path, overrides: Map
     return from_values({**values, **overrides})
 
 
-def run_job(config: JobConfig, *, name: str, sequential: bool, resume: str | None = None) -> int:
+def run_job(
+    config: JobConfig, *, name: str, sequential: bool, resume: str | None = None, overwrite: bool = False
+) -> int:
     """Train and print where the report is, for `proteus run`. Returns the exit code."""
     try:
-        result = run(config, name=name, sequential=sequential, resume=resume)
+        result = run(config, name=name, sequential=sequential, resume=resume, overwrite=overwrite)
     except RunError as error:
         if error.trace:
             print(error.trace.rstrip(), file=sys.stderr)
@@ -119,9 +123,14 @@ class _Session:
     """One run. Everything is checked before the folder is made."""
 
     def __init__(
-        self, config: JobConfig, application: Application | None, name: str, resume: str | None
+        self,
+        config: JobConfig,
+        application: Application | None,
+        name: str,
+        resume: str | None,
+        overwrite: bool,
     ) -> None:
-        self.config, self.name = config, name
+        self.config, self.name, self.overwrite = config, name, overwrite
         self.market: BoughtFleet | None = None
         self.stop_signal = StopSignal()
         self.is_whole = True
@@ -140,7 +149,7 @@ class _Session:
         self.config = self.config.model_copy(
             update={"partitions": self.job.layout.partitions}
         )  # for the record
-        check_out(config.out)
+        check_out(config.out, overwrite=overwrite)
 
     def _market_setup(self, run: str) -> MarketSetup:
         """What BidBrain needs; on a played market down to the first decision. Raises ConfigError."""
@@ -184,13 +193,14 @@ class _Session:
         resumed(self.spec, self.job, identity, lambda problem: print(f"proteus: {problem}", file=sys.stderr))
 
     def _finish_in(self, train: Any) -> Result:
-        folder = RunFolder.create(self.config.out, self.name)
+        folder = RunFolder.create(self.config.out, self.name, overwrite=self.overwrite)
         try:
             folder.write_config(dump(self.config))
             folder.events.write(RunStarted(self.name, versions(), time.time(), this_process()))
             started_s = time.monotonic()
             with Progress(self.config.clocks) as progress:
                 tables = train(folder, progress)
+            _return_to(self.spec.folder)
             folder.events.write(RunFinished(time.monotonic() - started_s))
             return self._write(folder, tables)
         finally:
@@ -272,15 +282,19 @@ class _Session:
         from agileml.cluster.owned_folder import owned
         from agileml.driver.actor_group import ActorGroup
         from agileml.driver.run_loop import RunLoop
+        from agileml.driver.startup import Startup
         from agileml.process.wiring import socket_folder
 
         with owned(socket_folder(self.spec.run)), fleet:
             if isinstance(fleet, BoughtFleet):
                 self.market = fleet
                 fleet.attach(folder)
-            group = ActorGroup(self.spec, fleet.expected, fleet.head_node_id, fleet.runtime_env())
+            startup = Startup(self.config.machines.wait_s, self.stop_signal, progress.say)
+            self.stop_signal.arm()
+            group = ActorGroup(self.spec, fleet.expected, fleet.head_node_id, fleet.runtime_env(), startup)
             try:
-                finished = RunLoop(self.config, fleet, group, folder, progress, self.stop_signal).run()
+                loop = RunLoop(self.config, fleet, group, folder, progress, self.stop_signal, startup)
+                finished = loop.run()
                 self.is_whole = finished.clock == self.config.clocks
                 tables = self.job.layout.whole(group.result(finished))
                 if self.market is not None:
@@ -312,6 +326,15 @@ def _users(what: str) -> Iterator[None]:
     except Exception as error:
         what = next(iter(getattr(error, "__notes__", ())), what)
         raise RunError(f"{what}: {type(error).__name__}: {error}", traceback.format_exc()) from error
+
+
+def _return_to(folder: str | None) -> None:
+    """Enter the working folder again where another of the same name has replaced it, as Ray does with uploads."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        if folder is not None and os.path.isdir(folder):
+            os.chdir(folder)
 
 
 def _check_place(resume: str | None) -> None:

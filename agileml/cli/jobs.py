@@ -247,7 +247,8 @@ def stop(
 
 
 def _stop_folder(folder: Path, wait: bool) -> None:
-    from agileml.runs.status import State, is_alive, read_status, stop_process
+    from agileml.runs.owner import is_alive
+    from agileml.runs.status import State, read_status, stop_process
 
     found = read_status(folder)
     if found.state is not State.RUNNING:

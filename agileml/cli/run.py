@@ -57,6 +57,9 @@ def run(
             metavar="PATH", help="Go on from the newest whole checkpoint in a folder or s3://bucket/prefix."
         ),
     ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the files of an earlier run in --out.")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="With a market: show the first decision and what it costs.")
     ] = False,
@@ -65,12 +68,15 @@ def run(
     """Train a model on machines that come and go."""
     if dry_run and sequential:
         raise typer.BadParameter("found --dry-run with --sequential, expected one of them")
+    if address is not None and sequential:
+        raise typer.BadParameter("found --address with --sequential, expected one of them")
     code = train(
         config,
         tuple(settings or ()),
         lambda job: with_options(job, out=out, address=address, stage=stage, profile=profile),
         sequential=sequential,
         resume=resume,
+        overwrite=overwrite,
         dry_run=dry_run,
         yes=yes,
     )
@@ -84,6 +90,7 @@ def train(
     *,
     sequential: bool = False,
     resume: str | None = None,
+    overwrite: bool = False,
     dry_run: bool = False,
     yes: bool = False,
 ) -> int:
@@ -112,7 +119,7 @@ def train(
                     return 0
             except CloudError as error:
                 raise typer.BadParameter(str(error)) from None
-        return run_job(job, name=config.stem, sequential=sequential, resume=resume)
+        return run_job(job, name=config.stem, sequential=sequential, resume=resume, overwrite=overwrite)
     except (ConfigError, InputError) as error:
         # The error names a key; `locate` adds its file and line (or its flag).
         raise typer.BadParameter(str(locate(_as_config_error(error), config, flags))) from None

@@ -20,10 +20,12 @@ import psutil
 from agileml.cluster.dashboard import gcs_behind, is_http
 from agileml.cluster.errors import ClusterError
 from agileml.cluster.tokens import HOW_TO_NAME_IT, find_token, use_tokens
+from agileml.cluster.wanted import Offer
 from agileml.events.terms import Tier
 
 REACH_TIMEOUT_S = 3.0
 TIER_LABEL, ALLOCATION_LABEL, MARKET_LABEL = "tier", "allocation", "ray.io/market-type"
+HEAD_RESOURCE = "node:__internal_head__"
 MARKETS = {"spot": Tier.TRANSIENT, "on-demand": Tier.RELIABLE}
 
 
@@ -74,10 +76,24 @@ def most_gpus() -> float | None:
     return max((node["Resources"].get("GPU", 0.0) for node in nodes), default=None)
 
 
+def offers() -> list[Offer]:
+    """The live nodes of the cluster that this process is connected to, without its head."""
+    import ray
+
+    found = []
+    for node in ray.nodes():
+        resources = node.get("Resources", {})
+        if node["Alive"] and HEAD_RESOURCE not in resources:
+            tiered = as_tiered_node(node)
+            tier = None if tiered is None else tiered.tier
+            found.append(Offer(tier, resources.get("CPU", 0.0), resources.get("GPU", 0.0)))
+    return found
+
+
 def as_tiered_node(node: Mapping[str, Any]) -> TieredNode | None:
     """The node that an entry of `ray.nodes()` describes; None for the head and for nodes without a tier."""
     labels = node.get("Labels") or {}
-    if "node:__internal_head__" in node.get("Resources", {}):
+    if HEAD_RESOURCE in node.get("Resources", {}):
         return None
     named, market = labels.get(TIER_LABEL), labels.get(MARKET_LABEL)
     tier = Tier(named) if named in list(Tier) else MARKETS.get(market or "")

@@ -18,6 +18,7 @@ from agileml.cluster import existing
 from agileml.cluster.errors import ClusterError
 from agileml.cluster.existing import TieredNode
 from agileml.cluster.local import LocalCluster
+from agileml.cluster.wanted import shortage
 from agileml.config.job import JobConfig
 from agileml.core.protocol.commands import Happened
 from agileml.errors import HeadLostError, RunError
@@ -91,6 +92,9 @@ class Fleet(Protocol):
 
     def poll(self) -> list[FleetEvent]:
         """The events since the last call."""
+
+    def missing(self) -> str:
+        """What the fleet wants before a run can start, as "wants ..."; empty when it has all its nodes."""
 
     def release(self, node_id: str) -> None:
         """The run does not need this node any more."""
@@ -174,6 +178,9 @@ class LocalFleet:
         added = self._cluster.add_nodes(tier, 1, cpus=machines.cpus, gpus=machines.gpus)
         self._present.update(node.node_id for node in added)
         return [Appeared(node, admitted) for node in added]
+
+    def missing(self) -> str:
+        return ""  # `poll` starts them one after the other, or raises
 
     def _vanished(self) -> Iterator[Vanished]:
         """Nodes that Ray has lost for any reason; our own connections usually notice first."""
@@ -272,6 +279,10 @@ class ExistingFleet:
                 self._draining.add(node_id)
                 events.append(Draining(node_id, deadline_s if deadline_s is not None else time.time()))
         return events
+
+    def missing(self) -> str:
+        machines = self._spec.config.machines
+        return shortage(self._wanted, machines.cpus, machines.gpus, existing.offers(), self._address)
 
     def release(self, node_id: str) -> None:
         """Does nothing: its owner ends it, and a draining raylet exits once our actor is gone."""

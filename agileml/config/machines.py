@@ -24,13 +24,17 @@ MachineName = Annotated[str, AfterValidator(_machine)]
 
 
 class MachinesConfig(Section):
-    """Machines at the start, the most there may ever be, and the resources that each one's actor reserves."""
+    """Machines at the start, the most there may ever be, and the resources that each one's actor reserves.
+
+    A run that waits `wait_s` for its next machine before its first clock ends.
+    """
 
     reliable: Annotated[int, Field(ge=0)] = 1
     transient: Annotated[int, Field(ge=0)] = 2
     max: PositiveInt = 8
     cpus: Positive = 1
     gpus: Annotated[float, Field(ge=0)] = 0
+    wait_s: Positive = 900.0
 
     @model_validator(mode="after")
     def _fit(self) -> Self:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -18,6 +19,7 @@ from agileml.core.protocol.commands import Finished
 from agileml.core.protocol.inputs import Admit, ControllerInput, NodeDown, NodeUp, Notice, Stop
 from agileml.core.protocol.plan import Strike
 from agileml.driver.failures import Death, Failures, cause_of
+from agileml.driver.startup import Startup
 from agileml.errors import RunError
 from agileml.events.terms import Loss, Tier
 from agileml.net.events import Address
@@ -45,7 +47,10 @@ class _Actor:
 class ActorGroup:
     """The actors of the controller and the machines of one run, in the Ray cluster that this process uses."""
 
-    def __init__(self, spec: RunSpec, expected: int, head_node: str, runtime_env: dict[str, Any]) -> None:
+    def __init__(
+        self, spec: RunSpec, expected: int, head_node: str, runtime_env: dict[str, Any], startup: Startup
+    ) -> None:
+        """Start the controller's process. Raises RunError."""
         self._spec = spec
         self._keys = KeyPair.generate()
         self._env = environment(spec.config)
@@ -60,10 +65,25 @@ class ActorGroup:
         self._notices: dict[str, Notice] = {}
         self._stop: Stop | None = None
         self._head = start_head(head_node, spec, expected, self._keys, self._env)
-        self._head_address: Address = ray.get(self._head.address.remote())
+        address = startup.result(self._head.address.remote(), "the controller's process", logs_folder)
+        self._head_address: Address = address
 
     def node_of(self, machine: str) -> str:
         return self._actors[machine].node.node_id
+
+    @property
+    def starting(self) -> list[str]:
+        """The machines whose processes have been asked for and are not up yet."""
+        return [
+            actor.name
+            for actor in self._actors.values()
+            if actor.address is None and actor.name not in self._ended
+        ]
+
+    @property
+    def up(self) -> int:
+        """How many machines have had a process that was up."""
+        return sum(actor.address is not None for actor in self._actors.values())
 
     def happened(self, event: FleetEvent) -> None:
         """Start, admit or end actors after changes of the fleet, and tell the controller."""
@@ -300,3 +320,9 @@ class ActorGroup:
         for actor in live:
             ray.kill(actor.handle)
         ray.kill(self._head)
+
+
+def logs_folder() -> Path | None:
+    """Where Ray's processes on this host write what they print; None if this process is no driver."""
+    node = ray._private.worker._global_node
+    return None if node is None else Path(node.get_logs_dir_path())

@@ -10,8 +10,9 @@ from agileml.core.compute.spans import Spans
 from agileml.core.node.time_spent import DOING
 from agileml.core.protocol.commands import Finished, HaltKind, Happened
 from agileml.core.protocol.plan import Strike
-from agileml.driver.actor_group import ActorGroup
+from agileml.driver.actor_group import ActorGroup, logs_folder
 from agileml.driver.last_spans import complete
+from agileml.driver.startup import TOLD_TO_STOP, Startup
 from agileml.driver.stop_signal import StopSignal
 from agileml.errors import RunError
 from agileml.events.run import (
@@ -54,6 +55,7 @@ class RunLoop:
         folder: RunFolder,
         progress: Progress,
         stop_signal: StopSignal,
+        startup: Startup,
     ) -> None:
         self._config = config
         self._fleet = fleet
@@ -70,12 +72,13 @@ class RunLoop:
         self._spent_due_s = time.monotonic() + SPENT_S
         self._standstill = ""  # what the run is waiting for, if anything
         self._stop_signal = stop_signal
+        self._startup = startup
         self._trace = Trace(self._wall_start_s)
         self._failures = 0
         self._has_lost = False  # events, on a full disk
 
     def run(self) -> Finished:
-        """Train until the result is durable; after SIGTERM that is the next cut. Raises RunError."""
+        """Train until the result is durable; after a signal to stop that is the next cut. Raises RunError."""
         try:
             self._stop_signal.arm()
             finished = self._run()
@@ -110,7 +113,8 @@ class RunLoop:
 
     def _run(self) -> Finished:
         while True:
-            for event in self._fleet.poll():
+            changes = self._fleet.poll()
+            for event in changes:
                 self._appeared += isinstance(event, Appeared)
                 self._group.happened(event)
             self._group.replace_dead()
@@ -140,8 +144,17 @@ class RunLoop:
                 self._log_bytes(state)
                 self._log_spent(state)
                 return state.finished
-            if state.clock or self._appeared >= self._fleet.expected:
+            if not state.stage:
+                self._startup.look(self._group.up, self._missing(), logs_folder)
+            if not changes:  # else there may be more
                 time.sleep(POLL_S)
+
+    def _missing(self) -> str:
+        """What the start waits for, as a part of a sentence; empty once every process is up."""
+        if missing := self._fleet.missing():
+            return missing
+        starting = self._group.starting
+        return f"wants the processes of {', '.join(starting)} to start" if starting else ""
 
     def _count_failures(self) -> None:
         """Log processes that died on living Ray nodes. Raises RunError when they are too many."""
@@ -158,7 +171,8 @@ class RunLoop:
         if stop is None:
             return
         if not state.stage:
-            raise RunError("told to stop before the first clock: there is no result")
+            raise RunError(TOLD_TO_STOP)
+        self._progress.say("told to stop: the run ends with its next cut; told once more, it ends at once")
         self._group.tell(stop)
 
     def _strike(self, strike: Strike) -> None:

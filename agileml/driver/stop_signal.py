@@ -1,58 +1,88 @@
-"""SIGTERM ends a run with its next cut, a checkpoint and a summary; a second SIGTERM ends it at once.
+"""SIGTERM, Ctrl-C and SIGHUP end a run with its next cut, a checkpoint, a summary and the bill; the second ends it now.
 
-`proteus stop` and Ray's job server send it.
+`proteus stop` and Ray's job server send SIGTERM; a terminal that closes sends SIGHUP.
 """
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
+import termios
 import threading
 import time
+from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any, Self
 
 from agileml.core.protocol.inputs import Stop
 
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # A run that reaches no cut within this ends with the one before it.
 LONGEST_S = 600.0
 
 
 class StopSignal:
-    """A context manager around code that SIGTERM must not interrupt. Outside the main thread it catches nothing.
+    """A context manager around code that these signals must not interrupt. Outside the main thread it catches nothing.
 
-    Ray installs a handler of its own when a driver connects; `arm` installs this one again.
+    Ray installs a handler of its own when a driver connects; `arm` installs this one again. Ctrl-C and SIGHUP stay
+    ignored where they are ignored already, as under `nohup`.
     """
 
     def __init__(self) -> None:
         self._asked_s: float | None = None
         self._is_taken = False
-        self._before: Any = None
+        self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
-        before = signal.getsignal(signal.SIGTERM)
-        self._before = signal.SIG_DFL if before is None else before
+        for number in SIGNALS:
+            before = signal.getsignal(number)
+            if number is signal.SIGTERM or before is not signal.SIG_IGN:
+                self._before[number] = signal.SIG_DFL if before is None else before
         self.arm()
         return self
 
     def arm(self) -> None:
-        """Catch SIGTERM from now on."""
+        """Catch the signals from now on."""
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, self._ask)
+            for number in self._before:
+                signal.signal(number, self._ask)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, self._before)
+            for number, before in self._before.items():
+                signal.signal(number, before)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            leave_terminal()
         if self._asked_s is not None:
             raise SystemExit(128 + number)
         self._asked_s = time.time()
 
+    @property
+    def is_asked(self) -> bool:
+        """True once the run was told to stop."""
+        return self._asked_s is not None
+
     def taken(self) -> Stop | None:
-        """The `Stop` for the controller, once after SIGTERM; otherwise None."""
+        """The `Stop` for the controller, once after a signal; otherwise None."""
         if self._asked_s is None or self._is_taken:
             return None
         self._is_taken = True
         return Stop(self._asked_s + LONGEST_S)
+
+
+def leave_terminal() -> None:
+    """Point this process's standard streams to /dev/null where their terminal is gone: writing to it is an error."""
+    for number in (0, 1, 2):
+        try:
+            termios.tcgetattr(number)
+        except termios.error as error:
+            if error.args[0] == errno.EIO:
+                with suppress(OSError):
+                    nowhere = os.open(os.devnull, os.O_RDWR)
+                    os.dup2(nowhere, number)
+                    os.close(nowhere)

@@ -95,6 +95,15 @@ class MarketFleet:
             raise RunError("market: the job ends before its first clock, there is no result")
         return events
 
+    def missing(self) -> str:
+        """See `fleet.Fleet.missing`."""
+        if self._market is None and (left := self._backend.warm - len(self._started)) > 0:
+            return f"wants {left} more nodes of this computer before the market opens"
+        if self.trainer.has_begun or self._market is None:
+            return ""
+        decision = self._market.log.decision
+        return f"wants a reliable machine of the market; its last decision: {decision or 'none yet'}"
+
     def release(self, node_id: str) -> None:
         """The run has released this node: the market may have it back."""
         self.trainer.released(node_id)

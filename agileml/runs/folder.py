@@ -23,9 +23,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from agileml.runs.event_log import EVENTS, EventLog
+from agileml.runs.owner import running_in
 
 CONFIG, MODEL = "config.yaml", "model.safetensors"
 SUMMARY, REPORT = "summary.json", "report.html"
+TRACE = "trace.json"
 FILES = (CONFIG, EVENTS, MODEL, SUMMARY, REPORT)
 MARKET = "market"  # a folder in that of the run: journal, ledger and prices of its market
 
@@ -38,15 +40,24 @@ class StorageError(RuntimeError):
     """A result could not be written (a full disk, most often): one sentence; earlier files are whole."""
 
 
-def check_out(out: str | Path | None) -> None:
-    """Raise FolderError if a run could not be written to `out` (None: a new folder in runs/); makes nothing."""
+def check_out(out: str | Path | None, *, overwrite: bool = False) -> None:
+    """Raise FolderError if a run could not be written to `out` (None: a new folder in runs/); makes nothing.
+
+    overwrite: a run there that is over may be replaced.
+    """
     path = Path("runs") if out is None else Path(out)
     if out is not None and path.exists() and not path.is_dir():
         raise FolderError(f"out: {path} is a file, expected a folder or a new name")
     if out is not None and (held := [name for name in (*FILES, MARKET) if (path / name).exists()]):
-        raise FolderError(
-            f"out: {path} holds another run (found {held[0]}), expected a new or an empty folder"
-        )
+        if not overwrite:
+            raise FolderError(
+                f"out: {path} holds another run (found {held[0]}), expected a new or an empty folder, "
+                "or --overwrite to replace it"
+            )
+        if (process := running_in(path)) is not None:
+            raise FolderError(
+                f"out: {path} belongs to a run that goes on (process {process.pid}); stop it first"
+            )
     there = path
     while not there.exists() and there != there.parent:
         there = there.parent
@@ -70,19 +81,22 @@ class RunFolder:
         self.path, self.events = path, events
 
     @classmethod
-    def create(cls, out: str | Path | None, name: str, *, runs: Path = Path("runs")) -> RunFolder:
+    def create(
+        cls, out: str | Path | None, name: str, *, runs: Path = Path("runs"), overwrite: bool = False
+    ) -> RunFolder:
         """Make `out`, or runs/<name>-<YYYYmmdd-HHMMSS> (-2, -3 ... if that is taken).
 
         Raises FolderError: not writable, a file, or the folder of another run.
         """
         if out is not None:
-            check_out(out)
+            check_out(out, overwrite=overwrite)
             path = Path(out)
         try:
             if out is None:
                 path = _new_folder(runs, f"{name}-{datetime.now():%Y%m%d-%H%M%S}")
             else:
                 path.mkdir(parents=True, exist_ok=True)
+                _clear(path)
             return cls(path, EventLog(path / EVENTS))
         except FileExistsError:  # another run was faster
             raise FolderError(f"out: {path} holds another run, expected a new or an empty folder") from None
@@ -115,6 +129,13 @@ class RunFolder:
         """Replace one file, whole or not at all. Raises StorageError."""
         with _replacing(path) as temporary:
             temporary.write_text(text, encoding="utf-8")
+
+
+def _clear(path: Path) -> None:
+    """Remove the files of an earlier run, and no others."""
+    for name in (*FILES, TRACE):
+        (path / name).unlink(missing_ok=True)
+    shutil.rmtree(path / MARKET, ignore_errors=True)
 
 
 def _new_folder(runs: Path, name: str) -> Path:

@@ -5,18 +5,16 @@ from __future__ import annotations
 import math
 import os
 import signal
-import socket
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-
-import psutil
 
 from agileml.events.market import Billed
 from agileml.events.run import ClockDone, MembershipChanged, Process, RunFailed, RunStarted, RunStopped
 from agileml.events.schema import Log, SchemaError, events_of, of_type
 from agileml.runs.event_log import EVENTS, read_events
 from agileml.runs.folder import CONFIG, SUMMARY, FolderError
+from agileml.runs.owner import is_alive, is_here
 from agileml.runs.progress import RATE_WINDOW_S, Rate, Snapshot
 from agileml.runs.summary import clocks_kept
 
@@ -28,23 +26,6 @@ class State(StrEnum):
     DONE = "done"
     STOPPED = "stopped"  # before its last clock, with a result
     BROKEN = "ended without a result"
-
-
-def this_process() -> Process:
-    return Process(socket.gethostname(), os.getpid(), psutil.Process().create_time())
-
-
-def is_here(process: Process) -> bool:
-    """True for a process of this host, alive or not."""
-    return process.host == socket.gethostname()
-
-
-def is_alive(process: Process) -> bool:
-    """True for a process of this host that runs."""
-    try:
-        return is_here(process) and psutil.Process(process.pid).create_time() == process.created_s
-    except psutil.Error:
-        return False
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,8 @@ from agileml.application import Array
 from agileml.core.compute.spans import COLUMNS, NAMES, TRACKS, WORKER
 from agileml.events.run import ClockDone, CutCommitted, MembershipChanged
 from agileml.events.schema import Log
-from agileml.runs.folder import RunFolder
+from agileml.runs.folder import TRACE, RunFolder
 
-TRACE = "trace.json"
 MOST_SPANS = 2_000_000  # a trace of about 250 MB; viewers hold no more
 CONTROLLER_PID = 0
 _CATEGORY = {"pull": "exchange", "push": "exchange", "compute": "work", "units": "work"}

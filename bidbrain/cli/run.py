@@ -100,12 +100,12 @@ def run_plans(
     console = Console() if sys.stdout.isatty() else Console(width=110)
     if sweep is not None:
         key, values = parse_sweep(sweep)
-        experiments = [planned(with_value(settings, key, value)).experiment for value in values]
-        run_sweep(settings, key, values, experiments, console)
+        plans = [planned(with_value(settings, key, value)) for value in values]
+        say_notes(tuple(dict.fromkeys(note for each in plans for note in each.notes)), console)
+        run_sweep(settings, key, values, [each.experiment for each in plans], console)
         return
     plan = planned(settings)
-    for note in plan.notes:
-        console.print(f"note: {note}", soft_wrap=True, highlight=False)
+    say_notes(plan.notes, console)
     results = simulate_all(plan.experiment, settings)
     rows = [summarise(result, settings.seed) for result in results]
     folder = make_folder(settings.out)
@@ -114,13 +114,7 @@ def run_plans(
     for table in rich_tables(rows, "all on-demand = 1"):
         console.print(table)
     say_unfinished(rows, console)
-    if settings.ledger:
-        count = write_ledgers(folder / "ledger.jsonl", ledgers_of(plan.experiment, results, settings.ledger))
-        prices = ""
-        if plan.experiment.setting.pools:
-            write_rows(folder / "prices.csv", rows_of(plan.experiment.setting.history))
-            prices = f" (their prices: {folder / 'prices.csv'})"
-        console.print(f"{folder / 'ledger.jsonl'}: {count} jobs{prices}")
+    write_books(plan.experiment, results, settings.ledger, folder, "", console)
     from bidbrain.cli.draw import draw  # loads matplotlib
 
     console.print(f"{draw(plan, results, rows, settings, folder)}")
@@ -158,6 +152,32 @@ def say_unfinished(rows: Sequence[Row], console: Console) -> None:
             )
 
 
+def say_notes(notes: Sequence[str], console: Console) -> None:
+    for note in notes:
+        console.print(f"note: {note}", soft_wrap=True, highlight=False)
+
+
+def write_books(
+    experiment: Experiment,
+    results: Sequence[Result],
+    jobs: int | None,
+    folder: Path,
+    which: str,
+    console: Console,
+) -> None:
+    """Write the first `jobs` jobs of each scheme, and the prices of pools. `which` ends the names of the files."""
+    if not jobs:
+        return
+    ledger = make_folder(folder) / f"ledger{which}.jsonl"
+    count = write_ledgers(ledger, ledgers_of(experiment, results, jobs))
+    prices = ""
+    if experiment.setting.pools:
+        priced = folder / f"prices{which}.csv"
+        write_rows(priced, rows_of(experiment.setting.history))
+        prices = f" (their prices: {priced})"
+    console.print(f"{ledger}: {count} jobs{prices}", soft_wrap=True, highlight=False)
+
+
 def ledgers_of(experiment: Experiment, results: Sequence[Result], count: int) -> Iterator[Ledger]:
     """The first `count` jobs of every scheme that holds machines."""
     for result in results:
@@ -182,6 +202,8 @@ def run_sweep(
         results = simulate_all(experiment, settings)
         rows = [summarise(result, settings.seed) for result in results]
         tables.append(rows)
+        assert settings.out is not None
+        write_books(experiment, results, settings.ledger, settings.out, f"-{key}-{value:g}", console)
         for table in rich_tables(rows, f"{key} = {value:g}"):
             console.print(table)
     write_sweep(settings.out, key, values, tables)

@@ -12,7 +12,7 @@ from bidbrain.live.state import JobState
 from bidbrain.money import HOUR_S, machine_seconds_micro_usd
 from bidbrain.policy.base import Action, Keep, LetGo, Policy, Release, Request, RequestOnDemand, View
 from bidbrain.setting import Job, Setting
-from bidbrain.simulate.simulator import PolicyError
+from bidbrain.simulate.simulator import PolicyError, checked_decision
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def decide(
     now_s: int, policy: Policy, view: View, state: JobState, quotes: Quotes, setting: Setting, together: bool
 ) -> Decided:
     """Ask the policy. Raises PolicyError for an impossible action or a wake-up in the past."""
-    decision = policy.decide(now_s, view)
+    decision = checked_decision(policy.decide(now_s, view))
     if decision.wake_s is not None and decision.wake_s <= now_s:
         raise PolicyError(f"the policy asks to be woken at {decision.wake_s}, which is not after {now_s}")
     steps = steps_of(decision.actions, setting, together)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from bidbrain.config import DEFAULT_SCHEMES, ConfigError, SimulateConfig
 from bidbrain.history.prices import History, Market
-from bidbrain.instants import DAY_S, Interval
-from bidbrain.machines import types_at
+from bidbrain.instants import DAY_S, Interval, parse_instant
+from bidbrain.machines import UnknownTypeError, types_at
 from bidbrain.money import micro_usd
 from bidbrain.policy.registry import OTHER_SCHEMES, find_scheme
 from bidbrain.setting import (
@@ -25,6 +25,7 @@ from bidbrain.setting import (
 from bidbrain.simulate.experiment import Experiment, Starts, price_margin_s
 
 MOST_SLOTS = 20
+BIDS_ENDED_S = parse_instant("2017-12-01T00:00:00Z")
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,12 @@ def make_plan(config: SimulateConfig, history: History) -> Plan:
     notes: list[str] = []
     train, evaluate = _windows(config, history, notes)
     markets = choose_markets(history, config.types, config.zones, config.product)
+    markets = _priced(config, markets, evaluate, notes)
+    if (config.rules or "hourly_2016") == "hourly_2016" and evaluate.end_s > BIDS_ENDED_S:
+        notes.append(
+            "hourly_2016 bids on prices since December 2017, when EC2 gave up bidding: nobody was evicted by these "
+            "prices and hours were not billed whole; --rules per_second bills them as EC2 does"
+        )
     known = tuple(m for m in markets if history.steps[m].price_at(evaluate.start_s) is not None)
     if not known:
         raise ConfigError("no market is left: none has a price before the evaluation window begins")
@@ -69,6 +76,27 @@ def make_plan(config: SimulateConfig, history: History) -> Plan:
         except ValueError as error:
             raise ConfigError(f"jobs of {hours:g} h: {error} ({price_margin_s(hours) / 3600:g} h)") from None
     return Plan(experiment, tuple(notes))
+
+
+def _priced(
+    config: SimulateConfig, markets: tuple[Market, ...], evaluate: Interval, notes: list[str]
+) -> tuple[Market, ...]:
+    """The markets without those whose type has no known on-demand price, unless the user named the type."""
+    overrides = {name: micro_usd(price) for name, price in config.on_demand.items()}
+    unknown = []
+    for name in sorted({market.instance_type for market in markets} - set(config.types)):
+        try:
+            types_at([name], evaluate.start_s, overrides, config.vcpus)
+        except UnknownTypeError:
+            unknown.append(name)
+    left = tuple(market for market in markets if market.instance_type not in unknown)
+    if not unknown or not left:
+        return markets  # `make_setting` names the type that is missing
+    notes.append(
+        f"left out, because no on-demand price is known: {', '.join(unknown)} "
+        "(--on-demand TYPE=USD and --vcpus TYPE=N bring them in)"
+    )
+    return left
 
 
 def make_setting(

@@ -51,6 +51,13 @@ class Outcome:
         return self.free_vcpu_s / held if held else 0.0
 
 
+def checked_decision(answer: object) -> Decision:
+    """What a policy's `decide` returned. Raises PolicyError unless it is a Decision."""
+    if not isinstance(answer, Decision):
+        raise PolicyError(f"decide() of the policy returned {type(answer).__name__}, expected a Decision")
+    return answer
+
+
 class PolicyError(RuntimeError):
     """A policy asked for something impossible: an unknown market, a negative size, a wake-up in the past."""
 
@@ -136,7 +143,7 @@ class Simulation:
         finished = False
         while True:
             if self._happen(now_s) or now_s == wake_s:
-                decision = self._policy.decide(now_s, self._view(now_s))
+                decision = checked_decision(self._policy.decide(now_s, self._view(now_s)))
                 self._carry_out(now_s, decision)
                 wake_s = self._wake_s(now_s, decision)
             then_s = min(end_s, self._next_event_s(now_s), NEVER_S if wake_s is None else wake_s)

@@ -43,20 +43,28 @@ def to_device(value: Any, device: str) -> Any:
 def _from_file(path: Path) -> Any:
     if not path.is_file():
         raise LoadError(f"{path}: no such file")
+    _look_in(path.resolve().parent)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except ModuleNotFoundError as error:
+        raise LoadError(f"{path} cannot be imported: {error}") from None
     return module
 
 
 def _by_name(name: str) -> Any:
-    # As `python -m` does: what lies in the current folder can be named.
-    if "" not in sys.path:
-        sys.path.insert(0, "")
+    _look_in(Path.cwd())
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         raise LoadError(f"module {name!r} cannot be imported: {error}") from None
+
+
+def _look_in(folder: Path) -> None:
+    """Find modules in a folder first, as `python folder/file.py` does."""
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))

@@ -57,6 +57,9 @@ class SharedFleet:
         self._orders = []
         return events
 
+    def missing(self) -> str:
+        return ""
+
     def release(self, node_id: str) -> None:
         pass
 

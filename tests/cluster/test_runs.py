@@ -19,8 +19,7 @@ from agileml.errors import RunError
 from agileml.events.run import ClockDone, MachinesJoined
 from agileml.events.schema import events_of, of_type
 from agileml.runs.event_log import EVENTS, read_events
-from agileml.runs.folder import MODEL, SUMMARY, model_sha256
-from agileml.runs.trace import TRACE
+from agileml.runs.folder import MODEL, SUMMARY, TRACE, model_sha256
 from agileml.session import Result
 from tests.agileml.runs.test_profiles import check_format
 from tests.cluster.shared_fleet import SharedFleet

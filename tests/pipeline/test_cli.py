@@ -23,6 +23,9 @@ def nothing():
 """
 
 
+NEIGHBOUR = "from widths import OUT\n" + MODEL.replace("16, 2", "16, OUT")
+
+
 def run(*arguments: object) -> int:
     with pytest.raises(SystemExit) as caught:
         main([str(a) for a in arguments])
@@ -134,3 +137,16 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert words in error
     assert "\n" not in error
     assert "Traceback" not in error
+
+
+def test_a_model_file_imports_its_neighbours(tmp_path: Path, capsys) -> None:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    (folder / "widths.py").write_text("OUT = 3\n")
+    (folder / "nets.py").write_text(NEIGHBOUR)
+    out = tmp_path / "p.json"
+    assert run("profile", f"{folder}/nets.py:make", "--repeats", 1, "--warm-up", 0, "--out", out) == 0
+    assert (16 * 3 + 3) * 4 in [layer.parameter_bytes for layer in read(out).layers]
+    (folder / "broken.py").write_text("import no_such_module\n")
+    assert run("profile", f"{folder}/broken.py:make") == 2
+    assert "broken.py cannot be imported: No module named 'no_such_module'" in capsys.readouterr().err

@@ -72,6 +72,7 @@ def test_report_is_built_again_from_a_folder(tmp_path: Path, capsys: pytest.Capt
 
 MISTAKES = [
     (["job.yaml", "--set", "clokcs=3"], "--set clokcs=3: clokcs: unknown key, did you mean clocks?"),
+    (["job.yaml", "--sequential", "--address", "10.0.0.5:6379"], "found --address with --sequential, expected one"),
     (["job.yaml", "--set", "clocks=0"], "--set clocks=0: clocks: found 0, expected at least 1"),
     (["job.yaml", "--set", "clocks=ten"], "--set clocks=ten: clocks: found 'ten', expected a whole number"),
     (["job.yaml", "--set", "slices=12"], "--set slices=12: slices: found 12, expected a power of two (8 or 16)"),
@@ -145,6 +146,40 @@ def test_ctrl_c_is_one_line_and_exit_code_130(tmp_path: Path) -> None:
     assert sorted(os.listdir(folder)) == ["config.yaml", "events.jsonl"]
     assert proteus("report", str(folder)) == 0
     assert "did not end" in (folder / "report.html").read_text()
+
+
+REPLACED = """
+import os, shutil, numpy as np
+from agileml.application import Application, Table, Updates
+
+class App(Application):
+    def tables(self):
+        return [Table("w", 1, 4)]
+    def load(self, slice_index):
+        return slice_index
+    def process(self, unit, items, parameters):
+        here = os.environ["WORK"]
+        if unit.clock == 3 and os.path.exists(here):
+            shutil.rmtree(here)
+        os.makedirs(here, exist_ok=True)
+        return Updates({"w": np.ones((1, 4), np.float32)}, 1.0, 1)
+    def evaluate(self, parameters):
+        return {"letters": len(os.getcwd())}
+"""
+
+
+def test_a_working_folder_that_was_replaced_is_entered_again(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "replaced.py").write_text(REPLACED)
+    (work / "job.yaml").write_text("application: replaced:App\nclocks: 5\n")
+    done = subprocess.run(
+        [*PROTEUS, "run", "job.yaml", "--sequential", "--out", str(tmp_path / "out")],
+        cwd=work, capture_output=True, text=True, check=False,
+        env=os.environ | {"PYTHONPATH": str(CONFIGS.parent), "WORK": str(work)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert f"letters {len(str(work))}" in done.stdout
 
 
 def test_the_built_in_applications_are_those_that_a_config_may_name() -> None:

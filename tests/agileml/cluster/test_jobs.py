@@ -15,7 +15,8 @@ from agileml.cluster.errors import ClusterError
 from agileml.cluster.submission import below_results, new_id, settled, submission
 from agileml.config.job import from_values
 from agileml.runs.folder import FolderError
-from agileml.runs.status import State, read_status, stop_process, this_process
+from agileml.runs.owner import this_process
+from agileml.runs.status import State, read_status, stop_process
 
 JOB = {"application": "mlr", "clocks": 8}
 

@@ -22,7 +22,8 @@ from agileml.events.schema import events_of
 from agileml.process.head import HeadState
 from agileml.runs.event_log import read_events
 from agileml.runs.folder import RunFolder, model_sha256
-from agileml.runs.status import State, read_status, this_process
+from agileml.runs.owner import this_process
+from agileml.runs.status import State, read_status
 from tests.agileml.process.engine_rig import Rig
 
 TABLES = (Table("w", 3, 40, update=Update.STEP), Table("rows", 8, 2, sparse=True, update=Update.STEP))

@@ -1,9 +1,11 @@
-"""A run that is stopped ends with its next cut, to the bit; SIGTERM asks for that once, and ends it the second time."""
+"""A run that is stopped ends with its next cut, to the bit; a signal asks for that once, the second one ends it now."""
 
 from __future__ import annotations
 
 import os
+import pty
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -71,3 +73,53 @@ def test_sigterm_asks_once_and_ends_the_second_time() -> None:
         assert left.value.code == 128 + signal.SIGTERM
     assert signal.getsignal(signal.SIGTERM) == before
     assert LONGEST_S < 900  # Ray kills a job that takes longer
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_ctrl_c_and_a_closed_terminal_ask_like_sigterm(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with StopSignal() as asked:
+        os.kill(os.getpid(), number)
+        assert asked.is_asked
+        assert asked.taken() is not None
+        with pytest.raises(SystemExit) as left:
+            os.kill(os.getpid(), number)
+        assert left.value.code == 128 + number
+    assert signal.getsignal(number) == before
+
+
+def test_what_nohup_ignores_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopSignal() as asked:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not asked.is_asked
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+CLOSED_TERMINAL = """
+import os, signal, sys
+from agileml.driver.stop_signal import StopSignal
+with StopSignal() as asked:
+    print("ready", flush=True)
+    while not asked.is_asked:
+        signal.pause()
+    print("to a terminal that is gone", flush=True)
+    open(sys.argv[1], "w").write("ended well")
+"""
+
+
+def test_a_terminal_that_is_gone_is_not_written_to(tmp_path: Path) -> None:
+    ended = tmp_path / "ended"
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execv(sys.executable, [sys.executable, "-c", CLOSED_TERMINAL, str(ended)])
+    said = b""
+    while b"ready" not in said:
+        said += os.read(terminal, 100)
+    os.close(terminal)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert ended.read_text() == "ended well"

@@ -17,11 +17,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
-from agileml.events.run import CheckpointSaved, ClockDone, CutCommitted, MachinesJoined
-from agileml.events.schema import Logged, events_of
+from agileml.events.run import (
+    CheckpointSaved,
+    ClockDone,
+    CutCommitted,
+    MachinesJoined,
+    Process,
+    RunStarted,
+)
+from agileml.events.schema import Logged, events_of, header, to_line
 from agileml.events.terms import Tier
 from agileml.runs.event_log import EventLog, read_events
 from agileml.runs.folder import FolderError, RunFolder, check_out, model_sha256, params_sha256, plain
+from agileml.runs.owner import this_process
 
 
 def test_the_digest_follows_its_recipe() -> None:
@@ -204,3 +212,24 @@ def test_the_recipe_in_the_quick_start_gives_the_digest(
     monkeypatch.chdir(folder.path)
     exec(recipe, {})
     assert capsys.readouterr().out.strip() == digest
+
+
+def test_overwrite_replaces_a_run_that_is_over_and_nothing_else(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    first = RunFolder.create(out, "mf")
+    first.events.write(RunStarted("mf", {}, 0.0, this_process()))
+    first.write_summary({"loss": 1.0})
+    (out / "notes.txt").write_text("the user's own")
+    with pytest.raises(FolderError, match=f"belongs to a run that goes on .process {os.getpid()}."):
+        check_out(out, overwrite=True)
+    first.events.close()
+    over = subprocess.Popen([sys.executable, "-c", ""])
+    over.wait()
+    ended = Logged(0.0, RunStarted("mf", {}, 0.0, Process(this_process().host, over.pid, 1.0)))
+    (out / "events.jsonl").write_text(f"{header()}\n{to_line(ended)}\n")
+    with pytest.raises(FolderError, match="or --overwrite to replace it"):
+        RunFolder.create(out, "mf")
+    again = RunFolder.create(out, "mf", overwrite=True)
+    again.events.close()
+    assert sorted(os.listdir(out)) == ["events.jsonl", "notes.txt"]
+    assert read_events(out / "events.jsonl") == []

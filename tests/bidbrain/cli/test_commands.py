@@ -91,9 +91,13 @@ def test_a_config_is_its_options_and_a_second_run_has_the_same_bytes(
 
 def test_a_sweep_runs_a_grid_and_plots_it(capsys, history: Path, tmp_path: Path) -> None:
     code, _, _ = simulate(
-        capsys, history, tmp_path, "--job-hours", 2, "--schemes", "renewal", "--sweep", "min_delta=0,0.01"
-    )
+        capsys, history, tmp_path, "--job-hours", 2, "--schemes", "renewal", "--sweep", "min_delta=0,0.01",
+        "--ledger", 2,
+    )  # fmt: skip
     assert code == 0
+    for value in ("0", "0.01"):
+        ledger = tmp_path / f"ledger-min_delta-{value}.jsonl"
+        assert proteus(capsys, "bill", ledger, "--history", history)[0] == 0
     grid = json.loads((tmp_path / "sweep_min_delta.json").read_text())
     assert [point["min_delta"] for point in grid] == [0.0, 0.01]
     assert grid[0]["table"][0]["cost"] != grid[1]["table"][0]["cost"]
@@ -112,6 +116,35 @@ def test_pools_from_the_command_line(capsys, tmp_path: Path) -> None:
     assert (tmp_path / "o" / "jobs.png").exists()
     ledger, prices = tmp_path / "o" / "ledger.jsonl", tmp_path / "o" / "prices.csv"
     assert proteus(capsys, "bill", ledger, "--history", prices)[0] == 0
+
+
+def test_a_type_without_an_on_demand_price_is_left_out_and_said(capsys, turbulent, tmp_path: Path) -> None:
+    path = tmp_path / "mixed.csv.gz"
+    named = {"c4.xlarge": "zz9.xlarge"}
+    write_rows(path, [(at_s, named.get(kind, kind), *rest) for at_s, kind, *rest in rows_of(turbulent)])
+    more = ["--schemes", "renewal", "--job-hours", 2]
+    code, text, _ = simulate(capsys, path, tmp_path / "out", *more)
+    assert code == 0
+    assert "left out, because no on-demand price is known: zz9.xlarge" in text
+    code, _, said = simulate(capsys, path, tmp_path / "named", "--types", "zz9.xlarge", *more)
+    assert code == 2
+    assert "no on-demand price is known for the machine type 'zz9.xlarge'" in said
+
+
+def test_bids_on_prices_after_the_end_of_bidding_are_warned_of(capsys, turbulent, tmp_path: Path) -> None:
+    path = tmp_path / "later.csv.gz"
+    later_s = 3 * 365 * 86_400
+    write_rows(path, [(at_s + later_s, *rest) for at_s, *rest in rows_of(turbulent)])
+    windows = [text.replace("2016", "2019") for text in WINDOWS]
+    said = {}
+    for rules in ("hourly_2016", "per_second"):
+        code, text, _ = proteus(
+            capsys, "simulate", "--history", path, "--out", tmp_path / rules, *windows, "--starts", 6,
+            "--job-hours", 2, "--schemes", "renewal", "--rules", rules,
+        )  # fmt: skip
+        assert code == 0
+        said[rules] = "EC2 gave up bidding" in text
+    assert said == {"hourly_2016": True, "per_second": False}
 
 
 @pytest.mark.parametrize("name", ["simulate_2016.yaml", "simulate_2015.yaml", "simulate_today.yaml"])

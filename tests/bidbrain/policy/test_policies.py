@@ -28,6 +28,21 @@ A, B = Market("c4.xlarge", "us-east-1a"), Market("c4.2xlarge", "us-east-1a")
 START = EVALUATE.start_s
 
 
+class Undecided:
+    """A policy that forgets to return its decision."""
+
+    def __init__(self, setting, start_s: int) -> None:
+        pass
+
+    def decide(self, now_s: int, view: View) -> None:
+        return None
+
+
+def test_a_policy_that_returns_none_is_named(setting) -> None:
+    with pytest.raises(PolicyError, match=r"decide\(\) of the policy returned NoneType, expected a Decision"):
+        simulate(setting, "undecided", Undecided(setting, START), START, False)
+
+
 class Fixed:
     """An eviction model that says the same for every delta of a market."""
 

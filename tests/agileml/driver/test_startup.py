@@ -1,0 +1,80 @@
+"""The start of a run says what it waits for, shows the output of a process that does not come up, and gives up."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from agileml.driver.startup import OUTPUT_S, SAY_S, Startup, newest_output
+from agileml.driver.stop_signal import StopSignal
+from agileml.errors import RunError
+
+WANTS = "wants 1 reliable + 2 transient machines"
+
+
+class Clock:
+    """A clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_it_speaks_once_shows_the_output_and_gives_up(tmp_path: Path) -> None:
+    clock = Clock()
+    said: list[str] = []
+    startup = Startup(60.0, StopSignal(), said.append, clock_s=clock)
+    (tmp_path / "worker-1.err").write_text(":job_id:01\nImportError: this is the user's random.py\n")
+
+    def look(after_s: float, up: int = 0, missing: str = WANTS) -> None:
+        clock.now_s += after_s
+        startup.look(up, missing, lambda: tmp_path)
+
+    look(SAY_S - 1)
+    assert not said
+    look(1.0)
+    look(0.1)
+    assert said == [f"the run waits: it {WANTS}"]
+    look(1.0, up=1)  # another process: the wait begins anew
+    look(OUTPUT_S - 1, up=1)
+    assert len(said) == 1
+    look(1.0, up=1)
+    assert "  ImportError: this is the user's random.py" in said
+    assert not any(":job_id:" in line for line in said)
+    shown = len(said)
+    look(10.0, up=1)
+    assert len(said) == shown
+    with pytest.raises(RunError, match=r"machines.wait_s = 60 s: the run wants 1 reliable"):
+        look(60.0, up=1)
+
+
+def test_while_nothing_is_missing_it_never_gives_up() -> None:
+    clock = Clock()
+    said: list[str] = []
+    startup = Startup(5.0, StopSignal(), said.append, clock_s=clock)
+    for _ in range(10):
+        clock.now_s += 100
+        startup.look(3, "", lambda: None)
+    assert not said
+
+
+def test_the_output_shown_is_the_newest_that_names_an_error(tmp_path: Path) -> None:
+    now_s = time.time()
+    for age_s, name, text in [
+        (500, "worker-old.err", "ValueError: of an earlier run"),
+        (20, "raylet.err", "Traceback\nModuleNotFoundError: No module named 'mine'"),
+        (10, "worker-new.err", "a harmless warning"),
+        (5, "worker-empty.err", ":job_id:01\n:actor_name:MachineActor\n"),
+    ]:
+        (tmp_path / name).write_text(text)
+        os.utime(tmp_path / name, (now_s - age_s, now_s - age_s))
+    shown = newest_output(tmp_path, now_s - 60)
+    assert shown[0].endswith("raylet.err:")
+    assert shown[-1] == "  ModuleNotFoundError: No module named 'mine'"
+    assert "no process has printed" in newest_output(tmp_path, now_s)[0]
+    assert newest_output(None, now_s) == []
