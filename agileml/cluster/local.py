@@ -17,6 +17,7 @@ import math
 import os
 import secrets
 import signal
+import sys
 import threading
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -39,6 +40,7 @@ from agileml.cluster.ray_startup import (
     spare_children,
 )
 from agileml.cluster.tokens import use_tokens
+from agileml.errors import RunError
 from agileml.events.terms import Tier
 
 # Ray finds a dead raylet after about 0.5 s and a frozen one after 3.5 s. The engine's own heartbeats are faster; these
@@ -49,6 +51,7 @@ HEALTH_CHECK = {
     "health_check_timeout_ms": 1000,
     "health_check_failure_threshold": 3,
 }
+START_TRIES = 3
 OBJECT_STORE_BYTES = 80 << 20  # arrays travel over our own data plane, so Ray's store holds next to nothing
 AUTH_VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
@@ -118,7 +121,10 @@ class LocalCluster:
     def add_nodes(
         self, tier: Tier | str, count: int, *, cpus: float = 1, gpus: float = 0, allocation: str | None = None
     ) -> list[TieredNode]:
-        """Start `count` nodes with so many logical CPUs and GPUs each, as one allocation (a new name if None)."""
+        """Start `count` nodes with so many logical CPUs and GPUs each, as one allocation (a new name if None).
+
+        Raises RunError when Ray cannot start one.
+        """
         tier = Tier(tier)
         self._allocations += 1
         allocation = allocation or f"{tier}-{self._allocations}"
@@ -233,11 +239,32 @@ class LocalCluster:
         # Ray sets signal handlers, which only the main thread may do; `shutdown` needs none of them.
         self._cluster._shutdown_at_exit = threading.current_thread() is threading.main_thread()
         with self._rays_own_folder(), quiet_ray(), spare_children(), own_sessions():
-            node = self._cluster.add_node(
-                object_store_memory=OBJECT_STORE_BYTES, dashboard_agent_listen_port=0, **arguments
-            )
+            node = self._started(**arguments)
         self._catch_sigterm(handler)  # Ray sets a handler for each node that drains it for up to 30 s
         return node
+
+    def _started(self, **arguments: Any) -> Any:
+        """Have Ray start a node, which must register within 30 s: on a busy host that may take a second try.
+
+        Raises RunError.
+        """
+        assert self._folder is not None
+        for _ in range(START_TRIES):
+            before = set(psutil.Process().children())
+            try:
+                return self._cluster.add_node(
+                    object_store_memory=OBJECT_STORE_BYTES, dashboard_agent_listen_port=0, **arguments
+                )
+            except Exception as error:  # Ray raises no narrower type
+                failed = error
+                print(f"proteus: a Ray node did not start: {error}", file=sys.stderr)
+                # A raylet that registers too late would be one node too many.
+                started = [c for c in psutil.Process().children() if c not in before]
+                ours = [child for child in started if uses_folder(child, self._folder)]
+                kill([process for child in ours for process in tree(child)])
+        raise RunError(
+            f"Ray could not start a node on this host in {START_TRIES} tries: {failed}"
+        ) from failed
 
     def _rays_own_folder(self) -> AbstractContextManager[None]:
         """Make Ray put its sessions, sockets and the file with the current address in our folder, not in /tmp/ray."""

@@ -25,6 +25,7 @@ from agileml.cluster import existing as ray_cluster
 from agileml.cluster.errors import ClusterError
 from agileml.cluster.existing import reach
 from agileml.cluster.local import LocalCluster
+from agileml.errors import RunError
 from agileml.events.terms import Tier
 from tests.cluster.started import best_s
 
@@ -47,6 +48,38 @@ class Sleeper:
     def start(self) -> list[int]:
         child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
         return [os.getpid(), child.pid]
+
+
+def test_a_node_that_registers_too_late_is_ended_and_started_again(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, late = cluster._cluster.add_node, []
+
+    def too_late(**arguments: Any) -> Any:
+        node = start(**arguments)
+        if late:
+            return node
+        late.append(node.node_id)
+        cluster._cluster.worker_nodes.discard(node)
+        raise Exception("The current node timed out during startup.")  # as Ray's own
+
+    monkeypatch.setattr(cluster._cluster, "add_node", too_late)
+    added = cluster.add_nodes(Tier.TRANSIENT, 1)
+    until(
+        lambda: {n["NodeID"] for n in ray.nodes() if n["Alive"]} == {cluster.head_node_id, added[0].node_id}
+    )
+    assert late != [added[0].node_id]
+
+
+def test_a_node_that_never_starts_is_one_sentence(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(**_: Any) -> Any:
+        raise Exception("The current node timed out during startup.")
+
+    monkeypatch.setattr(cluster._cluster, "add_node", never)
+    with pytest.raises(RunError, match=r"could not start a node on this host in 3 tries: The current node"):
+        cluster.add_nodes(Tier.TRANSIENT, 1)
 
 
 def test_machines_carry_tier_and_allocation_and_the_head_is_none(cluster: LocalCluster) -> None:
@@ -156,6 +189,7 @@ def test_an_address_that_is_no_cluster_is_one_sentence_within_3_s(cluster: Local
 DRIVER = """
     import os, sys, time
     from agileml.cluster.local import LocalCluster
+from agileml.errors import RunError
     how = sys.argv[1]
     try:
         with LocalCluster() as cluster:
