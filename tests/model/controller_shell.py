@@ -14,7 +14,7 @@ from agileml.core.protocol.record import Record
 from agileml.core.stage.auto_stage import TrialRule
 from agileml.core.stage.link_rate import LinkRule
 from agileml.core.stage.placement import StageRule
-from tests.model.invariants import check_commit, check_view, note_backups
+from tests.model.invariants import check_backed_up, check_commit, check_view, note_backups
 from tests.model.node_shell import NEVER_S, TICK_S
 from tests.model.timeline import Process
 
@@ -126,6 +126,7 @@ class ControllerShell:
             self.sim.kept = {kept for kept in self.sim.kept if record.view.backup[kept[1]] == kept[2]}
             if before is None or before.view != record.view:
                 note_backups(self.sim, record.view)
+                check_backed_up(self.sim, record.view)
         self.sim.store[command.number] = command.text
         self.sim.tell(simulated, Persisted(command.number))
 

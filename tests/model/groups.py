@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,8 @@ from agileml.core.protocol.commands import Broken, Form, Introduce, Met, Reduce,
 if TYPE_CHECKING:
     from tests.model.node_shell import SimulatedNode
     from tests.model.simulator import Simulation
+
+LATE = 0.02  # share of sums that one machine has much later than the others: its link stalls
 
 
 @dataclass
@@ -31,6 +34,9 @@ class Groups:
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
+        s = simulation.schedule
+        # A generator of its own: other draws stay as they are.
+        self._late = random.Random(f"{s.seed}/{s.mode}/late")
         self._places: dict[tuple[int, str], Place] = {}
         self._present: dict[str, int] = {}  # the epoch of each machine's group
         self.given_up = 0
@@ -89,6 +95,8 @@ class Groups:
                 place.last_s = max(
                     place.last_s, until_s, simulation.now_s + simulation.rng.uniform(0.001, 0.03)
                 )
+                if not simulation.schedule.gentle and self._late.random() < LATE:
+                    place.last_s += self._late.uniform(0.1, 1.0)
                 seconds = place.last_s - simulation.now_s
                 simulation.after(
                     seconds,
@@ -101,7 +109,11 @@ class Groups:
         simulation = self._simulation
         command = asked[0][0]
         assert {(c.clock, c.partition) for c, _ in asked} == {(command.clock, command.partition)}, asked
-        if place.is_stuck or place.is_abandoned:
+        if place.is_stuck:
+            return
+        if place.is_abandoned:
+            if self._late.random() < 0.5:  # its thread was just about to report the sum
+                simulation.node_shell.happen(node, self._late.uniform(0.0, 1.0), _added_up(asked))
             return
         rough = not simulation.schedule.gentle
         if (self._is_someone_gone(place) and simulation.rng.random() < 0.5) or (
@@ -109,18 +121,22 @@ class Groups:
         ):
             self._break(node, command.epoch)
             return
-        shares = [blocks for _, blocks in asked]
-        sums = [share.copy() for share in shares[0]]
-        for share in shares[1:]:
-            for total, block in zip(sums, share, strict=True):
-                total += block
-        reduced = Reduced(
-            command.epoch,
-            command.clock,
-            command.partition,
-            tuple(sums),
-            sum(c.loss for c, _ in asked),
-            sum(c.examples for c, _ in asked),
-            any(c.pause for c, _ in asked),
-        )
-        simulation.node_shell.happen(node, 0.0, reduced)
+        simulation.node_shell.happen(node, 0.0, _added_up(asked))
+
+
+def _added_up(asked: list[tuple[Reduce, tuple[Array, ...]]]) -> Reduced:
+    command = asked[0][0]
+    shares = [blocks for _, blocks in asked]
+    sums = [share.copy() for share in shares[0]]
+    for share in shares[1:]:
+        for total, block in zip(sums, share, strict=True):
+            total += block
+    return Reduced(
+        command.epoch,
+        command.clock,
+        command.partition,
+        tuple(sums),
+        sum(c.loss for c, _ in asked),
+        sum(c.examples for c, _ in asked),
+        any(c.pause for c, _ in asked),
+    )

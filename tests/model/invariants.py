@@ -79,6 +79,22 @@ def note_backups(simulation: Simulation, view: View) -> None:
             simulation.kept.add((view.committed, partition, name))
 
 
+def check_backed_up(simulation: Simulation, view: View) -> None:
+    """A durable view whose replicas are all at one clock has every part of the committed cut at its backup.
+
+    A part can be nowhere for a while with servers, and with replicas at different clocks: until the next cut.
+    """
+    names = {*view.group, *view.backup}
+    # One that is in the next change already has dropped what it staged.
+    is_gone = any(simulation.nodes[name].node.promised > view.epoch for name in names)
+    if is_gone or not simulation.job.exchange.has_replicas or view.committed.clock == 0:
+        return
+    servers = [simulation.nodes[name].node.server for name in view.group]
+    if len({version for server in servers for _, version in server.versions(view.epoch)}) == 1:
+        for partition, name in enumerate(view.backup):
+            assert (view.committed, partition, name) in simulation.kept, (partition, name, view)
+
+
 def check_given_up(simulation: Simulation, view: View, committed: CutId) -> None:
     """The committed cut is given up only when a part of it is with no machine that lives (and speaks).
 

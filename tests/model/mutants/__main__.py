@@ -11,12 +11,7 @@ import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 
 from tests.model.mutants.catalogue import MUTANTS
-from tests.model.mutants.trial import SEEDS, Verdict, try_mutant
-
-
-def _try(name: str, seeds: int) -> Verdict:
-    (mutant,) = [mutant for mutant in MUTANTS if mutant.name == name]
-    return try_mutant(mutant, seeds)
+from tests.model.mutants.trial import SEEDS, try_named
 
 
 def main() -> None:
@@ -33,7 +28,7 @@ def main() -> None:
     with ProcessPoolExecutor(arguments.jobs, context, max_tasks_per_child=1) as pool:
         names = [mutant.name for mutant in chosen]
         for mutant, verdict in zip(
-            chosen, pool.map(_try, names, [arguments.seeds] * len(names)), strict=True
+            chosen, pool.map(try_named, names, [arguments.seeds] * len(names)), strict=True
         ):
             caught = "no" if verdict.seed is None else f"by seed {verdict.seed}"
             how = verdict.how if verdict.seed is not None else mutant.safe or "ESCAPED: " + mutant.why

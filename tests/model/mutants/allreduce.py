@@ -15,7 +15,7 @@ from agileml.core.protocol.view import INITIAL
 from tests.model.mutants.mutant import replaces
 
 
-@replaces(Worker.forget, mode="allreduce", caught_by=2)
+@replaces(Worker.forget, mode="allreduce", caught_by=0)
 def what_was_with_a_group_is_used_again(original, self, clock, bundle):
     """Sums are made in place: the array has whatever the group left in it."""
 
@@ -41,13 +41,13 @@ def a_replica_that_is_behind_stays_so(original, node, source, copies):
     return original(node, source, [node] if copies else copies)
 
 
-@replaces(replicas.newest, mode="allreduce", caught_by=2234)
+@replaces(replicas.newest, mode="allreduce", caught_by=127)
 def replicas_older_than_the_committed_cut_count(original, view, promises, committed):
     """The committed cut is ahead of what is trained on."""
     return original(view, promises, INITIAL)
 
 
-@replaces(planning._with_backups, mode="allreduce")
+@replaces(planning._with_backups, mode="allreduce", caught_by=6)
 def lost_backups_are_not_made_again(original, job, epoch, start, holders):
     """The last cut is committed, and a part of it is nowhere."""
     return start
@@ -88,7 +88,7 @@ def machines_introduce_themselves_once(original, self):
     original(self)
 
 
-@replaces(Reducer.reduced, mode="allreduce")
+@replaces(Reducer.reduced, mode="allreduce", caught_by=11)
 def sums_of_an_old_group_count(original, self, event, now_s):
     """A sum lacks a bundle, or has one twice."""
     if self._view is not None:

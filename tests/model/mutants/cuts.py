@@ -35,7 +35,7 @@ def what_changed_is_forgotten_when_a_cut_is_aborted(original, self, later):
     """The next cut lacks rows that changed before the aborted one; the own copy has values of later."""
 
 
-@replaces(RowLog.note, mode="bsp", caught_by=165)
+@replaces(RowLog.note, mode="bsp", caught_by=71)
 def values_of_later_writes_are_put_aside(original, self, rows, old):
     """The own copy of a cut has values of later."""
     self.is_changed[rows] = False
@@ -47,12 +47,24 @@ def a_moved_shard_takes_itself_for_the_committed_cut(original, self, rows):
     """The next cut lacks rows that changed before the move."""
 
 
-@replaces(Backup.part, mode="bsp", caught_by=276)
+@replaces(
+    Backup.part,
+    mode="bsp",
+    safe="whoever names a cut says which one is committed, so parts of a cut that is still open build on that one",
+)
 def rows_are_added_to_any_cut(original, self, owner, message):
     """A cut has rows of two times."""
     name = self.name(message.partition)
     if message.only is not None and name is not None:
         message = replace(message, only=replace(message.only, base=name))
+    original(self, owner, message)
+
+
+@replaces(Backup.part, mode="sum", caught_by=2)
+def rows_are_taken_where_no_cut_is(original, self, owner, message):
+    """There is nothing to add them to when they are committed."""
+    if message.only is not None:
+        message = replace(message, only=replace(message.only, base=self.name(message.partition)))
     original(self, owner, message)
 
 

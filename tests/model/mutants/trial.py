@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from itertools import chain
 
+from tests.model.mutants.catalogue import MUTANTS
 from tests.model.mutants.mutant import Mutant
 from tests.model.run import run_one, time_limit
 
@@ -39,3 +40,9 @@ def try_mutant(mutant: Mutant, seeds: int = SEEDS) -> Verdict:
                 how = f"{type(error).__name__}: {str(error)[:300]}"
                 return Verdict(seed, how, time.perf_counter() - started_s)
     return Verdict(None, "", time.perf_counter() - started_s)
+
+
+def try_named(name: str, seeds: int) -> Verdict:
+    """The same for a mutant's name, which goes to another process, unlike a mutant."""
+    (mutant,) = [mutant for mutant in MUTANTS if mutant.name == name]
+    return try_mutant(mutant, seeds)
