@@ -27,7 +27,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
 from pipeline.partition.planner import partition
 from pipeline.profile.profiler import profile_module
-from pipeline.schedule.actions import full_rate_in_flight, noam, one_f_one_b
+from pipeline.schedule.policies import full_rate_in_flight, noam, one_f_one_b
 from pipeline.schedule.timing import Exchange, Network, StageCost, simulate
 from pipeline.topology.levels import Topology
 

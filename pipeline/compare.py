@@ -9,8 +9,8 @@ from pipeline.partition.memory import stage_bytes
 from pipeline.partition.plan import Plan
 from pipeline.partition.planner import Options, PartitionError, data_parallel_plan, top_plans
 from pipeline.profile.layers import Profile
-from pipeline.schedule.actions import (
-    Schedule,
+from pipeline.schedule.actions import Schedule
+from pipeline.schedule.policies import (
     full_rate_in_flight,
     gpipe,
     model_parallel,
@@ -20,6 +20,10 @@ from pipeline.schedule.actions import (
 )
 from pipeline.schedule.timing import Network, Timeline, simulate_plan
 from pipeline.topology.levels import Topology, parse_topology
+
+# In flight at a replicated stage that is the whole model: data parallelism hides its exchange behind the backward, here
+# behind the next minibatch.
+_ALONE = 2
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,7 @@ def best_in_flight(plan: Plan, options: Options | None = None, network: Network 
     replicas = [stage.replicas for stage in plan.stages]
     least = noam(replicas)
     if len(replicas) == 1:
-        return least
+        return _ALONE if replicas[0] > 1 else least
     tried = sorted({least, full_rate_in_flight(replicas), *(math.ceil(least * f) for f in (1.25, 1.5, 2, 3))})
     tried = [count for count in tried if count == least or _fits(plan, options, count)]
     pace = {count: simulate_long(plan, count, network).seconds_per_minibatch() for count in tried}
@@ -95,7 +99,7 @@ def compare(
     rows = [Row(name, plan.config, plan.seconds_per_minibatch, own.seconds_per_minibatch())]
     whole = data_parallel_plan(profile, topology, options)
     if whole is not None:
-        pace = simulate_long(whole, 2, network).seconds_per_minibatch()
+        pace = simulate_long(whole, _ALONE, network).seconds_per_minibatch()
         rows.append(Row("data parallelism", whole.config, whole.seconds_per_minibatch, pace))
     replicas = [stage.replicas for stage in plan.stages]
     if len(replicas) > 1:

@@ -17,10 +17,15 @@ if TYPE_CHECKING:
 def schedule_command(
     replicas: Annotated[str, typer.Option(help="Replicas of each stage, such as 1-4-1.")],
     minibatches: Annotated[int, typer.Option(help="How many minibatches.")] = 12,
-    policy: Annotated[str, typer.Option(help="1f1b, gpipe or model-parallel.")] = "1f1b",
+    policy: Annotated[
+        str, typer.Option(help="1f1b, 1f1b-flush, zero-bubble, gpipe or model-parallel.")
+    ] = "1f1b",
     in_flight: Annotated[int | None, typer.Option(help="1f1b: minibatches per input replica (NOAM).")] = None,
     group: Annotated[
-        int | None, typer.Option(help="gpipe: minibatches per flush; double-buffered: per update.")
+        int | None,
+        typer.Option(
+            help="gpipe, 1f1b-flush, zero-bubble: minibatches per flush; double-buffered: per update."
+        ),
     ] = None,
     drains: Annotated[
         str | None, typer.Option(help="Empty the pipeline after these minibatches, such as 6,12.")
@@ -56,7 +61,9 @@ def schedule_command(
     print(text, end="")
     for sentence in problems(made, barrier=barrier):
         print(f"problem: {sentence}")
-    timeline = simulate(made, [StageCost(f, b) for f, b in zip(forward_s, backward_s, strict=True)])
+    timeline = simulate(
+        made, [StageCost(f, b, weights_s=b / 2) for f, b in zip(forward_s, backward_s, strict=True)]
+    )
     print(
         f"simulated without communication: {timeline.makespan_s:g} s, {timeline.seconds_per_minibatch():g} s per "
         f"minibatch in the long run, idle {timeline.bubble():.1%}"
@@ -77,14 +84,27 @@ def _schedule(
     barrier: bool,
 ) -> Schedule:
     """The schedule that the options describe. Raises ScheduleError."""
-    from pipeline.schedule.actions import Policy, ScheduleError, gpipe, model_parallel, one_f_one_b
+    from pipeline.schedule.actions import Policy, ScheduleError
+    from pipeline.schedule.policies import flush, gpipe, model_parallel, one_f_one_b
 
     if policy not in [p.value for p in Policy]:
-        raise ScheduleError(f"--policy must be 1f1b, gpipe or model-parallel, found {policy!r}")
+        raise ScheduleError(f"--policy must be one of {', '.join(p.value for p in Policy)}, found {policy!r}")
     if policy == Policy.GPIPE.value:
         return gpipe(counts, minibatches, group or sum(counts), drains=ends)
     if policy == Policy.MODEL_PARALLEL.value:
         return model_parallel(counts, minibatches, drains=ends)
+    if policy in (Policy.FLUSH.value, Policy.ZERO_BUBBLE.value):
+        if ends:
+            raise ScheduleError("--drains is for 1f1b: with a flush the pipeline empties after every group")
+        return flush(
+            counts,
+            minibatches,
+            group or minibatches,
+            zero_bubble=policy == Policy.ZERO_BUBBLE.value,
+            in_flight=in_flight,
+            forward_s=forward_s,
+            backward_s=backward_s,
+        )
     return one_f_one_b(
         counts,
         minibatches,

@@ -13,7 +13,7 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-FORWARD, BACKWARD, IDLE = "#4C78A8", "#72B07A", "#EDEDED"
+FORWARD, BACKWARD, WEIGHTS, IDLE = "#4C78A8", "#72B07A", "#A9CFAE", "#EDEDED"
 LINK = "#E0A33E"
 STAGE_COLOURS = ("#4C78A8", "#72B07A", "#E0A33E", "#B56576", "#8E7CC3", "#5AAFB5", "#9C755F", "#BAB0AC")
 

@@ -8,7 +8,7 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
 from pipeline.partition.plan import Plan, Source
-from pipeline.report.figure import BACKWARD, FORWARD, IDLE, LINK, STAGE_COLOURS, plain, save
+from pipeline.report.figure import BACKWARD, FORWARD, IDLE, LINK, STAGE_COLOURS, WEIGHTS, plain, save
 from pipeline.schedule.actions import Kind
 from pipeline.schedule.timing import Timeline
 
@@ -66,17 +66,17 @@ def _gantt(axes: Axes, timeline: Timeline, shown_s: float) -> None:
     workers = len(schedule.workers)
     for worker in range(workers):
         axes.barh(worker, shown_s, 0.86, 0, color=IDLE)
+    colours = {Kind.FORWARD: FORWARD, Kind.BACKWARD: BACKWARD, Kind.WEIGHTS: WEIGHTS}
     for span in timeline.spans:
         if span.start_s >= shown_s:
             continue
         length = min(span.end_s, shown_s) - span.start_s
-        backward = span.action.kind is Kind.BACKWARD
         axes.barh(
             span.worker,
             length,
             0.86,
             span.start_s,
-            color=BACKWARD if backward else FORWARD,
+            color=colours[span.action.kind],
             edgecolor="white",
             linewidth=0.6,
         )
@@ -101,13 +101,14 @@ def _gantt(axes: Axes, timeline: Timeline, shown_s: float) -> None:
     axes.invert_yaxis()
     axes.set_xlim(0, shown_s)
     axes.set_xlabel("seconds")
-    handles = [plt.Rectangle((0, 0), 1, 1, color=c) for c in (FORWARD, BACKWARD, IDLE)]
+    used = [kind for kind in Kind if any(span.action.kind is kind for span in timeline.spans)]
+    handles = [plt.Rectangle((0, 0), 1, 1, color=c) for c in (*(colours[kind] for kind in used), IDLE)]
     axes.legend(
         handles,
-        ["forward", "backward", "idle"],
+        [*("gradients of weights" if kind is Kind.WEIGHTS else kind.name.lower() for kind in used), "idle"],
         loc="lower right",
         bbox_to_anchor=(1, 1),
-        ncols=3,
+        ncols=4,
         frameon=False,
         fontsize=9,
     )

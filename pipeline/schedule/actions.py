@@ -1,6 +1,7 @@
 """Static schedules: which forwards and backwards each worker runs, in which order (thesis 5.3.2).
 
-Four policies: 1F1B (1F1B-RR where stages are replicated), GPipe, model parallel. Minibatches count from 1;
+`policies.py` makes them: 1F1B (1F1B-RR where stages are replicated), 1F1B with a flush, zero-bubble, GPipe, model
+parallel. Minibatches count from 1;
 at a stage with r replicas minibatch b belongs to replica (b-1) mod r, forward and backward alike. A worker
 runs its list from left to right and waits for what an action needs; nothing else coordinates the workers.
 
@@ -13,7 +14,6 @@ Schedules print as text, one line per worker, and parse back:
 from __future__ import annotations
 
 import bisect
-import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, StrEnum
@@ -25,23 +25,27 @@ class ScheduleError(ValueError):
 
 
 class Kind(StrEnum):
-    """The direction of an action."""
+    """FORWARD and BACKWARD of a minibatch. WEIGHTS: the gradients of the weights, where they are put off (zero-bubble);
+    there BACKWARD is the gradient of the stage's input alone."""
 
     FORWARD = "F"
     BACKWARD = "B"
+    WEIGHTS = "W"
 
 
 class Policy(Enum):
     """The way in which the lists were built."""
 
     ONE_F_ONE_B = "1f1b"
+    FLUSH = "1f1b-flush"
+    ZERO_BUBBLE = "zero-bubble"
     GPIPE = "gpipe"
     MODEL_PARALLEL = "model-parallel"
 
 
 @dataclass(frozen=True, order=True)
 class Action:
-    """The forward or the backward of one minibatch at a worker's stage."""
+    """A forward, a backward or gradients of weights: of one minibatch, at a worker's stage."""
 
     kind: Kind
     minibatch: int
@@ -55,8 +59,8 @@ class Schedule:
     """Lists of actions for every worker, stage by stage and replica by replica.
 
     replicas: per stage. in_flight: per stage, the most minibatches whose forward a replica has run and whose
-    backward it has not. group: minibatches per update of the weights (1 but for GPipe). drains: the last
-    minibatch of each epoch, ascending; the pipeline is empty behind each.
+    backward it has not. group: minibatches per update of the weights (1: one per round of the replicas). drains: the
+    last minibatch of each epoch, ascending; the pipeline is empty behind each.
     """
 
     policy: Policy
@@ -65,6 +69,27 @@ class Schedule:
     group: int
     drains: tuple[int, ...]
     workers: tuple[tuple[Action, ...], ...]
+
+    @property
+    def updates_by_group(self) -> bool:
+        """Whether the weights change once per group, between two groups; else after each round of the replicas."""
+        return self.policy in (Policy.FLUSH, Policy.ZERO_BUBBLE, Policy.GPIPE)
+
+    def kinds(self, stage: int) -> tuple[Kind, ...]:
+        """What a stage does for each minibatch, in this order. The first stage puts nothing off: it has no gradient to
+        send back."""
+        if self.policy is Policy.ZERO_BUBBLE and stage > 0:
+            return (Kind.FORWARD, Kind.BACKWARD, Kind.WEIGHTS)
+        return (Kind.FORWARD, Kind.BACKWARD)
+
+    def rounds_behind(self, stage: int) -> int:
+        """How many rounds of gradients a forward leaves out, from the round of its worker's last backward on.
+
+        A replicated stage with several minibatches in flight leaves out that one round: it is added up while the
+        replicas compute. With one in flight there is nothing else to compute: that is plain data parallelism.
+        """
+        in_background = self.replicas[stage] > 1 and self.in_flight[stage] > 1 and not self.updates_by_group
+        return 1 if in_background else 0
 
     @property
     def minibatches(self) -> int:
@@ -117,117 +142,6 @@ class Schedule:
         return "\n".join(lines) + "\n"
 
 
-def noam(replicas: Sequence[int]) -> int:
-    """NUM_OPT_ACTIVE_MINIBATCHES per input replica: ceil(workers / replicas of the input stage)."""
-    return -(-sum(replicas) // replicas[0])
-
-
-def full_rate_in_flight(replicas: Sequence[int]) -> int:
-    """Minibatches in flight per input replica that keep inner replicated stages busy.
-
-    NOAM is enough for straight pipelines and replicated input stages. A stage with r replicas behind the
-    input holds each minibatch r times as long, and its replicas are served in turn: up to r - 1 more
-    minibatches must be on their way so that none of them waits.
-    """
-    inner = max(replicas[1:], default=1)
-    return noam(replicas) + inner - 1
-
-
-def stage_limits(replicas: Sequence[int], in_flight: int | None = None) -> tuple[int, ...]:
-    """Minibatches in flight per replica of each stage: as `noam` counted from that stage on, plus what the
-    input stage admits beyond NOAM. 4 stages: 4, 3, 2, 1."""
-    first = noam(replicas) if in_flight is None else in_flight
-    extra = (first - noam(replicas)) * replicas[0]
-    limits = []
-    for stage, count in enumerate(replicas):
-        here = -(-(sum(replicas[stage:]) + extra) // count)
-        limits.append(max(1, min(here, -(-first * replicas[0] // count) if stage else first)))
-    return tuple(limits)
-
-
-def one_f_one_b(
-    replicas: Sequence[int],
-    minibatches: int,
-    *,
-    in_flight: int | None = None,
-    drains: Sequence[int] = (),
-    forward_s: Sequence[float] | None = None,
-    backward_s: Sequence[float] | None = None,
-    link_s: Sequence[float] | None = None,
-    barrier: bool = False,
-) -> Schedule:
-    """1F1B, or 1F1B-RR where a stage has replicas.
-
-    in_flight: minibatches that each input replica admits (default NOAM; `full_rate_in_flight` keeps inner
-    replicated stages busy). drains: minibatches after which the pipeline empties, besides the last.
-    forward_s, backward_s: seconds per stage of one minibatch on one replica, from which the order of start-up
-    follows; by default stages are balanced and a backward takes two forwards. link_s: seconds from each stage
-    to the next, and back, [stages - 1]; by default none. barrier: make lists that also
-    run to the end where replicas wait for each other inside a backward, to add up their gradients (as DDP
-    does); some lists that are sound without would stop there. Raises ScheduleError.
-    """
-    ends = _check(replicas, minibatches, drains)
-    if in_flight is not None and in_flight < 1:
-        raise ScheduleError(f"at least one minibatch must be in flight, found {in_flight}")
-    limits = stage_limits(replicas, in_flight)
-    forward = [float(r) for r in replicas] if forward_s is None else list(forward_s)
-    backward = [2.0 * r for r in replicas] if backward_s is None else list(backward_s)
-    for seconds in (forward, backward):
-        if len(seconds) != len(replicas):
-            raise ScheduleError(f"found times for {len(seconds)} stages, there are {len(replicas)}")
-    links = [0.0] * (len(replicas) - 1) if link_s is None else list(link_s)
-    if len(links) != len(replicas) - 1:
-        raise ScheduleError(
-            f"found times for {len(links)} links, there are {len(replicas) - 1} between stages"
-        )
-    workers: list[list[Action]] = [[] for _ in range(sum(replicas))]
-    first = 1
-    for last in ends:
-        walk = _Walk(tuple(replicas), limits, first, last, forward, backward, links, barrier)
-        for worker, actions in enumerate(walk.run()):
-            workers[worker] += actions
-        first = last + 1
-    return Schedule(
-        Policy.ONE_F_ONE_B, tuple(replicas), limits, 1, ends, tuple(tuple(actions) for actions in workers)
-    )
-
-
-def gpipe(replicas: Sequence[int], minibatches: int, group: int, *, drains: Sequence[int] = ()) -> Schedule:
-    """GPipe (figure 5.3): a group's forwards, then its backwards in the same order, one update, the next group.
-
-    An epoch's last group may be smaller. Raises ScheduleError.
-    """
-    ends = _check(replicas, minibatches, drains)
-    if group < 1:
-        raise ScheduleError(f"a group must have at least one minibatch, found {group}")
-    workers: list[list[Action]] = [[] for _ in range(sum(replicas))]
-    begin = 0
-    for last in ends:
-        for low in range(begin + 1, last + 1, group):
-            members = range(low, min(low + group, last + 1))
-            for kind in Kind:
-                for b in members:
-                    for stage, count in enumerate(replicas):
-                        workers[sum(replicas[:stage]) + (b - 1) % count].append(Action(kind, b))
-        begin = last
-    limits = tuple(-(-min(group, minibatches) // count) for count in replicas)
-    return Schedule(Policy.GPIPE, tuple(replicas), limits, group, ends, tuple(map(tuple, workers)))
-
-
-def model_parallel(replicas: Sequence[int], minibatches: int, *, drains: Sequence[int] = ()) -> Schedule:
-    """Model parallel training (figure 5.2): one minibatch at a time per input replica. Raises ScheduleError."""
-    ends = _check(replicas, minibatches, drains)
-    workers: list[list[Action]] = [[] for _ in range(sum(replicas))]
-    for b in range(1, minibatches + 1):
-        for stage, count in enumerate(replicas):
-            workers[sum(replicas[:stage]) + (b - 1) % count] += [
-                Action(Kind.FORWARD, b),
-                Action(Kind.BACKWARD, b),
-            ]
-    limits = (1,) * len(replicas)
-    return Schedule(Policy.MODEL_PARALLEL, tuple(replicas), limits, 1, ends, tuple(map(tuple, workers)))
-
-
 def parse_schedule(text: str) -> Schedule:
     """The schedule that `str` printed. Raises ScheduleError, whose sentence names the line."""
     lines = text.strip().splitlines()
@@ -266,130 +180,3 @@ def _joined(numbers: Sequence[int]) -> str:
 
 def _split(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split("-"))
-
-
-def _check(replicas: Sequence[int], minibatches: int, drains: Sequence[int]) -> tuple[int, ...]:
-    """The ends of the epochs."""
-    if not replicas or min(replicas) < 1:
-        raise ScheduleError(f"each stage needs at least one replica, found {list(replicas)}")
-    if minibatches < 1:
-        raise ScheduleError(f"there must be at least one minibatch, found {minibatches}")
-    ends = (*drains, minibatches) if not drains or drains[-1] != minibatches else tuple(drains)
-    if list(ends) != sorted(set(ends)) or ends[0] < 1:
-        raise ScheduleError(f"drains must ascend between 1 and {minibatches}, found {list(drains)}")
-    return ends
-
-
-class _Walk:
-    """The order in which workers that never wait without need run minibatches first..last.
-
-    Each worker alternates forward and backward; where its turn's action cannot run yet it runs the other
-    kind, within its limit. Walking through time with the stages' seconds makes that one fixed list.
-    """
-
-    def __init__(
-        self,
-        replicas: tuple[int, ...],
-        limits: tuple[int, ...],
-        first: int,
-        last: int,
-        forward_s: Sequence[float],
-        backward_s: Sequence[float],
-        link_s: Sequence[float],
-        barrier: bool,
-    ) -> None:
-        self.replicas, self.limits, self.first, self.last = replicas, limits, first, last
-        self.seconds = {Kind.FORWARD: forward_s, Kind.BACKWARD: backward_s}
-        self.link_s, self.barrier = link_s, barrier
-        self.stage_of = [stage for stage, count in enumerate(replicas) for _ in range(count)]
-        workers = range(len(self.stage_of))
-        self.mine: list[list[int]] = [[] for _ in workers]
-        for b in range(first, last + 1):
-            for stage in range(len(replicas)):
-                self.mine[self._worker(stage, b)].append(b)
-        self.lists: list[list[Action]] = [[] for _ in workers]
-        self.done = {kind: [0 for _ in workers] for kind in Kind}
-        self.ready = {Kind.FORWARD: {(0, b) for b in range(first, last + 1)}, Kind.BACKWARD: set()}
-        self.busy = [False for _ in workers]
-        self.arrived: dict[tuple[int, int], int] = {}
-        # (when, worker, action, whether it is the action's end at the worker; else its result arrives there).
-        self.events: list[tuple[float, int, Action, bool]] = []
-
-    def run(self) -> list[list[Action]]:
-        """The lists of all workers."""
-        for worker in range(len(self.stage_of)):
-            self._begin(worker, 0.0)
-        while self.events:
-            now = self.events[0][0]
-            touched: set[int] = set()
-            # All that ends at one moment ends before anyone chooses: the order of equal times plays no part.
-            while self.events and self.events[0][0] == now:
-                _, worker, action, ends = heapq.heappop(self.events)
-                touched |= self._end(worker, action, now) if ends else self._arrive(worker, action)
-            for worker in sorted(touched):
-                if not self.busy[worker]:
-                    self._begin(worker, now)
-        assert all(n == len(m) for n, m in zip(self.done[Kind.BACKWARD], self.mine, strict=True)), "stuck"
-        return self.lists
-
-    def _worker(self, stage: int, b: int) -> int:
-        return sum(self.replicas[:stage]) + (b - 1) % self.replicas[stage]
-
-    def _choose(self, worker: int) -> Action | None:
-        stage, mine = self.stage_of[worker], self.mine[worker]
-        f, b = self.done[Kind.FORWARD][worker], self.done[Kind.BACKWARD][worker]
-        can_f = f < len(mine) and f - b < self.limits[stage] and (stage, mine[f]) in self.ready[Kind.FORWARD]
-        can_b = b < f and (stage, mine[b]) in self.ready[Kind.BACKWARD]
-        after_forward = bool(self.lists[worker]) and self.lists[worker][-1].kind is Kind.FORWARD
-        if can_b and (after_forward or not can_f):
-            return Action(Kind.BACKWARD, mine[b])
-        return Action(Kind.FORWARD, mine[f]) if can_f else None
-
-    def _begin(self, worker: int, now: float) -> None:
-        action = self._choose(worker)
-        if action is None:
-            return
-        self.lists[worker].append(action)
-        self.busy[worker] = True
-        self.done[action.kind][worker] += 1
-        seconds = self.seconds[action.kind][self.stage_of[worker]]
-        heapq.heappush(self.events, (now + seconds, worker, action, True))
-
-    def _arrive(self, worker: int, action: Action) -> set[int]:
-        """Record that the input of an action is there; returns the worker that may go on now."""
-        self.ready[action.kind].add((self.stage_of[worker], action.minibatch))
-        return {worker}
-
-    def _end(self, worker: int, action: Action, now: float) -> set[int]:
-        """Hand an action's result on; returns the workers that may go on now."""
-        stage, b = self.stage_of[worker], action.minibatch
-        touched = self._freed(worker, stage, action)
-        for free in touched:
-            self.busy[free] = False
-        if action.kind is Kind.BACKWARD:
-            target, kind = stage - 1, Kind.BACKWARD
-        elif stage + 1 < len(self.replicas):
-            target, kind = stage + 1, Kind.FORWARD
-        else:
-            target, kind = stage, Kind.BACKWARD
-        if target >= 0:
-            arrival = (self._worker(target, b), Action(kind, b))
-            delay_s = 0.0 if target == stage else self.link_s[min(stage, target)]
-            if delay_s > 0:
-                heapq.heappush(self.events, (now + delay_s, *arrival, False))
-            else:
-                touched |= self._arrive(*arrival)
-        return touched
-
-    def _freed(self, worker: int, stage: int, action: Action) -> set[int]:
-        """The worker itself; at a barrier all replicas of the round once the last has arrived."""
-        if not self.barrier or action.kind is Kind.FORWARD:
-            return {worker}
-        r = self.replicas[stage]
-        turn = (action.minibatch - self.first) // r
-        self.arrived[stage, turn] = self.arrived.get((stage, turn), 0) + 1
-        low = self.first + turn * r
-        members = range(low, min(low + r, self.last + 1))
-        if self.arrived[stage, turn] < len(members):
-            return set()
-        return {self._worker(stage, b) for b in members}

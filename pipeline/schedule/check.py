@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from pipeline.schedule.actions import Action, Kind, Policy, Schedule
+from pipeline.schedule.rules import needs, newest, round_of, update_members
 
 
 def problems(schedule: Schedule, *, barrier: bool = False) -> list[str]:
@@ -25,7 +26,7 @@ def _name(schedule: Schedule, worker: int) -> str:
 
 
 def _lists(schedule: Schedule) -> list[str]:
-    """Each replica has its own minibatches, each once forward and once backward, each kind ascending."""
+    """Each replica has its own minibatches, each once in every kind, each kind ascending."""
     if len(schedule.workers) != sum(schedule.replicas):
         return [
             f"there are {len(schedule.workers)} workers, the stages have {sum(schedule.replicas)} replicas"
@@ -37,14 +38,15 @@ def _lists(schedule: Schedule) -> list[str]:
         mine = list(range(1 + offset, schedule.minibatches + 1, schedule.replicas[stage]))
         for kind in Kind:
             numbers = [action.minibatch for action in actions if action.kind is kind]
+            expected = mine if kind in schedule.kinds(stage) else []
             name = f"{_name(schedule, worker)}: {kind.name.lower()}"
-            if wrong := sorted(set(numbers) - set(mine)):
+            if wrong := sorted(set(numbers) - set(expected)):
                 found.append(f"{name} of minibatch {wrong[0]}, which belongs elsewhere")
-            elif missing := sorted(set(mine) - set(numbers)):
+            elif missing := sorted(set(expected) - set(numbers)):
                 found.append(f"{name} of minibatch {missing[0]} is missing")
             elif twice := [b for b, times in Counter(numbers).items() if times > 1]:
                 found.append(f"{name} of minibatch {twice[0]} stands there twice")
-            elif numbers != mine:
+            elif numbers != expected:
                 found.append(f"{name}s are not in ascending order")
     return found
 
@@ -55,7 +57,7 @@ def _in_flight(schedule: Schedule) -> list[str]:
     for worker, actions in enumerate(schedule.workers):
         limit, held = schedule.in_flight[schedule.stage_of(worker)], 0
         for action in actions:
-            held += 1 if action.kind is Kind.FORWARD else -1
+            held += {Kind.FORWARD: 1, Kind.BACKWARD: -1, Kind.WEIGHTS: 0}[action.kind]
             if held > limit:
                 found.append(
                     f"{_name(schedule, worker)}: {held} minibatches in flight at {action}, limit {limit}"
@@ -78,12 +80,13 @@ def _drains(schedule: Schedule) -> list[str]:
 
 
 def _groups(schedule: Schedule) -> list[str]:
-    """GPipe: a group's forwards, then its backwards, then the next group."""
-    if schedule.policy is not Policy.GPIPE:
+    """Groups one after the other; in GPipe a group's forwards before its backwards."""
+    if not schedule.updates_by_group:
         return []
+    splits = schedule.policy is Policy.GPIPE
     found = []
     for worker, actions in enumerate(schedule.workers):
-        keys = [(*group_of(schedule, a.minibatch), a.kind is Kind.BACKWARD) for a in actions]
+        keys = [(*group_of(schedule, a.minibatch), splits and a.kind is Kind.BACKWARD) for a in actions]
         if keys != sorted(keys):
             found.append(f"{_name(schedule, worker)}: forwards and backwards of groups are mixed")
     return found
@@ -94,29 +97,10 @@ def group_of(schedule: Schedule, minibatch: int) -> tuple[int, int]:
     return schedule.epoch_of(minibatch), (minibatch - 1 - schedule.epoch_begin(minibatch)) // schedule.group
 
 
-def needs(schedule: Schedule, worker: int, action: Action) -> tuple[int, Action] | None:
-    """The (worker, action) elsewhere that must have ended before this action; None if there is none."""
-    stage = schedule.stage_of(worker)
-    if action.kind is Kind.FORWARD:
-        return (schedule.worker(stage - 1, action.minibatch), action) if stage > 0 else None
-    if stage + 1 < schedule.stages:
-        return schedule.worker(stage + 1, action.minibatch), action
-    return worker, Action(Kind.FORWARD, action.minibatch)
-
-
-def round_of(schedule: Schedule, stage: int, minibatch: int) -> list[int]:
-    """The minibatches whose gradients the stage's replicas add up together: one for each replica, fewer at
-    the end of an epoch."""
-    begin = schedule.epoch_begin(minibatch)
-    r = schedule.replicas[stage]
-    # Round-robin runs on across epochs; an epoch's rounds begin at its first minibatch.
-    low = begin + (minibatch - 1 - begin) // r * r + 1
-    return list(range(low, min(low + r, schedule.drains[schedule.epoch_of(minibatch)] + 1)))
-
-
 def _runs(schedule: Schedule, barrier: bool) -> list[str]:
     """Run the lists by their dependencies alone, until the end or until no worker can go on."""
     at = [0] * len(schedule.workers)
+    weights = [newest(schedule, worker)[0] for worker in range(len(schedule.workers))]
     done: set[tuple[int, Action]] = set()
     progress = True
     while progress:
@@ -124,13 +108,7 @@ def _runs(schedule: Schedule, barrier: bool) -> list[str]:
         for worker, actions in enumerate(schedule.workers):
             while at[worker] < len(actions):
                 action = actions[at[worker]]
-                need = needs(schedule, worker, action)
-                if need is not None and need not in done:
-                    break
-                if (
-                    action.kind is Kind.BACKWARD
-                    and (worker, Action(Kind.FORWARD, action.minibatch)) not in done
-                ):
+                if not _can_run(schedule, worker, action, weights[worker][at[worker]], done):
                     break
                 if (worker, action) not in done:
                     done.add((worker, action))
@@ -146,8 +124,25 @@ def _runs(schedule: Schedule, barrier: bool) -> list[str]:
     return [f"deadlock: {waits} wait for each other"]
 
 
+def _can_run(
+    schedule: Schedule, worker: int, action: Action, version: int, done: set[tuple[int, Action]]
+) -> bool:
+    """Whether what an action needs from elsewhere, its own forward and its weights are there."""
+    need = needs(schedule, worker, action)
+    if need is not None and need not in done:
+        return False
+    if action.kind is not Kind.FORWARD:
+        return (worker, Action(Kind.FORWARD, action.minibatch)) in done
+    stage = schedule.stage_of(worker)
+    if version == 0 or schedule.replicas[stage] == 1:
+        return True
+    last = schedule.kinds(stage)[-1]
+    members = update_members(schedule, stage, version)
+    return all((schedule.worker(stage, b), Action(last, b)) in done for b in members)
+
+
 def _past_barrier(schedule: Schedule, worker: int, action: Action, done: set[tuple[int, Action]]) -> bool:
-    if action.kind is Kind.FORWARD or schedule.policy is Policy.GPIPE:
+    if action.kind is not Kind.BACKWARD or schedule.updates_by_group:
         return True
     stage = schedule.stage_of(worker)
     return all(

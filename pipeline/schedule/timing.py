@@ -14,8 +14,7 @@ from enum import Enum
 
 from pipeline.partition.plan import Plan
 from pipeline.schedule.actions import Action, Kind, Policy, Schedule
-from pipeline.schedule.check import needs
-from pipeline.schedule.versions import update_members
+from pipeline.schedule.rules import needs, newest, update_members
 from pipeline.topology.levels import Topology, parse_topology
 
 
@@ -30,8 +29,9 @@ class Contention(Enum):
 class Exchange(Enum):
     """The moment at which replicas add up their gradients.
 
-    BACKGROUND: while they go on computing, with two buffers for gradients: the backward of a round waits for
-    the exchange of the round before the last.
+    In both cases an action waits until the version of the weights that it uses is there (`rules.newest`).
+    BACKGROUND: while they go on with what needs no newer weights, with two buffers for gradients: the backward of a
+    round waits for the exchange of the round before the last.
     BARRIER: inside the backward of each round; all replicas wait for the slowest.
     """
 
@@ -41,9 +41,10 @@ class Exchange(Enum):
 
 @dataclass(frozen=True)
 class StageCost:
-    """Seconds of one minibatch on one replica; output_bytes go to the next stage and come back as gradients;
-    activation_bytes are kept per minibatch in flight, transient_bytes only while a backward runs (activations
-    that are computed again). devices: one per replica, needed where there is a network."""
+    """Seconds of one minibatch on one replica; weights_s is the part of backward_s that zero-bubble puts off;
+    output_bytes go to the next stage and come back as gradients; activation_bytes are kept per minibatch in flight,
+    transient_bytes only while a backward runs (activations that are computed again). devices: one per replica,
+    needed where there is a network."""
 
     forward_s: float
     backward_s: float
@@ -52,6 +53,14 @@ class StageCost:
     activation_bytes: float = 0.0
     devices: tuple[int, ...] = ()
     transient_bytes: float = 0.0
+    weights_s: float = 0.0
+
+    def seconds(self, kind: Kind, kinds: Sequence[Kind]) -> float:
+        """Of one action at a stage that does `kinds` for each minibatch."""
+        if kind is Kind.FORWARD:
+            return self.forward_s
+        put_off_s = self.weights_s if Kind.WEIGHTS in kinds else 0.0
+        return put_off_s if kind is Kind.WEIGHTS else self.backward_s - put_off_s
 
 
 @dataclass(frozen=True)
@@ -176,13 +185,16 @@ class Timeline:
         each = cost.parameter_bytes + cost.activation_bytes
         steps = [(0.0, fixed)]
         changes = []
+        last = self.schedule.kinds(self.schedule.stage_of(worker))[-1]
         for span in self.spans:
             if span.worker != worker:
                 continue
             if span.action.kind is Kind.FORWARD:
                 changes.append((span.start_s, each))
-            else:
-                changes += [(span.start_s, cost.transient_bytes), (span.end_s, -each - cost.transient_bytes)]
+                continue
+            passing = cost.transient_bytes if span.action.kind is Kind.BACKWARD else 0.0
+            freed = passing + (each if span.action.kind is last else 0.0)
+            changes += [(span.start_s, passing), (span.end_s, -freed)]
         changes.sort()
         for when, change in changes:
             steps.append((when, steps[-1][1] + change))
@@ -241,6 +253,7 @@ class _Simulation:
         workers = len(self.schedule.workers)
         self.stage_of = [self.schedule.stage_of(w) for w in range(workers)]
         self.at, self.running = [0] * workers, [False] * workers
+        self.versions = [newest(self.schedule, worker)[0] for worker in range(workers)]
         for worker in range(workers):
             self._start(worker, 0.0)
         while self.events:
@@ -279,12 +292,13 @@ class _Simulation:
             return
         action = actions[self.at[worker]]
         need = needs(self.schedule, worker, action)
-        if need is not None and (worker, action) not in self.arrived:
+        elsewhere = need is not None and action.kind is not Kind.WEIGHTS
+        if elsewhere and (worker, action) not in self.arrived:
             return
         if not self._weights_ready(worker, action, now):
             return
-        cost = self.stages[self.stage_of[worker]]
-        seconds = cost.forward_s if action.kind is Kind.FORWARD else cost.backward_s
+        stage = self.stage_of[worker]
+        seconds = self.stages[stage].seconds(action.kind, self.schedule.kinds(stage))
         self.running[worker] = True
         self.at[worker] += 1
         self.spans.append(Span(worker, action, now, now + seconds))
@@ -296,22 +310,23 @@ class _Simulation:
         return members[0], members
 
     def _weights_ready(self, worker: int, action: Action, now: float) -> bool:
-        """Whether the exchange that an action must wait for is over."""
+        """Whether the weights that a forward uses are there, and a buffer for the gradients of a backward is free."""
         stage = self.stage_of[worker]
-        if self.network is None or self.schedule.replicas[stage] == 1:
+        if self.schedule.replicas[stage] == 1 or action.kind is Kind.WEIGHTS:
             return True
-        gpipe = self.schedule.policy is Policy.GPIPE
-        if gpipe != (action.kind is Kind.FORWARD):
+        if action.kind is Kind.FORWARD:
+            version = self.versions[worker][self.at[worker]]
+            return version == 0 or self._exchanged(stage, version, now)
+        if self.schedule.updates_by_group:
             return True
         first, _ = self._turn(stage, action.minibatch)
-        if first == 1:
-            return True
-        before, _ = self._turn(stage, first - 1)
-        if not gpipe and self.network.exchange is Exchange.BACKGROUND:
-            if before == 1:
-                return True
-            before, _ = self._turn(stage, before - 1)
-        return self.exchange_end_s.get((stage, before), math.inf) <= now
+        before, _ = self._turn(stage, first - 1) if first > 1 else (1, [])
+        return before == 1 or self._exchanged(stage, before - 1, now)
+
+    def _exchanged(self, stage: int, minibatch: int, now: float) -> bool:
+        """Whether the exchange of the update that a minibatch's gradient goes into is over."""
+        first, _ = self._turn(stage, minibatch)
+        return self.exchange_end_s.get((stage, first), math.inf) <= now
 
     def _end(self, worker: int, action: Action, now: float) -> None:
         schedule, stage = self.schedule, self.stage_of[worker]
@@ -319,10 +334,10 @@ class _Simulation:
             self.arrived.add((worker, Action(Kind.BACKWARD, action.minibatch)))
         target = stage + 1 if action.kind is Kind.FORWARD else stage - 1
         sent_s = now
-        if 0 <= target < schedule.stages:
+        if action.kind is not Kind.WEIGHTS and 0 <= target < schedule.stages:
             sent_s = self._send(worker, schedule.worker(target, action.minibatch), action, now)
         waits = False
-        if action.kind is Kind.BACKWARD and self.network is not None and schedule.replicas[stage] > 1:
+        if action.kind is schedule.kinds(stage)[-1] and schedule.replicas[stage] > 1:
             waits = self._count(worker, action, now)
         if not waits:
             self._push(
@@ -331,16 +346,22 @@ class _Simulation:
 
     def _count(self, worker: int, action: Action, now: float) -> bool:
         """Count a backward into its exchange and start that when complete; True if the worker must wait."""
-        assert self.network is not None
         stage = self.stage_of[worker]
         first, members = self._turn(stage, action.minibatch)
         key = (stage, first)
         self.counted[key] = self.counted.get(key, 0) + 1
-        barrier = self.network.exchange is Exchange.BARRIER and self.schedule.policy is not Policy.GPIPE
+        network = self.network
+        barrier = (
+            network is not None
+            and network.exchange is Exchange.BARRIER
+            and not self.schedule.updates_by_group
+        )
         if self.counted[key] == len(members):
             cost = self.stages[stage]
             start = max(now, self.exchange_free_s.get(stage, 0.0))
-            end = start + self.network.exchange_seconds(cost.devices, cost.parameter_bytes)
+            end = start
+            if network is not None:
+                end += network.exchange_seconds(cost.devices, cost.parameter_bytes)
             self.exchange_end_s[key] = self.exchange_free_s[stage] = end
             self.exchanges.append((stage, start, end))
             if barrier:

@@ -1,8 +1,8 @@
 """Which version of the weights each forward and backward uses (thesis 5.3.3), and how many a worker keeps.
 
 A version is named by the number of minibatches whose updates are in it. A stage updates after each round: one
-minibatch per replica, gradients averaged (GPipe: after each group, summed; double-buffered: after each group,
-averaged). The pipeline empties at the end of an epoch; from then on every worker has all updates so far.
+minibatch per replica, gradients averaged (GPipe and 1F1B with a flush: after each group, summed; double-buffered:
+after each group, averaged). The pipeline empties at the end of an epoch; from then on every worker has all updates.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from pipeline.schedule.actions import Kind, Policy, Schedule
-from pipeline.schedule.check import round_of
+from pipeline.schedule.actions import Kind, Schedule
+from pipeline.schedule.rules import epoch_bounds, newest, update_members
 
 
 class Versions(Enum):
@@ -56,19 +56,6 @@ class Trace:
         return "\n".join(out) + "\n"
 
 
-def update_members(schedule: Schedule, stage: int, minibatch: int, group: int | None = None) -> list[int]:
-    """The minibatches that go into the same update of a stage as this one, ascending.
-
-    group: of double-buffered weights; None: the schedule's own rounds (groups for GPipe).
-    """
-    if group is None and schedule.policy is not Policy.GPIPE:
-        return round_of(schedule, stage, minibatch)
-    size = group or schedule.group
-    base, end = _epoch(schedule, minibatch)
-    low = base + (minibatch - 1 - base) // size * size + 1
-    return list(range(low, min(low + size, end + 1)))
-
-
 def trace(schedule: Schedule, mode: Versions, *, group: int | None = None) -> Trace:
     """The versions that a schedule's actions use.
 
@@ -88,40 +75,15 @@ def trace(schedule: Schedule, mode: Versions, *, group: int | None = None) -> Tr
     entry = {
         action.minibatch: version
         for worker in range(schedule.replicas[0])
-        for action, version in zip(schedule.workers[worker], _newest(schedule, worker)[0], strict=True)
+        for action, version in zip(schedule.workers[worker], newest(schedule, worker)[0], strict=True)
         if action.kind is Kind.FORWARD
     }
     uses, peaks = [], []
     for worker in range(len(schedule.workers)):
-        versions, newest = _worker(schedule, worker, mode, group, entry)
+        versions, after = _worker(schedule, worker, mode, group, entry)
         uses.append(tuple(versions))
-        peaks.append(_peak(schedule, worker, versions, newest))
+        peaks.append(_peak(schedule, worker, versions, after))
     return Trace(schedule, mode, tuple(uses), tuple(peaks), group)
-
-
-def _epoch(schedule: Schedule, minibatch: int) -> tuple[int, int]:
-    """(last minibatch before the epoch, last of the epoch)."""
-    return schedule.epoch_begin(minibatch), schedule.drains[schedule.epoch_of(minibatch)]
-
-
-def _newest(schedule: Schedule, worker: int) -> tuple[list[int], list[int]]:
-    """The newest version at a worker when each action starts, and after it ended."""
-    stage = schedule.stage_of(worker)
-    current = 0
-    before, after = [], []
-    for action in schedule.workers[worker]:
-        base, _ = _epoch(schedule, action.minibatch)
-        current = max(current, base)
-        if schedule.policy is Policy.GPIPE:
-            current = max(current, update_members(schedule, stage, action.minibatch)[0] - 1)
-        before.append(current)
-        if action.kind is Kind.BACKWARD:
-            members = update_members(schedule, stage, action.minibatch)
-            mine = [b for b in members if schedule.worker(stage, b) == worker]
-            if action.minibatch == mine[-1]:
-                current = members[-1]
-        after.append(current)
-    return before, after
 
 
 def _worker(
@@ -129,7 +91,7 @@ def _worker(
 ) -> tuple[list[int], list[int]]:
     """The version of each action at a worker, and the newest there after it."""
     stage = schedule.stage_of(worker)
-    before, after = _newest(schedule, worker)
+    before, after = newest(schedule, worker)
     forward: dict[int, int] = {}
     versions = []
     for index, action in enumerate(schedule.workers[worker]):
@@ -137,14 +99,14 @@ def _worker(
         if mode is Versions.DOUBLE_BUFFERED:
             assert group is not None
             versions.append(_double_buffered(schedule, b, group))
-            if action.kind is Kind.BACKWARD:
+            if action.kind is not Kind.FORWARD:
                 members = update_members(schedule, stage, b, group)
                 after[index] = members[-1] if b == members[-1] else members[0] - 1
             else:
                 after[index] = versions[-1]
         elif mode is Versions.VERTICAL_SYNC:
             versions.append(_not_newer(schedule, stage, entry[b]))
-        elif mode is Versions.STASHING and action.kind is Kind.BACKWARD:
+        elif mode is Versions.STASHING and action.kind is not Kind.FORWARD:
             versions.append(forward[b])
         else:
             versions.append(before[index])
@@ -155,7 +117,7 @@ def _worker(
 
 def _double_buffered(schedule: Schedule, minibatch: int, group: int) -> int:
     """Group g of an epoch runs on the weights after group g - 2: W(g+1) = W(g) - nu grad f(W(g-1))."""
-    base, _ = _epoch(schedule, minibatch)
+    base, _ = epoch_bounds(schedule, minibatch)
     index = (minibatch - 1 - base) // group
     return base + max(index - 1, 0) * group
 

@@ -112,7 +112,10 @@ def test_every_shipped_file_loads(path: Path) -> None:
         (("plan", "P", "--topology", "4x10", "--machines", "a"), "whole numbers"),
         (("plan", "P", "--topology", "4x10", "--out", "/nowhere/else/x"), "does not exist"),
         (("schedule", "--replicas", "1-x"), "whole numbers"),
-        (("schedule", "--replicas", "1-1", "--policy", "x"), "gpipe or model-parallel"),
+        (
+            ("schedule", "--replicas", "1-1", "--policy", "x"),
+            "1f1b, 1f1b-flush, zero-bubble, gpipe, model-parallel",
+        ),
         (("schedule", "--replicas", "1-1", "--versions", "x"), "vertical-sync"),
         (("schedule", "--replicas", "1-1", "--forward", "1"), "2 positive numbers"),
         (("schedule", "--replicas", "1-1", "--out", "x.gif2"), "pictures end in"),

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.schedule.actions import Action, Kind, Policy, Schedule
-from pipeline.schedule.check import needs
-from pipeline.schedule.versions import Trace, Versions, trace, update_members
+from pipeline.schedule.actions import Action, Kind, Schedule
+from pipeline.schedule.rules import needs, update_members
+from pipeline.schedule.versions import Trace, Versions, trace
 
 Array = npt.NDArray[np.float64]
 Weights = tuple[Array, ...]
@@ -56,11 +56,16 @@ class _Run:
     kept: dict[tuple[int, int], list[Array]] = field(default_factory=dict)
     upstream: dict[tuple[int, int], Array] = field(default_factory=dict)
     gradients: dict[tuple[int, int], Weights] = field(default_factory=dict)
+    put_off: dict[tuple[int, int], Weights] = field(default_factory=dict)
 
     def act(self, stage: int, action: Action, version: int) -> None:
         """Compute one forward or backward on a version of the weights."""
         b = action.minibatch
         weights = self.store[stage][version]
+        if action.kind is Kind.WEIGHTS:
+            self.gradients[stage, b] = self.put_off.pop((stage, b))
+            self.update(stage, b)
+            return
         if action.kind is Kind.FORWARD:
             x = self.inputs[b - 1] if stage == 0 else self.outputs.pop((stage - 1, b))
             self.outputs[stage, b], self.kept[stage, b] = stage_forward(weights, x)
@@ -69,10 +74,12 @@ class _Run:
             gradient = loss_gradient(self.outputs.pop((stage, b)), self.targets[b - 1])
         else:
             gradient = self.upstream.pop((stage + 1, b))
-        self.upstream[stage, b], self.gradients[stage, b] = stage_backward(
-            weights, self.kept.pop((stage, b)), gradient
-        )
-        self.update(stage, b)
+        self.upstream[stage, b], own = stage_backward(weights, self.kept.pop((stage, b)), gradient)
+        if self.schedule.kinds(stage)[-1] is Kind.WEIGHTS:
+            self.put_off[stage, b] = own
+        else:
+            self.gradients[stage, b] = own
+            self.update(stage, b)
 
     def update(self, stage: int, b: int) -> None:
         """Make the next version once all gradients that go into it, and the version before it, are there."""
@@ -83,8 +90,8 @@ class _Run:
         sums = self.gradients.pop((stage, members[0]))
         for member in members[1:]:
             sums = tuple(x + y for x, y in zip(sums, self.gradients.pop((stage, member)), strict=True))
-        # GPipe adds up its group's gradients; replicas and double buffers average them.
-        count = 1 if self.schedule.policy is Policy.GPIPE else len(members)
+        # A group's gradients are added up; replicas and double buffers average them.
+        count = 1 if self.schedule.updates_by_group else len(members)
         self.store[stage][members[-1]] = tuple(
             w - self.learning_rate * (g / count) for w, g in zip(before, sums, strict=True)
         )

@@ -10,19 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.schedule.actions import (
-    Action,
-    Kind,
-    Schedule,
-    ScheduleError,
-    full_rate_in_flight,
-    gpipe,
-    model_parallel,
-    noam,
-    one_f_one_b,
-    parse_schedule,
-)
+from pipeline.schedule.actions import Action, Kind, Schedule, ScheduleError, parse_schedule
 from pipeline.schedule.check import problems
+from pipeline.schedule.policies import flush, full_rate_in_flight, gpipe, model_parallel, noam, one_f_one_b
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden"
 
@@ -30,6 +20,9 @@ FIGURES = {
     "pipeline_figure_5_2_model_parallel": lambda: model_parallel([1] * 4, 3),
     "pipeline_figure_5_3_gpipe": lambda: gpipe([1] * 4, 8, 4),
     "pipeline_figure_5_4_1f1b": lambda: one_f_one_b([1] * 4, 8),
+    "pipeline_1f1b_flush": lambda: flush([1] * 4, 8, 8),
+    "pipeline_zero_bubble": lambda: flush([1] * 4, 8, 8, zero_bubble=True),
+    "pipeline_zero_bubble_2_1_groups": lambda: flush([2, 1], 8, 4, zero_bubble=True),
     "pipeline_1f1b_rr_2_1": lambda: one_f_one_b([2, 1], 7),
     "pipeline_1f1b_rr_1_4_1": lambda: one_f_one_b([1, 4, 1], 16, in_flight=9),
 }
@@ -79,6 +72,8 @@ def test_other_policies_are_sound_and_text_parses_back(
     for schedule in (
         gpipe(replicas, minibatches, group, drains=[(minibatches + 1) // 2]),
         model_parallel(replicas, minibatches),
+        flush(replicas, minibatches, group),
+        flush(replicas, minibatches, group, zero_bubble=True),
         one_f_one_b(replicas, minibatches),
     ):
         assert problems(schedule) == []
@@ -103,6 +98,9 @@ DRAINED = one_f_one_b([1] * 3, 8, drains=[4])
 EARLY = "F1 B1 F2 B2 F3 B3 F4 F5 B4 B5 F6 B6 F7 B7 F8 B8"
 GROUPS = gpipe([1] * 3, 8, 4)
 
+FLUSHED = flush([1] * 3, 8, 4)
+PUT_OFF = flush([1, 1], 2, 2, zero_bubble=True)
+
 MUTANTS = {
     "an action is missing": (_with(STRAIGHT, 1, list(STRAIGHT.workers[1][:-1])), "is missing"),
     "an action twice": (_with(STRAIGHT, 2, [*STRAIGHT.workers[2], Action(Kind.BACKWARD, 8)]), "twice"),
@@ -121,6 +119,19 @@ MUTANTS = {
             [Action(Kind(word[0]), int(word[1:])) for word in EARLY.split()],
         ),
         "drain",
+    ),
+    "a gradient of weights too early": (
+        _with(PUT_OFF, 1, [Action(Kind(w[0]), int(w[1:])) for w in ["F1", "W1", "B1", "F2", "B2", "W2"]]),
+        "deadlock",
+    ),
+    "a gradient of weights is missing": (_with(PUT_OFF, 1, list(PUT_OFF.workers[1][:-1])), "is missing"),
+    "the first stage puts off": (
+        _with(PUT_OFF, 0, [*PUT_OFF.workers[0], Action(Kind.WEIGHTS, 1)]),
+        "belongs elsewhere",
+    ),
+    "an update in the middle of a group": (
+        _with(FLUSHED, 1, [*FLUSHED.workers[1][8:], *FLUSHED.workers[1][:8]]),
+        "ascending",
     ),
     "a worker too few": (replace(STRAIGHT, workers=STRAIGHT.workers[:3]), "workers"),
     "groups mixed": (_swap(GROUPS, 1, 3, 4), "mixed"),

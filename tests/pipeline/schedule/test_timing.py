@@ -8,8 +8,11 @@ from hypothesis import strategies as st
 
 from pipeline.partition.planner import partition
 from pipeline.profile.layers import chain
-from pipeline.schedule.actions import full_rate_in_flight, gpipe, model_parallel, noam, one_f_one_b
+from pipeline.schedule.actions import Action, Kind
+from pipeline.schedule.policies import flush, full_rate_in_flight, gpipe, model_parallel, noam, one_f_one_b
+from pipeline.schedule.rules import update_members
 from pipeline.schedule.timing import Contention, Exchange, Network, StageCost, simulate, simulate_plan
+from pipeline.schedule.versions import Versions, trace
 from pipeline.topology.levels import Topology
 
 
@@ -96,14 +99,69 @@ def test_a_shared_port_is_slower_than_a_link_per_pair() -> None:
 def test_the_exchange_of_gradients_limits_the_rate_as_predicted() -> None:
     topology = Topology(((2, 10.0),))
     costs = [StageCost(1.0, 2.0, parameter_bytes=60.0, devices=(0, 1))]
-    schedule = one_f_one_b([2], 80)
+    schedule = one_f_one_b([2], 80, in_flight=2)
     # 2 (m-1) w / B = 12 s per round of two; computing takes 3.
     background = simulate(schedule, costs, Network(topology))
     assert background.seconds_per_minibatch() == pytest.approx(6.0)
     barrier = simulate(schedule, costs, Network(topology, exchange=Exchange.BARRIER))
     assert barrier.seconds_per_minibatch() == pytest.approx(7.5)
+    # With one minibatch in flight the next forward needs the round's weights.
+    alone = simulate(one_f_one_b([2], 80), costs, Network(topology))
+    assert alone.seconds_per_minibatch() == pytest.approx(7.5)
     groups = simulate(gpipe([2], 80, 8), costs, Network(topology))
     assert groups.seconds_per_minibatch() == pytest.approx((4 * 3 + 12) / 8, rel=0.06)
+
+
+@given(
+    replicas=st.lists(st.integers(1, 3), min_size=1, max_size=3),
+    minibatches=st.integers(1, 16),
+    in_flight=st.none() | st.integers(1, 6),
+    parameter_bytes=st.floats(0.0, 200.0),
+    grouped=st.booleans(),
+)
+@settings(deadline=None, derandomize=True, max_examples=60)
+def test_no_forward_starts_before_its_weights_are_exchanged(
+    replicas: list[int], minibatches: int, in_flight: int | None, parameter_bytes: float, grouped: bool
+) -> None:
+    devices = range(sum(replicas))
+    costs, first = [], 0
+    for r in replicas:
+        costs.append(
+            StageCost(
+                r, 2 * r, 5.0, parameter_bytes, devices=tuple(devices[first : first + r]), weights_s=float(r)
+            )
+        )
+        first += r
+    if grouped:
+        schedule = flush(replicas, minibatches, 5, in_flight=in_flight, zero_bubble=minibatches % 2 == 0)
+    else:
+        schedule = one_f_one_b(replicas, minibatches, in_flight=in_flight, drains=[(minibatches + 1) // 2])
+    timeline = simulate(schedule, costs, Network(Topology(((max(2, len(devices)), 10.0),))))
+    done = {(schedule.stage_of(s.worker), s.action): s.end_s for s in timeline.spans}
+    uses = trace(schedule, Versions.STASHING).uses
+    place = dict.fromkeys(range(len(schedule.workers)), 0)
+    exchanges = {(stage, end) for stage, _, end in timeline.exchanges}
+    for span in timeline.spans:
+        version, stage = uses[span.worker][place[span.worker]], schedule.stage_of(span.worker)
+        place[span.worker] += 1
+        if version and span.action.kind is Kind.FORWARD:
+            members = update_members(schedule, stage, version)
+            last = max(done[stage, Action(schedule.kinds(stage)[-1], b)] for b in members)
+            if schedule.replicas[stage] > 1:
+                last = min(end for s, end in exchanges if s == stage and end >= last)
+            assert span.start_s >= last, f"{span}\n{schedule}"
+
+
+def test_zero_bubble_fills_the_wait_for_the_first_gradient() -> None:
+    costs = [StageCost(1.0, 2.0, weights_s=1.0)] * 2
+    for group in (4, 8, 16):
+        plain = simulate(flush([1, 1], group, group), costs).makespan_s
+        assert plain == 3 * group + 3
+        assert simulate(flush([1, 1], group, group, zero_bubble=True), costs).makespan_s == 3 * group + 1
+    four = [StageCost(1.0, 2.0, weights_s=1.0)] * 4
+    assert simulate(flush([1] * 4, 8, 8), four).makespan_s == 3 * (8 + 3)
+    # ZB-H1: the bubble shrinks from (n - 1)(F + B) to (n - 1)(F + B - 2 W), B and W one each.
+    assert simulate(flush([1] * 4, 8, 8, zero_bubble=True), four).makespan_s <= 3 * 8 + 2 * 3
 
 
 def test_the_partitioners_prediction_is_met_in_the_long_run() -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.schedule.actions import Kind, gpipe, one_f_one_b
+from pipeline.schedule.actions import Kind
+from pipeline.schedule.policies import flush, gpipe, one_f_one_b
 from pipeline.schedule.versions import Versions, VersionsError, trace
 from tests.pipeline.schedule.numpy_trainer import history, loss_gradient, stage_backward, stage_forward, train
 
@@ -85,6 +86,11 @@ def test_without_stashing_the_weights_differ(stages: int) -> None:
 def test_gpipe_equals_summed_gradients_of_each_group() -> None:
     weights, inputs, targets = problem(3, 10)
     ours = train(gpipe([1] * 3, 10, 4), Versions.STASHING, weights, inputs, targets, RATE)
+    for zero_bubble in (False, True):
+        for replicas in ([1] * 3, [2, 1, 3]):
+            flushed = flush(replicas, 10, 4, zero_bubble=zero_bubble)
+            assert same(ours, train(flushed, Versions.STASHING, weights, inputs, targets, RATE))
+            assert max(trace(flushed, Versions.STASHING).peak) == 1
     now = list(weights)
     for low in range(0, 10, 4):
         steps = [
@@ -107,6 +113,15 @@ def test_one_replicated_stage_is_data_parallelism() -> None:
         total = tuple(a + b + c for a, b, c in zip(*steps, strict=True))
         now = [tuple(w - RATE * (g / 3) for w, g in zip(now[0], total, strict=True))]
     assert same(ours, now)
+
+
+def test_a_replicated_stage_leaves_out_the_round_under_way() -> None:
+    schedule = one_f_one_b([2, 1], 9)
+    line = str(trace(schedule, Versions.STASHING)).splitlines()[1]
+    # F5 stands behind B1, F7 behind B3: the round of 1 and 2 is added up while replica 1 computes.
+    assert "B1@0 F5@0 B3@0 F7@2" in line
+    assert schedule.rounds_behind(0) == 1
+    assert one_f_one_b([3], 9).rounds_behind(0) == 0
 
 
 def test_double_buffered_uses_two_versions_and_a_delay_of_one_group() -> None:
