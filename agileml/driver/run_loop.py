@@ -14,6 +14,7 @@ from agileml.driver.actor_group import ActorGroup, logs_folder
 from agileml.driver.last_spans import complete
 from agileml.driver.startup import TOLD_TO_STOP, Startup
 from agileml.driver.stop_signal import StopSignal
+from agileml.driver.work_table import WorkTable
 from agileml.errors import RunError
 from agileml.events.run import (
     BytesSent,
@@ -74,6 +75,7 @@ class RunLoop:
         self._stop_signal = stop_signal
         self._startup = startup
         self._trace = Trace(self._wall_start_s)
+        self._work = WorkTable()
         self._failures = 0
         self._has_lost = False  # events, on a full disk
 
@@ -126,6 +128,8 @@ class RunLoop:
             state = self._group.state()
             for happened in state.events:
                 self._log(happened)
+            for machine, worked in state.worked:
+                self._work.add(machine, worked.rows)
             for machine, spans in state.spans:
                 self._trace.add(machine, spans.rows)
             for machine in state.released:
@@ -257,3 +261,5 @@ class RunLoop:
             for machine, seconds in state.spent_s.items()
         }
         self._folder.events.write(WorkersSpent(spent))
+        for done in self._work.take():
+            self._folder.events.write(done)

@@ -308,9 +308,35 @@ class WorkersSpent:
     by_machine: Mapping[str, Mapping[str, float]]
 
 
+@dataclass(frozen=True)
+class Work:
+    """The units that a machine computed, and the seconds that it computed and waited."""
+
+    units: int
+    compute_s: float
+    wait_s: float
+
+
+@dataclass(frozen=True)
+class WorkDone:
+    """By machine, its work in the last `clocks` clocks before `clock` clocks were complete, in the view of `epoch`.
+
+    A machine waits from the end of computing a clock to the beginning of the next, but for changes of members. A window
+    may come in several events, whose machines and figures add up.
+    """
+
+    kind: ClassVar = "work"
+    epoch: int
+    clock: int
+    clocks: int
+    by_machine: Mapping[str, Work]
+
+
 ControllerEvent = (
     StopAsked | Warned | UserCodeFailed | MachinesJoined | MachineNoticed | ShortNoticeJudged | MachineReleased
     | MachineLost | WaitingForSilent | GaveUpWaiting | MembershipChanged | ClockDone | CutCommitted | CheckpointSaved
     | CheckpointFailed | StageJudged | ExchangeFailed | PlanFired | PlanFinished | FaultFired
 )  # fmt: skip
-DriverEvent = RunStarted | RunStopped | RunFailed | RunFinished | ProcessDied | BytesSent | WorkersSpent
+DriverEvent = (
+    RunStarted | RunStopped | RunFailed | RunFinished | ProcessDied | BytesSent | WorkersSpent | WorkDone
+)

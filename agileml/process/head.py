@@ -45,7 +45,7 @@ from agileml.process.record_store import RecordStore
 from agileml.process.spec import RunSpec
 from agileml.process.steady_clock import wall_s
 from agileml.process.tracing import Ping, Pong
-from agileml.process.wiring import KINDS, Peers, Usage, measured, open_transport, run_codec
+from agileml.process.wiring import KINDS, Peers, Usage, Worked, measured, open_transport, run_codec
 
 TICK_S = 0.05
 
@@ -64,6 +64,7 @@ class HeadState:
     transient: int
     bytes_sent: dict[str, int]
     spent_s: dict[str, tuple[float, ...]]  # by machine, in the order of DOING
+    worked: tuple[tuple[str, Worked], ...]  # by machine
     spans: tuple[tuple[str, Spans], ...]  # by machine; empty without a profile
     refused_handshakes: int
     finished: Finished | None
@@ -106,6 +107,7 @@ class Head:
         self._addresses: dict[str, Address] = {}
         self._connected: set[str] = set()
         self._usage: dict[str, Usage] = {}
+        self._worked: list[tuple[str, Worked]] = []
         self._spans: list[tuple[str, Spans]] = []
         self._released: list[str] = []
         self._strikes: list[Strike] = []
@@ -154,6 +156,7 @@ class Head:
             events, self._events = tuple(self._events), []
             released, self._released = tuple(self._released), []
             strikes, self._strikes = tuple(self._strikes), []
+            worked, self._worked = tuple(self._worked), []
             spans, self._spans = tuple(self._spans), []
             sent = [usage.bytes_sent for usage in self._usage.values()]
             total = [sum(column) for column in zip(*sent, strict=True)] or [0] * len(KINDS)
@@ -170,6 +173,7 @@ class Head:
                 transient=transient,
                 bytes_sent=dict(zip(KINDS, total, strict=True)),
                 spent_s={name: usage.spent_s for name, usage in self._usage.items()},
+                worked=worked,
                 spans=spans,
                 refused_handshakes=self._transport.counters.refused_handshakes,
                 finished=self._finished,
@@ -207,6 +211,9 @@ class Head:
                         with self._lock:
                             self._usage[event.sender] = message
                         self._handle(measured(event.sender, message))
+                    elif isinstance(message, Worked):
+                        with self._lock:
+                            self._worked.append((event.sender, message))
                     elif isinstance(message, Spans):
                         with self._lock:
                             self._spans.append((event.sender, message))

@@ -47,7 +47,7 @@ from agileml.process.spec import RunSpec
 from agileml.process.steady_clock import wall_s
 from agileml.process.tracing import Ping, Pong, ProfileEnd, recorder
 from agileml.process.warm_up import load_kernels
-from agileml.process.wiring import KINDS, Peers, Usage, kind_of, open_transport, run_codec
+from agileml.process.wiring import KINDS, Peers, Usage, Worked, kind_of, open_transport, run_codec
 
 TICK_S = 0.02
 USAGE_S = 0.5
@@ -259,6 +259,8 @@ class Machine:
         self.send(
             CONTROLLER, Usage(now_s, tuple(self._sent), tuple(self._got), spent_s, self.node.spent.units)
         )
+        if rows := self.node.spent.log.take():
+            self.send(CONTROLLER, Worked(rows))
         if self._recorder is not None:
             for message in self._recorder.report(now_s):
                 self.send(CONTROLLER, message)
@@ -318,7 +320,7 @@ class Machine:
                     self.rendezvous.close(command)
                 self._computing.ask(command)
 
-    def send(self, to: str, message: Message | Usage | Spans | Ping) -> None:
+    def send(self, to: str, message: Message | Usage | Worked | Spans | Ping) -> None:
         """Encode a message and hand it to the transport. Only the server thread calls it."""
         if self._recorder is not None and isinstance(message, Part):
             self._recorder.sent_part(message, wall_s())

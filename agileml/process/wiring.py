@@ -9,6 +9,7 @@ from typing import get_args
 
 from agileml.core.compute.spans import Spans
 from agileml.core.node.time_spent import DOING, WAITING, Doing
+from agileml.core.node.work_log import WorkRow
 from agileml.core.protocol.inputs import Measured
 from agileml.core.protocol.messages import Copy, Get, Message, Params, Part, PartAck, Pull, Push
 from agileml.net.codec import Codec
@@ -49,6 +50,13 @@ class Usage:
     units: int
 
 
+@dataclass(frozen=True)
+class Worked:
+    """Machine to head: rows of its work log that are complete."""
+
+    rows: tuple[WorkRow, ...]
+
+
 def measured(node: str, usage: Usage) -> Measured:
     """A machine's usage as an input of the controller."""
     received = dict(zip(KINDS, usage.bytes_received, strict=True))
@@ -73,7 +81,7 @@ def kind_of(message: object) -> int:
 
 def run_codec() -> Codec:
     """The codec of everything that travels in a run."""
-    return Codec([*get_args(Message), Peers, Usage, Spans, Ping, Pong])
+    return Codec([*get_args(Message), Peers, Usage, Worked, Spans, Ping, Pong])
 
 
 def socket_folder(run: str) -> Path:

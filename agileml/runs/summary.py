@@ -27,6 +27,7 @@ from agileml.events.run import (
     WorkersSpent,
 )
 from agileml.events.schema import Log, events_of, of_type
+from agileml.runs.work import waiting_share, work_windows
 
 
 def summarize(
@@ -56,6 +57,7 @@ def summarize(
         "cuts": len(events_of(log, CutCommitted)),
         "bytes": bytes_by_kind(log),
         "time_spent_s": time_spent_s(log),
+        "waiting_share": waiting_share(work_windows(log)),
         "plan": {
             "planned": len(config.plan),
             "fired": len({fired.index for fired in events_of(log, PlanFired)}),

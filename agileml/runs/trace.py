@@ -21,6 +21,7 @@ from agileml.core.compute.spans import COLUMNS, NAMES, TRACKS, WORKER
 from agileml.events.run import ClockDone, CutCommitted, MembershipChanged
 from agileml.events.schema import Log
 from agileml.runs.folder import TRACE, RunFolder
+from agileml.runs.work import waiting, work_windows
 
 MOST_SPANS = 2_000_000  # a trace of about 250 MB; viewers hold no more
 CONTROLLER_PID = 0
@@ -43,6 +44,19 @@ def instant(tid: int, what: str, clock: int, at_us: int) -> Event:
     """Something on a track of the controller that takes no time."""
     mark = {"name": f"{what} {clock}", "cat": what, "ph": "i", "s": "t", "ts": max(0, at_us)}
     return {**mark, "pid": CONTROLLER_PID, "tid": tid, "args": {"clock": clock}}
+
+
+def counter(what: str, at_s: float, values: Mapping[str, float]) -> Event:
+    """Figures of the machines that hold from a moment on, as a graph beside the controller's tracks."""
+    args = {name: round(value, 3) for name, value in values.items()}
+    return {
+        "name": what,
+        "ph": "C",
+        "ts": max(0, round(at_s * 1e6)),
+        "pid": CONTROLLER_PID,
+        "tid": 0,
+        "args": args,
+    }
 
 
 def named(pid: int, tid: int, what: str, name: str) -> Event:
@@ -99,6 +113,15 @@ def controller_events(log: Log) -> Iterator[Event]:
                 yield instant(1, "clock", clock, at_us)
             case CutCommitted(clock):
                 yield instant(2, "cut", clock, at_us)
+    for work in work_windows(log):
+        yield counter(
+            "units per clock",
+            work.start_s,
+            {name: w.units / work.clocks for name, w in work.by_machine.items()},
+        )
+        yield counter(
+            "waiting, %", work.start_s, {name: 100 * waiting(w) for name, w in work.by_machine.items()}
+        )
 
 
 class Trace:

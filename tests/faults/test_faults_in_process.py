@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from agileml.driver.work_table import WorkTable
 from agileml.events.run import (
     CheckpointSaved,
     ClockDone,
@@ -62,13 +63,25 @@ def test_a_machine_keeps_its_pace_and_changes_it_at_the_planned_clock(tmp_path: 
         pace={"unit_s": 0.005, "speeds": {"transient": 0.5}},
         plan=[{"at_clock": 6, "speed": 0.25, "machine": "m1"}],
     )
-    ran = FaultRig(values, tmp_path).finish()
-    assert ran.sha256 == reference(values)
-    took_s = [clock.seconds for clock in ran.of(ClockDone)]
+    work = WorkTable()
+
+    def watch(rig: FaultRig, state: HeadState) -> None:
+        for machine, worked in state.worked:
+            work.add(machine, worked.rows)
+
+    assert FaultRig(values, tmp_path, watch).finish().sha256 == reference(values)
+    windows = {done.clock: done.by_machine for done in work.take()}
+    assert all(windows[clock]["m1"].units == 4 for clock in range(1, 12)), windows
+
+    def computed_s(first: int, last: int) -> float:
+        return sum(windows[clock]["m1"].compute_s for clock in range(first, last + 1))
+
     # 4 units of 5 ms at half the speed, then at an eighth (the clock of the change has begun before it comes);
     # a machine may make up for at most 50 ms of being late.
-    assert sum(s for s in took_s[1:6] if s is not None) >= 5 * 0.040 - 0.05
-    assert sum(s for s in took_s[7:] if s is not None) >= 5 * 0.160 - 0.05
+    assert computed_s(1, 6) >= 6 * 0.040 - 0.05
+    assert computed_s(8, 11) >= 4 * 0.160 - 0.05
+    # m0 waited for it.
+    assert sum(windows[clock]["m0"].wait_s for clock in range(8, 12)) >= 0.1
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])

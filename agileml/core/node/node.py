@@ -124,7 +124,7 @@ class Node:
                 self.worker.begun(event)
             case Computed():
                 if any(not partition for partition, _ in event.contributions):  # each partition comes once
-                    self.spent.units += event.bundle.bit_count()
+                    self.spent.computed(event.bundle.bit_count())
                 self.worker.computed(event)
             case Loaded():
                 self.loaded = event.slices
@@ -200,7 +200,10 @@ class Node:
             # All clocks that may start are done: the controller waits for this before it moves the limit.
             self._reported_limit = limit
             self._status_due_s = now_s
-        if (doing := self._doing()) is not self.spent.doing:
+        doing = self._doing()
+        if doing is not self.spent.doing or (
+            doing is Doing.COMPUTE and self.worker.clock != self.spent.clock
+        ):
             self.spent.turn(doing, self.worker.clock, now_s)
         if now_s >= self._status_due_s:
             self._status_due_s = now_s + self.timers.status_s
@@ -370,6 +373,7 @@ class Node:
             return
         self.promised = self.tag = view.epoch
         self.view = view
+        self.spent.begin_view(view.epoch, view.base, now_s)
         self._fetching.clear()
         self._reported_limit = -1
         self.server.limit = message.limit

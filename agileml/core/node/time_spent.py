@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 
+from agileml.core.node.work_log import WorkLog
+
 
 class Doing(Enum):
     """The activities of a worker, in the order of reports."""
@@ -35,8 +37,9 @@ class TimeSpent:
     def __init__(self) -> None:
         self.doing = Doing.IDLE
         self.units = 0  # computed so far
+        self.log = WorkLog()
         self.on_span: OnSpan | None = None  # called for each stretch that ends
-        self._clock = 0
+        self.clock = 0
         self._began_s = 0.0  # the present stretch
         self._since_s: float | None = None  # not counted yet
         self._folded_s = 0.0  # of what is not counted yet
@@ -46,8 +49,24 @@ class TimeSpent:
         """The worker begins another activity, for this clock."""
         self._count(now_s)
         if self.on_span is not None and now_s > self._began_s > 0:
-            self.on_span(self.doing, self._clock, self._began_s, now_s)
-        self.doing, self._clock, self._began_s = doing, clock, now_s
+            self.on_span(self.doing, self.clock, self._began_s, now_s)
+        self.doing, self.clock, self._began_s = doing, clock, now_s
+        if doing is Doing.COMPUTE:
+            self.log.computes(clock)
+        elif doing is Doing.IDLE:
+            self.log.close()
+
+    def begin_view(self, epoch: int, base: int, now_s: float) -> None:
+        """The machine goes on under a new view, from clock `base`."""
+        self._count(now_s)
+        self.log.begin_view(epoch, base)
+        if self.doing is Doing.COMPUTE:  # what it computes for the view before may count in this one
+            self.log.computes(self.clock)
+
+    def computed(self, units: int) -> None:
+        """Units were computed."""
+        self.units += units
+        self.log.computed(units)
 
     def _count(self, now_s: float) -> None:
         if self._since_s is not None:
@@ -55,6 +74,10 @@ class TimeSpent:
             folded_s = min(seconds, self._folded_s)
             self._seconds[_INDEX[self.doing]] += seconds - folded_s
             self._seconds[_INDEX[Doing.FOLD]] += folded_s
+            if self.doing is Doing.COMPUTE:
+                self.log.spent(seconds, 0.0)
+            elif self.doing in WAITING:
+                self.log.spent(0.0, seconds)
         self._since_s, self._folded_s = now_s, 0.0
 
     def folded(self, seconds: float) -> None:

@@ -23,6 +23,7 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 from agileml.events.run import ClockDone, MachineLost, MachineNoticed, MachinesJoined, MembershipChanged
 from agileml.events.schema import Log, RunEvent, of_type
 from agileml.runs.report.market_plots import PICTURES as MARKET_PICTURES
+from agileml.runs.report.work_plots import PICTURES as WORK_PICTURES
 from agileml.runs.summary import bytes_by_kind, spent_by_machine
 
 INK, GRID, LINE = "#1f2933", "#dfe4ea", "#1f5fa8"
@@ -68,6 +69,7 @@ def pictures(log: Log) -> list[tuple[str, str]]:
             ("Loss over clocks", loss_over_clocks),
             ("Time per clock", time_per_clock),
             ("Where the time of a clock went", time_spent),
+            *WORK_PICTURES,
             ("Bytes sent, by purpose", bytes_sent),
         ):
             figure = Figure(figsize=(5.4, 2.7), layout="constrained")

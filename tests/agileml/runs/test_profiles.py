@@ -54,6 +54,8 @@ def check_format(events: Iterable[Mapping[str, Any]]) -> None:
                 complete.append(event)
             case "i":
                 assert event["s"] == "t"
+            case "C":
+                assert all(isinstance(value, float) for value in event["args"].values())
             case other:
                 raise AssertionError(other)
     for event in sorted(complete, key=lambda event: (event["ts"], -event["dur"])):

@@ -1,0 +1,79 @@
+"""The units, computing and waiting of one machine by clock, in windows that grow: a bounded record of any run.
+
+After a change of the view the first FINE clocks have a window each, the next FINE windows hold two clocks each, then
+four, and so on: the windows of n clocks are about FINE log2(n / FINE), and each is at most 1/FINE of what it comes
+after. Windows follow from the clock alone, so those of all machines are the same.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+FINE = 32  # windows of one length
+
+
+def window(clocks_before: int) -> tuple[int, int]:
+    """(first, length) of the window of the clock that comes after so many clocks of its view, counted like it."""
+    level = (clocks_before // FINE + 1).bit_length() - 1
+    begin = FINE * ((1 << level) - 1)
+    return begin + ((clocks_before - begin) >> level << level), 1 << level
+
+
+@dataclass(frozen=True)
+class WorkRow:
+    """The work of one machine in the clocks first .. first + clocks - 1 of a view.
+
+    `wait_s`: from the end of computing a clock to the beginning of the next one, but for changes of members. Rows of
+    one window add up.
+    """
+
+    epoch: int
+    first: int
+    clocks: int
+    units: int
+    compute_s: float
+    wait_s: float
+
+
+class WorkLog:
+    """Collects the rows of one machine."""
+
+    def __init__(self) -> None:
+        self._epoch = self._base = 0
+        self._window: tuple[int, int] | None = None  # first clock and length
+        self._units = 0
+        self._compute_s = self._wait_s = 0.0
+        self._rows: deque[WorkRow] = deque()
+
+    def begin_view(self, epoch: int, base: int) -> None:
+        """Windows are counted from clock `base` of a new view."""
+        self.close()
+        self._epoch, self._base = epoch, base
+
+    def computes(self, clock: int) -> None:
+        """What comes now belongs to this clock."""
+        first, length = window(max(0, clock - self._base))
+        if self._window != (found := (self._base + first, length)):
+            self.close()
+            self._window = found
+
+    def computed(self, units: int) -> None:
+        """Units were computed."""
+        self._units += units
+
+    def spent(self, compute_s: float, wait_s: float) -> None:
+        """Time has passed."""
+        self._compute_s += compute_s
+        self._wait_s += wait_s
+
+    def close(self) -> None:
+        """End the present window, or this machine's part of it. Time before the first computation is nobody's."""
+        if self._window is not None and (self._units or self._compute_s):
+            self._rows.append(WorkRow(self._epoch, *self._window, self._units, self._compute_s, self._wait_s))
+        self._window = None
+        self._units, self._compute_s, self._wait_s = 0, 0.0, 0.0
+
+    def take(self) -> tuple[WorkRow, ...]:
+        """The rows that are complete; each is returned once."""
+        return tuple(self._rows.popleft() for _ in range(len(self._rows)))

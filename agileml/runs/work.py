@@ -1,0 +1,91 @@
+"""The work of a run's machines over time: who computed how many units, and how long each waited."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from agileml.events.run import ClockDone, MembershipChanged, Work, WorkDone
+from agileml.events.schema import Log, events_of, of_type
+
+
+@dataclass(frozen=True)
+class WorkWindow:
+    """The work of `clocks` clocks before `clock` were complete, from `start_s` to `end_s` of the log."""
+
+    epoch: int
+    clock: int
+    clocks: int
+    start_s: float
+    end_s: float
+    by_machine: Mapping[str, Work]
+
+
+def work_windows(log: Log) -> list[WorkWindow]:
+    """The windows of the log, each with what all its events say, in the order of time.
+
+    Without the last one if the run ended before all its machines had reported.
+    """
+    found: dict[tuple[int, int, int], dict[str, Work]] = {}
+    for event in events_of(log, WorkDone):
+        machines = found.setdefault((event.epoch, event.clock, event.clocks), {})
+        for name, work in event.by_machine.items():
+            before = machines.get(name, Work(0, 0.0, 0.0))
+            machines[name] = Work(
+                before.units + work.units, before.compute_s + work.compute_s, before.wait_s + work.wait_s
+            )
+    windows = sorted(found.items())
+    if len(windows) > 1 and windows[-1][0][0] == windows[-2][0][0] and windows[-1][1].keys() < windows[-2][1].keys():
+        windows.pop()
+    times = _Times(log)
+    return [
+        WorkWindow(
+            epoch, clock, clocks, *times.of(epoch, clock - clocks, clock), dict(sorted(by_machine.items()))
+        )
+        for (epoch, clock, clocks), by_machine in windows
+    ]
+
+
+class _Times:
+    """When clocks were complete, by the epoch in which they were computed."""
+
+    def __init__(self, log: Log) -> None:
+        changes = of_type(log, MembershipChanged)
+        self._begin_s = {each.event.epoch: each.t_s for each in changes}
+        ends_s = [each.t_s for each in (*changes, *log[-1:])][1:]
+        self._end_s = {each.event.epoch: end_s for each, end_s in zip(changes, ends_s, strict=False)}
+        self._done_s: dict[int, list[float]] = {}
+        for done in of_type(log, ClockDone):  # a clock may be done again
+            self._done_s.setdefault(done.event.clock, []).append(done.t_s)
+
+    def of(self, epoch: int, before: int, clock: int) -> tuple[float, float]:
+        """(start, end) of the clocks from `before` complete ones to `clock`, as far as the epoch goes."""
+        begin_s, end_s = self._begin_s.get(epoch, 0.0), self._end_s.get(epoch, 0.0)
+        start_s = self._reached(before, begin_s, begin_s)
+        return start_s, max(start_s, min(end_s, self._reached(clock, begin_s, end_s)))
+
+    def _reached(self, clock: int, since_s: float, otherwise_s: float) -> float:
+        return next((t_s for t_s in self._done_s.get(clock, ()) if t_s >= since_s), otherwise_s)
+
+
+def waiting(work: Work) -> float:
+    """The share of its time that a machine waited."""
+    whole_s = work.compute_s + work.wait_s
+    return work.wait_s / whole_s if whole_s else 0.0
+
+
+def waiting_share(windows: Iterable[WorkWindow]) -> float | None:
+    """The share of their time that all machines together waited; None if nothing was computed."""
+    works = [work for window in windows for work in window.by_machine.values()]
+    compute_s, wait_s = sum(work.compute_s for work in works), sum(work.wait_s for work in works)
+    return wait_s / (compute_s + wait_s) if compute_s else None
+
+
+def machines_of(windows: Sequence[WorkWindow], most: int) -> list[str]:
+    """The machines with the most units, at most `most` of them, in the order of their names."""
+    units: dict[str, int] = {}
+    for window in windows:
+        for name, work in window.by_machine.items():
+            units[name] = units.get(name, 0) + work.units
+    chosen = sorted(units, key=lambda name: (-units[name], name))[:most]
+    return sorted(chosen, key=lambda name: (len(name), name))
