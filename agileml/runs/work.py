@@ -35,7 +35,11 @@ def work_windows(log: Log) -> list[WorkWindow]:
                 before.units + work.units, before.compute_s + work.compute_s, before.wait_s + work.wait_s
             )
     windows = sorted(found.items())
-    if len(windows) > 1 and windows[-1][0][0] == windows[-2][0][0] and windows[-1][1].keys() < windows[-2][1].keys():
+    if (
+        len(windows) > 1
+        and windows[-1][0][0] == windows[-2][0][0]
+        and windows[-1][1].keys() < windows[-2][1].keys()
+    ):
         windows.pop()
     times = _Times(log)
     return [

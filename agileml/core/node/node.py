@@ -123,8 +123,7 @@ class Node:
             case Begun():
                 self.worker.begun(event)
             case Computed():
-                if any(not partition for partition, _ in event.contributions):  # each partition comes once
-                    self.spent.computed(event.bundle.bit_count())
+                self.spent.computed(event)
                 self.worker.computed(event)
             case Loaded():
                 self.loaded = event.slices

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from enum import Enum
 
 from agileml.core.node.work_log import WorkLog
+from agileml.core.protocol.commands import Computed
 
 
 class Doing(Enum):
@@ -63,10 +64,11 @@ class TimeSpent:
         if self.doing is Doing.COMPUTE:  # what it computes for the view before may count in this one
             self.log.computes(self.clock)
 
-    def computed(self, units: int) -> None:
-        """Units were computed."""
-        self.units += units
-        self.log.computed(units)
+    def computed(self, event: Computed) -> None:
+        """A bundle was computed, for some partitions: its units count with partition 0, which comes once."""
+        if any(partition == 0 for partition, _ in event.contributions):
+            self.units += (units := event.bundle.bit_count())
+            self.log.computed(units)
 
     def _count(self, now_s: float) -> None:
         if self._since_s is not None:

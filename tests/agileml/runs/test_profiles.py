@@ -22,7 +22,8 @@ from agileml.events.run import ClockDone, CutCommitted, MachineNoticed
 from agileml.events.schema import Logged
 from agileml.events.terms import Cause, Trigger
 from agileml.process.tracing import HeadClock, Pong, ProfileEnd
-from agileml.runs.folder import TRACE, Trace, controller_events, machine_events
+from agileml.runs.folder import TRACE
+from agileml.runs.trace import Trace, controller_events, machine_events
 from agileml.session import run
 from tests.agileml.events.samples import changed
 from tests.agileml.process.engine_rig import Ran, Rig

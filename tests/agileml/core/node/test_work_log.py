@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from agileml.core.node.time_spent import Doing, TimeSpent
 from agileml.core.node.work_log import FINE, WorkLog, WorkRow, window
+from agileml.core.parameters.fold import Contribution
+from agileml.core.protocol.commands import Computed
 
 
 def test_windows_follow_each_other_and_grow() -> None:
@@ -49,17 +51,21 @@ def test_every_unit_and_second_of_computing_is_in_the_window_of_its_clock(
     assert log.take() == ()
 
 
+THREE = Computed(0, 0, 0b111, ((0, Contribution(())), (1, Contribution(()))))
+
+
 def test_waiting_is_that_after_a_clock_and_a_change_belongs_to_nobody() -> None:
     times = TimeSpent()
     times.turn(Doing.PULL, 0, 10.0)
     times.begin_view(1, 0, 10.0)
     times.turn(Doing.COMPUTE, 0, 12.0)  # two seconds for the first parameters
-    times.computed(3)
+    times.computed(THREE)
+    times.computed(Computed(0, 0, 0b111, ((2, Contribution(())),)))  # another partition of the same
     times.turn(Doing.PUSH, 0, 15.0)
     times.turn(Doing.PULL, 1, 15.5)
     times.turn(Doing.COMPUTE, 1, 17.0)
     times.begin_view(2, 1, 18.0)  # in the middle of a computation
-    times.computed(3)
+    times.computed(THREE)
     times.turn(Doing.FROZEN, 1, 19.0)
     times.turn(Doing.PULL, 1, 23.0)
     times.turn(Doing.IDLE, 2, 24.0)
