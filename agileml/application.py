@@ -30,6 +30,7 @@ class Table:
     """A matrix of parameters of shape (rows, columns).
 
     `sparse`: read and updated by row; otherwise every unit reads the whole table and updates all of it.
+    `may_be_infinite`: infinities are values as others are; otherwise they end the run, as NaN does everywhere.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Table:
     dtype: str = "float32"
     sparse: bool = False
     update: Update = Update.GRADIENT
+    may_be_infinite: bool = False
 
     def __post_init__(self) -> None:
         if self.rows < 1 or self.columns < 1:
@@ -176,6 +178,20 @@ class Application(ABC):
         `ready(table, values, start, stop)` says that elements [start, stop) of `values`, the flat array of a dense
         table's updates that will be returned, are final. Ranges must not overlap. Only called when the job has one
         table, a dense one; final elements are sent while the rest is computed.
+        """
+        return None
+
+    def as_model(self, parameters: Mapping[str, Array]) -> Mapping[str, Any]:
+        """The result (whole tables) as model.safetensors is to hold it: NumPy arrays or torch tensors by name."""
+        return parameters
+
+    def optimizer_state(
+        self, slots: Sequence[Mapping[str, Array]], optimizer: Mapping[str, Any], clocks: int
+    ) -> Any | None:
+        """The state of the optimizer after `clocks` clocks for optimizer.pt, as torch.save takes it; None: no file.
+
+        slots: for each array of state that the optimizer has (momentum; first and second moments), its tables.
+        optimizer: the section of the config.
         """
         return None
 

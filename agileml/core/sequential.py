@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
 
 from agileml.application import Application, Array
 from agileml.core.compute.contract import checked_tables, initial_values
@@ -22,7 +24,20 @@ from straggler.coverage import Units, span
 OnClock = Callable[[int, float, int], None]
 
 
-def run_sequential(
+@dataclass(frozen=True)
+class Trained:
+    """The whole tables after training, and for each array of state that the optimizer has, its tables of gradients."""
+
+    tables: dict[str, Array]
+    slots: tuple[dict[str, Array], ...]
+
+
+def run_sequential(application: Application, **options: Any) -> dict[str, Array]:
+    """The whole tables that `train` leaves; it has the same arguments."""
+    return train(application, **options).tables
+
+
+def train(
     application: Application,
     *,
     optimizer: Optimizer,
@@ -32,8 +47,8 @@ def run_sequential(
     deterministic: bool = True,
     bundles: Sequence[Units] | None = None,
     on_clock: OnClock | None = None,
-) -> dict[str, Array]:
-    """Train for `clocks` clocks of `application.settings.slices` x `parts` units; returns the whole tables.
+) -> Trained:
+    """Train for `clocks` clocks of `application.settings.slices` x `parts` units.
 
     Neither `partitions` nor `bundles` (disjoint sets that cover all units, aligned subtrees when deterministic; one of
     all by default) changes a bit of a deterministic result: they are there to show that.
@@ -67,4 +82,8 @@ def run_sequential(
                 shares[p], states[p] = applied.blocks, applied.state
             if on_clock is not None:
                 on_clock(clock, totals[0].loss, totals[0].examples)
-    return layout.whole(shares)
+    slots = (
+        layout.whole_slot([[arrays[slot] if arrays else None for arrays in state] for state in states])
+        for slot in range(optimizer.slots)
+    )
+    return Trained(layout.whole(shares), tuple(slots))

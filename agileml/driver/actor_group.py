@@ -287,8 +287,15 @@ class ActorGroup:
 
     def result(self, finished: Finished) -> list[tuple[Array, ...]]:
         """The blocks of every partition in the last cut, from the backups. Raises RunError where one of them died."""
+        return self._from_backups(finished, "final_blocks")
+
+    def slots(self, finished: Finished) -> list[tuple[tuple[Array, ...], ...]]:
+        """The optimizer state of every partition in the last cut, by slot and table. Raises RunError as `result`."""
+        return self._from_backups(finished, "final_slots")
+
+    def _from_backups(self, finished: Finished, method: str) -> list[Any]:
         references = [
-            self._actors[backup].handle.final_blocks.remote(partition, finished.clock)
+            getattr(self._actors[backup].handle, method).remote(partition, finished.clock)
             for partition, backup in enumerate(finished.backup)
         ]
         try:
@@ -297,7 +304,7 @@ class ActorGroup:
             raise RunError(
                 "a machine that holds the result died before it was read; a checkpoint of the last clock has it too"
             ) from error
-        assert all(blocks is not None for blocks in parts), "a backup lacks its part of the final cut"
+        assert all(part is not None for part in parts), "a backup lacks its part of the final cut"
         return list(parts)
 
     def last_spans(self, timeout_s: float) -> dict[str, ProfileEnd | None]:

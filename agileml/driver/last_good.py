@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from agileml.application import Array
@@ -37,10 +37,11 @@ def write_last_good(
     folder: RunFolder,
     config: JobConfig,
     versions: Mapping[str, str],
+    as_model: Callable[[Mapping[str, Array]], Mapping[str, Any]] = dict,
 ) -> RunError:
-    """Write the last committed cut, if there is one. Returns the error, with a sentence that names the file.
+    """Write the last committed cut, if there is one, in the form that `as_model` gives it.
 
-    Raises StorageError.
+    Returns the error, with a sentence that names the file. Raises StorageError.
     """
     try:
         halted = machines.state().halted
@@ -52,7 +53,7 @@ def write_last_good(
         folder.events.write(Warned(f"the last cut could not be read: {problem}"))
         return error
     clock = kept.clock
-    digest = folder.write_model(tables)
+    digest = folder.write_model(tables, as_model(tables))
     folder.events.write(RunFailed(str(error), clock))
     events = read_events(folder.events.path)
     summary: dict[str, Any] = summarize(

@@ -47,6 +47,10 @@ class MachineActor:
         """Its copy of a partition in the last cut of the run."""
         return self._machine.final_blocks(partition, clock)
 
+    def final_slots(self, partition: int, clock: int) -> tuple[tuple[Array, ...], ...] | None:
+        """The optimizer state beside it."""
+        return self._machine.final_slots(partition, clock)
+
     def last_spans(self) -> ProfileEnd | None:
         """What its profile recorded since the last report."""
         return self._machine.last_spans()

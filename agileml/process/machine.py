@@ -33,7 +33,7 @@ from agileml.core.protocol.commands import (
     SavePart,
     Send,
 )
-from agileml.core.protocol.messages import CONTROLLER, Failure, Message, Part, Push
+from agileml.core.protocol.messages import CONTROLLER, Cut, Failure, Message, Part, Push
 from agileml.core.protocol.plan import Strike
 from agileml.events.terms import Fault
 from agileml.net.events import Address, MessageReceived, PeerConnected
@@ -163,7 +163,13 @@ class Machine:
     def final_blocks(self, partition: int, clock: int) -> tuple[Array, ...] | None:
         """This machine's copy of a partition in the last cut of the run, of `clock`; None if it has none."""
         # In the server thread, because another could see a cut while it replaces the previous one.
-        return self._in_server_thread(lambda: self._final_blocks(partition, clock))
+        cut = self._in_server_thread(lambda: self._final_cut(partition, clock))
+        return None if cut is None else cut.blocks
+
+    def final_slots(self, partition: int, clock: int) -> tuple[tuple[Array, ...], ...] | None:
+        """The optimizer state beside `final_blocks`: by slot, then by table."""
+        cut = self._in_server_thread(lambda: self._final_cut(partition, clock))
+        return None if cut is None else cut.state
 
     def last_spans(self) -> ProfileEnd | None:
         """What the profile recorded since the last report; None without a profile."""
@@ -180,11 +186,11 @@ class Machine:
                 return answer.result(timeout=0.1)
         return answer.result() if answer.done() else look()
 
-    def _final_blocks(self, partition: int, clock: int) -> tuple[Array, ...] | None:
+    def _final_cut(self, partition: int, clock: int) -> Cut | None:
         backup = self.node.backup
         for cut in (backup.arrived(partition), backup.cut(partition)):
             if cut is not None and cut.clock == clock:
-                return cut.blocks
+                return cut
         return None
 
     def bytes_sent(self) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""The folder of one run: config.yaml, events.jsonl, model.safetensors, summary.json, report.html.
+"""The folder of one run: config.yaml, events.jsonl, model.safetensors, optimizer.pt, summary.json, report.html.
 
 A file is there whole or not at all: it is written under a temporary name, flushed to disk and renamed.
 Only events.jsonl grows while the run goes on, by whole lines.
@@ -25,10 +25,10 @@ from safetensors.numpy import save_file
 from agileml.runs.event_log import EVENTS, EventLog
 from agileml.runs.owner import running_in
 
-CONFIG, MODEL = "config.yaml", "model.safetensors"
+CONFIG, MODEL, OPTIMIZER = "config.yaml", "model.safetensors", "optimizer.pt"
 SUMMARY, REPORT = "summary.json", "report.html"
 TRACE = "trace.json"
-FILES = (CONFIG, EVENTS, MODEL, SUMMARY, REPORT)
+FILES = (CONFIG, EVENTS, MODEL, OPTIMIZER, SUMMARY, REPORT)
 MARKET = "market"  # a folder in that of the run: journal, ledger and prices of its market
 
 
@@ -107,14 +107,33 @@ class RunFolder:
         """The resolved config. Raises StorageError."""
         self.write_text(self.path / CONFIG, text)
 
-    def write_model(self, tables: Mapping[str, np.ndarray]) -> str:
-        """The parameters as safetensors; returns their `params_sha256`. Raises StorageError."""
+    def write_model(
+        self, tables: Mapping[str, np.ndarray], model: Mapping[str, Any] | None = None, name: str = MODEL
+    ) -> str:
+        """The parameters as safetensors; returns their `params_sha256`. Raises StorageError.
+
+        model: how the file holds them, as NumPy arrays or torch tensors; None: as the tables.
+        """
         digest = params_sha256(tables)
-        contiguous = {name: np.ascontiguousarray(table) for name, table in tables.items()}
-        with _replacing(self.path / MODEL) as temporary:
-            save_file(contiguous, temporary, metadata={"params_sha256": digest})
+        model = tables if model is None else model
+        metadata = {"params_sha256": digest}
+        with _replacing(self.path / name) as temporary:
+            if all(isinstance(value, np.ndarray) for value in model.values()):
+                contiguous = {key: np.ascontiguousarray(table) for key, table in model.items()}
+                save_file(contiguous, temporary, metadata=metadata)
+            else:
+                from safetensors.torch import save_file as save_tensors
+
+                save_tensors(dict(model), temporary, metadata={**metadata, "format": "pt"})
             temporary.chmod(self.events.path.stat().st_mode)  # safetensors lets nobody else read it
         return digest
+
+    def write_optimizer(self, state: Any) -> None:
+        """optimizer.pt, for torch.load(weights_only=True). Raises StorageError."""
+        import torch
+
+        with _replacing(self.path / OPTIMIZER) as temporary:
+            torch.save(state, temporary)
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """summary.json. Raises StorageError."""

@@ -1,4 +1,4 @@
-"""A module's parameters as one flat array: where each lies, pointing them there, and the way back to a state dict.
+"""A module's parameters as one flat array: where each lies, and pointing them there.
 
 Parameters lie in the order of `named_parameters()`, each from a multiple of 16 elements (64 bytes of float32): so no
 two share a cache line, and a sum over one does not depend on where it lies. Gaps are zero and stay zero. A tied
@@ -12,12 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from agileml.application import Array, InputError, Table, Update
@@ -87,7 +84,9 @@ class FlatModule:
         dtype = DTYPES[self.dtype]
         found = [Table(PARAMETERS, 1, self.elements, dtype)]
         if self.buffers and self.buffers[-1].end:
-            found.append(Table(BUFFERS, 1, self.buffers[-1].end, dtype, update=Update.STEP))
+            found.append(
+                Table(BUFFERS, 1, self.buffers[-1].end, dtype, update=Update.STEP, may_be_infinite=True)
+            )
         if self.counters and self.counters[-1].end:
             found.append(Table(COUNTERS, 1, self.counters[-1].end, "float64", update=Update.STEP))
         return found
@@ -96,7 +95,7 @@ class FlatModule:
         """The present values of the module's tensors, as a new table."""
         flat = torch.zeros(table.columns, dtype=torch.from_numpy(np.empty(0, table.dtype)).dtype)
         with torch.no_grad():
-            for span, tensor in self._tensors(table.name):
+            for span, tensor in self.tensors(table.name):
                 span.of(flat).copy_(tensor)
         return flat.numpy().reshape(1, -1)
 
@@ -120,7 +119,8 @@ class FlatModule:
         for _, parameter in self.parameters:
             parameter.data = torch.zeros(1, dtype=self.dtype).expand(parameter.shape)
 
-    def _tensors(self, table: str) -> list[tuple[TensorSpan, Tensor]]:
+    def tensors(self, table: str) -> list[tuple[TensorSpan, Tensor]]:
+        """The tensors of a table and where each lies in it."""
         if table == PARAMETERS:
             return [(span, tensor) for span, (_, tensor) in zip(self.spans, self.parameters, strict=True)]
         spans = self.buffers if table == BUFFERS else self.counters
@@ -137,7 +137,7 @@ class FlatModule:
             for name in (BUFFERS, COUNTERS):
                 if name in tables:
                     flat = torch.from_numpy(np.array(tables[name]).reshape(-1))
-                    for span, buffer in self._tensors(name):
+                    for span, buffer in self.tensors(name):
                         buffer.copy_(span.of(flat) if name == BUFFERS else span.of(flat).round())
 
     def buffer_changes(self, before: Mapping[str, Array], share: float) -> dict[str, Array]:
@@ -226,45 +226,3 @@ class _Borrowed:
 def borrowed(array: Array) -> Tensor:
     """A flat tensor over the memory of a read-only array. torch has no read-only tensors: do not write to it."""
     return torch.from_numpy(np.asarray(_Borrowed(array.reshape(-1))))
-
-
-def torch_state(result: str | Path | Mapping[str, Any], module: nn.Module) -> dict[str, Tensor]:
-    """A state dict for `module` from the result of a run: the path of its model.safetensors, or its tables.
-
-    `module.load_state_dict(torch_state("runs/.../model.safetensors", module))` in a plain torch program. Parameters
-    that need no gradient, which training does not change, are the module's own. Raises InputError when it does not fit.
-    """
-    tables, source = (result, "tables") if isinstance(result, Mapping) else (_read(Path(result)), str(result))
-    flat = FlatModule(module, "module")
-    by_tensor: dict[int, Tensor] = {}
-    for table in flat.tables():
-        if table.name not in tables:
-            raise InputError(
-                f"{source}: there is no table {table.name!r}, expected one for this module (of "
-                f"{table.columns} elements); found {', '.join(tables) or 'none'}"
-            )
-        values = np.asarray(tables[table.name])
-        if values.size != table.columns:
-            raise InputError(
-                f"{source}: table {table.name!r} has {values.size} elements, expected {table.columns} for this module"
-            )
-        found = torch.from_numpy(np.array(values).reshape(-1))
-        for span, tensor in flat._tensors(table.name):
-            value = span.of(found)
-            value = value if tensor.dtype.is_floating_point else value.round()
-            by_tensor[id(tensor)] = value.to(tensor.dtype).clone()
-    # state_dict() names a tied tensor once per place, and all of these names are the same object.
-    own = module.state_dict(keep_vars=True)
-    return {name: by_tensor.get(id(tensor), tensor.detach()) for name, tensor in own.items()}
-
-
-def _read(path: Path) -> dict[str, Array]:
-    try:
-        with safe_open(path, "numpy") as opened:
-            return {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  not a mapping
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist, expected the model.safetensors of a run") from None
-    except (SafetensorError, OSError) as error:
-        raise InputError(
-            f"{path} cannot be read ({error}), expected the model.safetensors of a run"
-        ) from None

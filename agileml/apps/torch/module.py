@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from agileml.application import Application, Array, InputError, Settings, Table, Unit, Updates
 from agileml.apps.torch.data import DataSet, Examples, ExampleSlice, Minibatches, concatenated, load_data
+from agileml.apps.torch.export import exported, optimizer_state, torch_state
 from agileml.apps.torch.flat import PARAMETERS, FlatModule
 from agileml.apps.torch.names import called, function_named, loss_named
 from agileml.apps.torch.step import Batch, Ready, Stepper, seeded
@@ -268,6 +269,20 @@ class TorchModule(Application):
         return Batch(tuple(map(placed, inputs)), placed(target), len(target))
 
     # -- the result -----------------------------------------------------------------------------------------------
+
+    def as_model(self, parameters: Mapping[str, Array]) -> dict[str, Tensor]:
+        return exported(parameters, self.flat.module)
+
+    def optimizer_state(
+        self, slots: Sequence[Mapping[str, Array]], optimizer: Mapping[str, Any], clocks: int
+    ) -> dict[str, Any]:
+        return optimizer_state(self.flat, slots, optimizer, clocks)
+
+    def module_with(self, parameters: Mapping[str, Array]) -> nn.Module:
+        """A new module that holds these parameters, on the CPU."""
+        module = self._built().module
+        module.load_state_dict(torch_state(parameters, module), strict=False)
+        return module
 
     def evaluate(self, parameters: Mapping[str, Array]) -> dict[str, float]:
         """`test_loss`, and `test_accuracy` where outputs are scores of classes; nothing without a test split."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from agileml.application import Application, Array, Table, Update, Updates
+from agileml.application import Application, Array, Table, Updates
 
 
 class ContractError(ValueError):
@@ -37,8 +37,8 @@ def initial_values(
     for table in tables:
         what = f"initial() of table {table.name!r}"
         array = _checked_array(what, table, application.initial(table), (table.rows, table.columns))
-        # A table of steps may hold infinities: a causal mask is a buffer with them.
-        if table.update is Update.GRADIENT and not np.isfinite(array).all():
+        is_wrong = np.isnan(array).any() if table.may_be_infinite else not np.isfinite(array).all()
+        if is_wrong:
             raise ContractError(f"{what} returned values that are not finite")
         values[table.name] = array.copy() if copied else array
     return values

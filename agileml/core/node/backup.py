@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from agileml.application import Table
 from agileml.core.node.dirty_rows import completed, is_finite
 from agileml.core.node.server import SendTo
 from agileml.core.protocol.messages import (
@@ -45,6 +46,7 @@ class Backup:
 
     send: SendTo
     committed: CutId = INITIAL
+    tables: Sequence[Table] = ()
     _cuts: dict[int, tuple[CutId, Cut]] = field(default_factory=dict)  # partition -> its part, committed
     # partition -> tables whose arrays only this backup refers to
     _owned: dict[int, set[int]] = field(default_factory=dict)
@@ -60,7 +62,7 @@ class Backup:
             if message.only is not None and message.only.base != self.name(message.partition):
                 self.send(owner, PartRefused(message.epoch, message.partition, name.clock))
                 return
-            arriving = _Arriving(name, message.cut, message.only, is_finite(message.cut))
+            arriving = _Arriving(name, message.cut, message.only, is_finite(message.cut, self.tables))
             self._arriving[message.partition] = arriving
             self.send(CONTROLLER, arriving.stored(message.partition))
         self.send(owner, PartAck(message.epoch, message.partition, name.clock))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from agileml.application import Array
+from agileml.application import Array, Table
 from agileml.core.protocol.messages import Cut, Rows
 from agileml.core.protocol.view import CutId
 
@@ -115,9 +115,16 @@ def completed(part: Cut, only: Rows, base: Cut, own: Collection[int] = ()) -> Cu
     )
 
 
-def is_finite(cut: Cut) -> bool:
-    """True when no parameter is NaN or infinite: training can only go back to such a cut."""
-    return all(_is_finite(block.reshape(-1)) for block in cut.blocks)
+def is_finite(cut: Cut, tables: Sequence[Table] = ()) -> bool:
+    """True when no parameter is NaN, or infinite where its table may not be: training can only go back to such a cut.
+
+    Without `tables` none may be infinite.
+    """
+    may_be_infinite = [table.may_be_infinite for table in tables] or [False] * len(cut.blocks)
+    return all(
+        not np.isnan(block).any() if infinite else _is_finite(block.reshape(-1))
+        for block, infinite in zip(cut.blocks, may_be_infinite, strict=True)
+    )
 
 
 def _is_finite(values: Array) -> bool:

@@ -92,7 +92,7 @@ class Node:
         self._local: deque[Message] = deque()
         self.server = Server(name, job, self._send, stores)
         self.worker = Worker(name, job, self._send, self._out_append)
-        self.backup = Backup(self._send)
+        self.backup = Backup(self._send, tables=job.layout.tables)
         self.combiner = job.exchange.combiner(
             name, job, self.worker, self.server, self._send, self._out_append
         )

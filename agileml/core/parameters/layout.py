@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from agileml.application import Array, Table
+from agileml.application import Array, Table, Update
 
 ALIGNMENT = 16
 
@@ -109,6 +109,15 @@ class Layout:
         for index, table in enumerate(self.tables):
             joined = np.concatenate([part[index] for part in parts])
             tables[table.name] = joined.reshape(table.rows, table.columns)
+        return tables
+
+    def whole_slot(self, parts: Sequence[Sequence[Array | None]]) -> dict[str, Array]:
+        """One array of optimizer state as whole tables, from the blocks of all partitions; tables of gradients only."""
+        tables = {}
+        for index, table in enumerate(self.tables):
+            if table.update is Update.GRADIENT:
+                joined = np.concatenate([block for part in parts if (block := part[index]) is not None])
+                tables[table.name] = joined.reshape(table.rows, table.columns)
         return tables
 
     def rows_by_partition(self, rows: Mapping[str, Array]) -> list[tuple[Array | None, ...]]:

@@ -70,7 +70,7 @@ def test_it_is_found_before_a_machine_starts(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own, kind, sentence = WRONG[name]
-    monkeypatch.setattr("agileml.assembly.fleet_for", None)  # nothing may ask for machines
+    monkeypatch.setattr("agileml.session.assembly.fleet_for", None)  # nothing may ask for machines
     app = TorchModule(**{"build": linear, "dataset": (X, Y), **own})
     with pytest.raises(kind, match=sentence) as found:
         agileml.run(JOB, application=app, out=str(tmp_path / "run"))

@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from agileml.application import InputError, Settings, Unit
 from agileml.apps import build
-from agileml.apps.torch.flat import PARAMETERS, torch_state
+from agileml.apps.torch.export import torch_state
+from agileml.apps.torch.flat import PARAMETERS
 from agileml.apps.torch.module import TorchModule
 from agileml.config.text import ConfigError
 from agileml.core.compute.unit_computer import UnitError
@@ -149,17 +151,22 @@ def test_a_result_loads_into_plain_torch(tmp_path: Path) -> None:
     app = job(lambda: nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)), batch=24)
     tables = train(app, 5)
     folder = RunFolder.create(tmp_path / "run", "test")
-    folder.write_model(tables)
+    folder.write_model(tables, app.as_model(tables))
     folder.events.close()
     path = tmp_path / "run" / "model.safetensors"
     module = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
-    module.load_state_dict(torch_state(path, module))
+    module.load_state_dict(load_file(path), strict=True)
+    assert torch_state(path, module).keys() == module.state_dict().keys()
     assert int(module[1].num_batches_tracked) == 5
     for (name, ours), theirs in zip(app.flat.parameters, module.parameters(), strict=True):
         assert ours.shape == theirs.shape, name
         assert not torch.equal(theirs, torch.zeros_like(theirs)), name
-    with pytest.raises(InputError, match="'parameters' has 112 elements, expected 32 for this module"):
+    with pytest.raises(InputError, match=r"only the file has '0\.bias', expected the model of this module"):
         torch_state(path, nn.Linear(6, 2))
+    with pytest.raises(InputError, match=r"'0.weight' has shape \(4, 6\), expected \(4, 5\)"):
+        torch_state(path, nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)))
+    with pytest.raises(InputError, match="'parameters' has 112 elements, expected 32 for this module"):
+        torch_state(tables, nn.Linear(6, 2))
     with pytest.raises(InputError, match="there is no table 'buffers'"):
         torch_state({PARAMETERS: tables[PARAMETERS]}, module)
     with pytest.raises(InputError, match="does not exist"):

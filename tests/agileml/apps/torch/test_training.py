@@ -22,7 +22,8 @@ from torch import nn
 import agileml
 from agileml.application import Settings, Unit
 from agileml.apps.torch.data import Minibatches
-from agileml.apps.torch.flat import BUFFERS, COUNTERS, PARAMETERS, torch_state
+from agileml.apps.torch.export import torch_state
+from agileml.apps.torch.flat import BUFFERS, COUNTERS, PARAMETERS
 from agileml.apps.torch.models import cnn
 from agileml.apps.torch.module import ModuleConfig, TorchModule
 from agileml.config.job import from_values, load

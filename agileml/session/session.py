@@ -9,7 +9,6 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ from agileml.config.job import ConfigError, JobConfig, dump, from_values, load
 from agileml.core.compute.contract import ContractError
 from agileml.core.compute.unit_computer import UnitError
 from agileml.core.protocol.job import Job
-from agileml.core.sequential import run_sequential
+from agileml.core.sequential import run_sequential, train
 from agileml.driver.last_good import write_last_good
 from agileml.driver.stop_signal import StopSignal
 from agileml.errors import HeadLostError, RunError
@@ -31,24 +30,11 @@ from agileml.runs.owner import this_process
 from agileml.runs.progress import Progress, Snapshot
 from agileml.runs.report.market import endings
 from agileml.runs.report.page import build_report, summarize
+from agileml.session.result import Result
 
 if TYPE_CHECKING:
     from agileml.cluster.fleet import Fleet
     from agileml.market.setup import MarketSetup
-
-
-@dataclass(frozen=True)
-class Result:
-    """The result of a run: the tables by name, metrics, the summary, and the folder with everything.
-
-    code: 0, or that of a job which a market ended before its last clock (see `bidbrain.live.job`), or 1: not verified.
-    """
-
-    parameters: Mapping[str, Array]
-    metrics: Mapping[str, float]
-    summary: Mapping[str, Any]
-    folder: Path
-    code: int = 0
 
 
 def run(
@@ -135,6 +121,7 @@ class _Session:
         self.stop_signal = StopSignal()
         self.is_whole = True
         self.is_reference = False  # it is the sequential run itself
+        self._slots: tuple[int, Sequence[dict[str, Array]]] | None = None  # clocks, optimizer state
         _check_place(resume)
         run = secrets.token_hex(6)
         self.setup = self._market_setup(run) if config.market is not None else None
@@ -176,7 +163,7 @@ class _Session:
                 key=("model", "device"),
             )
         if fleet is None:
-            from agileml.assembly import fleet_for
+            from agileml.session.assembly import fleet_for
 
             fleet = fleet_for(self.spec, self.setup)  # try an address before anything is made
         chosen = fleet
@@ -218,7 +205,9 @@ class _Session:
             print(f"kept {told}" if worked else f"proteus: {told}", file=sys.stdout if worked else sys.stderr)
 
     def _write(self, folder: RunFolder, tables: dict[str, Array]) -> Result:
-        digest = folder.write_model(tables)
+        digest = folder.write_model(tables, self.application.as_model(tables))
+        if self._slots is not None:
+            self._write_optimizer(folder)
         with _users("evaluate()"):
             metrics = {key: float(value) for key, value in self.application.evaluate(tables).items()}
         with _users("describe()"):
@@ -239,7 +228,24 @@ class _Session:
             code = self.market.code or code
         folder.write_summary(summary)
         folder.write_report(build_report(dump(self.config), events, summary))
-        return Result(tables, metrics, summary, folder.path, code)
+        again = None if self.is_reference or self.config.checkpoint is None else self._resume
+        return Result(tables, metrics, summary, folder.path, code, self.application, again)
+
+    def _write_optimizer(self, folder: RunFolder) -> None:
+        """optimizer.pt, where the application knows how to write one."""
+        assert self._slots is not None
+        clocks, slots = self._slots
+        with _users("optimizer_state()"):
+            settings = self.config.optimizer.model_dump()
+            state = self.application.optimizer_state(slots, settings, clocks)
+        if state is not None:
+            folder.write_optimizer(state)
+
+    def _resume(self, **overrides: Any) -> Result:
+        assert self.config.checkpoint is not None
+        given = self.spec.application
+        place = self.config.checkpoint.path
+        return run(self.config, given, name=self.name, resume=place, **{"out": None, **overrides})
 
     def _verified(self, digest: str) -> tuple[int, dict[str, Any]]:
         """Train once more in this process, if the config asks for it and the run was whole: are the bits the same?"""
@@ -269,7 +275,7 @@ class _Session:
             progress.show(Snapshot(clock + 1, self.config.clocks, mean, 0, 1, 0, "sequential"))
 
         with _users("training"):
-            return run_sequential(
+            trained = train(
                 self.application,
                 optimizer=self.job.optimizer,
                 clocks=self.config.clocks,
@@ -277,6 +283,12 @@ class _Session:
                 deterministic=self.config.deterministic,
                 on_clock=on_clock,
             )
+            self._slots = self.config.clocks, trained.slots
+            return trained.tables
+
+    def _whole_slots(self, parts: Sequence[Sequence[Sequence[Array]]]) -> list[dict[str, Array]]:
+        layout = self.job.layout
+        return [layout.whole_slot([part[slot] for part in parts]) for slot in range(self.job.optimizer.slots)]
 
     def _elastic(self, fleet: Fleet, folder: RunFolder, progress: Progress) -> dict[str, Array]:
         from agileml.cluster.owned_folder import owned
@@ -297,6 +309,8 @@ class _Session:
                 finished = loop.run()
                 self.is_whole = finished.clock == self.config.clocks
                 tables = self.job.layout.whole(group.result(finished))
+                if type(self.application).optimizer_state is not Application.optimizer_state:
+                    self._slots = finished.clock, self._whole_slots(group.slots(finished))
                 if self.market is not None:
                     self.market.ended(finished.clock)
                 group.stop()
@@ -304,7 +318,9 @@ class _Session:
             except HeadLostError:
                 raise
             except RunError as error:
-                told = write_last_good(error, group, self.job.layout, folder, self.config, versions())
+                told = write_last_good(
+                    error, group, self.job.layout, folder, self.config, versions(), self.application.as_model
+                )
                 group.stop(timeout_s=0.2)
                 raise told from error
             except BaseException:

@@ -1,0 +1,125 @@
+"""What a run leaves for plain torch: the module's own tensors by name, and optimizer state as torch.optim has it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from agileml.application import Array, InputError
+from agileml.apps.torch.flat import PARAMETERS, FlatModule
+from agileml.core.parameters.learning_rate import schedule
+
+
+def torch_state(result: str | Path | Mapping[str, Any], module: nn.Module) -> dict[str, Tensor]:
+    """A state dict for `module` from the result of a run: its tables, or the path of its model.safetensors.
+
+    Parameters that need no gradient, which training does not change, are the module's own if the tables are given.
+    Raises InputError when it does not fit.
+    """
+    if not isinstance(result, Mapping):
+        return _read(Path(result), module)
+    flat = FlatModule(module, "module")
+    by_tensor: dict[int, Tensor] = {}
+    for table in flat.tables():
+        if table.name not in result:
+            raise InputError(
+                f"tables: there is no table {table.name!r}, expected one for this module (of "
+                f"{table.columns} elements); found {', '.join(result) or 'none'}"
+            )
+        values = np.asarray(result[table.name])
+        if values.size != table.columns:
+            raise InputError(
+                f"tables: table {table.name!r} has {values.size} elements, expected {table.columns} for this module"
+            )
+        found = torch.from_numpy(np.array(values).reshape(-1))
+        for span, tensor in flat.tensors(table.name):
+            value = span.of(found)
+            value = value if tensor.dtype.is_floating_point else value.round()
+            by_tensor[id(tensor)] = value.to(tensor.dtype).clone()
+    # state_dict() names a tied tensor once per place, and all of these names are the same object.
+    own = module.state_dict(keep_vars=True)
+    return {name: by_tensor.get(id(tensor), tensor.detach()) for name, tensor in own.items()}
+
+
+def exported(tables: Mapping[str, Array], module: nn.Module) -> dict[str, Tensor]:
+    """The state dict as a file can hold it: on the CPU, no two tensors in the same memory, only tensors."""
+    state = torch_state(tables, module)
+    return {
+        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for name, tensor in state.items()
+        if isinstance(tensor, Tensor)
+    }
+
+
+def _read(path: Path, module: nn.Module) -> dict[str, Tensor]:
+    try:
+        with safe_open(path, "pt") as opened:
+            found = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  not a mapping
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist, expected the model.safetensors of a run") from None
+    except (SafetensorError, OSError) as error:
+        raise InputError(
+            f"{path} cannot be read ({error}), expected the model.safetensors of a run"
+        ) from None
+    own = {name: tensor for name, tensor in module.state_dict().items() if isinstance(tensor, Tensor)}
+    if missing := sorted(own.keys() ^ found.keys()):
+        whose = "this module" if missing[0] in own else "the file"
+        raise InputError(f"{path}: only {whose} has {missing[0]!r}, expected the model of this module")
+    for name, tensor in own.items():
+        if tensor.shape != found[name].shape:
+            raise InputError(
+                f"{path}: {name!r} has shape {tuple(found[name].shape)}, expected {tuple(tensor.shape)}"
+            )
+    return found
+
+
+STATES = {"sgd": (), "momentum": ("momentum_buffer",), "adam": ("exp_avg", "exp_avg_sq")}
+STATES["adamw"] = STATES["adam"]
+
+
+def optimizer_state(
+    flat: FlatModule, slots: Sequence[Mapping[str, Array]], settings: Mapping[str, Any], clocks: int
+) -> dict[str, Any]:
+    """The state dict of the torch.optim optimizer over `module.parameters()` that has taken the same steps.
+
+    slots: the tables of each array of state. settings: the section `optimizer` of the config.
+    """
+    optimizer = _in_torch(flat.module, settings)
+    names = STATES[settings["kind"]]
+    arrays = [torch.from_numpy(np.array(slot[PARAMETERS]).reshape(-1)) for slot in slots]
+    for span, (_, parameter) in zip(flat.spans, flat.parameters, strict=True):
+        state: dict[str, Any] = {
+            name: span.of(array).clone() for name, array in zip(names, arrays, strict=True)
+        }
+        if settings["kind"] in ("adam", "adamw"):
+            state["step"] = torch.tensor(float(clocks))
+        if state and clocks:
+            optimizer.state[parameter] = state
+    factor = schedule(settings.get("schedule"))
+    for group in optimizer.param_groups:
+        group["initial_lr"] = group["lr"]
+        group["lr"] *= 1.0 if factor is None else factor.factor(clocks)
+    return optimizer.state_dict()
+
+
+def _in_torch(module: nn.Module, settings: Mapping[str, Any]) -> torch.optim.Optimizer:
+    """The optimizer that a config names, as torch has it."""
+    shared = {"lr": settings["learning_rate"], "weight_decay": settings["weight_decay"]}
+    match settings["kind"]:
+        case "sgd":
+            return torch.optim.SGD(module.parameters(), **shared)
+        case "momentum":
+            own = {"momentum": settings["momentum"], "nesterov": settings["nesterov"]}
+            return torch.optim.SGD(module.parameters(), **shared, **own)
+        case "adam" | "adamw" as kind:
+            made = torch.optim.Adam if kind == "adam" else torch.optim.AdamW
+            betas = (settings["beta1"], settings["beta2"])
+            return made(module.parameters(), **shared, betas=betas, eps=settings["epsilon"])
+        case kind:
+            raise AssertionError(kind)

@@ -1,0 +1,10 @@
+"""One run from config to result, for Python users and the command line alike.
+
+Begin with `session.run`. `result` is what a run returns; `assembly` chooses the fleet and the market that a config
+names, and is the one place that knows every implementation.
+"""
+
+from agileml.session.result import Result
+from agileml.session.session import run, run_job
+
+__all__ = ["Result", "run", "run_job"]

@@ -1,0 +1,53 @@
+"""What a run returns to Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agileml.application import Application, Array, InputError
+
+
+@dataclass(frozen=True, repr=False)
+class Result:
+    """The result of a run: the tables by name, metrics, the summary, and the folder with everything.
+
+    code: 0, or that of a job which a market ended before its last clock (see `bidbrain.live.job`), or 1: not verified.
+    """
+
+    parameters: Mapping[str, Array]
+    metrics: Mapping[str, float]
+    summary: Mapping[str, Any]
+    folder: Path
+    code: int = 0
+    application: Application | None = field(default=None, compare=False)
+    _again: Callable[..., Result] | None = field(default=None, compare=False)
+
+    def __repr__(self) -> str:
+        facts = [f"{self.summary['clocks']} clocks"]
+        if (loss := self.summary.get("loss")) is not None:
+            facts.append(f"loss {loss:.4g}")
+        facts += [f"{name} {value:.4g}" for name, value in self.metrics.items()]
+        return f"<Result of {', '.join(facts)}; {self.folder}>"
+
+    def module(self) -> Any:
+        """A new torch module with the trained parameters, on the CPU. Raises InputError for other applications."""
+        made = getattr(self.application, "module_with", None)
+        if made is None:
+            raise InputError(
+                "module(): the application of this run has no torch module, expected application: torch"
+            )
+        return made(self.parameters)
+
+    def resume(self, **overrides: Any) -> Result:
+        """Go on from the newest checkpoint of this run; overrides replace top keys of its config, such as `clocks`.
+
+        Raises InputError when the run wrote no checkpoints, and what `agileml.run` raises.
+        """
+        if self._again is None:
+            raise InputError(
+                "resume(): this run wrote no checkpoints, expected one with the key `checkpoint`"
+            )
+        return self._again(**overrides)
