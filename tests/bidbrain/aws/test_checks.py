@@ -1,0 +1,123 @@
+"""What is looked at before a stack is made, and what it will cost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from bidbrain.aws.site import Site
+from bidbrain.aws.stack.checks import Facts, Quota, Scale, TypeFact, Unread, Verdict, checks, costs, family
+from tests.bidbrain.aws.demo_stack import SITE, THERE
+
+
+def facts(**changes: object) -> Facts:
+    zones = ("us-east-1a", "us-east-1b")
+    types = {
+        name: TypeFact(vcpus, ("x86_64",), price, "a table", zones)
+        for name, vcpus, price in (
+            ("c5.xlarge", 4, 170_000),
+            ("m5.xlarge", 4, 192_000),
+            ("m5.large", 2, 96_000),
+        )
+    }
+    plain = Facts(
+        account="123456789012",
+        identity="arn:aws:iam::123456789012:user/me",
+        all_zones=zones,
+        types=types,
+        image="ami-0123456789abcdef0",
+        image_architecture="x86_64",
+        root_device="/dev/xvda",
+        vpc="vpc-1",
+        subnets=THERE.subnets,
+        spot={("c5.xlarge", "us-east-1a"): 60_000, ("m5.xlarge", "us-east-1b"): 70_000},
+        quotas={
+            ("standard", "on-demand"): Quota("L-1216C47A", "on-demand", 64),
+            ("standard", "spot"): Quota("L-34B43A08", "spot", 64),
+        },
+    )
+    return replace(plain, **changes)  # type: ignore[arg-type]
+
+
+SCALE = Scale(1, 8, 3_000_000)
+
+
+def wrong(site: Site = SITE, scale: Scale = SCALE, **changes: object) -> list[str]:
+    return [check.text for check in checks(site, scale, facts(**changes)) if check.verdict is Verdict.WRONG]
+
+
+def test_a_good_account_has_nothing_wrong() -> None:
+    assert not wrong()
+    assert all(c.verdict is Verdict.GOOD for c in checks(SITE, SCALE, facts()))
+
+
+def test_what_is_wrong_is_one_sentence() -> None:
+    zero = {("standard", "spot"): Quota("L-34B43A08", "spot", 0)}
+    small = {("standard", "on-demand"): Quota("L-1216C47A", "on-demand", 5)}
+    arm = facts().types | {"m5.xlarge": replace(facts().types["m5.xlarge"], architectures=("arm64",))}
+    found = {
+        "quota": wrong(quotas=zero),
+        "reliable": wrong(quotas=small),
+        "zone": wrong(Site(**{**SITE.model_dump(), "zones": ("us-east-1z",)})),
+        "subnet": wrong(subnets={"us-east-1a": "subnet-a"}),
+        "arm": wrong(types=arm),
+        "price": wrong(
+            types=facts().types | {"m5.large": replace(facts().types["m5.large"], on_demand=None)}
+        ),
+        "budget": wrong(scale=Scale(1, 8, 200_000)),
+        "spot": wrong(spot={}),
+    }
+    assert "quota L-34B43A08 (spot): found 0 vCPUs, expected at least 4" in found["quota"][0]
+    assert "found 5 vCPUs, expected at least 6 for the head and the reliable machines" in found["reliable"][0]
+    assert "market.zones: found us-east-1z, expected us-east-1" in found["zone"][0]
+    assert "market.subnets: found none for zone us-east-1b" in found["subnet"][0]
+    assert "is built for x86_64, expected arm64 as m5.xlarge has" in found["arm"][0]
+    assert "m5.large: found no on-demand price, expected one in market.on_demand" in found["price"][0]
+    assert "market.budget_usd: found 0.200000, expected at least 0.28" in found["budget"][0]
+    assert "spot prices: found none" in found["spot"][0]
+    assert all("\n" not in text for texts in found.values() for text in texts)
+
+
+def test_what_cannot_be_read_is_not_checked_and_goes_on() -> None:
+    unread = {("standard", "spot"): Unread("no right")}
+    told = list(checks(SITE, SCALE, facts(quotas=unread, spot=Unread("no right"), denied=Unread("none"))))
+    assert [c.what for c in told if c.verdict is Verdict.UNREAD] == ["quotas", "prices", "rights"]
+    assert not any(c.verdict is Verdict.WRONG for c in told)
+    denied = list(checks(SITE, SCALE, facts(denied=("ec2:RunInstances",))))
+    assert next(c.text for c in denied if c.verdict is Verdict.NOTE).startswith(
+        "arn:aws:iam::123456789012:user/me may not"
+    )
+
+
+def test_costs_add_up() -> None:
+    lines = costs(SITE, SCALE, facts())
+    sure = sum(line.per_h or 0 for line in lines if line.is_sure)
+    # The head, one c5.xlarge, two disks of 40 GiB for an hour of 730 a month, two addresses.
+    assert sure == 96_000 + 170_000 + 2 * round(1e6 * 40 * 0.08 / 730) + 2 * 5_000
+    assert lines[3].per_h == 7 * 60_000
+
+
+@pytest.mark.parametrize(
+    ("name", "group"),
+    [("c5.xlarge", "standard"), ("m7i.large", "standard"), ("t3.micro", "standard"), ("g5.xlarge", "g"),
+     ("p3.2xlarge", "p"), ("inf1.xlarge", "inf"), ("trn1.2xlarge", "trn"), ("vt1.3xlarge", "g")],
+)  # fmt: skip
+def test_families_of_quotas(name: str, group: str) -> None:
+    assert family(name) == group
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("name", "Demo"),
+        ("name", "a"),
+        ("zones", ()),
+        ("types", ("a", "a")),
+        ("image", "ubuntu"),
+        ("tags", {"aws:x": "y"}),
+    ],
+)
+def test_a_site_is_checked(key: str, value: object) -> None:
+    with pytest.raises(ValueError, match=key):
+        Site(**{**SITE.model_dump(), key: value})

@@ -1,0 +1,135 @@
+"""The template of a stack: user data, machines, policies."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bidbrain.aws.notices import KINDS
+from bidbrain.aws.site import Site
+from bidbrain.aws.stack.names import names_of
+from bidbrain.aws.stack.template import (
+    OPERATOR,
+    STACK,
+    operator_policy,
+    resource,
+    role_policy,
+    text,
+)
+from tests.bidbrain.aws.demo_stack import NAMES, SITE, WANTED
+
+GOLDEN = Path(__file__).resolve().parents[2] / "golden"
+
+
+def launch_data(name: str) -> dict[str, Any]:
+    return dict(resource(WANTED, name)["LaunchTemplateData"])
+
+
+def user_data(name: str) -> str:
+    return base64.b64decode(launch_data(name)["UserData"]).decode()
+
+
+@pytest.mark.parametrize(("name", "role"), [("HeadTemplate", "head"), ("NodeTemplate", "node")])
+def test_user_data(name: str, role: str) -> None:
+    text = user_data(name)
+    assert text == (GOLDEN / f"aws_user_data_{role}.sh").read_text()
+    assert subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
+    assert text.index("shutdown -h +30") < text.index("pip install") < text.index("agileml.aws.boot")
+    assert "ray-token" not in text and "TOKEN" not in text and "AWS_SECRET" not in text
+
+
+@pytest.mark.parametrize("name", ["HeadTemplate", "NodeTemplate"])
+def test_a_machine_ends_when_it_shuts_down_and_its_disk_with_it(name: str) -> None:
+    data = launch_data(name)
+    assert data["InstanceInitiatedShutdownBehavior"] == "terminate"
+    assert data["MetadataOptions"] == {
+        "HttpEndpoint": "enabled", "HttpTokens": "required", "HttpPutResponseHopLimit": 1
+    }  # fmt: skip
+    assert data["BlockDeviceMappings"][0]["Ebs"]["DeleteOnTermination"] is True
+
+
+def test_the_bucket_is_closed_and_stays_and_the_rule_is_that_of_the_notices() -> None:
+    bucket = WANTED.template["Resources"]["Bucket"]
+    assert bucket["DeletionPolicy"] == bucket["UpdateReplacePolicy"] == "Retain"
+    closed = resource(WANTED, "Bucket")["PublicAccessBlockConfiguration"]
+    assert len(closed) == 4 and all(closed.values())
+    pattern = resource(WANTED, "Rule")["EventPattern"]
+    assert pattern == {"source": ["aws.ec2"], "detail-type": sorted(KINDS)}
+    ingress = resource(WANTED, "GroupInside")
+    assert ingress["SourceSecurityGroupId"] == ingress["GroupId"] == "Group.GroupId"
+    assert "CidrIp" not in text(STACK)
+
+
+@pytest.mark.parametrize("name", [STACK, OPERATOR])
+def test_cloudformation_would_take_the_templates(name: str, tmp_path: Path) -> None:
+    """By the rules of AWS' own linter, and below the size that goes without a bucket."""
+    from cfnlint.api import lint
+
+    assert lint(text(name)) == []
+    assert len(json.dumps(WANTED.template)) <= 51_200
+
+
+def test_policies_are_those_of_the_golden_file() -> None:
+    told = {
+        "user": operator_policy(NAMES, own_bucket=True),
+        "head": role_policy(NAMES, "HeadRole"),
+        "node": role_policy(NAMES, "NodeRole"),
+        "queue": resource(WANTED, "QueuePolicy")["PolicyDocument"],
+    }
+    assert json.dumps(told, indent=1) + "\n" == (GOLDEN / "aws_policies.json").read_text()
+    for role in ("head", "node"):
+        assert len(json.dumps(told[role], separators=(",", ":"))) <= 10_240  # IAM's limit of inline policies
+    assert len(json.dumps(told["user"], separators=(",", ":"))) <= 6_144  # of a managed one
+
+
+def test_the_operator_may_do_what_cloudformation_does_in_their_name() -> None:
+    """The rights that AWS' schemas name for each resource type; S3's list names what we do not use as well."""
+    from cfnlint.schema import PROVIDER_SCHEMA_MANAGER
+
+    unused = {"iam:AttachRolePolicy", "iam:DetachRolePolicy"}
+    unused |= {"ec2:AuthorizeSecurityGroupEgress", "ec2:RevokeSecurityGroupEgress"}
+    statements = operator_policy(NAMES, own_bucket=True)["Statement"]
+    allowed = {action for each in statements for action in each["Action"]}
+    types = {each["Type"] for each in WANTED.template["Resources"].values()} - {"AWS::S3::Bucket"}
+    for resource_type in types:
+        handlers = PROVIDER_SCHEMA_MANAGER.get_resource_schema("us-east-1", resource_type).schema["handlers"]
+        needed = {
+            p for name in ("create", "read", "delete") for p in handlers.get(name, {}).get("permissions", ())
+        }
+        missing = {each for each in needed - allowed - unused if not each.startswith("ec2:Describe")}
+        assert not missing, resource_type
+
+
+def test_a_bucket_of_the_users_own_is_neither_made_nor_removed() -> None:
+    sids = {each["Sid"] for each in operator_policy(NAMES, own_bucket=False)["Statement"]}
+    assert "MakeBucket" not in sids and "Objects" in sids
+
+
+def test_china_has_other_names_for_the_same() -> None:
+    china = names_of(Site(**{**SITE.model_dump(), "region": "cn-north-1"}), "1")
+    policy = json.dumps(role_policy(china, "HeadRole"))
+    assert "arn:aws-cn:iam::1:role/proteus-demo-node" in policy and "ec2.amazonaws.com.cn" in policy
+    assert "arn:aws:" not in policy
+
+
+def test_rights_are_bound_to_the_stack() -> None:
+    """A role that may spend, end or write may do it in this stack alone."""
+    head, node = (role_policy(NAMES, role)["Statement"] for role in ("HeadRole", "NodeRole"))
+    free = set()
+    for statement in [*head, *node]:
+        bound = "Condition" in statement or all("demo" in each for each in statement["Resource"])
+        if not bound:
+            free |= set(statement["Action"])
+    reads = {action for action in free if action.startswith("ec2:Describe")}
+    session = {
+        action for action in free if action.startswith(("ssmmessages:", "ssm:UpdateInstanceInformation"))
+    }
+    # What a purchase uses beside the template, the instance and the group is free: those are bound themselves.
+    assert free - reads - session == {"ec2:CreateFleet", "ec2:RunInstances"}
+    allowed = {action for s in node for action in s["Action"]}
+    assert not any(action.startswith(("ec2:", "iam:", "sqs:")) for action in allowed)
