@@ -1,13 +1,7 @@
 """Checkpoints: what is written comes back, what is not whole is never taken, what is old goes."""
 
-import errno
-import random
-import subprocess
-import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,13 +16,8 @@ from agileml.checkpoints.checkpoint import (
     CheckpointStore,
     Condition,
     DamagedError,
-    Identity,
     Manifest,
     NotThereError,
-    StoreError,
-    check_identity,
-    check_unused,
-    find,
     last_epoch,
     newest,
     prune,
@@ -39,21 +28,16 @@ from agileml.checkpoints.checkpoint import (
     write_part,
 )
 from agileml.checkpoints.format import DTYPES, decode, encode
-from agileml.checkpoints.opening import open_store
-from agileml.checkpoints.store import Bytes, FolderStore
-from agileml.config.job import from_values
+from agileml.checkpoints.store import FolderStore
 from agileml.core.protocol.messages import ClockReport, Cut
 from agileml.core.protocol.view import CutId
 from tests.agileml.checkpoints.rig import (
-    CONFIG,
     IDENTITY,
-    TABLES,
     MemoryStore,
     cut_of,
     newest_read,
     same,
     write,
-    write_on,
 )
 
 FEW = settings(deadline=None, derandomize=True, max_examples=60)
@@ -86,11 +70,6 @@ def cuts(draw: st.DrawFn) -> Cut:
         tuple(draw(pending)),
         tuple(draw(st.lists(progresses, max_size=3))),
     )
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> CheckpointStore:
-    return open_store(str(tmp_path / "checkpoints"))
 
 
 def names(store: CheckpointStore) -> list[CutId]:
@@ -322,186 +301,3 @@ def test_a_manifest_is_deleted_before_its_parts(tmp_path: Path) -> None:
     assert folders == ["clock-1-1"] * 3 + ["clock-2-1"] * 3
     assert files == ["manifest.json", "part-0.safetensors", "part-1.safetensors"] * 2
     assert [path.name for path in tmp_path.iterdir()] == ["clock-3-1"]
-
-
-# -- writing again, writing at once -------------------------------------------------------------------------
-
-
-def test_a_part_that_is_there_is_not_written_again(store: CheckpointStore) -> None:
-    manifest = write(store, NAME)
-    part = Path(store.where) / manifest.file(1)
-    before = part.stat()
-    assert write_part(store, NAME, 1, cut_of(NAME, 1)) == manifest.parts[1]
-    assert (part.stat().st_ino, part.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
-    content = bytearray(part.read_bytes())
-    content[-1] ^= 1
-    part.write_bytes(content)
-    assert write_part(store, NAME, 1, cut_of(NAME, 1)) == manifest.parts[1]
-    assert newest_read(store) == NAME  # the damaged one was written again
-
-
-def test_a_finished_checkpoint_is_never_changed(store: CheckpointStore) -> None:
-    manifest = write(store, NAME)
-    with pytest.raises(CheckpointError, match="written by another run, expected epochs never used here"):
-        write_part(store, NAME, 1, replace(cut_of(NAME, 1), progress=()))
-    assert newest(store, pytest.fail, Check.CHECKSUMS) == manifest
-
-
-def test_who_was_replaced_cannot_finish_a_checkpoint(store: CheckpointStore) -> None:
-    late = CutId(90, 4)
-    parts = tuple(write_part(store, late, p, cut_of(late, p)) for p in range(2))
-    write(store, CutId(50, 5))
-    with pytest.raises(CheckpointError, match="clock-50-5 is of a later epoch than clock-90-4"):
-        write_manifest(store, Manifest(late, 0.0, IDENTITY, parts))
-    assert newest_read(store) == CutId(50, 5) and last_epoch(store) == 5
-    assert prune(store, 2) == [late]
-
-
-def test_a_new_run_takes_no_place_that_is_used(store: CheckpointStore) -> None:
-    check_unused(store)
-    assert last_epoch(store) == 0
-    write_part(store, NAME, 0, cut_of(NAME, 0))
-    with pytest.raises(
-        CheckpointError, match="holds clock-7-3 of another run, expected an empty place, or a resume"
-    ):
-        check_unused(store)
-
-
-def test_two_writers_and_a_reader_at_once(store: CheckpointStore) -> None:
-    last, problems = 60, []
-    done = threading.Event()
-
-    def work(seed: int) -> None:
-        rng = random.Random(seed)
-        for clock in range(1, last + 1):
-            try:
-                name = CutId(clock, 1)
-                parts = {p: write_part(store, name, p, cut_of(name, p)) for p in rng.sample(range(2), 2)}
-                write_manifest(store, Manifest(name, 1e9, IDENTITY, (parts[0], parts[1])))
-                prune(store, rng.randint(1, 2))
-            except CheckpointError as error:  # the other one is ahead and has pruned this one
-                problems.append(str(error))
-
-    def read() -> list[int]:
-        seen = [0]
-        while not done.is_set():
-            found = newest(store, lambda _: None, Check.CHECKSUMS)
-            assert found is not None or seen == [0]
-            if found is not None:
-                seen.append(found.name.clock)
-        return seen
-
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in (1, 2)]
-    for thread in threads:
-        thread.start()
-    closer = threading.Thread(target=lambda: ([thread.join() for thread in threads], done.set()))
-    closer.start()
-    seen = read()
-    closer.join()
-    assert seen == sorted(seen) and newest_read(store) == CutId(last, 1)
-    assert all("clock-" in problem for problem in problems)
-
-
-# -- refusals -----------------------------------------------------------------------------------------------
-
-
-def test_a_full_disk_leaves_what_was_there(store: CheckpointStore) -> None:
-    write(store, CutId(1, 1))
-
-    def chunks() -> Iterator[Bytes]:
-        yield bytes(5000)
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with pytest.raises(
-        StoreError, match=r"part-0\.safetensors could not be written: No space left on device \("
-    ):
-        store.put("clock-2-1/part-0.safetensors", chunks(), 10_000)
-    assert list((Path(store.where) / "clock-2-1").iterdir()) == []
-    assert newest_read(store) == CutId(1, 1)
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(tmp_path)], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip("file systems can be mounted by root only")
-    yield tmp_path
-    subprocess.run(["umount", str(tmp_path)], check=True)
-
-
-def test_a_small_disk_fills_up_and_takes_checkpoints_again_after_pruning(small_disk: Path) -> None:
-    store = open_store(str(small_disk))
-    elements, finished = 20_000, []
-    with pytest.raises(StoreError, match=r"could not be written: No space left on device \(0\.\d MiB free\)"):
-        finished.extend(write_on(store, keep=100, partitions=2, elements=elements))
-    assert len(finished) >= 2 and newest_read(store, elements) == CutId(finished[-1], 1)
-    assert not list(small_disk.rglob(".*"))
-    prune(store, 1)
-    write(store, CutId(finished[-1] + 2, 1), elements=elements)
-    assert newest_read(store, elements) == CutId(finished[-1] + 2, 1)
-
-
-def test_a_store_that_takes_nothing_says_so(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="could not be written: Not a directory"):
-        open_store(str(tmp_path / "file" / "below")).probe()
-    with pytest.raises(StoreError, match="file could not be read: Not a directory"):
-        newest(open_store("file", tmp_path), pytest.fail)
-    open_store("deep/down", tmp_path).probe()
-    assert list((tmp_path / "deep" / "down").iterdir()) == []
-
-
-def other(**changes: Any) -> Identity:
-    return Identity.of(from_values({**CONFIG, **changes}), TABLES)
-
-
-@pytest.mark.parametrize(
-    ("changes", "sentences"),
-    [
-        ({"seed": 3}, ["seed: found 3, expected 0"]),
-        ({"model": {"rank": 9}}, ["model.rank: found 9, expected 8"]),
-        ({"model": {}}, ["model.rank: found nothing, expected 8"]),
-        ({"model": {"rank": 8, "bias": True}}, ["model.bias: found true, expected nothing"]),
-        ({"data": {"path": "other.csv", "format": "csv"}}, ['data.path: found "other.csv", expected "ratings.csv"']),
-        ({"data": {"path": "elsewhere/ratings.csv", "format": "csv"}}, []),
-        ({"application": "mlr"}, ['application: found "mlr", expected "mf"']),
-        ({"optimizer": {"kind": "momentum", "momentum": 0.5}}, ["optimizer.momentum: found 0.5, expected 0.9"]),
-        ({"slices": 16}, ["slices: found 16, expected 8"]),
-        ({"units_per_slice": 2}, ["units_per_slice: found 2, expected 1"]),
-        ({"partitions": 4}, ["partitions: found 4, expected 8"]),
-        ({"clocks_per_pass": 8}, ["clocks_per_pass: found 8, expected 64"]),
-        ({"deterministic": False}, ["deterministic: found false, expected true"]),
-        ({"machines": {"transient": 1}, "stage": 2, "clocks": 900, "active_fraction": 1.0, "out": "x"}, []),
-        ({"plan": [{"at_clock": 2, "join": 1, "tier": "transient"}], "cuts": {"every_s": 9.0}}, []),
-    ],
-)  # fmt: skip
-def test_a_resume_must_agree_with_the_checkpoint(changes: dict[str, Any], sentences: list[str]) -> None:
-    manifest = Manifest(NAME, 0.0, IDENTITY, ())
-    assert check_identity(manifest, other(**changes)) == [
-        f"{sentence} as in the checkpoint clock-7-3" for sentence in sentences
-    ]
-
-
-def test_a_resume_with_other_tables_versions_or_code_is_told() -> None:
-    manifest = Manifest(NAME, 0.0, IDENTITY, ())
-    wider = Identity.of(from_values(CONFIG), (replace(TABLES[0], columns=5), TABLES[1]))
-    assert check_identity(manifest, wider) == [
-        'tables.users: found "60 x 5 float32, sparse, gradient", expected "60 x 4 float32, sparse, gradient" '
-        "as in the checkpoint clock-7-3"
-    ]
-    [told] = check_identity(manifest, replace(IDENTITY, version="9.9"))
-    assert told.startswith('version: found "9.9", expected "')
-    assert len(check_identity(manifest, replace(IDENTITY, seed=1, deterministic=False))) == 2
-
-
-def test_a_checkpoint_is_found_by_its_name(store: CheckpointStore) -> None:
-    manifest = write(store, NAME)
-    assert find(store, NAME) == manifest and find(store, CutId(7, 4)) is None
-
-
-def test_an_identity_survives_its_manifest(store: CheckpointStore) -> None:
-    write(store, NAME)
-    found = newest(store, pytest.fail)
-    assert found is not None and check_identity(found, IDENTITY) == []

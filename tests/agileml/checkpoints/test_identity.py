@@ -1,0 +1,79 @@
+"""A resume must agree with the checkpoint: every difference is a sentence."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from agileml.checkpoints.checkpoint import (
+    CheckpointStore,
+    Identity,
+    Manifest,
+    check_identity,
+    find,
+    newest,
+)
+from agileml.config.job import from_values
+from agileml.core.protocol.view import CutId
+from tests.agileml.checkpoints.rig import (
+    CONFIG,
+    IDENTITY,
+    TABLES,
+    write,
+)
+
+NAME = CutId(7, 3)
+
+
+def other(**changes: Any) -> Identity:
+    return Identity.of(from_values({**CONFIG, **changes}), TABLES)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentences"),
+    [
+        ({"seed": 3}, ["seed: found 3, expected 0"]),
+        ({"model": {"rank": 9}}, ["model.rank: found 9, expected 8"]),
+        ({"model": {}}, ["model.rank: found nothing, expected 8"]),
+        ({"model": {"rank": 8, "bias": True}}, ["model.bias: found true, expected nothing"]),
+        ({"data": {"path": "other.csv", "format": "csv"}}, ['data.path: found "other.csv", expected "ratings.csv"']),
+        ({"data": {"path": "elsewhere/ratings.csv", "format": "csv"}}, []),
+        ({"application": "mlr"}, ['application: found "mlr", expected "mf"']),
+        ({"optimizer": {"kind": "momentum", "momentum": 0.5}}, ["optimizer.momentum: found 0.5, expected 0.9"]),
+        ({"slices": 16}, ["slices: found 16, expected 8"]),
+        ({"units_per_slice": 2}, ["units_per_slice: found 2, expected 1"]),
+        ({"partitions": 4}, ["partitions: found 4, expected 8"]),
+        ({"clocks_per_pass": 8}, ["clocks_per_pass: found 8, expected 64"]),
+        ({"deterministic": False}, ["deterministic: found false, expected true"]),
+        ({"machines": {"transient": 1}, "stage": 2, "clocks": 900, "active_fraction": 1.0, "out": "x"}, []),
+        ({"plan": [{"at_clock": 2, "join": 1, "tier": "transient"}], "cuts": {"every_s": 9.0}}, []),
+    ],
+)  # fmt: skip
+def test_a_resume_must_agree_with_the_checkpoint(changes: dict[str, Any], sentences: list[str]) -> None:
+    manifest = Manifest(NAME, 0.0, IDENTITY, ())
+    assert check_identity(manifest, other(**changes)) == [
+        f"{sentence} as in the checkpoint clock-7-3" for sentence in sentences
+    ]
+
+
+def test_a_resume_with_other_tables_versions_or_code_is_told() -> None:
+    manifest = Manifest(NAME, 0.0, IDENTITY, ())
+    wider = Identity.of(from_values(CONFIG), (replace(TABLES[0], columns=5), TABLES[1]))
+    assert check_identity(manifest, wider) == [
+        'tables.users: found "60 x 5 float32, sparse, gradient", expected "60 x 4 float32, sparse, gradient" '
+        "as in the checkpoint clock-7-3"
+    ]
+    [told] = check_identity(manifest, replace(IDENTITY, version="9.9"))
+    assert told.startswith('version: found "9.9", expected "')
+    assert len(check_identity(manifest, replace(IDENTITY, seed=1, deterministic=False))) == 2
+
+
+def test_a_checkpoint_is_found_by_its_name(store: CheckpointStore) -> None:
+    manifest = write(store, NAME)
+    assert find(store, NAME) == manifest and find(store, CutId(7, 4)) is None
+
+
+def test_an_identity_survives_its_manifest(store: CheckpointStore) -> None:
+    write(store, NAME)
+    found = newest(store, pytest.fail)
+    assert found is not None and check_identity(found, IDENTITY) == []
