@@ -1,7 +1,6 @@
 """Real Ray nodes on this machine: added, drained, removed, killed; and nothing left of a cluster."""
 
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -189,7 +188,6 @@ def test_an_address_that_is_no_cluster_is_one_sentence_within_3_s(cluster: Local
 DRIVER = """
     import os, sys, time
     from agileml.cluster.local import LocalCluster
-from agileml.errors import RunError
     how = sys.argv[1]
     try:
         with LocalCluster() as cluster:
@@ -267,18 +265,18 @@ def test_a_second_cluster_disturbs_nobody_and_leaves_nothing(
     assert of_folder(folder) == []
     assert not folder.exists()
     assert ray.nodes()[0]["NodeID"] == cluster.head_node_id
-    assert not [name for name in os.listdir("/dev/shm") if "plasma" in name]
+    # A raylet that lives has a name there for a moment while it starts; what a dead one leaves is there for good.
+    until(lambda: not [name for name in os.listdir("/dev/shm") if "plasma" in name])
 
 
 def test_what_a_killed_process_leaves_is_removed_by_the_next_cluster(start_driver: Any) -> None:
     driver, folder, _ = start_driver("SIGKILL")
     driver.kill()
     driver.wait()
-    script = "import json; from agileml.cluster.owned_folder import sweep; print(json.dumps([str(f) for f in sweep()]))"
-    swept = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert str(folder) in json.loads(swept.stdout)
-    assert of_folder(folder) == []
-    assert not folder.exists()
+    script = "from agileml.cluster.owned_folder import sweep; sweep()"
+    subprocess.run([sys.executable, "-c", script], check=True)
+    # Another cluster that starts on this computer just now may have begun to remove it.
+    until(lambda: not folder.exists() and of_folder(folder) == [])
 
 
 @pytest.mark.parametrize(
