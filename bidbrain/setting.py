@@ -10,7 +10,9 @@ from bidbrain.history.availability import Trace
 from bidbrain.history.prices import History, Market
 from bidbrain.instants import DAY_S, Interval
 from bidbrain.money import HOUR_S, rounded_ratio
+from bidbrain.risk.book import Known
 from bidbrain.risk.eviction import DELTAS_MICRO_USD, EvictionTable
+from bidbrain.risk.recorded import known_from_pools, known_from_prices
 from bidbrain.risk.survival import SurvivalTable
 
 ON_DEMAND_ZONE = "on-demand"
@@ -162,6 +164,24 @@ class Setting:
                 self.history, self.markets, window, self.job.engine.boot_s, self.bidding.deltas
             )
         return self._survival_by_day[day]
+
+    def known(self, start_s: int) -> Known:
+        """The risk of the pools as recordings before `start_s` show it; nothing where there are none."""
+        if self.pools:
+            return known_from_pools(self.pools, start_s)
+        if not self.history.steps:
+            return Known()
+        return self._known_from_prices
+
+    @cached_property
+    def _known_from_prices(self) -> Known:
+        on_demand = {listing.market: listing.on_demand for listing in self.listings}
+        return known_from_prices(self.history.steps, on_demand, self.train)
+
+    def vcpus_per_machine(self, market: Market) -> int:
+        """vCPUs of one machine of a market; of a reliable one where it is not listed."""
+        listing = self.by_market.get(market)
+        return self.reliable.vcpus_per_machine if listing is None else listing.vcpus
 
     def baseline_micro_usd(self) -> Fraction:
         """The job on on-demand machines alone: its vCPUs for its hours at the reference price."""

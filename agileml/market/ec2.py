@@ -26,6 +26,7 @@ from bidbrain.aws.stack.attach import attach, left_behind
 from bidbrain.aws.tagged import Tagged, terminate
 from bidbrain.live.cloud import Cloud, CloudError
 from bidbrain.live.job import Timekeeper
+from bidbrain.live.keeping import RiskKeeper
 
 WAIT_S = 5.0
 LEAVE_S = 60.0
@@ -80,6 +81,7 @@ class Ec2Backend:
         self.nodes = LabelledNodes()
         try:
             attached = attach(market, setup.plan.name)
+            self._risk = attached.risk
             ARCHIVE.mkdir(parents=True, exist_ok=True)
             archive = ARCHIVE / f"{market.region}.csv.gz"
             self._cloud = Ec2Market(
@@ -120,6 +122,10 @@ class Ec2Backend:
 
     def check(self) -> None:
         """The head is no process of ours: Ray says when it is gone."""
+
+    def risk_keeper(self) -> RiskKeeper:
+        """In the stack's bucket, beside that of the stack's other jobs."""
+        return RiskKeeper(self._risk, self._setup.plan.name)
 
     def open(self, stopping: threading.Event) -> tuple[Cloud, Timekeeper]:
         """EC2, and Unix time."""

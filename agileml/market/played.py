@@ -74,6 +74,9 @@ class PlayedBackend:
         """Raises HeadLostError."""
         check_head(self._cluster)
 
+    def risk_keeper(self) -> None:
+        """Nowhere: the next run plays the same market, and would know its future."""
+
     def open(self, stopping: threading.Event) -> tuple[Cloud, Timekeeper]:
         """The market and its clock, which starts now."""
         market = self._market

@@ -21,6 +21,7 @@ from agileml.runs.folder import MARKET, RunFolder
 from bidbrain.live.cloud import Cloud, CloudError
 from bidbrain.live.job import Timekeeper
 from bidbrain.live.journal import Closing, Journal
+from bidbrain.live.keeping import RiskKeeper
 from bidbrain.live.service import Service
 from bidbrain.live.state import JobState
 from bidbrain.money import usd
@@ -67,6 +68,9 @@ class MarketBackend(Protocol):
     def open(self, stopping: threading.Event) -> tuple[Cloud, Timekeeper]:
         """The market and its clock, which starts now and stops waiting once `stopping` is set."""
 
+    def risk_keeper(self) -> RiskKeeper | None:
+        """Where risk outlives the job; None on a market whose time is not real."""
+
 
 class OpenMarket:
     """Runs the service, and continues it from its journal after the market failed. Training goes on meanwhile."""
@@ -83,6 +87,7 @@ class OpenMarket:
         self.log = MarketLog(folder.events)
         self._events = folder.events
         self._stopping = threading.Event()
+        self._backend = backend
         self._cloud, self.clock = backend.open(self._stopping)
         self._journal = self.log.of(journal)
         self._plan, self._trainer = setup.plan, trainer
@@ -98,7 +103,8 @@ class OpenMarket:
 
     def _new_service(self) -> Service:
         ticking = _Ticking(self.clock, self._tell)
-        service = Service(self._plan, self._cloud, self._trainer, ticking, self._journal)
+        keeper = self._backend.risk_keeper()
+        service = Service(self._plan, self._cloud, self._trainer, ticking, self._journal, keeper)
         self.log.state = service.state
         if self._reason is not None:
             service.stop(self._reason)

@@ -155,6 +155,10 @@ class JobAccount:
             self._money(now_s, allocation, self.rules.closes(hour, used_s, ending))
         self.open.remove(allocation)
 
+    def hint(self, now_s: int, allocation: Allocation) -> None:
+        """The cloud said that a machine of the allocation is at risk."""
+        self._put(now_s, EntryKind.NOTICE, allocation)
+
     def work(self, now_s: int, done_vcpu_s: float) -> None:
         """Enter how much work is done by now, in whole vCPU seconds."""
         self.entries.append(Entry(now_s, EntryKind.WORK, done_vcpu_s=int(done_vcpu_s)))

@@ -1,4 +1,4 @@
-"""The commands of `bidbrain`: `proteus simulate`, `prices` and `bill`.
+"""The commands of `bidbrain`: `proteus simulate`, `prices`, `pools` and `bill`.
 
 One module reads the options of each command; `run` runs a simulation and `draw` draws it.
 Heavy imports stay inside the commands, so that `proteus --help` is quick. Begin with `simulate.py`.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import typer
 
 from bidbrain.cli.bill import bill
+from bidbrain.cli.pools import pools
 from bidbrain.cli.prices import prices
 from bidbrain.cli.simulate import simulate
 
@@ -18,3 +19,4 @@ def mount(app: typer.Typer) -> None:
     app.command()(simulate)
     app.command()(bill)
     app.add_typer(prices, name="prices")
+    app.add_typer(pools, name="pools")

@@ -61,7 +61,7 @@ def view_of(
     )
     own = tuple(a.holding() for a in state.account.open if a.number >= 0)
     job = measured_job(setting.job, measured)
-    return View(offers, own, job, setting.job.work_vcpu_s - done)
+    return View(offers, own, job, setting.job.work_vcpu_s - done, state.risk)
 
 
 def decide(

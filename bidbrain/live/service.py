@@ -56,6 +56,7 @@ from bidbrain.live.journal import (
     Stray,
     Worked,
 )
+from bidbrain.live.keeping import RiskKeeper
 from bidbrain.live.state import JobState, Pending
 from bidbrain.money import HOUR_S
 from bidbrain.policy.base import Phase
@@ -69,13 +70,23 @@ RECONCILE_S = 120  # between two searches for instances that belong to no order
 class Service:
     """Runs one job on one market, continuing its journal."""
 
-    def __init__(self, plan: JobPlan, cloud: Cloud, trainer: Trainer, time: Timekeeper, journal: Log) -> None:
+    def __init__(
+        self,
+        plan: JobPlan,
+        cloud: Cloud,
+        trainer: Trainer,
+        time: Timekeeper,
+        journal: Log,
+        keeper: RiskKeeper | None = None,
+    ) -> None:
+        """keeper: where the risk that this job learns outlives it; None: nowhere."""
         self._plan = plan
         self._cloud = cloud
         self._trainer = trainer
         self._time = time
         self._journal = journal
         self.state = JobState(plan.setting, journal.records)
+        self._keeper = keeper
         self._reconciled_s = -RECONCILE_S
         self._retry_s = NEVER_S
         self._stop: str | None = None
@@ -106,6 +117,8 @@ class Service:
             self._advance(now_s)
         if self.state.closing is not None:
             self._close(now_s, self.state.closing)
+        if self._keeper is not None:
+            self._keeper.keep(now_s, self.state.risk, is_last=self.state.closed is not None)
 
     def _put(self, record: Record) -> None:
         self._journal.append(record)
@@ -219,17 +232,8 @@ class Service:
 
     def _ended_allocations(self) -> dict[int, EndedInstance]:
         """Allocations that ended without us, with their last instance: evicted, or shut down by themselves."""
-        state = self.state
-        ids = tuple(instance.instance_id for instance in state.open_instances())
-        ended_by_id = {each.instance_id: each for each in self._cloud.ended(ids)} if ids else {}
-        found: dict[int, EndedInstance] = {}
-        for allocation in state.account.open:
-            own = [ended_by_id.get(each.instance_id) for each in state.instances.get(allocation.number, ())]
-            ended = [each for each in own if each is not None]
-            # Instances of a price market go together; an on-demand allocation is over when its last instance is.
-            if ended and (len(ended) == len(own) or not allocation.on_demand):
-                found[allocation.number] = max(ended, key=lambda each: each.at_s)
-        return found
+        ids = tuple(instance.instance_id for instance in self.state.open_instances())
+        return self.state.over(self._cloud.ended(ids)) if ids else {}
 
     def _record_events(self, at_s: int, ended: dict[int, EndedInstance]) -> None:
         """Journal an instant's evictions and ends of hours, and remove them from `ended`."""

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from bidbrain.accounts.account import RELIABLE_NUMBER, Allocation, JobAccount
+from bidbrain.accounts.evidence import LedgerRisk
 from bidbrain.accounts.ledger import Ledger
 from bidbrain.billing import RULES, Ending
 from bidbrain.history.prices import NEVER_S, Market
-from bidbrain.live.cloud import Instance, Order
+from bidbrain.live.cloud import Alert, EndedInstance, Instance, Order
 from bidbrain.live.journal import (
     Answered,
     Closed,
@@ -36,6 +37,7 @@ from bidbrain.live.journal import (
 )
 from bidbrain.money import HOUR_S
 from bidbrain.policy.base import Phase
+from bidbrain.risk.book import Known
 from bidbrain.setting import Setting
 from bidbrain.simulate.simulator import header
 
@@ -55,6 +57,7 @@ class JobState:
     def __init__(self, setting: Setting, records: Iterable[Record] = ()) -> None:
         self._setting = setting
         self.account = JobAccount(RULES[setting.rules])
+        self.risk = LedgerRisk(self.account, setting.vcpus_per_machine, self._known)
         self.opened: Opened | None = None
         self.decided: Decided | None = None
         self.cursor = 0
@@ -71,6 +74,10 @@ class JobState:
         self.orders = 0
         for record in records:
             self.apply(record)
+
+    def _known(self) -> Known:
+        assert self.opened is not None
+        return self._setting.known(self.opened.start_s)
 
     def apply(self, record: Record) -> None:
         """Change the state by one record."""
@@ -95,8 +102,8 @@ class JobState:
             case Worked(at_s, done_vcpu_s):
                 self.account.work(at_s, done_vcpu_s)
                 self.work_due = False
-            case Noticed(_, notices):
-                self.noticed.update(notice.notice_id for notice in notices)
+            case Noticed():
+                self._notice(record)
             case Stray():
                 self.strays += 1
             case Draining():
@@ -152,6 +159,23 @@ class JobState:
             self.account.grant(record.at_s, allocation, record.price)
             self.instances[number] = share
 
+    def _notice(self, record: Noticed) -> None:
+        """Remember notices. A rebalance hint is in the ledger too: it says something about its pool."""
+        for notice in record.notices:
+            self.noticed.add(notice.notice_id)
+            number = self._number_of(notice.instance_id)
+            if notice.alert is Alert.REBALANCE and number is not None:
+                entries = self.account.entries
+                at_s = max(record.at_s, entries[-1].at_s if entries else record.at_s)
+                self.account.hint(at_s, self._open(number))
+
+    def _number_of(self, instance_id: str) -> int | None:
+        """The allocation of an instance that is held."""
+        for number, own in self.instances.items():
+            if any(instance.instance_id == instance_id for instance in own):
+                return number
+        return None
+
     def _mark(self, at_s: int) -> None:
         step = self.step
         assert isinstance(step, Mark)
@@ -175,8 +199,7 @@ class JobState:
 
     def per_instance(self, market: Market) -> int:
         """vCPUs of one instance of a market."""
-        listing = self._setting.by_market.get(market)
-        return self._setting.reliable.vcpus_per_machine if listing is None else listing.vcpus
+        return self._setting.vcpus_per_machine(market)
 
     @property
     def step(self) -> Step | None:
@@ -220,6 +243,18 @@ class JobState:
         if self.draining is not None:
             times.append(self.draining.deadline_s)
         return min(times, default=NEVER_S)
+
+    def over(self, ended: Iterable[EndedInstance]) -> dict[int, EndedInstance]:
+        """Allocations that are over because these instances ended, each with its last one."""
+        by_id = {each.instance_id: each for each in ended}
+        found: dict[int, EndedInstance] = {}
+        for allocation in self.account.open:
+            own = [by_id.get(each.instance_id) for each in self.instances.get(allocation.number, ())]
+            gone = [each for each in own if each is not None]
+            # Instances of a price market go together; an on-demand allocation is over when its last instance is.
+            if gone and (len(gone) == len(own) or not allocation.on_demand):
+                found[allocation.number] = max(gone, key=lambda each: each.at_s)
+        return found
 
     def open_instances(self) -> Iterator[Instance]:
         for own in self.instances.values():

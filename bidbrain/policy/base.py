@@ -14,6 +14,7 @@ from typing import Protocol
 
 from bidbrain.history.prices import Market
 from bidbrain.money import HOUR_S
+from bidbrain.risk.book import Hazard
 from bidbrain.risk.eviction import PriceNow
 from bidbrain.setting import Job
 
@@ -63,15 +64,24 @@ class Holding:
         return self.hour_start_s + HOUR_S
 
 
+class Risk(Protocol):
+    """The odds of every pool, as learned so far."""
+
+    def hazard(self, market: Market, now_s: int, age_h: float = 0.0) -> Hazard:
+        """Of a machine that has lived for age_h."""
+        ...
+
+
 @dataclass(frozen=True)
 class View:
     """All that a policy is told: offers with a price, holdings by number, the job (live with measured figures), the
-    work that is left."""
+    work that is left, the risk of the pools (None: not known)."""
 
     offers: Sequence[Offer]
     holdings: Sequence[Holding]
     job: Job
     work_left_vcpu_s: float = 0.0
+    risk: Risk | None = None
 
     @cached_property
     def by_market(self) -> dict[Market, Offer]:

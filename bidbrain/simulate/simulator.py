@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 
 from bidbrain.accounts.account import Allocation, JobAccount
+from bidbrain.accounts.evidence import LedgerRisk
 from bidbrain.accounts.ledger import Entry, EvictionCause, Header, Ledger
 from bidbrain.billing import RULES, Ending
 from bidbrain.history.prices import NEVER_S, Market
@@ -131,6 +132,7 @@ class Simulation:
         self._progress = Progress(setting.job, start_s)
         self._exchange = exchange_of(setting)
         self._with_reliable = with_reliable
+        self._risk = LedgerRisk(self._books, setting.vcpus_per_machine, lambda: setting.known(start_s))
 
     def run(self) -> tuple[Outcome, tuple[Entry, ...]]:
         """Play the job. Raises PolicyError for an impossible action of the policy."""
@@ -195,7 +197,7 @@ class Simulation:
     def _view(self, now_s: int) -> View:
         own = tuple(a.holding() for a in self._books.open if a.number >= 0)
         left = self._setting.job.work_vcpu_s - self._progress.done_vcpu_s
-        return View(self._exchange.offers(now_s), own, self._setting.job, left)
+        return View(self._exchange.offers(now_s), own, self._setting.job, left, self._risk)
 
     def _carry_out(self, now_s: int, decision: Decision) -> None:
         account, setting = self._books, self._setting

@@ -108,6 +108,9 @@ class MotoGround:
     def check(self) -> None:
         pass  # there is no head
 
+    def risk_keeper(self) -> None:
+        return None
+
     def open(self, stopping: threading.Event) -> tuple[Cloud, Timekeeper]:
         return self._cloud, UnixClock(lambda seconds: stopping.wait(min(0.2, seconds)))
 

@@ -9,19 +9,21 @@ from bidbrain.aws.calls import errors
 from bidbrain.aws.clients import Aws, Clients, tag_map
 from bidbrain.aws.ec2 import Place
 from bidbrain.aws.notices import SqsNotices
+from bidbrain.aws.objects import BucketObjects
 from bidbrain.aws.site import Site
-from bidbrain.aws.stack.names import TAG_PART, TAG_STACK, Names, tags_of
+from bidbrain.aws.stack.names import TAG_PART, TAG_STACK, Names, names_of, tags_of
 from bidbrain.aws.tagged import Tagged, tagged
 from bidbrain.live.cloud import CloudError
 
 
 @dataclass(frozen=True)
 class Attached:
-    """The arguments of `bidbrain.aws.ec2.Ec2` that a stack knows: the client, the place, the queue of notices."""
+    """The arguments of `bidbrain.aws.ec2.Ec2` that a stack knows. risk: what its jobs learned of pools."""
 
     ec2: Any
     place: Place
     queue: SqsNotices
+    risk: BucketObjects
 
 
 def attach(site: Site, job: str, aws: Clients | None = None) -> Attached:
@@ -41,12 +43,15 @@ def attach(site: Site, job: str, aws: Clients | None = None) -> Attached:
             raise CloudError(
                 f"market.name: found no stack {site.name} in {site.region}, expected one that `proteus aws up` made"
             )
+        account = aws.client("sts").get_caller_identity()["Account"]
         url = sqs.get_queue_url(QueueName=name)["QueueUrl"]
         subnets = dict(site.subnets) or _default_subnets(ec2, site, networks[0])
     newest = str(templates[0]["LatestVersionNumber"])
     tags = tags_of(site, "machine")
     place = Place(f"{site.name}/{job}", templates[0]["LaunchTemplateId"], newest, subnets, tags)
-    return Attached(ec2, place, SqsNotices(sqs, url))
+    names = names_of(site, account)
+    risk = BucketObjects(aws.client("s3"), names.bucket, f"{names.prefix}risk")
+    return Attached(ec2, place, SqsNotices(sqs, url), risk)
 
 
 def left_behind(attached: Attached, stack: str, host: str) -> list[Tagged]:

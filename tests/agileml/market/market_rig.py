@@ -142,6 +142,9 @@ class InstantBackend:
     def check(self) -> None:
         pass  # there is no head
 
+    def risk_keeper(self) -> None:
+        return None
+
     def open(self, stopping: threading.Event) -> tuple[Cloud, Timekeeper]:
         market = self._config.market
         self.clock = MarketClock(self._setup.start_s, market.speed, 0.02, sleep=stopping.wait)  # type: ignore[union-attr]
