@@ -16,12 +16,13 @@ from agileml.application import Array
 from agileml.cluster.existing import TieredNode, tiered_nodes
 from agileml.cluster.fleet import Admitted, Appeared, Draining, FleetEvent, Stopping, Vanished
 from agileml.core.protocol.commands import Finished
-from agileml.core.protocol.inputs import Admit, ControllerInput, NodeDown, NodeUp, Notice, Stop
+from agileml.core.protocol.inputs import Admit, ControllerInput, NodeDown, NodeFailed, NodeUp, Notice, Stop
+from agileml.core.protocol.messages import Failure
 from agileml.core.protocol.plan import Strike
-from agileml.driver.failures import Death, Failures, cause_of
+from agileml.driver.failures import Death, Failures, cause_of, last_line
 from agileml.driver.startup import Startup
 from agileml.errors import RunError
-from agileml.events.terms import Loss, Tier
+from agileml.events.terms import Loss, Task, Tier
 from agileml.net.events import Address
 from agileml.net.keys import KeyPair
 from agileml.process.actors import environment, start_head, start_machine
@@ -118,10 +119,7 @@ class ActorGroup:
             self.tell(NodeDown(name, loss, detail))
 
     def introduce(self) -> list[str]:
-        """Register the machines whose processes are up with the controller, and return their Ray nodes.
-
-        Raises RunError for a process that cannot start.
-        """
+        """Register the machines whose processes are up with the controller, and return their Ray nodes."""
         nodes = []
         for actor in self._ready(lambda actor: actor.starting):
             reference, actor.starting = actor.starting, None
@@ -142,7 +140,7 @@ class ActorGroup:
         return nodes
 
     def _did_not_start(self, actor: _Actor, error: ray.exceptions.RayError) -> None:
-        """End or replace a process that died while it started. Raises RunError where the process itself is at fault."""
+        """End or replace a process that died while it started; the controller judges one that cannot start at all."""
         gone = (
             ray.exceptions.RayActorError,
             ray.exceptions.ActorUnschedulableError,
@@ -154,7 +152,12 @@ class ActorGroup:
             return
         self._failed_starts[actor.node.node_id] += 1
         if not died or self._failed_starts[actor.node.node_id] >= STARTS:
-            raise RunError(f"machine {actor.name} cannot start: {error}") from error
+            said = str(error)
+            failure = Failure(f"it cannot start: {last_line(said)}", said, Task.START)
+            self._report_replaced(actor.name)
+            self._ended.add(actor.name)
+            self.tell(NodeFailed(actor.up, failure))
+            return
         self._replace(actor, f"while it started: {cause_of(str(error))}")
 
     def replace_dead(self) -> None:

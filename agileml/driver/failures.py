@@ -75,3 +75,8 @@ def cause_of(said: str) -> str:
             text = text.partition(mark)[2]
             break
     return text.partition(" Some common causes")[0].strip().rstrip(".")[:300] or "no reason known"
+
+
+def last_line(said: str) -> str:
+    """The last line of a traceback: the exception and its message."""
+    return next((line.strip() for line in reversed(said.splitlines()) if line.strip()), "no reason known")

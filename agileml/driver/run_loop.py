@@ -22,6 +22,7 @@ from agileml.events.run import (
     ClockDone,
     GaveUpWaiting,
     MachineNoticed,
+    MachineQuarantined,
     MachinesJoined,
     MembershipChanged,
     ProcessDied,
@@ -206,6 +207,11 @@ class RunLoop:
             case MachineNoticed(machine, warning_s):
                 self._deadlines[machine] = happened.at_s + warning_s
                 self._group.noticed(machine, self._deadlines[machine])
+            case MachineQuarantined() as sick:
+                self._progress.say(
+                    f"machine {sick.machine}: {sick.problem}; its work goes to other machines "
+                    f"({sick.count} of max_failures = {sick.of})"
+                )
             case MachinesJoined(joined):
                 for machine in joined:
                     self._group.admitted(machine)

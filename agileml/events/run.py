@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from agileml.events.terms import Fault, Loss, Move, Tier, Trigger, Way
+from agileml.events.terms import Fault, Loss, Move, Task, Tier, Trigger, Way
 
 # -- the run ------------------------------------------------------------------------------------------------
 
@@ -73,6 +73,23 @@ class Warned:
 
     kind: ClassVar = "warning"
     reason: str
+
+
+@dataclass(frozen=True)
+class MachineQuarantined:
+    """Work failed on a machine, number `count` of `of` that the run survives: it is sent away, and others do the work.
+
+    `clock`: that of the units that it was computing; -1 where it was not computing.
+    """
+
+    kind: ClassVar = "quarantined"
+    machine: str
+    work: Task
+    clock: int
+    problem: str
+    trace: str
+    count: int
+    of: int
 
 
 @dataclass(frozen=True)
@@ -333,9 +350,9 @@ class WorkDone:
 
 
 ControllerEvent = (
-    StopAsked | Warned | UserCodeFailed | MachinesJoined | MachineNoticed | ShortNoticeJudged | MachineReleased
-    | MachineLost | WaitingForSilent | GaveUpWaiting | MembershipChanged | ClockDone | CutCommitted | CheckpointSaved
-    | CheckpointFailed | StageJudged | ExchangeFailed | PlanFired | PlanFinished | FaultFired
+    StopAsked | Warned | MachineQuarantined | UserCodeFailed | MachinesJoined | MachineNoticed | ShortNoticeJudged
+    | MachineReleased | MachineLost | WaitingForSilent | GaveUpWaiting | MembershipChanged | ClockDone | CutCommitted
+    | CheckpointSaved | CheckpointFailed | StageJudged | ExchangeFailed | PlanFired | PlanFinished | FaultFired
 )  # fmt: skip
 DriverEvent = (
     RunStarted | RunStopped | RunFailed | RunFinished | ProcessDied | BytesSent | WorkersSpent | WorkDone

@@ -26,6 +26,16 @@ class Fault(StrEnum):
     KILL_CONTROLLER = "kill_controller"
 
 
+class Task(StrEnum):
+    """What a machine was doing when it failed."""
+
+    START = "start"  # its process, the application's constructor, its warm-up
+    LOAD = "load"  # items of slices
+    COMPUTE = "compute"  # units of a clock
+    SERVE = "serve"  # the parameters, in our own code
+    RUN = "run"  # nothing of its own: the run cannot go on with any machine
+
+
 class Cause(StrEnum):
     """Why the members of a run, or what they hold, must change."""
 
@@ -73,6 +83,8 @@ class Loss(StrEnum):
     NODE_GONE = "node gone"  # Ray lost its node
     EVICTED = "evicted"  # the market took it
     GIVEN_BACK = "given back"  # to the market, as the policy decided
+    QUARANTINED = "quarantined"  # its work failed: it was sent away
+    NOT_READY = "not ready"  # it did not load its items in time
     GONE_BEFORE = "gone before"  # before this controller began
 
 

@@ -8,6 +8,8 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import reduce
+from operator import or_
 
 from agileml.application import InputError
 from agileml.core.compute.pace import Pace
@@ -16,6 +18,7 @@ from agileml.core.compute.unit_computer import Inputs, Reads, UnitComputer, Unit
 from agileml.core.parameters.fold import Contribution
 from agileml.core.protocol.commands import Begin, Begun, Compute, Computed, Loaded, LoadSlices, NodeEvent
 from agileml.core.protocol.messages import Failure
+from agileml.events.terms import Task
 from agileml.process.steady_clock import wall_s
 from straggler.coverage import Units, members
 
@@ -44,6 +47,7 @@ class ComputeThread:
         self._reads: tuple[tuple[int, tuple[Units, ...]], Reads] | None = None
         self._own_speed = self._pace.speed
         self._asked = self._done = 0  # computations
+        self._doing: ComputeJob | None = None
         self.on_done: Callable[[ComputeJob, float, float], None] | None = (
             None  # called after each job, for a profile
         )
@@ -79,11 +83,23 @@ class ComputeThread:
                 while self._next():
                     pass
             except UnitError as error:
-                self._report(Failure(f"{error.place}: {error.problem}", error.trace))
+                self._failed(f"{error.place}: {error.problem}", error.trace)
             except (InputError, MemoryError) as error:
-                self._report(Failure(str(error) or "out of memory", ""))
+                self._failed(str(error) or "out of memory", "")
             except BaseException as error:  # also SystemExit: this thread must not end unreported
-                self._report(Failure(f"{type(error).__name__}: {error}", traceback.format_exc()))
+                self._failed(f"{type(error).__name__}: {error}", traceback.format_exc())
+
+    def _failed(self, problem: str, trace: str) -> None:
+        """Report what the thread was doing."""
+        match self._doing:
+            case None:
+                failure = Failure(problem, trace, Task.START)
+            case LoadSlices(slices):
+                failure = Failure(problem, trace, Task.LOAD, units=slices)
+            case Begin(clock=clock, bundles=bundles) | Compute(clock=clock, bundles=bundles):
+                units = reduce(or_, bundles, 0)
+                failure = Failure(problem, trace, Task.COMPUTE, clock, units)
+        self._report(failure)
 
     def _next(self) -> bool:
         """Do the next job; False at the end. A separate function, so the job's arrays are freed before the next
@@ -91,7 +107,9 @@ class ComputeThread:
         job = self._jobs.get()
         if job is not None:
             started_s = wall_s() if self.on_done is not None else 0.0
+            self._doing = job
             self._do(job)
+            self._doing = None
             if self.on_done is not None:
                 self.on_done(job, started_s, wall_s())
         return job is not None

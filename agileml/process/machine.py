@@ -35,7 +35,7 @@ from agileml.core.protocol.commands import (
 )
 from agileml.core.protocol.messages import CONTROLLER, Cut, Failure, Message, Part, Push
 from agileml.core.protocol.plan import Strike
-from agileml.events.terms import Fault
+from agileml.events.terms import Fault, Task
 from agileml.net.events import Address, MessageReceived, PeerConnected
 from agileml.net.keys import KeyPair
 from agileml.net.transport import Transport
@@ -210,7 +210,8 @@ class Machine:
                     self._be_cut_off()
                 self.turn()
         except Exception as error:  # a bug of ours: report it, so that the run does not wait for this machine
-            self.send(CONTROLLER, Failure(f"{type(error).__name__}: {error}", traceback.format_exc()))
+            problem = f"{type(error).__name__}: {error}"
+            self.send(CONTROLLER, Failure(problem, traceback.format_exc(), Task.SERVE))
             self._transport.receive(0.2)
         finally:
             self._reachable.set()

@@ -154,6 +154,8 @@ class RunSpec:
             expected=expected,
             seed=config.seed,
             checkpoint_every_s=config.checkpoint.every_s if config.checkpoint else None,
+            max_failures=config.max_failures,
+            ready_limit_s=config.machines.wait_s,
         )
 
 

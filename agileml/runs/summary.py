@@ -16,6 +16,7 @@ from agileml.events.run import (
     CutCommitted,
     FaultFired,
     MachineLost,
+    MachineQuarantined,
     MachineReleased,
     MachinesJoined,
     MembershipChanged,
@@ -65,6 +66,7 @@ def summarize(
         },
         "faults": faults(log),
         "failures": len(events_of(log, ProcessDied)),
+        "quarantined": len({sick.machine for sick in events_of(log, MachineQuarantined)}),
         "checkpoints": {
             "written": len(checkpoints),
             "failed": len(events_of(log, CheckpointFailed)),

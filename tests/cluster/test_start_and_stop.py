@@ -36,7 +36,7 @@ LIMIT_S = 240
 def start(folder: Path, *more: str) -> subprocess.Popen[str]:
     (folder / "job.yaml").write_text(JOB)
     return subprocess.Popen(
-        [sys.executable, "-m", "agileml.cli", "run", "job.yaml", "--out", "out", *more],
+        [sys.executable, "-P", "-m", "agileml.cli", "run", "job.yaml", "--out", "out", *more],
         cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),

@@ -51,6 +51,7 @@ class ControllerShell:
             join_wait_s=0.5,
             restart_wait_s=1.0,
             silent_limit_s=self.sim.silent_limit_s,
+            max_failures=99,
             expected=0
             if self.sim.controllers
             else self.sim.expected,  # some may have died since the first one

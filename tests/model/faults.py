@@ -93,6 +93,8 @@ class FaultInjector:
                 case "cut":
                     node.cut_until_s = self.sim.now_s + fault.seconds
                     self.sim.network.cuts_until_s = max(self.sim.network.cuts_until_s, node.cut_until_s)
+                case "sick":
+                    node.is_sick = True
                 case "slow":
                     node.slow_until_s = self.sim.now_s + fault.seconds
                 case _:

@@ -25,9 +25,9 @@ from agileml.core.protocol.commands import (
     Send,
 )
 from agileml.core.protocol.inputs import Measured, NodeUp
-from agileml.core.protocol.messages import Cut, Saved, SaveFailed
+from agileml.core.protocol.messages import CONTROLLER, Cut, Failure, Saved, SaveFailed
 from agileml.core.protocol.view import CutId
-from agileml.events.terms import Tier
+from agileml.events.terms import Task, Tier
 from straggler.coverage import members
 from tests.model.timeline import Process
 
@@ -46,6 +46,8 @@ class SimulatedNode(Process):
     admitted: bool = True
     reads: dict[tuple[int, ...], Reads] = field(default_factory=dict)
     deadline_s: float | None = None
+    is_sick: bool = False  # the next units that it computes fail
+    failure: Failure | None = None
     link_free_s: float = 0.0  # when what it sends of cuts and moves is through
 
 
@@ -94,10 +96,26 @@ class NodeShell:
 
     def tick(self, simulated: SimulatedNode) -> None:
         if not simulated.is_dead and not self.sim.is_over:
-            self.sim.on(simulated, lambda: self.do(simulated, simulated.node.tick(self.sim.now_s)))
+            self.sim.on(simulated, lambda: self.turn(simulated))
             if self.sim.schedule.restless:
                 self.measure(simulated)
             self.sim.after(TICK_S, lambda: self.tick(simulated))
+
+    def turn(self, simulated: SimulatedNode) -> None:
+        if simulated.failure is None:
+            self.do(simulated, simulated.node.tick(self.sim.now_s))
+        else:
+            self.sim.network.send(simulated.name, CONTROLLER, simulated.failure)
+
+    def fails(self, simulated: SimulatedNode, command: Compute) -> bool:
+        """True if these units fail here; none fails twice, because that would be the user's mistake."""
+        work = {(command.clock, unit) for bundle in command.bundles for unit in members(bundle)}
+        if not simulated.is_sick or simulated.failure is not None or work & self.sim.failed_units:
+            return simulated.failure is not None
+        self.sim.failed_units |= work
+        units = sum(command.bundles)
+        simulated.failure = Failure("no such luck", "", Task.COMPUTE, command.clock, units)
+        return True
 
     def measure(self, simulated: SimulatedNode) -> None:
         """A machine's report, with any figures: what is made of them must do no harm."""
@@ -162,6 +180,8 @@ class NodeShell:
         return simulated.work.reads(command.clock, command.bundles)
 
     def compute(self, simulated: SimulatedNode, command: Compute) -> None:
+        if self.fails(simulated, command):
+            return
         reads = simulated.reads.pop(_key(command), None) or self.reads(simulated, command)
         inputs = simulated.work.assemble(reads, command.parts)
         seconds = 0.0

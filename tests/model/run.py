@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from agileml.events.run import ClockDone, MembershipChanged, ShortNoticeJudged
-from tests.model.schedule import make_orderly, make_schedule
+from agileml.events.run import ClockDone, MachineQuarantined, MembershipChanged, ShortNoticeJudged
+from tests.model.schedule import Schedule, make_orderly, make_schedule, make_sick
 from tests.model.simulator import Simulation
 
 LONGEST_S = 60  # of CPU time: a loop in no time at all
@@ -43,6 +43,8 @@ class Tally:
                     self.seen[f"stage {event.stage}"] += 1
                     self.seen["rollbacks"] += event.rolled_back
                     self.seen["clocks redone"] += event.redone
+                case MachineQuarantined():
+                    self.seen["quarantined"] += 1
                 case ShortNoticeJudged():
                     self.seen[f"short notice: {event.way}"] += 1
 
@@ -56,9 +58,15 @@ class Tally:
         )
 
 
-def run_one(seed: int, mode: str, faults: int | None = None, *, orderly: bool = False) -> Simulation:
+def run_one(
+    seed: int, mode: str, faults: int | None = None, *, orderly: bool = False, sick: bool = False
+) -> Simulation:
     """Run one schedule to its end; raises when an invariant does not hold."""
-    schedule = make_orderly(seed, mode) if orderly else make_schedule(seed, mode, faults)
+    schedule: Schedule
+    if sick:
+        schedule = make_sick(seed, mode)
+    else:
+        schedule = make_orderly(seed, mode) if orderly else make_schedule(seed, mode, faults)
     return Simulation(schedule).run()
 
 
@@ -83,6 +91,7 @@ def run_many(
     faults: int | None = None,
     *,
     orderly: bool = False,
+    sick: bool = False,
     stop_at_first: bool = False,
 ) -> Tally:
     """Run the schedules of many seeds, until one fails if told so."""
@@ -92,7 +101,7 @@ def run_many(
         tally.runs += 1
         try:
             with time_limit():
-                tally.add(run_one(seed, mode, faults, orderly=orderly))
+                tally.add(run_one(seed, mode, faults, orderly=orderly, sick=sick))
         except Exception as error:
             tally.failed.append((seed, f"{type(error).__name__}: {str(error)[:300]}"))
             if stop_at_first:
@@ -110,13 +119,16 @@ def main() -> None:
     parser.add_argument(
         "--orderly", action="store_true", help="joins and long notices only, and nobody repeats anything"
     )
+    parser.add_argument("--sick", action="store_true", help="work fails on some machines, too")
     parser.add_argument("--first", action="store_true", help="stop at the first seed that fails")
     arguments = parser.parse_args()
     modes = MODES if arguments.mode == "all" else (arguments.mode,)
     if arguments.seed is not None:
         for mode in modes:
             try:
-                simulation = run_one(arguments.seed, mode, arguments.faults, orderly=arguments.orderly)
+                simulation = run_one(
+                    arguments.seed, mode, arguments.faults, orderly=arguments.orderly, sick=arguments.sick
+                )
             except Exception:
                 traceback.print_exc()
                 raise SystemExit(f"{mode} seed {arguments.seed} failed") from None
@@ -133,6 +145,7 @@ def main() -> None:
             mode,
             arguments.faults,
             orderly=arguments.orderly,
+            sick=arguments.sick,
             stop_at_first=arguments.first,
         )
         print(tally, flush=True)

@@ -146,6 +146,21 @@ def make_orderly(seed: int, mode: str) -> Schedule:
     )
 
 
+def make_sick(seed: int, mode: str) -> Schedule:
+    """The schedule of a seed in which work fails on machines, too: one to three of them, one after the other."""
+    rng = random.Random(f"{seed}/{mode}/sick")
+    schedule = make_schedule(seed, mode)
+    sick = tuple(Fault("sick", rng.uniform(0.2, 6.0)) for _ in range(rng.randint(1, 3)))
+    return replace(
+        schedule,
+        gentle=False,
+        plan=(),
+        faults=schedule.faults + sick,
+        transient=schedule.transient + 2,
+        clocks=schedule.clocks + 4,
+    )
+
+
 def _over_slow_links(schedule: Schedule, rng: random.Random, *, is_quiet: bool) -> Schedule:
     """The same where the toy's few hundred bytes take up to seconds: a notice may be too short for them.
 

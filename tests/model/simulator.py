@@ -67,6 +67,7 @@ class Simulation(Timeline):
         self.groups = Groups(self)
         self.events: list[ControllerEvent] = []
         self.fired: Counter[str] = Counter()
+        self.failed_units: set[tuple[int, int]] = set()  # (clock, unit) that failed on a sick machine
         self.messages = 0
         self.committed = INITIAL
         self.kept: set[tuple[CutId, int, str]] = set()  # committed parts, by partition and backup

@@ -40,6 +40,15 @@ def test_300_schedules(mode: str) -> None:
     assert_everything_happened(assert_clean(range(300), mode))
 
 
+@pytest.mark.parametrize("mode", ["bsp", "ssp", "allreduce"])
+def test_100_schedules_in_which_work_fails_on_machines(mode: str) -> None:
+    tally = run_many(range(100), mode, sick=True)
+    print(f"\n{tally}")
+    assert not tally.failed, f"python -m tests.model.run --mode {mode} --sick --seed N: {tally.failed[:5]}"
+    assert tally.fired["sick"] > 50
+    assert tally.seen["quarantined"] > 30
+
+
 def test_100_schedules_with_one_sum_per_worker() -> None:
     assert_clean(range(100), "sum")
 

@@ -20,6 +20,7 @@ class Member:
     allocation: str
     admitted: bool
     heard_s: float
+    up_s: float
     status: Status | None = None
     ready_since_s: float | None = None
     deadline_s: float | None = None  # of its notice
@@ -62,7 +63,7 @@ class Membership:
     def up(self, node: str, tier: Tier, allocation: str, admitted: bool, now_s: float) -> None:
         """A machine appeared. A repeat changes nothing."""
         if node not in self.nodes:
-            self.nodes[node] = Member(node, tier, allocation, admitted, heard_s=now_s)
+            self.nodes[node] = Member(node, tier, allocation, admitted, heard_s=now_s, up_s=now_s)
 
     def heard(self, node: str, now_s: float) -> Member | None:
         """A machine gave a sign of life. None if it is unknown, gone or released."""
@@ -128,6 +129,33 @@ class Membership:
         """A machine will not be taken away after all."""
         if (member := self.nodes.get(node)) is not None and not member.is_released:
             member.deadline_s = None
+
+    def send_away(self, node: str) -> bool:
+        """A machine must leave at once, with what it holds. True if it was there."""
+        member = self.nodes.get(node)
+        if member is None or member.is_gone or member.is_released:
+            return False
+        member.is_released = True
+        return True
+
+    def is_last_reliable(self, node: str) -> bool:
+        """True for a reliable machine without another that stays."""
+        member = self.nodes.get(node)
+        return (
+            member is not None
+            and member.tier is Tier.RELIABLE
+            and not any(
+                m.tier is Tier.RELIABLE and m.is_alive and m is not member for m in self.nodes.values()
+            )
+        )
+
+    def late(self, members: frozenset[str], now_s: float, limit_s: float) -> list[Member]:
+        """The machines that should have got ready by now, and are no `members`."""
+        return [
+            m
+            for m in self.alive()
+            if m.ready_since_s is None and m.name not in members and now_s - m.up_s > limit_s
+        ]
 
     def release_leavers(self, view_members: frozenset[str]) -> list[Member]:
         """Release the machines with a notice that are not members of the view, and return them."""

@@ -38,6 +38,8 @@ class ControllerSettings:
     waits for members to report. `silent_limit_s`: seconds to wait for a silent machine that holds the only copy of a
     partition. `worth_finishing_s`: a leaver that computes at least this long in each clock first finishes its part of
     the open clock, if its notice leaves time. `auto_stage` None: keep the thresholds of `rule`.
+    `max_failures`: machines on which work may fail. `ready_limit_s`: seconds after which a machine that has not loaded
+    its items is given up.
     """
 
     rule: StageRule = field(default_factory=StageRule)
@@ -52,6 +54,8 @@ class ControllerSettings:
     seed: int = 0
     checkpoint_every_s: float | None = None
     auto_stage: TrialRule | None = None
+    max_failures: int = 3
+    ready_limit_s: float = 900.0
     links: LinkRule = field(default_factory=LinkRule)
 
 

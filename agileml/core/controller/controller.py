@@ -31,6 +31,7 @@ from agileml.core.controller.control import Control, ControllerSettings
 from agileml.core.controller.cut_keeper import CutKeeper
 from agileml.core.controller.planned_events import PlannedEvents
 from agileml.core.controller.progress_log import ProgressLog
+from agileml.core.controller.quarantine import Quarantine
 from agileml.core.controller.stage_chooser import StageChooser
 from agileml.core.cuts.checkpoint import Checkpoint
 from agileml.core.protocol.commands import ControllerCommand, Finished, HaltKind, Released
@@ -39,6 +40,7 @@ from agileml.core.protocol.inputs import (
     ControllerInput,
     Measured,
     NodeDown,
+    NodeFailed,
     NodeLost,
     NodeSeen,
     NodeUp,
@@ -72,7 +74,12 @@ from agileml.core.protocol.messages import (
 from agileml.core.protocol.plan import PlannedEvent
 from agileml.core.protocol.record import Record
 from agileml.core.protocol.view import View
-from agileml.events.run import MachineLost, MachineNoticed, MachineReleased, StopAsked, UserCodeFailed
+from agileml.events.run import (
+    MachineLost,
+    MachineNoticed,
+    MachineReleased,
+    StopAsked,
+)
 from agileml.events.terms import Loss, Tier
 
 __all__ = ["Controller", "ControllerSettings"]
@@ -102,6 +109,7 @@ class Controller:
         self._changes = MembershipChanges(self._control, self._cuts, self._stages)
         self._planned = PlannedEvents(self._control)
         self._resend_due_s = 0.0
+        self._quarantine = Quarantine(self._control)
         self._takeover = record.number > 0
 
     # -- queries --------------------------------------------------------------------------------------------
@@ -178,6 +186,9 @@ class Controller:
                     member.measure(event)
                 self._stages.measured(event)
                 self._cuts.links.measured(event, now_s)
+            case NodeFailed(up, failure):
+                control.members.up(up.node, up.tier, up.allocation, up.admitted, now_s)
+                self._quarantine.failed(up.node, failure)
             case NodeDown():
                 if control.members.gone(event.node):
                     control.note(MachineLost(event.node, event.loss, event.detail))
@@ -223,6 +234,7 @@ class Controller:
         control = self._control
         for member in control.members.check(control.now_s):
             control.note(MachineLost(member.name, Loss.SILENT, f"for {control.settings.timeout_s:g} s"))
+        self._quarantine.give_up_late()
         if control.now_s >= self._resend_due_s:
             self._resend_due_s = control.now_s + control.settings.retry_s
             self._resend()
@@ -253,17 +265,15 @@ class Controller:
             case SaveFailed():
                 self._cuts.save_failed(message.cut, message.reason)
             case Failure():
-                problem = f"machine {sender}: {message.problem}"
-                control.note(UserCodeFailed(sender, message.problem, message.trace))
-                control.halt(HaltKind.USER_CODE, problem, message.trace)
+                self._quarantine.failed(sender, message)
             case _:
                 pass  # of another epoch
 
     def _send_away(self, sender: str) -> None:
         """Repeat the release of a machine that still sends messages."""
         member = self._control.members.nodes.get(sender)
-        if member is not None and member.is_released and not member.is_gone and self.view is not None:
-            self._control.send(sender, Release(self.view.epoch))
+        if member is not None and member.is_released and not member.is_gone:
+            self._control.send(sender, Release(self.view.epoch if self.view else 0))
 
     def _status(self, member: Member, status: Status) -> None:
         control = self._control

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agileml.core.protocol.messages import Message
+from agileml.core.protocol.messages import Failure, Message
 from agileml.core.protocol.view import CutId
 from agileml.events.terms import Loss, Tier
 
@@ -26,6 +26,14 @@ class NodeDown:
     node: str
     loss: Loss
     detail: str = ""
+
+
+@dataclass(frozen=True)
+class NodeFailed:
+    """A machine's process could not start: `up` is what it would have been, `failure` what went wrong."""
+
+    up: NodeUp
+    failure: Failure
 
 
 @dataclass(frozen=True)
@@ -136,6 +144,7 @@ class Tick:
 ControllerInput = (
     NodeUp
     | NodeDown
+    | NodeFailed
     | NodeLost
     | NodeSeen
     | Measured

@@ -14,6 +14,7 @@ from enum import Enum
 from agileml.application import Array
 from agileml.core.parameters.fold import Contribution, FoldCopy
 from agileml.core.protocol.view import CutId, View
+from agileml.events.terms import Task
 from straggler.coverage import Units
 
 CONTROLLER = "controller"
@@ -405,10 +406,16 @@ class SaveFailed:
 
 @dataclass(frozen=True)
 class Failure:
-    """Node to controller: user code or data failed here, so the run cannot go on. `trace` may be empty."""
+    """Node to controller: user code, data or the machine failed here. `trace` may be empty.
+
+    `units`: the slices that it was loading, or the units of `clock` that it was computing.
+    """
 
     problem: str
     trace: str
+    work: Task = Task.RUN
+    clock: int = -1
+    units: Units = 0
 
 
 @dataclass(frozen=True)

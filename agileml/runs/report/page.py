@@ -19,6 +19,7 @@ from agileml.events.run import (
     GaveUpWaiting,
     MachineLost,
     MachineNoticed,
+    MachineQuarantined,
     MachineReleased,
     MachinesJoined,
     MembershipChanged,
@@ -125,6 +126,8 @@ def sentence(event: RunEvent) -> str | None:
             return reason
         case MarketLeftOpen(reason):
             return reason
+        case MachineQuarantined(machine, _, _, problem, _, count, most):
+            return f"work failed on {machine}, which is sent away ({count} of {most}): {problem}"
         case UserCodeFailed(machine, problem):
             return f"machine {machine}: {problem}"
         case ExchangeFailed(machine, epoch, reason):
