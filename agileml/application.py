@@ -139,6 +139,11 @@ class Application(ABC):
         `initial` is called again only if all machines go back to the start. Does nothing unless overridden."""
         return
 
+    def ended(self) -> None:
+        """Called when a process has computed its last unit: end what `warm_up` or the units began. Does nothing unless
+        overridden."""
+        return
+
     def reads(self, unit: Unit, items: Any) -> Mapping[str, Array]:
         """For each sparse table the rows that the unit reads: ascending, distinct, int32 or int64."""
         return {}

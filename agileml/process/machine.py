@@ -119,6 +119,7 @@ class Machine:
         self._stopping.set()
         self._transport.wake()
         self._computing.stop()
+        self.application.ended()
         self._part_writer.stop()
         self._exchange.stop()
         if self._thread.is_alive():

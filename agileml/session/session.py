@@ -284,6 +284,7 @@ class _Session:
                 on_clock=on_clock,
             )
             self._slots = self.config.clocks, trained.slots
+            self.application.ended()
             return trained.tables
 
     def _whole_slots(self, parts: Sequence[Sequence[Sequence[Array]]]) -> list[dict[str, Array]]:

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from agileml.application import Array
 from agileml.apps.torch.flat import PARAMETERS, FlatModule, TensorSpan, borrowed
-from agileml.apps.torch.step import Loss, Stepper
+from agileml.apps.torch.objective import Objective
+from agileml.apps.torch.step import Stepper
 
 CHUNK = 1 << 20  # elements that go up at a time
 
@@ -23,10 +24,10 @@ class CudaStepper(Stepper):
     updates' array; torch's allocator of pinned memory keeps what is freed.
     """
 
-    def __init__(self, flat: FlatModule, loss: Loss) -> None:
+    def __init__(self, flat: FlatModule, objective: Objective, autocast: str | None = None) -> None:
         self.device = torch.device("cuda", torch.cuda.current_device())
         flat.module.to(self.device)
-        super().__init__(flat, loss)
+        super().__init__(flat, objective, autocast)
         self._on_device = torch.empty(flat.elements, dtype=flat.dtype, device=self.device)
         flat.point(self._on_device)
         self._up = torch.cuda.Stream(self.device)
@@ -72,6 +73,7 @@ class CudaStepper(Stepper):
             at = slice(span.start, span.end)
             self._host[at].copy_(self._flat_gradient()[at], non_blocking=True)
             arrived.record(self._down)
+        self._finished.add(span.name)  # no gradient may come for it any more
         self._on_the_way.append((span, arrived))
         while self._on_the_way and self._on_the_way[0][1].query():
             super()._final(self._on_the_way.popleft()[0])

@@ -1,13 +1,8 @@
-"""The items that a module is trained on: bundled kinds of data, or the user's own, and which of them a unit takes.
-
-A minibatch of B items is cut over the U units of a clock: unit u takes places [u B // U, (u + 1) B // U). A slice
-has a fixed share of the items, walks through it in a new order on every pass, and begins the next pass where the
-last one ends, so every item comes once a pass. The order depends on the seed and the slice alone.
-"""
+"""The items that a module is trained on: bundled kinds of data, or the user's own."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from typing import Annotated, Any, Literal, Protocol
@@ -18,24 +13,25 @@ from pydantic import Field
 from torch import Tensor
 from torch.utils.data import default_collate
 
-from agileml.application import Array, InputError, Settings, Unit
-from agileml.apps.data import Draw, share_of
+from agileml.application import Array, InputError, Settings
 from agileml.apps.labelled import Labelled, load_labelled
 from agileml.apps.torch.names import called, function_named
+from agileml.apps.torch.trees import tensors
 from agileml.config.section import Section, validate
 from agileml.config.text import ConfigError, nearest
 
+Collate = Callable[[Any], Any]
 SIDE = 28  # pixels of an MNIST image
 KINDS = ("digits", "large_digits", "mnist", "npz", "blobs")
 
 
 class Examples(Protocol):
-    """Items by number; `take` returns a minibatch: the module's inputs, then the target."""
+    """Items by number; `take` returns a batch: a tree of tensors, most often (input, ..., target)."""
 
     def __len__(self) -> int: ...
 
-    def take(self, numbers: Array) -> tuple[Tensor, ...]:
-        """The items of these numbers, stacked."""
+    def take(self, numbers: Array) -> Any:
+        """The items of these numbers, put together."""
 
 
 @dataclass(frozen=True)
@@ -54,20 +50,37 @@ class TensorExamples:
 
 @dataclass(frozen=True)
 class DatasetExamples:
-    """A torch.utils.data.Dataset with `__len__` and `__getitem__`; its items are put together as a DataLoader does."""
+    """A torch.utils.data.Dataset with `__len__` and `__getitem__` or `__getitems__`.
+
+    Items are put together by `collate`, or as a DataLoader does without one.
+    """
 
     dataset: Any
+    collate: Callable[[Any], Any] | None = None
 
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def take(self, numbers: Array) -> tuple[Tensor, ...]:
-        batch = default_collate([self.dataset[int(number)] for number in numbers])
-        if not isinstance(batch, list | tuple) or len(batch) < 2 or not all(map(torch.is_tensor, batch)):
+    def take(self, numbers: Array) -> Any:
+        wanted = [int(number) for number in numbers]
+        if callable(together := getattr(self.dataset, "__getitems__", None)):
+            items = together(wanted)
+        else:
+            items = [self.dataset[number] for number in wanted]
+        try:
+            batch = default_collate(items) if self.collate is None else self.collate(items)
+        except TypeError as error:
+            if self.collate is not None:
+                raise
             raise InputError(
-                "data.dataset: found an item of another form, expected (input, ..., target) of numbers"
+                f"data.dataset: found an item that cannot be put together with others ({error}), expected trees of "
+                "tensors and numbers, or a collate function"
+            ) from error
+        if next(tensors(batch), None) is None:
+            raise InputError(
+                f"data.dataset: found a batch of type {type(batch).__name__} without tensors, expected a tree of them"
             )
-        return tuple(batch)
+        return tuple(batch) if type(batch) is list else batch
 
 
 @dataclass(frozen=True)
@@ -112,21 +125,23 @@ class LargeDigits(Section):
     test_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.2
 
 
-def load_data(settings: Settings, own: Any = None) -> DataSet:
+def load_data(settings: Settings, own: Any = None, collate: Collate | None = None) -> DataSet:
     """The data of a job: `own` (a function without arguments, or what it would return), else what `data` names.
+
+    collate: puts the items of a Dataset together; None: as a DataLoader does.
 
     Raises InputError, ConfigError.
     """
     if own is not None:
         found = called(own, "dataset") if callable(own) and not hasattr(own, "__getitem__") else own
-        return _of_user(found, "dataset", "the given data set")
+        return _of_user(found, "dataset", "the given data set", collate)
     data = dict(settings.data)
     if "dataset" in data:
         name = data.pop("dataset")
         if not isinstance(name, str):
             raise ConfigError(f"found {name!r}, expected package.file:function", key=("data", "dataset"))
         found = called(function_named(name, "data.dataset"), "data.dataset", **data)
-        return _of_user(found, "data.dataset", name)
+        return _of_user(found, "data.dataset", name, collate)
     if not data.keys() & {"kind", "path"}:
         raise ConfigError(
             f"missing, expected dataset: package.file:function, or kind: one of {', '.join(KINDS)}",
@@ -204,22 +219,22 @@ def _enlarged(items: Array) -> Array:
     return np.pad(images, ((0, 0), (2, 2), (2, 2))).reshape(len(items), -1)
 
 
-def _of_user(found: Any, key: str, name: str) -> DataSet:
+def _of_user(found: Any, key: str, name: str, collate: Collate | None) -> DataSet:
     """(train, test), or train alone; each a Dataset or a tuple of arrays (input, ..., target)."""
     train, test = found, None
     if isinstance(found, tuple | list) and len(found) == 2 and not _is_array(found[0]):
         train, test = found
-    examples = _examples(train, key)
+    examples = _examples(train, key, collate)
     if not len(examples):
         raise InputError(f"{key}: {name} has no items to train on")
-    return DataSet(name, examples, None if test is None else _examples(test, key))
+    return DataSet(name, examples, None if test is None else _examples(test, key, collate))
 
 
 def _is_array(found: Any) -> bool:
     return isinstance(found, np.ndarray | Tensor)
 
 
-def _examples(found: Any, key: str) -> Examples:
+def _examples(found: Any, key: str, collate: Collate | None) -> Examples:
     if isinstance(found, tuple | list) and len(found) >= 2 and all(map(_is_array, found)):
         tensors = tuple(torch.as_tensor(array) for array in found)
         sizes = {tuple(tensor.shape)[:1] for tensor in tensors}
@@ -230,67 +245,12 @@ def _examples(found: Any, key: str) -> Examples:
             )
         return TensorExamples(tensors)
     if (
-        hasattr(found, "__getitem__")
+        (hasattr(found, "__getitem__") or hasattr(found, "__getitems__"))
         and hasattr(found, "__len__")
         and not isinstance(found, tuple | list | dict | str)
     ):
-        return DatasetExamples(found)
+        return DatasetExamples(found, collate)
     raise InputError(
         f"{key}: found {type(found).__name__}, expected (train, test) or train, each a torch Dataset with a length "
         "or a tuple of arrays (input, ..., target)"
     )
-
-
-@dataclass
-class ExampleSlice:
-    """The items of a slice: `numbers` of the training set, and the order of the pass that was used last."""
-
-    numbers: Array
-    order: tuple[int, Array] | None = None
-
-
-@dataclass(frozen=True)
-class Minibatches:
-    """The items of each unit of a clock, of `count` training items, `batch` a clock."""
-
-    settings: Settings
-    count: int
-    batch: int
-
-    def share(self, slice_index: int) -> ExampleSlice:
-        """The items of a slice, fixed for the run; sizes differ by at most one."""
-        order = self.settings.rng(Draw.SHUFFLE).permutation(self.count)
-        return ExampleSlice(order[share_of(self.count, slice_index, self.settings)])
-
-    def range_of(self, unit: Unit) -> tuple[int, int]:
-        """(start, stop) of the unit's places in the clock's minibatch."""
-        units, number = self.settings.slices * unit.parts, unit.slice * unit.parts + unit.part
-        return number * self.batch // units, (number + 1) * self.batch // units
-
-    def numbers(self, unit: Unit, share: ExampleSlice) -> Array:
-        """The items of a unit, in order."""
-        slices = self.settings.slices
-        first = unit.slice * self.batch // slices
-        in_clock = (unit.slice + 1) * self.batch // slices - first
-        start, stop = (unit.clock * in_clock - first + place for place in self.range_of(unit))
-        here = len(share.numbers)
-        pieces = []
-        while here and start < stop:  # pass by pass
-            turn, at = divmod(start, here)
-            end = min(here, at + stop - start)
-            pieces.append(share.numbers[self._order(unit.slice, turn, share)[at:end]])
-            start += end - at
-        return np.concatenate(pieces) if pieces else np.empty(0, np.int64)
-
-    def _order(self, slice_index: int, turn: int, share: ExampleSlice) -> Array:
-        if share.order is None or share.order[0] != turn:
-            rng = self.settings.rng(Draw.SHUFFLE, slice_index, turn)
-            share.order = turn, rng.permutation(len(share.numbers))
-        return share.order[1]
-
-
-def concatenated(batches: Sequence[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-    """Minibatches of several units as one."""
-    if len(batches) == 1:
-        return batches[0]
-    return tuple(torch.cat(columns) for columns in zip(*batches, strict=True))

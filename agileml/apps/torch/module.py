@@ -12,51 +12,45 @@ Buffers that `state_dict()` does not have are constants.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
 from agileml.application import Application, Array, InputError, Settings, Table, Unit, Updates
-from agileml.apps.torch.data import DataSet, Examples, ExampleSlice, Minibatches, concatenated, load_data
+from agileml.apps.torch.data import DataSet, load_data
 from agileml.apps.torch.export import exported, optimizer_state, torch_state
 from agileml.apps.torch.flat import PARAMETERS, FlatModule
+from agileml.apps.torch.loader import Loader, Request
+from agileml.apps.torch.minibatches import ExampleSlice, Minibatches
 from agileml.apps.torch.names import called, function_named, loss_named
-from agileml.apps.torch.step import Batch, Ready, Stepper, seeded
-from agileml.config.section import Section, validate
+from agileml.apps.torch.objective import Objective, OutputLoss, UserStep, right_places
+from agileml.apps.torch.settings import ModuleConfig
+from agileml.apps.torch.step import Ready, Stepper, seeded
+from agileml.apps.torch.trial import placed_batch, try_batches
+from agileml.config.section import validate
 from agileml.config.text import ConfigError
 
 # torch's random generator and its threads belong to the process: units of one process take turns.
 _TORCH = threading.RLock()
 ITEMS_AT_ONCE = 256  # when the test split is evaluated
-CHECKED_ITEMS = 8  # at most, of the batches that are tried before the start
 
 StreamReady = Callable[[str, Array, int, int], None]
-
-
-class ModuleConfig(Section):
-    """The section `model`. `batch_size`: items of a clock over all workers; None: `clocks_per_pass` clocks a pass."""
-
-    module: str | None = None
-    arguments: dict[str, Any] = Field(default_factory=dict)
-    loss: str = "cross_entropy"
-    augment: str | None = None
-    batch_size: Annotated[int, Field(ge=1)] | None = None
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    threads: Annotated[int, Field(ge=1)] = 1
 
 
 class TorchModule(Application):
     """`torch`: an nn.Module, a loss and a data set, named in the config or given here.
 
     build: makes the module. loss: (output, target) -> the mean over the items, or the name of one in
-    names.LOSSES. dataset: (train, test) or train, each a torch Dataset or a tuple of arrays (input, ...,
-    target), or a function that returns it. augment: (input, ...) -> (input, ...), for training only.
+    names.LOSSES. step: (module, batch) -> the mean loss, instead of `loss`. dataset: (train, test) or train, each a
+    torch Dataset or a tuple of arrays (input, ..., target), or a function that returns it. augment: (input, ...) ->
+    (input, ...), for training only; a batch of another form is handed over whole. collate: a list of a Dataset's items
+    -> a batch.
     """
 
     def __init__(
@@ -67,9 +61,12 @@ class TorchModule(Application):
         loss: Callable[..., Any] | str | None = None,
         dataset: Any = None,
         augment: Callable[..., Any] | None = None,
+        step: Callable[[nn.Module, Any], Tensor] | None = None,
+        collate: Callable[[list[Any]], Any] | None = None,
     ) -> None:
         super().__init__(settings or Settings())
-        self._own = {"build": build, "loss": loss, "dataset": dataset, "augment": augment}
+        own = {"build": build, "loss": loss, "dataset": dataset, "augment": augment, "step": step}
+        self._own: dict[str, Any] = {**own, "collate": collate}
         self.model = validate(ModuleConfig, self.settings.model, ("model",))
         if build is None and self.model.module is None and settings is not None:
             raise ConfigError("missing, expected package.file:function", key=("model", "module"))
@@ -86,7 +83,7 @@ class TorchModule(Application):
     @cached_property
     def data(self) -> DataSet:
         """All items. Raises InputError, ConfigError."""
-        data = load_data(self.settings, self._own["dataset"])
+        data = load_data(self.settings, self._own["dataset"], self._function("collate"))
         if (batch := self.model.batch_size) is not None and batch > len(data.train):
             raise ConfigError(
                 f"found {batch}, expected at most the {len(data.train)} items that {data.name} has to train on",
@@ -118,24 +115,41 @@ class TorchModule(Application):
         return self._stepper_of(self.flat)
 
     def _stepper_of(self, flat: FlatModule) -> Stepper:
-        named = self._own["loss"] or self.model.loss
-        loss = loss_named(named) if isinstance(named, str) else named
+        step = self._function("step")
+        objective: Objective
+        if step is not None:
+            objective = UserStep(step)
+        else:
+            named = self._own["loss"] or self.model.loss
+            objective = OutputLoss(loss_named(named) if isinstance(named, str) else named)
         if self.model.device == "cuda" and not torch.cuda.is_available():
             raise InputError(
                 "model.device: found cuda, expected auto or cpu: this machine has no CUDA device for the run "
                 "(machines.gpus reserves one)"
             )
         if self.model.device == "cpu" or not torch.cuda.is_available():
-            return Stepper(flat, loss)
+            return Stepper(flat, objective, self.model.autocast)
         from agileml.apps.torch.cuda import CudaStepper
 
-        return CudaStepper(flat, loss)
+        return CudaStepper(flat, objective, self.model.autocast)
+
+    def _function(self, key: str) -> Callable[..., Any] | None:
+        """A function of the user's: the one given to this instance, else the one that the config names."""
+        named = getattr(self.model, key)
+        if self._own[key] is not None or named is None:
+            return self._own[key]
+        return function_named(named, f"model.{key}")
 
     @cached_property
     def _augment(self) -> Callable[..., Any] | None:
-        if self._own["augment"] is not None or self.model.augment is None:
-            return self._own["augment"]
-        return function_named(self.model.augment, "model.augment")
+        return self._function("augment")
+
+    @cached_property
+    def _loader(self) -> Loader:
+        return Loader(self._taking, self.model.loader_processes, seeded_for_data)
+
+    def _taking(self) -> Callable[[Array], Any]:
+        return self.data.train.take
 
     @cached_property
     def minibatches(self) -> Minibatches:
@@ -145,38 +159,15 @@ class TorchModule(Application):
         return Minibatches(self.settings, count, batch)
 
     def check(self) -> None:
-        """Try one training batch, and one of the test split, with a module of its own. Raises InputError, and the
-        user's own errors with a note of what was tried.
-
-        Where the machines' CUDA devices are not here, batches are put together but not computed with
-        (`device: cuda`), or computed with on the CPU (`auto`).
-        """
-        has_device = torch.cuda.is_available()
-        stepper = self._stepper_of(self._built()) if has_device or self.model.device != "cuda" else None
+        # Where the machines' CUDA devices are not here, batches are put together but not computed with (`cuda`), or
+        # computed with on the CPU (`auto`).
+        has_device = torch.cuda.is_available() or self.model.device != "cuda"
+        stepper = self._stepper_of(self._built()) if has_device else None
         share = self.minibatches.share(0)
-        numbers = self.minibatches.numbers(Unit(0, 0), share)[:CHECKED_ITEMS]
+        numbers = self.minibatches.numbers(Unit(0, 0), share)
         numbers = numbers if len(numbers) else share.numbers[:1]  # fewer items in a clock than units
         with _TORCH, seeded(self.settings.seed, self.model.threads, torch.device("cpu")):
-            with _tried(f"one training batch of {len(numbers)} items"):
-                placed = (lambda tensor: tensor) if stepper is None else stepper.placed
-                batch = self._batch(self.data.train, [numbers], self._augment, placed)
-                if stepper is not None:
-                    tables = {table.name: stepper.flat.values(table) for table in stepper.flat.tables()}
-                    stepper.use(tables)
-                    gradient, loss = stepper.gradient(batch, len(numbers))
-                    if gradient is None:
-                        raise InputError(
-                            f"model.loss: the first {len(numbers)} items have the loss {loss}, expected a finite number"
-                        )
-                    stepper.flat.buffer_changes(tables, 1.0)
-            test = self.data.test
-            if test is not None and len(test):
-                items = min(len(test), CHECKED_ITEMS)
-                with _tried(f"one test batch of {items} items"):
-                    batch = self._batch(test, [np.arange(items)], None, placed)
-                    if stepper is not None:
-                        stepper.module.eval()
-                        stepper.output(batch)
+            try_batches(self.data, numbers, stepper, self._augment)
 
     # -- the application ----------------------------------------------------------------------------------------
 
@@ -188,6 +179,13 @@ class TorchModule(Application):
         is_fresh = "_stepper" not in self.__dict__ and not self.flat.is_emptied
         fresh = self.flat if is_fresh else self._built()
         return fresh.gathered() if table.name == PARAMETERS else fresh.values(table)
+
+    def warm_up(self) -> None:
+        self._loader.start()
+
+    def ended(self) -> None:
+        if "_loader" in self.__dict__:
+            self._loader.stop()
 
     def started(self) -> None:
         # A machine that only keeps cuts has no use for the module's own parameters; others read those of a clock.
@@ -234,39 +232,38 @@ class TorchModule(Application):
         parameters: Mapping[str, Array],
         ready: StreamReady | None,
     ) -> Updates:
-        """The units' share of the mean gradient over the clock's minibatch, by one backward."""
-        numbers = [self.minibatches.numbers(u, share) for u, share in zip(units, items, strict=True)]
-        numbers = [found for found in numbers if len(found)]
-        if not numbers:  # fewer items in a clock than units
+        """The units' share of the mean gradient over the clock's minibatch, by one backward for each micro batch."""
+        request = self._request(units, items)
+        if not request.numbers:  # fewer items in a clock than units
             return Updates({})
-        first, stepper = units[0], self._stepper
+        stepper = self._stepper
         stream = None if ready is None else _to_stream(ready)
-        with _TORCH, seeded(self._seed(first), self.model.threads, stepper.device):
-            stepper.use(parameters)
-            batch = self._batch(self.data.train, numbers, self._augment, stepper.placed)
-            gradient, loss = stepper.gradient(batch, self.minibatches.batch, stream)
-            if gradient is None:
-                return Updates({}, loss, batch.items)
-            changes = self.flat.buffer_changes(parameters, batch.items / self.minibatches.batch)
-        return Updates({PARAMETERS: gradient.reshape(1, -1), **changes}, loss, batch.items)
+        with _TORCH:
+            made = self._loader.batches(request)
+            self._loader.fetch_ahead(self._request([replace(u, clock=u.clock + 1) for u in units], items))
+            with seeded(request.seed, self.model.threads, stepper.device):
+                stepper.use(parameters)
+                batches = [
+                    placed_batch(tree, len(numbers), self._augment, stepper)
+                    for tree, numbers in zip(made, request.numbers, strict=True)
+                ]
+                gradient, loss = stepper.gradient(batches, self.minibatches.batch, stream)
+                if gradient is None:
+                    return Updates({}, loss, request.items)
+                changes = self.flat.buffer_changes(parameters, request.items / self.minibatches.batch)
+        return Updates({PARAMETERS: gradient.reshape(1, -1), **changes}, loss, request.items)
 
-    def _seed(self, unit: Unit) -> int:
-        """The seed of a unit's dropout and augmentation."""
-        key = (self.settings.seed, unit.clock, unit.slice, unit.part)
-        return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> np.uint64(1))
-
-    def _batch(
-        self,
-        examples: Examples,
-        numbers: Sequence[Array],
-        augment: Callable[..., Any] | None,
-        placed: Callable[[Tensor], Tensor],
-    ) -> Batch:
-        *inputs, target = concatenated([examples.take(found) for found in numbers])
-        if augment is not None:
-            found = augment(*inputs)
-            inputs = list(found) if isinstance(found, tuple | list) else [found]
-        return Batch(tuple(map(placed, inputs)), placed(target), len(target))
+    def _request(self, units: Sequence[Unit], items: Sequence[ExampleSlice]) -> Request:
+        """The batches of some units of a clock: their items in order, cut into micro batches."""
+        found = [self.minibatches.numbers(u, share) for u, share in zip(units, items, strict=True)]
+        numbers = np.concatenate(found)
+        most = self.model.micro_batch or max(1, len(numbers))
+        pieces = tuple(numbers[start : start + most] for start in range(0, len(numbers), most))
+        first = units[0]
+        name = tuple(unit.slice * unit.parts + unit.part for unit in units)
+        key = (self.settings.seed, first.clock, first.slice, first.part)
+        seed = int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> np.uint64(1))
+        return Request(first.clock, name, pieces, seed)
 
     # -- the result -----------------------------------------------------------------------------------------------
 
@@ -293,16 +290,17 @@ class TorchModule(Application):
         with _TORCH, seeded(self.settings.seed, self.model.threads, self._stepper.device):
             self._stepper.use({name: np.ascontiguousarray(table) for name, table in parameters.items()})
             self._stepper.module.eval()
-            for start in range(0, len(test), ITEMS_AT_ONCE):
-                numbers = np.arange(start, min(start + ITEMS_AT_ONCE, len(test)))
-                batch = self._batch(test, [numbers], None, self._stepper.placed)
-                output, mean = self._stepper.output(batch)
-                loss += mean * batch.items
-                if output.ndim == 2 and batch.target.ndim == 1 and not batch.target.is_floating_point():
-                    right += int((output.argmax(1) == batch.target).sum())
-                    judged += batch.items
-        found = {"test_loss": loss / len(test)}
-        return found | ({"test_accuracy": right / judged} if judged else {})
+            at_once = min(ITEMS_AT_ONCE, self.model.micro_batch or ITEMS_AT_ONCE)
+            for start in range(0, len(test), at_once):
+                numbers = np.arange(start, min(start + at_once, len(test)))
+                found = self._stepper.judged(
+                    placed_batch(test.take(numbers), len(numbers), None, self._stepper)
+                )
+                loss += float(found.loss) * len(numbers)
+                if (places := right_places(found.output, found.target)) is not None:
+                    right, judged = right + int(places.sum()), judged + places.numel()
+        metrics = {"test_loss": loss / len(test)}
+        return metrics | ({"test_accuracy": right / judged} if judged else {})
 
     def describe(self) -> dict[str, Any]:
         data = self.data
@@ -320,16 +318,9 @@ def _restored(settings: Settings, own: dict[str, Any]) -> TorchModule:
     return TorchModule(settings, **own)
 
 
-@contextmanager
-def _tried(what: str) -> Iterator[None]:
-    """Add to errors of the user's code what was tried."""
-    try:
-        yield
-    except InputError:
-        raise
-    except Exception as error:
-        error.add_note(what)
-        raise
+def seeded_for_data(seed: int) -> AbstractContextManager[None]:
+    """Random numbers of a data set from `seed` on, in whichever process its items are made."""
+    return seeded(seed, 1, torch.device("cpu"))
 
 
 def _to_stream(ready: StreamReady) -> Callable[[Array], Ready]:

@@ -1,4 +1,4 @@
-"""Forward and backward of one minibatch, with the gradient written into one flat array as backward goes on."""
+"""Forward and backward of a unit's items, with the gradient written into one flat array as backward goes on."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,18 +17,17 @@ from torch import Tensor, nn
 from agileml.application import Array, InputError
 from agileml.apps.torch.flat import PARAMETERS, FlatModule, TensorSpan, borrowed
 from agileml.apps.torch.linear import write_in_place
+from agileml.apps.torch.objective import Judged, Objective, autocasting
 
-Loss = Callable[[Tensor, Tensor], Tensor]
 Ready = Callable[[int, int], None]
 HERE_ALONE = 2  # references to an array that only a local variable and the call that counts them have
 
 
 @dataclass(frozen=True)
 class Batch:
-    """The module's inputs, the targets that the loss compares its output to, and the number of items."""
+    """A tree of tensors where the module computes, and the number of items in it."""
 
-    inputs: tuple[Tensor, ...]
-    target: Tensor
+    tree: Any
     items: int
 
 
@@ -40,17 +40,20 @@ class Stepper:
 
     device = torch.device("cpu")
 
-    def __init__(self, flat: FlatModule, loss: Loss) -> None:
+    def __init__(self, flat: FlatModule, objective: Objective, autocast: str | None = None) -> None:
         self.flat = flat
         self.module = flat.module
-        self._loss = loss
+        self._objective = objective
+        self._autocast = autocast
         self._address = 0
         self._parameters: Tensor | None = None
         self._gradient: Tensor | None = None
         # The gradient before, which is used again once it has no reader.
         self._kept: tuple[Tensor, Array] | None = None
         self._ready: Ready | None = None
-        self._written: set[str] = set()
+        self._written: set[str] = set()  # parameters that have a gradient in this unit
+        self._is_last = True  # this backward is the unit's last
+        self._finished: set[str] = set()  # parameters whose gradient is final
         self._places = write_in_place(self.module, {id(p): name for name, p in flat.parameters})
         for span, (_, parameter) in zip(flat.spans, flat.parameters, strict=True):
             parameter.register_post_accumulate_grad_hook(self._hook(span))
@@ -68,18 +71,18 @@ class Stepper:
         """A tensor of a minibatch where the module computes."""
         return tensor
 
-    def output(self, batch: Batch) -> tuple[Tensor, float]:
-        """(output, mean loss) without a gradient."""
-        with torch.no_grad():
-            output = self.module(*batch.inputs)
-            return output, float(self._loss(output, batch.target))
+    def judged(self, batch: Batch) -> Judged:
+        """The mean loss, the output and the target, without a gradient."""
+        with torch.no_grad(), autocasting(self.device, self._autocast):
+            return self._objective(self.module, batch.tree)
 
     def gradient(
-        self, batch: Batch, clock_items: int, ready: Callable[[Array], Ready] | None = None
+        self, batches: Sequence[Batch], clock_items: int, ready: Callable[[Array], Ready] | None = None
     ) -> tuple[Array | None, float]:
         """(the gradient of sum of losses / clock_items, the sum of losses) as a new flat array.
 
-        The loss is the mean over the batch. No gradient (None) where it is not finite.
+        The loss is the mean over a batch; the gradients of several batches are added up, one backward after the other.
+        No gradient (None) where a loss is not finite.
         `ready(array)` is asked for what to call with (start, stop) whenever a range is final.
         """
         versions = [parameter._version for _, parameter in self.flat.parameters]
@@ -88,16 +91,22 @@ class Stepper:
             array = self._begin()
             self._ready = None if ready is None else ready(array)
             self._written.clear()
+            self._finished.clear()
             self.module.train()
-            loss = self._loss(self.module(*batch.inputs), batch.target)
-            self._check(loss, versions, constants)
-            total = float(loss.detach()) * batch.items
-            if not math.isfinite(total):
-                return None, total
-            (loss * (batch.items / clock_items)).backward()
+            total = 0.0
+            for batch in batches:
+                self._is_last = batch is batches[-1]
+                with autocasting(self.device, self._autocast):
+                    loss = self._objective(self.module, batch.tree).loss
+                self._check(loss, versions, constants)
+                total += float(loss.detach()) * batch.items
+                if not math.isfinite(total):
+                    return None, total
+                (loss * (batch.items / clock_items)).backward()
             for span in self.flat.spans:
                 if span.name not in self._written:  # unused: its gradient is zero
                     span.of(self._flat_gradient()).zero_()
+                if span.name not in self._finished:
                     self._final(span)
             self._finish()
         finally:
@@ -131,6 +140,7 @@ class Stepper:
 
     def _final(self, span: TensorSpan) -> None:
         """A span of the flat gradient is complete."""
+        self._finished.add(span.name)
         if self._ready is not None:
             self._ready(span.start, span.end)
 
@@ -152,18 +162,19 @@ class Stepper:
 
     def _write(self, span: TensorSpan, gradient: Tensor) -> None:
         goal = span.of(self._flat_gradient())
-        if span.name in self._written:  # reentrant checkpointing walks through a shared layer twice
-            if self._ready is not None:
-                raise RuntimeError(
-                    f"parameter {span.name!r} got two gradients in one backward, expected one "
-                    "(torch.utils.checkpoint needs use_reentrant=False)"
-                )
+        if span.name in self._finished and self._ready is not None:
+            # Reentrant checkpointing walks through a shared layer twice.
+            raise RuntimeError(
+                f"parameter {span.name!r} got two gradients in one backward, expected one "
+                "(torch.utils.checkpoint needs use_reentrant=False)"
+            )
+        if span.name in self._written:
             goal.add_(gradient)
-            return
-        self._written.add(span.name)
-        if gradient.data_ptr() != goal.data_ptr() or gradient.stride() != goal.stride():
+        elif gradient.data_ptr() != goal.data_ptr() or gradient.stride() != goal.stride():
             goal.copy_(gradient)
-        self._final(span)
+        self._written.add(span.name)
+        if self._is_last and span.name not in self._finished:
+            self._final(span)
 
     def _check(self, loss: Tensor, versions: Sequence[int], constants: Sequence[int]) -> None:
         if not isinstance(loss, Tensor) or loss.numel() != 1:

@@ -10,6 +10,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from agileml.apps.torch.flat import PARAMETERS, FlatModule
+from agileml.apps.torch.objective import OutputLoss
 from agileml.apps.torch.step import Batch, Stepper
 
 
@@ -69,12 +70,12 @@ def test_the_gradient_is_autograds(name: str) -> None:
     x, y = torch.randn(8, 6), torch.randn(8, 6)
     functional.mse_loss(theirs(x), y).backward()
     flat = FlatModule(ours, "test")
-    stepper = Stepper(flat, functional.mse_loss)
+    stepper = Stepper(flat, OutputLoss(functional.mse_loss))
     tables = {table.name: flat.values(table) for table in flat.tables()}
     for _ in range(2):  # nothing is left over from the first time
         stepper.use(tables)
         said: list[tuple[int, int]] = []
-        found, total = stepper.gradient(Batch((x,), y, 8), 8, lambda _, said=said: said_to(said))
+        found, total = stepper.gradient([Batch((x, y), 8)], 8, lambda _, said=said: said_to(said))
         assert found is not None and np.isfinite(total)
         assert sorted(said) == [(span.start, span.end) for span in flat.spans]
         for span, parameter in zip(flat.spans, theirs.parameters(), strict=True):
@@ -87,12 +88,12 @@ def test_the_gradient_is_autograds(name: str) -> None:
 
 def test_nothing_is_copied_for_a_weight_used_once(monkeypatch: pytest.MonkeyPatch) -> None:
     flat = FlatModule(Net(USES["once"]), "test")
-    stepper = Stepper(flat, functional.mse_loss)
+    stepper = Stepper(flat, OutputLoss(functional.mse_loss))
     stepper.use({table.name: flat.values(table) for table in flat.tables()})
     copied: list[tuple[int, ...]] = []
     copy = Tensor.copy_
     monkeypatch.setattr(Tensor, "copy_", lambda to, of: (copied.append(tuple(to.shape)), copy(to, of))[1])
-    stepper.gradient(Batch((torch.randn(8, 6),), torch.randn(8, 6), 8), 8)
+    stepper.gradient([Batch((torch.randn(8, 6), torch.randn(8, 6)), 8)], 8)
     assert copied == [(6,)], "the bias alone"
 
 
@@ -107,12 +108,12 @@ def test_reentrant_checkpointing_is_summed_or_refused() -> None:
     x, y = torch.randn(8, 6), torch.randn(8, 6)
     functional.mse_loss(theirs(x.clone()), y).backward()
     flat = FlatModule(ours, "test")
-    stepper = Stepper(flat, functional.mse_loss)
+    stepper = Stepper(flat, OutputLoss(functional.mse_loss))
     stepper.use({table.name: flat.values(table) for table in flat.tables()})
-    found, _ = stepper.gradient(Batch((x.clone(),), y, 8), 8)
+    found, _ = stepper.gradient([Batch((x.clone(), y), 8)], 8)
     assert found is not None
     span = next(span for span in flat.spans if span.name == "b.weight")
     given = torch.from_numpy(found[span.start : span.stop]).view(span.shape)
     torch.testing.assert_close(given, theirs.b.weight.grad, rtol=1e-5, atol=1e-6)
     with pytest.raises(RuntimeError, match="use_reentrant=False"):
-        stepper.gradient(Batch((x.clone(),), y, 8), 8, lambda _: lambda a, b: None)
+        stepper.gradient([Batch((x.clone(), y), 8)], 8, lambda _: lambda a, b: None)

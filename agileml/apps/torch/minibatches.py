@@ -1,0 +1,63 @@
+"""Which items a unit takes.
+
+A minibatch of B items is cut over the U units of a clock: unit u takes places [u B // U, (u + 1) B // U). A slice
+has a fixed share of the items, walks through it in a new order on every pass, and begins the next pass where the
+last one ends, so every item comes once a pass. The order depends on the seed and the slice alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from agileml.application import Array, Settings, Unit
+from agileml.apps.data import Draw, share_of
+
+
+@dataclass
+class ExampleSlice:
+    """The items of a slice: `numbers` of the training set, and the order of the pass that was used last."""
+
+    numbers: Array
+    order: tuple[int, Array] | None = None
+
+
+@dataclass(frozen=True)
+class Minibatches:
+    """The items of each unit of a clock, of `count` training items, `batch` a clock."""
+
+    settings: Settings
+    count: int
+    batch: int
+
+    def share(self, slice_index: int) -> ExampleSlice:
+        """The items of a slice, fixed for the run; sizes differ by at most one."""
+        order = self.settings.rng(Draw.SHUFFLE).permutation(self.count)
+        return ExampleSlice(order[share_of(self.count, slice_index, self.settings)])
+
+    def range_of(self, unit: Unit) -> tuple[int, int]:
+        """(start, stop) of the unit's places in the clock's minibatch."""
+        units, number = self.settings.slices * unit.parts, unit.slice * unit.parts + unit.part
+        return number * self.batch // units, (number + 1) * self.batch // units
+
+    def numbers(self, unit: Unit, share: ExampleSlice) -> Array:
+        """The items of a unit, in order."""
+        slices = self.settings.slices
+        first = unit.slice * self.batch // slices
+        in_clock = (unit.slice + 1) * self.batch // slices - first
+        start, stop = (unit.clock * in_clock - first + place for place in self.range_of(unit))
+        here = len(share.numbers)
+        pieces = []
+        while here and start < stop:  # pass by pass
+            turn, at = divmod(start, here)
+            end = min(here, at + stop - start)
+            pieces.append(share.numbers[self._order(unit.slice, turn, share)[at:end]])
+            start += end - at
+        return np.concatenate(pieces) if pieces else np.empty(0, np.int64)
+
+    def _order(self, slice_index: int, turn: int, share: ExampleSlice) -> Array:
+        if share.order is None or share.order[0] != turn:
+            rng = self.settings.rng(Draw.SHUFFLE, slice_index, turn)
+            share.order = turn, rng.permutation(len(share.numbers))
+        return share.order[1]

@@ -1,0 +1,70 @@
+"""One training batch and one test batch, tried before any machine starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from agileml.application import Array, InputError
+from agileml.apps.torch.data import DataSet
+from agileml.apps.torch.step import Batch, Stepper
+from agileml.apps.torch.trees import mapped
+
+MOST_ITEMS = 8  # of a batch that is tried
+
+Augment = Callable[..., Any]
+
+
+def try_batches(data: DataSet, numbers: Array, stepper: Stepper | None, augment: Augment | None) -> None:
+    """Make a training batch of the first of these items, and one of the test split; compute with them, if there is a
+    stepper. Raises InputError, and the user's own errors with a note of what was tried."""
+    numbers = numbers[:MOST_ITEMS]
+    with _tried(f"one training batch of {len(numbers)} items"):
+        batch = placed_batch(data.train.take(numbers), len(numbers), augment, stepper)
+        if stepper is not None:
+            _step(stepper, batch)
+    if data.test is None or not len(data.test):
+        return
+    items = min(len(data.test), MOST_ITEMS)
+    with _tried(f"one test batch of {items} items"):
+        batch = placed_batch(data.test.take(np.arange(items)), items, None, stepper)
+        if stepper is not None:
+            stepper.module.eval()
+            stepper.judged(batch)
+
+
+def placed_batch(tree: Any, items: int, augment: Augment | None, stepper: Stepper | None) -> Batch:
+    """A batch, augmented, where the module computes. Without a stepper it stays where it is."""
+    if augment is not None and isinstance(tree, tuple) and len(tree) >= 2:
+        found = augment(*tree[:-1])
+        tree = (*(found if isinstance(found, tuple | list) else (found,)), tree[-1])
+    elif augment is not None:
+        tree = augment(tree)
+    return Batch(tree if stepper is None else mapped(tree, stepper.placed), items)
+
+
+def _step(stepper: Stepper, batch: Batch) -> None:
+    """One forward and backward with the module's own values."""
+    tables = {table.name: stepper.flat.values(table) for table in stepper.flat.tables()}
+    stepper.use(tables)
+    gradient, loss = stepper.gradient([batch], batch.items)
+    if gradient is None:
+        raise InputError(
+            f"model.loss: the first {batch.items} items have the loss {loss}, expected a finite number"
+        )
+    stepper.flat.buffer_changes(tables, 1.0)
+
+
+@contextmanager
+def _tried(what: str) -> Iterator[None]:
+    """Add to errors of the user's code what was tried."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        error.add_note(what)
+        raise
