@@ -110,10 +110,12 @@ def test_threads_are_pinned_meanwhile_and_given_back() -> None:
     def threads() -> list[int]:
         return [numba.get_num_threads(), *(pool["num_threads"] for pool in threadpoolctl.threadpool_info())]
 
-    before = threads()
-    with single_threaded():
-        assert set(threads()) == {1}
-    assert threads() == before
+    with threadpoolctl.threadpool_limits(2):
+        before = threads()
+        assert before.count(2) > 1
+        with single_threaded():
+            assert set(threads()) == {1}
+        assert threads() == before
 
 
 def test_the_bits_do_not_depend_on_the_number_of_blas_threads() -> None:
