@@ -160,6 +160,7 @@ class JobConfig(Section):
     exchange: Literal["servers", "allreduce"] = "servers"
     allreduce_backend: Literal["gloo", "nccl"] = "gloo"
     trusted_network: bool = False
+    balance: Literal["static", "lbbsp", "auto"] = "static"
 
     machines: MachinesConfig = MachinesConfig()
     pace: PaceConfig = PaceConfig()
@@ -224,6 +225,12 @@ class JobConfig(Section):
             is_trusted=self.trusted_network,
             gpus=self.machines.gpus,
         )
+        if self.balance == "lbbsp" and self.consistency.kind != "bsp":
+            raise ConfigError(
+                f"found lbbsp with consistency {self.consistency.kind}, expected static or auto: only the workers of "
+                "bsp wait for each other in every clock",
+                key=("balance",),
+            )
         machines_over_time(self.plan, self.start, most, self.clocks)
         check_speeds(self.plan, self.pace.unit_s)
         if self.pace.unit_s and getattr(self.market, "paced", False):

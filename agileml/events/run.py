@@ -272,6 +272,18 @@ class ExchangeFailed:
     reason: str
 
 
+@dataclass(frozen=True)
+class UnitsPlanned:
+    """From `clock` on the machines compute so many units of every clock, until that is planned anew. Not every small
+    difference is told. `reason`: what was measured, and what it leads to expect."""
+
+    kind: ClassVar = "units"
+    clock: int
+    units: Mapping[str, int]
+    predicted_s: float
+    reason: str
+
+
 # -- the plan -----------------------------------------------------------------------------------------------
 
 
@@ -352,7 +364,8 @@ class WorkDone:
 ControllerEvent = (
     StopAsked | Warned | MachineQuarantined | UserCodeFailed | MachinesJoined | MachineNoticed | ShortNoticeJudged
     | MachineReleased | MachineLost | WaitingForSilent | GaveUpWaiting | MembershipChanged | ClockDone | CutCommitted
-    | CheckpointSaved | CheckpointFailed | StageJudged | ExchangeFailed | PlanFired | PlanFinished | FaultFired
+    | CheckpointSaved | CheckpointFailed | StageJudged | ExchangeFailed | UnitsPlanned | PlanFired | PlanFinished
+    | FaultFired
 )  # fmt: skip
 DriverEvent = (
     RunStarted | RunStopped | RunFailed | RunFinished | ProcessDied | BytesSent | WorkersSpent | WorkDone

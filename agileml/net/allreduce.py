@@ -136,7 +136,9 @@ class _Sum:
 
     asked: Reduce
     blocks: tuple[Array, ...]
-    facts: torch.Tensor | None  # loss, examples, pauses: with partition 0
+    facts: (
+        torch.Tensor | None
+    )  # with partition 0: loss, examples, pauses, and each machine's seconds if asked
     works: list[PendingSum] = field(default_factory=list)
 
 
@@ -236,13 +238,23 @@ class _Group:
         blocks = tuple(block if block.flags.writeable else block.copy() for block in command.blocks)
         facts = None
         if command.partition == 0:
-            facts = torch.tensor([command.loss, command.examples, float(command.pause)], dtype=torch.float64)
+            facts = self._facts(command)
         found = _Sum(command, blocks, facts)
         if self._process_group is not None:
             tensors = [torch.from_numpy(block.reshape(-1)) for block in blocks if block.size]
             tensors += [] if facts is None else [facts]
             found.works = self._collectives.begin(self._process_group, tensors)
         return found
+
+    def _facts(self, command: Reduce) -> torch.Tensor:
+        """Numbers that the sum makes known to all. Every machine has a place of its own for its seconds, which the
+        sum leaves as they are, to the last bit."""
+        facts = [command.loss, float(command.examples), float(command.pause)]
+        if command.compute_s is not None:
+            compute_s = [0.0] * self.member.size
+            compute_s[self.member.rank] = command.compute_s
+            facts += compute_s
+        return torch.tensor(facts, dtype=torch.float64)
 
     # -- the second thread ----------------------------------------------------------------------------------
 
@@ -264,7 +276,14 @@ class _Group:
 
 def _answer(found: _Sum) -> Reduced:
     asked = found.asked
-    loss, examples, pauses = (0.0, 0.0, 0.0) if found.facts is None else found.facts.tolist()
+    loss, examples, pauses, *compute_s = (0.0, 0.0, 0.0) if found.facts is None else found.facts.tolist()
     return Reduced(
-        asked.epoch, asked.clock, asked.partition, found.blocks, loss, round(examples), bool(pauses)
+        asked.epoch,
+        asked.clock,
+        asked.partition,
+        found.blocks,
+        loss,
+        round(examples),
+        bool(pauses),
+        tuple(compute_s),
     )

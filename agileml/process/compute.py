@@ -148,7 +148,8 @@ class ComputeThread:
             contributions = tuple(enumerate(self._work.compute(inputs, bundle)))
             self._keep_pace(bundle, started_s)
             self._done += is_last
-            self._report(Computed(job.timeline, job.clock, bundle, contributions))
+            took_s = time.monotonic() - started_s
+            self._report(Computed(job.timeline, job.clock, bundle, contributions, took_s))
             return
         left = self._work.layout.partitions
 
@@ -158,7 +159,8 @@ class ComputeThread:
             if not left:
                 self._keep_pace(bundle, started_s)
             self._done += is_last and not left
-            self._report(Computed(job.timeline, job.clock, bundle, ((partition, contribution),)))
+            took_s = time.monotonic() - started_s
+            self._report(Computed(job.timeline, job.clock, bundle, ((partition, contribution),), took_s))
 
         self._work.stream(inputs, bundle, report)
 

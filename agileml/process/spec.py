@@ -34,12 +34,17 @@ from agileml.core.exchange import exchange_of
 from agileml.core.node.node import Timers
 from agileml.core.parameters.layout import Layout, partitions_for
 from agileml.core.parameters.optimizer import optimizer
-from agileml.core.protocol.job import Job
+from agileml.core.protocol.job import Job, MakeBalancer
 from agileml.core.protocol.plan import PlannedEvent, PlannedFault, PlannedJoin, PlannedNotice
 from agileml.core.stage.auto_stage import TrialRule
 from agileml.core.stage.placement import StageRule
 from agileml.events.terms import Fault, Tier
 from straggler.consistency import consistency
+from straggler.lbbsp.policy import LbBsp
+from straggler.speed.predictors import RestartingEma
+
+# The share of a clock that another plan must be expected to save, beyond what may be noise.
+HOLD = {"lbbsp": 0.01, "auto": 0.05}
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,7 @@ class RunSpec:
             clocks=config.clocks,
             deterministic=config.deterministic,
             exchange=chosen,
+            balancer=balancer(config),
         )
 
     def stores(self) -> list[CheckpointStore]:
@@ -157,6 +163,14 @@ class RunSpec:
             max_failures=config.max_failures,
             ready_limit_s=config.machines.wait_s,
         )
+
+
+def balancer(config: JobConfig) -> MakeBalancer | None:
+    """The policy that plans the units of each clock; None where the shares of the view hold."""
+    if config.balance == "static" or config.consistency.kind != "bsp":
+        return None
+    hold = HOLD[config.balance]
+    return lambda units, home: LbBsp(units, RestartingEma, home=home, hold=hold)
 
 
 def _planned(event: EventConfig) -> PlannedEvent:

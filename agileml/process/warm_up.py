@@ -14,14 +14,16 @@ from agileml.application import Array, Table, Update
 from agileml.core.parameters.apply import apply_total
 from agileml.core.parameters.fold import Contribution, tree_sum
 from agileml.core.parameters.layout import ALIGNMENT, Block, Dense, Sparse
-from agileml.core.protocol.job import Job
+from agileml.core.protocol.job import Job, MakeBalancer
 
 
 def load_kernels(job: Job) -> None:
-    """Add up and apply updates of one row, in every way that training does.
+    """Add up and apply updates of one row, in every way that training does; and plan a clock, if clocks are planned.
 
     Arrays from the network are read-only, local ones are writable, and numba compiles a kernel for each kind.
     """
+    if job.balancer is not None:
+        _plan(job.balancer)
     for from_afar in (False, True):
         sums = [tree_sum([_row(job, from_afar), _row(job, other)]) for other in (False, True)]
         for blocks_from_afar, total in product((False, True), (*sums, _row(job, from_afar))):
@@ -35,6 +37,14 @@ def load_kernels(job: Job) -> None:
                 job.optimizer,
                 in_place=False,
             )
+
+
+def _plan(make: MakeBalancer) -> None:
+    for other_s in (0.0, 0.1):  # two laws of time, and a kernel for each
+        balancer = make(2, {"a": 1, "b": 1})
+        for worker in ("a", "b"):
+            balancer.observe(worker, 1, 1.0, other_s=other_s)
+        balancer.plan(("a", "b"))
 
 
 def _row(job: Job, from_afar: bool) -> Contribution:

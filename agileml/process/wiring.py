@@ -11,7 +11,18 @@ from agileml.core.compute.spans import Spans
 from agileml.core.node.time_spent import DOING, WAITING, Doing
 from agileml.core.node.work_log import WorkRow
 from agileml.core.protocol.inputs import Measured
-from agileml.core.protocol.messages import Copy, Get, Message, Params, Part, PartAck, Pull, Push
+from agileml.core.protocol.messages import (
+    Copy,
+    Get,
+    Message,
+    Params,
+    Part,
+    PartAck,
+    PlannedParams,
+    Pull,
+    Push,
+    TimedPush,
+)
 from agileml.net.codec import Codec
 from agileml.net.events import Address
 from agileml.net.keys import KeyPair
@@ -23,7 +34,9 @@ KINDS = ("pull", "push", "fetch", "cut", "control")
 _KIND_OF: dict[type, str] = {
     Pull: "pull",
     Params: "pull",
+    PlannedParams: "pull",
     Push: "push",
+    TimedPush: "push",
     Get: "fetch",
     Copy: "fetch",
     Part: "cut",

@@ -7,7 +7,7 @@ samples (ties: the lower worker), so the second-latest worker is as early as can
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,7 +26,6 @@ from straggler.lbbsp.apportion import (
     settle,
     start,
 )
-from straggler.speed.predictors import FREE, Resources, SpeedPredictor
 
 
 def cpu_batch_sizes(
@@ -174,66 +173,6 @@ def consecutive_ranges(sizes: Sequence[int] | Counts) -> tuple[tuple[int, int], 
     """[start, stop) of each worker's units, laid end to end."""
     ends = np.cumsum(np.asarray(sizes, dtype=np.int64))
     return tuple((int(end) - int(size), int(end)) for size, end in zip(sizes, ends, strict=True))
-
-
-@dataclass(frozen=True)
-class UnitPlan:
-    """The units of a clock by worker: `ranges[i]` for `workers[i]`, the expected duration, and why."""
-
-    workers: tuple[int, ...]
-    ranges: tuple[tuple[int, int], ...]
-    predicted_s: float
-    reason: str
-
-    @property
-    def units(self) -> tuple[int, ...]:
-        """Units per worker."""
-        return tuple(stop - first for first, stop in self.ranges)
-
-
-class LbBsp:
-    """The policy for CPU workers (algorithm 1's BatchSizeManager): measured speeds in, unit ranges out.
-
-    `units`: units of one clock, over all workers. `make_predictor`: a new predictor for each worker.
-    Shares are equal until a worker has been measured; one that has not is taken to be as fast as the mean
-    of the others.
-    """
-
-    def __init__(self, units: int, make_predictor: Callable[[], SpeedPredictor], minimum: int = 1) -> None:
-        if units < 1 or minimum < 0:
-            raise ValueError(f"units is {units}, minimum {minimum}; expected at least 1 and 0")
-        self.units = units
-        self.minimum = minimum
-        self._make_predictor = make_predictor
-        self._predictors: dict[int, SpeedPredictor] = {}
-
-    def observe(self, worker: int, units: int, seconds: float, resources: Resources = FREE) -> None:
-        """Record that the worker did `units` units in `seconds` with these resources (push of v^{k-1})."""
-        if units <= 0 or not 0 < seconds < float("inf"):
-            raise ValueError(f"worker {worker}: {units} units in {seconds} s; expected positive numbers")
-        self._predictors.setdefault(worker, self._make_predictor()).observe(units / seconds, resources)
-
-    def forget(self, worker: int) -> None:
-        """Drop a worker that left."""
-        self._predictors.pop(worker, None)
-
-    def plan(self, workers: tuple[int, ...], resources: Mapping[int, Resources] | None = None) -> UnitPlan:
-        """Consecutive unit ranges for the next clock; `resources`: what each worker has now (c^k, m^k)."""
-        known = {
-            worker: self._predictors[worker].predict((resources or {}).get(worker, FREE))
-            for worker in workers
-            if worker in self._predictors
-        }
-        usual = sum(known.values()) / len(known) if known else 1.0
-        speeds = np.array([known.get(worker, usual) for worker in workers])
-        sizes = cpu_batch_sizes(speeds, self.units, self.minimum)
-        return UnitPlan(
-            workers,
-            consecutive_ranges(sizes),
-            float(np.max(sizes / speeds)) if known else 0.0,
-            f"{len(known)} of {len(workers)} workers measured, {speeds.min():.4g} to {speeds.max():.4g} "
-            "units/s expected",
-        )
 
 
 def _solved(law: Floats, knee: Counts, low: Counts, high: Counts, total: int) -> Allocation:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from straggler.consistency import Consistency, Read
 from straggler.elasticbsp import ElasticBsp
-from straggler.lbbsp.sizes import LbBsp
+from straggler.lbbsp.policy import LbBsp
 from straggler.speed.predictors import FREE, Resources
 
 
@@ -75,7 +75,7 @@ class ClockPolicy(_NoBarrier):
         clocks: int,
         units: int,
         shares: list[float],
-        balancer: LbBsp | None = None,
+        balancer: LbBsp[int] | None = None,
         look: Callable[[int, int], Resources] = lambda worker, now_ns: FREE,
     ) -> None:
         self.consistency = consistency

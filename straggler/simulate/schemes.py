@@ -14,7 +14,7 @@ from typing import get_args
 from straggler.consistency import Bsp, Ssp
 from straggler.elasticbsp import ElasticBsp, Objective
 from straggler.flexrr.protocol import FlexRrParameters
-from straggler.lbbsp.sizes import LbBsp
+from straggler.lbbsp.policy import LbBsp
 from straggler.simulate.computer import SECOND_NS
 from straggler.simulate.engine import Simulation
 from straggler.simulate.groups import helper_groups
@@ -199,7 +199,7 @@ def policy_of(
             elastic = ElasticBsp(scheme.lookahead, scheme.objective)
             return SuperstepPolicy(elastic, workers, iterations * workers, units)
         case SchemeKind.LB_BSP:
-            balancer = LbBsp(units * workers, PREDICTORS[scheme.predictor])
+            balancer: LbBsp[int] = LbBsp(units * workers, PREDICTORS[scheme.predictor])
             return ClockPolicy(
                 Bsp(),
                 iterations,

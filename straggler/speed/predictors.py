@@ -73,6 +73,57 @@ class Ema:
         return 1.0 if self._average is None else self._average
 
 
+class RestartingEma:
+    """EMA that starts again where the speed has jumped, so that it is right after two iterations instead of twenty.
+
+    Until 1 / `weight` iterations it is their mean. Two in a row that differ from it in the same direction, by more
+    than a tenth and than four times the usual, are a jump: the average begins again with these two. One alone is a
+    hiccup, which only makes differences more usual.
+    """
+
+    LEAST, TIMES = 0.1, 4.0
+
+    def __init__(self, weight: float = 0.1) -> None:
+        if not 0 < weight <= 1:
+            raise ValueError(f"weight is {weight}; expected a number above 0 and at most 1")
+        self._weight = weight
+        self._count = 0
+        self._average = 1.0
+        self._usual = 0.0  # deviation from the average, relative to it
+        self._apart: float | None = None  # the last speed, if it was far from the average
+
+    def observe(self, speed: float, resources: Resources = FREE) -> None:
+        check_speed(speed)
+        last, self._apart = self._apart, None
+        is_far = self._count > 0 and self._is_far(speed)
+        if last is None and is_far:
+            self._apart = speed
+            return
+        if last is not None and is_far:
+            if (last > self._average) == (speed > self._average):
+                self._count = 0
+            self._add(last)
+        elif last is not None:
+            self._note_difference(last, self._weight)
+        self._add(speed)
+
+    def _is_far(self, speed: float) -> bool:
+        return abs(speed / self._average - 1.0) > max(self.LEAST, self.TIMES * self._usual)
+
+    def _add(self, speed: float) -> None:
+        weight = max(self._weight, 1.0 / (self._count + 1))
+        if self._count:
+            self._note_difference(speed, weight)
+        self._count += 1
+        self._average += weight * (speed - self._average)
+
+    def _note_difference(self, speed: float, weight: float) -> None:
+        self._usual += weight * (min(1.0, abs(speed / self._average - 1.0)) - self._usual)
+
+    def predict(self, resources: Resources = FREE) -> float:
+        return self._average
+
+
 class Arima:
     """ARIMA(2,2,1): two autoregressive terms and one moving average on the second differences of the speed.
 

@@ -56,7 +56,7 @@ def check_commit(simulation: Simulation, record: Record) -> None:
             check_given_up(simulation, before.view, before.committed)
         assert committed.clock == view.base
         assert committed.epoch == view.epoch
-        assert view.timeline == view.epoch or simulation.schedule.mode == "allreduce"
+        assert view.timeline == view.epoch or simulation.schedule.toy_mode == "allreduce"
         return
     for partition, node in enumerate(view.backup):
         backup = simulation.nodes[node].node.backup

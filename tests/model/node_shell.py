@@ -194,6 +194,6 @@ class NodeShell:
             some = self.sim.rng.randint(0, len(contributions))
             for part in (contributions[:some], contributions[some:]):
                 if part:
-                    done = Computed(command.timeline, command.clock, bundle, tuple(part))
+                    done = Computed(command.timeline, command.clock, bundle, tuple(part), seconds)
                     seconds += self.sim.rng.uniform(0.0, 0.03)
                     self.happen(simulated, seconds, done)

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from agileml.core.protocol.plan import PlannedEvent, PlannedJoin, PlannedNotice
 
+PLANNED = "-planned"
+
 # Messages in the middle of a change at which an aimed fault strikes.
 AIMS = (
     "Prepare",
@@ -47,7 +49,10 @@ class Network:
 
 @dataclass(frozen=True)
 class Schedule:
-    """One run: the job's cut, the machines at the start, the network, the faults and the plan."""
+    """One run: the job's cut, the machines at the start, the network, the faults and the plan.
+
+    `mode` is a mode of `toy_job`, or one with PLANNED at its end: then every clock has a plan, and no two the same.
+    """
 
     seed: int
     mode: str
@@ -72,6 +77,15 @@ class Schedule:
     orderly: bool = (
         False  # nothing is lost, what one says to another keeps its order, and nobody repeats anything
     )
+
+    @property
+    def toy_mode(self) -> str:
+        """The mode without its plans."""
+        return self.mode.removesuffix(PLANNED)
+
+    @property
+    def is_planned(self) -> bool:
+        return self.mode != self.toy_mode
 
 
 def make_schedule(seed: int, mode: str, faults: int | None = None) -> Schedule:

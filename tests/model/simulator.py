@@ -26,6 +26,7 @@ from tests.model.groups import Groups
 from tests.model.invariants import check_rollbacks
 from tests.model.network import SimulatedNetwork
 from tests.model.node_shell import NodeShell, SimulatedNode
+from tests.model.plans import random_plans
 from tests.model.schedule import Schedule
 from tests.model.timeline import Timeline
 from tests.model.toy import toy_job
@@ -47,7 +48,11 @@ class Simulation(Timeline):
         super().__init__()
         self.schedule = schedule
         s = schedule
-        self.toy, self.job = toy_job(s.mode, s.algorithm, s.slices, s.parts, s.partitions, s.clocks)
+        self.fired: Counter[str] = Counter()
+        plans = random_plans(s, self.fired)
+        self.toy, self.job = toy_job(
+            s.toy_mode, s.algorithm, s.slices, s.parts, s.partitions, s.clocks, plans
+        )
         self.initial = initial_values(self.toy, self.job.layout.tables)
         self.rng = random.Random(f"{s.seed}/{s.mode}/run")
         self.stage_rng = random.Random(f"{s.seed}/{s.mode}/measured")
@@ -66,7 +71,6 @@ class Simulation(Timeline):
         self.faults = FaultInjector(self)
         self.groups = Groups(self)
         self.events: list[ControllerEvent] = []
-        self.fired: Counter[str] = Counter()
         self.failed_units: set[tuple[int, int]] = set()  # (clock, unit) that failed on a sick machine
         self.messages = 0
         self.committed = INITIAL
@@ -155,15 +159,16 @@ class Simulation(Timeline):
     def check_end(self) -> None:
         s = self.schedule
         found = self.result()
-        is_dense = s.mode in ("dense", "allreduce")
+        mode = s.toy_mode
+        is_dense = mode in ("dense", "allreduce")
         wanted = reference(s.algorithm, s.slices, s.parts, s.clocks, is_dense=is_dense)
         np.testing.assert_array_equal(
             found["count"], wanted["count"], err_msg="a unit is missing or counted twice"
         )
-        if s.mode in ("bsp", "dense"):
+        if mode in ("bsp", "dense"):
             for name in wanted:
                 assert found[name].tobytes() == wanted[name].tobytes(), f"table {name} has other bits"
-        if s.mode in ("bsp", "dense", "sum", "allreduce"):
+        if mode in ("bsp", "dense", "sum", "allreduce"):
             np.testing.assert_allclose(found["dense"], wanted["dense"], rtol=2e-2, atol=2e-3)
         changes = [event for event in self.events if isinstance(event, MembershipChanged)]
         if s.gentle:

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from tests.model.run import MODES, Tally, run_many, run_one
-from tests.model.schedule import GENTLE, PRESSING, ROUGH, WAKING
+from tests.model.run import MODES, PLAIN, Tally, run_many, run_one
+from tests.model.schedule import GENTLE, PLANNED, PRESSING, ROUGH, WAKING
 
 KINDS = {*GENTLE, *ROUGH, PRESSING, WAKING}
 SEEN = ("stage 1", "stage 2", "stage 3", "rollbacks", "clocks redone")
@@ -61,6 +61,13 @@ def test_200_schedules_with_sums_by_all_reduce() -> None:
         assert tally.seen[stage]
 
 
+@pytest.mark.parametrize(("mode", "seeds"), [("bsp", 100), ("dense", 100), ("sum", 40), ("allreduce", 60)])
+def test_schedules_with_a_plan_for_every_clock(mode: str, seeds: int) -> None:
+    tally = assert_clean(range(seeds), mode + PLANNED)
+    assert tally.fired["plan"] > seeds
+    assert not {"kill", "kill_many", "notice_all", "join", "freeze"} - set(tally.fired), tally
+
+
 @pytest.mark.parametrize(
     ("mode", "seeds"), [("bsp", 20), ("dense", 10), ("ssp", 5), ("asp", 5), ("allreduce", 10)]
 )
@@ -98,7 +105,7 @@ def test_a_run_ends_though_another_controller_heard_of_its_last_clocks() -> None
 @pytest.mark.parametrize("mode", MODES)
 def test_nobody_has_to_repeat_anything_where_nothing_is_lost(mode: str) -> None:
     """Whatever is only found again by a repeat stops everybody for as long as that is waited for."""
-    tally = run_many(range(60), mode, orderly=True)
+    tally = run_many(range(60 if mode in PLAIN else 30), mode, orderly=True)
     print(f"\n{tally}")
     how = f"python -m tests.model.run --orderly --mode {mode}"
     assert not tally.failed, f"{len(tally.failed)} of {tally.runs} failed; {how} --seed N: {tally.failed[:5]}"

@@ -11,7 +11,7 @@ from agileml.application import Application, Array, Settings, Table, Unit, Updat
 from agileml.core.exchange import exchange_of
 from agileml.core.parameters.layout import Layout
 from agileml.core.parameters.optimizer import optimizer
-from agileml.core.protocol.job import Job
+from agileml.core.protocol.job import Job, MakeBalancer
 from straggler.consistency import consistency
 
 
@@ -90,7 +90,13 @@ class DenseToy(Toy):
 
 
 def toy_job(
-    mode: str, algorithm: str, slices: int, parts: int, partitions: int, clocks: int
+    mode: str,
+    algorithm: str,
+    slices: int,
+    parts: int,
+    partitions: int,
+    clocks: int,
+    balancer: MakeBalancer | None = None,
 ) -> tuple[Toy, Job]:
     """A job in mode `bsp` (deterministic), `sum` (BSP, one sum per worker), `ssp` (slack 2), `asp`, or `allreduce`.
 
@@ -113,5 +119,6 @@ def toy_job(
         clocks=clocks,
         deterministic=mode in ("bsp", "dense"),
         exchange=exchange_of("allreduce" if mode == "allreduce" else "servers"),
+        balancer=balancer,
     )
     return toy, job

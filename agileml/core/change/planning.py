@@ -65,7 +65,8 @@ def plan_change(
     share = share_of_slices(job, placement.worker)
     members = machines.reliable + machines.transient
     before = None if rolled_back else view
-    dealt = _open(job, before, states, base, share, (*members, *finishing))
+    had = _deal_before(job, before, promises)
+    dealt = _open(job, had, states, base, share, (*members, *finishing))
     at_work = {node for _, bundles in dealt for node, _ in bundles}
     new_view = View(
         epoch=epoch,
@@ -221,9 +222,17 @@ def _plan_backups(
     return fetches
 
 
+def _deal_before(job: Job, view: View | None, promises: Mapping[str, Promise]) -> Deal | None:
+    """The deal of the durable view, with the plans that partition 0 has fixed. A plan that is lost costs nothing but
+    bundles that are computed again."""
+    if view is None:
+        return None
+    return Deal(job, view, (plan for promise in promises.values() for plan in promise.plans))
+
+
 def _open(
     job: Job,
-    view: View | None,
+    had: Deal | None,
     states: Mapping[int, ShardState],
     base: int,
     share: Share,
@@ -236,8 +245,8 @@ def _open(
     """
     pending = [(state.version, dict(state.pending)) for state in states.values()]
     begun = {clock for _, waiting in pending for clock in waiting}
-    if view is not None:
-        begun |= {clock for clock in view.open_at if clock >= base}
+    if had is not None:
+        begun |= {clock for clock in had.view.open_at if clock >= base}
         begun.add(base)
     dealt = []
     for clock in sorted(clock for clock in begun if base <= clock < job.clocks):
@@ -247,22 +256,22 @@ def _open(
         ]
         lacking = union(job.all_units & ~units for units in counted)
         waiting_here = sorted({b for _, waiting in pending for b in waiting.get(clock, ())})
-        dealt.append((clock, _deal(job, view, clock, lacking, waiting_here, share, members)))
+        dealt.append((clock, _deal(job, had, clock, lacking, waiting_here, share, members)))
     return tuple(dealt)
 
 
 def _deal(
     job: Job,
-    view: View | None,
+    had: Deal | None,
     clock: int,
     lacking: Units,
     waiting: Sequence[Units],
     share: Share,
     members: Sequence[str],
 ) -> tuple[tuple[str, Units], ...]:
-    had = Deal(job, view).assignments(clock) if view is not None else ()
     stays = set(members)
-    had_by = {bundle: node for node, bundle in had if node in stays}
+    before = had.assignments(clock) if had is not None else ()
+    had_by = {bundle: node for node, bundle in before if node in stays}
     workers = [node for node, _ in share]
     load = dict.fromkeys(workers, 0)
     dealt: list[tuple[str, Units]] = []

@@ -66,6 +66,7 @@ from agileml.core.protocol.messages import (
     Missed,
     Promise,
     Release,
+    Replanned,
     Saved,
     SaveFailed,
     Status,
@@ -79,6 +80,7 @@ from agileml.events.run import (
     MachineNoticed,
     MachineReleased,
     StopAsked,
+    UnitsPlanned,
 )
 from agileml.events.terms import Loss, Tier
 
@@ -256,6 +258,9 @@ class Controller:
                 self._changes.installed(sender, message)
             case GroupFailed() if control.is_current(message.epoch):
                 self._changes.gate.failed(sender, message)
+            case Replanned() if control.is_current(message.epoch):
+                units = dict(message.units)
+                control.note(UnitsPlanned(message.clock, units, message.predicted_s, message.reason))
             case Stored() if control.is_current(message.epoch):
                 self._cuts.stored(message)
             case Missed() if control.is_current(message.epoch):

@@ -6,10 +6,11 @@ its replica, as one push of all units of the clock. So while clock t is added up
 or t + 1, and a machine with any partition at t + 1 knows that all machines have read all of t.
 
 The order is fixed: clock by clock, partitions N - 1 .. 0. All replicas begin a view at equal versions, so all machines
-leave out the same partitions: those that were at t + 1 already. Partition 0 carries the loss and a flag; when any
-machine sets the flag, all of them pause after this clock, between two sums, while computing goes on. A membership
-change then finds equal replicas and no sum under way. A change that cannot wait, after a death, closes the group. Sums
-are made in place, so the machine recomputes the bundles whose sums did not come back.
+leave out the same partitions: those that were at t + 1 already. Partition 0 carries the loss, the seconds that each
+machine computed where clocks are planned, and a flag; when any machine sets the flag, all of them pause after this
+clock, between two sums, while computing goes on. A membership change then finds equal replicas and no sum under way. A
+change that cannot wait, after a death, closes the group. Sums are made in place, so the machine recomputes the bundles
+whose sums did not come back.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from agileml.core.parameters.fold import Contribution, Fold
 from agileml.core.parameters.layout import Dense
 from agileml.core.protocol.commands import Abandon, Broken, Form, Introduce, Met, NodeCommand, Reduce, Reduced
 from agileml.core.protocol.job import Job
-from agileml.core.protocol.messages import CONTROLLER, Ack, GroupFailed, Meet, Message, Push
+from agileml.core.protocol.messages import CONTROLLER, Ack, GroupFailed, Meet, Message, Push, TimedPush
 from agileml.core.protocol.view import View
 from straggler.coverage import Units, Verdict, judge, union
 
@@ -55,6 +56,7 @@ class Reducer:
         self._folds: dict[tuple[int, int], Fold] = {}  # by clock and partition
         self._away: set[int] = set()  # partitions of this clock that the group is adding up
         self._wants_pause = False
+        self._compute_s = 0.0  # of this clock's bundles
         self._met: dict[str, bytes] = {}
         self._has_summed = False  # so the group is connected
         self._failure: GroupFailed | None = None
@@ -65,7 +67,7 @@ class Reducer:
         """A change begins: close the group and drop the sums under way."""
         if self._view is None:
             return
-        for bundle in self._worker.bundles(self._clock) if self._away else ():
+        for bundle in (self._worker.bundles(self._clock) or ()) if self._away else ():
             self._worker.forget(self._clock, bundle)
         self._reset()
         self._ask(Abandon())
@@ -77,6 +79,7 @@ class Reducer:
         self._met.clear()
         self._failure = None
         self.is_paused = self._wants_pause = self._has_summed = False
+        self._compute_s = 0.0
 
     def adopt(self, view: View) -> None:
         """Open the group of a view, after `prepare`. The server and the worker know the view already."""
@@ -140,6 +143,8 @@ class Reducer:
         fold = self._folds.setdefault((clock, partition), Fold(deterministic=False))
         if judge(fold.counted, message.bundle) is Verdict.COUNT:
             fold.add(message.bundle, message.contribution)
+            if isinstance(message, TimedPush):
+                self._compute_s += message.compute_s
             self._go_on()
 
     def reduced(self, event: Reduced, now_s: float) -> None:
@@ -150,11 +155,15 @@ class Reducer:
         self._has_summed = True
         self._away.remove(event.partition)
         self.is_paused |= event.pause
+        if event.compute_s:
+            assert self._view is not None
+            compute_s = dict(zip(self._view.group, event.compute_s, strict=True))
+            self._server.measured(event.epoch, event.clock, compute_s)
         blocks = tuple(Dense(block) for block in event.blocks)
         total = Contribution(blocks, event.loss, event.examples)
         push = Push(event.epoch, event.partition, event.clock, self.job.all_units, total)
         self._server.push(self.me, push, now_s, given=True)
-        self._acknowledge(event.clock, event.partition, self._worker.bundles(event.clock))
+        self._acknowledge(event.clock, event.partition, self._worker.bundles(event.clock) or ())
         self._go_on()
 
     def _acknowledge(self, clock: int, partition: int, bundles: tuple[Units, ...]) -> None:
@@ -182,15 +191,23 @@ class Reducer:
                 self._next -= 1
                 continue
             fold = self._folds.get(at)
-            if union(self._worker.bundles(self._clock)) & ~(fold.counted if fold else 0):
+            bundles = self._worker.bundles(self._clock)
+            if bundles is None or union(bundles) & ~(fold.counted if fold else 0):
                 return
             self._folds.pop(at, None)
             self._away.add(self._next)
             self._next -= 1
             own = fold.total() if fold else Contribution((None,) * len(self.job.layout.tables))
-            pause = self._wants_pause and at[1] == 0
+            pause, compute_s = self._wants_pause and at[1] == 0, self._spent_s(at[1])
             blocks = self._whole(at[1], own)
-            self._ask(Reduce(self._view.epoch, *at, blocks, own.loss, own.examples, pause))
+            self._ask(Reduce(self._view.epoch, *at, blocks, own.loss, own.examples, pause, compute_s))
+
+    def _spent_s(self, partition: int) -> float | None:
+        """The seconds that this machine computed for the clock, which go with partition 0 where clocks are planned."""
+        if partition != 0 or self.job.balancer is None:
+            return None
+        compute_s, self._compute_s = self._compute_s, 0.0
+        return compute_s
 
     def _whole(self, partition: int, own: Contribution) -> tuple[Array, ...]:
         """The blocks of a contribution, zeros where it has nothing."""

@@ -309,10 +309,8 @@ class Node:
             self.combiner.prepare()
             self.server.prepare(message)
             self.backup.prepare(message.committed, message.tag)
-        promise = Promise(
-            self.promised, self.server.frozen(self.tag), self.server.own_cuts(self.tag), self.backup.held()
-        )
-        self._send(CONTROLLER, promise)
+        held = self.server.frozen(self.tag), self.server.own_cuts(self.tag), self.backup.held()
+        self._send(CONTROLLER, Promise(self.promised, *held, self.server.plans(self.tag)))
 
     def _fetch(self, message: Fetch) -> None:
         here = (

@@ -7,12 +7,13 @@ the promise and the view it is frozen, because a node that has promised obeys no
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
 from agileml.application import Array
+from agileml.core.node.clock_plans import ClockPlans
 from agileml.core.node.piggyback import DelayedAcks
 from agileml.core.node.shard import Shard, initial_cut
 from agileml.core.parameters.arena import Arena
@@ -36,14 +37,17 @@ from agileml.core.protocol.messages import (
     Prepare,
     Pull,
     Push,
+    Replanned,
     Role,
     ShardCopy,
     ShardState,
     Source,
     SourceKind,
+    TimedPush,
 )
-from agileml.core.protocol.view import INITIAL, CutId, View
+from agileml.core.protocol.view import INITIAL, ClockPlan, CutId, View
 from straggler.consistency import Read
+from straggler.coverage import Verdict
 
 SendTo = Callable[[str, Message], None]
 
@@ -76,6 +80,7 @@ class Server:
         self._waiting: dict[int, dict[tuple[str, int], Pull]] = {}  # by partition, then (worker, clock)
         self._owed = DelayedAcks()
         self._unacked: dict[int, Part] = {}
+        self._plans: ClockPlans | None = None  # of the view, where partition 0 is here and the job has plans
         self._committed = INITIAL
         self._next: CutId | None = None
 
@@ -131,7 +136,14 @@ class Server:
         else:
             version, blocks = answer
             self._owed.answered(worker, message.partition, message.clock, version)
-            self._send(worker, Params(message.epoch, message.partition, message.clock, version, blocks))
+            if (plans := self._plans_of(message.partition, message.epoch)) is not None:
+                self._send(worker, plans.answer(message, version, blocks))
+            else:
+                self._send(worker, Params(message.epoch, message.partition, message.clock, version, blocks))
+
+    def _plans_of(self, partition: int, epoch: int) -> ClockPlans | None:
+        plans = self._plans
+        return plans if plans is not None and partition == 0 and plans.epoch == epoch else None
 
     def push(self, worker: str, message: Push, now_s: float, *, given: bool) -> None:
         """Count a bundle, unless it is counted already, and acknowledge it. `given`: its arrays may be overwritten. The
@@ -141,7 +153,12 @@ class Server:
         if shard is None:
             return
         before = shard.version
-        shard.push(message.clock, message.bundle, message.contribution, now_s, given=given)
+        verdict = shard.push(message.clock, message.bundle, message.contribution, now_s, given=given)
+        if (plans := self._plans_of(message.partition, message.epoch)) is not None:
+            if verdict is Verdict.COUNT and isinstance(message, TimedPush):
+                plans.counted(worker, message.clock, message.bundle, message.compute_s, now_s)
+            if shard.version != before:
+                plans.advanced(shard.version, now_s)
         ack = Ack(message.epoch, message.partition, message.clock, message.bundle)
         if message.pulls_next:
             self._owed.owe(worker, ack, now_s)
@@ -155,6 +172,15 @@ class Server:
                 shard.progress.clear()  # partition 0 alone reports
             self._answer_waiting(message.partition)
             self._stream(message.partition, shard)
+
+    def _tell_plan(self, plan: Replanned) -> None:
+        if self._is_owner(0, plan.epoch):
+            self._send(CONTROLLER, plan)
+
+    def measured(self, epoch: int, clock: int, compute_s: Mapping[str, float]) -> None:
+        """The seconds that each machine of the group computed for a clock, with an all-reduce."""
+        if (plans := self._plans_of(0, epoch)) is not None:
+            plans.measured(clock, compute_s)
 
     def acknowledge(self, now_s: float) -> None:
         """Send the acknowledgements that have waited long enough for parameters."""
@@ -273,6 +299,11 @@ class Server:
             (p, copies[tag].describe()) for p, copies in sorted(self._copies.items()) if tag in copies
         )
 
+    def plans(self, tag: int) -> tuple[ClockPlan, ...]:
+        """The plans of the durable view that partition 0 has fixed, if it is here."""
+        plans = self._plans_of(0, tag)
+        return plans.fixed if plans is not None else ()
+
     def own_cuts(self, tag: int) -> tuple[tuple[int, ShardState], ...]:
         """The partitions whose committed cut a shard here has."""
         return tuple(
@@ -347,6 +378,8 @@ class Server:
         self._unacked.clear()
         held = self.job.exchange.held(view, self.me)
         self._copies = {p: {view.epoch: self._copies[p][view.epoch]} for p in held}
+        has_plans = self.job.balancer is not None and 0 in held
+        self._plans = ClockPlans(self.job, view, self._tell_plan) if has_plans else None
         for partition, copies in self._copies.items():
             shard = copies[view.epoch]
             if self._is_owner(partition, view.epoch):

@@ -5,7 +5,8 @@ every partition, and goes on when all partitions have acknowledged. It keeps a c
 membership change in between needs no second computation, and drops it when a rollback starts another timeline.
 
 As soon as it has computed a clock, the worker pulls the parameters of the next one. A server answers when it has them;
-an answer with a later version also acknowledges the contributions to that partition.
+an answer with a later version also acknowledges the contributions to that partition. In a planned clock the bundles
+themselves may come only with the answer of partition 0 (`protocol.deal`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from agileml.core.parameters.fold import Contribution
 from agileml.core.protocol.commands import Begin, Begun, Compute, Computed, NodeCommand
 from agileml.core.protocol.deal import Deal
 from agileml.core.protocol.job import Job
-from agileml.core.protocol.messages import Ack, Behind, Message, Params, Pull, Push
+from agileml.core.protocol.messages import Ack, Behind, Message, Params, PlannedParams, Pull, Push, TimedPush
 from agileml.core.protocol.view import View
 from straggler.coverage import Units
 
@@ -31,13 +32,15 @@ class _Kept:
 
     contributions: dict[int, Contribution] = field(default_factory=dict)
     acked: set[int] = field(default_factory=set)
+    compute_s: float = 0.0
 
 
 @dataclass
 class _Reading:
-    """A clock whose parameters are on their way."""
+    """A clock whose parameters are on their way. `begin` is None until its bundles are known."""
 
-    begin: Begin
+    clock: int
+    begin: Begin | None
     rows: tuple[tuple[Array | None, ...], ...] | None = None
     parts: dict[int, tuple[Array, ...]] = field(default_factory=dict)
 
@@ -54,6 +57,7 @@ class Worker:
         self._partitions = job.layout.partitions
         self._reads_all = job.layout.whole_reads
         self._piggybacks = can_piggyback(job)
+        self._is_timed = job.balancer is not None  # pushes tell partition 0 how long they took
         self._send = send
         self._ask = ask
         self._view: View | None = None
@@ -95,6 +99,7 @@ class Worker:
         """Keep the whole blocks that were pulled: they are the same under every view of a timeline.
 
         The blocks are copied, because an older clock may come first now, and its parameters will overwrite the buffer.
+        Where partition 0 sends plans with its blocks, it is asked again: a plan holds in its epoch alone.
         """
         if self.job.exchange.has_replicas:
             return
@@ -103,11 +108,12 @@ class Worker:
                 continue
             carried = self._carried.setdefault(clock, {})
             for partition, blocks in reading.parts.items():
-                if all(rows is None for rows in reading.rows[partition]):
+                has_plan = partition == 0 and self._is_timed
+                if not has_plan and all(rows is None for rows in reading.rows[partition]):
                     carried[partition] = tuple(block.copy() for block in blocks)
 
-    def bundles(self, clock: int) -> tuple[Units, ...]:
-        """The bundles of a clock that the present view deals to this worker."""
+    def bundles(self, clock: int) -> tuple[Units, ...] | None:
+        """The bundles of a clock that this worker computes under the present view; None while they are not planned."""
         assert self._deal is not None
         return self._deal.bundles(clock, self.me)
 
@@ -128,13 +134,13 @@ class Worker:
         """Begin the next clock in which this worker has bundles."""
         assert self._view is not None
         last_open = max(self._view.open_at, default=-1)
-        while not (bundles := self.bundles(self.clock)):
+        while (bundles := self.bundles(self.clock)) == ():
             if self.clock > last_open:
                 return  # the view deals nothing to this worker
             self.clock += 1
         if self.clock >= self.job.clocks:
             return
-        for bundle in bundles:
+        for bundle in bundles or ():
             if (kept := self._kept.get((self.clock, bundle))) is not None:
                 self._push(bundle, kept)
         if not self._begin(self.clock):
@@ -144,31 +150,40 @@ class Worker:
     def _begin(self, clock: int) -> bool:
         """Start reading for the bundles of a clock that are neither computed nor being computed. False: there are
         none."""
-        assert self._view is not None
-        missing = tuple(
-            bundle
-            for bundle in self.bundles(clock)
-            if (clock, bundle) not in self._kept and (clock, bundle) not in self._computing
-        )
-        if missing and clock not in self._reading:
-            begin = Begin(self._view.timeline, clock, missing)
-            self._reading[clock] = _Reading(begin)
-            if self._reads_all is None:
-                self._ask(begin)
+        begin = self._missing(clock)
+        if begin is not None and not begin.bundles:
+            return False
+        if clock not in self._reading:
+            reading = self._reading[clock] = _Reading(clock, begin)
+            if self._reads_all is not None:
+                self._read(reading, self._reads_all)
             else:
-                self.begun(Begun(begin, self._reads_all))
-        return bool(missing)
+                assert begin is not None, f"the plan of clock {clock} should have come a clock ago"
+                self._ask(begin)
+        return True
+
+    def _missing(self, clock: int) -> Begin | None:
+        """The bundles of a clock that are neither computed nor being computed; None while it has no plan."""
+        assert self._view is not None
+        bundles = self.bundles(clock)
+        if bundles is None:
+            return None
+        missing = [b for b in bundles if (clock, b) not in self._kept and (clock, b) not in self._computing]
+        return Begin(self._view.timeline, clock, tuple(missing))
 
     def begun(self, event: Begun) -> None:
         """The rows that the bundles read are known: pull them."""
         reading = self._reading.get(event.begin.clock)
         if reading is not None and reading.begin == event.begin:
-            reading.rows = event.rows
-            for partition, blocks in self._carried.pop(event.begin.clock, {}).items():
-                if all(rows is None for rows in event.rows[partition]):
-                    reading.parts[partition] = blocks
-            self._pull(reading)
-            self._compute()
+            self._read(reading, event.rows)
+
+    def _read(self, reading: _Reading, rows: tuple[tuple[Array | None, ...], ...]) -> None:
+        reading.rows = rows
+        for partition, blocks in self._carried.pop(reading.clock, {}).items():
+            if all(chosen is None for chosen in rows[partition]):
+                reading.parts[partition] = blocks
+        self._pull(reading)
+        self._compute()
 
     def _pull(self, reading: _Reading) -> None:
         assert self._view is not None
@@ -177,16 +192,22 @@ class Worker:
         for partition, rows in enumerate(reading.rows):
             if partition not in reading.parts:
                 owner = self._server_of(partition)
-                self._send(owner, Pull(self._view.epoch, partition, reading.begin.clock, rows))
+                self._send(owner, Pull(self._view.epoch, partition, reading.clock, rows))
 
     def params(self, message: Params) -> None:
         """Take the blocks of one partition. Computing starts when the last partition is here."""
+        if isinstance(message, PlannedParams):
+            assert self._deal is not None
+            self._deal.learn(message.plan)
         reading = self._reading.get(message.clock)
         if reading is None or reading.rows is None or message.partition in reading.parts:
             return
         reading.parts[message.partition] = message.blocks
+        if reading.begin is None and message.partition == 0:
+            reading.begin = self._missing(reading.clock)
+            assert reading.begin is not None, f"clock {reading.clock} came without its plan"
         if message.version > self.clock and message.clock > self.clock:
-            for bundle in self.bundles(self.clock):
+            for bundle in self.bundles(self.clock) or ():
                 if (kept := self._kept.get((self.clock, bundle))) is not None:
                     kept.acked.add(message.partition)
             self._go_on()
@@ -197,8 +218,9 @@ class Worker:
         reading = self._reading.get(self.clock)
         if reading is None or len(reading.parts) < self._partitions:
             return
-        del self._reading[self.clock]
         begin = reading.begin
+        assert begin is not None, f"the parameters of clock {self.clock} are here and its plan is not"
+        del self._reading[self.clock]
         self._computing |= {(begin.clock, bundle) for bundle in begin.bundles}
         parts = tuple(reading.parts[p] for p in range(self._partitions))
         self._ask(Compute(begin.timeline, begin.clock, begin.bundles, parts))
@@ -223,23 +245,26 @@ class Worker:
                 self._computing.discard(key)
                 self._begin(self.clock)
             return
-        if event.clock < self.clock or event.bundle not in self.bundles(event.clock):
+        if event.clock < self.clock or event.bundle not in (self.bundles(event.clock) or ()):
             # Drop the partitions that came before as well: a bundle that is dealt again later is computed whole.
             self._computing.discard(key)
             self._kept.pop(key, None)
             return
         kept = self._kept.setdefault(key, _Kept())
+        kept.compute_s = event.compute_s
         for partition, contribution in event.contributions:
             kept.contributions[partition] = contribution
             if event.clock == self.clock:
-                self._push_one(event.bundle, partition, contribution)
+                self._push_one(event.bundle, kept, partition)
         if len(kept.contributions) == self._partitions:
+            if self._is_timed and event.clock == self.clock and event.contributions[-1][0] != 0:
+                self._push_one(event.bundle, kept, 0)
             self._computing.discard(key)
             self._look_ahead()
 
     def _look_ahead(self) -> None:
         """Pull the parameters of the next clock once all of this one is computed."""
-        for bundle in self.bundles(self.clock):
+        for bundle in self.bundles(self.clock) or ():
             kept = self._kept.get((self.clock, bundle))
             if kept is None or len(kept.contributions) < self._partitions:
                 return
@@ -247,14 +272,22 @@ class Worker:
             self._begin(self.clock + 1)
 
     def _push(self, bundle: Units, kept: _Kept) -> None:
-        for partition, contribution in kept.contributions.items():
+        for partition in kept.contributions:
             if partition not in kept.acked:
-                self._push_one(bundle, partition, contribution)
+                self._push_one(bundle, kept, partition)
 
-    def _push_one(self, bundle: Units, partition: int, contribution: Contribution) -> None:
+    def _push_one(self, bundle: Units, kept: _Kept, partition: int) -> None:
         assert self._view is not None
-        owner = self._server_of(partition)
-        self._send(owner, Push(self._view.epoch, partition, self.clock, bundle, contribution))
+        epoch, contribution = self._view.epoch, kept.contributions[partition]
+        if partition == 0 and self._is_timed:
+            if len(kept.contributions) < self._partitions:
+                return  # partition 0 is told what the whole bundle took
+            push: Push = TimedPush(
+                epoch, partition, self.clock, bundle, contribution, compute_s=kept.compute_s
+            )
+        else:
+            push = Push(epoch, partition, self.clock, bundle, contribution)
+        self._send(self._server_of(partition), push)
 
     def ack(self, message: Ack) -> None:
         """A partition has counted a bundle."""
@@ -266,7 +299,7 @@ class Worker:
 
     def _go_on(self) -> None:
         """Go on to the next clock once every partition has every bundle of this one."""
-        bundles = self.bundles(self.clock)
+        bundles = self.bundles(self.clock) or ()
         for bundle in bundles:
             kept = self._kept.get((self.clock, bundle))
             if kept is None or len(kept.acked) < self._partitions:
@@ -288,6 +321,6 @@ class Worker:
             return
         for reading in self._reading.values():
             self._pull(reading)
-        for bundle in self.bundles(self.clock):
+        for bundle in self.bundles(self.clock) or ():
             if (kept := self._kept.get((self.clock, bundle))) is not None:
                 self._push(bundle, kept)

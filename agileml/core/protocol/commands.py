@@ -81,7 +81,8 @@ class Reduce:
     """Add the blocks of a partition up over the group, in place and in the order of these commands. Answered by
     `Reduced`.
 
-    If one machine of the group sets `pause`, every machine's answer has it set.
+    If one machine of the group sets `pause`, every machine's answer has it set. `compute_s`: the seconds that this
+    machine computed for the clock, which all machines are to know; None: they need not.
     """
 
     epoch: int
@@ -91,6 +92,7 @@ class Reduce:
     loss: float
     examples: int
     pause: bool
+    compute_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -116,12 +118,16 @@ class Begun:
 
 @dataclass(frozen=True)
 class Computed:
-    """Contributions of a bundle to some partitions. Each partition comes once, in any order."""
+    """Contributions of a bundle to some partitions. Each partition comes once, in any order.
+
+    `compute_s`: seconds since the computation of the bundle began; 0: not known.
+    """
 
     timeline: int
     clock: int
     bundle: Units
     contributions: tuple[tuple[int, Contribution], ...]
+    compute_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -149,7 +155,8 @@ class Met:
 
 @dataclass(frozen=True)
 class Reduced:
-    """The sum of a partition over the group. Answers come in the order of the commands."""
+    """The sum of a partition over the group. Answers come in the order of the commands. `compute_s`: of each machine of
+    the group, in its order; empty when they did not say."""
 
     epoch: int
     clock: int
@@ -158,6 +165,7 @@ class Reduced:
     loss: float
     examples: int
     pause: bool
+    compute_s: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)

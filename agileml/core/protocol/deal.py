@@ -1,15 +1,25 @@
 """Who computes which units of which clock: the one answer that workers, all-reduce, changes and the stage rule use.
 
-A clock that the view lists in `open` is dealt as the list says; every other clock is dealt by the view's share.
+1. A clock that the view lists in `open` is dealt as the list says.
+2. In a job with a balancer every other clock has a plan: how many units each worker gets. Partition 0 fixes it once in
+   an epoch and sends it with the clock's parameters, or `lead` clocks earlier. The first clocks of a view come too
+   soon for that; for them, as in a job without a balancer, the view's share holds.
+3. The units themselves follow from the plan and the share: those with too many give their tails.
+
+Within an epoch all machines must use the same plan of a clock. That is all that is needed for each unit to count once:
+plans of different epochs never meet, since a change deals all that is open anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from agileml.core.protocol.job import Job
-from agileml.core.protocol.view import NOBODY, Share, View
+from agileml.core.protocol.view import NOBODY, ClockPlan, Share, View
 from straggler.coverage import Units, aligned_subtrees, ranges
+from straggler.lbbsp.unit_sets import units_of_counts
+
+KEPT = 4  # plans; a worker is at most one clock behind partition 0
 
 
 def bundles_of(job: Job, units: Units) -> tuple[Units, ...]:
@@ -21,25 +31,65 @@ def bundles_of(job: Job, units: Units) -> tuple[Units, ...]:
 
 
 class Deal:
-    """The bundles of every clock under one view."""
+    """The bundles of every clock under one view, as far as the plans are known."""
 
-    def __init__(self, job: Job, view: View) -> None:
-        self._view = view
-        self._shares = {worker: bundles_of(job, units) for worker, units in view.share}
+    def __init__(self, job: Job, view: View, plans: Iterable[ClockPlan] = ()) -> None:
+        self.job = job
+        self.view = view
+        self._share = {worker: bundles_of(job, units) for worker, units in view.share}
+        self._plans: dict[int, ClockPlan] = {}
+        self._planned: dict[tuple[int, ...], dict[str, tuple[Units, ...]]] = {}  # by the units of a plan
+        for plan in plans:
+            self.learn(plan)
 
-    def bundles(self, clock: int, worker: str) -> tuple[Units, ...]:
-        """The bundles of a clock that a worker computes."""
-        dealt = self._view.open_at.get(clock)
+    def is_planned(self, clock: int) -> bool:
+        """True for a clock that partition 0 plans."""
+        if self.job.balancer is None or clock in self.view.open_at:
+            return False
+        return clock >= self.view.base + 2 * self.job.lead
+
+    def learn(self, plan: ClockPlan) -> None:
+        """Partition 0 has fixed this plan."""
+        assert self.is_planned(plan.clock), (plan, self.view)
+        known = self._plans.setdefault(plan.clock, plan)
+        assert known == plan, f"two plans of one clock in epoch {self.view.epoch}: {known} and {plan}"
+        if len(self._plans) > KEPT:
+            del self._plans[min(self._plans)]
+
+    def bundles(self, clock: int, worker: str) -> tuple[Units, ...] | None:
+        """The bundles of a clock that a worker computes; None while its plan is not known."""
+        dealt = self.view.open_at.get(clock)
         if dealt is not None:
             return tuple(bundle for node, bundle in dealt if node == worker)
-        return self._shares.get(worker, ())
+        if worker not in self._share:
+            return ()
+        if not self.is_planned(clock):
+            return self._share[worker]
+        plan = self._plans.get(clock)
+        return self._bundles_by(plan)[worker] if plan is not None else None
 
     def assignments(self, clock: int) -> tuple[tuple[str, Units], ...]:
-        """All (worker, bundle) pairs of a clock."""
-        dealt = self._view.open_at.get(clock)
+        """All (worker, bundle) pairs of a clock; none while its plan is not known."""
+        dealt = self.view.open_at.get(clock)
         if dealt is not None:
             return dealt
-        return tuple((worker, bundle) for worker, bundles in self._shares.items() for bundle in bundles)
+        by_worker: Mapping[str, tuple[Units, ...]] = self._share
+        if self.is_planned(clock):
+            plan = self._plans.get(clock)
+            by_worker = self._bundles_by(plan) if plan is not None else {}
+        return tuple((worker, bundle) for worker, bundles in by_worker.items() for bundle in bundles)
+
+    def _bundles_by(self, plan: ClockPlan) -> Mapping[str, tuple[Units, ...]]:
+        """The bundles of each worker under a plan. Plans in a row are often equal, so the last ones are kept."""
+        found = self._planned.get(plan.units)
+        if found is None:
+            counts = dict(zip(self._share, plan.units, strict=True))
+            units = units_of_counts(self.view.share, counts)
+            if len(self._planned) >= KEPT:
+                self._planned.clear()
+            found = {worker: bundles_of(self.job, units[worker]) for worker in self._share}
+            self._planned[plan.units] = found
+        return found
 
 
 # -- shares and slices --------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,11 +11,19 @@ from agileml.core.parameters.optimizer import Optimizer
 from agileml.core.protocol.exchange import Exchange
 from straggler.consistency import Consistency
 from straggler.coverage import Units, span
+from straggler.lbbsp.policy import Balancer
+
+# From the units of a clock, and those of each worker in the view's share.
+MakeBalancer = Callable[[int, Mapping[str, int]], Balancer[str]]
 
 
 @dataclass(frozen=True)
 class Job:
-    """`slices` of `parts` units each make a clock (both powers of two); the run ends after `clocks` clocks."""
+    """`slices` of `parts` units each make a clock (both powers of two); the run ends after `clocks` clocks.
+
+    `balancer` makes the policy that plans the units of each worker clock by clock, in a job with BSP; None: the view's
+    share holds for every clock.
+    """
 
     layout: Layout
     optimizer: Optimizer
@@ -24,6 +33,7 @@ class Job:
     clocks: int
     deterministic: bool
     exchange: Exchange
+    balancer: MakeBalancer | None = None
 
     @property
     def units(self) -> int:
@@ -34,6 +44,12 @@ class Job:
     def all_units(self) -> Units:
         """The set of all units of one clock."""
         return span(0, self.units)
+
+    @property
+    def lead(self) -> int:
+        """How many clocks before it begins a clock's plan must be known: 1 with sparse tables, because the rows to pull
+        depend on the units."""
+        return 0 if self.layout.whole_reads is not None else 1
 
     def units_of_slice(self, index: int) -> Units:
         return span(index * self.parts, (index + 1) * self.parts)

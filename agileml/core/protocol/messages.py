@@ -13,7 +13,7 @@ from enum import Enum
 
 from agileml.application import Array
 from agileml.core.parameters.fold import Contribution, FoldCopy
-from agileml.core.protocol.view import CutId, View
+from agileml.core.protocol.view import ClockPlan, CutId, View
 from agileml.events.terms import Task
 from straggler.coverage import Units
 
@@ -115,6 +115,13 @@ class Params:
 
 
 @dataclass(frozen=True)
+class PlannedParams(Params):
+    """`Params` of partition 0 with a plan: of their clock, or of the next one where the rows to pull depend on it."""
+
+    plan: ClockPlan
+
+
+@dataclass(frozen=True)
 class Behind:
     """Server to worker: that clock is done everywhere, go on to the next."""
 
@@ -139,6 +146,13 @@ class Push:
 
 
 @dataclass(frozen=True)
+class TimedPush(Push):
+    """A `Push` to partition 0 with the seconds that the worker computed for the bundle; 0: not known."""
+
+    compute_s: float = 0.0
+
+
+@dataclass(frozen=True)
 class Meet:
     """Between machines of a group: an entry of the sender's for the rendezvous."""
 
@@ -160,6 +174,17 @@ class GroupFailed:
     """Node to controller: the group of this epoch cannot add up any more. `reason` is a sentence."""
 
     epoch: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Replanned:
+    """Owner of partition 0 to controller, for the log: `clock` has another plan than was told last."""
+
+    epoch: int
+    clock: int
+    units: tuple[tuple[str, int], ...]
+    predicted_s: float
     reason: str
 
 
@@ -263,13 +288,15 @@ class Promise:
     """Node to controller: the epoch is promised. Lists what the node holds, as (partition, state) pairs.
 
     `shards`: those of the durable view, now frozen. `own_cuts`: the committed cut, as kept by its owner. `backups`: the
-    committed cut, as stored for another owner. The state of a cut is its clock and coverage.
+    committed cut, as stored for another owner. The state of a cut is its clock and coverage. `plans`: those that
+    partition 0 has fixed under the durable view, for clocks that may be open.
     """
 
     epoch: int
     shards: tuple[tuple[int, ShardState], ...]
     own_cuts: tuple[tuple[int, ShardState], ...]
     backups: tuple[tuple[int, ShardState], ...]
+    plans: tuple[ClockPlan, ...] = ()
 
 
 class SourceKind(Enum):
@@ -435,12 +462,15 @@ class Release:
 Message = (
     Pull
     | Params
+    | PlannedParams
     | Behind
     | Push
+    | TimedPush
     | Ack
     | Meet
     | Pause
     | GroupFailed
+    | Replanned
     | Part
     | PartAck
     | PartRefused

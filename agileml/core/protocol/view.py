@@ -14,6 +14,14 @@ NOBODY = ""
 Share = tuple[tuple[str, Units], ...]  # (worker, its units), each worker once
 
 
+@dataclass(frozen=True)
+class ClockPlan:
+    """How many units of a clock each worker computes: `units[i]` is for the i-th worker of the view's share."""
+
+    clock: int
+    units: tuple[int, ...]
+
+
 @total_ordering
 @dataclass(frozen=True)
 class CutId:

@@ -33,6 +33,7 @@ from agileml.events.run import (
     ShortNoticeJudged,
     StageJudged,
     StopAsked,
+    UnitsPlanned,
     UserCodeFailed,
     WaitingForSilent,
     Warned,
@@ -126,6 +127,9 @@ def sentence(event: RunEvent) -> str | None:
             return reason
         case MarketLeftOpen(reason):
             return reason
+        case UnitsPlanned(clock, units, _, reason):
+            shares = ", ".join(f"{machine} {count}" for machine, count in units.items())
+            return f"units of clock {clock}: {shares} ({reason})"
         case MachineQuarantined(machine, _, _, problem, _, count, most):
             return f"work failed on {machine}, which is sent away ({count} of {most}): {problem}"
         case UserCodeFailed(machine, problem):

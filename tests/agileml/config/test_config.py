@@ -54,6 +54,12 @@ MISTAKES = [
     ("data: movies.csv", ":3: data: found 'movies.csv', expected a mapping of keys"),
     ("model: {l2: .nan}", ":3: model.l2: found nan, expected a finite number"),
     ("consistency: {kind: bps}", ":3: consistency.kind: found 'bps', expected bsp, ssp or asp"),
+    (
+        "balance: lbbsp\nconsistency: {kind: ssp, slack: 1}",
+        ":3: balance: found lbbsp with consistency ssp, expected static or auto: only the workers of bsp wait for each "
+        "other in every clock",
+    ),
+    ("balance: fair", ":3: balance: found 'fair', expected"),
     ("consistency: {kind: asp, slack: 2}", ":3: consistency.slack: found 2 with kind asp"),
     ("consistency: {kind: ssp}\ndeterministic: true", ":4: deterministic: found true with consistency ssp"),
     ("exchange: allreduce\ndeterministic: true", ":4: deterministic: found true with exchange: allreduce"),

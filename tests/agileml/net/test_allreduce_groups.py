@@ -54,6 +54,10 @@ class Machines:
         blocks = (np.full(1000, value, np.float32), np.empty(0, np.float64))
         self.ends[name].ask(Reduce(epoch, 3, partition, blocks, value, 2, pause))
 
+    def give_seconds(self, name: str, epoch: int, compute_s: float) -> None:
+        blocks = (np.ones(10, np.float32),)
+        self.ends[name].ask(Reduce(epoch, 3, 0, blocks, 1.0, 2, False, compute_s))
+
     def next(self, name: str) -> Any:
         return self.reports[name].get(timeout=LIMIT_S)
 
@@ -66,6 +70,14 @@ def machines() -> Iterator[Machines]:
         end.stop()
 
 
+def test_everybody_hears_what_each_machine_has_spent_to_the_bit(machines: Machines) -> None:
+    machines.form(1, "a", "b", "c")
+    spent_s = {"a": 0.1, "b": 1e-9, "c": 3.0000000000000004}
+    for name, compute_s in spent_s.items():
+        machines.give_seconds(name, 1, compute_s)
+    assert [machines.next(name).compute_s for name in "abc"] == [tuple(spent_s.values())] * 3
+
+
 def test_what_everybody_gives_is_added_up_in_order(machines: Machines) -> None:
     machines.form(1, "a", "b", "c")
     for name, value in (("c", 4.0), ("a", 1.0), ("b", 2.0)):
@@ -76,6 +88,7 @@ def test_what_everybody_gives_is_added_up_in_order(machines: Machines) -> None:
         assert (first.partition, second.partition) == (1, 0)
         assert (first.blocks[0] == 7).all() and (second.blocks[0] == 70).all()
         assert (second.loss, second.examples, second.pause) == (70.0, 6, True)
+        assert first.compute_s == second.compute_s == ()
 
 
 def test_a_group_of_one_needs_nobody(machines: Machines) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from agileml.application import Application, Settings, Table, Unit, Updates
 from agileml.core.protocol.commands import HaltKind
-from agileml.events.run import ClockDone, MembershipChanged, PlanFinished, PlanFired
+from agileml.events.run import ClockDone, MembershipChanged, PlanFinished, PlanFired, UnitsPlanned
 from tests.agileml.process.engine_rig import Rig, reference
 
 MF = {
@@ -67,6 +67,42 @@ def test_machines_that_come_and_go_do_not_change_a_bit(base: Mapping[str, Any], 
     starts = [event["at_clock"] for event in PLAN]
     for view, start, following in zip(views[1:], starts, [*starts[1:], 30], strict=True):
         assert start <= view.base <= following
+
+
+SPEEDS = {"pace": {"unit_s": 0.001, "speeds": {"m0": 0.25, "m2": 0.5}}, "units_per_slice": 8}
+
+
+@pytest.mark.parametrize("base", [MF, MLR], ids=["mf", "mlr"])
+def test_shares_by_speed_do_not_change_a_bit(base: Mapping[str, Any], tmp_path: Path) -> None:
+    values = job(base, balance="lbbsp", plan=PLAN, **SPEEDS)
+    ran = Rig(values, tmp_path).finish()
+    assert ran.sha256 == reference(values)
+    assert len(ran.of(MembershipChanged)) >= 4
+    planned = ran.of(UnitsPlanned)
+    assert any(
+        plan.units.get("m0", 99) < min(n for m, n in plan.units.items() if m != "m0") for plan in planned
+    )
+
+
+@pytest.mark.parametrize("exchange", ["servers", "allreduce"])
+def test_the_slowest_machine_gets_its_share_of_the_work(exchange: str, tmp_path: Path) -> None:
+    """Of 3.25 machines' worth of speed the first has .25: 5 units of 64, and the others 20 each."""
+    speeds = {"unit_s": 0.002, "speeds": {"m0": 0.25}}
+    machines = {"reliable": 1, "transient": 3, "max": 8}
+    values = job(
+        MLR,
+        balance="lbbsp",
+        exchange=exchange,
+        machines=machines,
+        pace=speeds,
+        units_per_slice=8,
+        deterministic=False,
+    )
+    ran = Rig(values, tmp_path).finish()
+    assert ran.of(ClockDone)[-1].loss < ran.of(ClockDone)[0].loss
+    last = ran.of(UnitsPlanned)[-1].units
+    assert sum(last.values()) == 64
+    assert 3 <= last["m0"] <= 7, last
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])

@@ -78,16 +78,16 @@ def pending_contributions_do_not_move(original, self, have=None):
 
 
 @replaces(_deal, mode="sum", caught_by=19)
-def boundaries_are_not_kept(original, job, view, clock, lacking, waiting, share, members):
+def boundaries_are_not_kept(original, job, had, clock, lacking, waiting, share, members):
     """Bundles overlap in part."""
-    return original(job, view, clock, lacking, (), share, members)
+    return original(job, had, clock, lacking, (), share, members)
 
 
 @replaces(_deal, mode="bsp", caught_by=3)
-def pending_work_is_dealt_to_nobody(original, job, view, clock, lacking, waiting, share, members):
+def pending_work_is_dealt_to_nobody(original, job, had, clock, lacking, waiting, share, members):
     """A dead worker's half-delivered bundle is never finished."""
-    dealt = original(job, view, clock, lacking, waiting, share, members)
-    before = dict(view.open).get(clock, ()) if view else ()
+    dealt = original(job, had, clock, lacking, waiting, share, members)
+    before = dict(had.view.open).get(clock, ()) if had else ()
     kept = {bundle for node, bundle in before if node in members}
     return tuple((node, bundle) for node, bundle in dealt if bundle not in waiting or bundle in kept)
 

@@ -1,4 +1,4 @@
-"""Batch sizes against exact rational search; weighted aggregation; the policy."""
+"""Batch sizes against exact rational search; weighted aggregation."""
 
 from fractions import Fraction
 
@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from straggler.lbbsp.sizes import (
-    LbBsp,
     allocate_cpu,
     consecutive_ranges,
     cpu_batch_sizes,
@@ -16,7 +15,6 @@ from straggler.lbbsp.sizes import (
     resolve,
     weighted_mean,
 )
-from straggler.speed.predictors import Memoryless
 
 CASES = 5000
 
@@ -168,19 +166,6 @@ def test_weighted_mean_is_the_gradient_of_the_whole_batch_and_the_plain_mean_is_
     assert np.abs(means[busy].mean(axis=0) - samples.mean(axis=0)).max() > 1  # equation 7
     pushed = sum(4 * sizes[i] / 48 * means[i] for i in range(4) if busy[i]) / 4
     np.testing.assert_allclose(pushed, weighted, rtol=1e-12)
-
-
-def test_policy_shares_units_by_measured_speed() -> None:
-    policy = LbBsp(60, Memoryless)
-    assert policy.plan((0, 1, 2)).units == (20, 20, 20)
-    policy.observe(0, 20, 1.0)
-    policy.observe(1, 20, 2.0)
-    plan = policy.plan((0, 1, 2))  # the third: as fast as the mean of the others
-    assert plan.ranges == ((0, 27), (27, 40), (40, 60))
-    assert plan.predicted_s == pytest.approx(27 / 20)
-    assert "2 of 3" in plan.reason
-    policy.forget(1)
-    assert policy.plan((0, 2)).units == (30, 30)
 
 
 @pytest.mark.parametrize(

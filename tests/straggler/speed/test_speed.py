@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from benchmarks.speed_traces import bursts, drift, regimes, rmse
 from straggler.speed.background import Background
 from straggler.speed.narx import WEIGHTS, Inline, Narx, fresh_weights, train
-from straggler.speed.predictors import Arima, Ema, Memoryless, Resources
+from straggler.speed.predictors import Arima, Ema, Memoryless, Resources, RestartingEma
 
 PREDICTORS = (Memoryless, Ema, Arima, Narx)
 
@@ -121,3 +121,28 @@ def test_background_training_gives_the_same_net_at_low_priority() -> None:
     assert 19 in priorities
     here = Inline().submit(starts, inputs, changes, 1e-3).result()
     np.testing.assert_allclose(net.weights, here.weights, rtol=1e-6, atol=1e-9)
+
+
+def test_an_average_that_starts_again_knows_a_new_speed_after_two_iterations() -> None:
+    average = RestartingEma()
+    for speed in (10.0, 10.2, 9.9, 10.1):
+        average.observe(speed)
+    assert average.predict() == pytest.approx(10.05)
+    average.observe(5.0)
+    assert average.predict() == pytest.approx(10.05)  # may be a hiccup
+    average.observe(5.2)
+    assert average.predict() == pytest.approx(5.1)
+
+
+def test_an_average_that_starts_again_forgets_a_hiccup_and_gets_used_to_noise() -> None:
+    average = RestartingEma()
+    for speed in (10.0, 10.2, 2.0, 9.9, 10.1, 30.0, 10.0):
+        average.observe(speed)
+    assert average.predict() == pytest.approx(10.04)
+    wild = RestartingEma()
+    for _ in range(40):
+        wild.observe(13.0)
+        wild.observe(8.0)
+    assert wild.predict() == pytest.approx(10.5, rel=0.05)
+    with pytest.raises(ValueError, match=r"weight is 1\.5"):
+        RestartingEma(1.5)

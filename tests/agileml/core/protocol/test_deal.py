@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agileml.core.protocol.deal import Deal, bundles_of, share_of_slices, workers_of_slices
-from agileml.core.protocol.view import INITIAL, View
+from agileml.core.protocol.view import INITIAL, ClockPlan, View
 from straggler.coverage import union
 from tests.agileml.core.fixtures import make_job
+from tests.model.plans import RandomPlans
 
 VIEW = View(
     epoch=1,
@@ -51,3 +53,44 @@ def test_slices_make_a_share_that_gives_the_slices_back(workers, parts):
     for worker, units in share:
         assert union(deal.bundles(9, worker)) == units
     assert union(units for _, units in deal.assignments(9)) == job.all_units
+
+
+# -- plans --------------------------------------------------------------------------------------------------
+
+
+def planned(mode="dense", **more):
+    return Deal(replace(make_job(mode), balancer=RandomPlans), VIEW, **more)
+
+
+def test_a_planned_clock_is_dealt_once_its_plan_is_known():
+    deal = planned()
+    assert deal.bundles(4, "a") is None
+    assert deal.assignments(4) == ()
+    assert deal.bundles(4, "c") == ()  # works in open clocks at most
+    deal.learn(ClockPlan(4, (3, 5)))
+    assert deal.bundles(4, "a") == (0b11, 0b100)
+    assert deal.assignments(4) == (("a", 0b11), ("a", 0b100), ("b", 0b1000), ("b", 0b11110000))
+    assert deal.bundles(5, "b") is None
+    assert deal.bundles(3, "b") == (0b11, 0b11000)  # open clocks are as the view says
+
+
+def test_the_first_clocks_of_a_view_have_its_share_where_a_plan_must_come_a_clock_ahead():
+    deal = planned("bsp")
+    assert deal.bundles(4, "a") == (0b1111, 0b110000)
+    assert deal.bundles(5, "a") is None
+    assert not deal.is_planned(4)
+
+
+def test_two_plans_of_a_clock_are_an_error_and_one_heard_twice_is_none():
+    deal = planned(plans=[ClockPlan(4, (3, 5))])
+    deal.learn(ClockPlan(4, (3, 5)))
+    with pytest.raises(AssertionError, match="two plans of one clock in epoch 1"):
+        deal.learn(ClockPlan(4, (4, 4)))
+
+
+def test_old_plans_are_forgotten():
+    deal = planned()
+    for clock in range(4, 30):
+        deal.learn(ClockPlan(clock, (3, 5)))
+    assert deal.bundles(29, "a") is not None
+    assert deal.bundles(25, "a") is None

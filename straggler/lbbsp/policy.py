@@ -1,0 +1,206 @@
+"""LB-BSP as a policy: measured times in, units per worker out (Chen et al., algorithm 1's BatchSizeManager).
+
+The simulator and running jobs ask the same object. What it answers depends on its arguments alone, to the last bit:
+the machines of an all-reduce each keep one, and all must come to the same plan.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Generic, Protocol, TypeVar
+
+import numpy as np
+
+from straggler.lbbsp.sizes import consecutive_ranges, cpu_batch_sizes, gpu_batch_sizes
+from straggler.speed.predictors import FREE, Resources, SpeedPredictor
+
+Worker = TypeVar("Worker", bound=Hashable)
+
+WINDOW = 8  # of a worker's latest times of messages, and prediction errors
+ENOUGH = 3  # of either, to know how large they are
+UNKNOWN = 0.1  # the error of a prediction before that
+TIMES = 3.0  # a gain must be so many times what the predictions are usually wrong by
+AVERAGED = 16  # iterations, that a prediction is about the mean of once there are so many
+
+
+@dataclass(frozen=True)
+class UnitPlan(Generic[Worker]):
+    """The units of a clock by worker: `units[i]` for `workers[i]`, the expected duration, and why."""
+
+    workers: tuple[Worker, ...]
+    units: tuple[int, ...]
+    predicted_s: float
+    reason: str
+
+    @property
+    def ranges(self) -> tuple[tuple[int, int], ...]:
+        """[start, stop) of each worker's units, laid end to end."""
+        return consecutive_ranges(self.units)
+
+
+class Balancer(Protocol[Worker]):
+    """Decides how many units of the next clock each worker gets."""
+
+    def observe(
+        self,
+        worker: Worker,
+        units: int,
+        seconds: float,
+        resources: Resources = FREE,
+        *,
+        other_s: float = 0.0,
+    ) -> None:
+        """The worker computed `units` units in `seconds` with these resources, and spent `other_s` on messages."""
+
+    def plan(
+        self, workers: tuple[Worker, ...], resources: Mapping[Worker, Resources] | None = None
+    ) -> UnitPlan[Worker]:
+        """The units of the next clock; `resources`: what each worker has now."""
+
+
+class LbBsp(Generic[Worker]):
+    """The policy for workers whose time grows with their units: x / v + c, v predicted and c the time of messages.
+
+    `units`: units of one clock, over all workers. `make_predictor`: a new predictor for each worker. `home`: the units
+    that each worker has where nothing is known yet; None: equal shares. A worker that has not been measured is taken
+    to be as fast, for its units at home, as the mean of the others.
+
+    `hold`: a new plan replaces the last one only if it is expected to save this share of the clock and three times what
+    the predictions are usually wrong by, so that noise moves nothing. None: every plan is the best one.
+    """
+
+    def __init__(
+        self,
+        units: int,
+        make_predictor: Callable[[], SpeedPredictor],
+        minimum: int = 1,
+        *,
+        home: Mapping[Worker, int] | None = None,
+        hold: float | None = None,
+    ) -> None:
+        if units < 1 or minimum < 0:
+            raise ValueError(f"units is {units}, minimum {minimum}; expected at least 1 and 0")
+        if hold is not None and not 0 <= hold < 1:
+            raise ValueError(f"hold is {hold}; expected a share of a clock, at least 0 and below 1")
+        self.units = units
+        self.minimum = minimum
+        self.hold = hold
+        self._home = dict(home or {})
+        self._make_predictor = make_predictor
+        self._predictors: dict[Worker, SpeedPredictor] = {}
+        self._others_s: dict[Worker, deque[float]] = {}
+        self._errors: dict[Worker, deque[float]] = {}
+        self._counts: dict[Worker, int] = {}
+        self._last: dict[Worker, int] | None = None
+
+    def observe(
+        self,
+        worker: Worker,
+        units: int,
+        seconds: float,
+        resources: Resources = FREE,
+        *,
+        other_s: float = 0.0,
+    ) -> None:
+        """Record that the worker did `units` units in `seconds` with these resources (push of v^{k-1}), and spent
+        `other_s` between two clocks on anything else."""
+        if units <= 0 or not 0 < seconds < math.inf:
+            raise ValueError(f"worker {worker}: {units} units in {seconds} s; expected positive numbers")
+        if not 0 <= other_s < math.inf:
+            raise ValueError(f"worker {worker}: {other_s} s for messages; expected at least 0")
+        if (predictor := self._predictors.get(worker)) is None:
+            predictor = self._predictors[worker] = self._make_predictor()
+            self._others_s[worker] = deque(maxlen=WINDOW)
+            self._errors[worker] = deque(maxlen=WINDOW)
+        else:
+            expected_s = units / predictor.predict(resources) + self._other_s(worker)
+            self._errors[worker].append(abs(expected_s / (seconds + other_s) - 1.0))
+        predictor.observe(units / seconds, resources)
+        self._others_s[worker].append(other_s)
+        self._counts[worker] = self._counts.get(worker, 0) + 1
+
+    def forget(self, worker: Worker) -> None:
+        """Drop a worker that left."""
+        for known in (self._predictors, self._others_s, self._errors, self._counts):
+            known.pop(worker, None)
+
+    def plan(
+        self, workers: tuple[Worker, ...], resources: Mapping[Worker, Resources] | None = None
+    ) -> UnitPlan[Worker]:
+        """The units of the next clock; `resources`: what each worker has now (c^k, m^k)."""
+        known = {
+            worker: self._predictors[worker].predict((resources or {}).get(worker, FREE))
+            for worker in workers
+            if worker in self._predictors
+        }
+        if not known and self._home.keys() >= set(workers):
+            return UnitPlan(workers, tuple(self._home[w] for w in workers), 0.0, "no worker is measured yet")
+        speeds = self._speeds(workers, known)
+        others_s = [self._other_s(worker) for worker in workers]
+        best = self._best(speeds, others_s)
+        why = (
+            f"{len(known)} of {len(workers)} workers measured, {min(speeds):.4g} to {max(speeds):.4g} "
+            "units/s expected"
+        )
+        best_s = _duration_s(best, speeds, others_s)
+        if self.hold is not None and (last := self._last_for(workers)) is not None and last != best:
+            last_s = _duration_s(last, speeds, others_s)
+            least = self.hold + TIMES * self._doubt(workers)
+            if best_s > (1.0 - least) * last_s:
+                gain = 1.0 - best_s / last_s
+                why += f"; as before: another deal would save {gain:.1%}, less than {least:.1%}"
+                return UnitPlan(workers, last, last_s, why)
+        self._last = dict(zip(workers, best, strict=True))
+        return UnitPlan(workers, best, best_s if known else 0.0, why)
+
+    def _other_s(self, worker: Worker) -> float:
+        """What a worker's messages usually take: the median, because single ones may wait long for something else."""
+        known = self._others_s.get(worker, ())
+        return median(known) if len(known) >= ENOUGH else 0.0
+
+    def _speeds(self, workers: tuple[Worker, ...], known: Mapping[Worker, float]) -> list[float]:
+        """Units per second of each worker; of one that is not measured, in proportion to its units at home."""
+        weights = {worker: float(self._home.get(worker, 1)) for worker in workers}
+        usual = sum(known[w] / weights[w] for w in workers if w in known) / len(known) if known else 1.0
+        return [known.get(worker, usual * weights[worker]) for worker in workers]
+
+    def _best(self, speeds: list[float], others_s: list[float]) -> tuple[int, ...]:
+        if not any(others_s):
+            return tuple(cpu_batch_sizes(speeds, self.units, self.minimum).tolist())
+        count = len(speeds)
+        nothing = np.zeros(count, dtype=np.int64)
+        found = gpu_batch_sizes(
+            [1.0 / speed for speed in speeds],
+            np.zeros(count),
+            others_s,
+            nothing,
+            nothing + self.units,
+            self.units,
+            self.minimum,
+        )
+        return tuple(found.tolist())
+
+    def _last_for(self, workers: tuple[Worker, ...]) -> tuple[int, ...] | None:
+        """The plan that holds until a better one is found: the last one, or the units at home."""
+        last = self._last if self._last is not None else self._home
+        return tuple(last[worker] for worker in workers) if last.keys() == set(workers) else None
+
+    def _doubt(self, workers: tuple[Worker, ...]) -> float:
+        """How far off the predictions may be, relative to the speed, because single iterations differ: the usual
+        difference, over the root of how many went into the prediction. The median of a worker's differences does not
+        heed that it has just changed its speed."""
+        found = []
+        for worker in workers:
+            errors = self._errors.get(worker, ())
+            usual = median(errors) if len(errors) >= ENOUGH else UNKNOWN
+            found.append(usual / math.sqrt(min(AVERAGED, self._counts.get(worker, 1))))
+        return math.fsum(found) / len(found)
+
+
+def _duration_s(units: tuple[int, ...], speeds: list[float], others_s: list[float]) -> float:
+    """When the last worker ends (equation 3's objective)."""
+    return max(x / v + c for x, v, c in zip(units, speeds, others_s, strict=True))

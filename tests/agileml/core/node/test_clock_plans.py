@@ -1,0 +1,113 @@
+"""The plans of partition 0: fixed once, from what was measured, and told to everybody alike."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from agileml.core.node.clock_plans import ClockPlans
+from agileml.core.protocol.messages import Params, PlannedParams, Pull
+from agileml.core.protocol.view import INITIAL, View
+from straggler.lbbsp.policy import LbBsp
+from straggler.speed.predictors import Memoryless
+from tests.agileml.core.fixtures import make_job
+
+VIEW = View(
+    epoch=7,
+    stage=1,
+    members=("a", "b"),
+    owner=("a", "b"),
+    backup=("a", "b"),
+    share=(("a", 0x00FF), ("b", 0xFF00)),
+    previous=("",) * 16,
+    base=3,
+    open=((3, (("a", 0xFFFF),)),),
+    timeline=1,
+    committed=INITIAL,
+)
+
+
+def make(mode="dense", view=VIEW, clocks=20):
+    job = replace(
+        make_job(mode, slices=16, clocks=clocks),
+        balancer=lambda units, home: LbBsp(units, Memoryless, home=home),
+    )
+    told = []
+    return ClockPlans(job, view, told.append), told
+
+
+def pull(clock):
+    return Pull(7, 0, clock, ())
+
+
+def one_clock(plans, clock, **seconds):
+    """Every worker pushes what it had, after so many seconds of computing; the messages take a tenth."""
+    plan = plans.for_answer(clock)
+    units = dict(zip("ab", plan.units if plan else (8, 8), strict=True))
+    for worker, compute_s in seconds.items():
+        plans.counted(worker, clock, (1 << units[worker]) - 1, compute_s, clock + compute_s + 0.1)
+    plans.advanced(clock + 1, clock + 1.0)
+
+
+def test_a_plan_is_fixed_by_the_first_answer_and_repeated_by_the_others():
+    plans, _ = make()
+    first = plans.answer(pull(4), 4, ())
+    assert isinstance(first, PlannedParams)
+    assert (first.plan.clock, first.plan.units) == (4, (8, 8))
+    plans.counted("a", 4, 0xFF, 1.0, 5.0)
+    plans.counted("b", 4, 0xFF00, 3.0, 5.0)
+    plans.advanced(5, 5.0)
+    assert plans.answer(pull(4), 4, ()) == first
+    assert plans.for_answer(5).units == (12, 4)
+    assert [plan.clock for plan in plans.fixed] == [4, 5]
+
+
+def test_an_open_clock_has_no_plan_and_is_not_measured():
+    plans, _ = make()
+    assert type(plans.answer(pull(3), 3, ())) is Params
+    one_clock(plans, 3, a=1.0)
+    assert plans.for_answer(4).units == (8, 8)
+
+
+def test_where_rows_depend_on_units_the_plan_goes_a_clock_ahead():
+    plans, _ = make("bsp")
+    assert plans.for_answer(3) is None  # clock 4 has the view's share
+    assert plans.for_answer(4).clock == 5
+
+
+def test_no_plan_goes_beyond_the_last_clock():
+    plans, _ = make(clocks=5)
+    assert plans.for_answer(4).clock == 4
+    assert plans.for_answer(5) is None
+
+
+def test_the_time_of_messages_is_what_the_push_took_beyond_computing():
+    plans, _ = make()
+    for clock in range(4, 8):
+        plan = plans.for_answer(clock)
+        for worker, units, late_s in zip("ab", plan.units, (0.0, 0.8), strict=True):
+            compute_s = 0.1 * units
+            plans.counted(worker, clock, (1 << units) - 1, compute_s, 10.0 * clock + compute_s + late_s)
+        plans.advanced(clock + 1, 10.0 * (clock + 1))
+    assert plans.for_answer(8).units == (12, 4)  # .1 s each: 1.2 s, and .4 s + .8 s
+
+
+def test_with_an_all_reduce_every_machine_hears_what_each_spent():
+    plans, _ = make()
+    plans.for_answer(4)
+    plans.measured(4, {"a": 1.0, "b": 3.0, "server": 0.0})
+    assert plans.for_answer(5).units == (12, 4)
+
+
+def test_a_machine_without_a_worker_of_its_own_plans_nothing():
+    plans, _ = make()
+    plans.measured(4, {"a": 1.0, "b": 3.0})  # it asked for no plan of clock 4
+    assert plans.fixed == ()
+
+
+def test_only_notable_plans_are_told():
+    plans, told = make()
+    one_clock(plans, 4, a=1.0, b=1.0)
+    one_clock(plans, 5, a=1.0, b=3.0)
+    one_clock(plans, 6, a=1.5, b=1.5)
+    assert [(plan.clock, plan.units) for plan in told] == [(6, (("a", 12), ("b", 4)))]
+    assert "2 of 2 workers measured" in told[0].reason

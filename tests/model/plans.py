@@ -1,0 +1,52 @@
+"""A balancer that plans each clock at random, so that no rule of plans can be broken unnoticed."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping
+
+from agileml.core.protocol.job import MakeBalancer
+from straggler.lbbsp.policy import UnitPlan
+from straggler.speed.predictors import FREE, Resources
+from tests.model.schedule import Schedule
+
+
+class RandomPlans:
+    """Any units for anybody, at least one each. `rng` None: drawn from what was observed and planned so far, which is
+    the same at all machines of an all-reduce."""
+
+    def __init__(
+        self, units: int, home: Mapping[str, int], rng: random.Random | None, fired: Counter[str]
+    ) -> None:
+        self._units = units
+        self._fired = fired
+        self._rng = rng
+        self._heard: list[object] = [tuple(home.items())]
+
+    def observe(
+        self, worker: str, units: int, seconds: float, resources: Resources = FREE, *, other_s: float = 0.0
+    ) -> None:
+        assert 0 < units <= self._units
+        assert seconds > 0
+        assert other_s >= 0
+        self._heard.append((worker, units, seconds))
+
+    def plan(
+        self, workers: tuple[str, ...], resources: Mapping[str, Resources] | None = None
+    ) -> UnitPlan[str]:
+        rng = self._rng or random.Random(repr(self._heard))
+        ends = sorted(rng.sample(range(1, self._units), len(workers) - 1))
+        units = tuple(b - a for a, b in zip([0, *ends], [*ends, self._units], strict=True))
+        self._heard.append(units)
+        self._fired["plan"] += 1
+        return UnitPlan(workers, units, 0.0, "drawn")
+
+
+def random_plans(schedule: Schedule, fired: Counter[str]) -> MakeBalancer | None:
+    """The balancer of a schedule; None where its clocks have no plans. It counts them in `fired`."""
+    if not schedule.is_planned:
+        return None
+    is_shared = schedule.toy_mode != "allreduce"
+    rng = random.Random(f"{schedule.seed}/{schedule.mode}/plans") if is_shared else None
+    return lambda units, home: RandomPlans(units, home, rng, fired)
