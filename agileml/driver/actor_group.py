@@ -15,6 +15,7 @@ import ray
 from agileml.application import Array
 from agileml.cluster.existing import TieredNode, tiered_nodes
 from agileml.cluster.fleet import Admitted, Appeared, Draining, FleetEvent, Stopping, Vanished
+from agileml.core.compute.spans import Spans
 from agileml.core.protocol.commands import Finished
 from agileml.core.protocol.inputs import Admit, ControllerInput, NodeDown, NodeFailed, NodeUp, Notice, Stop
 from agileml.core.protocol.messages import Failure
@@ -28,7 +29,6 @@ from agileml.net.keys import KeyPair
 from agileml.process.actors import environment, start_head, start_machine
 from agileml.process.head import HeadState
 from agileml.process.spec import RunSpec
-from agileml.process.tracing import ProfileEnd
 
 RESTART_S = 30.0  # to wait for the controller's actor to come back
 STARTS = 3  # tries to start a process that dies each time
@@ -310,12 +310,12 @@ class ActorGroup:
         assert all(part is not None for part in parts), "a backup lacks its part of the final cut"
         return list(parts)
 
-    def last_spans(self, timeout_s: float) -> dict[str, ProfileEnd | None]:
+    def last_spans(self, timeout_s: float) -> dict[str, Spans | None]:
         """The last spans of every running machine's profile; None for a machine that does not answer in time."""
         live = [a for a in self._actors.values() if a.name not in self._ended and a.address is not None]
         asked = {actor.name: actor.handle.last_spans.remote() for actor in live}
         ready, _ = ray.wait(list(asked.values()), num_returns=len(asked), timeout=timeout_s)
-        found: dict[str, ProfileEnd | None] = dict.fromkeys(asked)
+        found: dict[str, Spans | None] = dict.fromkeys(asked)
         for name, reference in asked.items():
             with suppress(ray.exceptions.RayError):
                 found[name] = ray.get(reference) if reference in ready else None

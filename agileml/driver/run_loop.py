@@ -132,7 +132,7 @@ class RunLoop:
             for machine, worked in state.worked:
                 self._work.add(machine, worked.rows)
             for machine, spans in state.spans:
-                self._trace.add(machine, spans.rows)
+                self._trace.add(machine, spans)
             for machine in state.released:
                 self._deadlines.pop(machine, None)
                 self._fleet.release(self._group.node_of(machine))

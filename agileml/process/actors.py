@@ -13,6 +13,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from agileml.application import Array
 from agileml.config.job import JobConfig
+from agileml.core.compute.spans import Spans
 from agileml.core.protocol.commands import HaltKind
 from agileml.core.protocol.inputs import ControllerInput, NodeUp
 from agileml.core.protocol.plan import Strike
@@ -22,7 +23,6 @@ from agileml.process.head import Head, HeadState
 from agileml.process.machine import Machine
 from agileml.process.record_store import GcsStore
 from agileml.process.spec import RunSpec
-from agileml.process.tracing import ProfileEnd
 
 # Errors and timeouts then reach the thread that waits for a sum; otherwise a watchdog of torch ends the process.
 NCCL_VARIABLES = {"TORCH_NCCL_BLOCKING_WAIT": "1"}
@@ -51,7 +51,7 @@ class MachineActor:
         """The optimizer state beside it."""
         return self._machine.final_slots(partition, clock)
 
-    def last_spans(self) -> ProfileEnd | None:
+    def last_spans(self) -> Spans | None:
         """What its profile recorded since the last report."""
         return self._machine.last_spans()
 

@@ -45,7 +45,7 @@ from agileml.process.compute import ComputeThread
 from agileml.process.rendezvous import RendezvousBuffers
 from agileml.process.spec import RunSpec
 from agileml.process.steady_clock import wall_s
-from agileml.process.tracing import Ping, Pong, ProfileEnd, recorder
+from agileml.process.tracing import Ping, Pong, recorder
 from agileml.process.warm_up import load_kernels
 from agileml.process.wiring import KINDS, Peers, Usage, Worked, kind_of, open_transport, run_codec
 
@@ -172,7 +172,7 @@ class Machine:
         cut = self._in_server_thread(lambda: self._final_cut(partition, clock))
         return None if cut is None else cut.state
 
-    def last_spans(self) -> ProfileEnd | None:
+    def last_spans(self) -> Spans | None:
         """What the profile recorded since the last report; None without a profile."""
         recorder = self._recorder
         return None if recorder is None else self._in_server_thread(recorder.end)

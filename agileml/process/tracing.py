@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from agileml.application import Array
 from agileml.config.job import JobConfig
 from agileml.core.compute import spans
 from agileml.core.compute.spans import Spans
@@ -63,14 +62,6 @@ class Pong:
 
     sent_s: float
     head_s: float
-
-
-@dataclass(frozen=True)
-class ProfileEnd:
-    """The spans that a machine has not sent yet, and how many it has recorded in all."""
-
-    rows: Array
-    recorded: int
 
 
 class HeadClock:
@@ -160,18 +151,13 @@ class Recorder:
     def report(self, now_s: float) -> list[Ping | Spans]:
         """Messages to the head: the spans since the last call, by the head's clock, and a question for the time."""
         messages: list[Ping | Spans] = [] if self.clock.is_exact else [Ping(now_s)]
-        rows = self._take()
-        return [*messages, Spans(rows)] if len(rows) else messages
+        spans = self.end()
+        return [*messages, spans] if len(spans.rows) else messages
 
-    def end(self) -> ProfileEnd:
-        """The spans since the last report; they are not reported again."""
-        rows = self._take()
-        return ProfileEnd(rows, self._taken)
-
-    def _take(self) -> Array:
-        """The spans since the last time, as rows of COLUMNS int64 by the head's clock."""
+    def end(self) -> Spans:
+        """The spans since the last report, by the head's clock; they are not reported again."""
         rows = [self._spans.popleft() for _ in range(len(self._spans))]
         self._taken += len(rows)
         table = np.array([row[:3] for row in rows], np.int64).reshape(-1, 3)
         times = np.array([row[3:] for row in rows], np.float64).reshape(-1, 2) + self.clock.offset_s
-        return np.hstack([table, np.rint(times * 1e6).astype(np.int64)])
+        return Spans(np.hstack([table, np.rint(times * 1e6).astype(np.int64)]), self._taken)

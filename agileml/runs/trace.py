@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from agileml.application import Array
-from agileml.core.compute.spans import COLUMNS, NAMES, TRACKS, WORKER
+from agileml.core.compute.spans import COLUMNS, NAMES, TRACKS, WORKER, Spans
 from agileml.events.run import ClockDone, CutCommitted, MembershipChanged
 from agileml.events.schema import Log
 from agileml.runs.folder import TRACE, RunFolder
@@ -132,21 +132,27 @@ class Trace:
         self._most = most
         self._rows: dict[str, list[Array]] = {}
         self._received: Counter[str] = Counter()
+        self._reached: Counter[str] = Counter()
         self.recorded = 0
         self.dropped = 0
 
-    def add(self, machine: str, rows: Array) -> None:
+    def add(self, machine: str, spans: Spans) -> None:
         """A batch of a machine's spans; spans beyond the limit are counted and left out."""
-        room = self._most - self.recorded
+        rows, room = spans.rows, self._most - self.recorded
         kept = rows[: max(0, room)]
         self.dropped += len(rows) - len(kept)
         self.recorded += len(kept)
         self._rows.setdefault(machine, []).append(kept)
         self._received[machine] += len(rows)
+        self._reached[machine] = max(self._reached[machine], spans.recorded)
 
     def received(self, machine: str) -> int:
         """The number of a machine's spans received, kept or not."""
         return self._received[machine]
+
+    def reached(self, machine: str) -> int:
+        """How many spans the machine had recorded when it sent the latest of those received."""
+        return self._reached[machine]
 
     def events(self, log: Log) -> Iterator[Event]:
         yield from controller_events(log)

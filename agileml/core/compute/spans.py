@@ -34,6 +34,10 @@ COLUMNS = 5  # track, name, clock, start and end
 
 @dataclass(frozen=True)
 class Spans:
-    """Machine to head: rows of COLUMNS int64; times in Unix microseconds of the head's clock."""
+    """Machine to head: rows of COLUMNS int64; times in Unix microseconds of the head's clock.
+
+    `recorded`: how many spans the machine has recorded so far, these included.
+    """
 
     rows: Array
+    recorded: int
