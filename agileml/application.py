@@ -120,6 +120,14 @@ class Application(ABC):
         """Values of a table before clock 0, shape (rows, columns). Zeros unless overridden."""
         return np.zeros((table.rows, table.columns), table.dtype)
 
+    def most_slack(self) -> int | None:
+        """The most clocks by which what a unit reads may be behind; None (the default): any number.
+
+        For units that replace what they read, by the difference: that must be theirs of the pass before, whole.
+        A job whose consistency allows more is refused.
+        """
+        return None
+
     @abstractmethod
     def load(self, slice_index: int) -> Any:
         """The items of one of `settings.slices` slices, in any form; `reads` and `process` get it back."""

@@ -1,4 +1,4 @@
-"""Applications that come with the engine: matrix factorization, logistic regression, torch modules.
+"""Applications that come with the engine: matrix factorization, logistic regression, K-means, torch modules.
 
 Begin with `logistic_regression.py`, the shortest; `data.py`, `ratings.py` and `labelled.py` load and split data.
 An application may be changed or added without knowing the engine: it sees `agileml.application` only.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from agileml.application import Application, InputError, Settings
 from agileml.apps.user_code import imported, split_name
 
-NAMES = ("mf", "mlr", "torch")
+NAMES = ("kmeans", "mf", "mlr", "torch")
 
 
 def build(name: str, settings: Settings) -> Application:
@@ -22,6 +22,10 @@ def build(name: str, settings: Settings) -> Application:
 
 def application_class(name: str) -> type[Application]:
     """The class that `name` stands for. Raises InputError."""
+    if name == "kmeans":
+        from agileml.apps.kmeans import KMeans
+
+        return KMeans
     if name == "mf":
         from agileml.apps.matrix_factorization import MatrixFactorization
 

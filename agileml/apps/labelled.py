@@ -113,7 +113,7 @@ def load_labelled(settings: Settings) -> Labelled:
         items, labels = make_blobs(section, settings.rng(Draw.MADE))
     else:
         name = "digits"
-        items, labels = _digits()
+        items, labels = digits()
         unit = 16.0
     if test is None:
         split = f"stratified by seed {settings.seed}, {section.test_fraction:g} to test"
@@ -126,7 +126,7 @@ def load_labelled(settings: Settings) -> Labelled:
     found, classes = np.unique(labels, return_inverse=True)
     if len(found) < 2:
         raise InputError(f"data: {name} has only the label {found[0]}, expected at least two")
-    offset, scale = _scaling(items, unit, section.standardize)
+    offset, scale = scaling(items, unit, section.standardize)
     return Labelled(
         name,
         items,
@@ -140,7 +140,8 @@ def load_labelled(settings: Settings) -> Labelled:
     )
 
 
-def _scaling(items: Array, unit: float, standardize: bool) -> tuple[Array, Array]:
+def scaling(items: Array, unit: float, standardize: bool) -> tuple[Array, Array]:
+    """(offset, scale) of each feature: 0 and `unit`, or the mean and standard deviation of the items."""
     features = items.shape[1]
     if not standardize:
         return np.zeros(features, np.float32), np.full(features, unit, np.float32)
@@ -158,7 +159,8 @@ def _as_classes(labels: Array, known: Array, name: str) -> Array:
     return at
 
 
-def _digits() -> tuple[Array, Array]:
+def digits() -> tuple[Array, Array]:
+    """(items float32, labels) of the digits that come with scikit-learn."""
     # Straight from scikit-learn's file: importing its code takes a second of every worker.
     package = importlib.util.find_spec("sklearn")
     assert package is not None
@@ -187,7 +189,7 @@ def read_npz(path: str) -> tuple[Pair, Pair | None]:
     Raises InputError: no such file, another format, no arrays of a known name, shapes that do not fit, labels that are
     no whole numbers, NaN, empty.
     """
-    arrays = _arrays(data_file(path), path)
+    arrays = npz_arrays(data_file(path), path)
     names = _first_pair(arrays, TRAIN_NAMES)
     if names is None:
         expected = "; ".join(f"{items}, {labels}" for items, labels in TRAIN_NAMES)
@@ -207,7 +209,8 @@ def read_npz(path: str) -> tuple[Pair, Pair | None]:
     return train, test
 
 
-def _arrays(file: Path, path: str) -> dict[str, Array]:
+def npz_arrays(file: Path, path: str) -> dict[str, Array]:
+    """The arrays of an .npz file; those of no known name are empty. Raises InputError."""
     expected = "expected an .npz file of numpy arrays"
     try:
         opened = np.load(file, allow_pickle=False)
@@ -235,11 +238,7 @@ def _first_pair(arrays: Mapping[str, Array], names: tuple[tuple[str, str], ...])
 
 def _checked_pair(path: str, arrays: Mapping[str, Array], names: tuple[str, str]) -> Pair:
     items, labels = arrays[names[0]], arrays[names[1]]
-    if items.ndim < 2 or items.dtype.kind not in "buif":
-        raise InputError(
-            f"data.path: {path}: {names[0]} has shape {items.shape} and dtype {items.dtype}, "
-            "expected numbers of shape (items, ...)"
-        )
+    checked = checked_items(path, names[0], items)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.ndim != 1 or len(labels) != len(items):
@@ -247,14 +246,24 @@ def _checked_pair(path: str, arrays: Mapping[str, Array], names: tuple[str, str]
             f"data.path: {path}: {names[1]} has shape {labels.shape}, expected ({len(items)},) as "
             f"{names[0]} has {len(items)} items"
         )
-    if items.size == 0:
-        raise InputError(f"data.path: {path}: {names[0]} is empty, its shape is {items.shape}")
     if labels.dtype.kind not in "buif" or (labels.dtype.kind == "f" and (labels != np.rint(labels)).any()):
         raise InputError(f"data.path: {path}: {names[1]} has dtype {labels.dtype}, expected whole numbers")
+    return checked, labels.astype(np.int64)
+
+
+def checked_items(path: str, name: str, items: Array) -> Array:
+    """The array `name` of a file as (n, features). Raises InputError unless it holds finite numbers of some items."""
+    if items.ndim < 2 or items.dtype.kind not in "buif":
+        raise InputError(
+            f"data.path: {path}: {name} has shape {items.shape} and dtype {items.dtype}, "
+            "expected numbers of shape (items, ...)"
+        )
+    if items.size == 0:
+        raise InputError(f"data.path: {path}: {name} is empty, its shape is {items.shape}")
     items = items.reshape(len(items), -1)
     if items.dtype.kind == "f" and not np.isfinite(items).all():
         first = int(np.flatnonzero(~np.isfinite(items).all(axis=1))[0])
         raise InputError(
-            f"data.path: {path}: item {first} of {names[0]} has NaN or infinity, expected finite numbers"
+            f"data.path: {path}: item {first} of {name} has NaN or infinity, expected finite numbers"
         )
-    return items, labels.astype(np.int64)
+    return items

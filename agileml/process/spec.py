@@ -95,10 +95,12 @@ class RunSpec:
                 "of which a worker reads and updates a few rows",
                 key=("exchange",),
             )
+        wanted = consistency(config.consistency.kind, config.consistency.slack)
+        _check_slack(config, application.most_slack(), wanted.slack)
         return Job(
             layout=Layout(tables, config.partitions or partitions_for(tables, config.machines.max)),
             optimizer=optimizer(**config.optimizer.model_dump()),
-            consistency=consistency(config.consistency.kind, config.consistency.slack),
+            consistency=wanted,
             slices=config.slices,
             parts=config.units_per_slice,
             clocks=config.clocks,
@@ -171,6 +173,17 @@ def balancer(config: JobConfig) -> MakeBalancer | None:
         return None
     hold = HOLD[config.balance]
     return lambda units, home: LbBsp(units, RestartingEma, home=home, hold=hold)
+
+
+def _check_slack(config: JobConfig, most: int | None, asked: int | None) -> None:
+    """Raise ConfigError if reads may be older than the application can bear. None: any number of clocks."""
+    if most is not None and (asked is None or asked > most):
+        expected = f"bsp, or ssp with a slack up to {most}" if most else "bsp"
+        raise ConfigError(
+            f"found {config.consistency.kind}{f' with slack {asked}' if asked else ''}, expected {expected}: "
+            f"{config.application} replaces what it read before",
+            key=("consistency",),
+        )
 
 
 def _planned(event: EventConfig) -> PlannedEvent:

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from agileml.application import Application, InputError, Settings
-from agileml.apps import application_class, build
+from agileml.apps import application_class, build, kmeans
 from agileml.apps import logistic_regression as mlr
 from agileml.apps import matrix_factorization as mf
 from agileml.apps.labelled import Blobs, Digits, NpzFile
@@ -82,12 +82,13 @@ def test_the_page_shows_the_error_that_comes(folder: Path) -> None:
 
 
 def test_names() -> None:
+    assert application_class("kmeans") is kmeans.KMeans
     assert application_class("mf") is mf.MatrixFactorization
     assert application_class("mlr") is mlr.LogisticRegression
 
 
 WRONG = {
-    "mlp": "found 'mlp', expected mf, mlr, torch or package.module:Class",
+    "mlp": "found 'mlp', expected kmeans, mf, mlr, torch or package.module:Class",
     "mine:": "found 'mine:'",
     "no_such:Thing": "there is no module 'no_such' in ",
     "agileml.no_such:Thing": r"there is no module 'agileml.no_such'",
@@ -114,11 +115,15 @@ def test_wrong_names_are_one_sentence(folder: Path, name: str) -> None:
 
 def test_the_page_of_the_bundled_applications_shows_every_key_and_its_default() -> None:
     blocks = [yaml.safe_load(block) for block in re.findall(r"^```yaml\n(.*?)^```$", BUNDLED, re.M | re.S)]
-    shown = {block["data"]["kind"]: block["data"] for block in blocks}
+    shown = {block["data"]["kind"]: block["data"] for block in reversed(blocks)}
     for section in (RatingsFile, MadeRatings, Digits, NpzFile, Blobs):
         defaults = {name: field.default for name, field in section.model_fields.items()}
         found = shown[defaults["kind"]]
         assert found == {name: found["path"] if name == "path" else value for name, value in defaults.items()}
-    for block, model in ((blocks[0], mf.FactorizationConfig), (blocks[2], mlr.RegressionConfig)):
+    models = {"mf": mf.FactorizationConfig, "mlr": mlr.RegressionConfig, "kmeans": kmeans.KMeansConfig}
+    jobs = {block["application"]: block for block in blocks if "application" in block}
+    assert jobs.keys() == models.keys()
+    for name, model in models.items():
+        block = jobs[name]
         assert block["model"] == model().model_dump()
         assert from_values(block).application == block["application"]

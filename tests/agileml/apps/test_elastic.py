@@ -1,0 +1,35 @@
+"""Applications whose tables keep the state of items or of a pass: the same bits through joins, notices and deaths."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agileml.events.run import MembershipChanged
+from tests.agileml.process.engine_rig import reference
+from tests.faults.fault_rig import FaultRig, job
+
+KMEANS = {"application": "kmeans", "data": {"kind": "digits"}, "clocks_per_pass": 1}
+JOBS = {
+    "kmeans": KMEANS,
+    "kmeans-minibatch": {**KMEANS, "model": {"mode": "minibatch"}, "clocks_per_pass": 4},
+}
+PLAN = [
+    {"at_clock": 5, "join": 2},
+    {"at_clock": 11, "kill": 1},
+    {"at_clock": 17, "notice": "all", "warning_s": 30},
+    {"at_clock": 22, "join": 2},
+    {"at_clock": 26, "kill_many": "all"},
+]
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_machines_that_come_go_and_die_do_not_change_a_bit(name: str, tmp_path: Path) -> None:
+    base: Mapping[str, Any] = JOBS[name]
+    values = job(base, plan=PLAN, clocks=32)
+    ran = FaultRig(values, tmp_path).finish()
+    assert ran.sha256 == reference(values)
+    assert len(ran.of(MembershipChanged)) > len(PLAN)
