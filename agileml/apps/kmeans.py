@@ -115,8 +115,8 @@ class KMeans(Application):
         clusters = parameters["clusters"]
         centres = centres_of(clusters)
         found = nearest((centres - self.mean).astype(np.float32), x, squares)
-        if self.model.mode == "full":
-            found.move_to_empty(self._empty_ones(unit, clusters), x)
+        if self.model.mode == "full" and (empty := self._empty_ones(unit, clusters)):
+            found.move_to_empty(empty, x)
         update = np.empty_like(clusters)
         update[:, :-1] = found.sums + found.members[:, None] * self.mean
         update[:, -1] = found.members
@@ -209,7 +209,7 @@ def nearest(centres: Array, items: Array, squares: Array) -> Members:
 
 def squared_lengths(items: Array) -> Array:
     """|x|^2 of each item (n, features), float32, taken in float64."""
-    return np.einsum("nf,nf->n", items, items, dtype=np.float64).astype(np.float32)
+    return np.square(items, dtype=np.float64).sum(axis=1).astype(np.float32)
 
 
 @numba.njit(cache=True, nogil=True)
