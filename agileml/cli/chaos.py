@@ -18,10 +18,11 @@ from agileml.cluster.owned_folder import orphans
 from agileml.config.job import ConfigError, JobConfig
 from agileml.config.plan import EventConfig
 from agileml.config.random_plan import random_plan
-from agileml.events.run import ClockDone, PlanFired
+from agileml.events.run import PlanFired
 from agileml.events.schema import events_of
 from agileml.runs.event_log import EVENTS, read_events
 from agileml.runs.folder import FolderError, check_out
+from agileml.runs.thinning import clocks_of
 from agileml.session import Result, run
 
 DYING_S = 20.0  # how long processes of this run, or of another one here, may take to die on a busy computer
@@ -108,7 +109,7 @@ def run_chaos(config: JobConfig, seed: int, faults: int, out: Path) -> ChaosResu
 def _last_loss(result: Result) -> float:
     """The mean loss of the last clocks; of a clock that was redone, the last one."""
     events = read_events(result.folder / EVENTS)
-    losses = {done.clock: done.loss for done in events_of(events, ClockDone)}
+    losses = {done.event.clock: done.event.loss for done in clocks_of(events)}
     last = sorted(losses)[-LAST_CLOCKS:]
     return sum(losses[clock] for clock in last) / len(last)
 

@@ -26,11 +26,13 @@ class Failures:
     def __init__(self, most: int) -> None:
         self.most = most
         self.counted: list[Death] = []
+        self.news: list[Death] = []  # for the screen, at once
         self._open: dict[str, Death] = {}  # by node, until it is known whether the machine lives
 
     def died(self, node: str, death: Death) -> None:
         """Record a death before it is known whether the Ray node went too."""
         self._open[node] = death
+        self.news.append(death)
 
     def machine_lives(self, node: str) -> Death | None:
         """Count and return the death on a node where another process runs now; None if there was none."""

@@ -32,6 +32,7 @@ from agileml.events.run import (
     Warned,
     WorkersSpent,
 )
+from agileml.events.sums import Standing
 from agileml.events.terms import Fault
 from agileml.process.head import HeadState
 from agileml.process.steady_clock import wall_s
@@ -164,6 +165,10 @@ class RunLoop:
     def _count_failures(self) -> None:
         """Log processes that died on living Ray nodes. Raises RunError when they are too many."""
         failures = self._group.failures
+        while failures.news:
+            said = f"{failures.news.pop(0)}; it is started again"
+            self._folder.events.write(Warned(said))
+            self._progress.say(said)
         for death in failures.counted[self._failures :]:
             self._failures += 1
             died = ProcessDied(death.machine, death.cause, self._failures, failures.most)
@@ -236,23 +241,23 @@ class RunLoop:
         expected = self._fleet.expected
         note = self._standstill if state.stage else f"{min(self._appeared, expected)} of {expected} machines"
         spent_usd, decision = (None, "") if self._watcher is None else self._watcher.standing()
-        self._progress.show(
-            Snapshot(
-                state.clock,
-                self._config.clocks,
-                self._loss,
-                state.stage,
-                state.reliable,
-                state.transient,
-                note or decision,
-                spent_usd,
-            )
+        snapshot = Snapshot(
+            state.clock,
+            self._config.clocks,
+            self._loss,
+            state.stage,
+            state.reliable,
+            state.transient,
+            note or decision,
+            spent_usd,
         )
+        self._progress.show(snapshot)
         if self._folder.events.lost and not self._has_lost:
             self._has_lost = True
             self._progress.say(f"{self._folder.events.path}: the disk is full, events are left out")
         if time.monotonic() >= self._bytes_due_s:
             self._bytes_due_s = time.monotonic() + BYTES_S
+            self._folder.events.write(Standing(**vars(snapshot)))
             self._log_bytes(state)
         if time.monotonic() >= self._spent_due_s:
             self._spent_due_s = time.monotonic() + SPENT_S

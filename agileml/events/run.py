@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from agileml.events.sums import ClocksDone, CutsCommitted, Standing
 from agileml.events.terms import Fault, Loss, Move, Task, Tier, Trigger, Way
 
 # -- the run ------------------------------------------------------------------------------------------------
@@ -368,5 +369,15 @@ ControllerEvent = (
     | FaultFired
 )  # fmt: skip
 DriverEvent = (
-    RunStarted | RunStopped | RunFailed | RunFinished | ProcessDied | BytesSent | WorkersSpent | WorkDone
+    RunStarted
+    | RunStopped
+    | RunFailed
+    | RunFinished
+    | ProcessDied
+    | Standing
+    | BytesSent
+    | WorkersSpent
+    | WorkDone
+    | ClocksDone
+    | CutsCommitted
 )

@@ -1,32 +1,50 @@
-"""events.jsonl of a run: one writer that appends whole lines, and a reader that gives the events back."""
+"""events.jsonl of a run: one writer that appends whole lines, and readers that give the events back.
+
+A log that has grown to `SEGMENT_BYTES` becomes events-000001.jsonl.gz, and a new events.jsonl begins.
+"""
 
 from __future__ import annotations
 
+import gzip
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 
+from agileml.events.run import WorkersSpent
 from agileml.events.schema import Logged, RunEvent, SchemaError, check_header, from_line, header, to_line
+from agileml.runs.thinning import Thinning
 
 EVENTS = "events.jsonl"
+FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+SEGMENT_BYTES = 32 << 20
+BLOCK_BYTES = 1 << 18  # that a reader takes from the end at once
 
 
 class EventLog:
     """Appends events as lines of JSON.
 
-    Every line is one write and goes out at once. On a full disk the run goes on: a line that does not fit is
-    left out whole and counted in `lost`. Safe to use from several threads.
+    Every line is one write and goes out at once, but for those that `Thinning` holds back. On a full disk the run goes
+    on: a line that does not fit is left out whole and counted in `lost`. Safe to use from several threads.
     """
 
-    def __init__(self, path: Path, clock_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        path: Path,
+        clock_s: Callable[[], float] = time.monotonic,
+        *,
+        segment_bytes: int = SEGMENT_BYTES,
+    ) -> None:
         """Raises FileExistsError: a log is there already. OSError: it cannot be written."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
-        self._file = os.open(path, flags, 0o644)
-        self._clock_s, self._start_s = clock_s, clock_s()
+        self._clock_s, self._start_s, self._segment_bytes = clock_s, clock_s(), segment_bytes
         self._lock = threading.Lock()
+        self._thinning = Thinning()
+        self._packing: threading.Thread | None = None
         self.path, self.lost = path, 0
+        self._segments = len(_segments(path))
+        self._file = os.open(path, FLAGS, 0o644)
         self._append(header())
 
     @property
@@ -37,7 +55,9 @@ class EventLog:
     def write(self, event: RunEvent, *, t_s: float | None = None) -> None:
         """Log an event that happens now, or happened `t_s` seconds after the log was opened."""
         with self._lock:
-            self._append(to_line(Logged(self.now_s if t_s is None else t_s, event)))
+            for line in self._thinning.take(self.now_s if t_s is None else t_s, event):
+                self._append(to_line(line))
+            self._may_rotate()
 
     def _append(self, text: str) -> None:
         line = text.encode() + b"\n"
@@ -49,28 +69,140 @@ class EventLog:
             self.lost += 1
             os.ftruncate(self._file, size)
 
+    def _may_rotate(self) -> None:
+        if os.fstat(self._file).st_size < self._segment_bytes:
+            return
+        new = self.path.with_name(f".{self.path.name}.tmp")
+        try:
+            file = os.open(new, FLAGS, 0o644)
+        except OSError:
+            return  # a full disk: the present file grows on
+        self._segments += 1
+        old = self.path.with_name(f"{self.path.stem}-{self._segments:06}{self.path.suffix}")
+        os.rename(self.path, old)
+        os.rename(new, self.path)
+        os.close(self._file)
+        self._file = file
+        self._append(header())
+        if self._packing is not None:
+            self._packing.join()
+        self._packing = threading.Thread(target=pack, args=(old,), name="log-packing")
+        self._packing.start()
+
     def close(self) -> None:
-        """Close the file; the second time does nothing."""
+        """Write what was held back and close the file; the second time does nothing."""
         with self._lock:
             if self._file >= 0:
+                for line in self._thinning.rest():
+                    self._append(to_line(line))
                 os.close(self._file)
+                if self._packing is not None:
+                    self._packing.join()
             self._file = -1
 
 
-def read_events(path: Path) -> list[Logged[RunEvent]]:
-    """The events of a log in the order of their time; the half line of a run that was killed is left out.
+def pack(segment: Path) -> None:
+    """Compress a segment. A reader finds it under one name or the other at any time; a full disk leaves it as it is."""
+    packed, temporary = segment.with_name(f"{segment.name}.gz"), segment.with_name(f".{segment.name}.tmp")
+    try:
+        temporary.write_bytes(gzip.compress(segment.read_bytes(), 6))
+        os.replace(temporary, packed)
+        segment.unlink()
+    except OSError:
+        temporary.unlink(missing_ok=True)
+
+
+def _segments(path: Path) -> list[Path]:
+    """The older files of a log, the oldest first; of one that is being packed the whole file."""
+    found = {
+        file.name.removesuffix(".gz"): file for file in sorted(path.parent.glob(f"{path.stem}-*.jsonl*"))
+    }
+    return [found[name] for name in sorted(found)]
+
+
+def files_of(path: Path) -> list[Path]:
+    """All files of a log in the order of time; the last one grows."""
+    return [*_segments(path), path]
+
+
+def iterate_events(path: Path) -> Iterator[Logged[RunEvent]]:
+    """The events of a log in the order of the file, one at a time; the half line of a run that was killed is left out.
 
     Raises SchemaError, which names the file and the line: a log of another version, or a line that is no event.
     """
+    for file in files_of(path):
+        with gzip.open(file, "rt") if file.suffix == ".gz" else file.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                if not line.endswith("\n"):
+                    break
+                if (logged := parsed(file, number, line)) is not None:
+                    yield logged
+
+
+def parsed(file: Path, number: int, line: str) -> Logged[RunEvent] | None:
+    """The event of a line; None for the header. Raises SchemaError."""
+    try:
+        if number == 1:
+            check_header(line)
+            return None
+        return from_line(line)
+    except SchemaError as error:
+        raise SchemaError(f"{file}, line {number}: {error}") from None
+
+
+def read_events(path: Path) -> list[Logged[RunEvent]]:
+    """The events of a log in the order of their time. Totals by machine come once, the newest of each machine.
+
+    Raises SchemaError as `iterate_events` does.
+    """
     found = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(keepends=True), 1):
-        if not line.endswith("\n"):
-            break
-        try:
-            if number == 1:
-                check_header(line)
-            else:
-                found.append(from_line(line))
-        except SchemaError as error:
-            raise SchemaError(f"{path}, line {number}: {error}") from None
+    spent: Logged[WorkersSpent] | None = None
+    for each in iterate_events(path):
+        if isinstance(each.event, WorkersSpent):  # they are long, and each one holds the ones before
+            before = {} if spent is None else spent.event.by_machine
+            spent = Logged(each.t_s, WorkersSpent({**before, **each.event.by_machine}))
+        else:
+            found.append(each)
+    if spent is not None:
+        found.append(spent)
     return sorted(found, key=lambda each: each.t_s)
+
+
+def read_first(path: Path, most: int) -> list[Logged[RunEvent]]:
+    """The first events of a log, at most so many. Raises SchemaError."""
+    return list(islice(iterate_events(path), most))
+
+
+def read_backwards(path: Path) -> Iterator[Logged[RunEvent]]:
+    """The events of a log from the end, whose files are read in blocks. Raises SchemaError."""
+    for file in reversed(files_of(path)):
+        for line in _lines_backwards(file):
+            if '"log"' not in line[:8]:
+                try:
+                    yield from_line(line)
+                except SchemaError as error:
+                    raise SchemaError(f"{file}: {error}") from None
+
+
+def _lines_backwards(file: Path) -> Iterator[str]:
+    if file.suffix == ".gz":
+        with gzip.open(file, "rt") as lines:
+            yield from reversed(lines.readlines())
+        return
+    with file.open("rb") as stream:
+        at, tail = stream.seek(0, os.SEEK_END), b""
+        is_last = True
+        while at > 0:
+            step = min(BLOCK_BYTES, at)
+            at = stream.seek(at - step)
+            first, *whole = (stream.read(step) + tail).split(b"\n")
+            if is_last:
+                whole, is_last = (
+                    whole[:-1],
+                    not whole,
+                )  # after the last line end stands half a line, or nothing
+            for line in reversed(whole):
+                yield line.decode()
+            tail = first
+        if not is_last:
+            yield tail.decode()

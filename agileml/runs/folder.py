@@ -22,7 +22,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from agileml.runs.event_log import EVENTS, EventLog
+from agileml.runs.event_log import EVENTS, EventLog, files_of
 from agileml.runs.owner import running_in
 
 CONFIG, MODEL, OPTIMIZER = "config.yaml", "model.safetensors", "optimizer.pt"
@@ -152,8 +152,8 @@ class RunFolder:
 
 def _clear(path: Path) -> None:
     """Remove the files of an earlier run, and no others."""
-    for name in (*FILES, TRACE):
-        (path / name).unlink(missing_ok=True)
+    for file in (*files_of(path / EVENTS), *(path / name for name in (*FILES, TRACE))):
+        file.unlink(missing_ok=True)
     shutil.rmtree(path / MARKET, ignore_errors=True)
 
 

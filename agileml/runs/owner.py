@@ -10,7 +10,7 @@ import psutil
 
 from agileml.events.run import Process, RunStarted
 from agileml.events.schema import SchemaError, events_of
-from agileml.runs.event_log import EVENTS, read_events
+from agileml.runs.event_log import EVENTS, read_first
 
 
 def this_process() -> Process:
@@ -33,7 +33,7 @@ def is_alive(process: Process) -> bool:
 def running_in(folder: Path) -> Process | None:
     """The process of this host whose run goes on in a folder; None where there is none."""
     try:
-        process = events_of(read_events(folder / EVENTS), RunStarted)[0].process
+        process = events_of(read_first(folder / EVENTS, 8), RunStarted)[0].process
     except (OSError, SchemaError, LookupError):
         return None
     return process if is_alive(process) else None

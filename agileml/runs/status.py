@@ -5,18 +5,28 @@ from __future__ import annotations
 import math
 import os
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
 from agileml.events.market import Billed
-from agileml.events.run import ClockDone, MembershipChanged, Process, RunFailed, RunStarted, RunStopped
-from agileml.events.schema import Log, SchemaError, events_of, of_type
-from agileml.runs.event_log import EVENTS, read_events
+from agileml.events.run import (
+    ClockDone,
+    MembershipChanged,
+    Process,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+    RunStopped,
+)
+from agileml.events.schema import Log, Logged, RunEvent, SchemaError, events_of
+from agileml.events.sums import ClocksDone, Standing
+from agileml.runs.event_log import EVENTS, read_backwards, read_first
 from agileml.runs.folder import CONFIG, SUMMARY, FolderError
 from agileml.runs.owner import is_alive, is_here
 from agileml.runs.progress import RATE_WINDOW_S, Rate, Snapshot
 from agileml.runs.summary import clocks_kept
+from agileml.runs.thinning import clocks_of
 
 
 class State(StrEnum):
@@ -45,9 +55,9 @@ def read_status(folder: Path) -> RunStatus:
     import yaml
 
     try:
-        log = read_events(folder / EVENTS)
+        process = events_of(read_first(folder / EVENTS, 8), RunStarted)[0].process
+        log = newest_events(folder / EVENTS)
         clocks = int(yaml.safe_load((folder / CONFIG).read_text(encoding="utf-8"))["clocks"])
-        process = events_of(log, RunStarted)[0].process
     except SchemaError as error:
         raise FolderError(str(error)) from None
     except (OSError, ValueError, TypeError, LookupError, yaml.YAMLError):
@@ -63,27 +73,50 @@ def read_status(folder: Path) -> RunStatus:
     return RunStatus(folder, state, process, snapshot_of(log, clocks), clocks_per_s(log), log[-1].t_s)
 
 
+def newest_events(path: Path) -> list[Logged[RunEvent]]:
+    """The end of a log, in the order of time: back to a `Standing`, and over enough clocks to tell the speed.
+
+    The whole log of a run that writes none. Raises SchemaError.
+    """
+    found: list[Logged[RunEvent]] = []
+    has_standing, clocks = False, 0
+    for each in read_backwards(path):
+        found.append(each)
+        has_standing |= isinstance(each.event, Standing)
+        clocks += isinstance(each.event, ClockDone | ClocksDone)
+        is_far = each.t_s < found[0].t_s - 2 * RATE_WINDOW_S
+        if has_standing and clocks > 1 and is_far:
+            break
+    return sorted(found, key=lambda each: each.t_s)
+
+
 def snapshot_of(log: Log, clocks: int) -> Snapshot:
-    """The progress of a run of so many clocks, from its log."""
-    done, changes, billed = clocks_kept(log), events_of(log, MembershipChanged), events_of(log, Billed)
-    return Snapshot(
-        clock=done[-1].clock if done else 0,
-        clocks=clocks,
-        loss=done[-1].loss if done and math.isfinite(done[-1].loss) else None,
-        stage=changes[-1].stage if changes else 0,
-        reliable=changes[-1].reliable if changes else 0,
-        transient=changes[-1].transient if changes else 0,
-        spent_usd=billed[-1].usd if billed else None,
-    )
+    """The progress of a run of so many clocks, from its log or the end of it."""
+    now = Snapshot(0, clocks, None, 0, 0, 0)
+    for each in log:
+        match each.event:
+            case Standing(clock, _, loss, stage, reliable, transient, note, spent_usd):
+                now = Snapshot(clock, clocks, loss, stage, reliable, transient, note, spent_usd)
+            case ClockDone(clock, loss) | ClocksDone(clock=clock, loss=loss):
+                now = replace(now, clock=clock, loss=loss if math.isfinite(loss) else None)
+            case MembershipChanged(stage=stage, reliable=reliable, transient=transient):
+                now = replace(now, stage=stage, reliable=reliable, transient=transient)
+            case Billed(usd=usd):
+                now = replace(now, spent_usd=usd)
+            case RunStopped() | RunFinished():
+                now = replace(now, note="")
+    if stopped := events_of(log, RunStopped):  # the clocks after its last cut do not count
+        kept = [done for done in clocks_kept(log) if done.clock <= stopped[-1].clock]
+        loss = kept[-1].loss if kept and math.isfinite(kept[-1].loss) else now.loss
+        now = replace(now, clock=stopped[-1].clock, loss=loss)
+    return now
 
 
 def clocks_per_s(log: Log) -> float | None:
     """The speed over the last seconds in which clocks went by."""
     rate = Rate()
-    done = of_type(log, ClockDone)
-    for each in done:
-        if each.t_s >= done[-1].t_s - 2 * RATE_WINDOW_S:
-            rate.add(each.t_s, each.event.clock)
+    for each in clocks_of(log):
+        rate.add(each.t_s, each.event.clock)
     return rate.clocks_per_s
 
 

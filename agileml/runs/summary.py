@@ -27,7 +27,9 @@ from agileml.events.run import (
     RunStopped,
     WorkersSpent,
 )
-from agileml.events.schema import Log, events_of, of_type
+from agileml.events.schema import Log, events_of
+from agileml.events.sums import ClocksDone, CutsCommitted
+from agileml.runs.thinning import clocks_of
 from agileml.runs.work import waiting_share, work_windows
 
 
@@ -55,7 +57,7 @@ def summarize(
         "longest_gap_s": longest_gap_s(log),
         "machines": machines(log),
         "changes": len(events_of(log, MembershipChanged)),
-        "cuts": len(events_of(log, CutCommitted)),
+        "cuts": len(events_of(log, CutCommitted)) + sum(each.count for each in events_of(log, CutsCommitted)),
         "bytes": bytes_by_kind(log),
         "time_spent_s": time_spent_s(log),
         "waiting_share": waiting_share(work_windows(log)),
@@ -80,7 +82,7 @@ def summarize(
 
 def clocks_kept(log: Log) -> list[ClockDone]:
     """The clocks that were done, without those after the cut that a stopped run ended with."""
-    done = events_of(log, ClockDone)
+    done = [each.event for each in clocks_of(log)]
     stopped = events_of(log, RunStopped)
     return [each for each in done if each.clock <= stopped[-1].clock] if stopped else done
 
@@ -97,8 +99,14 @@ def clocks_redone(log: Log) -> int:
 
 def longest_gap_s(log: Log) -> float | None:
     """The longest time between two consecutive clocks; None with fewer than two."""
-    times_s = [done.t_s for done in of_type(log, ClockDone)]
-    return max((later - earlier for earlier, later in pairwise(times_s)), default=None)
+    times_s = [(each.t_s, each.event) for each in log if isinstance(each.event, ClockDone | ClocksDone)]
+    gaps_s = [
+        later_s - earlier_s
+        for (earlier_s, _), (later_s, done) in pairwise(times_s)
+        if isinstance(done, ClockDone)
+    ]
+    gaps_s += [done.longest_s for _, done in times_s if isinstance(done, ClocksDone)]
+    return max(gaps_s, default=None)
 
 
 def seconds(log: Log) -> float:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from agileml.events.run import ClockDone, MembershipChanged, Work, WorkDone
+from agileml.events.run import MembershipChanged, Work, WorkDone
 from agileml.events.schema import Log, events_of, of_type
+from agileml.runs.thinning import clocks_of
 
 
 @dataclass(frozen=True)
@@ -58,18 +60,21 @@ class _Times:
         self._begin_s = {each.event.epoch: each.t_s for each in changes}
         ends_s = [each.t_s for each in (*changes, *log[-1:])][1:]
         self._end_s = {each.event.epoch: end_s for each, end_s in zip(changes, ends_s, strict=False)}
-        self._done_s: dict[int, list[float]] = {}
-        for done in of_type(log, ClockDone):  # a clock may be done again
-            self._done_s.setdefault(done.event.clock, []).append(done.t_s)
+        self._done = [(done.t_s, done.event.clock) for done in clocks_of(log)]
 
     def of(self, epoch: int, before: int, clock: int) -> tuple[float, float]:
         """(start, end) of the clocks from `before` complete ones to `clock`, as far as the epoch goes."""
         begin_s, end_s = self._begin_s.get(epoch, 0.0), self._end_s.get(epoch, 0.0)
-        start_s = self._reached(before, begin_s, begin_s)
-        return start_s, max(start_s, min(end_s, self._reached(clock, begin_s, end_s)))
+        low = bisect_left(self._done, begin_s, key=lambda done: done[0])
+        high = bisect_right(self._done, end_s, key=lambda done: done[0])
+        start_s = self._reached(before, low, high, begin_s)
+        return start_s, max(start_s, min(end_s, self._reached(clock, low, high, end_s)))
 
-    def _reached(self, clock: int, since_s: float, otherwise_s: float) -> float:
-        return next((t_s for t_s in self._done_s.get(clock, ()) if t_s >= since_s), otherwise_s)
+    def _reached(self, clock: int, low: int, high: int, otherwise_s: float) -> float:
+        """When so many clocks were complete; within an epoch their number only grows."""
+        at = bisect_left(self._done, clock, low, high, key=lambda done: done[1])
+        is_there = at < high and (self._done[at][1] == clock or at > low)
+        return self._done[at][0] if is_there else otherwise_s
 
 
 def waiting(work: Work) -> float:

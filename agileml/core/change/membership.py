@@ -149,6 +149,10 @@ class Membership:
             )
         )
 
+    def has_reliable(self) -> bool:
+        """True while a reliable machine is alive."""
+        return any(member.tier is Tier.RELIABLE for member in self.alive())
+
     def late(self, members: frozenset[str], now_s: float, limit_s: float) -> list[Member]:
         """The machines that should have got ready by now, and are no `members`."""
         return [

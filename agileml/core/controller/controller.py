@@ -237,6 +237,7 @@ class Controller:
         for member in control.members.check(control.now_s):
             control.note(MachineLost(member.name, Loss.SILENT, f"for {control.settings.timeout_s:g} s"))
         self._quarantine.give_up_late()
+        self._quarantine.end_without_reliable()
         if control.now_s >= self._resend_due_s:
             self._resend_due_s = control.now_s + control.settings.retry_s
             self._resend()

@@ -78,7 +78,7 @@ class Quarantine:
         """Work failed on a machine: send it away, or end the run."""
         control, case = self._control, Case(node, failure)
         most = control.settings.max_failures
-        is_last = control.members.is_last_reliable(node)
+        is_last = self._has_all() and control.members.is_last_reliable(node)
         verdict = judge(case, self._cases, most, is_last_reliable=is_last)
         if verdict.ends:
             control.note(UserCodeFailed(node, failure.problem, failure.trace))
@@ -88,6 +88,21 @@ class Quarantine:
         said = failure.problem, failure.trace
         control.note(MachineQuarantined(node, failure.work, failure.clock, *said, len(self._cases), most))
         self._give_up(node, Loss.QUARANTINED, failure.problem)
+
+    def _has_all(self) -> bool:
+        """True once every machine of the start has appeared: before that, another reliable one may come."""
+        control = self._control
+        return control.view is not None or len(control.members.nodes) >= control.settings.expected
+
+    def end_without_reliable(self) -> None:
+        """End a run that cannot begin because its reliable machines were sent away."""
+        control = self._control
+        if control.view is None and self._cases and self._has_all() and not control.members.has_reliable():
+            case = self._cases[-1]
+            reason = (
+                f"machine {case.machine}: {case.failure.problem}; no reliable machine is left to begin with"
+            )
+            control.halt(HaltKind.USER_CODE, reason, case.failure.trace)
 
     def give_up_late(self) -> None:
         """Go on without the machines that did not get ready in time."""

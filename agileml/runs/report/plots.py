@@ -20,11 +20,12 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from agileml.events.run import ClockDone, MachineLost, MachineNoticed, MachinesJoined, MembershipChanged
+from agileml.events.run import MachineLost, MachineNoticed, MachinesJoined, MembershipChanged
 from agileml.events.schema import Log, RunEvent, of_type
 from agileml.runs.report.market_plots import PICTURES as MARKET_PICTURES
 from agileml.runs.report.work_plots import PICTURES as WORK_PICTURES
 from agileml.runs.summary import bytes_by_kind, spent_by_machine
+from agileml.runs.thinning import clocks_of
 
 INK, GRID, LINE = "#1f2933", "#dfe4ea", "#1f5fa8"
 TIERS = {"reliable": "#1f5fa8", "transient": "#f0a35e"}
@@ -115,7 +116,7 @@ def machines_over_time(axes: Axes, log: Log) -> bool:
 
 def loss_over_time(axes: Axes, log: Log) -> bool:
     """Loss against seconds since the start, over the bands of the stages."""
-    clocks = [e for e in of_type(log, ClockDone) if math.isfinite(e.event.loss)]
+    clocks = [e for e in clocks_of(log) if math.isfinite(e.event.loss)]
     if len(clocks) < 2:
         return False
     stage_bands(axes, log)
@@ -129,7 +130,7 @@ def loss_over_time(axes: Axes, log: Log) -> bool:
 
 def loss_over_clocks(axes: Axes, log: Log) -> bool:
     """Loss against clocks; a recomputed clock is drawn again."""
-    clocks = [e for e in of_type(log, ClockDone) if math.isfinite(e.event.loss)]
+    clocks = [e for e in clocks_of(log) if math.isfinite(e.event.loss)]
     if len(clocks) < 2:
         return False
     axes.grid(color=GRID, linewidth=0.6)
@@ -142,10 +143,12 @@ def loss_over_clocks(axes: Axes, log: Log) -> bool:
 
 def time_per_clock(axes: Axes, log: Log) -> bool:
     """Seconds from one clock's completion to the next."""
-    clocks = of_type(log, ClockDone)
+    clocks = clocks_of(log)
     if len(clocks) < 2:
         return False
-    took_s = np.diff([e.t_s for e in clocks])
+    gaps_s = np.diff([e.t_s for e in clocks])
+    counts = np.diff([e.event.clock for e in clocks])
+    took_s = gaps_s / np.maximum(counts, 1)  # a line of an old run stands for several
     numbers, took = thinned([e.event.clock for e in clocks[1:]], np.maximum(took_s, 1e-6).tolist())
     axes.grid(color=GRID, linewidth=0.6)
     axes.plot(numbers, took, color=LINE, linewidth=0.6, alpha=0.35)

@@ -111,3 +111,24 @@ def test_a_joiner_that_does_not_get_ready_is_given_up(scripts) -> None:
     [lost] = script.events_of(MachineLost)
     assert (lost.machine, lost.loss) == ("t2", Loss.NOT_READY)
     assert script.workers == {"r0", "t1"}
+
+
+def test_a_reliable_machine_may_fail_while_another_is_still_expected(scripts) -> None:
+    script = scripts(expected=3)
+    failed = Failure("it cannot start", "T", Task.START)
+    script.machines["r0"] = Machine("r0", Tier.RELIABLE, is_frozen=True)
+    script.tell(NodeFailed(NodeUp("r0", Tier.RELIABLE, "", True), failed))
+    assert not script.halts
+    script.up("r1", "t1")
+    script.wait(1.0)
+    assert script.view.members == ("r1", "t1")
+
+
+def test_a_run_that_cannot_begin_without_reliable_machines_ends(scripts) -> None:
+    script = scripts(expected=2)
+    failed = Failure("it cannot start", "T", Task.START)
+    script.machines["r0"] = Machine("r0", Tier.RELIABLE, is_frozen=True)
+    script.tell(NodeFailed(NodeUp("r0", Tier.RELIABLE, "", True), failed))
+    script.up("t1")
+    script.wait(1.0)
+    assert script.halts[0].reason == "machine r0: it cannot start; no reliable machine is left to begin with"

@@ -1,0 +1,159 @@
+"""How the log of a run stays small: frequent events are summed up over an interval that grows with the run's age.
+
+A run's first ten minutes are logged whole. Later clocks, cuts, work and totals become one line in each interval.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from agileml.events.market import Billed
+from agileml.events.run import (
+    BytesSent,
+    ClockDone,
+    CutCommitted,
+    MembershipChanged,
+    RunFailed,
+    RunFinished,
+    RunStopped,
+    Work,
+    WorkDone,
+    WorkersSpent,
+)
+from agileml.events.schema import Logged, RunEvent
+from agileml.events.sums import ClocksDone, CutsCommitted, Standing
+
+HOUR_S = 3600.0
+INTERVALS = (
+    (0.0, 0.0),
+    (600.0, 1.0),
+    (6 * HOUR_S, 10.0),
+    (48 * HOUR_S, 60.0),
+)  # (age of the run, interval), in s
+BY_MACHINE = 60.0  # events with a figure for every machine come so much more rarely
+T = TypeVar("T", bound=RunEvent)
+
+
+def interval_s(age_s: float) -> float:
+    """Seconds that one line of frequent events stands for when the run is so old; 0: each has its own line."""
+    return next(length_s for since_s, length_s in reversed(INTERVALS) if age_s >= since_s or not since_s)
+
+
+@dataclass
+class _Sum:
+    """The events of one kind since `start_s`, as one event; `t_s` is the time of the last."""
+
+    start_s: float
+    t_s: float
+    event: RunEvent
+
+
+class Thinning:
+    """Takes every event of a run in turn and returns what to write now."""
+
+    def __init__(self) -> None:
+        self._open: dict[type[RunEvent], _Sum] = {}
+        self._written_s: dict[type[RunEvent], float] = {}
+
+    def take(self, t_s: float, event: RunEvent) -> list[Logged[RunEvent]]:
+        """The lines to write for an event that happened at `t_s`, and for those that it completes."""
+        match event:
+            case ClockDone() | CutCommitted() | WorkDone():
+                return self._summed(t_s, event)
+            case BytesSent() | WorkersSpent() | Standing() | Billed():
+                return self._latest(t_s, event)
+            case MembershipChanged() | RunStopped() | RunFailed() | RunFinished():
+                return [*self.rest(), Logged(t_s, event)]
+        return [Logged(t_s, event)]
+
+    def rest(self) -> list[Logged[RunEvent]]:
+        """What is still open, as lines."""
+        left, self._open = self._open, {}
+        return sorted((Logged(each.t_s, each.event) for each in left.values()), key=lambda line: line.t_s)
+
+    def _summed(self, t_s: float, event: ClockDone | CutCommitted | WorkDone) -> list[Logged[RunEvent]]:
+        length_s = interval_s(t_s) * (BY_MACHINE if isinstance(event, WorkDone) else 1.0)
+        done: list[Logged[RunEvent]] = []
+        kind, before = type(event), self._open.pop(type(event), None)
+        if before is not None:
+            both = summed(before.event, event) if t_s - before.start_s < length_s else None
+            if both is not None:
+                self._open[kind] = _Sum(before.start_s, t_s, both)
+                return []
+            done.append(Logged(before.t_s, before.event))
+        if not length_s:
+            return [*done, Logged(t_s, event)]
+        self._open[kind] = _Sum(t_s, t_s, event)
+        return done
+
+    def _latest(
+        self, t_s: float, event: BytesSent | WorkersSpent | Standing | Billed
+    ) -> list[Logged[RunEvent]]:
+        length_s = interval_s(t_s) * (BY_MACHINE if isinstance(event, WorkersSpent) else 1.0)
+        if t_s - self._written_s.get(type(event), -math.inf) < length_s:
+            self._open[type(event)] = _Sum(t_s, t_s, _with_gone(self._open.get(type(event)), event))
+            return []
+        self._written_s[type(event)] = t_s
+        return [Logged(t_s, _with_gone(self._open.pop(type(event), None), event))]
+
+
+def _with_gone(before: _Sum | None, event: T) -> T | WorkersSpent:
+    """`event` with the machines that left since the last line: their last figures count."""
+    if isinstance(event, WorkersSpent) and before is not None and isinstance(before.event, WorkersSpent):
+        return WorkersSpent({**before.event.by_machine, **event.by_machine})
+    return event
+
+
+def summed(one: RunEvent, other: RunEvent) -> RunEvent | None:
+    """Two events that follow each other as one; None where they do not belong together."""
+    match one, other:
+        case (ClockDone() | ClocksDone(), ClockDone()):
+            return _clocks(one, other)
+        case CutCommitted(), CutCommitted():
+            return CutsCommitted(2, other.clock, (one.travel_s + other.travel_s) / 2)
+        case CutsCommitted(count, _, travel_s), CutCommitted():
+            mean_s = (count * travel_s + other.travel_s) / (count + 1)
+            return CutsCommitted(count + 1, other.clock, mean_s)
+        case WorkDone(), WorkDone() if one.epoch == other.epoch and one.clock <= other.clock:
+            return _work(one, other)
+    return None
+
+
+def _clocks(one: ClockDone | ClocksDone, other: ClockDone) -> ClocksDone | None:
+    if other.clock != one.clock + 1 or other.seconds is None:
+        return None  # clocks are done again, or some were not reported
+    first = one.first if isinstance(one, ClocksDone) else one.clock
+    longest_s = one.longest_s if isinstance(one, ClocksDone) else one.seconds or 0.0
+    examples = one.examples + other.examples
+    loss = (one.loss * one.examples + other.loss * other.examples) / max(1, examples)
+    seconds = (one.seconds or 0.0) + other.seconds
+    return ClocksDone(first, other.clock, loss, examples, seconds, max(longest_s, other.seconds))
+
+
+def _work(one: WorkDone, other: WorkDone) -> WorkDone:
+    """Both windows as one; a window may come in several events."""
+    by_machine = dict(one.by_machine)
+    for name, work in other.by_machine.items():
+        before = by_machine.get(name, Work(0, 0.0, 0.0))
+        by_machine[name] = Work(
+            before.units + work.units, before.compute_s + work.compute_s, before.wait_s + work.wait_s
+        )
+    first = min(one.clock - one.clocks, other.clock - other.clocks)
+    return replace(other, clocks=other.clock - first, by_machine=by_machine)
+
+
+def clocks_of(log: Iterable[Logged[RunEvent]]) -> list[Logged[ClockDone]]:
+    """The clocks of a log with their times. One that stands for several has their mean loss and their mean seconds."""
+    found: list[Logged[ClockDone]] = []
+    for each in log:
+        match each.event:
+            case ClockDone():
+                found.append(Logged(each.t_s, each.event))
+            case ClocksDone(first, clock, loss, examples, seconds):
+                count = clock - first + 1
+                mean = ClockDone(clock, loss, round(examples / count), seconds / count)
+                found.append(Logged(each.t_s, mean))
+    return found

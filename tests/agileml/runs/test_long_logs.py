@@ -1,0 +1,205 @@
+"""Logs of long runs: small, in several files, read from their end, and with the figures of the whole run."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agileml.events.run import (
+    BytesSent,
+    ClockDone,
+    CutCommitted,
+    MachineLost,
+    MachinesJoined,
+    MembershipChanged,
+    RunFinished,
+    Work,
+    WorkDone,
+    WorkersSpent,
+)
+from agileml.events.schema import Logged, RunEvent, events_of, to_line
+from agileml.events.sums import ClocksDone, Standing
+from agileml.events.terms import Cause, Loss, Tier, Trigger
+from agileml.runs.event_log import EventLog, files_of, iterate_events, read_backwards, read_events, read_first
+from agileml.runs.status import newest_events, snapshot_of
+from agileml.runs.summary import longest_gap_s, spent_by_machine, summarize
+from agileml.runs.thinning import HOUR_S, INTERVALS, Thinning, clocks_of, interval_s
+from agileml.runs.work import work_windows
+
+WEEK_S = 7 * 24 * HOUR_S
+KINDS = ("pull", "compute", "push", "fold", "frozen", "idle")
+
+
+def thin(events: list[tuple[float, RunEvent]]) -> list[Logged[RunEvent]]:
+    thinning = Thinning()
+    found = [line for t_s, event in events for line in thinning.take(t_s, event)]
+    return [*found, *thinning.rest()]
+
+
+def test_the_interval_grows_with_the_run() -> None:
+    assert [interval_s(age_s) for age_s in (0, 599, 600, 6 * HOUR_S, 48 * HOUR_S, 1e9)] == [
+        0,
+        0,
+        1,
+        10,
+        60,
+        60,
+    ]
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.01, 40.0), st.booleans()), min_size=1, max_size=60),
+    st.sampled_from(INTERVALS),
+)
+def test_every_clock_is_counted_and_no_time_is_lost(
+    steps: list[tuple[float, bool]], interval: tuple[float, float]
+) -> None:
+    now_s, clock, events = interval[0] + 1.0, 0, []
+    for took_s, goes_back in steps:
+        now_s += took_s
+        clock = max(1, clock - 3) if goes_back else clock + 1
+        events.append((now_s, ClockDone(clock, took_s, 10, None if goes_back else took_s)))
+    lines = thin(events)
+    count = sum(
+        each.event.clock - each.event.first + 1 if isinstance(each.event, ClocksDone) else 1 for each in lines
+    )
+    assert count == len(events)
+    assert lines[-1].t_s == now_s
+    total = sum(each.event.seconds or 0.0 for each in lines if isinstance(each.event, ClockDone | ClocksDone))
+    assert math.isclose(total, sum(done.seconds or 0.0 for _, done in events))
+    told = clocks_of(lines)
+    assert told[-1].event.clock == clock
+    if interval[1]:
+        spans = [each for each in lines if isinstance(each.event, ClocksDone)]
+        assert all(each.event.seconds - each.event.longest_s <= interval_s(each.t_s) + 40 for each in spans)
+
+
+def test_a_change_of_members_comes_after_the_clocks_before_it() -> None:
+    at_s = 700.0
+    lines = thin([
+        (at_s, ClockDone(1, 0.5, 4, None)), (at_s + 0.1, ClockDone(2, 0.3, 4, 0.1)),
+        (at_s + 0.2, change(1)), (at_s + 0.3, ClockDone(2, 0.3, 4, None)),
+    ])  # fmt: skip
+    assert [each.event.kind for each in lines] == ["clocks", "change", "clock"]
+
+
+def change(epoch: int, count: int = 3) -> MembershipChanged:
+    names = tuple(f"m{epoch + index}" for index in range(count))
+    trigger = Trigger(Cause.JOIN, names[:1])
+    return MembershipChanged(epoch, trigger, "joined", 0.2, 2, 1, count - 1, names, names, 10, 0, False)
+
+
+def a_run(machines: int, seconds: float, clock_s: float) -> Iterator[tuple[float, RunEvent]]:
+    """What a run of so many machines says; each machine stays for half a day on average."""
+    draw, clock, epoch = random.Random(3), 0, 0
+    now_s, change_s, spent_s = 0.0, 0.0, 0.0
+    while now_s < seconds:
+        now_s += clock_s
+        clock += 1
+        yield now_s, ClockDone(clock, 1 / clock, 1024, clock_s)
+        yield now_s, CutCommitted(clock, 0.1)
+        yield (
+            now_s,
+            BytesSent({"push": clock * 1000, "params": clock * 900, "cut": clock, "move": 1, "other": 1}),
+        )
+        yield now_s, Standing(clock, 10**7, 1 / clock, 2, 4, machines - 4, "", 1.25)
+        if now_s >= spent_s:
+            spent_s += 10.0
+            names = range(epoch, epoch + machines)
+            yield (
+                now_s,
+                WorkersSpent(
+                    {f"m{i}": {kind: round(now_s * draw.random(), 6) for kind in KINDS} for i in names}
+                ),
+            )
+            work = {f"m{i}": Work(8, round(9 * draw.random(), 6), round(draw.random(), 6)) for i in names}
+            yield now_s, WorkDone(epoch, clock, 10, work)
+        if now_s >= change_s:
+            change_s += draw.expovariate(machines * 2 / (12 * HOUR_S))
+            epoch += 1
+            yield now_s, MachineLost(f"m{epoch}", Loss.EVICTED, "")
+            yield now_s, MachinesJoined({f"m{epoch + machines}": Tier.TRANSIENT})
+            yield now_s, change(epoch, machines)
+
+
+def write_run(folder: Path, machines: int, seconds: float, clock_s: float) -> tuple[int, int]:
+    """(bytes written as text, bytes on the disk) of a run whose clock the test moves."""
+    log = EventLog(folder / "events.jsonl")
+    written = 0
+    thinning = Thinning()
+    for t_s, event in a_run(machines, seconds, clock_s):
+        written += sum(len(to_line(line)) + 1 for line in thinning.take(t_s, event))
+        log.write(event, t_s=t_s)
+    log.write(RunFinished(seconds), t_s=seconds)
+    log.close()
+    return written, sum(file.stat().st_size for file in files_of(log.path))
+
+
+@pytest.mark.slow
+def test_500_machines_for_a_week_stay_below_1_gb(tmp_path: Path) -> None:
+    text, disk = write_run(tmp_path, 500, WEEK_S, 1.0)
+    print(f"500 machines, a week: {text / 1e6:.0f} MB of text, {disk / 1e6:.0f} MB on the disk")
+    assert text < 1e9 and disk < 0.4e9
+    assert len(files_of(tmp_path / "events.jsonl")) > 3
+    assert len(newest_events(tmp_path / "events.jsonl")) < 500
+
+
+def test_a_day_of_a_small_run_keeps_its_figures(tmp_path: Path) -> None:
+    day_s = 24 * HOUR_S
+    write_run(tmp_path, 5, day_s, 10.0)
+    log = read_events(tmp_path / "events.jsonl")
+    clocks = int(day_s / 10.0)
+    assert clocks_of(log)[-1].event.clock == clocks
+    assert events_of(log, CutCommitted)[-1].clock <= clocks
+    from agileml.config.job import from_values
+
+    summary = summarize(
+        log, from_values({"application": "mlr", "clocks": clocks}), params_sha256="", metrics={}, split={}, versions={}
+    )  # fmt: skip
+    assert (summary["clocks"], summary["cuts"], summary["bytes"]["push"]) == (clocks, clocks, clocks * 1000)
+    assert longest_gap_s(log) == pytest.approx(10.0, abs=1e-3)
+    last = [event for t_s, event in a_run(5, day_s, 10.0) if isinstance(event, WorkersSpent)][-1]
+    assert {name: spent_by_machine(log)[name] for name in last.by_machine} == last.by_machine
+    told = sum(work.units for window in work_windows(log) for work in window.by_machine.values())
+    given = sum(
+        work.units
+        for _, e in a_run(5, day_s, 10.0)
+        if isinstance(e, WorkDone)
+        for work in e.by_machine.values()
+    )
+    assert told == given
+
+
+def test_a_log_in_several_files_reads_as_one_from_both_ends(tmp_path: Path) -> None:
+    log = EventLog(tmp_path / "events.jsonl", segment_bytes=4096)
+    for clock in range(1, 401):
+        log.write(ClockDone(clock, 0.5, 4, 0.1), t_s=clock / 10)
+    log.close()
+    files = files_of(log.path)
+    assert len(files) > 3 and all(file.name.endswith(".gz") for file in files[:-1])
+    read = [done.clock for done in events_of(iterate_events(log.path), ClockDone)]
+    assert read == list(range(1, 401))
+    assert [done.clock for done in events_of(read_backwards(log.path), ClockDone)] == read[::-1]
+    assert [done.clock for done in events_of(read_first(log.path, 3), ClockDone)] == [1, 2, 3]
+    with (tmp_path / "events.jsonl").open("a") as half:
+        half.write('{"t_s": 99, "kind": "clo')
+    assert [done.clock for done in events_of(read_backwards(log.path), ClockDone)] == read[::-1]
+
+
+def test_the_end_of_a_log_says_how_the_run_stands(tmp_path: Path) -> None:
+    log = EventLog(tmp_path / "events.jsonl")
+    for clock in range(1, 3001):
+        log.write(ClockDone(clock, 0.5, 4, 0.1), t_s=clock / 10)
+        if clock % 10 == 0:
+            log.write(Standing(clock, 5000, 0.5, 2, 1, 3, "decided", 1.5), t_s=clock / 10)
+    log.close()
+    end = newest_events(log.path)
+    assert len(end) < 400
+    now = snapshot_of(end, 5000)
+    assert (now.clock, now.stage, now.reliable, now.transient, now.spent_usd) == (3000, 2, 1, 3, 1.5)
