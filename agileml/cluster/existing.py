@@ -31,12 +31,13 @@ MARKETS = {"spot": Tier.TRANSIENT, "on-demand": Tier.RELIABLE}
 
 @dataclass(frozen=True)
 class TieredNode:
-    """A Ray node with a tier. Nodes of one `allocation` were acquired together."""
+    """A Ray node with a tier, and its CPUs. Nodes of one `allocation` were acquired together."""
 
     node_id: str
     ip: str
     tier: Tier
     allocation: str
+    cpus: float = 1.0
 
 
 def connect(gcs_address: str, *, namespace: str, runtime_env: Mapping[str, Any] | None = None) -> None:
@@ -100,7 +101,8 @@ def as_tiered_node(node: Mapping[str, Any]) -> TieredNode | None:
     if tier is None:
         return None
     allocation = labels.get(ALLOCATION_LABEL) or node["NodeID"]
-    return TieredNode(node["NodeID"], node["NodeManagerAddress"], tier, allocation)
+    cpus = node.get("Resources", {}).get("CPU", 0.0)
+    return TieredNode(node["NodeID"], node["NodeManagerAddress"], tier, allocation, cpus)
 
 
 def draining() -> dict[str, float | None]:

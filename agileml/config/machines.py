@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from agileml.config.section import Positive, PositiveInt, Section
 from agileml.config.text import ConfigError, show
@@ -23,10 +23,17 @@ def _machine(name: str) -> str:
 MachineName = Annotated[str, AfterValidator(_machine)]
 
 
+def _count(value: Any) -> Any:
+    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
+        return value
+    raise ConfigError(f"found {show(value)}, expected a whole number of at least 1, or auto")
+
+
 class MachinesConfig(Section):
     """Machines at the start, the most there may ever be, and the resources that each one's actor reserves.
 
-    A run that waits `wait_s` for its next machine before its first clock ends.
+    A machine computes with `workers` processes of `threads` threads each. A run that waits `wait_s` for its next
+    machine before its first clock ends.
     """
 
     reliable: Annotated[int, Field(ge=0)] = 1
@@ -34,6 +41,8 @@ class MachinesConfig(Section):
     max: PositiveInt = 8
     cpus: Positive = 1
     gpus: Annotated[float, Field(ge=0)] = 0
+    workers: Annotated[PositiveInt | Literal["auto"], BeforeValidator(_count)] = "auto"
+    threads: Annotated[PositiveInt | Literal["auto"], BeforeValidator(_count)] = "auto"
     wait_s: Positive = 900.0
 
     @model_validator(mode="after")

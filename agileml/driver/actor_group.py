@@ -27,6 +27,7 @@ from agileml.events.terms import Loss, Task, Tier
 from agileml.net.events import Address
 from agileml.net.keys import KeyPair
 from agileml.process.actors import environment, start_head, start_machine
+from agileml.process.hardware import Hardware, split_of
 from agileml.process.head import HeadState
 from agileml.process.spec import RunSpec
 
@@ -105,12 +106,18 @@ class ActorGroup:
     def _start(self, node: TieredNode, *, admitted: bool) -> None:
         name = f"m{len(self._actors)}"
         up = NodeUp(name, Tier(str(node.tier)), node.allocation, admitted)
-        speed = self._spec.speed_of(name, up.tier)
+        hardware = self._hardware(name, node)
         handle = start_machine(
-            name, node.node_id, self._spec, self._keys, self._head_address, speed, self._env
+            name, node.node_id, self._spec, self._keys, self._head_address, hardware, self._env
         )
         self._actors[name] = _Actor(name, node, up, handle, handle.address.remote())
         self._by_node[node.node_id] = name
+
+    def _hardware(self, name: str, node: TieredNode) -> Hardware:
+        """The hardware of a machine on this node. Raises ConfigError where the config asks for more."""
+        cores = max(1, int(node.cpus))
+        split_of(self._spec.config, cores)
+        return Hardware(cores, self._spec.speed_of(name, node.tier))
 
     def _end(self, name: str, loss: Loss, detail: str = "") -> None:
         self._report_replaced(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import sys
 import threading
 import time
 from typing import Any
@@ -19,6 +20,7 @@ from agileml.core.protocol.inputs import ControllerInput, NodeUp
 from agileml.core.protocol.plan import Strike
 from agileml.net.events import Address
 from agileml.net.keys import KeyPair
+from agileml.process.hardware import Hardware
 from agileml.process.head import Head, HeadState
 from agileml.process.machine import Machine
 from agileml.process.record_store import GcsStore
@@ -31,10 +33,10 @@ NCCL_VARIABLES = {"TORCH_NCCL_BLOCKING_WAIT": "1"}
 class MachineActor:
     """One machine of a run: one actor per Ray node."""
 
-    def __init__(self, name: str, spec: RunSpec, keys: KeyPair, head: Address, speed: float) -> None:
+    def __init__(self, name: str, spec: RunSpec, keys: KeyPair, head: Address, hardware: Hardware) -> None:
         faulthandler.enable()
         node_ip = ray.util.get_node_ip_address()
-        self._machine = Machine(name, spec, spec.build(), node_ip, keys, head, speed)
+        self._machine = Machine(name, spec, spec.build(), node_ip, keys, head, hardware, end_process)
         self._asked = 0  # calls of `until_gone`
         self._machine.start()
         end_with_parent()
@@ -127,6 +129,12 @@ def end_with_parent(poll_s: float = 0.2) -> None:
     threading.Thread(target=watch, name="raylet-watch", daemon=True).start()
 
 
+def end_process(reason: str) -> None:
+    """End this process: a machine's processes live and die together."""
+    print(f"proteus: {reason}", file=sys.stderr, flush=True)
+    os._exit(1)
+
+
 def environment(config: JobConfig) -> dict[str, Any]:
     """The runtime environment of an actor's process.
 
@@ -153,7 +161,7 @@ def start_machine(
     spec: RunSpec,
     keys: KeyPair,
     head: Address,
-    speed: float,
+    hardware: Hardware,
     runtime_env: dict[str, Any],
 ) -> Any:
     """Start the actor of a machine on its Ray node; it reserves the CPUs and GPUs of the config."""
@@ -165,7 +173,7 @@ def start_machine(
         "scheduling_strategy": NodeAffinitySchedulingStrategy(ray_node, soft=False),
         "runtime_env": runtime_env,
     }
-    return ray.remote(MachineActor).options(**options).remote(name, spec, keys, head, speed)
+    return ray.remote(MachineActor).options(**options).remote(name, spec, keys, head, hardware)
 
 
 def start_head(

@@ -5,24 +5,18 @@ from __future__ import annotations
 import queue
 import threading
 import time
-import traceback
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import reduce
-from operator import or_
 
-from agileml.application import InputError
 from agileml.core.compute.pace import Pace
-from agileml.core.compute.threads import single_threaded
-from agileml.core.compute.unit_computer import Inputs, Reads, UnitComputer, UnitError
+from agileml.core.compute.threads import limited_threads
+from agileml.core.compute.unit_computer import Inputs, Reads, UnitComputer
 from agileml.core.parameters.fold import Contribution
 from agileml.core.protocol.commands import Begin, Begun, Compute, Computed, Loaded, LoadSlices, NodeEvent
 from agileml.core.protocol.messages import Failure
-from agileml.events.terms import Task
 from agileml.process.steady_clock import wall_s
+from agileml.process.user_failures import ComputeJob, failure_while, told, warm_up
 from straggler.coverage import Units, members
-
-ComputeJob = Begin | Compute | LoadSlices
 
 
 class ComputeThread:
@@ -37,14 +31,19 @@ class ComputeThread:
         report: Callable[[NodeEvent | Failure], None],
         load_kernels: Callable[[], None],
         pace: Pace | None = None,
+        threads: int = 0,
     ) -> None:
-        """The compute thread calls `load_kernels` before the first job. `pace` None: as fast as it can."""
+        """The compute thread calls `load_kernels` before the first job. `pace` None: as fast as it can.
+
+        `threads`: of BLAS and its like, 0 for as many as they choose; a deterministic job has one.
+        """
         self._work = work
         self._report = report
         self._load_kernels = load_kernels
         self._pace = pace or Pace()
         self._jobs: queue.SimpleQueue[ComputeJob | None] = queue.SimpleQueue()
         self._reads: tuple[tuple[int, tuple[Units, ...]], Reads] | None = None
+        self._threads = 1 if work.deterministic else threads
         self._own_speed = self._pace.speed
         self._asked = self._done = 0  # computations
         self._doing: ComputeJob | None = None
@@ -77,29 +76,14 @@ class ComputeThread:
         self._jobs.put(None)
 
     def _run(self) -> None:
-        with single_threaded() if self._work.deterministic else nullcontext():
+        with limited_threads(self._threads) if self._threads else nullcontext():
             try:
-                self._warm_up()
+                self._load_kernels()
+                warm_up(self._work.application)
                 while self._next():
                     pass
-            except UnitError as error:
-                self._failed(f"{error.place}: {error.problem}", error.trace)
-            except (InputError, MemoryError) as error:
-                self._failed(str(error) or "out of memory", "")
             except BaseException as error:  # also SystemExit: this thread must not end unreported
-                self._failed(f"{type(error).__name__}: {error}", traceback.format_exc())
-
-    def _failed(self, problem: str, trace: str) -> None:
-        """Report what the thread was doing."""
-        match self._doing:
-            case None:
-                failure = Failure(problem, trace, Task.START)
-            case LoadSlices(slices):
-                failure = Failure(problem, trace, Task.LOAD, units=slices)
-            case Begin(clock=clock, bundles=bundles) | Compute(clock=clock, bundles=bundles):
-                units = reduce(or_, bundles, 0)
-                failure = Failure(problem, trace, Task.COMPUTE, clock, units)
-        self._report(failure)
+                self._report(failure_while(self._doing, *told(error)))
 
     def _next(self) -> bool:
         """Do the next job; False at the end. A separate function, so the job's arrays are freed before the next
@@ -113,18 +97,6 @@ class ComputeThread:
             if self.on_done is not None:
                 self.on_done(job, started_s, wall_s())
         return job is not None
-
-    def _warm_up(self) -> None:
-        """Compile and load what the first unit needs, because later the whole run would wait for it."""
-        self._load_kernels()
-        try:
-            self._work.application.warm_up()
-        except (InputError, MemoryError):
-            raise
-        except Exception as error:
-            raise UnitError(
-                "warm_up()", f"{type(error).__name__}: {error}", traceback.format_exc()
-            ) from error
 
     def _do(self, job: ComputeJob) -> None:
         match job:

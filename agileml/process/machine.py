@@ -10,11 +10,9 @@ import time
 import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
-from functools import partial
 from typing import TypeVar
 
 from agileml.application import Application, Array
-from agileml.core.compute.pace import Pace
 from agileml.core.compute.spans import FOLD, SERVING, Spans
 from agileml.core.compute.unit_computer import UnitComputer
 from agileml.core.node.node import Node
@@ -41,12 +39,12 @@ from agileml.net.keys import KeyPair
 from agileml.net.transport import Transport
 from agileml.process.allreduce_exchange import AllReduceExchange
 from agileml.process.checkpoint_io import MachineStores, PartWriter
-from agileml.process.compute import ComputeThread
+from agileml.process.computing import start_computing
+from agileml.process.hardware import Hardware
 from agileml.process.rendezvous import RendezvousBuffers
 from agileml.process.spec import RunSpec
 from agileml.process.steady_clock import wall_s
 from agileml.process.tracing import Ping, Pong, recorder
-from agileml.process.warm_up import load_kernels
 from agileml.process.wiring import KINDS, Peers, Usage, Worked, kind_of, open_transport, run_codec
 
 TICK_S = 0.02
@@ -69,9 +67,11 @@ class Machine:
         node_ip: str,
         keys: KeyPair,
         head: Address,
-        speed: float = 1.0,
+        hardware: Hardware | None = None,
+        died: Callable[[str], None] | None = None,
     ) -> None:
-        """`speed`: that of a slower machine, or a faster one with `pace.unit_s`, for which this one stands."""
+        """`hardware` None: one core. `died` is called with a sentence when a compute process ends by itself, in another
+        thread; without it the run ends."""
         self.name = name
         self.application = application
         self.job = spec.job(application)
@@ -90,10 +90,11 @@ class Machine:
             application, self.job.layout, self.job.parts, deterministic=self.job.deterministic
         )
         self._inbox: queue.SimpleQueue[NodeEvent | Failure] = queue.SimpleQueue()
-        pace = Pace(spec.unit_s or spec.config.pace.unit_s, speed)
-        self._computing = ComputeThread(work, self._report, partial(load_kernels, self.job), pace)
+        self._computing, rooms = start_computing(
+            spec, work, hardware or Hardware(), self._report, died or self._compute_process_died
+        )
         self.rendezvous = RendezvousBuffers(
-            work, self._codec, lambda: self._computing.is_at_work, lambda: self._transport.keep_off()
+            rooms, self._codec, lambda: self._computing.is_at_work, lambda: self._transport.keep_off()
         )
         self._transport.place_arrays(self.rendezvous.room)
         self._part_writer = PartWriter(self._stores.own, self._report)
@@ -203,6 +204,9 @@ class Machine:
     def _report(self, event: NodeEvent | Failure) -> None:
         self._inbox.put(event)
         self._transport.wake()
+
+    def _compute_process_died(self, reason: str) -> None:
+        self._report(Failure(f"machine {self.name}: {reason}", ""))
 
     def _run(self) -> None:
         try:

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 
 from agileml.application import Array
-from agileml.core.compute.unit_computer import UnitComputer
+from agileml.core.parameters.layout import Layout
 from agileml.core.protocol.commands import Compute
 from agileml.core.protocol.messages import Params
 from agileml.net.codec import Codec
 from agileml.net.codec_arrays import CodecError
+
+
+class Rooms(Protocol):
+    """Memory in which the next computation reads its parameters."""
+
+    layout: Layout
+
+    def room(self, table: int, partition: int) -> Array | None:
+        """The memory of a partition's block of a table; None: it has no place of its own."""
+        ...
 
 
 class RendezvousBuffers:
@@ -22,10 +33,10 @@ class RendezvousBuffers:
     """
 
     def __init__(
-        self, work: UnitComputer, codec: Codec, is_at_work: Callable[[], bool], keep_off: Callable[[], None]
+        self, rooms: Rooms, codec: Codec, is_at_work: Callable[[], bool], keep_off: Callable[[], None]
     ) -> None:
         """`keep_off()` ends all writing to buffers given out earlier."""
-        self._work = work
+        self._rooms = rooms
         self._codec = codec
         self._is_at_work = is_at_work
         self._keep_off = keep_off
@@ -48,7 +59,7 @@ class RendezvousBuffers:
             self._keep_off()
             self._reading = reading
             self._given.clear()
-        place = self._work.room(number, message.partition)
+        place = self._rooms.room(number, message.partition)
         if reading < self._reading or (number, message.partition) in self._given:
             return None
         if place is None or place.nbytes != size:
@@ -58,7 +69,7 @@ class RendezvousBuffers:
         return place.view(np.uint8)
 
     def _is_known(self, partition: int, table: int) -> bool:
-        layout = self._work.layout
+        layout = self._rooms.layout
         return 0 <= partition < layout.partitions and table < len(layout.tables)
 
     def close(self, command: Compute) -> None:
@@ -68,7 +79,7 @@ class RendezvousBuffers:
         assert clock == command.clock or not self._lies_here(command), (epoch, clock, command.clock)
 
     def _lies_here(self, command: Compute) -> bool:
-        places = (self._work.room(*given) for given in self._given)
+        places = (self._rooms.room(*given) for given in self._given)
         arrays = [array for blocks in command.parts for array in blocks]
         return any(
             np.may_share_memory(place, array) for place in places if place is not None for array in arrays

@@ -126,6 +126,11 @@ class RunSpec:
             status_s=self.config.heartbeat.interval_s, retry_s=max(2.0, self.config.heartbeat.timeout_s)
         )
 
+    @property
+    def pace_s(self) -> float:
+        """Seconds of a unit on a machine of the usual speed; 0 for as long as it takes."""
+        return self.unit_s or self.config.pace.unit_s
+
     def speed_of(self, machine: str, tier: Tier) -> float:
         """The speed that a machine has by the config, as a multiple of the usual."""
         speeds = self.config.pace.speeds

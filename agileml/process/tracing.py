@@ -31,7 +31,8 @@ from agileml.core.protocol.messages import (
     Pull,
     Push,
 )
-from agileml.process.compute import ComputeJob, ComputeThread
+from agileml.process.computing import Computing
+from agileml.process.user_failures import ComputeJob
 
 _SERVING: dict[type, int] = {
     Push: spans.FOLD,
@@ -80,7 +81,7 @@ class HeadClock:
             self.offset_s = pong.head_s - (pong.sent_s + now_s) / 2
 
 
-def recorder(config: JobConfig, node: Node, computing: ComputeThread, is_same_host: bool) -> Recorder | None:
+def recorder(config: JobConfig, node: Node, computing: Computing, is_same_host: bool) -> Recorder | None:
     """Start to record this machine; None without a profile."""
     if not config.profile:
         return None

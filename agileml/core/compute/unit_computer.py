@@ -55,11 +55,13 @@ class Reads:
 class Inputs:
     """The parameters that some units of a clock read: whole dense tables, the rows `reads.rows` of sparse ones.
 
-    Read-only, and valid until the next `assemble` of the same UnitComputer.
+    Read-only, and valid until the next `assemble` of the same UnitComputer. `is_shared`: the rows are also those of
+    units that other processes compute.
     """
 
     reads: Reads
     tables: Mapping[str, Array]
+    is_shared: bool = False
 
 
 class UnitComputer:
@@ -159,7 +161,7 @@ class UnitComputer:
         """As `compute`, but emits each partition's contribution as soon as it is final. Raises UnitError."""
         stream = self._streamed(inputs, bundle, emit)
         if stream is None:
-            for partition, contribution in enumerate(self._split(self._total(inputs, bundle))):
+            for partition, contribution in enumerate(self.split(self.total(inputs, bundle))):
                 emit(partition, contribution)
 
     def _streamed(self, inputs: Inputs, bundle: Units, emit: Emit) -> Stream | None:
@@ -176,12 +178,13 @@ class UnitComputer:
                 self._streams = False
                 return None
             checked = checked_updates("process_streaming", self.layout.tables, {}, updates)
-        for partition, contribution in enumerate(self._split(self._contribution({}, checked))):
+        for partition, contribution in enumerate(self.split(self._contribution({}, checked))):
             if partition not in stream.emitted:
                 emit(partition, contribution)
         return stream
 
-    def _total(self, inputs: Inputs, bundle: Units) -> Contribution:
+    def total(self, inputs: Inputs, bundle: Units) -> Contribution:
+        """The summed updates of a bundle, of whole tables. Raises UnitError."""
         numbers = list(members(bundle))
         if self.deterministic:
             return tree_sum(self._compute_unit(inputs, number) for number in numbers)
@@ -195,11 +198,13 @@ class UnitComputer:
             return checked_reads(self.layout.tables, found)
 
     def _union(self, rows: Sequence[Rows]) -> Rows:
-        return {
-            table.name: _union_of_rows([found[table.name] for found in rows], table.rows)
-            for table in self.layout.tables
-            if table.sparse
-        }
+        sparse = [table.name for table in self.layout.tables if table.sparse]
+        return self.union_of({name: [found[name] for found in rows] for name in sparse})
+
+    def union_of(self, rows: Mapping[str, Sequence[Array]]) -> Rows:
+        """The union of ascending row lists of each sparse table."""
+        most = {table.name: table.rows for table in self.layout.tables}
+        return {name: _union_of_rows(lists, most[name]) for name, lists in rows.items()}
 
     def _parameters(self, inputs: Inputs, rows: Rows) -> dict[str, Array]:
         """The inputs with `rows` of the sparse tables only."""
@@ -226,7 +231,7 @@ class UnitComputer:
         numbers = list(members(bundle))
         units = [self.unit(clock, number) for number in numbers]
         rows = inputs.reads.rows
-        if len(numbers) < len(inputs.reads.by_unit):
+        if inputs.is_shared or len(numbers) < len(inputs.reads.by_unit):
             rows = self._union([inputs.reads.by_unit[number] for number in numbers])
         items = [self._items[unit.slice] for unit in units]
         parameters = self._parameters(inputs, rows)
@@ -252,7 +257,8 @@ class UnitComputer:
                 blocks.append(Dense(values.reshape(-1)))
         return Contribution(tuple(blocks), loss, examples)
 
-    def _split(self, total: Contribution) -> list[Contribution]:
+    def split(self, total: Contribution) -> list[Contribution]:
+        """The parts of a contribution by partition; loss and examples are in partition 0's."""
         updates, rows = {}, {}
         for table, block in zip(self.layout.tables, total.blocks, strict=True):
             if block is not None:

@@ -18,6 +18,7 @@ from agileml.core.sequential import run_sequential
 from agileml.events.schema import E
 from agileml.events.terms import Tier
 from agileml.net.keys import KeyPair
+from agileml.process.hardware import Hardware
 from agileml.process.head import Head
 from agileml.process.machine import Machine
 from agileml.process.record_store import FileStore
@@ -52,6 +53,7 @@ class Rig:
 
     node_ip = "127.0.0.1"
     machine_type = Machine
+    cores = 1  # of each machine
 
     def __init__(
         self, values: Mapping[str, Any] | JobConfig, folder: Path, application: Application | None = None
@@ -76,9 +78,9 @@ class Rig:
     def add(self, tier: Tier, *, admitted: bool = True) -> Machine:
         name = f"m{len(self.machines)}"
         application = self.spec.build()
-        speed = self.spec.speed_of(name, tier)
+        hardware = Hardware(self.cores, self.spec.speed_of(name, tier))
         machine = self.machine_type(
-            name, self.spec, application, self.node_ip, self.keys, self.head.address, speed
+            name, self.spec, application, self.node_ip, self.keys, self.head.address, hardware
         )
         self.machines[name] = machine
         machine.start()

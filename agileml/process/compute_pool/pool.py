@@ -1,0 +1,312 @@
+"""The compute processes of one machine, which stand in for its compute thread.
+
+A job's units are divided between the processes. Each reads the assembled parameters in shared memory, where rendezvous
+receives them, and writes its sums to shared memory. The machine adds them up along the tree of `fold`, so one
+contribution for each bundle leaves the machine, with the bits of one process.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+
+from agileml.application import Array
+from agileml.core.compute.unit_computer import Reads, UnitComputer
+from agileml.core.parameters.fold import Fold
+from agileml.core.protocol.commands import Begin, Begun, Compute, Computed, Loaded, LoadSlices, NodeEvent
+from agileml.core.protocol.messages import Failure
+from agileml.process.compute_pool.memory import Results, SharedTables, anonymous_file, kept
+from agileml.process.compute_pool.orders import (
+    Answer,
+    ComputeSums,
+    Failed,
+    LoadItems,
+    Order,
+    ReadRows,
+    RowsRead,
+    SetPace,
+    Start,
+    SumDone,
+)
+from agileml.process.compute_pool.shares import shares
+from agileml.process.steady_clock import wall_s
+from agileml.process.user_failures import ComputeJob, failure_while, told
+from straggler.coverage import Units, aligned_subtrees, members, union
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+
+
+@dataclass
+class _Process:
+    """A compute process: its pipe, the end that it lives by, its results, and the slices whose items it has."""
+
+    popen: subprocess.Popen[bytes]
+    pipe: Connection
+    life_fd: int
+    results: Results
+    loaded: set[int] = field(default_factory=set)
+
+
+class ComputePool:
+    """As `ComputeThread`, with `start.split.workers` processes.
+
+    `died` is called, in a thread of the pool, with a sentence when a process ends by itself.
+    """
+
+    def __init__(
+        self,
+        start: Start,
+        work: UnitComputer,
+        report: Callable[[NodeEvent | Failure], None],
+        load_kernels: Callable[[], None],
+        died: Callable[[str], None],
+    ) -> None:
+        self._start = start
+        self._work = work
+        self._report = report
+        self._load_kernels = load_kernels
+        self._died = died
+        self._tables_fd = anonymous_file("proteus-parameters")
+        self.tables = SharedTables(work.layout, self._tables_fd)
+        self._jobs: queue.SimpleQueue[ComputeJob | SetPace | None] = queue.SimpleQueue()
+        self._processes: list[_Process] = []
+        self._reads: tuple[tuple[int, tuple[Units, ...]], Reads] | None = None
+        self._asked = self._done = 0  # computations
+        self._doing: ComputeJob | None = None
+        self._stopping = threading.Event()
+        self.on_done: Callable[[ComputeJob, float, float], None] | None = None  # as in `ComputeThread`
+        self._thread = threading.Thread(target=self._run, name="compute", daemon=True)
+        self._thread.start()
+
+    def ask(self, job: ComputeJob) -> None:
+        """Queue a job."""
+        self._asked += isinstance(job, Compute)
+        self._jobs.put(job)
+
+    @property
+    def is_at_work(self) -> bool:
+        """True while a queued computation may still read its inputs. Only the thread that calls `ask` may use it."""
+        return self._asked != self._done
+
+    def slow_down(self, factor: float, seconds: float) -> None:
+        """A planned fault, from the next job on."""
+        self._jobs.put(SetPace(factor=factor, until_s=time.monotonic() + seconds))
+
+    def change_speed(self, speed: float) -> None:
+        """A planned change, from the next job on."""
+        self._jobs.put(SetPace(speed=speed))
+
+    def stop(self) -> None:
+        """End the processes at once, and the thread."""
+        self._stopping.set()
+        for process in list(self._processes):
+            process.popen.kill()
+        self._jobs.put(None)
+
+    # -- the thread -----------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            for _ in range(self._start.split.workers):
+                self._processes.append(self._begin_process())
+            threading.Thread(target=self._watch, name="compute-watch", daemon=True).start()
+            self._load_kernels()
+            for _ in self._answers(dict.fromkeys(range(len(self._processes)), 1)):
+                pass  # each is ready
+            while self._next():
+                pass
+        except _UserCodeError as failed:
+            self._stopping.set()
+            self._report(failure_while(self._doing, failed.problem, failed.trace))
+        except (EOFError, OSError) as error:  # a process is gone, which the watch reports, or a bug of ours
+            if not self._stopping.is_set() and all(p.popen.poll() is None for p in self._processes):
+                self._report(failure_while(self._doing, *told(error)))
+        except BaseException as error:  # this thread must not end unreported
+            self._stopping.set()
+            self._report(failure_while(self._doing, *told(error)))
+        finally:
+            self._end_processes()
+
+    def _end_processes(self) -> None:
+        for process in self._processes:
+            process.popen.kill()
+            process.popen.wait()
+
+    def _begin_process(self) -> _Process:
+        ours, theirs = Pipe()
+        life_read, life_write = os.pipe()
+        results_fd = anonymous_file("proteus-results")
+        passed = (theirs.fileno(), life_read, self._tables_fd, results_fd)
+        popen = subprocess.Popen(
+            [sys.executable, "-m", "agileml.process.compute_pool.process", *map(str, passed)],
+            pass_fds=passed,
+            env=self._environment(len(self._processes)),
+            stdin=subprocess.DEVNULL,
+        )
+        theirs.close()
+        os.close(life_read)
+        process = _Process(popen, ours, life_write, Results(results_fd))
+        _send_start(ours, self._start)
+        return process
+
+    def _environment(self, index: int) -> dict[str, str]:
+        """This process's, with its modules, the threads of one compute process, and the GPU of its own."""
+        split = self._start.split
+        found = os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+        found |= dict.fromkeys(THREAD_VARIABLES, str(split.threads))
+        gpus = [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
+        if len(gpus) >= split.workers:
+            found["CUDA_VISIBLE_DEVICES"] = gpus[index]
+        return found
+
+    def _watch(self) -> None:
+        """Wait for the end of any process: the machine does not live on without it."""
+        watched = {os.pidfd_open(process.popen.pid): index for index, process in enumerate(self._processes)}
+        ended, _, _ = select.select(list(watched), [], [])
+        index = watched[ended[0]]
+        for fd in watched:
+            os.close(fd)
+        codes = [process.popen.wait() if i == index else None for i, process in enumerate(self._processes)]
+        if not self._stopping.is_set():
+            self._died(f"compute process {index} of {len(codes)} ended by itself (exit code {codes[index]})")
+        self._end_processes()
+
+    def _next(self) -> bool:
+        """Do the next job; False at the end. A function of its own, so that the job's arrays are freed early."""
+        job = self._jobs.get()
+        if isinstance(job, SetPace):
+            self._send_all(job)
+        elif job is not None:
+            started_s = wall_s() if self.on_done is not None else 0.0
+            self._doing = job
+            self._do(job)
+            self._doing = None
+            if self.on_done is not None:
+                self.on_done(job, started_s, wall_s())
+        return job is not None and not self._stopping.is_set()
+
+    def _do(self, job: ComputeJob) -> None:
+        match job:
+            case LoadSlices():
+                self._load(job.slices)
+                self._report(Loaded(job.slices))
+            case Begin():
+                self._report(Begun(job, self._rows(job.clock, job.bundles).by_partition))
+            case Compute():
+                self._compute(job)
+
+    def _load(self, slices: Units) -> None:
+        """Each process loads its share of the slices that none has."""
+        here = union(1 << index for process in self._processes for index in process.loaded)
+        dealt = shares(slices & ~here, 1, [set() for _ in self._processes])
+        for process, mine in zip(self._processes, dealt, strict=True):
+            process.loaded |= set(members(mine))
+            process.pipe.send(LoadItems(tuple(members(mine))))
+        for _ in self._answers(dict.fromkeys(range(len(self._processes)), 1)):
+            pass
+
+    def _dealt(self, bundles: tuple[Units, ...]) -> list[Units]:
+        """The units of each process."""
+        loaded = [process.loaded for process in self._processes]
+        dealt = shares(union(bundles), self._work.parts, loaded)
+        for process, mine in zip(self._processes, dealt, strict=True):
+            process.loaded |= {
+                unit // self._work.parts for unit in members(mine)
+            }  # it will load what it lacks
+        return dealt
+
+    def _rows(self, clock: int, bundles: tuple[Units, ...]) -> Reads:
+        """The rows that the bundles read. The last answer is cached, because the next computation needs it again."""
+        if self._reads is not None and self._reads[0] == (clock, bundles):
+            return self._reads[1]
+        sparse = [table for table in self._work.layout.tables if table.sparse]
+        rows: dict[str, list[Array]] = {table.name: [] for table in sparse}
+        if sparse:
+            expected = {}
+            for index, mine in enumerate(self._dealt(bundles)):
+                if mine:
+                    self._processes[index].pipe.send(ReadRows(clock, mine))
+                    expected[index] = 1
+            for index, answer in self._answers(expected):
+                assert isinstance(answer, RowsRead), answer
+                for table, place in zip(sparse, answer.rows, strict=True):
+                    rows[table.name].append(self._processes[index].results.read(place))
+        together = self._work.union_of(rows)
+        reads = Reads(clock, {}, together, tuple(self._work.layout.rows_by_partition(together)))
+        self._reads = ((clock, bundles), reads)
+        return reads
+
+    def _compute(self, job: Compute) -> None:
+        """Report each bundle when its last sum is there; with the last one, the parameters may be overwritten."""
+        reads = self._rows(job.clock, job.bundles)
+        self.tables.fill(reads.rows, job.parts)
+        counts = tuple(len(reads.rows[t.name]) if t.sparse else 0 for t in self._work.layout.tables)
+        bundle_of: dict[Units, Units] = {}
+        expected = {}
+        for index, mine in enumerate(self._dealt(job.bundles)):
+            pieces = [
+                piece for bundle in job.bundles if mine & bundle for piece in self._pieces(mine & bundle)
+            ]
+            bundle_of |= {piece: next(b for b in job.bundles if b & piece) for piece in pieces}
+            if pieces:
+                self._processes[index].pipe.send(ComputeSums(job.clock, tuple(pieces), counts))
+                expected[index] = len(pieces)
+        since_s = time.monotonic()
+        folds = {bundle: Fold(self._work.deterministic) for bundle in job.bundles}
+        left = len(folds)
+        for index, answer in self._answers(expected):
+            assert isinstance(answer, SumDone), answer
+            bundle = bundle_of[answer.bundle]
+            folds[bundle].add(answer.bundle, self._processes[index].results.read_sum(answer.total))
+            if folds[bundle].counted == bundle:
+                left -= 1
+                parts = self._work.split(kept(folds[bundle].total()))
+                self._done += not left
+                took_s, since_s = time.monotonic() - since_s, time.monotonic()
+                self._report(Computed(job.timeline, job.clock, bundle, tuple(enumerate(parts)), took_s))
+
+    def _pieces(self, units: Units) -> list[Units]:
+        """The sums that a process makes of its units of a bundle: aligned subtrees where the order of adding counts."""
+        return aligned_subtrees(units) if self._work.deterministic else [units]
+
+    def _send_all(self, order: Order) -> None:
+        for process in self._processes:
+            process.pipe.send(order)
+
+    def _answers(self, expected: dict[int, int]) -> Iterator[tuple[int, Answer]]:
+        """So many answers of each process, as they come. Raises _UserCodeError, EOFError."""
+        left = dict(expected)
+        index_of = {self._processes[index].pipe: index for index in left}
+        while left:
+            for pipe in wait([self._processes[index].pipe for index in left]):
+                assert isinstance(pipe, Connection)
+                index, answer = index_of[pipe], pipe.recv()
+                if isinstance(answer, Failed):
+                    raise _UserCodeError(answer.problem, answer.trace)
+                left[index] -= 1
+                if not left[index]:
+                    del left[index]
+                yield index, answer
+
+
+class _UserCodeError(Exception):
+    """The application or its data failed in a compute process."""
+
+    def __init__(self, problem: str, trace: str) -> None:
+        super().__init__(problem, trace)
+        self.problem, self.trace = problem, trace
+
+
+def _send_start(pipe: Connection, start: Start) -> None:
+    from ray import cloudpickle  # it also takes classes of the user's main module
+
+    pipe.send_bytes(cloudpickle.dumps(start))

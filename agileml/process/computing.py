@@ -1,0 +1,38 @@
+"""How a machine computes: with a thread of its own process, or with several compute processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from agileml.core.compute.pace import Pace
+from agileml.core.compute.unit_computer import UnitComputer
+from agileml.core.protocol.commands import NodeEvent
+from agileml.core.protocol.messages import Failure
+from agileml.process.compute import ComputeThread
+from agileml.process.compute_pool.orders import Start
+from agileml.process.compute_pool.pool import ComputePool
+from agileml.process.hardware import Hardware, split_of
+from agileml.process.rendezvous import Rooms
+from agileml.process.spec import RunSpec
+from agileml.process.warm_up import load_kernels
+
+Computing = ComputeThread | ComputePool
+
+
+def start_computing(
+    spec: RunSpec,
+    work: UnitComputer,
+    hardware: Hardware,
+    report: Callable[[NodeEvent | Failure], None],
+    died: Callable[[str], None],
+) -> tuple[Computing, Rooms]:
+    """Start what computes, and say where it wants parameters from other machines. Raises ConfigError."""
+    split = split_of(spec.config, hardware.cores)
+    kernels = partial(load_kernels, spec.job(work.application))
+    if split.workers > 1:
+        pool = ComputePool(Start(spec, split, hardware.speed), work, report, kernels, died)
+        return pool, pool.tables
+    threads = split.threads if hardware.cores > 1 else 0
+    pace = Pace(spec.pace_s, hardware.speed)
+    return ComputeThread(work, report, kernels, pace, threads), work

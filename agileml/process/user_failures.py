@@ -1,0 +1,44 @@
+"""What a machine says when the application or its data fails: the same from a thread and from a compute process."""
+
+from __future__ import annotations
+
+import traceback
+
+from agileml.application import Application, InputError
+from agileml.core.compute.unit_computer import UnitError
+from agileml.core.protocol.commands import Begin, Compute, LoadSlices
+from agileml.core.protocol.messages import Failure
+from agileml.events.terms import Task
+from straggler.coverage import union
+
+ComputeJob = Begin | Compute | LoadSlices
+
+
+def told(error: BaseException) -> tuple[str, str]:
+    """The sentence for an exception while computing, and the traceback where it helps."""
+    if isinstance(error, UnitError):
+        return f"{error.place}: {error.problem}", error.trace
+    if isinstance(error, InputError | MemoryError):
+        return str(error) or "out of memory", ""
+    return f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error))
+
+
+def failure_while(doing: ComputeJob | None, problem: str, trace: str) -> Failure:
+    """The report of a failure while a machine did this job; None: before its first one."""
+    match doing:
+        case None:
+            return Failure(problem, trace, Task.START)
+        case LoadSlices(slices):
+            return Failure(problem, trace, Task.LOAD, units=slices)
+        case Begin(clock=clock, bundles=bundles) | Compute(clock=clock, bundles=bundles):
+            return Failure(problem, trace, Task.COMPUTE, clock, union(bundles))
+
+
+def warm_up(application: Application) -> None:
+    """Compile and load what the first unit needs, because later the whole run would wait for it. Raises UnitError."""
+    try:
+        application.warm_up()
+    except (InputError, MemoryError):
+        raise
+    except Exception as error:
+        raise UnitError("warm_up()", f"{type(error).__name__}: {error}", traceback.format_exc()) from error

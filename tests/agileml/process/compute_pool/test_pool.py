@@ -1,0 +1,158 @@
+"""Machines with several compute processes: the bits of one process, and processes that live and die together."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from agileml.config.job import from_values
+from agileml.core.compute.unit_computer import UnitComputer
+from agileml.core.protocol.commands import (
+    Begin,
+    Begun,
+    Compute,
+    Computed,
+    HaltKind,
+    Loaded,
+    LoadSlices,
+    NodeEvent,
+)
+from agileml.core.protocol.messages import Failure
+from agileml.events.run import MachinesJoined
+from agileml.process.compute_pool.orders import Start
+from agileml.process.compute_pool.pool import ComputePool
+from agileml.process.hardware import Split
+from agileml.process.spec import RunSpec
+from straggler.coverage import span
+from tests.agileml.process.engine_rig import reference
+from tests.faults.fault_rig import MF, MLR, FaultRig, job
+
+LIMIT_S = 120.0
+TORCH = {
+    "application": "torch",
+    "data": {"kind": "digits", "shape": [1, 8, 8]},
+    "model": {"module": "agileml.apps.torch.models:cnn", "arguments": {"size": 8}, "batch_size": 64},
+    "optimizer": {"kind": "momentum", "learning_rate": 0.01},
+    "clocks_per_pass": 4,
+}
+
+
+class WholeRig(FaultRig):
+    """Machines of two cores, in this process."""
+
+    cores = 2
+
+
+@pytest.mark.parametrize(
+    "base",
+    [
+        pytest.param(MF, id="mf"),
+        pytest.param(MLR, id="mlr", marks=pytest.mark.slow),
+        pytest.param(TORCH, id="torch", marks=pytest.mark.slow),
+    ],
+)
+def test_machines_of_two_processes_have_the_bits_of_one_process(
+    base: Mapping[str, Any], tmp_path: Path
+) -> None:
+    machines = {"reliable": 1, "transient": 1, "max": 3}
+    plan = [{"at_clock": 6, "join": 1}, {"at_clock": 10, "kill": 1}]
+    values = job(base, clocks=16, units_per_slice=2, machines=machines, plan=plan)
+    ran = WholeRig(values, tmp_path).finish()
+    assert ran.sha256 == reference(values), ran.halted
+    assert len(ran.of(MachinesJoined)) == 2
+
+
+class Alone:
+    """A pool of two processes, without a machine."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self.spec = RunSpec("alone", from_values({"clocks": 9, "slices": 8, **values}))
+        app = self.spec.build()
+        rules = self.spec.job(app)
+        self.work = UnitComputer(app, rules.layout, rules.parts, deterministic=rules.deterministic)
+        self.heard: queue.SimpleQueue[NodeEvent | Failure] = queue.SimpleQueue()
+        self.deaths: queue.SimpleQueue[str] = queue.SimpleQueue()
+        start = Start(self.spec, Split(2, 1), 1.0)
+        self.pool = ComputePool(start, self.work, self.heard.put, lambda: None, self.deaths.put)
+
+    def parts(self) -> tuple[tuple[Any, ...], ...]:
+        app, layout = self.work.application, self.work.layout
+        values = {table.name: app.initial(table) for table in layout.tables}
+        return tuple(layout.blocks(values, p) for p in range(layout.partitions))
+
+    def compute(self, bundle: int) -> NodeEvent | Failure:
+        """Compute a bundle from the initial values."""
+        self.pool.ask(LoadSlices(span(0, 8)))
+        assert self.heard.get(timeout=LIMIT_S) == Loaded(span(0, 8))
+        self.pool.ask(Begin(1, 0, (bundle,)))
+        assert isinstance(self.heard.get(timeout=LIMIT_S), Begun)
+        self.pool.ask(Compute(1, 0, (bundle,), self.parts()))
+        return self.heard.get(timeout=LIMIT_S)
+
+
+def test_one_contribution_leaves_the_machine_and_a_dead_process_is_reported() -> None:
+    before = set(psutil.Process().children())
+    alone = Alone(MLR)
+    try:
+        answer = alone.compute(span(0, 8))
+        assert isinstance(answer, Computed) and answer.bundle == span(0, 8)
+        assert sum(part.examples for _, part in answer.contributions) > 0
+        assert not alone.pool.is_at_work
+        victim, other = set(psutil.Process().children()) - before
+        victim.kill()
+        assert "ended by itself (exit code -9)" in alone.deaths.get(timeout=LIMIT_S)
+        assert not psutil.wait_procs([victim, other], timeout=LIMIT_S)[1]
+    finally:
+        alone.pool.stop()
+
+
+def test_user_code_that_fails_is_one_sentence_with_its_place_and_traceback() -> None:
+    alone = Alone({"application": "tests.agileml.process.compute_pool.failing:FailsAtUnit5"})
+    try:
+        failure = alone.compute(span(0, 8))
+        assert isinstance(failure, Failure)
+        assert (
+            failure.problem
+            == "clock 0, slice 5, part 0: ZeroDivisionError: integer division or modulo by zero"
+        )
+        assert "failing.py" in failure.trace
+        assert alone.deaths.empty()
+    finally:
+        alone.pool.stop()
+
+
+def test_a_run_whose_user_code_fails_ends_with_that_sentence(tmp_path: Path) -> None:
+    values = job({"application": "tests.agileml.process.compute_pool.failing:FailsAtUnit5"})
+    ran = WholeRig({**values, "machines": {"reliable": 1, "transient": 0, "max": 1}}, tmp_path).finish()
+    assert ran.halted is not None and ran.halted.kind is HaltKind.USER_CODE
+    assert "slice 5, part 0: ZeroDivisionError" in ran.halted.reason
+
+
+def test_no_process_outlives_a_machine_that_is_killed() -> None:
+    program = (
+        "import psutil, time\n"
+        "from tests.agileml.process.compute_pool.test_pool import Alone, MLR, span\n"
+        "alone = Alone(MLR)\n"
+        "alone.compute(span(0, 8))\n"
+        "print(*(child.pid for child in psutil.Process().children()), flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    machine = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=env)
+    try:
+        assert machine.stdout is not None
+        children = [psutil.Process(int(pid)) for pid in machine.stdout.readline().split()]
+        assert len(children) == 2
+    finally:
+        machine.send_signal(signal.SIGKILL)
+        machine.communicate()
+    assert not psutil.wait_procs(children, timeout=LIMIT_S)[1]

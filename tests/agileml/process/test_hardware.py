@@ -1,0 +1,71 @@
+"""How a machine's cores are split between compute processes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agileml.config.job import ConfigError, from_values
+from agileml.process.hardware import Split, split_of
+
+
+def config(machines: dict[str, Any], **more: Any) -> Any:
+    return from_values({"application": "mlr", "clocks": 9, "machines": machines, **more})
+
+
+@pytest.mark.parametrize(
+    ("machines", "more", "cores", "expected"),
+    [
+        ({}, {}, 1, Split(1, 1)),
+        ({}, {}, 36, Split(36, 1)),
+        ({"threads": 4}, {"deterministic": False}, 36, Split(9, 4)),
+        ({"threads": 5}, {"deterministic": False}, 36, Split(7, 5)),
+        ({"workers": 2}, {}, 4, Split(2, 1)),
+        ({"gpus": 4}, {}, 36, Split(4, 1)),
+        ({"gpus": 0.5}, {}, 8, Split(8, 1)),
+        ({}, {"model": {"threads": 2}}, 8, Split(4, 2)),
+        ({}, {"model": {"threads": 4}}, 2, Split(1, 4)),  # as the model says, with fewer cores as well
+    ],
+)
+def test_a_machine_computes_with_all_its_cores(
+    machines: dict[str, Any], more: dict[str, Any], cores: int, expected: Split
+) -> None:
+    assert split_of(config(machines, **more), cores) == expected
+
+
+@pytest.mark.parametrize(
+    ("machines", "more", "cores", "sentence"),
+    [
+        (
+            {"workers": 3},
+            {},
+            2,
+            "machines.workers: found 3, expected at most 2: a machine's Ray node has 2 cores, an",
+        ),
+        (
+            {"workers": 2},
+            {},
+            1,
+            "machines.workers: found 2, expected at most 1: a machine's Ray node has 1 core, and",
+        ),
+        (
+            {"threads": 4},
+            {"deterministic": False},
+            2,
+            "machines.threads: found 4, expected at most 2: a machine's Ray",
+        ),
+        (
+            {"threads": 2},
+            {},
+            4,
+            "machines.threads: found 2 with deterministic, expected 1: sums must not depend on",
+        ),
+    ],
+)
+def test_more_than_the_cores_is_one_sentence(
+    machines: dict[str, Any], more: dict[str, Any], cores: int, sentence: str
+) -> None:
+    with pytest.raises(ConfigError) as raised:
+        split_of(config(machines, **more), cores)
+    assert str(raised.value).startswith(sentence)
