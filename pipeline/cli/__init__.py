@@ -1,4 +1,4 @@
-"""The commands of `pipeline`: `proteus profile`, `plan`, `schedule`, `size`. One file a command; `mount` adds them.
+"""The commands of `pipeline`: `proteus profile`, `plan`, `schedule`, `size`, `pipeline`. `mount` adds them.
 
 Heavy imports stay inside the commands, so that `proteus --help` is quick. A command reads options, calls the package
 and prints; an option or a line of output may be changed here without knowing the rest.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import typer
 
+from pipeline.cli import run_pipeline
 from pipeline.cli.plan import plan_command
 from pipeline.cli.profile import profile_command
 from pipeline.cli.schedule import schedule_command
@@ -20,3 +21,4 @@ def mount(app: typer.Typer) -> None:
     app.command("plan")(plan_command)
     app.command("schedule")(schedule_command)
     app.command("size")(size)
+    app.add_typer(run_pipeline.app, name="pipeline")

@@ -75,16 +75,28 @@ def cut(traced: TracedModel, ends: Sequence[int]) -> tuple[StageCode, ...]:
     )
 
 
-def even_ends(weights: Sequence[float], stages: int) -> tuple[int, ...]:
-    """Ends of stages whose sums of `weights` are as even as a walk from the front makes them; each has a layer."""
-    total, done = sum(weights), 0.0
-    ends: list[int] = []
-    for number, weight in enumerate(weights, start=1):
-        done += weight
-        left, wanted = len(weights) - number, stages - len(ends) - 1
-        if wanted and (done >= total * (len(ends) + 1) / stages or left == wanted):
-            ends.append(number)
-    return (*ends, len(weights))
+def balanced_ends(seconds: Sequence[float], replicas: Sequence[int]) -> tuple[int, ...]:
+    """The ends of stages with so many replicas whose slowest, in seconds per replica, is fastest. Raises StageError."""
+    layers, stages = len(seconds), len(replicas)
+    if stages > layers:
+        raise StageError(
+            f"{stages} stages are more than the {layers} layers of the model: ask for {layers} or fewer"
+        )
+    before = [0.0]
+    for s in seconds:
+        before.append(before[-1] + s)
+    # best[j]: (slowest stage, ends) of the first stages over layers 0 .. j - 1.
+    best: dict[int, tuple[float, tuple[int, ...]]] = {0: (0.0, ())}
+    for stage, count in enumerate(replicas):
+        now = {}
+        for end in range(stage + 1, layers - (stages - stage - 1) + 1):
+            now[end] = min(
+                (max(worst, (before[end] - before[start]) / count), (*ends, end))
+                for start, (worst, ends) in best.items()
+                if start < end
+            )
+        best = now
+    return best[layers][1]
 
 
 def seed_of(key: int, number: int) -> int:

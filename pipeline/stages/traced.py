@@ -234,7 +234,8 @@ def _facts(
     recorder = _Recorder(program.graph_module)
     state = torch.get_rng_state()
     try:
-        recorder.run(*arguments)
+        with torch.enable_grad():  # `needs_gradient` says what a training step needs, wherever this is called
+            recorder.run(*arguments)
     finally:
         torch.set_rng_state(state)
     changed = {name for name, copy in copies.items() if not torch.equal(copy, values[name])}

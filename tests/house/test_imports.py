@@ -17,7 +17,7 @@ SELDOM_NEEDED = ("statsmodels", "matplotlib", "boto3", "sklearn", "torch")
 SHELLS = {
     "bidbrain": {"aws", "cli", "report", "live", "history/fetch.py"},
     "straggler": {"cli", "report"},
-    "pipeline": {"cli", "report", "stages", "profile/profiler.py"},
+    "pipeline": {"cli", "report", "run", "stages", "profile/profiler.py"},
     "agileml/core": set(),
 }
 # Pure modules in folders of shells.

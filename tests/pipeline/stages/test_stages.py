@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from pipeline.stages.cut import cut, even_ends
+from pipeline.stages.cut import balanced_ends, cut
 from pipeline.stages.measure import measured_profile
 from pipeline.stages.passes import StageCompute, leaves_of
 from pipeline.stages.traced import StageError, TracedModel, trace_model
@@ -148,13 +149,18 @@ def test_bad_cuts_and_losses_are_one_sentence() -> None:
         whole.flat_inputs((torch.ones(1), 3))
 
 
-@given(st.lists(st.floats(0.0, 10.0), min_size=1, max_size=12), st.data())
-def test_even_ends_give_every_stage_a_layer(weights: list[float], data: st.DataObject) -> None:
-    stages = data.draw(st.integers(1, len(weights)))
-    ends = even_ends(weights, stages)
-    assert len(ends) == stages
-    assert list(ends) == sorted(set(ends))
-    assert ends[-1] == len(weights)
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=7), st.data())
+def test_balanced_ends_are_the_best(seconds: list[float], data: st.DataObject) -> None:
+    replicas = data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=len(seconds)))
+
+    def slowest(ends: Sequence[int]) -> float:
+        bounds = zip((0, *ends[:-1]), ends, strict=True)
+        return max(sum(seconds[a:b]) / r for (a, b), r in zip(bounds, replicas, strict=True))
+
+    found = balanced_ends(seconds, replicas)
+    every = itertools.combinations(range(1, len(seconds)), len(replicas) - 1)
+    assert slowest(found) == min(slowest((*middle, len(seconds))) for middle in every)
 
 
 def test_a_profile_of_the_layers_that_run() -> None:

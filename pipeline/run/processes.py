@@ -1,0 +1,175 @@
+"""The workers of a pipeline as processes of this host.
+
+The parent writes the config, the stages and the schedule into the run's folder; each worker makes the same job from
+them, connects to its neighbours and runs its list. Weights and reports come back as files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pipeline.run.config import PipelineConfig, RunError
+from pipeline.run.job import Job, StageShape
+from pipeline.run.links import Traffic
+from pipeline.run.memory import MemoryMeter
+from pipeline.run.result import report_of, write_report
+from pipeline.run.routes import Route, routes, slots
+from pipeline.run.sequential import ends_of
+from pipeline.run.shape_text import parse_shape, shape_text
+from pipeline.run.shared_memory import SharedReceiver, SharedSender
+from pipeline.run.tensor_files import write_tensors
+from pipeline.schedule.rules import update_members
+from pipeline.schedule.versions import Trace
+from pipeline.stages.cut import StageCode
+from pipeline.stages.traced import Fact
+
+CONFIG, SHAPE, START = "config.json", "shape.txt", "start.safetensors"
+NEIGHBOUR_GONE = 3  # exit code of a worker whose neighbour ended early
+_POLL_S = 0.02
+# Big arrays are freed and made again all the time: keep their pages.
+_MALLOC = {"MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_MMAP_MAX_": "0", "MALLOC_TOP_PAD_": "67108864"}
+
+
+def run_processes(job: Job, shape: StageShape, folder: Path) -> None:
+    """Run a job's pipeline; afterwards `folder` has weights and a report of each worker.
+
+    Raises RunError when a worker fails: the sentence names it and its log.
+    """
+    save_start(job, shape, folder)
+    count = sum(shape.replicas)
+    with _private_folder() as links, contextlib.ExitStack() as stack:
+        children = [_start(folder, links, number, stack) for number in range(count)]
+        try:
+            _wait(children, folder)
+        finally:
+            _stop(children)
+
+
+def save_start(job: Job, shape: StageShape, folder: Path) -> None:
+    """Write what a run begins with: config, stages, weights and buffers."""
+    (folder / CONFIG).write_text(job.config.model_dump_json())
+    (folder / SHAPE).write_text(shape_text(shape))
+    write_tensors(folder / START, {name: value.clone() for name, value in job.traced.values.items()})
+
+
+def restore(folder: Path) -> tuple[Job, StageShape]:
+    """The job and the stages that a run's folder began with. Raises RunError."""
+    missing = [name for name in (CONFIG, SHAPE, START) if not (folder / name).is_file()]
+    if missing:
+        raise RunError(f"{folder} is not the folder of a pipeline's run: it has no {missing[0]}")
+    job = Job(PipelineConfig.model_validate_json((folder / CONFIG).read_text()))
+    job.load(folder / START)
+    return job, parse_shape((folder / SHAPE).read_text())
+
+
+def work(folder: Path, links: Path, number: int) -> None:
+    """The body of worker `number`."""
+    job, shape = restore(folder)
+    torch.set_num_threads(job.config.threads)
+    codes, traced = job.codes(shape), job.schedule(shape)
+    facts = facts_of(job, traced, codes)
+    mine = [route for route in routes(traced.schedule) if number in (route.source, route.target)]
+    held = slots(traced.schedule)
+    receiving = {r: SharedReceiver(links / r.name, facts(r), held) for r in mine if r.target == number}
+    sending = {r: SharedSender(links / r.name, facts(r), held) for r in mine if r.source == number}
+    worker = job.worker(traced, shape, codes, number, ends_of(number, sending, receiving))
+    gc.collect()
+    gc.freeze()
+    meter = MemoryMeter()
+    while not worker.is_done:
+        worker.step()
+    changed = {
+        name: job.traced.values[name] for name in codes[worker.stage].buffers if name in job.traced.changed
+    }
+    if number == traced.schedule.first_workers[worker.stage]:
+        write_tensors(folder / f"stage-{worker.stage + 1}.safetensors", worker.weights.values() | changed)
+    peak = meter.peak_bytes()
+    own = sum(value.nbytes for value in worker.weights.values().values())
+    write_report(folder / f"worker-{number}.json", report_of(worker, None if peak is None else peak + own))
+
+
+def facts_of(job: Job, traced: Trace, codes: Sequence[StageCode]) -> Callable[[Route], Sequence[Fact]]:
+    """What the messages of a route consist of."""
+    schedule = traced.schedule
+
+    def sums(stage: int) -> list[Fact]:
+        one = [
+            Fact(tuple(t.shape), t.stride(), t.dtype, False)
+            for t in (job.traced.values[name] for name in codes[stage].parameters)
+        ]
+        most = len(update_members(schedule, stage, 1, traced.group))
+        return one * -(-most // schedule.replicas[stage])
+
+    def found(route: Route) -> Sequence[Fact]:
+        stage = schedule.stage_of(route.source)
+        if route.traffic is Traffic.ACTIVATIONS:
+            return codes[stage].outgoing
+        return codes[stage].incoming if route.traffic is Traffic.GRADIENTS else sums(stage)
+
+    return found
+
+
+@contextlib.contextmanager
+def _private_folder() -> Iterator[Path]:
+    """A folder in memory, where there is one, that only this user can enter."""
+    shared = Path("/dev/shm")
+    base = shared if os.access(shared, os.W_OK) else Path(tempfile.gettempdir())
+    folder = base / f"proteus-{os.getpid()}-{secrets.token_hex(4)}"
+    folder.mkdir(mode=0o700)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _start(folder: Path, links: Path, number: int, stack: contextlib.ExitStack) -> subprocess.Popen[bytes]:
+    log = stack.enter_context((folder / f"worker-{number}.log").open("wb"))
+    command = [sys.executable, "-m", "pipeline.run.main", str(folder), str(links), str(number)]
+    paths = os.pathsep.join(["", *(p for p in sys.path if p)])
+    environment = {**_MALLOC, **os.environ, "PYTHONPATH": paths.lstrip(os.pathsep)}
+    return subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
+
+
+def _wait(children: Sequence[subprocess.Popen[Any]], folder: Path) -> None:
+    """Until all have ended well. Raises RunError at the first that has not."""
+    while True:
+        codes = [child.poll() for child in children]
+        # Neighbours of a worker that failed see that it is gone, and may end first: the cause is another one.
+        failed = [number for number, code in enumerate(codes) if code not in (None, 0, NEIGHBOUR_GONE)]
+        if not failed and None not in codes:
+            failed = [number for number, code in enumerate(codes) if code != 0]
+            if not failed:
+                return
+        if failed:
+            raise RunError(
+                f"worker {failed[0]} ended with code {codes[failed[0]]}: {_last_line(folder, failed[0])} "
+                f"(its log is {folder / f'worker-{failed[0]}.log'})"
+            )
+        time.sleep(_POLL_S)
+
+
+def _last_line(folder: Path, number: int) -> str:
+    text = (folder / f"worker-{number}.log").read_text(errors="replace").strip()
+    return text.rpartition("\n")[2][:300] or "it wrote nothing"
+
+
+def _stop(children: Sequence[subprocess.Popen[Any]]) -> None:
+    for child in children:
+        if child.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+        child.wait()

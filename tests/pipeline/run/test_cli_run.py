@@ -1,0 +1,127 @@
+"""`proteus pipeline` from the outside."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from agileml.cli import main
+from pipeline.partition.plan import parse_plan
+from pipeline.profile.layers import read, write
+from pipeline.run.tensor_files import read_tensors
+
+TRAINING = "tests.pipeline.run.training:mlp"
+
+
+@pytest.fixture(autouse=True)
+def threads_as_before() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "c.yaml"
+    path.write_text(f"training: {TRAINING}\nminibatches: 5\noptimizer: {{kind: Adam, lr: 0.01}}\n")
+    return path
+
+
+def run(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as caught:
+        main(["pipeline", *map(str, arguments)])
+    return int(caught.value.code or 0)
+
+
+def sha(text: str) -> str:
+    return next(line.split()[1] for line in text.splitlines() if line.startswith("params_sha256"))
+
+
+def test_profile_plan_run_and_replay(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    profile, plan, out = tmp_path / "p.json", tmp_path / "plan.txt", tmp_path / "run"
+    assert run("profile", config, "--repeats", 1, "--out", profile) == 0
+    assert run("plan", config, "--profile", profile, "--out", plan) == 0
+    assert len(read(profile).layers) == 9
+    assert parse_plan(plan.read_text()).stages[-1].layers[-1] == 8
+    capsys.readouterr()
+    assert run("run", config, "--profile", profile, "--set", f"plan={plan}", "--out", out) == 0
+    printed = capsys.readouterr().out
+    assert "predicted" in printed
+    assert "minibatch 5: loss" in printed
+    assert len(json.loads((out / "summary.json").read_text())["losses"]) == 5
+    assert set(read_tensors(out / "model.safetensors")) == {
+        f"{n}.{k}" for n in range(0, 9, 2) for k in ("weight", "bias")
+    }
+    assert run("run", "--sequential", "--replay", out, "--out", tmp_path / "again") == 0
+    assert sha(capsys.readouterr().out) == sha(printed)
+    # The answer of `flush` does not depend on the stages, nor on the order.
+    assert (
+        run(
+            "run",
+            config,
+            "--sequential",
+            "--set",
+            "stages=3",
+            "--set",
+            "order=zero-bubble",
+            "--out",
+            tmp_path / "3",
+        )
+        == 0
+    )
+    assert sha(capsys.readouterr().out) == sha(printed)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ("stages=10", "10 stages are more than the 9 layers"),
+        ("microbatches=3", "8 items cannot be cut into 3 equal microbatches"),
+        ("mode=fast", "mode: Input should be"),
+        ("colour=red", "colour: Extra inputs are not permitted"),
+        ("epoch=3", "epoch is for modes stash and none"),
+        ("memory=0.5KB", "alone needs"),
+        ("plan=nowhere.txt", "nowhere.txt cannot be read"),
+        ("optimizer={kind: Fast}", "torch.optim has no optimizer 'Fast'"),
+        ("optimizer={kind: SGD, rate: 1}", "SGD does not take"),
+        ("training=tests.pipeline.run.training:nothing", "has no function 'nothing'"),
+        ("training=tests.pipeline.stages.models:sequence", "failed: AttributeError"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    changes: str, words: str, config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    assert run("run", config, "--set", changes, "--out", out) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+    assert not out.exists()
+
+
+def test_a_plan_or_profile_of_something_else_is_refused(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    profile, plan = tmp_path / "p.json", tmp_path / "plan.txt"
+    assert run("profile", config, "--repeats", 1, "--out", profile) == 0
+    assert run("plan", config, "--profile", profile, "--out", plan) == 0
+    for changes, words in (
+        (["--set", f"plan={plan}", "--set", "microbatches=2"], "is a plan for another batch"),
+        (
+            ["--set", f"plan={plan}", "--set", "training=tests.pipeline.run.training:residual"],
+            "is a plan of another model",
+        ),
+        (["--profile", profile, "--set", "microbatches=2"], "was taken with 2 items"),
+    ):
+        assert run("run", config, *changes, "--out", tmp_path / "run") == 2
+        assert words in capsys.readouterr().err
+    from dataclasses import replace
+
+    write(replace(read(profile), device="NVIDIA H200"), profile)
+    assert run("run", config, "--profile", profile, "--out", tmp_path / "run") == 2
+    assert "was taken on 'NVIDIA H200'" in capsys.readouterr().err
+    assert run("run", "--sequential", "--replay", tmp_path, "--out", tmp_path / "run") == 2
+    assert "is not the folder of a pipeline's run" in capsys.readouterr().err

@@ -1,0 +1,68 @@
+"""Workers as processes: the bits of one process; a worker that fails ends the run with one sentence."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pipeline.run.config import PipelineConfig, RunError
+from pipeline.run.job import Job, StageShape
+from pipeline.run.processes import run_processes
+from pipeline.run.result import minibatch_losses, read_report
+from pipeline.run.sequential import run_sequential
+from pipeline.run.tensor_files import digest, read_tensors
+
+
+def a_job(name: str = "mlp", **changes: Any) -> Job:
+    values = {"training": f"tests.pipeline.run.training:{name}", "minibatches": 4, **changes}
+    return Job(PipelineConfig.model_validate(values))
+
+
+def both(job: Job, replicas: tuple[int, ...], tmp_path: Path) -> tuple[str, str, int]:
+    count = len(job.traced.layers)
+    ends = tuple(count * (stage + 1) // len(replicas) for stage in range(len(replicas)))
+    shape = StageShape(ends, replicas, (False,) * len(ends))
+    run_processes(job, shape, tmp_path)
+    found: dict[str, torch.Tensor] = {}
+    for stage in range(len(ends)):
+        found |= read_tensors(tmp_path / f"stage-{stage + 1}.safetensors")
+    reports = [read_report(tmp_path / f"worker-{n}.json") for n in range(sum(replicas))]
+    codes, lists = job.codes(shape), job.schedule(shape)
+    workers = run_sequential(lists.schedule, lambda n, ends: job.worker(lists, shape, codes, n, ends))
+    alone: dict[str, torch.Tensor] = {}
+    for worker in workers[::-1]:
+        alone |= {name: value.detach() for name, value in worker.weights.values().items()}
+    alone |= {name: job.traced.values[name] for name in job.traced.changed}
+    losses = [worker.losses for worker in workers if worker.losses]
+    assert {b: x for report in reports for b, x in report.losses.items()} == {
+        b: x for found in losses for b, x in found.items()
+    }
+    return digest(found), digest(alone), len(minibatch_losses(reports, job.config.parts))
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "replicas"),
+    [
+        pytest.param("language", {"order": "zero-bubble"}, (1, 2), marks=pytest.mark.slow),
+        ("mlp", {"mode": "stash", "minibatches": 9, "epoch": 6}, (2, 1)),
+    ],
+)
+def test_processes_have_the_bits_of_one(
+    name: str, changes: dict[str, Any], replicas: tuple[int, ...], tmp_path: Path
+) -> None:
+    job = a_job(name, **changes)
+    apart, alone, minibatches = both(job, replicas, tmp_path)
+    assert apart == alone
+    assert minibatches == job.config.minibatches
+
+
+def test_a_worker_that_fails_is_named_and_the_others_end(tmp_path: Path) -> None:
+    job = a_job("fails_later")
+    shape = StageShape((2, len(job.traced.layers)), (1, 1), (False, False))
+    with pytest.raises(RunError, match=r"worker 1 ended with code 1: RuntimeError: no such target"):
+        run_processes(job, shape, tmp_path)
+    assert not [name for name in os.listdir("/dev/shm") if name.startswith(f"proteus-{os.getpid()}-")]

@@ -1,0 +1,62 @@
+"""Small trainings for the tests: (model, loss, minibatch)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from tests.pipeline.stages.models import Language, Residual
+
+BATCH = 8
+
+
+def mlp() -> Any:
+    layers: list[nn.Module] = []
+    for _ in range(4):
+        layers += [nn.Linear(6, 6), nn.Tanh()]
+    model = nn.Sequential(*layers, nn.Linear(6, 3))
+
+    def minibatch(number: int) -> Any:
+        generator = torch.Generator().manual_seed(number)
+        x = torch.randn(BATCH, 6, generator=generator)
+        return (x,), ((x[:, :3] > 0).int().sum(1).clamp(max=2).long(),)
+
+    return model, functional.cross_entropy, minibatch
+
+
+def language() -> Any:
+    def loss(output: dict[str, Tensor], target: Tensor) -> Tensor:
+        return (
+            functional.cross_entropy(output["scores"].flatten(0, 1), target.flatten()) + 0.1 * output["early"]
+        )
+
+    def minibatch(number: int) -> Any:
+        generator = torch.Generator().manual_seed(number)
+        tokens = torch.randint(0, 11, (BATCH, 5), generator=generator)
+        return (tokens, torch.rand(BATCH, 5, generator=generator), True), ((tokens + 1) % 11,)
+
+    return Language(0.2), loss, minibatch
+
+
+def residual() -> Any:
+    def minibatch(number: int) -> Any:
+        generator = torch.Generator().manual_seed(number)
+        return (torch.randn(BATCH, 2, 5, 5, generator=generator),), (torch.arange(BATCH) % 3,)
+
+    return Residual(), functional.cross_entropy, minibatch
+
+
+def fails_later() -> Any:
+    model, loss, minibatch = mlp()
+    calls = []
+
+    def failing(output: Tensor, target: Tensor) -> Tensor:
+        calls.append(1)
+        if len(calls) > 3:
+            raise RuntimeError("no such target")
+        return loss(output, target)
+
+    return model, failing, minibatch
