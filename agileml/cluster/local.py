@@ -22,7 +22,7 @@ import threading
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Self
 
 import psutil
@@ -113,9 +113,7 @@ class LocalCluster:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.shutdown()
 
     def add_nodes(

@@ -12,7 +12,7 @@ import termios
 import threading
 import time
 from contextlib import suppress
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Self
 
 from agileml.core.protocol.inputs import Stop
@@ -48,9 +48,7 @@ class StopSignal:
             for number in self._before:
                 signal.signal(number, self._ask)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if threading.current_thread() is threading.main_thread():
             for number, before in self._before.items():
                 signal.signal(number, before)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import threading
-from types import TracebackType
 from typing import Any, Self
 
 from agileml.cluster.fleet import check_head
@@ -58,9 +57,7 @@ class PlayedBackend:
         self.nodes.start_warming()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.nodes.stop_warming()
         self._cluster.shutdown()
         self.nodes.join()
