@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -19,9 +20,15 @@ def module_files(package: str, root: Path = ROOT) -> dict[str, Path]:
     }
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    """The syntax tree of a file, parsed once."""
+    return ast.parse(path.read_text())
+
+
 def imported_modules(path: Path, modules: dict[str, Path]) -> Iterator[str]:
     """What a file imports of its own package, also inside functions; not what only type checkers read."""
-    for node in _run_time_nodes(ast.parse(path.read_text())):
+    for node in _run_time_nodes(parsed(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in modules)
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:

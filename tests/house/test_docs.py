@@ -8,11 +8,13 @@ import shlex
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer.main
 
 from agileml.cli import app
+from tests.house.floors import parsed
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
@@ -87,7 +89,7 @@ def definitions(path: Path) -> frozenset[str]:
             elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
                 yield within + node.target.id
 
-    return frozenset(of(ast.parse(path.read_text()).body, ""))
+    return frozenset(of(parsed(path).body, ""))
 
 
 @each_page
@@ -133,12 +135,16 @@ def commands(page: Path) -> Iterator[list[str]]:
                 yield said.split()
 
 
+@cache
+def root_command() -> Any:
+    return typer.main.get_command(app)
+
+
 @each_page
 def test_commands_and_options_exist(page: Path) -> None:
     wrong = []
     for words in commands(page):
-        command = typer.main.get_command(app)
-        rest = list(words)
+        command, rest = root_command(), list(words)
         while rest and (inner := getattr(command, "commands", {}).get(rest[0])) is not None:
             command, rest = inner, rest[1:]
         known = {

@@ -3,9 +3,12 @@
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
+
+from tests.house.floors import parsed
 
 ROOT = Path(__file__).resolve().parents[2]
 LEAVES = ("bidbrain", "straggler", "pipeline")
@@ -62,9 +65,10 @@ def test_a_package_loads_only_what_it_always_needs(script: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@cache
 def imported_packages(path: Path) -> set[str]:
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:

@@ -5,14 +5,14 @@ from collections import defaultdict
 
 import pytest
 
-from tests.house.floors import PACKAGES, module_files
+from tests.house.floors import PACKAGES, module_files, parsed
 
 
 def public_classes(package: str) -> dict[str, list[str]]:
     """The modules that define each public class of a package."""
     found = defaultdict(list)
     for module, path in module_files(package).items():
-        for statement in ast.parse(path.read_text()).body:
+        for statement in parsed(path).body:
             if isinstance(statement, ast.ClassDef) and not statement.name.startswith("_"):
                 found[statement.name].append(module)
     return found
