@@ -109,7 +109,16 @@ def test_a_submitted_run_ends_well_without_who_submitted_it(cluster: Started, pr
 def test_a_run_that_is_stopped_keeps_its_last_cut(cluster: Started, project: Path) -> None:
     settings = ["clocks=1000000", "checkpoint.path=kept", "checkpoint.every_s=3600"]
     job = submit(cluster, cluster.dashboard, *(word for each in settings for word in ("--set", each)))
-    until(lambda: status(cluster, job).get("clock", 0) > 0)
+
+    def is_under_way() -> bool:
+        found = status(cluster, job)
+        assert found["state"] in ("PENDING", "RUNNING"), (
+            found,
+            cluster.proteus("logs", job, "--address", cluster.dashboard),
+        )
+        return bool(found.get("clock", 0) > 0)
+
+    until(is_under_way)
     done = cluster.proteus("stop", job, "--address", cluster.address, timeout_s=LIMIT_S)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{job}: STOPPED" in done.stdout
