@@ -1,4 +1,4 @@
-"""Applications that come with the engine: matrix factorization, logistic regression, K-means, torch modules.
+"""Applications that come with the engine: matrix factorization, logistic regression, K-means, LDA, torch modules.
 
 Begin with `logistic_regression.py`, the shortest; `data.py`, `ratings.py` and `labelled.py` load and split data.
 An application may be changed or added without knowing the engine: it sees `agileml.application` only.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from agileml.application import Application, InputError, Settings
 from agileml.apps.user_code import imported, split_name
 
-NAMES = ("kmeans", "mf", "mlr", "torch")
+NAMES = ("kmeans", "lda", "mf", "mlr", "torch")
 
 
 def build(name: str, settings: Settings) -> Application:
@@ -26,6 +26,10 @@ def application_class(name: str) -> type[Application]:
         from agileml.apps.kmeans import KMeans
 
         return KMeans
+    if name == "lda":
+        from agileml.apps.lda import Lda
+
+        return Lda
     if name == "mf":
         from agileml.apps.matrix_factorization import MatrixFactorization
 

@@ -22,6 +22,7 @@ class Draw(IntEnum):
     SHUFFLE = 2
     INITIAL = 3
     MADE = 4
+    SAMPLE = 5
 
 
 def data_section(settings: Settings, kinds: Mapping[str, type[Section]], default: str) -> Section:

@@ -28,7 +28,7 @@ from agileml.config.text import ConfigError, Document, Key, apply_flags, dump_ya
 
 __all__ = ["ConfigError", "JobConfig", "dump", "from_values", "load"]
 
-APPLICATIONS = ("kmeans", "mf", "mlr", "torch")
+APPLICATIONS = ("kmeans", "lda", "mf", "mlr", "torch")
 
 
 def _settings(value: Any) -> Any:

@@ -15,6 +15,12 @@ from tests.faults.fault_rig import FaultRig, job
 KMEANS = {"application": "kmeans", "data": {"kind": "digits"}, "clocks_per_pass": 1}
 JOBS = {
     "kmeans": KMEANS,
+    "lda": {
+        "application": "lda",
+        "data": {"kind": "made", "documents": 200, "words": 100, "length": 30},
+        "model": {"topics": 8},
+        "clocks_per_pass": 3,
+    },
     "kmeans-minibatch": {**KMEANS, "model": {"mode": "minibatch"}, "clocks_per_pass": 4},
 }
 PLAN = [

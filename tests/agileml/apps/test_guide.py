@@ -10,9 +10,10 @@ import pytest
 import yaml
 
 from agileml.application import Application, InputError, Settings
-from agileml.apps import application_class, build, kmeans
+from agileml.apps import application_class, build, kmeans, lda
 from agileml.apps import logistic_regression as mlr
 from agileml.apps import matrix_factorization as mf
+from agileml.apps.documents import BagsFile, MadeDocuments, TextFile
 from agileml.apps.labelled import Blobs, Digits, NpzFile
 from agileml.apps.ratings import MadeRatings, RatingsFile
 from agileml.config.job import from_values
@@ -83,12 +84,13 @@ def test_the_page_shows_the_error_that_comes(folder: Path) -> None:
 
 def test_names() -> None:
     assert application_class("kmeans") is kmeans.KMeans
+    assert application_class("lda") is lda.Lda
     assert application_class("mf") is mf.MatrixFactorization
     assert application_class("mlr") is mlr.LogisticRegression
 
 
 WRONG = {
-    "mlp": "found 'mlp', expected kmeans, mf, mlr, torch or package.module:Class",
+    "mlp": "found 'mlp', expected kmeans, lda, mf, mlr, torch or package.module:Class",
     "mine:": "found 'mine:'",
     "no_such:Thing": "there is no module 'no_such' in ",
     "agileml.no_such:Thing": r"there is no module 'agileml.no_such'",
@@ -115,12 +117,20 @@ def test_wrong_names_are_one_sentence(folder: Path, name: str) -> None:
 
 def test_the_page_of_the_bundled_applications_shows_every_key_and_its_default() -> None:
     blocks = [yaml.safe_load(block) for block in re.findall(r"^```yaml\n(.*?)^```$", BUNDLED, re.M | re.S)]
-    shown = {block["data"]["kind"]: block["data"] for block in reversed(blocks)}
-    for section in (RatingsFile, MadeRatings, Digits, NpzFile, Blobs):
+    shown = [block["data"] for block in blocks]
+    for section in (RatingsFile, MadeRatings, Digits, NpzFile, Blobs, BagsFile, TextFile, MadeDocuments):
         defaults = {name: field.default for name, field in section.model_fields.items()}
-        found = shown[defaults["kind"]]
-        assert found == {name: found["path"] if name == "path" else value for name, value in defaults.items()}
-    models = {"mf": mf.FactorizationConfig, "mlr": mlr.RegressionConfig, "kmeans": kmeans.KMeansConfig}
+        same_kind = [found for found in shown if found["kind"] == defaults["kind"]]
+        assert any(
+            found == {name: found["path"] if name == "path" else value for name, value in defaults.items()}
+            for found in same_kind
+        ), section
+    models = {
+        "mf": mf.FactorizationConfig,
+        "mlr": mlr.RegressionConfig,
+        "kmeans": kmeans.KMeansConfig,
+        "lda": lda.LdaConfig,
+    }
     jobs = {block["application"]: block for block in blocks if "application" in block}
     assert jobs.keys() == models.keys()
     for name, model in models.items():

@@ -1,0 +1,263 @@
+"""Latent Dirichlet allocation by collapsed Gibbs sampling, distributed (Newman et al. 2009, AD-LDA; thesis 2.2).
+
+A clock samples a new topic for each token of some documents. Units start from the counts at the beginning of the
+clock, see their own changes at once and those of others with the next clock. All state is in tables:
+    topics       n_wk: how often word w has topic k             words x topics, read by row
+    totals       n_k, the sums of its columns                   1 x topics
+    assignments  the topic of each token of the training set    TOKENS_A_ROW tokens a row, read by row
+Updates are differences of whole numbers, so sums are exact, and the counts are those of the assignments at every clock.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import Field
+
+from agileml.application import Application, Array, InputError, Settings, Table, Unit, Update, Updates
+from agileml.apps.data import Draw, share_of
+from agileml.apps.documents import Documents, load_documents
+from agileml.apps.gibbs import MOST_TOPICS, WordTopics, mixture_of, sweep
+from agileml.config.section import Positive, Section, validate
+
+TOKENS_A_ROW = 64
+FOLD_IN_ROUNDS = 50
+MOST_EXACT = 1 << 24  # whole numbers up to here are exact in float32
+
+
+class LdaConfig(Section):
+    """Settings of the model: `alpha` and `beta` are the Dirichlet priors of a document's and of a topic's shares."""
+
+    topics: Annotated[int, Field(ge=2, lt=MOST_TOPICS)] = 100
+    alpha: Positive = 0.1
+    beta: Positive = 0.01
+
+
+@dataclass(frozen=True)
+class UnitTokens:
+    """The tokens of a unit. `word_rows`: the words that it reads; `words` count within these. Its tokens are those at
+    `offset` in the rows `token_rows` of the assignments; a first or last row may have tokens of other units too."""
+
+    word_rows: Array
+    words: Array
+    starts: Array
+    token_rows: Array
+    offset: int
+
+
+@dataclass(frozen=True)
+class DocumentSlice:
+    """The documents of a slice, whose first token is number `first` of the training set, and the pieces cut from
+    them."""
+
+    tokens: Array
+    starts: Array
+    first: int
+    _pieces: dict[tuple[int, int], UnitTokens] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        """Documents."""
+        return len(self.starts) - 1
+
+    def piece(self, start: int, stop: int) -> UnitTokens:
+        """Documents start .. stop - 1. Every pass asks for the same ones, so they are kept."""
+        if (start, stop) not in self._pieces:
+            begin, end = int(self.starts[start]), int(self.starts[stop])
+            rows, words = np.unique(self.tokens[begin:end], return_inverse=True)
+            first, last = self.first + begin, self.first + end
+            token_rows = np.arange(first // TOKENS_A_ROW, -(-last // TOKENS_A_ROW))
+            self._pieces[start, stop] = UnitTokens(
+                rows,
+                words.astype(np.int32),
+                self.starts[start : stop + 1] - begin,
+                token_rows if last > first else token_rows[:0],
+                first % TOKENS_A_ROW,
+            )
+        return self._pieces[start, stop]
+
+
+class Lda(Application):
+    """`lda`: a file of word counts, a text file, or documents drawn from the model."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        self.model = validate(LdaConfig, settings.model, ("model",))
+
+    @cached_property
+    def data(self) -> tuple[Documents, Documents]:
+        """Training and test documents. Raises InputError."""
+        train, test = load_documents(self.settings)
+        most = int(np.bincount(train.tokens).max())
+        if most >= MOST_EXACT:
+            raise InputError(
+                f"data: {train.name} has a word {most} times, expected less than {MOST_EXACT} times: counts are float32"
+            )
+        return train, test
+
+    def tables(self) -> Sequence[Table]:
+        train, topics = self.data[0], self.model.topics
+        token_rows = -(-len(train.tokens) // TOKENS_A_ROW)
+        return [
+            Table("topics", train.word_count, topics, sparse=True, update=Update.STEP),
+            Table("totals", 1, topics, "float64", update=Update.STEP),
+            Table("assignments", token_rows, TOKENS_A_ROW, sparse=True, update=Update.STEP),
+        ]
+
+    def most_slack(self) -> int | None:
+        # A pass later a unit must read the topics that it has written.
+        return self.settings.clocks_per_pass - 1
+
+    def initial(self, table: Table) -> Array:
+        """A topic for each token at random, and the counts of these."""
+        train, topics = self.data[0], self.model.topics
+        z = self.settings.rng(Draw.INITIAL).integers(0, topics, len(train.tokens), dtype=np.int32)
+        if table.name == "assignments":
+            values = np.zeros(table.rows * TOKENS_A_ROW, np.float32)
+            values[: len(z)] = z
+            return values.reshape(table.rows, TOKENS_A_ROW)
+        if table.name == "totals":
+            return np.bincount(z, minlength=topics).astype(np.float64)[None]
+        places = train.tokens.astype(np.int64) * topics + z
+        counts = np.bincount(places, minlength=table.rows * topics)
+        return counts.astype(np.float32).reshape(table.rows, topics)
+
+    def warm_up(self) -> None:
+        nothing = DocumentSlice(np.zeros(2, np.int32), np.array([0, 2]), 0).piece(0, 1)
+        topics = self.model.topics
+        tables = {
+            "topics": np.full((1, topics), 2, np.float32),
+            "totals": np.full((1, topics), 2.0),
+            "assignments": np.zeros((1, TOKENS_A_ROW), np.float32),
+        }
+        self._sample([nothing], [Unit(0, 0)], None, tables)
+
+    def load(self, slice_index: int) -> DocumentSlice:
+        train = self.data[0]
+        mine = share_of(train.count, slice_index, self.settings)
+        first, last = int(train.starts[mine.start]), int(train.starts[mine.stop])
+        return DocumentSlice(
+            train.tokens[first:last], train.starts[mine.start : mine.stop + 1] - first, first
+        )
+
+    def _piece(self, unit: Unit, items: DocumentSlice) -> UnitTokens:
+        return items.piece(*unit.range_of(items.count, self.settings.clocks_per_pass))
+
+    def reads(self, unit: Unit, items: DocumentSlice) -> Mapping[str, Array]:
+        piece = self._piece(unit, items)
+        return {"topics": piece.word_rows, "assignments": piece.token_rows}
+
+    def process(self, unit: Unit, items: DocumentSlice, parameters: Mapping[str, Array]) -> Updates:
+        return self._sample([self._piece(unit, items)], [unit], None, parameters)
+
+    def process_many(
+        self,
+        units: Sequence[Unit],
+        items: Sequence[Any],
+        rows: Mapping[str, Array],
+        parameters: Mapping[str, Array],
+    ) -> Updates:
+        pieces = [self._piece(unit, share) for unit, share in zip(units, items, strict=True)]
+        return self._sample(pieces, units, rows, parameters)
+
+    def _sample(
+        self,
+        pieces: Sequence[UnitTokens],
+        units: Sequence[Unit],
+        rows: Mapping[str, Array] | None,
+        parameters: Mapping[str, Array],
+    ) -> Updates:
+        """All pieces, one after the other; `rows` is what the parameters hold, None: the rows of the only piece."""
+        counts, model = parameters["topics"], self.model
+        known = WordTopics(counts)
+        change = np.zeros_like(counts)
+        totals = parameters["totals"][0].copy()
+        assigned = parameters["assignments"].reshape(-1)
+        moved = np.zeros_like(assigned)
+        loss, examples = 0.0, 0
+        for piece, unit in zip(pieces, units, strict=True):
+            if not len(piece.words):
+                continue
+            words, at = piece.words, piece.offset
+            if rows is not None:
+                words = np.searchsorted(rows["topics"], piece.word_rows).astype(np.int32)[words]
+                at += int(np.searchsorted(rows["assignments"], piece.token_rows[0])) * TOKENS_A_ROW
+            old = assigned[at : at + len(words)]
+            z = old.astype(np.int32)
+            state = self.settings.rng(Draw.SAMPLE, unit.clock, unit.slice, unit.part).integers(
+                2**64, dtype=np.uint64
+            )
+            loss += sweep(
+                words,
+                piece.starts,
+                z,
+                known.begin,
+                known.entries,
+                known.length,
+                totals,
+                model.alpha,
+                model.beta,
+                self.data[0].word_count,
+                state,
+                change,
+            )
+            moved[at : at + len(words)] = z - old
+            examples += len(words)
+        updates = {
+            "topics": change,
+            "totals": totals[None] - parameters["totals"],
+            "assignments": moved.reshape(-1, TOKENS_A_ROW),
+        }
+        return Updates(updates, loss, examples)
+
+    def evaluate(self, parameters: Mapping[str, Array]) -> dict[str, float]:
+        test = self.data[1]
+        if not test.count:
+            return {}
+        shares = topic_shares(parameters["topics"], self.model.beta)
+        return {"test_perplexity": perplexity(shares, test, self.model.alpha)}
+
+    def describe(self) -> dict[str, Any]:
+        train, test = self.data
+        return {
+            "data": train.name,
+            "words": train.word_count,
+            "train_documents": train.count,
+            "train_tokens": len(train.tokens),
+            "test_documents": test.count,
+            "test_tokens": len(test.tokens),
+            "split_seed": self.settings.seed,
+        }
+
+
+def topic_shares(counts: Array, beta: float) -> Array:
+    """phi_kw = (n_wk + beta) / (n_k + V beta), shape (words, topics), from the table `topics`."""
+    counts = counts.astype(np.float64)
+    shares: Array = (counts + beta) / (counts.sum(axis=0) + len(counts) * beta)
+    return shares
+
+
+def perplexity(shares: Array, documents: Documents, alpha: float) -> float:
+    """exp(-mean log p(w)) over one half of each document's tokens, with its mixture fitted to the other half.
+
+    (Document completion, Wallach et al. 2009, section 5.1.) The halves are the same on every call. nan if no document
+    has two tokens.
+    """
+    rng = np.random.Generator(np.random.Philox(documents.count))
+    mixture = np.empty(shares.shape[1])
+    total, count = 0.0, 0
+    for document in range(documents.count):
+        tokens = rng.permutation(
+            documents.tokens[documents.starts[document] : documents.starts[document + 1]]
+        )
+        seen, held = tokens[::2], tokens[1::2]
+        if len(held):
+            mixture_of(seen, shares, alpha, mixture, FOLD_IN_ROUNDS)
+            total -= float(np.log(shares[held] @ mixture).sum())
+            count += len(held)
+    return math.exp(total / count) if count else math.nan

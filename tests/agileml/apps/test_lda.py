@@ -1,0 +1,240 @@
+"""LDA: the sampler against the formula, counts that are those of the assignments, perplexity, formats of files."""
+
+import gzip
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agileml.application import Array, InputError, Settings
+from agileml.apps.data import Draw
+from agileml.apps.documents import Documents, from_counts
+from agileml.apps.gibbs import WordTopics, sweep
+from agileml.apps.lda import Lda, perplexity, topic_shares
+from agileml.config.job import from_values
+from agileml.config.text import ConfigError
+from agileml.core.parameters.optimizer import optimizer
+from agileml.core.sequential import run_sequential
+from agileml.process.spec import RunSpec
+
+SUM = optimizer("sgd", learning_rate=1.0)  # tables of steps have no use for one
+MADE = {"kind": "made", "documents": 300, "words": 200, "topics": 5, "length": 40, "test_fraction": 0.2}
+
+
+def train(app: Lda, clocks: int, **more: Any) -> dict[str, Array]:
+    return run_sequential(app, optimizer=SUM, clocks=clocks, **more)
+
+
+def counts_of(tokens: Array, z: Array, words: int, topics: int) -> Array:
+    found = np.zeros((words, topics), np.float32)
+    np.add.at(found, (tokens, z), 1)
+    return found
+
+
+@settings(deadline=None, derandomize=True, max_examples=25)
+@given(st.integers(1, 6), st.integers(1, 9), st.integers(2, 30), st.integers(0, 2**32 - 1))
+def test_a_sweep_keeps_all_counts(documents: int, words: int, topics: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(1, 20, documents)
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    tokens = rng.integers(0, words, starts[-1]).astype(np.int32)
+    z = rng.integers(0, topics, starts[-1]).astype(np.int32)
+    counts = counts_of(tokens, z, words, topics)
+    known, totals, change = WordTopics(counts), counts.sum(axis=0, dtype="f8"), np.zeros_like(counts)
+    for state in range(3):
+        loss = sweep(
+            tokens,
+            starts,
+            z,
+            known.begin,
+            known.entries,
+            known.length,
+            totals,
+            0.3,
+            0.1,
+            words,
+            np.uint64(state),
+            change,
+        )
+        now = counts_of(tokens, z, words, topics)
+        assert np.array_equal(counts + change, now)
+        assert np.array_equal(totals, now.sum(axis=0))
+        assert -1e-9 < loss < len(tokens) * 20  # one word alone has the probability 1
+        for word in range(words):
+            entries = known.entries[known.begin[word] :][: known.length[word]]
+            assert np.array_equal(entries, np.sort(entries)[::-1])
+            assert {int(e) & 0xFFFFF: int(e) >> 20 for e in entries} == {
+                k: int(now[word, k]) for k in np.flatnonzero(now[word])
+            }
+
+
+@pytest.mark.parametrize("alpha", [0.05, 1.0])
+def test_a_token_is_drawn_as_the_formula_says(alpha: float) -> None:
+    # A document of one token; the other counts are those of other documents.
+    topics, words, beta, draws = 4, 3, 0.5, 40_000
+    others = np.array([[5.0, 0, 2, 0], [0, 7, 0, 0], [1, 1, 1, 1]], np.float32)
+    found = np.zeros(topics)
+    for state in range(draws):
+        z = np.array([2], np.int32)
+        counts = others.copy()
+        counts[0, 2] += 1
+        known, totals = WordTopics(counts), counts.sum(axis=0, dtype="f8")
+        change = np.zeros_like(counts)
+        arguments = (known.begin, known.entries, known.length, totals, alpha, beta, words)
+        token, starts = np.zeros(1, np.int32), np.array([0, 1])
+        loss = sweep(token, starts, z, *arguments, np.uint64(state * 7919), change)
+        found[z[0]] += 1
+    mass = alpha * (others[0] + beta) / (others.sum(axis=0) + words * beta)
+    assert loss == pytest.approx(-math.log(mass.sum() / (topics * alpha)))
+    expected = mass / mass.sum()
+    assert (np.abs(found / draws - expected) < 4 * np.sqrt(expected * (1 - expected) / draws)).all()
+
+
+def test_long_runs_visit_joint_states_as_often_as_the_posterior_says() -> None:
+    """Two documents, two words, two topics: all 32 assignments enumerated."""
+    tokens, starts = np.array([0, 0, 1, 0, 1], np.int32), np.array([0, 3, 5])
+    alpha, beta, topics, words = 0.4, 0.3, 2, 2
+
+    def weight(z: Array) -> float:
+        log = 0.0
+        for d in range(2):
+            n = np.bincount(z[starts[d] : starts[d + 1]], minlength=topics)
+            log += sum(math.lgamma(k + alpha) for k in n)
+        c = counts_of(tokens, z, words, topics)
+        log += sum(math.lgamma(k + beta) for k in c.reshape(-1)) - sum(
+            math.lgamma(k + words * beta) for k in c.sum(axis=0)
+        )
+        return math.exp(log)
+
+    states = [np.array([i >> b & 1 for b in range(5)]) for i in range(32)]
+    expected = np.array([weight(z) for z in states])
+    expected /= expected.sum()
+    z = np.zeros(5, np.int32)
+    counts = counts_of(tokens, z, words, topics)
+    known, totals, change = WordTopics(counts), counts.sum(axis=0, dtype="f8"), np.zeros_like(counts)
+    found, sweeps = np.zeros(32), 60_000
+    for state in range(sweeps):
+        arguments = (known.begin, known.entries, known.length, totals, alpha, beta, words)
+        sweep(tokens, starts, z, *arguments, np.uint64(state * 104_729), change)
+        found[int((z << np.arange(5)).sum())] += 1
+    assert np.abs(found / sweeps - expected).max() < 0.01
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_tables_are_always_the_counts_of_the_assignments(deterministic: bool) -> None:
+    app = Lda(Settings(MADE, {"topics": 7}, 3, 8, 3))
+    tables = train(app, 8, parts=2, deterministic=deterministic)
+    tokens = app.data[0].tokens
+    z = tables["assignments"].reshape(-1)
+    assert not z[len(tokens) :].any()
+    counts = counts_of(tokens, z[: len(tokens)].astype(int), 200, 7)
+    assert np.array_equal(tables["topics"], counts)
+    assert np.array_equal(tables["totals"][0], counts.sum(axis=0))
+    assert (z[: len(tokens)] != app.initial(app.tables()[2]).reshape(-1)[: len(tokens)]).any()
+
+
+def test_how_units_are_dealt_does_not_change_a_bit() -> None:
+    app = Lda(Settings(MADE, {"topics": 6}, slices=8, clocks_per_pass=2))
+    one = train(app, 6)
+    many = train(app, 6, bundles=[0b1111, 0b110000, 0b01000000, 0b10000000], partitions=3)
+    for name in one:
+        assert one[name].tobytes() == many[name].tobytes()
+
+
+def test_it_learns_what_the_documents_were_drawn_from() -> None:
+    data = {**MADE, "documents": 500, "length": 60}
+    app = Lda(Settings(data, {"topics": 5, "alpha": 0.1, "beta": 0.05}, 0, 4, 2))
+    seen: list[float] = []
+    tables = train(app, 60, on_clock=lambda _, loss, examples: seen.append(math.exp(loss / examples)))
+    assert seen[-1] < 0.7 * seen[0]
+    drawn_from = app.settings.rng(Draw.MADE).dirichlet(np.full(200, 0.05), 5).T  # the first that is drawn
+    best = perplexity(np.maximum(drawn_from, 1e-12), app.data[1], 0.1)
+    assert best * 0.9 < app.evaluate(tables)["test_perplexity"] < best * 1.1
+
+
+def test_perplexity_of_known_shares() -> None:
+    documents = from_counts("", np.array([0, 1]), np.array([0, 1]), np.array([4, 6]), 2)
+    assert perplexity(np.array([[1.0, 1e-9], [1e-9, 1.0]]), documents, 1e-3) == pytest.approx(1, rel=1e-2)
+    assert perplexity(np.full((2, 3), 0.5), documents, 0.1) == pytest.approx(2)
+    single = from_counts("", np.array([0]), np.array([0]), np.array([1]), 2)
+    assert math.isnan(perplexity(np.full((2, 3), 0.5), single, 0.1))
+    counts = np.array([[3, 0], [1, 2]], np.float32)
+    np.testing.assert_allclose(topic_shares(counts, 0.5), [[3.5 / 5, 0.5 / 3], [1.5 / 5, 2.5 / 3]])
+
+
+def read(tmp_path: Path, content: bytes, **data: Any) -> Documents:
+    file = tmp_path / "data.txt"
+    file.write_bytes(content)
+    train, test = Lda(Settings({"path": str(file), "test_fraction": 0, **data})).data
+    assert test.count == 0
+    return train
+
+
+def triples(documents: Documents) -> set[tuple[int, ...]]:
+    """Each document as its tokens; the order is drawn by the seed."""
+    pieces = np.split(documents.tokens, documents.starts[1:-1])
+    return {tuple(piece.tolist()) for piece in pieces}
+
+
+def test_files_of_word_counts(tmp_path: Path) -> None:
+    uci = b"3\n4\n4\n1 2 2\n1 4 1\n3 1 1\n3 4 3\n"
+    expected = {(1, 1, 3), (0, 3, 3, 3)}  # document 2 has no words
+    for content in (uci, gzip.compress(uci), b"2 1:2 3:1\n\n2 3:3 0:1\n"):
+        found = read(tmp_path, content)
+        assert (triples(found), found.word_count) == (expected, 4)
+
+
+def test_text(tmp_path: Path) -> None:
+    lines = b"The cat sat, the cat ran\na dog ran\nthe dog and the cat\nnothing else\n"
+    found = read(tmp_path, lines, kind="text", most_share=1.0)
+    assert found.words == ("cat", "dog", "ran")
+    assert triples(found) == {(0, 0, 2), (1, 2), (0, 1)}
+
+
+WRONG: dict[str, tuple[bytes, str]] = {
+    "text": (b"hello world\n", "begins with 'hello world', expected UCI's docword format"),
+    "head": (b"3\nwords\n4\n", "lines 1 to 3 are not three whole numbers"),
+    "short": (b"3\n4\n4\n1 2 2\n", "has 1 lines `document word count`, expected 4 as line 3 says"),
+    "columns": (b"1\n1\n1\n1 1\n", "has 1 lines `document word count`, expected 1"),
+    "word": (
+        b"3\n4\n2\n1 2 2\n1 5 1\n",
+        "line 5 is '1 5 1', expected a document from 1 to 3, a word from 1 to 4",
+    ),
+    "count": (b"3\n4\n1\n1 2 0\n", "line 4 is '1 2 0'"),
+    "ldac": (b"1 1:2\n2 1:2\n", "line 2 is '2 1:2', expected the number of entries"),
+    "damaged": (gzip.compress(b"3\n4\n4\n1 2 2\n")[:-9], "cannot be read"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_no_bag_of_words_is_one_sentence(name: str, tmp_path: Path) -> None:
+    content, sentence = WRONG[name]
+    with pytest.raises(InputError) as found:
+        read(tmp_path, content)
+    assert sentence in str(found.value)
+    assert "\n" not in str(found.value)
+
+
+def test_text_without_words_is_refused(tmp_path: Path) -> None:
+    for content, sentence in ((b"the and of\n", "has no words to use"), (b"\xff\xfe\n", "is no UTF-8 text")):
+        with pytest.raises(InputError, match=sentence):
+            read(tmp_path, content, kind="text")
+
+
+def test_stale_reads_of_its_own_assignments_are_refused() -> None:
+    values = {"application": "lda", "clocks": 4, "clocks_per_pass": 4, "slices": 8}
+    for consistency, is_right in (
+        ({"kind": "ssp", "slack": 3}, True),
+        ({"kind": "ssp", "slack": 4}, False),
+        ({"kind": "asp"}, False),
+    ):
+        spec = RunSpec("stale", from_values({**values, "consistency": consistency}))
+        if is_right:
+            assert spec.job(spec.build()).consistency.slack == 3
+        else:
+            with pytest.raises(ConfigError, match="expected bsp, or ssp with a slack up to 3: lda replaces"):
+                spec.job(spec.build())
