@@ -38,6 +38,7 @@ def mount(app: typer.Typer) -> None:
     app.command()(status)
     app.command()(logs)
     app.command()(stop)
+    app.command()(watch)
     app.command(hidden=True)(submitted)
 
 
@@ -229,6 +230,33 @@ def logs(
         server.follow(job.id, lambda text: print(text, end="", flush=True))
         if (job := server.job(run)).state == "FAILED":
             raise typer.Exit(1)
+
+
+def watch(
+    run: Annotated[
+        str, typer.Argument(metavar="ID|DIR", help="A job of the cluster, or the folder of a run.")
+    ],
+    address: Address = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1. [default: a free one]")] = 0,
+    freeze: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the page as it is now to one file instead.")
+    ] = None,
+) -> None:
+    """Show a run on a page that follows it: on 127.0.0.1, behind a token, until Ctrl-C."""
+    from agileml.cli.live_page import show
+    from agileml.runs.event_log import EVENTS
+    from agileml.runs.live.sources import of_folder, of_job
+
+    with sentences():
+        if Path(run).is_dir():
+            if not (Path(run) / EVENTS).is_file():
+                raise typer.BadParameter(f"{run} holds no run, expected a folder with {EVENTS}")
+            look = of_folder(Path(run))
+        else:
+            server = server_at(address)
+            server.job(run)
+            look = of_job(run, lambda: server.log(run), lambda: server.job(run).state)
+        show(look, port, freeze)
 
 
 def stop(

@@ -125,12 +125,13 @@ def files_of(path: Path) -> list[Path]:
     return [*_segments(path), path]
 
 
-def iterate_events(path: Path) -> Iterator[Logged[RunEvent]]:
+def iterate_events(path: Path, *, older: bool = False) -> Iterator[Logged[RunEvent]]:
     """The events of a log in the order of the file, one at a time; the half line of a run that was killed is left out.
 
+    older: only those of the files that do not grow any more.
     Raises SchemaError, which names the file and the line: a log of another version, or a line that is no event.
     """
-    for file in files_of(path):
+    for file in _segments(path) if older else files_of(path):
         with gzip.open(file, "rt") if file.suffix == ".gz" else file.open(encoding="utf-8") as lines:
             for number, line in enumerate(lines, 1):
                 if not line.endswith("\n"):

@@ -1,0 +1,150 @@
+"""Serves the live page of one run on this computer: behind a token, from its log or a job's output, as views change."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import secrets
+import threading
+from collections.abc import Callable
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.resources import files
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import parse_qs, urlsplit
+
+LOOPBACK = "127.0.0.1"
+EVERY_S = 1.0  # between two looks at the run
+QUIET_S = 15.0  # after which a connection without news gets a sign of life
+HEADERS = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+}
+FROZEN = "/*VIEW*/null/*END*/"
+
+
+def page(view: dict[str, Any] | None = None) -> str:
+    """The page: live, or frozen with a view, as one file that needs nothing else."""
+    text = files("agileml.runs.live").joinpath("page.html").read_text("utf-8")
+    assert FROZEN in text
+    if view is None:
+        return text
+    data = json.dumps(view, allow_nan=False).replace("<", "\\u003c")
+    return text.replace(FROZEN, data).replace("connect-src 'self'", "connect-src 'none'")
+
+
+class PageServer:
+    """A context manager: answers on loopback to those who know the token. `look` returns the newest view as JSON."""
+
+    def __init__(
+        self, look: Callable[[], dict[str, Any]], port: int = 0, *, every_s: float = EVERY_S
+    ) -> None:
+        """`port` 0: any free one. Raises OSError when the port is taken."""
+        self.token = secrets.token_urlsafe(18)
+        self.ended = threading.Event()
+        self._look, self._every_s = look, every_s
+        self._news = threading.Condition()
+        self._data, self._version = b"", -1
+        self._server = ThreadingHTTPServer((LOOPBACK, port), _handler(self))
+        self._server.daemon_threads = True
+        self._threads = [
+            threading.Thread(target=self._server.serve_forever, name="page", daemon=True),
+            threading.Thread(target=self._follow, name="page-view", daemon=True),
+        ]
+
+    @property
+    def url(self) -> str:
+        """The address to open, token included."""
+        return f"http://{LOOPBACK}:{self._server.server_address[1]}/?token={self.token}"
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.ended.set()
+        with self._news:
+            self._news.notify_all()
+        self._server.shutdown()
+        self._server.server_close()
+
+    def _follow(self) -> None:
+        while not self.ended.is_set():
+            view = self._look()
+            if view["version"] != self._version:
+                data = json.dumps(view, allow_nan=False).encode()
+                with self._news:
+                    self._data, self._version = data, view["version"]
+                    self._news.notify_all()
+            self.ended.wait(self._every_s)
+
+    def newer(self, version: int, timeout_s: float) -> tuple[int, bytes] | None:
+        """The view after `version`, once there is one; None after `timeout_s`."""
+        with self._news:
+            self._news.wait_for(lambda: self.ended.is_set() or self._version > version, timeout_s)
+            return (self._version, self._data) if self._version > version else None
+
+    def may_enter(self, host: str, query: str) -> bool:
+        """True for a request with the token that names this computer as its host: other names may be a rebound DNS."""
+        name = host.rpartition(":")[0] or host
+        given = parse_qs(query).get("token", [""])[0]
+        return name in (LOOPBACK, "localhost") and hmac.compare_digest(given.encode(), self.token.encode())
+
+
+def _handler(server: PageServer) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            parts = urlsplit(self.path)
+            if not server.may_enter(self.headers.get("Host", ""), parts.query):
+                self._say(
+                    HTTPStatus.FORBIDDEN, b"the token of `proteus watch` is missing or wrong\n", "text/plain"
+                )
+            elif parts.path == "/":
+                self._say(HTTPStatus.OK, page().encode(), "text/html; charset=utf-8")
+            elif parts.path == "/events":
+                self._stream()
+            else:
+                self._say(HTTPStatus.NOT_FOUND, b"not here\n", "text/plain")
+
+        def _head(self, status: HTTPStatus, kind: str) -> None:
+            self.send_response(status)
+            for name, value in (*HEADERS.items(), ("Content-Type", kind)):
+                self.send_header(name, value)
+
+        def _say(self, status: HTTPStatus, body: bytes, kind: str) -> None:
+            self._head(status, kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def _stream(self) -> None:
+            """Server-sent events: the whole view whenever it has changed."""
+            self._head(HTTPStatus.OK, "text/event-stream")
+            self.send_header("Connection", "close")
+            self.end_headers()
+            self.close_connection = True
+            version = -1
+            try:
+                while not server.ended.is_set():
+                    found = server.newer(version, QUIET_S)
+                    if found is None:
+                        self.wfile.write(b": here\n\n")
+                    else:
+                        version, data = found
+                        self.wfile.write(b"data: " + data + b"\n\n")
+                    self.wfile.flush()
+            except (BrokenPipeError, ConnectionResetError):
+                pass  # the browser has gone
+
+        def log_message(self, format: str, *arguments: Any) -> None:
+            """Say nothing: the command's output is the address."""
+
+    return Handler

@@ -1,0 +1,201 @@
+"""The live page: its view from events, its server behind a token, and what a browser shows of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from agileml.cli import main
+from agileml.events.market import Billed, MarketOpened
+from agileml.events.run import (
+    ClockDone,
+    MachineLost,
+    MachineNoticed,
+    MachineReleased,
+    MachinesJoined,
+    RunFinished,
+    RunStarted,
+)
+from agileml.events.schema import Logged, RunEvent
+from agileml.events.sums import Standing
+from agileml.events.terms import Loss, Tier
+from agileml.runs.event_log import EVENTS, EventLog
+from agileml.runs.live.server import PageServer, page
+from agileml.runs.live.sources import GrowingLog, of_folder, of_job
+from agileml.runs.live.view import MOST_LANES, MOST_POINTS, PageView
+from agileml.runs.owner import this_process
+from agileml.runs.progress import Snapshot, line
+from tests.agileml.runs.live.browser import CHROMIUM, tab
+
+
+def view_of(*events: tuple[float, RunEvent]) -> PageView:
+    view = PageView("run")
+    for t_s, event in events:
+        view.add(Logged(t_s, event))
+    return view
+
+
+def test_machines_are_lanes_with_their_notices_and_reasons() -> None:
+    shown = view_of(
+        (1.0, MachinesJoined({"m0": Tier.RELIABLE, "m1": Tier.TRANSIENT, "m2": Tier.TRANSIENT})),
+        (2.0, MachineNoticed("m1", 60.0)),
+        (3.0, MachineReleased("m1")),
+        (4.0, MachineLost("m2", Loss.SILENT, "")),
+        (5.0, MachinesJoined({"m2": Tier.TRANSIENT})),
+        (6.0, MachineLost("m2", Loss.EVICTED, "")),
+    ).as_json()
+    assert shown["lanes"] == [
+        ["m0", "reliable", 1.0, None, "", []],
+        ["m1", "transient", 1.0, 3.0, "left", [(2.0, "notice")]],
+        ["m2", "transient", 1.0, 6.0, "evicted", [(5.0, "back")]],
+    ]
+
+
+def test_the_view_of_a_long_run_stays_small() -> None:
+    view = PageView("run")
+    for clock in range(1, 50_001):
+        view.add(Logged(clock / 10, ClockDone(clock, 1 / clock, 64, 0.1)))
+    for number in range(3 * MOST_LANES):
+        view.add(Logged(6000.0 + number, MachinesJoined({f"m{number}": Tier.TRANSIENT})))
+        if number >= 500:
+            view.add(Logged(6000.0 + number, MachineLost(f"m{number - 500}", Loss.EVICTED, "")))
+    shown = view.as_json()
+    assert len(shown["loss"]) <= 2 * MOST_POINTS + 2
+    assert shown["loss"][0][0] == 0.1 and shown["loss"][-1] == (5000.0, 1 / 50_000)
+    assert len(shown["lanes"]) <= MOST_LANES
+    assert sum(lane[3] is None for lane in shown["lanes"]) == 500
+    assert shown["items"][-1][1] == pytest.approx(640, rel=0.01)
+    assert len(json.dumps(shown)) + len(page()) < 5_000_000
+
+
+def test_dollars_stand_beside_what_on_demand_would_have_cost() -> None:
+    shown = view_of(
+        (10.0, MarketOpened(0, 3600.0, "proteus", {}, 2.0)), (12.0, Billed(7200, 1.25, 8))
+    ).as_json()
+    assert shown["spend"] == [(12.0, 1.25, 4.0)]
+
+
+def started() -> RunStarted:
+    return RunStarted("demo", {}, 0.0, this_process())
+
+
+def test_a_growing_log_is_read_once_also_over_several_files(tmp_path: Path) -> None:
+    log = EventLog(tmp_path / EVENTS, segment_bytes=3000)
+    log.write(started())
+    growing = GrowingLog(tmp_path / EVENTS)
+    found = list(growing.events())
+    for clock in range(1, 200):
+        log.write(ClockDone(clock, 0.5, 4, 0.1), t_s=clock / 10)
+        if clock % 7 == 0:
+            found += growing.events()
+    log.close()
+    found += growing.events()
+    assert [e.event.clock for e in found if isinstance(e.event, ClockDone)] == list(range(1, 200))
+
+
+def test_a_job_of_a_cluster_is_shown_from_its_output() -> None:
+    said = [line(Snapshot(clock, 100, 0.5, 2, 1, 3, "", 0.25), 2.0) for clock in (10, 20)]
+    output = "\n".join([*said, "proteus: the checkpoint of clock 9 failed: no space", ""])
+    states = iter(["RUNNING", "SUCCEEDED"])
+    look = of_job("job-1", lambda: output, lambda: next(states))
+    shown = look()
+    assert (shown["now"]["clock"], shown["clocks_per_s"], shown["state"]) == (20, 2.0, "running")
+    assert [point[1] for point in shown["loss"]] == [0.5, 0.5]
+    assert shown["news"][0][2] == "the checkpoint of clock 9 failed: no space"
+    assert look()["state"] == "done"
+
+
+def answer(url: str, host: str | None = None) -> tuple[int, str]:
+    request = urllib.request.Request(url, headers={"Host": host} if host else {})
+    try:
+        with urllib.request.urlopen(request, timeout=60) as reply:
+            return reply.status, reply.headers.get("Content-Type", "")
+    except urllib.error.HTTPError as error:
+        return error.code, ""
+
+
+def test_only_who_knows_the_token_gets_in() -> None:
+    with PageServer(PageView("run").as_json) as served:
+        root = served.url.partition("?")[0]
+        assert answer(served.url) == (200, "text/html; charset=utf-8")
+        assert answer(served.url.replace("/?", "/events?")) == (200, "text/event-stream")
+        assert answer(root)[0] == answer(f"{root}events")[0] == 403
+        assert answer(f"{root}?token=x{served.token[1:]}x")[0] == 403
+        assert answer(f"{root}?token=%C3%A9")[0] == 403
+        assert answer(served.url, host="evil.example:80")[0] == 403
+        assert answer(served.url.replace("/?", "/etc/passwd?"))[0] == 404
+
+
+def test_a_frozen_page_is_one_file_and_mistakes_are_sentences(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = EventLog(tmp_path / EVENTS)
+    log.write(started())
+    log.write(MachinesJoined({"</script><b>": Tier.RELIABLE}))
+    log.close()
+    with pytest.raises(SystemExit) as ended:
+        main(["watch", str(tmp_path), "--freeze", str(tmp_path / "page.html")])
+    assert not ended.value.code
+    text = (tmp_path / "page.html").read_text()
+    assert text.count("</script>") == 1
+    assert "connect-src 'none'" in text and "http" not in text.replace("http-equiv", "")
+    with pytest.raises(SystemExit) as ended:
+        main(["watch", str(tmp_path / "page.html").replace("page.html", "")[:-1] + "/none"])
+    assert ended.value.code == 2
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SystemExit) as ended:
+        main(["watch", str(tmp_path / "empty")])
+    assert ended.value.code == 2
+    assert "holds no run, expected a folder with events.jsonl" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs a Chromium: apt-get install chromium")
+def test_a_browser_sees_a_machine_come_and_go_and_the_bill_grow(tmp_path: Path) -> None:
+    asyncio.run(_watched(tmp_path))
+
+
+async def _watched(folder: Path) -> None:
+    log = EventLog(folder / EVENTS)
+    log.write(started())
+
+    def stand(clock: int, transient: int, usd: float) -> None:
+        log.write(Standing(clock, 100, 1 / clock, 2, 1, transient, "", usd))
+        log.write(Billed(clock, usd, 8))
+
+    log.write(MarketOpened(0, 3600.0, "proteus", {}, 2.0))
+    log.write(MachinesJoined({"m0": Tier.RELIABLE}))
+    for clock in range(1, 40):
+        log.write(ClockDone(clock, 1 / clock, 64, 0.1), t_s=clock / 10)
+    stand(39, 0, 1.0)
+    with PageServer(of_folder(folder), every_s=0.05) as served:
+        async with tab(folder / "profile") as page_:
+            await page_.go(served.url)
+            rows = "document.querySelector('#machines').textContent"
+            tiles = "document.querySelector('#tiles').textContent"
+            await page_.until(f"{rows}.includes('m0') && {tiles}.includes('$1.00')")
+            log.write(MachinesJoined({"m1": Tier.TRANSIENT}))
+            await page_.until(f"{rows}.includes('m1')")
+            log.write(MachineNoticed("m1", 120.0))
+            await page_.until("document.querySelector('#news').textContent.includes('m1 will go')")
+            log.write(MachineLost("m1", Loss.EVICTED, ""))
+            stand(40, 0, 1.5)
+            await page_.until(f"{rows}.includes('evicted') && {tiles}.includes('$1.50')")
+            for width in (390, 820, 1280):
+                await page_.picture(folder / f"page-{width}.png", width)
+                wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+                assert await page_.ask(wide) <= 0, f"the page is wider than {width}"
+            log.write(MachinesJoined({f"n{number}": Tier.TRANSIENT for number in range(500)}))
+            await page_.until("document.querySelector('#lanes-now').textContent.includes('501')")
+            frame_ms = float(await page_.ask("document.body.dataset.frameMs"))
+            print(f"500 machines: {frame_ms} ms a frame")
+            log.write(RunFinished(4.0))
+            log.close()
+            await page_.until("document.querySelector('#state').textContent === 'done'")
+            assert page_.errors == []
+            elsewhere = [url for url in page_.requested if not url.startswith("http://127.0.0.1:")]
+            assert elsewhere == []
