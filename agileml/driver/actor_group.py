@@ -105,8 +105,8 @@ class ActorGroup:
 
     def _start(self, node: TieredNode, *, admitted: bool) -> None:
         name = f"m{len(self._actors)}"
-        up = NodeUp(name, Tier(str(node.tier)), node.allocation, admitted)
         hardware = self._hardware(name, node)
+        up = NodeUp(name, Tier(str(node.tier)), node.allocation, admitted, self._capacity(hardware))
         handle = start_machine(
             name, node.node_id, self._spec, self._keys, self._head_address, hardware, self._env
         )
@@ -118,6 +118,11 @@ class ActorGroup:
         cores = max(1, int(node.cpus))
         split_of(self._spec.config, cores)
         return Hardware(cores, self._spec.speed_of(name, node.tier))
+
+    def _capacity(self, hardware: Hardware) -> float:
+        """The cores (with GPUs: the processes, one for each) that a machine computes with."""
+        split = split_of(self._spec.config, hardware.cores)
+        return float(split.workers if self._spec.config.machines.gpus >= 1 else split.workers * split.threads)
 
     def _end(self, name: str, loss: Loss, detail: str = "") -> None:
         self._report_replaced(name)

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from statistics import median
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
@@ -160,7 +159,7 @@ class LbBsp(Generic[Worker]):
     def _other_s(self, worker: Worker) -> float:
         """What a worker's messages usually take: the median, because single ones may wait long for something else."""
         known = self._others_s.get(worker, ())
-        return median(known) if len(known) >= ENOUGH else 0.0
+        return _median(known) if len(known) >= ENOUGH else 0.0
 
     def _speeds(self, workers: tuple[Worker, ...], known: Mapping[Worker, float]) -> list[float]:
         """Units per second of each worker; of one that is not measured, in proportion to its units at home."""
@@ -196,9 +195,15 @@ class LbBsp(Generic[Worker]):
         found = []
         for worker in workers:
             errors = self._errors.get(worker, ())
-            usual = median(errors) if len(errors) >= ENOUGH else UNKNOWN
+            usual = _median(errors) if len(errors) >= ENOUGH else UNKNOWN
             found.append(usual / math.sqrt(min(AVERAGED, self._counts.get(worker, 1))))
         return math.fsum(found) / len(found)
+
+
+def _median(numbers: Iterable[float]) -> float:
+    """The upper median: `statistics.median` takes five times as long, and a plan asks for it for every worker."""
+    ordered = sorted(numbers)
+    return ordered[len(ordered) // 2]
 
 
 def _duration_s(units: tuple[int, ...], speeds: list[float], others_s: list[float]) -> float:

@@ -44,6 +44,7 @@ class SimulatedNode(Process):
     work: UnitComputer = field(default=None)  # type: ignore[assignment]
     tier: Tier = Tier.TRANSIENT
     admitted: bool = True
+    capacity: float = 1.0
     reads: dict[tuple[int, ...], Reads] = field(default_factory=dict)
     deadline_s: float | None = None
     is_sick: bool = False  # the next units that it computes fail
@@ -88,10 +89,11 @@ class NodeShell:
         work = UnitComputer(
             self.sim.toy, self.sim.job.layout, self.sim.job.parts, deterministic=self.sim.job.deterministic
         )
-        simulated = SimulatedNode(name, node=node, work=work, tier=tier, admitted=admitted)
+        capacity = self.sim.capacity(name)
+        simulated = SimulatedNode(name, node=node, work=work, tier=tier, admitted=admitted, capacity=capacity)
         self.sim.nodes[name] = simulated
         for controller in self.sim.controllers:
-            self.sim.tell(controller, NodeUp(name, tier, "", admitted))
+            self.sim.tell(controller, NodeUp(name, tier, "", admitted, simulated.capacity))
         self.sim.after(self.sim.rng.uniform(0, TICK_S), lambda: self.tick(simulated))
 
     def tick(self, simulated: SimulatedNode) -> None:
@@ -121,7 +123,14 @@ class NodeShell:
         """A machine's report, with any figures: what is made of them must do no harm."""
         draw, at_s = self.sim.stage_rng, self.sim.now_s
         counted = [int(at_s * draw.uniform(0, 1e6)) for _ in range(3)]
-        event = Measured(simulated.name, at_s, *counted, at_s * draw.random(), at_s * draw.random())
+        event = Measured(
+            simulated.name,
+            at_s,
+            *counted,
+            compute_s=at_s * draw.random(),
+            push_s=at_s * draw.random(),
+            units=int(at_s * draw.uniform(0, 100)),
+        )
         for controller in self.sim.controllers:
             if draw.random() < 0.9:
                 self.sim.tell(controller, event)

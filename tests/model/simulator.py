@@ -132,6 +132,13 @@ class Simulation(Timeline):
     def newest_record(self) -> Record | None:
         return Record.from_text(self.store[max(self.store)]) if self.store else None
 
+    def capacity(self, machine: str) -> float:
+        """Of a third of the schedules, machines are of unlike sizes."""
+        s = self.schedule
+        if random.Random(f"{s.seed}/{s.mode}/sizes").random() < 2 / 3:
+            return 1.0
+        return random.Random(f"{s.seed}/{s.mode}/{machine}/size").choice([1.0, 2.0, 4.0, 4.5])
+
     def really_lost(self) -> bool:
         """True when no reliable machine is left: everything else is with a machine, in a checkpoint, or the start."""
         return all(self.is_lost_to_controller(node) for node in self.alive(Tier.RELIABLE))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from agileml.core.protocol.inputs import Measured
 from agileml.core.protocol.messages import Status
@@ -28,10 +28,17 @@ class Member:
     is_silent: bool = False  # missed its heartbeats: it may come back
     is_released: bool = False
     measured: tuple[Measured, Measured] | None = None  # its first report and the newest
+    capacity: float = 1.0  # how much it can compute, relative to other machines
+    units_per_s: float | None = None  # while it computes, in its latest reports
 
     def measure(self, report: Measured) -> None:
         """Take a report of its totals."""
-        self.measured = (report if self.measured is None else self.measured[0], report)
+        first, newest = self.measured or (report, report)
+        units, seconds = report.units - newest.units, report.compute_s - newest.compute_s
+        if units > 0 and seconds > 0:
+            before = units / seconds if self.units_per_s is None else self.units_per_s
+            self.units_per_s = (before + units / seconds) / 2
+        self.measured = (first, report)
 
     @property
     def computing(self) -> float | None:
@@ -60,10 +67,21 @@ class Membership:
     checked_s: float = 0.0  # the last `check`
     awake_since_s: float = 0.0  # no gap between two checks since then; earlier silence may be our own
 
-    def up(self, node: str, tier: Tier, allocation: str, admitted: bool, now_s: float) -> None:
+    def up(
+        self,
+        node: str,
+        tier: Tier,
+        allocation: str,
+        admitted: bool,
+        now_s: float,
+        capacity: float = 1.0,
+    ) -> None:
         """A machine appeared. A repeat changes nothing."""
+        assert capacity > 0, (node, capacity)
         if node not in self.nodes:
-            self.nodes[node] = Member(node, tier, allocation, admitted, heard_s=now_s, up_s=now_s)
+            self.nodes[node] = Member(
+                node, tier, allocation, admitted, heard_s=now_s, up_s=now_s, capacity=capacity
+            )
 
     def heard(self, node: str, now_s: float) -> Member | None:
         """A machine gave a sign of life. None if it is unknown, gone or released."""
@@ -160,6 +178,18 @@ class Membership:
             for m in self.alive()
             if m.ready_since_s is None and m.name not in members and now_s - m.up_s > limit_s
         ]
+
+    def weighted(self, machines: Machines, *, by_speed: bool) -> Machines:
+        """The machines with their weights: capacities, or with `by_speed` measured speeds. One that is not measured yet
+        is as fast, for its capacity, as the mean of the others."""
+        found = [self.nodes[name] for name in machines.reliable + machines.transient]
+        ratios = [m.units_per_s / m.capacity for m in found if by_speed and m.units_per_s is not None]
+        usual = sum(ratios) / len(ratios) if ratios else 1.0
+        weights = {
+            m.name: m.units_per_s if ratios and m.units_per_s is not None else m.capacity * usual
+            for m in found
+        }
+        return replace(machines, weights=weights)
 
     def release_leavers(self, view_members: frozenset[str]) -> list[Member]:
         """Release the machines with a notice that are not members of the view, and return them."""

@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from agileml.core.cuts.checkpoint import Checkpoint
-from agileml.core.protocol.deal import Deal, bundles_of, share_of_slices, workers_of_slices
+from agileml.core.protocol.deal import Deal, bundles_of, workers_of_slices
 from agileml.core.protocol.exchange import nearest
 from agileml.core.protocol.job import Job
 from agileml.core.protocol.messages import Fetch, Promise, Role, ShardState, Source, SourceKind
 from agileml.core.protocol.view import NOBODY, CutId, Share, View
 from agileml.core.stage.placement import Machines, Placement, StageRule, moves, place
+from agileml.core.stage.shares import share_and_previous
 from straggler.coverage import Units, union
 
 
@@ -62,7 +63,7 @@ def plan_change(
     backups = _plan_backups(epoch, start, holders, placement)
     states, sources, rolled_back = start.states, start.sources, start.rolled_back
     base = min(state.version for state in states.values())
-    share = share_of_slices(job, placement.worker)
+    share, previous = share_and_previous(job, view, placement, machines.weights)
     members = machines.reliable + machines.transient
     before = None if rolled_back else view
     had = _deal_before(job, before, promises)
@@ -75,7 +76,7 @@ def plan_change(
         owner=placement.owner,
         backup=placement.backup,
         share=share,
-        previous=placement.previous,
+        previous=previous,
         base=base,
         open=dealt,
         timeline=epoch if view is None or rolled_back else view.timeline,

@@ -161,7 +161,7 @@ class MembershipChanges:
             control.view,
             control.record.committed,
             promises,
-            self._machines(),
+            control.weighted(self._machines()),
             self._finishing(),
             self._cuts.newest,
         )

@@ -18,6 +18,7 @@ from agileml.core.protocol.commands import (
     Persist,
     Send,
 )
+from agileml.core.protocol.inputs import NodeUp
 from agileml.core.protocol.job import Job
 from agileml.core.protocol.messages import Announce, Message
 from agileml.core.protocol.plan import PlannedEvent, PlanRunner
@@ -25,7 +26,7 @@ from agileml.core.protocol.record import Record
 from agileml.core.protocol.view import View
 from agileml.core.stage.auto_stage import TrialRule
 from agileml.core.stage.link_rate import LinkRule
-from agileml.core.stage.placement import StageRule
+from agileml.core.stage.placement import Machines, StageRule
 from agileml.events.run import ControllerEvent
 from agileml.events.terms import Tier
 
@@ -177,7 +178,15 @@ class Control:
         """The tier of a known machine."""
         return self.members.nodes[node].tier
 
+    def weighted(self, machines: Machines) -> Machines:
+        """The machines with the weights by which work is dealt: measured speeds where clocks are planned."""
+        return self.members.weighted(machines, by_speed=self.job.balancer is not None)
+
     # -- updates --------------------------------------------------------------------------------------------
+
+    def up(self, event: NodeUp, now_s: float, *, admitted: bool) -> None:
+        """A machine appeared."""
+        self.members.up(event.node, event.tier, event.allocation, admitted, now_s, event.capacity)
 
     def begin_event(self, now_s: float) -> None:
         self._now_s = now_s

@@ -179,7 +179,7 @@ class Controller:
         match event:
             case NodeUp():
                 admitted = event.admitted or (self.view is not None and event.node in self.view.members)
-                control.members.up(event.node, event.tier, event.allocation, admitted, now_s)
+                control.up(event, now_s, admitted=admitted)
             case NodeSeen():
                 control.members.heard(event.node, now_s)
                 return []  # heartbeats are frequent, and the next tick is soon enough to act
@@ -189,7 +189,7 @@ class Controller:
                 self._stages.measured(event)
                 self._cuts.links.measured(event, now_s)
             case NodeFailed(up, failure):
-                control.members.up(up.node, up.tier, up.allocation, up.admitted, now_s)
+                control.up(up, now_s, admitted=up.admitted)
                 self._quarantine.failed(up.node, failure)
             case NodeDown():
                 if control.members.gone(event.node):

@@ -10,7 +10,7 @@ from statistics import fmean, median
 import numpy as np
 
 from agileml.core.controller.control import Control
-from agileml.core.protocol.deal import bundles_of, share_of_slices, workers_of_slices
+from agileml.core.protocol.deal import bundles_of, workers_of_slices
 from agileml.core.protocol.inputs import Measured
 from agileml.core.protocol.job import Job
 from agileml.core.protocol.view import Share, View
@@ -24,7 +24,8 @@ from agileml.core.stage.auto_stage import (
     predicted_s,
     volume_now,
 )
-from agileml.core.stage.placement import Machines, Placement, place
+from agileml.core.stage.placement import Machines, place
+from agileml.core.stage.shares import share_and_previous
 from agileml.core.stage.traffic import Roles
 from agileml.events.run import StageJudged
 from agileml.events.terms import Move
@@ -83,7 +84,7 @@ class StageChooser:
             return False
         if len(self._clocks_s) < self._trial_rule.clocks or not view.member_set <= self._last.keys():
             return False
-        machines = control.members.machines(view.member_set)
+        machines = control.weighted(control.members.machines(view.member_set))
         if not machines.transient or {*machines.reliable, *machines.transient} != view.member_set:
             return False
         clock_s = median(self._clocks_s)
@@ -135,7 +136,8 @@ class StageChooser:
         placement = place(
             machines, rule, view.owner, view.backup, workers_of_slices(job, view.share), view.previous
         )
-        return arrangement(job, placement)
+        share, _ = share_and_previous(job, view, placement, machines.weights)
+        return _arranged(job, placement.stage, placement.owner, placement.backup, share)
 
     def _cut_guess(self, clock_s: float) -> float:
         """Bytes of a cut per clock, if cuts travelled: all parameters and optimizer state, divided by the clocks
@@ -169,12 +171,6 @@ class StageChooser:
 def arrangement_of(job: Job, view: View) -> Arrangement:
     """The arrangement of a view, without its open clocks."""
     return _arranged(job, view.stage, view.owner, view.backup, view.share)
-
-
-def arrangement(job: Job, placement: Placement) -> Arrangement:
-    """The arrangement that a placement makes."""
-    share = share_of_slices(job, placement.worker)
-    return _arranged(job, placement.stage, placement.owner, placement.backup, share)
 
 
 def _arranged(

@@ -104,9 +104,10 @@ def share_of_slices(job: Job, workers: Sequence[str]) -> Share:
 
 
 def workers_of_slices(job: Job, share: Share) -> tuple[str, ...]:
-    """The reverse of `share_of_slices`: the worker of each slice, NOBODY where there is none."""
+    """The reverse of `share_of_slices`: the worker of each slice's first unit, NOBODY where there is none."""
     workers = [NOBODY] * job.slices
     for node, units in share:
         for start, stop in ranges(units):
-            workers[start // job.parts : stop // job.parts] = [node] * ((stop - start) // job.parts)
+            first, last = -(-start // job.parts), -(-stop // job.parts)
+            workers[first:last] = [node] * (last - first)
     return tuple(workers)

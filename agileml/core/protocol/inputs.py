@@ -11,12 +11,14 @@ from agileml.events.terms import Loss, Tier
 
 @dataclass(frozen=True)
 class NodeUp:
-    """A machine's process runs. `admitted`: it may become a member as soon as it is ready."""
+    """A machine's process runs. `admitted`: it may become a member as soon as it is ready. `capacity`: how much it can
+    compute, relative to other machines: its cores, or its GPUs."""
 
     node: str
     tier: Tier
     allocation: str
     admitted: bool
+    capacity: float = 1.0
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -135,10 +135,14 @@ def deal_slices(
 
 @dataclass(frozen=True)
 class Machines:
-    """The machines that may hold something after a change, the longest-running first."""
+    """The machines that may hold something after a change, the longest-running first.
+
+    `weights`: how much they can compute, relative to each other; one that is not listed has the mean of the others.
+    """
 
     reliable: tuple[str, ...]
     transient: tuple[str, ...]
+    weights: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ def no_version_before_the_newest(original, self, clock, version, *, has_previous
     return Read.BEHIND if answer is Read.PREVIOUS else answer
 
 
-@replaces(Bsp.read, mode="bsp", caught_by=19)
+@replaces(Bsp.read, mode="bsp", caught_by=16)
 def redone_work_reads_the_newest_version(original, self, clock, version, *, has_previous):
     """Redone work reads a mixture of versions."""
     return Read.WAIT if clock > version else Read.CURRENT

@@ -9,7 +9,7 @@ from agileml.core.protocol.messages import Ack, Announce, Params, Part, Prepare,
 from tests.model.mutants.mutant import replaces
 
 
-@replaces(Node.handle, mode="bsp", caught_by=16)
+@replaces(Node.handle, mode="bsp", caught_by=26)
 def server_obeys_any_epoch(original, self, sender, message, now_s):
     """A frozen shard counts a push that its copy at the next owner does not have."""
     if isinstance(message, Push) and message.epoch != self.promised:
@@ -17,7 +17,7 @@ def server_obeys_any_epoch(original, self, sender, message, now_s):
     return original(self, sender, message, now_s)
 
 
-@replaces(Node.handle, mode="bsp", caught_by=16)
+@replaces(Node.handle, mode="bsp", caught_by=26)
 def owner_not_frozen_by_its_promise(original, self, sender, message, now_s):
     """Between its promise and the view it goes on counting."""
     if isinstance(message, Push) and self.is_frozen and self.view and message.epoch == self.view.epoch:

@@ -23,7 +23,7 @@ def a_clock_begins_before_its_plan_is_known(original, self, clock, worker):
     return guessed.get(clock, found)
 
 
-@replaces(ClockPlans.for_answer, mode="sum-planned", caught_by=1)
+@replaces(ClockPlans.for_answer, mode="sum-planned", caught_by=0)
 def every_answer_has_a_plan_of_its_own(original, self, clock):
     """A clock has two plans."""
     self._newest = -1
@@ -39,7 +39,7 @@ def a_plan_is_told_once(original, self, clock):
     return plan
 
 
-@replaces(Worker._carry, mode="dense-planned", caught_by=0)
+@replaces(Worker._carry, mode="dense-planned", caught_by=4)
 def blocks_of_partition_0_are_kept_through_a_change(original, self):
     """The plan that came with them was of another epoch, and nobody asks for the new one."""
     self._is_timed = False

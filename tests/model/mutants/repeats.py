@@ -15,7 +15,7 @@ from agileml.core.protocol.messages import Push
 from tests.model.mutants.mutant import replaces
 
 
-@replaces(Server.adopt, mode="bsp", caught_by=0, orderly=True)
+@replaces(Server.adopt, mode="bsp", caught_by=2, orderly=True)
 def a_view_forgets_who_asked_before_it_came(original, self, view):
     """A worker that had the view first waits until it asks again."""
     self._waiting.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from agileml.core.change.membership import Membership
+from agileml.core.protocol.inputs import Measured
 from agileml.events.terms import Tier
 
 
@@ -67,3 +68,26 @@ def test_being_told_twice_changes_nothing():
     members.up("t", Tier.RELIABLE, "other", False, 12.0)
     assert members.nodes["t"].deadline_s == 50.0
     assert members.nodes["t"].tier is Tier.TRANSIENT
+
+
+def test_machines_weigh_as_much_as_their_cores_until_their_speed_is_known_and_asked_for():
+    members = Membership(1.0)
+    for name, cores in (("a", 4.0), ("b", 8.0), ("c", 8.0)):
+        members.up(name, Tier.RELIABLE, "", True, 0.0, cores)
+    machines = members.expected()
+    by_cores = {"a": 4.0, "b": 8.0, "c": 8.0}
+    assert members.weighted(machines, by_speed=True).weights == by_cores
+    for at_s, units in ((1.0, 100), (2.0, 200), (3.0, 300)):
+        members.nodes["a"].measure(Measured("a", at_s, 0, 0, 0, at_s, 0.0, units=units))
+        members.nodes["b"].measure(Measured("b", at_s, 0, 0, 0, at_s, 0.0, units=units))
+    assert members.weighted(machines, by_speed=False).weights == by_cores
+    assert members.weighted(machines, by_speed=True).weights == {"a": 100.0, "b": 100.0, "c": 150.0}
+
+
+def test_a_machines_speed_follows_its_latest_reports_and_idle_ones_say_nothing():
+    members = Membership(1.0)
+    members.up("a", Tier.RELIABLE, "", True, 0.0)
+    member = members.nodes["a"]
+    for compute_s, units in ((0.0, 0), (1.0, 100), (1.0, 100), (2.0, 150)):
+        member.measure(Measured("a", compute_s, 0, 0, 0, compute_s, 0.0, units=units))
+    assert member.units_per_s == 75.0
