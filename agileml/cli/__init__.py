@@ -16,7 +16,7 @@ from typer.exceptions import TyperException
 import bidbrain.cli
 import pipeline.cli
 import straggler.cli
-from agileml.cli import aws, checkpoint, jobs, machines, run
+from agileml.cli import aws, checkpoint, jobs, machines, replay, run
 
 INTERRUPTED = 130
 
@@ -51,6 +51,7 @@ bidbrain.cli.mount(app)
 straggler.cli.mount(app)
 pipeline.cli.mount(app)
 checkpoint.mount(app)
+replay.mount(app)
 aws.mount(app)
 
 

@@ -61,7 +61,7 @@ class _NoBarrier:
 
 
 class ClockPolicy(_NoBarrier):
-    """BSP, SSP, FlexRR, LB-BSP: the same clocks for all, with `units` x workers units each.
+    """BSP, SSP, FlexRR, LB-BSP: the same clocks for all, with `units` x workers units each (or `total`).
 
     Shares are in proportion to `shares`, or planned by `balancer`, which asks `look(worker, now_ns)` for
     the resources that are free for each worker. A clock's plan is fixed when the first worker asks for it.
@@ -77,10 +77,12 @@ class ClockPolicy(_NoBarrier):
         shares: list[float],
         balancer: LbBsp[int] | None = None,
         look: Callable[[int, int], Resources] = lambda worker, now_ns: FREE,
+        *,
+        total: int | None = None,
     ) -> None:
         self.consistency = consistency
         self.clocks = clocks
-        self.total = units * len(shares)
+        self.total = units * len(shares) if total is None else total
         self._shares = dict(enumerate(shares))
         self._balancer = balancer
         self._look = look
@@ -95,10 +97,14 @@ class ClockPolicy(_NoBarrier):
             self._plans[round_] = self._plan(now_ns)
         return self._plans[round_]
 
+    def dealt_by_shares(self) -> dict[int, int]:
+        """The units of a clock by worker, in proportion to the shares."""
+        return in_proportion(self._shares, self.total)
+
     def _plan(self, now_ns: int) -> dict[int, int]:
         members = tuple(sorted(self._shares))
         if self._balancer is None:
-            return in_proportion(self._shares, self.total)
+            return self.dealt_by_shares()
         plan = self._balancer.plan(members, {w: self._look(w, now_ns) for w in members})
         return dict(zip(members, plan.units, strict=True))
 

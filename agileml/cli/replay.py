@@ -1,0 +1,69 @@
+"""`proteus replay`: what another `balance` would have made of a recorded run."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from agileml.replay import Replayed
+
+
+class Balance(StrEnum):
+    """The values of `balance`."""
+
+    STATIC = "static"
+    LBBSP = "lbbsp"
+    AUTO = "auto"
+
+
+def mount(app: typer.Typer) -> None:
+    """Add `proteus replay`."""
+    app.command()(replay)
+
+
+def replay(
+    run: Annotated[Path, typer.Argument(help="The folder of a run.")],
+    balance: Annotated[
+        list[Balance] | None,
+        typer.Option(help="A value of `balance`; may be repeated. [default: static, lbbsp]"),
+    ] = None,
+) -> None:
+    """Simulate a recorded run with another `balance`, on machines as fast as they were: what would it have saved?"""
+    from agileml.config.job import ConfigError, load
+    from agileml.events.schema import SchemaError
+    from agileml.replay import ReplayError
+    from agileml.replay import replay as replayed
+    from agileml.runs.event_log import EVENTS, read_events
+    from agileml.runs.folder import CONFIG
+
+    for name in (CONFIG, EVENTS):
+        if not (run / name).is_file():
+            raise typer.BadParameter(f"RUN: {run} holds no {name}, expected the folder of a run")
+    try:
+        config = load(run / CONFIG)
+        if config.consistency.kind != "bsp":
+            raise ReplayError(f"found a run with {config.consistency.kind}, expected one with bsp")
+        rows = replayed(read_events(run / EVENTS), config, balance or [Balance.STATIC, Balance.LBBSP])
+    except (ConfigError, SchemaError, ReplayError) as error:
+        raise typer.BadParameter(f"RUN: {run}: {error}") from None
+    _show(rows)
+
+
+def _show(rows: list[Replayed]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for heading in ("balance", "s/clock", "seconds", "of recorded", "waiting"):
+        table.add_column(heading, justify="left" if heading == "balance" else "right", no_wrap=True)
+    for row in rows:
+        waits = "-" if row.waiting_share is None else f"{row.waiting_share:.1%}"
+        share = f"{row.seconds / rows[0].seconds:.3f}"
+        table.add_row(row.policy, f"{row.clock_s:.4g}", f"{row.seconds:.4g}", share, waits)
+    console = Console()
+    console.print(f"{rows[0].clocks} clocks between changes of members")
+    console.print(table)

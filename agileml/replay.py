@@ -1,0 +1,146 @@
+"""A recorded run through the simulator with another `balance`: what would it have saved?
+
+    outcomes = replay(read_events("runs/mlr/events.jsonl"), config, ["static", "lbbsp"])
+
+Between two changes of members the events `work` say how fast each machine computed its units at each time, and how long
+even the busiest machine waited, which is the time of messages. Each such stretch is simulated on machines of these
+speeds, with the policy object that a run with that `balance` has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from agileml.config.job import JobConfig
+from agileml.events.schema import Log
+from agileml.process.spec import balancer
+from agileml.runs.work import WorkWindow, waiting_share, work_windows
+from straggler.consistency import Bsp
+from straggler.simulate.engine import Simulation
+from straggler.simulate.outcome import Network
+from straggler.simulate.policies import ClockPolicy
+from straggler.simulate.profile import Piece, SpeedProfile, ideal_time_s
+from straggler.speed.predictors import FREE
+
+RECORDED, IDEAL = "recorded", "ideal"
+LEAST_WINDOWS = 3
+
+
+class ReplayError(ValueError):
+    """A log says too little to replay it: one sentence."""
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """The clocks between two changes of members: the same machines, and one number of units for every clock."""
+
+    machines: tuple[str, ...]
+    units: int
+    clocks: int
+    windows: tuple[WorkWindow, ...]
+
+    @property
+    def seconds(self) -> float:
+        """The time that it took."""
+        return self.windows[-1].end_s - self.windows[0].start_s
+
+    @property
+    def messages_s(self) -> float:
+        """Seconds of a clock in which even the busiest machine waited."""
+        return median(
+            min(work.wait_s for work in window.by_machine.values()) / window.clocks for window in self.windows
+        )
+
+    def profile(self, machine: str) -> SpeedProfile:
+        """The units per second of a machine over the time of the stretch."""
+        pieces = []
+        for window in self.windows:
+            work = window.by_machine[machine]
+            pieces.append(Piece(window.end_s - window.start_s, work.units / work.compute_s, FREE))
+        return SpeedProfile(lambda: iter(pieces))
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What a policy made, or would have made, of all stretches."""
+
+    policy: str
+    clocks: int
+    seconds: float
+    waiting_share: float | None
+
+    @property
+    def clock_s(self) -> float:
+        """Seconds of a clock."""
+        return self.seconds / self.clocks
+
+
+def stretches(log: Log) -> list[Stretch]:
+    """The stretches of a log that can be replayed, in the order of time."""
+    by_epoch: dict[int, list[WorkWindow]] = {}
+    for window in work_windows(log):
+        by_epoch.setdefault(window.epoch, []).append(window)
+    found = []
+    for windows in by_epoch.values():
+        machines = tuple(windows[0].by_machine)
+        units = max(_units(window) / window.clocks for window in windows)
+        whole = [
+            window
+            for window in windows
+            if tuple(window.by_machine) == machines
+            and _units(window) == units * window.clocks  # less: members changed, or a report did not arrive
+            and window.end_s > window.start_s
+            and all(work.units and work.compute_s > 0 for work in window.by_machine.values())
+        ]
+        if len(machines) > 1 and len(whole) >= LEAST_WINDOWS:
+            clocks = sum(window.clocks for window in whole)
+            found.append(Stretch(machines, round(units), clocks, tuple(whole)))
+    return found
+
+
+def _units(window: WorkWindow) -> int:
+    return sum(work.units for work in window.by_machine.values())
+
+
+def replay(log: Log, config: JobConfig, policies: Sequence[str]) -> list[Replayed]:
+    """What was recorded, what each `balance` would have made of it, and the ideal. Raises ReplayError."""
+    found = stretches(log)
+    if not found:
+        raise ReplayError(
+            "no stretch of clocks with the same two machines or more, and a record of their work; "
+            "expected the log of a run that trained for some clocks between two changes of members"
+        )
+    clocks = sum(stretch.clocks for stretch in found)
+    windows = [window for stretch in found for window in stretch.windows]
+    recorded_s = sum(window.end_s - window.start_s for window in windows)
+    rows = [Replayed(RECORDED, clocks, recorded_s, waiting_share(windows))]
+    for policy in policies:
+        outcomes = [_simulated(stretch, config.changed(balance=policy)) for stretch in found]
+        total_s = sum(outcome.total_s for outcome in outcomes)
+        waits = sum(outcome.waiting_s for outcome in outcomes) / sum(outcome.worker_s for outcome in outcomes)
+        rows.append(Replayed(policy, clocks, total_s, waits))
+    ideal_s = sum(
+        ideal_time_s([s.profile(name) for name in s.machines], float(s.units * s.clocks)) for s in found
+    )
+    return [*rows, Replayed(IDEAL, clocks, ideal_s, 0.0)]
+
+
+def _simulated(stretch: Stretch, config: JobConfig) -> Any:
+    """The outcome of a stretch with the policy of this config."""
+    workers = range(len(stretch.machines))
+    make: Any = balancer(config)  # the policy does not care what workers are called
+    even = [1.0] * len(workers)
+    policy = ClockPolicy(Bsp(), stretch.clocks, 1, even, total=stretch.units)
+    if make is not None:
+        balance = make(stretch.units, policy.dealt_by_shares())
+        policy = ClockPolicy(Bsp(), stretch.clocks, 1, even, balance, total=stretch.units)
+    return Simulation(
+        [stretch.profile(name) for name in stretch.machines],
+        policy,
+        units=stretch.units,
+        iteration_s=float(stretch.units),  # speeds are units per second
+        network=Network(delay_s=stretch.messages_s / 2),
+    ).run()

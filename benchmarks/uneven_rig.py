@@ -1,0 +1,147 @@
+"""Runs of machines that stand for slower ones, in this process: what a clock takes, who computes what, who waits."""
+
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from agileml.application import Application, Array, Table, Unit, Updates
+from agileml.config.job import from_values
+from agileml.core.protocol.commands import Happened
+from agileml.core.protocol.inputs import NodeDown, NodeUp
+from agileml.driver.work_table import WorkTable
+from agileml.events.run import ClockDone, FaultFired, MembershipChanged, WorkDone
+from agileml.events.terms import Fault, Loss, Tier
+from agileml.net.keys import KeyPair
+from agileml.process.hardware import Hardware
+from agileml.process.head import Head, HeadState
+from agileml.process.machine import Machine
+from agileml.process.record_store import FileStore
+from agileml.process.spec import RunSpec
+from agileml.process.wiring import socket_folder
+
+
+class Nothing(Application):
+    """Units of almost no work on a model of 256 numbers: the pace alone sets the time."""
+
+    def tables(self) -> Sequence[Table]:
+        return [Table("w", 16, 16)]
+
+    def load(self, slice_index: int) -> Any:
+        return None
+
+    def process(self, unit: Unit, items: Any, parameters: Mapping[str, Array]) -> Updates:
+        return Updates({"w": np.zeros((16, 16), np.float32)}, loss=1.0, examples=1)
+
+
+@dataclass
+class Trial:
+    """What one run showed. Times are Unix seconds."""
+
+    done_s: dict[int, float] = field(default_factory=dict)  # by completed clocks; the first time
+    events: list[Happened] = field(default_factory=list)
+    work: list[WorkDone] = field(default_factory=list)
+    units: list[tuple[float, int]] = field(
+        default_factory=list
+    )  # (when, units that all machines computed so far)
+
+    def took_s(self, before: int, clock: int) -> float:
+        """From `before` completed clocks to `clock`."""
+        return self.done_s[clock] - self.done_s[before]
+
+    def waiting(self, before: int, clock: int) -> float:
+        """The share of their time that the machines waited from `before` completed clocks to `clock`."""
+        works = [w for each in self.work if before < each.clock <= clock for w in each.by_machine.values()]
+        wait_s = sum(work.wait_s for work in works)
+        return wait_s / (wait_s + sum(work.compute_s for work in works))
+
+
+class UnevenRun:
+    """Machines as threads of this process, and the controller; planned faults are carried out."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self.spec = RunSpec(
+            secrets.token_hex(4), from_values({"application": "uneven_rig:Nothing", **values})
+        )
+        self._folder = tempfile.mkdtemp(prefix="uneven-")
+        self._keys = KeyPair.generate()
+        start, waiting = self.spec.config.machines, self.spec.waiting_machines()
+        expected = start.reliable + start.transient + sum(waiting.values())
+        store = FileStore(Path(self._folder) / "records")
+        self._head = Head(self.spec, expected, "127.0.0.1", self._keys, store)
+        self._head.start()
+        self._machines: dict[str, Machine] = {}
+        for tier, count, admitted in (
+            (Tier.RELIABLE, start.reliable, True),
+            (Tier.TRANSIENT, start.transient, True),
+            (Tier.TRANSIENT, waiting[Tier.TRANSIENT], False),
+        ):
+            for _ in range(count):
+                self._add(tier, admitted)
+
+    def _add(self, tier: Tier, admitted: bool) -> None:
+        name = f"m{len(self._machines)}"
+        hardware = Hardware(1, self.spec.speed_of(name, tier))
+        machine = Machine(
+            name, self.spec, self.spec.build(), "127.0.0.1", self._keys, self._head.address, hardware
+        )
+        self._machines[name] = machine
+        machine.start()
+        self._head.register(machine.address, NodeUp(name, tier, "", admitted))
+
+    def train(self) -> Trial:
+        """Train to the end."""
+        trial, work = Trial(), WorkTable()
+        try:
+            while True:
+                state = self._head.state()
+                assert state.halted is None, state.halted
+                self._take(state, trial, work)
+                if state.finished is not None:
+                    trial.work = work.take()
+                    return trial
+                time.sleep(0.002)
+        finally:
+            for machine in self._machines.values():
+                machine.stop()
+            self._head.stop()
+            shutil.rmtree(socket_folder(self.spec.run), ignore_errors=True)
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _take(self, state: HeadState, trial: Trial, work: WorkTable) -> None:
+        for machine, worked in state.worked:
+            work.add(machine, worked.rows)
+        for happened in state.events:
+            trial.events.append(happened)
+            if isinstance(happened.event, ClockDone):
+                trial.done_s.setdefault(happened.event.clock, happened.at_s)
+        for strike in state.strikes:
+            for name in strike.nodes:
+                if strike.kind is Fault.KILL:
+                    self._machines[name].stop()
+                    self._head.tell(NodeDown(name, Loss.PROCESS_DIED))
+                else:
+                    self._machines[name].suffer(strike)
+        units = sum(machine.node.spent.units for machine in self._machines.values())
+        trial.units.append((time.time(), units))
+
+
+def changes_of(trial: Trial) -> list[MembershipChanged]:
+    """The changes of members."""
+    return [each.event for each in trial.events if isinstance(each.event, MembershipChanged)]
+
+
+def struck(trial: Trial, fault: Fault) -> list[str]:
+    """The machines that a planned fault struck."""
+    return [
+        name
+        for each in trial.events
+        if isinstance(each.event, FaultFired) and each.event.fault is fault
+        for name in each.event.machines
+    ]

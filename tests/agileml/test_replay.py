@@ -1,0 +1,93 @@
+"""A recorded run with another balance: what was recorded comes out again, and LB-BSP comes near the ideal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agileml.cli import main
+from agileml.config.job import JobConfig, dump, from_values
+from agileml.events.run import ClockDone, Work, WorkDone
+from agileml.events.schema import Logged, RunEvent, header, to_line
+from agileml.events.terms import Cause, Trigger
+from agileml.replay import ReplayError, replay, stretches
+from tests.agileml.events.samples import changed
+
+CONFIG = from_values({"application": "mlr", "clocks": 100})
+MESSAGES_S = 0.01
+
+
+def log(speeds: list[list[float]], clocks: int, units: int = 30) -> list[Logged[RunEvent]]:
+    """A static run, `clocks` clocks in each phase of `speeds` (units per second by machine), each its own epoch."""
+    found: list[Logged[RunEvent]] = []
+    now_s, clock = 0.0, 0
+    for epoch, machines in enumerate(speeds, 1):
+        found.append(Logged(now_s, changed(epoch, Trigger(Cause.JOIN, ("m9",)), base=clock)))
+        share = units // len(machines)
+        clock_s = share / min(machines) + MESSAGES_S
+        for _ in range(clocks):
+            now_s, clock = now_s + clock_s, clock + 1
+            found.append(Logged(now_s, ClockDone(clock, 0.5, 9, clock_s)))
+            work = {f"m{i}": Work(share, share / v, clock_s - share / v) for i, v in enumerate(machines)}
+            found.append(Logged(now_s, WorkDone(epoch, clock, 1, work)))
+    return found
+
+
+def test_a_static_run_comes_out_again_and_lbbsp_comes_near_the_ideal() -> None:
+    recorded, static, lbbsp, ideal = replay(log([[10, 20, 30]], 60), CONFIG, ["static", "lbbsp"])
+    assert [row.policy for row in (recorded, static, lbbsp, ideal)] == [
+        "recorded",
+        "static",
+        "lbbsp",
+        "ideal",
+    ]
+    assert recorded.clock_s == pytest.approx(10 / 10 + MESSAGES_S)
+    assert static.clock_s == pytest.approx(recorded.clock_s, rel=0.02)
+    assert static.waiting_share == pytest.approx(recorded.waiting_share, abs=0.02)
+    assert ideal.clock_s == pytest.approx(30 / 60)
+    assert ideal.clock_s < lbbsp.clock_s <= 1.1 * ideal.clock_s
+    assert lbbsp.waiting_share is not None and lbbsp.waiting_share < 0.1
+
+
+def test_each_stretch_between_changes_has_its_own_machines() -> None:
+    found = stretches(log([[10, 20, 30], [10, 20], [10]], 12))
+    assert [(stretch.machines, stretch.units, stretch.clocks) for stretch in found] == [
+        (("m0", "m1", "m2"), 30, 12), (("m0", "m1"), 30, 12),
+    ]  # fmt: skip
+
+
+def test_a_log_without_work_is_one_sentence() -> None:
+    with pytest.raises(ReplayError, match="no stretch of clocks with the same two machines or more"):
+        replay(log([[10]], 9), CONFIG, ["lbbsp"])
+
+
+def folder_of(tmp_path: Path, config: JobConfig) -> Path:
+    (tmp_path / "config.yaml").write_text(dump(config))
+    lines = [header(), *map(to_line, log([[10, 20, 30]], 40))]
+    (tmp_path / "events.jsonl").write_text("\n".join(lines) + "\n")
+    return tmp_path
+
+
+def test_the_command_prints_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["replay", str(folder_of(tmp_path, CONFIG)), "--balance", "lbbsp", "--balance", "auto"])
+    assert ended.value.code == 0
+    told = capsys.readouterr().out
+    assert "40 clocks between changes of members" in told
+    assert [line.split()[0] for line in told.splitlines()[2:]] == ["recorded", "lbbsp", "auto", "ideal"]
+
+
+@pytest.mark.parametrize("what", ["no folder", "asp"])
+def test_a_run_that_cannot_be_replayed_is_one_sentence(
+    what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asp = from_values({"application": "mlr", "clocks": 100, "consistency": {"kind": "asp"}})
+    run = folder_of(tmp_path, asp) if what == "asp" else tmp_path / "nothing"
+    with pytest.raises(SystemExit) as ended:
+        main(["replay", str(run)])
+    assert ended.value.code == 2
+    told = capsys.readouterr().err
+    assert (
+        "found a run with asp, expected one with bsp" if what == "asp" else "holds no config.yaml"
+    ) in told
