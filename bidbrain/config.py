@@ -9,7 +9,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 DEFAULT_SCHEMES = ["on_demand", "standard_checkpoint", "standard_agileml", "proteus", "renewal"]
-POOL_SCHEMES = ["on_demand", "static_checkpoint", "elastic", "spot_2026"]
+POOL_SCHEMES = ["on_demand", "static_checkpoint", "elastic", "spot_2026", "expected_cost"]
 
 
 class ConfigError(ValueError):

@@ -32,6 +32,7 @@ class MarketConfig(Section):
     job_hours: Positive
     cap: Annotated[float, Field(ge=1)] = 1.5
     slot_vcpus: Annotated[int, Field(ge=1)] | None = None
+    deadline: Annotated[float, Field(ge=1)] | None = None
     min_delta: Annotated[float, Field(ge=0)] = 0.0
     boot_s: Annotated[int, Field(ge=0, lt=3600)] = 120
     lambda_s: Seconds = 60
@@ -100,7 +101,7 @@ class Ec2MarketConfig(MarketConfig, Site):
     """EC2 in one region, in the stack that `proteus aws up` made."""
 
     kind: Literal["ec2"] = "ec2"
-    policy: str = "elastic"
+    policy: str = "expected_cost"
     rules: Literal["per_second", "per_second_paid"] = "per_second"
 
     @model_validator(mode="after")

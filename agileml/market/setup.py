@@ -42,11 +42,11 @@ from bidbrain.simulate.pool_plan import make_pool_plan
 
 PRODUCT = "Linux/UNIX"
 NAME_MOST = 32
-POOL_NAMES = ("boot_s", "lambda_s", "sigma_s", "phi", "rules", "spot_share")
+POOL_NAMES = ("boot_s", "lambda_s", "sigma_s", "phi", "rules", "spot_share", "cap", "slot_vcpus", "deadline")
 BIDDING = ("proteus", "renewal", "standard_agileml")
 SAME_NAMES = (
     *("job_vcpus", "cap", "slot_vcpus", "min_delta", "boot_s", "lambda_s", "sigma_s", "phi", "rules"),
-    "reliable_type",
+    *("reliable_type", "deadline"),
 )
 
 
@@ -249,6 +249,8 @@ def _of_pools(market: AvailabilityMarketConfig, config: JobConfig) -> Setting:
     values |= {"nodes": market.job_vcpus, "job_hours": [market.job_hours], "starts": 1}
     traces = [read_trace(Path(path)) for path in market.availability]
     setting = make_pool_plan(SimulateConfig.model_validate(values), traces).experiment.setting
+    if market.deadline is None and market.policy != "spot_2026":  # which always has one
+        setting = setting.with_job(replace(setting.job, deadline=None))
     if not market.start_hours * HOUR_S < setting.history.end_s:
         raise ConfigError(
             f"found {market.start_hours:g}, expected less than the {setting.history.end_s / HOUR_S:g} h recorded",
@@ -324,11 +326,15 @@ def _runs(scheme: Scheme) -> bool:
 
 def _policies(market: LocalMarketConfig | Ec2MarketConfig) -> list[str]:
     """The built-in schemes that a job on this market can follow."""
-    others = BIDDING if isinstance(market, Ec2MarketConfig | AvailabilityMarketConfig) else tuple(POOLS)
+    others = (
+        BIDDING
+        if isinstance(market, Ec2MarketConfig | AvailabilityMarketConfig)
+        else set(POOLS) - set(SCHEMES)
+    )
     return [name for name in RUNNING if name not in others]
 
 
-RUNNING = tuple(scheme.name for scheme in (*SCHEMES.values(), *POOLS.values()) if _runs(scheme))
+RUNNING = tuple(name for name, scheme in (SCHEMES | POOLS).items() if _runs(scheme))
 
 
 def _unit_s(config: JobConfig, setting: Setting) -> float:

@@ -1,4 +1,4 @@
-"""The commands of `bidbrain`: `proteus simulate`, `prices`, `pools` and `bill`.
+"""The commands of `bidbrain`: `proteus simulate`, `prices`, `pools`, `market` and `bill`.
 
 One module reads the options of each command; `run` runs a simulation and `draw` draws it.
 Heavy imports stay inside the commands, so that `proteus --help` is quick. Begin with `simulate.py`.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import typer
 
 from bidbrain.cli.bill import bill
+from bidbrain.cli.market import market
 from bidbrain.cli.pools import pools
 from bidbrain.cli.prices import prices
 from bidbrain.cli.simulate import simulate
@@ -20,3 +21,4 @@ def mount(app: typer.Typer) -> None:
     app.command()(bill)
     app.add_typer(prices, name="prices")
     app.add_typer(pools, name="pools")
+    app.add_typer(market, name="market")

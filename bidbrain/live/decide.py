@@ -61,7 +61,7 @@ def view_of(
     )
     own = tuple(a.holding() for a in state.account.open if a.number >= 0)
     job = measured_job(setting.job, measured)
-    return View(offers, own, job, setting.job.work_vcpu_s - done, state.risk)
+    return View(offers, own, job, setting.job.work_vcpu_s - done, state.risk, state.warned)
 
 
 def decide(
@@ -91,6 +91,7 @@ def decide(
         decision.wake_on_market,
         quotes.pulse,
         figures,
+        decision.wake_on_notice,
     )
 
 
@@ -103,13 +104,13 @@ def steps_of(actions: Sequence[Action], setting: Setting, together: bool) -> tup
     steps: list[Step] = []
     for action in actions:
         step = step_of(action, setting)
+        count = action.count if isinstance(action, Request) else 1
+        if together or not isinstance(step, Buy):
+            steps += [step] * count
+            continue
+        step = replace(step, vcpus=step.vcpus * count)
         last = steps[-1] if steps else None
-        if (
-            not together
-            and isinstance(step, Buy)
-            and isinstance(last, Buy)
-            and (step.market, step.bid) == (last.market, last.bid)
-        ):
+        if isinstance(last, Buy) and (step.market, step.bid) == (last.market, last.bid):
             step = replace(last, vcpus=last.vcpus + step.vcpus)
             steps.pop()
         steps.append(step)
@@ -119,7 +120,7 @@ def steps_of(actions: Sequence[Action], setting: Setting, together: bool) -> tup
 def step_of(action: Action, setting: Setting) -> Step:
     """One action as one step; raises PolicyError."""
     match action:
-        case Request(market, vcpus, bid):
+        case Request(market, vcpus, bid, _):
             if market not in setting.by_market or vcpus <= 0:
                 raise PolicyError(f"the policy requests {vcpus} vCPUs of {market}")
             return Buy(market, vcpus, 1, bid)

@@ -96,6 +96,7 @@ class Decided:
     wake_on_market: bool
     pulse: str
     figures: Figures
+    wake_on_notice: bool = False
     kind: Literal["decided"] = "decided"
 
 
@@ -243,6 +244,24 @@ def show(record: Record) -> bytes:
     return _ADAPTER.dump_json(record, exclude_defaults=False) + b"\n"
 
 
+def _parsed(data: bytes, path: Path) -> Iterator[Record]:
+    for number, line in enumerate(data.splitlines(), 1):
+        try:
+            yield parse(line)
+        except ValidationError as error:
+            what = error.errors()[0]["msg"]
+            raise JournalError(f"{path} line {number}: not a journal line ({what})") from None
+
+
+def read_journal(path: Path) -> Iterator[Record]:
+    """The records of a journal, which may be in use; a last line without its end is left out. Raises JournalError."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise JournalError(f"{path}: cannot be read ({error.strerror})") from None
+    yield from _parsed(data[: data.rfind(b"\n") + 1], path)
+
+
 class Journal:
     """The file `journal.jsonl` of a folder, locked. A context manager; raises JournalError."""
 
@@ -267,12 +286,7 @@ class Journal:
         if whole < len(data):  # the writer died inside a line, before acting on it
             os.ftruncate(self._file, whole)
             os.fsync(self._file)
-        for number, line in enumerate(data[:whole].splitlines(), 1):
-            try:
-                yield parse(line)
-            except ValidationError as error:
-                what = error.errors()[0]["msg"]
-                raise JournalError(f"{self.path} line {number}: not a journal line ({what})") from None
+        yield from _parsed(data[:whole], self.path)
 
     def append(self, record: Record) -> None:
         """Add a record; it is on disk when this returns."""

@@ -67,6 +67,7 @@ class JobState:
         self.pending: dict[int, Pending] = {}
         self.instances: dict[int, tuple[Instance, ...]] = {}
         self.noticed: set[str] = set()
+        self.at_risk: set[int] = set()  # allocations with an instance that the cloud has warned of
         self.draining: Draining | None = None
         self.closing: Closing | None = None
         self.closed: Closed | None = None
@@ -164,10 +165,19 @@ class JobState:
         for notice in record.notices:
             self.noticed.add(notice.notice_id)
             number = self._number_of(notice.instance_id)
-            if notice.alert is Alert.REBALANCE and number is not None:
+            if number is None:
+                continue
+            self.at_risk.add(number)
+            self.heard |= self.decided is not None and self.decided.wake_on_notice
+            if notice.alert is Alert.REBALANCE:
                 entries = self.account.entries
                 at_s = max(record.at_s, entries[-1].at_s if entries else record.at_s)
                 self.account.hint(at_s, self._open(number))
+
+    @property
+    def warned(self) -> frozenset[int]:
+        """Open allocations that the cloud has warned of."""
+        return frozenset(number for number in self.at_risk if number in self.instances)
 
     def _number_of(self, instance_id: str) -> int | None:
         """The allocation of an instance that is held."""

@@ -75,13 +75,14 @@ class Risk(Protocol):
 @dataclass(frozen=True)
 class View:
     """All that a policy is told: offers with a price, holdings by number, the job (live with measured figures), the
-    work that is left, the risk of the pools (None: not known)."""
+    work that is left, the risk of the pools (None: not known), and the allocations that the cloud has warned of."""
 
     offers: Sequence[Offer]
     holdings: Sequence[Holding]
     job: Job
     work_left_vcpu_s: float = 0.0
     risk: Risk | None = None
+    warned: frozenset[int] = frozenset()
 
     @cached_property
     def by_market(self) -> dict[Market, Offer]:
@@ -95,11 +96,15 @@ class View:
 
 @dataclass(frozen=True)
 class Request:
-    """Ask for `vcpus` (machines = vcpus / the type's vCPUs) at a bid; granted if the price is then at or below it."""
+    """Ask for `vcpus` (machines = vcpus / the type's vCPUs) at a bid; granted if the price is then at or below it.
+
+    count: so many such requests, each granted or refused on its own.
+    """
 
     market: Market
     vcpus: int
     bid: int
+    count: int = 1
 
 
 @dataclass(frozen=True)
@@ -140,6 +145,7 @@ class Decision:
 
     wake_s: that instant (None: not by the clock). wake_on_market: ask at the next change of any price or capacity.
     fill: try requests in order until so many vCPUs of spot are held, and drop the rest (None: try all).
+    wake_on_notice: ask when the cloud warns of a machine, too (on recorded markets it never does).
     """
 
     actions: tuple[Action, ...]
@@ -147,6 +153,7 @@ class Decision:
     wake_s: int | None = None
     wake_on_market: bool = False
     fill: int | None = None
+    wake_on_notice: bool = False
 
 
 class Policy(Protocol):

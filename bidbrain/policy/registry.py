@@ -15,6 +15,7 @@ from enum import IntEnum, StrEnum
 
 from bidbrain.policy.base import Policy
 from bidbrain.policy.compiled_proteus import CompiledProteus
+from bidbrain.policy.expected_cost import ExpectedCost
 from bidbrain.policy.proteus import SLOT_SHARE as PROTEUS_SHARE
 from bidbrain.policy.proteus import Proteus
 from bidbrain.policy.renewal import REQUESTS, OneHourOracle, Renewal
@@ -109,12 +110,14 @@ def young(setting: Setting) -> Engine:
     return replace(usual, overhead=write_s / (interval_s + write_s), checkpoint_s=interval_s)
 
 
+EXPECTED_COST = Scheme("expected_cost", ExpectedCost, Training.AGILEML, reliable=True, elastic=True)
 POOLS = {
     scheme.name: scheme
     for scheme in (
         Scheme("static_checkpoint", StaticCheckpoint, Training.STATIC, reliable=False, elastic=False),
         Scheme("elastic", Elastic, Training.AGILEML, reliable=False, elastic=False),
         Scheme("spot_2026", Spot2026, Training.AGILEML, reliable=False, elastic=False),
+        EXPECTED_COST,
     )
 }
 STANDARD = CompiledTwin(KernelPolicy.STANDARD, 1, 1)
@@ -139,6 +142,7 @@ SCHEMES: dict[str, Scheme] = {
             CompiledTwin(KernelPolicy.ORACLE, RENEWAL_SHARE, REQUESTS),
             yardstick=True,
         ),
+        EXPECTED_COST,
     )
 }
 OTHER_SCHEMES = ("paid_hours_bound",)  # no policy: a linear program (`bounds`)

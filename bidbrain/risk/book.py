@@ -22,10 +22,8 @@ from bidbrain.risk.pooled import (
     pooled_rates,
     sums_of,
 )
-from bidbrain.risk.regime import Regime, answered, lost
+from bidbrain.risk.regime import Chances, Regime, answered, lost
 from bidbrain.risk.tally import Cell, Tally, Watch, age_of
-
-REFUSAL_S = 600  # refusals of a pool so close to each other are one
 
 
 @dataclass(frozen=True)
@@ -69,7 +67,8 @@ class RiskBook:
         self._regimes = {
             market: Regime(each.at_s, each.chances) for market, each in self._known.regimes.items()
         }
-        self._refused_s: dict[Market, int] = {}
+        self._scarce: set[Market] = set()
+        self._asked: dict[Market, tuple[tuple[int, int, Chances], float]] = {}
         self._rates: Rates | None = None
         self._rates_hour = -1
 
@@ -84,16 +83,16 @@ class RiskBook:
         """Machines of allocation `number` were granted."""
         regime = self._advanced(market, at_s)
         regime.chances = answered(regime.chances, refused=False)
+        self._scarce.discard(market)
         self.watch.granted(at_s, number, market, machines)
 
     def refused(self, at_s: int, market: Market) -> None:
-        """A pool had no room. Several refusals within minutes are one piece of evidence."""
-        if at_s - self._refused_s.get(market, -REFUSAL_S) < REFUSAL_S:
-            return
-        self._refused_s[market] = at_s
-        regime = self._advanced(market, at_s)
-        regime.chances = answered(regime.chances, refused=True)
+        """A pool had no room. Refusals until it has some again are one piece of evidence: it is scarce."""
         self.watch.refused(at_s, market)
+        if market not in self._scarce:
+            self._scarce.add(market)
+            regime = self._advanced(market, at_s)
+            regime.chances = answered(regime.chances, refused=True)
 
     def hinted(self, at_s: int, market: Market) -> None:
         """The cloud said that a machine of the pool is at risk."""
@@ -118,10 +117,21 @@ class RiskBook:
         rates = self._rates_at(now_s)
         usual = rates.rate(market)
         factors = rates.factors
-        regime = self._regimes.get(market)
-        multiple = 1.0 if regime is None else regime.multiplier(now_s, self._events_per_h(market, usual))
+        multiple = self._multiple(market, now_s, usual)
         shape = factors.by_age[age_of(age_h)] * factors.by_hour[now_s // HOUR_S % DAY_H]
         return Hazard(usual * shape * multiple, rates.correlation, multiple)
+
+    def _multiple(self, market: Market, now_s: int, usual: float) -> float:
+        """The regime of a pool; asked for new and held machines at one instant."""
+        regime = self._regimes.get(market)
+        if regime is None:
+            return 1.0
+        key = (now_s, regime.at_s, regime.chances)
+        known = self._asked.get(market)
+        if known is None or known[0] != key:
+            known = key, regime.multiplier(now_s, self._events_per_h(market, usual))
+            self._asked[market] = known
+        return known[1]
 
     def usual(self, market: Market, now_s: int) -> float:
         """Losses per node hour of a pool in its usual state."""

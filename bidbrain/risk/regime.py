@@ -34,16 +34,18 @@ def quiet(chances: Chances, hours: float, events_per_h: float) -> Chances:
     First the regime may have changed (with probability 1 - exp(-hours / STAY_H) it was drawn anew), then the silence is
     weighed: exp(-m e t).
     """
-    while hours > 0.0:
-        step_h = min(hours, STEP_H)
+    # Where nothing is held there is no silence to weigh: one step says the same as many.
+    whole = int(hours / STEP_H) if events_per_h > 0.0 else 0
+    for steps, step_h in ((whole, STEP_H), (1, hours - whole * STEP_H)):
         stay = math.exp(-step_h / STAY_H)
-        chances = _normal(
-            [
-                (stay * chance + (1.0 - stay) * weight) * math.exp(-m * events_per_h * step_h)
-                for chance, weight, m in zip(chances, WEIGHTS, MULTIPLIERS, strict=True)
+        silent = [math.exp(-m * events_per_h * step_h) for m in MULTIPLIERS]
+        for _ in range(steps):
+            moved = [
+                (stay * chance + (1.0 - stay) * weight) * each
+                for chance, weight, each in zip(chances, WEIGHTS, silent, strict=True)
             ]
-        )
-        hours -= step_h
+            total = sum(moved)
+            chances = tuple(each / total for each in moved)
     return chances
 
 

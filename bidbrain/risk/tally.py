@@ -41,8 +41,13 @@ class Cell:
 
     def add(self, other: Cell, weight: float = 1.0) -> None:
         """Add what `other` saw, at a weight."""
-        for name in ("node_h", "lost", "events", "extra", "beside", "granted", "refused"):
-            setattr(self, name, getattr(self, name) + weight * getattr(other, name))
+        self.node_h += weight * other.node_h
+        self.lost += weight * other.lost
+        self.events += weight * other.events
+        self.extra += weight * other.extra
+        self.beside += weight * other.beside
+        self.granted += weight * other.granted
+        self.refused += weight * other.refused
         for own, theirs in zip(self.by_age, other.by_age, strict=True):
             own[0] += weight * theirs[0]
             own[1] += weight * theirs[1]

@@ -204,20 +204,9 @@ class Simulation:
         full: set[Market] = set()  # markets that have just refused
         for action in decision.actions:
             match action:
-                case Request(market, vcpus, bid):
-                    if decision.fill is not None and (
-                        market in full or self._spot_vcpus() + vcpus > decision.fill
-                    ):
-                        continue
-                    if market not in setting.by_market or vcpus <= 0:
-                        raise PolicyError(f"the policy requests {vcpus} vCPUs of {market}")
-                    nu = setting.by_market[market].vcpus
-                    grant_s = now_s + setting.bidding.grant_delay_s
-                    request = account.request(now_s, market, vcpus, nu, bid, grant_s, decision.reason)
-                    if decision.fill is not None and grant_s == now_s:
-                        self._come_due(now_s)
-                        if request not in account.open:
-                            full.add(market)
+                case Request(_, _, _, count):
+                    for _ in range(count):
+                        self._request(now_s, action, decision, full)
                 case RequestOnDemand(_, vcpus):
                     r = setting.reliable
                     account.buy_on_demand(now_s, r.market, vcpus, r.vcpus_per_machine, r.on_demand)
@@ -230,6 +219,22 @@ class Simulation:
                     account.end(now_s, self._own(number), Ending.TERMINATED)
         if setting.bidding.grant_delay_s == 0:
             self._come_due(now_s)
+
+    def _request(self, now_s: int, request: Request, decision: Decision, full: set[Market]) -> None:
+        """One request of a decision, unless `fill` is reached or its market has just refused."""
+        account, setting = self._books, self._setting
+        market, vcpus = request.market, request.vcpus
+        if decision.fill is not None and (market in full or self._spot_vcpus() + vcpus > decision.fill):
+            return
+        if market not in setting.by_market or vcpus <= 0:
+            raise PolicyError(f"the policy requests {vcpus} vCPUs of {market}")
+        nu = setting.by_market[market].vcpus
+        grant_s = now_s + setting.bidding.grant_delay_s
+        asked = account.request(now_s, market, vcpus, nu, request.bid, grant_s, decision.reason)
+        if decision.fill is not None and grant_s == now_s:
+            self._come_due(now_s)
+            if asked not in account.open:
+                full.add(market)
 
     def _own(self, number: int) -> Allocation:
         allocation = self._books.find(number)

@@ -23,7 +23,7 @@ from bidbrain.simulate.simulator import simulate
 from tests.bidbrain.live.makers import LiveRig, Memory, plan_of, play, play_in
 from tests.bidbrain.makers import EVALUATE, ON_DEMAND, made_trace, make_setting
 
-SCHEMES = ("proteus", "renewal", "standard_checkpoint", "standard_agileml", "on_demand")
+SCHEMES = ("proteus", "renewal", "standard_checkpoint", "standard_agileml", "on_demand", "expected_cost")
 RULES = ("hourly_2016", "per_second")
 
 
@@ -81,11 +81,11 @@ def test_a_replayed_job_is_the_simulated_one(settings, rules: str, name: str) ->
 def test_with_delays_until_grants_and_costs_of_change(turbulent: History) -> None:
     bidding = Bidding(min_delta=500, grant_delay_s=60, slot_vcpus=96)
     setting = make_setting(turbulent, Job(vcpus=288, hours=3.0, phi=1.0), bidding)
-    for name in ("proteus", "renewal", "standard_agileml"):
+    for name in ("proteus", "renewal", "standard_agileml", "expected_cost"):
         compare(setting, name, EVALUATE.start_s + 50_021)
 
 
-@pytest.mark.parametrize("name", ["elastic", "spot_2026", "static_checkpoint"])
+@pytest.mark.parametrize("name", ["elastic", "spot_2026", "static_checkpoint", "expected_cost"])
 def test_with_pools_that_come_and_go(name: str) -> None:
     traces = [made_trace(zone, 8, 60.0, 3.0, 2.0, seed=5) for zone in ("a", "b", "c")]
     config = SimulateConfig(job_hours=[2.0], starts=1, nodes=8)

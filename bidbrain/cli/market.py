@@ -1,0 +1,35 @@
+"""`proteus market`: what a job's market did, from its journal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+market = typer.Typer(help="What the market of a job did.", no_args_is_help=True)
+
+
+@market.callback()
+def _group() -> None:
+    """What the market of a job did."""
+
+
+@market.command()
+def explain(
+    job: Path = typer.Argument(..., help="A run's folder, its folder market, or a journal.jsonl."),
+) -> None:
+    """Say why each machine was bought, kept and left."""
+    from bidbrain.live.explain import explain as lines_of
+    from bidbrain.live.journal import JournalError, read_journal
+
+    places = (job, job / "journal.jsonl", job / "market" / "journal.jsonl")
+    found = next((path for path in places if path.is_file()), None)
+    if found is None:
+        raise typer.BadParameter(f"{job}: no journal there, expected the folder of a run on a market")
+    try:
+        for line in lines_of(read_journal(found)):
+            print(line)
+    except JournalError as error:
+        raise typer.BadParameter(str(error)) from None
+    except BrokenPipeError:
+        raise typer.Exit(0) from None

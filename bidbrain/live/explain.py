@@ -1,0 +1,130 @@
+"""Why each machine was bought, kept and left: a job's journal, told as sentences. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from bidbrain.billing import Ending
+from bidbrain.instants import show_instant
+from bidbrain.live.journal import (
+    Answered,
+    Buy,
+    BuyOnDemand,
+    Closing,
+    Decided,
+    Draining,
+    Ended,
+    Mark,
+    Noticed,
+    Opened,
+    Ordered,
+    Passed,
+    Record,
+    Step,
+    Stray,
+)
+from bidbrain.money import usd
+from bidbrain.setting import ON_DEMAND_ZONE
+
+ENDINGS = {
+    Ending.EVICTED: "taken by the market",
+    Ending.TERMINATED: "given back",
+    Ending.JOB_END: "given back at the job's end",
+}
+
+
+@dataclass
+class _Story:
+    """What the lines so far said: orders under way, the market of each allocation, decisions not told."""
+
+    ordered: dict[int, Ordered] = field(default_factory=dict)
+    markets: dict[int, str] = field(default_factory=dict)
+    first: dict[int, int] = field(default_factory=dict)
+    numbers: int = 0
+    kept: int = 0
+
+    def number(self, order: int, parts: int, market: str) -> None:
+        """Number an order's allocations, as the account does."""
+        self.first[order] = self.numbers
+        for number in range(self.numbers, self.numbers + parts):
+            self.markets[number] = market
+        self.numbers += parts
+
+
+def explain(records: Iterable[Record]) -> Iterator[str]:
+    """A line for everything that was bought, refused, left or lost, under the decision that made it.
+
+    Decisions that kept everything are counted, not told.
+    """
+    story = _Story()
+    for record in records:
+        yield from _lines(record, story)
+
+
+def _lines(record: Record, story: _Story) -> Iterator[str]:
+    match record:
+        case Opened(job, scheme, start_s):
+            yield f"{show_instant(start_s)}  {job}: {scheme} decides"
+        case Decided():
+            yield from _decided(record, story)
+        case Ordered():
+            story.ordered[record.order] = record
+            if record.market.zone != ON_DEMAND_ZONE:
+                story.number(record.order, record.parts, str(record.market))
+        case Answered():
+            yield from _answered(record, story)
+        case Passed(at_s, why):
+            yield f"{show_instant(at_s)}    not done: {why}"
+        case Ended(at_s, number, ending):
+            market = story.markets.get(number, "on demand")
+            yield f"{show_instant(at_s)}    {market}, allocation {number}: {ENDINGS[ending]}"
+        case Noticed(at_s, notices):
+            for notice in notices:
+                yield f"{show_instant(at_s)}    notice: {notice.instance_id}, {notice.alert.value}"
+        case Stray(at_s, instance):
+            yield f"{show_instant(at_s)}    {instance.instance_id} belongs to no order: given back"
+        case Draining(at_s, _, reason) | Closing(at_s, _, reason):
+            yield f"{show_instant(at_s)}  the end: {reason}"
+
+
+def _decided(record: Decided, story: _Story) -> Iterator[str]:
+    if not record.steps:
+        story.kept += 1
+        return
+    if story.kept:
+        yield f"{show_instant(record.at_s)}  ({story.kept} decisions that changed nothing)"
+        story.kept = 0
+    figures = record.figures
+    yield (
+        f"{show_instant(record.at_s)}  {record.reason}  [phi {figures.phi:.2f}, lambda {figures.lambda_s:.0f} s, "
+        f"sigma {figures.sigma_s:.0f} s, {usd(figures.spent):.2f} $ spent]"
+    )
+    for step in record.steps:
+        yield f"{show_instant(record.at_s)}    {_step(step, story)}"
+
+
+def _step(step: Step, story: _Story) -> str:
+    match step:
+        case Buy(market, vcpus, _, bid):
+            return f"ask for {vcpus} vCPUs of {market}, at most {usd(bid):.4f} $/h"
+        case BuyOnDemand(vcpus):
+            return f"ask for {vcpus} vCPUs on demand"
+        case Mark(what, number):
+            return f"{what.value.replace('_', ' ')} allocation {number} ({story.markets.get(number, 'on demand')})"
+
+
+def _answered(record: Answered, story: _Story) -> Iterator[str]:
+    ordered = story.ordered.pop(record.order)
+    got = len(record.instances)
+    if not got:
+        yield f"{show_instant(record.at_s)}    {ordered.market} refused: {record.why}"
+        return
+    if ordered.reliable:
+        what = "reliable machines"
+    else:
+        if record.order not in story.first:  # on demand: numbered when it is bought
+            story.number(record.order, 1, "on demand")
+        first, last = story.first[record.order], story.first[record.order] + ordered.parts - 1
+        what = f"allocation {first}" if first == last else f"allocations {first} to {last}"
+    yield f"{show_instant(record.at_s)}    got {got} of {ordered.market} at {usd(record.price):.4f} $/h ({what})"

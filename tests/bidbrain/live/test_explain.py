@@ -1,0 +1,49 @@
+"""A job's journal as sentences: every purchase and every end is there, under the decision that made it."""
+
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from agileml.cli import app
+from bidbrain.accounts.ledger import EntryKind
+from bidbrain.live.cloud import Alert, Notice
+from bidbrain.live.explain import explain
+from bidbrain.live.journal import Journal, Noticed, read_journal
+from bidbrain.policy.registry import find_scheme
+from tests.bidbrain.live.makers import LiveRig, play_in
+from tests.bidbrain.makers import made_trace
+from tests.bidbrain.policy.test_today import setting_of
+
+
+def test_all_that_happened_is_told_with_its_reason(tmp_path: Path) -> None:
+    scheme = find_scheme("expected_cost")
+    setting = scheme.setting(setting_of([made_trace(z, 16, 80.0, 1.5, 1.0, seed=7) for z in ("a", "b")]))
+    closing, ledger = play_in(tmp_path / "market", LiveRig(setting, 4 * 3600), scheme)
+    lines = list(explain(read_journal(tmp_path / "market" / "journal.jsonl")))
+    text = "\n".join(lines)
+    kinds = [entry.kind for entry in ledger.entries]
+    assert text.count("taken by the market") == kinds.count(EntryKind.EVICTION)
+    assert text.count(": given back") == kinds.count(EntryKind.TERMINATION) + kinds.count(EntryKind.JOB_END)
+    assert sum(int(line.split(" got ")[1].split()[0]) for line in lines if " got " in line) == kinds.count(
+        EntryKind.GRANT
+    )
+    for entry in ledger.entries:
+        if entry.kind is EntryKind.EVICTION:
+            assert f"{entry.market}, allocation {entry.allocation}: taken by the market" in text
+        if entry.kind is EntryKind.REQUEST:
+            assert entry.reason is not None
+            assert entry.reason in text
+    assert lines[-1 - kinds.count(EntryKind.JOB_END)].endswith(f"the end: {closing.reason}")
+    done = CliRunner().invoke(app, ["market", "explain", str(tmp_path)])
+    assert done.exit_code == 0
+    assert done.output.splitlines() == lines
+
+
+def test_a_notice_is_told_and_a_folder_without_a_journal_is_one_sentence(tmp_path: Path) -> None:
+    with Journal(tmp_path) as journal:
+        journal.append(Noticed(60, (Notice("n", "i-1", Alert.REBALANCE, 180),)))
+    (line,) = explain(read_journal(tmp_path / "journal.jsonl"))
+    assert line == "1970-01-01T00:01:00Z    notice: i-1, rebalance"
+    done = CliRunner().invoke(app, ["market", "explain", str(tmp_path / "none")])
+    assert done.exit_code == 2
+    assert "no journal there" in " ".join(done.output.replace("│", " ").split())

@@ -1,0 +1,109 @@
+"""Warnings reach the policy of a live job: it buys ahead, and the hint is evidence about the pool."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from bidbrain.accounts.ledger import EntryKind
+from bidbrain.live.cloud import Alert, Notice
+from bidbrain.live.decide import Measured, view_of
+from bidbrain.live.guards import Guards
+from bidbrain.live.journal import Decided, Ordered
+from bidbrain.live.replay import Replay
+from bidbrain.live.service import Service
+from bidbrain.policy.registry import find_scheme
+from tests.bidbrain.live.makers import LiveRig, Memory, plan_of
+from tests.bidbrain.makers import pool
+from tests.bidbrain.policy.test_today import setting_of
+
+
+@dataclass
+class Hinting:
+    """A replayed market with hints of our own."""
+
+    replay: Replay
+    hints: list[Notice] = field(default_factory=list)
+
+    def __getattr__(self, name: str):
+        return getattr(self.replay, name)
+
+    def notices(self) -> tuple[Notice, ...]:
+        return (*self.replay.notices(), *self.hints)
+
+
+def started(name: str):
+    scheme = find_scheme(name)
+    setting = scheme.setting(setting_of([pool("a", [24] * 200)], cap=1.0, phi=0.5))
+    ground, log = LiveRig(setting, 3600), Memory()
+    cloud = Hinting(ground.replay)
+    service = Service(plan_of(setting, scheme, 3600), cloud, ground.engine, ground, log)
+    ground.state = service.state
+    service.state.apply(_opened(service, log))
+    service.step()
+    return service, ground, cloud, log
+
+
+def _opened(service: Service, log: Memory):
+    from bidbrain.live.journal import Opened
+
+    record = Opened("job", "test", 3600)
+    log.append(record)
+    return record
+
+
+def test_a_rebalance_hint_buys_ahead_and_is_evidence() -> None:
+    service, ground, cloud, log = started("expected_cost")
+    state = service.state
+    assert len(list(state.open_instances())) == 16
+    ground.at_s += 400
+    service.step()
+    before = state.risk.hazard(next(iter(state.account.open)).market, ground.at_s).per_node_h
+    victim = next(iter(state.open_instances()))
+    cloud.hints.append(Notice("hint", victim.instance_id, Alert.REBALANCE, ground.at_s + 120))
+    ground.at_s += 5
+    orders = sum(isinstance(record, Ordered) for record in log.records)
+    service.step()
+    assert len(list(state.open_instances())) == 17
+    assert sum(isinstance(record, Ordered) for record in log.records) == orders + 1
+    decided = [record for record in log.records if isinstance(record, Decided)][-1]
+    assert "1 leave" in decided.reason
+    assert state.risk.hazard(victim.market, ground.at_s).per_node_h > before
+    assert [e.kind for e in state.account.entries].count(EntryKind.NOTICE) == 1
+    service.step()  # the same hint again is no news
+    assert len(list(state.open_instances())) == 17
+    # A service that is continued from the journal knows the warning, and the odds.
+    again = type(state)(service._plan.setting, log.records)
+    assert again.warned == state.warned
+    ground.at_s += 600  # the other has booted
+    service.step()
+    assert victim.instance_id not in {each.instance_id for each in state.open_instances()}
+    assert len(list(state.open_instances())) == 16
+
+
+def test_a_policy_that_does_not_ask_for_warnings_is_not_woken() -> None:
+    service, ground, cloud, log = started("elastic")
+    decisions = sum(isinstance(record, Decided) for record in log.records)
+    victim = next(iter(service.state.open_instances()))
+    cloud.hints.append(Notice("hint", victim.instance_id, Alert.REBALANCE, ground.at_s + 120))
+    ground.at_s += 5
+    service.step()
+    assert sum(isinstance(record, Decided) for record in log.records) == decisions
+
+
+@pytest.mark.parametrize(
+    ("measured", "same"),
+    [
+        (Measured(), True),
+        (Measured(phi=0.3), False),
+        (Measured(lambda_s=900.0), False),
+        (Measured(sigma_s=77.0), False),
+        (Measured(nu={"node": 0.5}), False),
+    ],
+)
+def test_what_the_running_job_measured_is_what_the_policy_sees(measured: Measured, same: bool) -> None:
+    service, ground, _, _ = started("expected_cost")
+    quotes = ground.replay.quotes(ground.at_s)
+    setting = service._plan.setting
+    plain = view_of(setting, service.state, quotes, Measured(), Guards(), 0.0)
+    view = view_of(setting, service.state, quotes, measured, Guards(), 0.0)
+    assert ((view.job, view.offers) == (plain.job, plain.offers)) is same
