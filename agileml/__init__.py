@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from agileml.application import Application, InputError, Settings, Table, Unit, Update, Updates
     from agileml.errors import RunError
+    from agileml.runs.callbacks import Callback, EarlyStopping
     from agileml.session import Result, run
 
 __all__ = [
     "Application",
+    "Callback",
+    "EarlyStopping",
     "InputError",
     "Result",
     "RunError",
@@ -27,6 +30,7 @@ __all__ = [
 ]
 
 _HOMES = {"Result": "agileml.session", "run": "agileml.session", "RunError": "agileml.errors"}
+_HOMES |= dict.fromkeys(("Callback", "EarlyStopping"), "agileml.runs.callbacks")
 
 
 def __getattr__(name: str) -> Any:

@@ -76,11 +76,13 @@ class Updates:
 
     A dense table's array has the table's shape. A sparse table's array has one row for each row that `reads`
     named, in that order. Tables without an entry are not updated. `loss` is a sum over `examples` examples.
+    `metrics`: of some names in `Application.metrics()`, a weighted sum over what the unit evaluated, and its weight.
     """
 
     tables: Mapping[str, Array]
     loss: float = 0.0
     examples: int = 0
+    metrics: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -146,6 +148,11 @@ class Application(ABC):
         """Called when a machine has taken its part of the initial values: drop data that only `initial` needs.
         `initial` is called again only if all machines go back to the start. Does nothing unless overridden."""
         return
+
+    def metrics(self) -> Sequence[str]:
+        """Names of the metrics that units may return: each is a mean over all units of a clock, of the parameters that
+        the clock began with."""
+        return ()
 
     def ended(self) -> None:
         """Called when a process has computed its last unit: end what `warm_up` or the units began. Does nothing unless

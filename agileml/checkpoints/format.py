@@ -123,8 +123,8 @@ def _decoded(content: Array, name: CutId, partition: int) -> Cut:
             (clock, tuple(parse(units) for units in bundles)) for clock, bundles in about["counted"]
         ),
         progress=tuple(
-            ClockReport(clock, float(loss), examples, float(at_s))
-            for clock, loss, examples, at_s in about["progress"]
+            ClockReport(clock, float(loss), examples, float(at_s), tuple(map(float, metrics)))
+            for clock, loss, examples, at_s, *metrics in about["progress"]
         ),
     )
 
@@ -138,7 +138,10 @@ def _about(name: CutId, partition: int, cut: Cut) -> dict[str, Any]:
         "tables": len(cut.blocks),
         "slots": len(cut.state),
         "counted": [[clock, [show(units) for units in bundles]] for clock, bundles in cut.counted],
-        "progress": [[p.clock, _number(p.loss), int(p.examples), _number(p.at_s)] for p in cut.progress],
+        "progress": [
+            [p.clock, _number(p.loss), int(p.examples), _number(p.at_s), *map(_number, p.metrics)]
+            for p in cut.progress
+        ],
     }
 
 

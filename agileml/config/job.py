@@ -128,6 +128,15 @@ class CheckpointConfig(Section):
     keep: PositiveInt = 2
 
 
+class EarlyStoppingConfig(Section):
+    """The run ends when the metric has not improved by more than `least_change` for `patience` evaluations in a row."""
+
+    metric: str = "test_loss"
+    patience: PositiveInt = 3
+    mode: Literal["min", "max"] = "min"
+    least_change: Annotated[float, Field(ge=0)] = 0.0
+
+
 def _application(name: str) -> str:
     if name in APPLICATIONS or re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*", name):
         return name
@@ -177,6 +186,8 @@ class JobConfig(Section):
     plan: Plan = ()
     market: Market = None
     verify: bool = False
+    early_stopping: EarlyStoppingConfig | None = None
+    log: Annotated[tuple[Literal["csv", "jsonl", "tensorboard"], ...], Field(strict=False)] = ()
     profile: bool = False
     out: str | None = None
     address: str | None = None

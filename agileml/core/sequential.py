@@ -21,7 +21,7 @@ from agileml.core.parameters.layout import Layout
 from agileml.core.parameters.optimizer import Optimizer
 from straggler.coverage import Units, span
 
-OnClock = Callable[[int, float, int], None]
+OnClock = Callable[[int, float, int], bool | None]
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,14 @@ def train(
     deterministic: bool = True,
     bundles: Sequence[Units] | None = None,
     on_clock: OnClock | None = None,
+    on_metrics: Callable[[int, tuple[float, ...]], None] | None = None,
 ) -> Trained:
     """Train for `clocks` clocks of `application.settings.slices` x `parts` units.
 
     Neither `partitions` nor `bundles` (disjoint sets that cover all units, aligned subtrees when deterministic; one of
     all by default) changes a bit of a deterministic result: they are there to show that.
-    `on_clock(clock, loss, examples)` is called after each clock with the sums over its units.
+    `on_clock(clock, loss, examples)` is called after each clock with the sums over its units, and ends the training if
+    it returns True; `on_metrics(clock, sums and weights)` before it, where something was measured.
     Raises InputError (bad data), UnitError (user code failed), ContractError (it returned what cannot be used).
     """
     tables = checked_tables(application)
@@ -80,8 +82,10 @@ def train(
             for p, total in enumerate(totals):
                 applied = apply_total(total, tables, shares[p], states[p], clock, optimizer, in_place=True)
                 shares[p], states[p] = applied.blocks, applied.state
-            if on_clock is not None:
-                on_clock(clock, totals[0].loss, totals[0].examples)
+            if on_metrics is not None and totals[0].metrics:
+                on_metrics(clock, totals[0].metrics)
+            if on_clock is not None and on_clock(clock, totals[0].loss, totals[0].examples):
+                break
     slots = (
         layout.whole_slot([[arrays[slot] if arrays else None for arrays in state] for state in states])
         for slot in range(optimizer.slots)

@@ -60,6 +60,11 @@ class StopSignal:
             raise SystemExit(128 + number)
         self._asked_s = time.time()
 
+    def ask(self) -> None:
+        """Ask the run to stop, as the first signal does."""
+        if self._asked_s is None:
+            self._asked_s = time.time()
+
     @property
     def is_asked(self) -> bool:
         """True once the run was told to stop."""

@@ -44,6 +44,15 @@ class StopAsked:
 
 
 @dataclass(frozen=True)
+class StopDecided:
+    """A callback or the rule of early stopping ends the run with its next cut."""
+
+    kind: ClassVar = "stop_decided"
+    clock: int
+    reason: str
+
+
+@dataclass(frozen=True)
 class RunStopped:
     """The run ended before its last clock, with the cut of `clock`."""
 
@@ -225,6 +234,15 @@ class ClockDone:
 
 
 @dataclass(frozen=True)
+class Evaluated:
+    """The parameters after `clock` clocks were evaluated: the mean of each metric over what all machines measured."""
+
+    kind: ClassVar = "evaluation"
+    clock: int
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True)
 class CutCommitted:
     """The cut of a clock is durable; from its clock's end until then it took `travel_s`."""
 
@@ -364,12 +382,13 @@ class WorkDone:
 
 ControllerEvent = (
     StopAsked | Warned | MachineQuarantined | UserCodeFailed | MachinesJoined | MachineNoticed | ShortNoticeJudged
-    | MachineReleased | MachineLost | WaitingForSilent | GaveUpWaiting | MembershipChanged | ClockDone | CutCommitted
-    | CheckpointSaved | CheckpointFailed | StageJudged | ExchangeFailed | UnitsPlanned | PlanFired | PlanFinished
-    | FaultFired
+    | MachineReleased | MachineLost | WaitingForSilent | GaveUpWaiting | MembershipChanged | ClockDone | Evaluated
+    | CutCommitted | CheckpointSaved | CheckpointFailed | StageJudged | ExchangeFailed | UnitsPlanned | PlanFired
+    | PlanFinished | FaultFired
 )  # fmt: skip
 DriverEvent = (
     RunStarted
+    | StopDecided
     | RunStopped
     | RunFailed
     | RunFinished

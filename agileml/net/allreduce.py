@@ -138,7 +138,7 @@ class _Sum:
     blocks: tuple[Array, ...]
     facts: (
         torch.Tensor | None
-    )  # with partition 0: loss, examples, pauses, and each machine's seconds if asked
+    )  # with partition 0: loss, examples, pauses, and metrics, and each machine's seconds if asked
     works: list[PendingSum] = field(default_factory=list)
 
 
@@ -249,7 +249,7 @@ class _Group:
     def _facts(self, command: Reduce) -> torch.Tensor:
         """Numbers that the sum makes known to all. Every machine has a place of its own for its seconds, which the
         sum leaves as they are, to the last bit."""
-        facts = [command.loss, float(command.examples), float(command.pause)]
+        facts = [command.loss, float(command.examples), float(command.pause), *command.metrics]
         if command.compute_s is not None:
             compute_s = [0.0] * self.member.size
             compute_s[self.member.rank] = command.compute_s
@@ -276,7 +276,7 @@ class _Group:
 
 def _answer(found: _Sum) -> Reduced:
     asked = found.asked
-    loss, examples, pauses, *compute_s = (0.0, 0.0, 0.0) if found.facts is None else found.facts.tolist()
+    loss, examples, pauses, *others = (0.0, 0.0, 0.0) if found.facts is None else found.facts.tolist()
     return Reduced(
         asked.epoch,
         asked.clock,
@@ -285,5 +285,6 @@ def _answer(found: _Sum) -> Reduced:
         loss,
         round(examples),
         bool(pauses),
-        tuple(compute_s),
+        tuple(others[len(asked.metrics) :]),
+        tuple(others[: len(asked.metrics)]),
     )

@@ -107,6 +107,7 @@ class RunSpec:
             deterministic=config.deterministic,
             exchange=chosen,
             balancer=balancer(config),
+            metrics=tuple(application.metrics()),
         )
 
     def stores(self) -> list[CheckpointStore]:

@@ -45,6 +45,7 @@ class EventLog:
         self.path, self.lost = path, 0
         self._segments = len(_segments(path))
         self._file = os.open(path, FLAGS, 0o644)
+        self.heard: Callable[[RunEvent], None] = lambda event: None  # called with each event as it comes
         self._append(header())
 
     @property
@@ -58,6 +59,7 @@ class EventLog:
             for line in self._thinning.take(self.now_s if t_s is None else t_s, event):
                 self._append(to_line(line))
             self._may_rotate()
+        self.heard(event)
 
     def _append(self, text: str) -> None:
         line = text.encode() + b"\n"

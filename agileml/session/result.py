@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from agileml.application import Application, Array, InputError
+from agileml.runs.event_log import EVENTS, read_events
+from agileml.runs.history import history
 
 
 @dataclass(frozen=True, repr=False)
@@ -23,6 +27,7 @@ class Result:
     folder: Path
     code: int = 0
     application: Application | None = field(default=None, compare=False)
+    _rate_at: Callable[[int], float] = field(default=lambda clock: math.nan, compare=False)
     _again: Callable[..., Result] | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
@@ -31,6 +36,12 @@ class Result:
             facts.append(f"loss {loss:.4g}")
         facts += [f"{name} {value:.4g}" for name, value in self.metrics.items()]
         return f"<Result of {', '.join(facts)}; {self.folder}>"
+
+    @cached_property
+    def history(self) -> list[dict[str, Any]]:
+        """A dict for each clock, ascending: `clock` (how many are complete), `loss`, `examples`, `seconds`,
+        `items_per_s`, `learning_rate`, `machines`, and the metrics of an evaluation at it. Read from events.jsonl."""
+        return history(read_events(self.folder / EVENTS), self._rate_at)
 
     def module(self) -> Any:
         """A new torch module with the trained parameters, on the CPU. Raises InputError for other applications."""

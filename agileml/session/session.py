@@ -6,31 +6,31 @@ import os
 import secrets
 import sys
 import time
-import traceback
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agileml.application import Application, Array, InputError
+from agileml.application import Application, Array
 from agileml.config.job import ConfigError, JobConfig, dump, from_values, load
-from agileml.core.compute.contract import ContractError
-from agileml.core.compute.unit_computer import UnitError
+from agileml.core.controller.progress_log import means
 from agileml.core.protocol.job import Job
 from agileml.core.sequential import run_sequential, train
 from agileml.driver.last_good import write_last_good
 from agileml.driver.stop_signal import StopSignal
 from agileml.errors import HeadLostError, RunError
-from agileml.events.run import ClockDone, RunFinished, RunStarted
+from agileml.events.run import ClockDone, Evaluated, RunFinished, RunStarted, RunStopped
 from agileml.market.protocol import BoughtFleet
 from agileml.process.spec import RunSpec
+from agileml.runs.callbacks import Callback
 from agileml.runs.event_log import read_events
-from agileml.runs.folder import RunFolder, StorageError, check_out, params_sha256
+from agileml.runs.folder import RunFolder, check_out, params_sha256
 from agileml.runs.owner import this_process
 from agileml.runs.progress import Progress, Snapshot
 from agileml.runs.report.market import endings
 from agileml.runs.report.page import build_report, summarize
+from agileml.session.observers import observe, observers
 from agileml.session.result import Result
+from agileml.session.user_errors import blame_user
 
 if TYPE_CHECKING:
     from agileml.cluster.fleet import Fleet
@@ -46,6 +46,7 @@ def run(
     fleet: Fleet | None = None,
     resume: str | None = None,
     overwrite: bool = False,
+    callbacks: Sequence[Callback] = (),
     **overrides: Any,
 ) -> Result:
     """Train as a config says, on local Ray nodes or in the cluster that `address` names.
@@ -55,6 +56,7 @@ def run(
     sequential: in this process, without Ray; the reference of a deterministic job.
     fleet: where machines come from; None: local Ray nodes, or the cluster at `address`.
     resume: a folder or s3://bucket/prefix with checkpoints: resume from the newest whole one.
+    callbacks: objects whose methods are called as the run goes on, in this process.
     overwrite: the files of an earlier run in `out` may be replaced, unless that run still goes on.
 
     Raises ConfigError, InputError, FolderError, ClusterError, CheckpointError (bad input), RunError, StorageError.
@@ -66,7 +68,8 @@ def run(
         from agileml.cluster.existing import reach
 
         reach(found.address)  # before an application loads its data
-    return _Session(found, application, name, resume, overwrite).run(fleet, sequential=sequential)
+    session = _Session(found, application, name, resume, overwrite, callbacks)
+    return session.run(fleet, sequential=sequential)
 
 
 def _resolved(config: JobConfig | Mapping[str, Any] | str | Path, overrides: Mapping[str, Any]) -> JobConfig:
@@ -115,6 +118,7 @@ class _Session:
         name: str,
         resume: str | None,
         overwrite: bool,
+        callbacks: Sequence[Callback],
     ) -> None:
         self.config, self.name, self.overwrite = config, name, overwrite
         self.market: BoughtFleet | None = None
@@ -127,12 +131,13 @@ class _Session:
         self.setup = self._market_setup(run) if config.market is not None else None
         unit_s = self.setup.unit_s if self.setup is not None else 0.0
         self.spec = RunSpec(run, config, application, os.getcwd(), resume, unit_s)
-        with _users("application"):
+        with blame_user("application"):
             self.application = self.spec.build()
-        with _users("tables()"):
+        with blame_user("tables()"):
             self.job: Job = self.spec.job(self.application)
-        with _users("check()"):
+        with blame_user("check()"):
             self.application.check()
+        self.observers = observers(config, self.job, callbacks)
         self.config = self.config.model_copy(
             update={"partitions": self.job.layout.partitions}
         )  # for the record
@@ -186,10 +191,13 @@ class _Session:
             folder.events.write(RunStarted(self.name, versions(), time.time(), this_process()))
             started_s = time.monotonic()
             with Progress(self.config.clocks) as progress:
+                observe(self.observers, self.config, folder, progress, self.stop_signal)
                 tables = train(folder, progress)
             _return_to(self.spec.folder)
             folder.events.write(RunFinished(time.monotonic() - started_s))
-            return self._write(folder, tables)
+            result = self._write(folder, tables)
+            self.observers.end(result)
+            return result
         finally:
             folder.events.close()
             self._keep(folder.path)
@@ -208,9 +216,9 @@ class _Session:
         digest = folder.write_model(tables, self.application.as_model(tables))
         if self._slots is not None:
             self._write_optimizer(folder)
-        with _users("evaluate()"):
+        with blame_user("evaluate()"):
             metrics = {key: float(value) for key, value in self.application.evaluate(tables).items()}
-        with _users("describe()"):
+        with blame_user("describe()"):
             split = dict(self.application.describe())
         code, verified = self._verified(digest)
         events = read_events(folder.events.path)
@@ -229,13 +237,15 @@ class _Session:
         folder.write_summary(summary)
         folder.write_report(build_report(dump(self.config), events, summary))
         again = None if self.is_reference or self.config.checkpoint is None else self._resume
-        return Result(tables, metrics, summary, folder.path, code, self.application, again)
+        return Result(
+            tables, metrics, summary, folder.path, code, self.application, self.job.optimizer.rate_at, again
+        )
 
     def _write_optimizer(self, folder: RunFolder) -> None:
         """optimizer.pt, where the application knows how to write one."""
         assert self._slots is not None
         clocks, slots = self._slots
-        with _users("optimizer_state()"):
+        with blame_user("optimizer_state()"):
             settings = self.config.optimizer.model_dump()
             state = self.application.optimizer_state(slots, settings, clocks)
         if state is not None:
@@ -252,7 +262,7 @@ class _Session:
         if not self.config.verify or self.is_reference or not self.is_whole:
             return 0, {}
         print("proteus: trains the same job in one process, to compare", file=sys.stderr)
-        with _users("training"):
+        with blame_user("training"):
             tables = run_sequential(
                 self.application,
                 optimizer=self.job.optimizer,
@@ -265,16 +275,22 @@ class _Session:
 
     def _sequential(self, folder: RunFolder, progress: Progress) -> dict[str, Array]:
         last_s = time.monotonic()
+        done = [0]
 
-        def on_clock(clock: int, loss: float, examples: int) -> None:
+        def on_metrics(clock: int, sums: tuple[float, ...]) -> None:
+            folder.events.write(Evaluated(clock, means(self.job.metrics, sums)))
+
+        def on_clock(clock: int, loss: float, examples: int) -> bool:
             nonlocal last_s
             now_s = time.monotonic()
             mean = loss / max(1, examples)
             folder.events.write(ClockDone(clock + 1, mean, examples, now_s - last_s))
             last_s = now_s
             progress.show(Snapshot(clock + 1, self.config.clocks, mean, 0, 1, 0, "sequential"))
+            done[0] = clock + 1
+            return self.stop_signal.is_asked
 
-        with _users("training"):
+        with blame_user("training"):
             trained = train(
                 self.application,
                 optimizer=self.job.optimizer,
@@ -282,8 +298,12 @@ class _Session:
                 parts=self.config.units_per_slice,
                 deterministic=self.config.deterministic,
                 on_clock=on_clock,
+                on_metrics=on_metrics,
             )
-            self._slots = self.config.clocks, trained.slots
+            self._slots = done[0], trained.slots
+            self.is_whole = done[0] == self.config.clocks
+            if not self.is_whole:
+                folder.events.write(RunStopped(done[0]))
             self.application.ended()
             return trained.tables
 
@@ -327,22 +347,6 @@ class _Session:
             except BaseException:
                 group.stop(timeout_s=0.2)  # an interrupted run ends without waiting
                 raise
-
-
-@contextmanager
-def _users(what: str) -> Iterator[None]:
-    """Turn the user's exceptions into errors with their tracebacks; bad input passes unchanged."""
-    try:
-        yield
-    except (ConfigError, InputError, StorageError):
-        raise
-    except UnitError as error:
-        raise RunError(f"{error.place}: {error.problem}", error.trace) from error
-    except ContractError as error:
-        raise RunError(f"application: {error}") from error
-    except Exception as error:
-        what = next(iter(getattr(error, "__notes__", ())), what)
-        raise RunError(f"{what}: {type(error).__name__}: {error}", traceback.format_exc()) from error
 
 
 def _return_to(folder: str | None) -> None:

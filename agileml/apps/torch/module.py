@@ -23,13 +23,14 @@ import torch
 from torch import Tensor, nn
 
 from agileml.application import Application, Array, InputError, Settings, Table, Unit, Updates
-from agileml.apps.torch.data import DataSet, load_data
+from agileml.apps.torch.data import DataSet, Examples, load_data
+from agileml.apps.torch.evaluation import ACCURACY, LOSS, Evaluation, means
 from agileml.apps.torch.export import exported, optimizer_state, torch_state
 from agileml.apps.torch.flat import PARAMETERS, FlatModule
 from agileml.apps.torch.loader import Loader, Request
 from agileml.apps.torch.minibatches import ExampleSlice, Minibatches
 from agileml.apps.torch.names import called, function_named, loss_named
-from agileml.apps.torch.objective import Objective, OutputLoss, UserStep, right_places
+from agileml.apps.torch.objective import Objective, OutputLoss, UserStep
 from agileml.apps.torch.settings import ModuleConfig
 from agileml.apps.torch.step import Ready, Stepper, seeded
 from agileml.apps.torch.trial import placed_batch, try_batches
@@ -50,7 +51,7 @@ class TorchModule(Application):
     names.LOSSES. step: (module, batch) -> the mean loss, instead of `loss`. dataset: (train, test) or train, each a
     torch Dataset or a tuple of arrays (input, ..., target), or a function that returns it. augment: (input, ...) ->
     (input, ...), for training only; a batch of another form is handed over whole. collate: a list of a Dataset's items
-    -> a batch.
+    -> a batch. metrics: by name, (output, target) -> the mean over the items, or a pair of a sum and its weight.
     """
 
     def __init__(
@@ -63,10 +64,11 @@ class TorchModule(Application):
         augment: Callable[..., Any] | None = None,
         step: Callable[[nn.Module, Any], Tensor] | None = None,
         collate: Callable[[list[Any]], Any] | None = None,
+        metrics: Mapping[str, Callable[[Any, Any], Any]] | None = None,
     ) -> None:
         super().__init__(settings or Settings())
         own = {"build": build, "loss": loss, "dataset": dataset, "augment": augment, "step": step}
-        self._own: dict[str, Any] = {**own, "collate": collate}
+        self._own: dict[str, Any] = {**own, "collate": collate, "metrics": metrics}
         self.model = validate(ModuleConfig, self.settings.model, ("model",))
         if build is None and self.model.module is None and settings is not None:
             raise ConfigError("missing, expected package.file:function", key=("model", "module"))
@@ -234,24 +236,28 @@ class TorchModule(Application):
     ) -> Updates:
         """The units' share of the mean gradient over the clock's minibatch, by one backward for each micro batch."""
         request = self._request(units, items)
-        if not request.numbers:  # fewer items in a clock than units
-            return Updates({})
         stepper = self._stepper
+        if not request.numbers:  # fewer items in a clock than units
+            with _TORCH, seeded(request.seed, self.model.threads, stepper.device):
+                stepper.use(parameters)
+                return Updates({}, metrics=self._evaluated(units))
         stream = None if ready is None else _to_stream(ready)
         with _TORCH:
             made = self._loader.batches(request)
             self._loader.fetch_ahead(self._request([replace(u, clock=u.clock + 1) for u in units], items))
             with seeded(request.seed, self.model.threads, stepper.device):
                 stepper.use(parameters)
+                metrics = self._evaluated(units)
+            with seeded(request.seed, self.model.threads, stepper.device):
                 batches = [
                     placed_batch(tree, len(numbers), self._augment, stepper)
                     for tree, numbers in zip(made, request.numbers, strict=True)
                 ]
                 gradient, loss = stepper.gradient(batches, self.minibatches.batch, stream)
                 if gradient is None:
-                    return Updates({}, loss, request.items)
+                    return Updates({}, loss, request.items, metrics)
                 changes = self.flat.buffer_changes(parameters, request.items / self.minibatches.batch)
-        return Updates({PARAMETERS: gradient.reshape(1, -1), **changes}, loss, request.items)
+        return Updates({PARAMETERS: gradient.reshape(1, -1), **changes}, loss, request.items, metrics)
 
     def _request(self, units: Sequence[Unit], items: Sequence[ExampleSlice]) -> Request:
         """The batches of some units of a clock: their items in order, cut into micro batches."""
@@ -286,21 +292,57 @@ class TorchModule(Application):
         test = self.data.test
         if test is None or not len(test):
             return {}
-        loss, right, judged = 0.0, 0, 0
         with _TORCH, seeded(self.settings.seed, self.model.threads, self._stepper.device):
             self._stepper.use({name: np.ascontiguousarray(table) for name, table in parameters.items()})
-            self._stepper.module.eval()
-            at_once = min(ITEMS_AT_ONCE, self.model.micro_batch or ITEMS_AT_ONCE)
-            for start in range(0, len(test), at_once):
-                numbers = np.arange(start, min(start + at_once, len(test)))
-                found = self._stepper.judged(
-                    placed_batch(test.take(numbers), len(numbers), None, self._stepper)
-                )
-                loss += float(found.loss) * len(numbers)
-                if (places := right_places(found.output, found.target)) is not None:
-                    right, judged = right + int(places.sum()), judged + places.numel()
-        metrics = {"test_loss": loss / len(test)}
-        return metrics | ({"test_accuracy": right / judged} if judged else {})
+            return means(self._evaluation(test).of(0, len(test)))
+
+    def metrics(self) -> tuple[str, ...]:
+        return (LOSS, ACCURACY, *self._metric_functions) if self._evaluates_every else ()
+
+    @cached_property
+    def _evaluates_every(self) -> int | None:
+        """Clocks from one evaluation to the next; None: none while it trains."""
+        if self.model.evaluate_every is None:
+            return None
+        if self.data.test is None or not len(self.data.test):
+            raise ConfigError(
+                f"found {self.model.evaluate_every} without test data, expected a data set (train, test)",
+                key=("model", "evaluate_every"),
+            )
+        cut = self.minibatches
+        return (
+            -(-cut.count // cut.batch) if self.model.evaluate_every == "pass" else self.model.evaluate_every
+        )
+
+    @cached_property
+    def _metric_functions(self) -> dict[str, Callable[..., Any]]:
+        own = self._own["metrics"] or {}
+        if self._function("step") is not None and (own or self.model.metrics):
+            raise ConfigError(
+                "found metrics with a step, expected one of them: a metric is a function of (output, target), and a "
+                "step returns the loss alone",
+                key=("model", "metrics"),
+            )
+        named = {name: function_named(at, f"model.metrics.{name}") for name, at in self.model.metrics.items()}
+        return named | own
+
+    def _evaluation(self, test: Examples) -> Evaluation:
+        at_once = min(ITEMS_AT_ONCE, self.model.micro_batch or ITEMS_AT_ONCE)
+        return Evaluation(self._stepper, test, self._metric_functions, at_once)
+
+    def _evaluated(self, units: Sequence[Unit]) -> dict[str, tuple[float, float]]:
+        """The units' share of the test items, evaluated with the parameters of their clock, where that is due."""
+        clock, every, test = units[0].clock, self._evaluates_every, self.data.test
+        if every is None or test is None or not clock or clock % every:
+            return {}
+        found: dict[str, tuple[float, float]] = {}
+        for unit in units:
+            of, number = self.settings.slices * unit.parts, unit.slice * unit.parts + unit.part
+            sums = self._evaluation(test).of(number * len(test) // of, (number + 1) * len(test) // of)
+            for name, (total, weight) in sums.items():
+                before = found.get(name, (0.0, 0.0))
+                found[name] = before[0] + total, before[1] + weight
+        return found
 
     def describe(self) -> dict[str, Any]:
         data = self.data

@@ -46,7 +46,7 @@ class OutputLoss:
                     "model.module: a batch is a mapping and forward returned no `loss`, expected one, or a step: a "
                     "function of (module, batch) that returns the loss"
                 )
-            return Judged(found)
+            return Judged(found, output, batch)
         if isinstance(batch, Sequence) and len(batch) >= 2:
             *inputs, target = batch
             output = module(*inputs)

@@ -16,6 +16,8 @@ class ModuleConfig(Section):
     arguments: dict[str, Any] = Field(default_factory=dict)
     loss: str = "cross_entropy"
     step: str | None = None
+    metrics: dict[str, str] = Field(default_factory=dict)
+    evaluate_every: Literal["pass"] | Annotated[int, Field(ge=1)] | None = None
     augment: str | None = None
     collate: str | None = None
     loader_processes: Annotated[int, Field(ge=0)] = 0

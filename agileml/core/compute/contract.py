@@ -70,8 +70,8 @@ def checked_reads(tables: Sequence[Table], rows: Mapping[str, Array]) -> Mapping
 
 def checked_updates(
     method: str, tables: Sequence[Table], rows: Mapping[str, Array], updates: Any
-) -> tuple[dict[str, Array], float, int]:
-    """(arrays by table, loss, examples) as `process` or `process_many` returned them. Raises ContractError."""
+) -> tuple[dict[str, Array], float, int, Mapping[str, tuple[float, float]]]:
+    """(arrays by table, loss, examples, metrics) as `process` or `process_many` returned them. Raises ContractError."""
     if not isinstance(updates, Updates):
         raise ContractError(f"{method}() returned {_describe(updates)}, expected agileml.application.Updates")
     known = {table.name: table for table in tables}
@@ -88,7 +88,7 @@ def checked_updates(
             f"{method}() returned a loss of {loss}: the training diverged (a lower learning rate may help) "
             "or an item is not finite"
         )
-    return arrays, loss, examples
+    return arrays, loss, examples, updates.metrics
 
 
 def _checked_array(what: str, table: Table, found: Any, shape: tuple[int, int]) -> Array:

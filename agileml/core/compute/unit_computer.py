@@ -27,6 +27,7 @@ from agileml.core.parameters.layout import Block, Dense, Layout, Sparse
 from straggler.coverage import Units, members, show, union
 
 Rows = Mapping[str, Array]  # ascending row numbers of each sparse table
+CheckedUpdates = tuple[dict[str, Array], float, int, Mapping[str, tuple[float, float]]]
 
 
 class UnitError(Exception):
@@ -243,9 +244,9 @@ class UnitComputer:
                 rows, checked_updates("process_many", self.layout.tables, rows, updates)
             )
 
-    def _contribution(self, rows: Rows, updates: tuple[dict[str, Array], float, int]) -> Contribution:
+    def _contribution(self, rows: Rows, updates: CheckedUpdates) -> Contribution:
         """The updates of whole tables. Splitting them after the addition gives the same sums."""
-        arrays, loss, examples = updates
+        arrays, loss, examples, metrics = updates
         blocks: list[Block | None] = []
         for table in self.layout.tables:
             values = arrays.get(table.name)
@@ -255,7 +256,16 @@ class UnitComputer:
                 blocks.append(Sparse(rows[table.name].astype(np.int32, copy=False), values))
             else:
                 blocks.append(Dense(values.reshape(-1)))
-        return Contribution(tuple(blocks), loss, examples)
+        return Contribution(tuple(blocks), loss, examples, self._sums(metrics))
+
+    def _sums(self, metrics: Mapping[str, tuple[float, float]]) -> tuple[float, ...]:
+        """Sum and weight of each metric of the application, in its order; nothing where none was measured."""
+        if not metrics:
+            return ()
+        names = self.application.metrics()
+        if unknown := sorted(metrics.keys() - set(names)):
+            raise ContractError(f"the metric {unknown[0]!r} was returned, expected names that metrics() has")
+        return tuple(float(number) for name in names for number in metrics.get(name, (0.0, 0.0)))
 
     def split(self, total: Contribution) -> list[Contribution]:
         """The parts of a contribution by partition; loss and examples are in partition 0's."""
@@ -266,7 +276,7 @@ class UnitComputer:
             if isinstance(block, Sparse):
                 rows[table.name] = block.rows
         split = self.layout.split_updates(updates, rows)
-        first = Contribution(split[0], total.loss, total.examples)
+        first = Contribution(split[0], total.loss, total.examples, total.metrics)
         return [first, *(Contribution(blocks) for blocks in split[1:])]
 
 

@@ -104,7 +104,7 @@ class Controller:
         checkpoint: Checkpoint | None = None,
     ) -> None:
         record = record or Record(0, name)
-        log = ProgressLog(None if record.view is not None or checkpoint else 0)
+        log = ProgressLog(None if record.view is not None or checkpoint else 0, job.metrics)
         self._control = Control(name, job, settings, plan, record, log)
         self._cuts = CutKeeper(self._control, checkpoint)
         self._stages = StageChooser(self._control, settings.auto_stage)
@@ -294,6 +294,8 @@ class Controller:
                 control.log.none_left(dict(status.versions).get(0, 0))
             for event, at_s in done:
                 control.note(event, at_s)
+            for evaluated, at_s in control.log.take_evaluations():
+                control.note(evaluated, at_s)
             self._stages.clocks(event.seconds for event, _ in done)
         if status.progress and control.log.heard is not None:
             control.send(member.name, Heard(control.log.heard))

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from agileml.core.protocol.messages import ClockReport
-from agileml.events.run import ClockDone
+from agileml.events.run import ClockDone, Evaluated
 
 
 class ProgressLog:
     """`heard` counts the completed clocks; None after a restart of the controller, until the first report."""
 
-    def __init__(self, heard: int | None) -> None:
+    def __init__(self, heard: int | None, metrics: Sequence[str] = ()) -> None:
+        """metrics: the names of what units measure, in the order of the reports."""
         self.heard = heard
+        self._metrics = metrics
+        self._evaluations: list[tuple[Evaluated, float]] = []
         self.clock_s: float | None = None  # a clock's usual duration: exponential average
         self._last_s: float | None = None
 
@@ -32,8 +35,15 @@ class ProgressLog:
                 self.clock_s = seconds if self.clock_s is None else 0.8 * self.clock_s + 0.2 * seconds
             self._last_s = entry.at_s
             self.heard += 1
+            if found := means(self._metrics, entry.metrics):
+                self._evaluations.append((Evaluated(entry.clock, found), entry.at_s))
             mean = entry.loss / max(1, entry.examples)
             yield ClockDone(self.heard, mean, entry.examples, seconds), entry.at_s
+
+    def take_evaluations(self) -> list[tuple[Evaluated, float]]:
+        """What the clocks added since the last call measured, and when."""
+        found, self._evaluations = self._evaluations, []
+        return found
 
     def none_left(self, version: int) -> None:
         """The owner, at `version`, has nothing to report: an earlier controller has all its entries."""
@@ -46,3 +56,9 @@ class ProgressLog:
         if self.heard is not None:
             self.heard = min(self.heard, base)
         return max(0, reached - base)
+
+
+def means(names: Sequence[str], sums: Sequence[float]) -> Mapping[str, float]:
+    """Each metric's mean from its sum and its weight, where something was measured."""
+    pairs = zip(names, sums[::2], sums[1::2], strict=False)
+    return {name: total / weight for name, total, weight in pairs if weight}

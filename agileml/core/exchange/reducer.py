@@ -160,7 +160,7 @@ class Reducer:
             compute_s = dict(zip(self._view.group, event.compute_s, strict=True))
             self._server.measured(event.epoch, event.clock, compute_s)
         blocks = tuple(Dense(block) for block in event.blocks)
-        total = Contribution(blocks, event.loss, event.examples)
+        total = Contribution(blocks, event.loss, event.examples, event.metrics)
         push = Push(event.epoch, event.partition, event.clock, self.job.all_units, total)
         self._server.push(self.me, push, now_s, given=True)
         self._acknowledge(event.clock, event.partition, self._worker.bundles(event.clock) or ())
@@ -200,7 +200,10 @@ class Reducer:
             own = fold.total() if fold else Contribution((None,) * len(self.job.layout.tables))
             pause, compute_s = self._wants_pause and at[1] == 0, self._spent_s(at[1])
             blocks = self._whole(at[1], own)
-            self._ask(Reduce(self._view.epoch, *at, blocks, own.loss, own.examples, pause, compute_s))
+            # As many numbers from every machine, whether it measured something or not.
+            metrics = own.metrics or (0.0,) * (2 * len(self.job.metrics)) if at[1] == 0 else ()
+            sums = own.loss, own.examples
+            self._ask(Reduce(self._view.epoch, *at, blocks, *sums, pause, compute_s, metrics))
 
     def _spent_s(self, partition: int) -> float | None:
         """The seconds that this machine computed for the clock, which go with partition 0 where clocks are planned."""

@@ -15,7 +15,7 @@ import numpy as np
 from agileml.application import Array
 from agileml.core.node.dirty_rows import CutMark, RowLog, changed_rows, put_back
 from agileml.core.parameters.apply import Applied, apply_total, initial_state, read_rows
-from agileml.core.parameters.fold import Contribution, Fold
+from agileml.core.parameters.fold import Contribution, Fold, added_metrics
 from agileml.core.parameters.layout import Sparse
 from agileml.core.protocol.job import Job
 from agileml.core.protocol.messages import ClockReport, Cut, Previous, Rows, ShardCopy, ShardState
@@ -48,7 +48,8 @@ class Shard:
         self.cut_at: CutId | None = None
         self.room: Callable[[int], Sequence[Array | None]] | None = None  # memory for a version's blocks
         self._apart: tuple[int, tuple[Array, ...]] = (-1, ())  # a version and copies of its blocks
-        self._losses: dict[int, tuple[float, int]] = {}  # so far, of clocks that are applied on arrival
+        # So far, of clocks that are applied on arrival: loss, examples, metrics.
+        self._losses: dict[int, tuple[float, int, tuple[float, ...]]] = {}
 
     # -- reading --------------------------------------------------------------------------------------------
 
@@ -123,11 +124,15 @@ class Shard:
         if verdict is Verdict.COUNT:
             self._step(contribution, clock)
             self.counted.setdefault(clock, []).append(bundle)
-            loss, examples = self._losses.get(clock, (0.0, 0))
-            self._losses[clock] = (loss + contribution.loss, examples + contribution.examples)
+            loss, examples, metrics = self._losses.get(clock, (0.0, 0, ()))
+            self._losses[clock] = (
+                loss + contribution.loss,
+                examples + contribution.examples,
+                added_metrics(metrics, contribution.metrics),
+            )
             while union(self.counted.get(self.version, ())) == self.job.all_units:
                 del self.counted[self.version]
-                self._advance(*self._losses.pop(self.version, (0.0, 0)), now_s)
+                self._advance(*self._losses.pop(self.version, (0.0, 0, ())), now_s)
         return verdict
 
     def _apply(self, total: Contribution, now_s: float) -> None:
@@ -143,7 +148,7 @@ class Shard:
                 ),
                 tuple(undo.rows if undo else None for undo in applied.undo),
             )
-        self._advance(total.loss, total.examples, now_s)
+        self._advance(total.loss, total.examples, total.metrics, now_s)
 
     def _step(self, total: Contribution, clock: int) -> Applied:
         job = self.job
@@ -169,8 +174,8 @@ class Shard:
         )
         return applied
 
-    def _advance(self, loss: float, examples: int, now_s: float) -> None:
-        self.progress.append(ClockReport(self.version, loss, examples, now_s))
+    def _advance(self, loss: float, examples: int, metrics: tuple[float, ...], now_s: float) -> None:
+        self.progress.append(ClockReport(self.version, loss, examples, now_s, metrics))
         self.version += 1
         self._apart = (-1, ())
         if self.cut_at and self.version == self.cut_at.clock:

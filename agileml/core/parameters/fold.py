@@ -21,11 +21,15 @@ from straggler.coverage import Units, show
 
 @dataclass(frozen=True)
 class Contribution:
-    """The summed updates of a bundle for one partition: a block per table (None: nothing), and its loss."""
+    """The summed updates of a bundle for one partition: a block per table (None: nothing), and its loss.
+
+    `metrics`: for each metric of the job its sum and its weight; empty where none was measured.
+    """
 
     blocks: tuple[Block | None, ...]
     loss: float = 0.0
     examples: int = 0
+    metrics: tuple[float, ...] = ()
 
 
 @numba.njit(cache=True, nogil=True)
@@ -100,9 +104,19 @@ def _added(left: _Node, right: _Node) -> _Node:
             blocks.append(_merge_blocks(a, b, own_a, own_b))
             owned.append(True)
     total = Contribution(
-        tuple(blocks), left.total.loss + right.total.loss, left.total.examples + right.total.examples
+        tuple(blocks),
+        left.total.loss + right.total.loss,
+        left.total.examples + right.total.examples,
+        added_metrics(left.total.metrics, right.total.metrics),
     )
     return _Node(total, tuple(owned))
+
+
+def added_metrics(left: tuple[float, ...], right: tuple[float, ...]) -> tuple[float, ...]:
+    """The sums of two bundles' metrics, of which either may have measured none."""
+    if not left or not right:
+        return left or right
+    return tuple(a + b for a, b in zip(left, right, strict=True))
 
 
 @dataclass

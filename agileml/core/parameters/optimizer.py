@@ -26,6 +26,9 @@ class Optimizer(Protocol):
     def slots(self) -> int:
         """Arrays of state per block, each of the block's shape, zeros at first."""
 
+    def rate_at(self, clock: int) -> float:
+        """The learning rate of a clock (0-based)."""
+
     def step(
         self,
         clock: int,
@@ -87,12 +90,16 @@ class Shaping:
     """Settings of all optimizers: a learning rate schedule (None: constant), clipping of each element of the gradient
     to [-clip, clip] (None: no clipping), then weight_decay w added to it (AdamW decays otherwise)."""
 
+    learning_rate: float
     weight_decay: float = 0.0
     clip: float | None = None
     schedule: Schedule | None = None
 
-    def rate_at(self, clock: int, learning_rate: float) -> float:
-        return learning_rate if self.schedule is None else learning_rate * self.schedule.factor(clock)
+    def rate_at(self, clock: int) -> float:
+        """The learning rate of a clock (0-based)."""
+        return (
+            self.learning_rate if self.schedule is None else self.learning_rate * self.schedule.factor(clock)
+        )
 
 
 @dataclass(frozen=True)
@@ -112,7 +119,7 @@ class Sgd(Shaping):
         new_state: list[Array],
     ) -> None:
         number = parameters.dtype.type
-        rate = number(self.rate_at(clock, self.learning_rate))
+        rate = number(self.rate_at(clock))
         _sgd(rate, number(self.weight_decay), number(self.clip or 0), parameters, gradient, new_parameters)
 
 
@@ -140,7 +147,7 @@ class Momentum(Shaping):
         number = parameters.dtype.type
         kernel = _nesterov if self.nesterov else _momentum
         kernel(
-            number(self.rate_at(clock, self.learning_rate)),
+            number(self.rate_at(clock)),
             number(self.momentum),
             number(self.weight_decay),
             number(self.clip or 0),
@@ -173,7 +180,7 @@ class Adam(Shaping):
     ) -> None:
         number = parameters.dtype.type
         steps = clock + 1
-        rate = self.rate_at(clock, self.learning_rate)
+        rate = self.rate_at(clock)
         keep, decay = self.decays(rate)
         _adam(
             number(rate / (1.0 - self.beta1**steps)),

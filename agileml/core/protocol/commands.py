@@ -93,6 +93,7 @@ class Reduce:
     examples: int
     pause: bool
     compute_s: float | None = None
+    metrics: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -166,6 +167,7 @@ class Reduced:
     examples: int
     pause: bool
     compute_s: tuple[float, ...] = ()
+    metrics: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)

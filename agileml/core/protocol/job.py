@@ -34,6 +34,7 @@ class Job:
     deterministic: bool
     exchange: Exchange
     balancer: MakeBalancer | None = None
+    metrics: tuple[str, ...] = ()
 
     @property
     def units(self) -> int:

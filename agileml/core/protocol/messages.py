@@ -27,12 +27,16 @@ Pending = tuple[tuple[int, tuple[Units, ...]], ...]  # (clock, bundles), ascendi
 
 @dataclass(frozen=True)
 class ClockReport:
-    """One applied clock, as partition 0 saw it. `loss` is a sum over `examples`; `at_s` is wall time in seconds."""
+    """One applied clock, as partition 0 saw it. `loss` is a sum over `examples`; `at_s` is wall time in seconds.
+
+    `metrics`: for each metric of the job its sum and weight, of the parameters that the clock began with.
+    """
 
     clock: int
     loss: float
     examples: int
     at_s: float
+    metrics: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,74 @@
+"""Metrics of a module on test items, as sums and weights, so that machines can share the items."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from agileml.application import InputError
+from agileml.apps.torch.data import Examples
+from agileml.apps.torch.objective import right_places
+from agileml.apps.torch.step import Stepper
+from agileml.apps.torch.trial import placed_batch
+
+LOSS, ACCURACY = "test_loss", "test_accuracy"
+Sums = dict[str, tuple[float, float]]  # by metric, a sum and its weight
+Metric = Callable[[Any, Any], Any]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Evaluates test items, at most `at_once` together, with the parameters that the stepper has now.
+
+    functions: the user's own metrics, of (output, target): the mean over the items of the batch, or a pair of a sum and
+    its weight.
+    """
+
+    stepper: Stepper
+    test: Examples
+    functions: Mapping[str, Metric]
+    at_once: int
+
+    def of(self, start: int, stop: int) -> Sums:
+        """The sums over the test items [start, stop)."""
+        found: Sums = {}
+        self.stepper.module.eval()
+        for first in range(start, stop, self.at_once):
+            numbers = np.arange(first, min(first + self.at_once, stop))
+            items = len(numbers)
+            judged = self.stepper.judged(placed_batch(self.test.take(numbers), items, None, self.stepper))
+            _add(found, LOSS, float(judged.loss) * items, items)
+            if (places := right_places(judged.output, judged.target)) is not None:
+                _add(found, ACCURACY, float(places.sum()), places.numel())
+            for name, function in self.functions.items():
+                _add(found, name, *_sum_and_weight(name, function(judged.output, judged.target), items))
+        return found
+
+
+def means(sums: Sums) -> dict[str, float]:
+    """Each metric's mean."""
+    return {name: total / weight for name, (total, weight) in sums.items() if weight}
+
+
+def _add(sums: Sums, name: str, total: float, weight: float) -> None:
+    before = sums.get(name, (0.0, 0.0))
+    sums[name] = before[0] + total, before[1] + weight
+
+
+def _sum_and_weight(name: str, found: Any, items: int) -> tuple[float, float]:
+    pair = found if isinstance(found, tuple) and len(found) == 2 else None
+    numbers = [float(each) for each in pair or (found,) if _is_number(each)]
+    if len(numbers) != (1 if pair is None else 2):
+        raise InputError(
+            f"model.metrics: {name} returned {type(found).__name__}, expected a number, the mean over the items of the "
+            "batch, or a pair of a sum and its weight"
+        )
+    return (numbers[0], numbers[1]) if pair is not None else (numbers[0] * items, items)
+
+
+def _is_number(found: Any) -> bool:
+    return found.numel() == 1 if isinstance(found, Tensor) else isinstance(found, int | float | np.number)

@@ -1,0 +1,113 @@
+"""What a user hangs on a run: functions that are called as it goes on, in the process that started it."""
+
+from __future__ import annotations
+
+import math
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from agileml.events.run import Evaluated, MembershipChanged
+from agileml.events.schema import RunEvent
+from agileml.runs.history import ClockRow, Rows
+
+
+class Callback:
+    """Override what you need. A sentence that a method returns ends the run with its next cut, for that reason.
+
+    A callback that raises is called no more; the run goes on, and its log and the screen say so.
+    """
+
+    def on_start(self, folder: Path, config: Mapping[str, Any]) -> None:
+        """The run begins; everything of it goes to `folder`."""
+
+    def on_clock(self, row: ClockRow) -> str | None:
+        """A clock is done. After a rollback the same clocks come again."""
+
+    def on_evaluate(self, clock: int, metrics: Mapping[str, float]) -> str | None:
+        """The parameters after `clock` clocks were evaluated."""
+
+    def on_change(self, change: MembershipChanged) -> str | None:
+        """Machines joined or left, or their roles changed."""
+
+    def on_end(self, result: Any) -> None:
+        """The run is over; `result` is what `agileml.run` returns. Not called for a run that failed."""
+
+
+class EarlyStopping(Callback):
+    """Ends the run when a metric has not improved for `patience` evaluations in a row.
+
+    mode: "min" or "max", which is better. least_change: what counts as an improvement.
+    """
+
+    def __init__(
+        self, metric: str = "test_loss", patience: int = 3, mode: str = "min", least_change: float = 0.0
+    ) -> None:
+        self.metric, self.patience, self.least_change = metric, patience, least_change
+        self._sign = 1.0 if mode == "min" else -1.0
+        self._best = math.inf
+        self._best_clock = 0
+        self._without = 0  # evaluations since
+
+    def on_evaluate(self, clock: int, metrics: Mapping[str, float]) -> str | None:
+        value = self._sign * metrics.get(self.metric, math.inf)
+        if value < self._best - self.least_change:
+            self._best, self._best_clock, self._without = value, clock, 0
+            return None
+        self._without += clock > self._best_clock  # not after a rollback to before the best
+        if self._without < self.patience:
+            return None
+        return (
+            f"{self.metric} has not improved on {self._sign * self._best:.6g} of clock {self._best_clock} for "
+            f"{self._without} evaluations"
+        )
+
+
+class Callbacks:
+    """Hands the events of a run to callbacks."""
+
+    def __init__(
+        self,
+        callbacks: Sequence[Callback],
+        learning_rate: Callable[[int], float],
+        warn: Callable[[str], None] = lambda sentence: None,
+    ) -> None:
+        """learning_rate: by clock, 0-based. warn: gets a sentence for each callback that fails."""
+        self._callbacks = list(callbacks)
+        self._rows = Rows(learning_rate)
+        self.warn = warn
+
+    def start(self, folder: Path, config: Mapping[str, Any]) -> None:
+        """The run begins."""
+        self._each(lambda callback: callback.on_start(folder, config))
+
+    def heard(self, event: RunEvent) -> str | None:
+        """Something happened. Returns the reason to end the run, if a callback has one."""
+        row = self._rows.of(event)
+        if row is not None:
+            return self._each(lambda callback: callback.on_clock(row))
+        if isinstance(event, Evaluated):
+            return self._each(lambda callback: callback.on_evaluate(event.clock, event.metrics))
+        if isinstance(event, MembershipChanged):
+            return self._each(lambda callback: callback.on_change(event))
+        return None
+
+    def end(self, result: Any) -> None:
+        """The run is over."""
+        self._each(lambda callback: callback.on_end(result))
+
+    def _each(self, call: Callable[[Callback], str | None]) -> str | None:
+        reason = None
+        for callback in list(self._callbacks):
+            try:
+                reason = call(callback) or reason
+            except Exception as error:
+                self._callbacks.remove(callback)
+                name = type(callback).__name__
+                place = traceback.extract_tb(error.__traceback__)[-1]
+                self.warn(
+                    f"the callback {name} is called no more: {type(error).__name__}: {error} "
+                    f"({Path(place.filename).name}:{place.lineno})"
+                )
+        return reason

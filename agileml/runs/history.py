@@ -1,0 +1,72 @@
+"""The series of a run: for each clock its loss, learning rate, speed and machines, and what was evaluated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from agileml.events.run import ClockDone, Evaluated, MembershipChanged
+from agileml.events.schema import Log, RunEvent
+from agileml.runs.thinning import clocks_of
+
+
+@dataclass(frozen=True)
+class ClockRow:
+    """`clock` clocks are complete. `loss`: the mean over the last one's `examples`; `seconds`: that it took, None where
+    it is not known; `learning_rate`: of its step."""
+
+    clock: int
+    loss: float
+    examples: int
+    seconds: float | None
+    items_per_s: float | None
+    learning_rate: float
+    machines: int
+
+
+class Rows:
+    """Makes the row of each clock from the events of a run, in their order."""
+
+    def __init__(self, learning_rate: Callable[[int], float]) -> None:
+        """learning_rate: by clock, 0-based."""
+        self._learning_rate = learning_rate
+        self._machines = 1
+
+    def of(self, event: RunEvent) -> ClockRow | None:
+        """The row of a clock that is done; None for other events."""
+        if isinstance(event, MembershipChanged):
+            self._machines = event.reliable + event.transient
+        if not isinstance(event, ClockDone):
+            return None
+        speed = event.examples / event.seconds if event.seconds else None
+        return ClockRow(
+            event.clock,
+            event.loss,
+            event.examples,
+            event.seconds,
+            speed,
+            self._learning_rate(event.clock - 1),
+            self._machines,
+        )
+
+
+def history(log: Log, learning_rate: Callable[[int], float]) -> list[dict[str, Any]]:
+    """A dict for each clock, ascending: the fields of ClockRow and the metrics that were evaluated at it.
+
+    Of a clock that was done again after a rollback, the last time counts. A log keeps only the mean over several clocks
+    when a run is old: then a dict stands for the clocks since the one before it.
+    """
+    rows = Rows(learning_rate)
+    by_clock: dict[int, dict[str, Any]] = {}
+    for logged in log:
+        for event in clocks_of([logged]):
+            row = rows.of(event.event)
+            assert row is not None
+            by_clock[row.clock] = asdict(row)
+        rows.of(logged.event)
+    for logged in log:
+        if isinstance(logged.event, Evaluated):
+            clock = logged.event.clock
+            by_clock.setdefault(clock, {"clock": clock}).update(logged.event.metrics)
+    return [by_clock[clock] for clock in sorted(by_clock)]

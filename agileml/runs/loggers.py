@@ -1,0 +1,83 @@
+"""Callbacks that write the series of a run for other programs: CSV, JSON lines, TensorBoard."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import IO, Any
+
+from agileml.runs.callbacks import Callback
+from agileml.runs.folder import plain
+from agileml.runs.history import ClockRow
+
+
+class CsvLogger(Callback):
+    """clocks.csv, a line for each clock, and evaluations.csv, a line for each metric of each evaluation."""
+
+    def on_start(self, folder: Path, config: Mapping[str, Any]) -> None:
+        self._clocks = (folder / "clocks.csv").open("w", newline="", buffering=1)
+        self._evaluations = (folder / "evaluations.csv").open("w", newline="", buffering=1)
+        csv.writer(self._clocks).writerow([field.name for field in fields(ClockRow)])
+        csv.writer(self._evaluations).writerow(["clock", "metric", "value"])
+
+    def on_clock(self, row: ClockRow) -> None:
+        csv.writer(self._clocks).writerow(asdict(row).values())
+
+    def on_evaluate(self, clock: int, metrics: Mapping[str, float]) -> None:
+        csv.writer(self._evaluations).writerows([clock, name, value] for name, value in metrics.items())
+
+    def on_end(self, result: Any) -> None:
+        self._clocks.close()
+        self._evaluations.close()
+
+
+class JsonlLogger(Callback):
+    """metrics.jsonl: an object for each clock, and one for each evaluation."""
+
+    _file: IO[str]
+
+    def on_start(self, folder: Path, config: Mapping[str, Any]) -> None:
+        self._file = (folder / "metrics.jsonl").open("w", buffering=1)
+
+    def on_clock(self, row: ClockRow) -> None:
+        self._write(asdict(row))
+
+    def on_evaluate(self, clock: int, metrics: Mapping[str, float]) -> None:
+        self._write({"clock": clock, **metrics})
+
+    def on_end(self, result: Any) -> None:
+        self._file.close()
+
+    def _write(self, values: Mapping[str, Any]) -> None:
+        self._file.write(json.dumps(plain(values)) + "\n")
+
+
+class TensorBoardLogger(Callback):
+    """The folder tensorboard, for `tensorboard --logdir`."""
+
+    def on_start(self, folder: Path, config: Mapping[str, Any]) -> None:
+        from tensorboardX import SummaryWriter
+
+        self._writer = SummaryWriter(str(folder / "tensorboard"))
+
+    def on_clock(self, row: ClockRow) -> None:
+        for name, value in asdict(row).items():
+            if name != "clock" and value is not None:
+                self._writer.add_scalar(f"training/{name}", value, row.clock)
+
+    def on_evaluate(self, clock: int, metrics: Mapping[str, float]) -> None:
+        for name, value in metrics.items():
+            self._writer.add_scalar(f"evaluation/{name}", value, clock)
+
+    def on_end(self, result: Any) -> None:
+        self._writer.close()
+
+
+LOGGERS: dict[str, type[Callback]] = {
+    "csv": CsvLogger,
+    "jsonl": JsonlLogger,
+    "tensorboard": TensorBoardLogger,
+}

@@ -1,0 +1,53 @@
+"""The callbacks of a run: the user's own, and those that its config asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from agileml.config.job import JobConfig
+from agileml.config.text import ConfigError, nearest
+from agileml.core.protocol.job import Job
+from agileml.driver.stop_signal import StopSignal
+from agileml.events.run import ClockDone, Evaluated, StopDecided, Warned
+from agileml.events.schema import RunEvent
+from agileml.runs.callbacks import Callback, Callbacks, EarlyStopping
+from agileml.runs.folder import RunFolder
+from agileml.runs.loggers import LOGGERS
+from agileml.runs.progress import Progress
+
+
+def observers(config: JobConfig, job: Job, own: Sequence[Callback]) -> Callbacks:
+    """Raises ConfigError for early stopping by a metric that the application does not measure."""
+    found = [*own, *(LOGGERS[name]() for name in dict.fromkeys(config.log))]
+    if (rule := config.early_stopping) is not None:
+        if rule.metric not in job.metrics:
+            expected = (
+                nearest(rule.metric, job.metrics)
+                if job.metrics
+                else "expected an application that evaluates while it trains: a torch module with model.evaluate_every"
+            )
+            raise ConfigError(f"found {rule.metric}, {expected}", key=("early_stopping", "metric"))
+        found.append(EarlyStopping(rule.metric, rule.patience, rule.mode, rule.least_change))
+    return Callbacks(found, job.optimizer.rate_at)
+
+
+def observe(
+    callbacks: Callbacks, config: JobConfig, folder: RunFolder, progress: Progress, stop_signal: StopSignal
+) -> None:
+    """Have the callbacks hear what happens from now on, and end the run when one of them says so."""
+
+    def warn(sentence: str) -> None:
+        folder.events.write(Warned(sentence))
+        progress.say(sentence)
+
+    def heard(event: RunEvent) -> None:
+        reason = callbacks.heard(event)
+        if reason is not None and not stop_signal.is_asked:
+            stop_signal.ask()
+            clock = event.clock if isinstance(event, ClockDone | Evaluated) else 0
+            folder.events.write(StopDecided(clock, reason))
+            progress.say(f"stops: {reason}")
+
+    callbacks.warn = warn
+    callbacks.start(folder.path, config.model_dump(mode="json"))
+    folder.events.heard = heard

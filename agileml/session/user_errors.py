@@ -1,0 +1,30 @@
+"""Exceptions of user code, as errors of the run with their tracebacks."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from agileml.application import InputError
+from agileml.config.text import ConfigError
+from agileml.core.compute.contract import ContractError
+from agileml.core.compute.unit_computer import UnitError
+from agileml.errors import RunError
+from agileml.runs.folder import StorageError
+
+
+@contextmanager
+def blame_user(what: str) -> Iterator[None]:
+    """Turn the user's exceptions into errors with their tracebacks; bad input passes unchanged."""
+    try:
+        yield
+    except (ConfigError, InputError, StorageError):
+        raise
+    except UnitError as error:
+        raise RunError(f"{error.place}: {error.problem}", error.trace) from error
+    except ContractError as error:
+        raise RunError(f"application: {error}") from error
+    except Exception as error:
+        what = next(iter(getattr(error, "__notes__", ())), what)
+        raise RunError(f"{what}: {type(error).__name__}: {error}", traceback.format_exc()) from error

@@ -1,0 +1,85 @@
+"""Callbacks: what they hear, when they end a run, and what one that fails costs."""
+
+from collections.abc import Mapping
+
+from agileml.events.run import ClockDone, Evaluated
+from agileml.events.schema import Logged
+from agileml.runs.callbacks import Callback, Callbacks, EarlyStopping
+from agileml.runs.history import ClockRow, history
+
+
+def rate(clock: int) -> float:
+    return 0.1 / (clock + 1)
+
+
+def stops_at(values: list[float], **options: object) -> tuple[int, str] | None:
+    """The evaluation (from 1) at which early stopping ends a run with these values, and why."""
+    rule = EarlyStopping("error", **options)  # type: ignore[arg-type]
+    for clock, value in enumerate(values, 1):
+        if (reason := rule.on_evaluate(clock, {"error": value})) is not None:
+            return clock, reason
+    return None
+
+
+def test_early_stopping_waits_for_an_improvement() -> None:
+    found = stops_at([5, 4, 4.5, 4.2, 4.1, 3], patience=3)
+    assert found == (5, "error has not improved on 4 of clock 2 for 3 evaluations")
+    assert stops_at([5, 4, 4.5, 4.2, 3, 3.5, 3.5], patience=3) is None
+    assert stops_at([0.5, 0.6, 0.55], patience=1, mode="max") == (
+        3,
+        "error has not improved on 0.6 of clock 2 for 1 evaluations",
+    )
+    assert stops_at([5, 4.95, 4.9], patience=2, least_change=0.2) is not None
+    assert stops_at([float("nan"), float("nan")], patience=2) is not None
+
+
+def test_clocks_that_are_done_again_are_no_missing_improvement() -> None:
+    rule = EarlyStopping("error", patience=2)
+    assert rule.on_evaluate(10, {"error": 1.0}) is None
+    for clock in (6, 8, 10):  # after a rollback to before the best
+        assert rule.on_evaluate(clock, {"error": 2.0}) is None
+
+
+class Deaf(Callback):
+    """Fails at its second clock."""
+
+    def __init__(self) -> None:
+        self.rows: list[ClockRow] = []
+
+    def on_clock(self, row: ClockRow) -> None:
+        self.rows.append(row)
+        if len(self.rows) == 2:
+            raise OSError("no space")
+
+
+class Strict(Callback):
+    def on_clock(self, row: ClockRow) -> str | None:
+        return "enough" if row.clock == 3 else None
+
+    def on_evaluate(self, clock: int, metrics: Mapping[str, float]) -> str | None:
+        return "bad" if metrics["error"] > 1 else None
+
+
+def test_one_that_fails_is_called_no_more_and_the_others_are() -> None:
+    deaf, warned = Deaf(), list[str]()
+    callbacks = Callbacks([deaf, Strict()], rate, warned.append)
+    found = [callbacks.heard(ClockDone(clock, 0.5, 10, 0.1)) for clock in (1, 2, 3)]
+    assert found == [None, None, "enough"]
+    assert len(deaf.rows) == 2
+    assert len(warned) == 1 and warned[0].startswith("the callback Deaf is called no more: OSError: no space")
+    assert callbacks.heard(Evaluated(3, {"error": 2.0})) == "bad"
+    assert deaf.rows[1] == ClockRow(2, 0.5, 10, 0.1, 100.0, 0.05, 1)
+
+
+def test_history_keeps_the_last_of_each_clock() -> None:
+    events = [
+        ClockDone(1, 5.0, 8, None),
+        ClockDone(2, 4.0, 8, 0.5),
+        Evaluated(1, {"error": 0.5}),
+        ClockDone(2, 3.0, 8, 0.25),
+        Evaluated(2, {"error": 0.25}),
+    ]
+    rows = history([Logged(0.0, event) for event in events], rate)
+    assert [row["clock"] for row in rows] == [1, 2]
+    assert rows[0]["items_per_s"] is None and rows[0]["error"] == 0.5
+    assert (rows[1]["loss"], rows[1]["items_per_s"], rows[1]["learning_rate"]) == (3.0, 32.0, 0.05)
