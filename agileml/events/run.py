@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from agileml.events.observed import Evaluated, StopDecided
 from agileml.events.sums import ClocksDone, CutsCommitted, Standing
 from agileml.events.terms import Fault, Loss, Move, Task, Tier, Trigger, Way
 
@@ -41,15 +42,6 @@ class StopAsked:
 
     kind: ClassVar = "stopping"
     clock: int
-
-
-@dataclass(frozen=True)
-class StopDecided:
-    """A callback or the rule of early stopping ends the run with its next cut."""
-
-    kind: ClassVar = "stop_decided"
-    clock: int
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -231,15 +223,6 @@ class ClockDone:
     loss: float
     examples: int
     seconds: float | None
-
-
-@dataclass(frozen=True)
-class Evaluated:
-    """The parameters after `clock` clocks were evaluated: the mean of each metric over what all machines measured."""
-
-    kind: ClassVar = "evaluation"
-    clock: int
-    metrics: Mapping[str, float]
 
 
 @dataclass(frozen=True)

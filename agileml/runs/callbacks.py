@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agileml.events.run import Evaluated, MembershipChanged
+from agileml.events.observed import Evaluated
+from agileml.events.run import MembershipChanged
 from agileml.events.schema import RunEvent
-from agileml.runs.history import ClockRow, Rows
+from agileml.runs.history import ClockRow, RowMaker
 
 
 class Callback:
@@ -75,7 +76,7 @@ class Callbacks:
     ) -> None:
         """learning_rate: by clock, 0-based. warn: gets a sentence for each callback that fails."""
         self._callbacks = list(callbacks)
-        self._rows = Rows(learning_rate)
+        self._rows = RowMaker(learning_rate)
         self.warn = warn
 
     def start(self, folder: Path, config: Mapping[str, Any]) -> None:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from agileml.events.run import ClockDone, Evaluated, MembershipChanged
+from agileml.events.observed import Evaluated
+from agileml.events.run import ClockDone, MembershipChanged
 from agileml.events.schema import Log, RunEvent
 from agileml.runs.thinning import clocks_of
 
@@ -25,7 +26,7 @@ class ClockRow:
     machines: int
 
 
-class Rows:
+class RowMaker:
     """Makes the row of each clock from the events of a run, in their order."""
 
     def __init__(self, learning_rate: Callable[[int], float]) -> None:
@@ -57,7 +58,7 @@ def history(log: Log, learning_rate: Callable[[int], float]) -> list[dict[str, A
     Of a clock that was done again after a rollback, the last time counts. A log keeps only the mean over several clocks
     when a run is old: then a dict stands for the clocks since the one before it.
     """
-    rows = Rows(learning_rate)
+    rows = RowMaker(learning_rate)
     by_clock: dict[int, dict[str, Any]] = {}
     for logged in log:
         for event in clocks_of([logged]):

@@ -18,7 +18,8 @@ from agileml.core.sequential import run_sequential, train
 from agileml.driver.last_good import write_last_good
 from agileml.driver.stop_signal import StopSignal
 from agileml.errors import HeadLostError, RunError
-from agileml.events.run import ClockDone, Evaluated, RunFinished, RunStarted, RunStopped
+from agileml.events.observed import Evaluated
+from agileml.events.run import ClockDone, RunFinished, RunStarted, RunStopped
 from agileml.market.protocol import BoughtFleet
 from agileml.process.spec import RunSpec
 from agileml.runs.callbacks import Callback

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from agileml.core.protocol.messages import ClockReport
-from agileml.events.run import ClockDone, Evaluated
+from agileml.events.observed import Evaluated
+from agileml.events.run import ClockDone
 
 
 class ProgressLog:

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from agileml.events.run import ClockDone, Evaluated
+from agileml.events.observed import Evaluated
+from agileml.events.run import ClockDone
 from agileml.events.schema import Logged
 from agileml.runs.callbacks import Callback, Callbacks, EarlyStopping
 from agileml.runs.history import ClockRow, history

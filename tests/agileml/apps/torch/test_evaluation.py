@@ -17,7 +17,8 @@ from agileml.apps.torch.module import TorchModule
 from agileml.config.text import ConfigError
 from agileml.core.parameters.optimizer import optimizer
 from agileml.core.sequential import run_sequential, train
-from agileml.events.run import Evaluated, MembershipChanged
+from agileml.events.observed import Evaluated
+from agileml.events.run import MembershipChanged
 from agileml.runs.history import ClockRow
 from tests.agileml.process.engine_rig import Rig
 
