@@ -16,7 +16,7 @@ from typer.exceptions import TyperException
 import bidbrain.cli
 import pipeline.cli
 import straggler.cli
-from agileml.cli import aws, checkpoint, jobs, machines, replay, run
+from agileml.cli import aws, checkpoint, clean, jobs, machines, replay, run
 
 INTERRUPTED = 130
 
@@ -47,6 +47,7 @@ def proteus(
 run.mount(app)
 jobs.mount(app)
 machines.mount(app)
+clean.mount(app)
 bidbrain.cli.mount(app)
 straggler.cli.mount(app)
 pipeline.cli.mount(app)

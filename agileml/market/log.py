@@ -161,7 +161,10 @@ class MarketLog:
         self, now_s: int, state: JobState, cloud: Cloud, measured: Measured, *, is_last: bool = False
     ) -> None:
         """Write events of what changed since the last call; the spend in any case if `is_last`."""
-        before_usd, self.spent_usd = self.spent_usd, round(usd(exposure(state.account, now_s, now_s)), 6)
+        spent = exposure(state.account, now_s, now_s)
+        if is_last:  # the ledger gives parts of the last hours back, the market does not
+            spent += state.ledger().given_back
+        before_usd, self.spent_usd = self.spent_usd, round(usd(spent), 6)
         # Reliable machines cost a little all the time, spot machines cost by the hour.
         jumped = abs(self.spent_usd - before_usd) > JUMP * before_usd
         if jumped or is_last or now_s >= self._spend_due_s:

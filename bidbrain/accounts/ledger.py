@@ -88,6 +88,18 @@ class Ledger:
     entries: tuple[Entry, ...]
 
     @property
+    def given_back(self) -> int:
+        """The refunds for unused parts of the hours that were open at the job's end (`hourly_2016`).
+
+        The thesis' convention (section 4.5.2), which all ledgers keep; a real market keeps the money.
+        """
+        ended = {entry.allocation for entry in self.entries if entry.kind is EntryKind.JOB_END}
+        refunds = [
+            entry for entry in self.entries if entry.kind is EntryKind.REFUND and entry.allocation in ended
+        ]
+        return -sum(entry.micro_usd or 0 for entry in refunds)
+
+    @property
     def micro_usd(self) -> int:
         """The bill: all charges and refunds."""
         return sum(entry.micro_usd or 0 for entry in self.entries if entry.kind in MONEY)

@@ -45,7 +45,21 @@ def bill_lines(market: Mapping[str, Any]) -> list[str]:
     usd = market["usd"]
     took = f"{market['market_hours']:.2f} h of the market, {market['evictions']} evictions"
     lines = [f"bill ${usd:.2f} ({market['policy']}, {took})"]
-    return lines + (_compared(market) if market["finished"] else []) + _rebilled(market)
+    return lines + (_compared(market) if market["finished"] else []) + _by_thesis(market) + _rebilled(market)
+
+
+def _by_thesis(market: Mapping[str, Any]) -> list[str]:
+    """The same figures by the thesis' convention, where they differ; a summary of an older run has none."""
+    other = market.get("thesis")
+    if other is None or other["usd"] == market["usd"]:
+        return []
+    told = f"  if unused parts of the last hours were not charged, as in the thesis: ${other['usd']:.2f}"
+    if not market["finished"]:
+        return [told]
+    beside = [f"on demand ${other['on_demand_usd']:.2f}"]
+    if other["standard_checkpoint_usd"] is not None:
+        beside.append(f"{STANDARDS[market['standard']]} ${other['standard_checkpoint_usd']:.2f}")
+    return [f"{told} ({', '.join(beside)})"]
 
 
 def _compared(market: Mapping[str, Any]) -> list[str]:

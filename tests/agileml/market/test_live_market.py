@@ -78,6 +78,12 @@ def test_a_job_on_a_market_ends_with_the_bits_of_one_process_and_a_bill_that_hol
     assert all(event.reason for event in ran.of(DecisionTaken))
     assert len(ran.of(Billed)) > 5
     assert ran.of(Billed)[-1].usd == bill.micro_usd / 1e6
+    # An hour that was begun is paid; the ledger keeps the thesis' convention.
+    told = ran.summary["market"]
+    assert told["thesis"]["usd"] == (bill.micro_usd - bill.given_back) / 1e6 < told["usd"]
+    assert told["on_demand_usd"] >= told["thesis"]["on_demand_usd"]
+    last = max(event.usd for event in ran.of(Billed))
+    assert told["usd"] == last, "what was spent on the screen is never more than the bill"
     assert ran.of(PricesChanged)[0].usd_per_h.keys() == {str(m) for m in rig.setup.setting.markets}
     seen = ran.of(EstimatesChanged)[-1]
     assert 0 < seen.nu["c3.8xlarge"] <= 40

@@ -48,3 +48,15 @@ def test_the_bill_of_a_part_is_not_compared_with_prices_of_the_whole_job() -> No
         "  re-billed from the prices: 1 lines differ",
     ]
     assert tiles(summary) == [("bill", "$0.21"), ("evictions", "8")]
+
+
+def test_the_convention_of_the_thesis_is_a_second_line() -> None:
+    thesis = {"usd": 5.5, "on_demand_usd": 24.86, "standard_checkpoint_usd": 4.9}
+    market = MARKET | {"on_demand_usd": 26.88, "thesis": thesis}
+    lines = endings({"clocks": 1000, "market": market}, 1000)
+    assert lines[-1] == (
+        "  if unused parts of the last hours were not charged, as in the thesis: $5.50 "
+        "(on demand $24.86, standard bid + checkpoints $4.90)"
+    )
+    same = market | {"thesis": thesis | {"usd": market["usd"]}}
+    assert not any("thesis" in line for line in endings({"clocks": 1000, "market": same}, 1000))

@@ -1,0 +1,86 @@
+"""What runs that ended badly have left on this host: folders in the temporary directory, and their processes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from agileml.cluster.owned_folder import OWNER, PREFIX, orphans, remove
+from agileml.cluster.processes import kill, processes_of
+
+YOUNG_S = 600.0  # a folder without an owner's name may be in the making, or belong to a machine of another host's run
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """A folder, or a process whose folder is gone (`pid`), and why nobody needs it."""
+
+    place: str
+    reason: str
+    bytes: int
+    processes: int
+    pid: int | None = None
+
+
+def leftovers(places: tuple[Path, ...] | None = None, *, young_s: float = YOUNG_S) -> list[Leftover]:
+    """Everything of this user that runs have left in `places` (None: the temporary directories)."""
+    folders = places if places is not None else tuple({Path("/tmp"), Path(tempfile.gettempdir())})
+    in_use = {Path(path).parent for path in _listening()}
+    found = []
+    for folder in sorted(folder for place in folders for folder in place.glob(f"{PREFIX}*")):
+        with contextlib.suppress(OSError):
+            if folder.is_dir() and folder.stat().st_uid == os.getuid() and folder not in in_use:
+                reason = _why(folder, young_s)
+                if reason is not None:
+                    found.append(Leftover(str(folder), reason, _size(folder), len(processes_of(folder))))
+    if places is None:
+        for process in orphans():
+            with contextlib.suppress(psutil.Error):
+                found.append(Leftover(process.name(), "its folder is gone", 0, 1, process.pid))
+    return found
+
+
+def remove_leftover(leftover: Leftover) -> None:
+    """End its processes and remove its folder."""
+    if leftover.pid is not None:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            kill([psutil.Process(leftover.pid)])
+        return
+    folder = Path(leftover.place)
+    kill(processes_of(folder))
+    remove(folder)
+
+
+def _why(folder: Path, young_s: float) -> str | None:
+    """Why nobody needs a folder; None: its owner lives, or it is too young to tell."""
+    owner = folder / OWNER
+    if not owner.exists():
+        age_s = time.time() - folder.stat().st_mtime
+        return f"no process has named itself its owner for {age_s / 60:.0f} min" if age_s > young_s else None
+    try:
+        pid, created = owner.read_text().split()
+        is_alive = psutil.Process(int(pid)).create_time() == float(created)
+    except psutil.NoSuchProcess:
+        is_alive = False
+    except (OSError, ValueError):
+        return None
+    return None if is_alive else f"its process {pid} has ended"
+
+
+def _listening() -> list[str]:
+    """The sockets in files that some process has open."""
+    return [str(each.laddr) for each in psutil.net_connections(kind="unix") if each.laddr]
+
+
+def _size(folder: Path) -> int:
+    total = 0
+    for file in folder.rglob("*"):
+        with contextlib.suppress(OSError):
+            total += file.lstat().st_size if file.is_file() and not file.is_symlink() else 0
+    return total

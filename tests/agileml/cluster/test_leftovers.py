@@ -1,0 +1,64 @@
+"""What runs leave behind is found and removed; what is in use stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from agileml.cli import main
+from agileml.cluster.leftovers import YOUNG_S, leftovers, remove_leftover
+
+
+def folder(place: Path, name: str, owner: str | None = None, age_s: float = 0.0) -> Path:
+    made = place / f"proteus-{name}"
+    made.mkdir()
+    (made / "big").write_bytes(b"x" * 4096)
+    if owner is not None:
+        (made / "owner").write_text(owner)
+    os.utime(made, (time.time() - age_s,) * 2)
+    return made
+
+
+def test_only_folders_that_nobody_needs_are_found_and_removed(tmp_path: Path) -> None:
+    me = psutil.Process()
+    over = subprocess.Popen([sys.executable, "-c", ""])
+    over.wait()
+    dead = folder(tmp_path, "dead", f"{over.pid} 1.0")
+    reused = folder(tmp_path, "reused", f"{me.pid} 1.0")
+    folder(tmp_path, "alive", f"{me.pid} {me.create_time()}")
+    old = folder(tmp_path, "old", age_s=YOUNG_S + 60)
+    folder(tmp_path, "young")
+    (tmp_path / "other").mkdir()
+    found = leftovers((tmp_path,))
+    assert [each.place for each in found] == sorted(map(str, (dead, old, reused)))
+    assert all(each.bytes >= 4096 for each in found)
+    for each in found:
+        remove_leftover(each)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "proteus-alive", "proteus-young"]
+
+
+def test_a_folder_with_a_socket_that_someone_listens_at_stays(tmp_path: Path) -> None:
+    used = folder(tmp_path, "used", age_s=YOUNG_S + 60)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(used / "s.ipc"))
+        listening.listen()
+        os.utime(used, (1.0, 1.0))
+        assert leftovers((tmp_path,)) == []
+    os.utime(used, (1.0, 1.0))
+    assert [each.place for each in leftovers((tmp_path,))] == [str(used)]
+
+
+def test_the_command_only_shows_when_told_so(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["clean", "--dry-run", "--json"])
+    assert not ended.value.code
+    for line in capsys.readouterr().out.splitlines():
+        assert json.loads(line).keys() == {"place", "reason", "bytes", "processes", "pid"}
