@@ -167,11 +167,31 @@ def find_scheme(name: str) -> Scheme:
         sys.path.insert(0, folder)
     try:
         module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise UnknownSchemeError(f"the policy {name!r} cannot be loaded: {error}") from None
+    except SyntaxError as error:
+        where = f"{error.filename} line {error.lineno}"
+        raise UnknownSchemeError(f"the policy {name!r} cannot be loaded: {where}: {error.msg}") from None
+    except Exception as error:  # whatever the user's module does when it is imported
+        what = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
+        raise UnknownSchemeError(f"the policy {name!r} cannot be loaded: {what}") from None
     policy = getattr(module, class_name, None)
     if not isinstance(policy, type) or not callable(getattr(policy, "decide", None)):
         raise UnknownSchemeError(
             f"the policy {name!r} does not exist: {module_name} has no class {class_name} with a method decide"
         )
-    return Scheme(name, policy, Training.AGILEML, reliable=True, elastic=True)
+    return Scheme(name, _made_by(name, policy), Training.AGILEML, reliable=True, elastic=True)
+
+
+def _made_by(name: str, policy: type) -> Callable[[Setting, int], Policy]:
+    """The policy's constructor, whose refusal is one sentence."""
+
+    def make(setting: Setting, start_s: int) -> Policy:
+        try:
+            made: Policy = policy(setting, start_s)
+        except Exception as error:
+            raise UnknownSchemeError(
+                f"the policy {name!r} cannot be made by {policy.__name__}(setting, start_s): "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        return made
+
+    return make
