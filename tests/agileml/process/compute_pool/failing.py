@@ -1,7 +1,8 @@
-"""An application whose sixth unit fails."""
+"""An application whose sixth unit fails, and says which GPUs its process sees."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,5 +21,6 @@ class FailsAtUnit5(Application):
         return None
 
     def process(self, unit: Unit, items: Any, parameters: Mapping[str, Array]) -> Updates:
-        assert 1 // (unit.slice != 5)
+        if unit.slice == 5:
+            raise RuntimeError(f"GPUs {os.environ.get('CUDA_VISIBLE_DEVICES', '')}")
         return Updates({"count": np.ones((1, 1), np.float32)}, examples=1)

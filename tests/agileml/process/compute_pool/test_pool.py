@@ -115,15 +115,15 @@ def test_one_contribution_leaves_the_machine_and_a_dead_process_is_reported() ->
         alone.pool.stop()
 
 
-def test_user_code_that_fails_is_one_sentence_with_its_place_and_traceback() -> None:
+def test_user_code_that_fails_is_one_sentence_and_each_process_sees_one_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,7")
     alone = Alone({"application": "tests.agileml.process.compute_pool.failing:FailsAtUnit5"})
     try:
         failure = alone.compute(span(0, 8))
         assert isinstance(failure, Failure)
-        assert (
-            failure.problem
-            == "clock 0, slice 5, part 0: ZeroDivisionError: integer division or modulo by zero"
-        )
+        assert failure.problem == "clock 0, slice 5, part 0: RuntimeError: GPUs 7"
         assert "failing.py" in failure.trace
         assert alone.deaths.empty()
     finally:
@@ -134,7 +134,7 @@ def test_a_run_whose_user_code_fails_ends_with_that_sentence(tmp_path: Path) -> 
     values = job({"application": "tests.agileml.process.compute_pool.failing:FailsAtUnit5"})
     ran = WholeRig({**values, "machines": {"reliable": 1, "transient": 0, "max": 1}}, tmp_path).finish()
     assert ran.halted is not None and ran.halted.kind is HaltKind.USER_CODE
-    assert "slice 5, part 0: ZeroDivisionError" in ran.halted.reason
+    assert "slice 5, part 0: RuntimeError" in ran.halted.reason
 
 
 def test_no_process_outlives_a_machine_that_is_killed() -> None:
