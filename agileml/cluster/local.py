@@ -130,7 +130,7 @@ class LocalCluster:
         for _ in range(count):
             labels = {TIER_LABEL: str(tier), ALLOCATION_LABEL: allocation}
             node = self._add_watched(num_cpus=math.ceil(cpus), num_gpus=math.ceil(gpus), labels=labels)
-            tiered = TieredNode(node.node_id, node.node_ip_address, tier, allocation)
+            tiered = TieredNode(node.node_id, node.node_ip_address, tier, allocation, math.ceil(cpus))
             self._nodes[tiered.node_id], self._tiered[tiered.node_id] = node, tiered
             added.append(tiered)
         return added

@@ -207,7 +207,7 @@ class LabelledNodes:
         # The purchase decides the tier, whatever the label says.
         return {
             instance_id: TieredNode(
-                node.node_id, node.ip, tier_of(wanted[instance_id]), wanted[instance_id].token
+                node.node_id, node.ip, tier_of(wanted[instance_id]), wanted[instance_id].token, node.cpus
             )
             for instance_id, node in self._seen.items()
             if instance_id in wanted
