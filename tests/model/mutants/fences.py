@@ -33,7 +33,7 @@ def worker_obeys_acks_of_any_epoch(original, self, sender, message, now_s):
     return original(self, sender, message, now_s)
 
 
-@replaces(Node.handle, mode="bsp", caught_by=3630)
+@replaces(Node.handle, mode="dense-planned", caught_by=87)
 def worker_obeys_parameters_of_any_epoch(original, self, sender, message, now_s):
     """A later version of another timeline stands for an acknowledgement."""
     if isinstance(message, Params) and (self.is_frozen or message.epoch != self.promised):
