@@ -41,7 +41,7 @@ CONFIG, SHAPE, START = "config.json", "shape.txt", "start.safetensors"
 NEIGHBOUR_GONE = 3  # exit code of a worker whose neighbour ended early
 _POLL_S = 0.02
 # Big arrays are freed and made again all the time: keep their pages.
-_MALLOC = {"MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_MMAP_MAX_": "0", "MALLOC_TOP_PAD_": "67108864"}
+MALLOC = {"MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_MMAP_MAX_": "0", "MALLOC_TOP_PAD_": "67108864"}
 
 
 def run_processes(job: Job, shape: StageShape, folder: Path) -> None:
@@ -140,7 +140,7 @@ def _start(folder: Path, links: Path, number: int, stack: contextlib.ExitStack) 
     log = stack.enter_context((folder / f"worker-{number}.log").open("wb"))
     command = [sys.executable, "-m", "pipeline.run.main", str(folder), str(links), str(number)]
     paths = os.pathsep.join(["", *(p for p in sys.path if p)])
-    environment = {**_MALLOC, **os.environ, "PYTHONPATH": paths.lstrip(os.pathsep)}
+    environment = {**MALLOC, **os.environ, "PYTHONPATH": paths.lstrip(os.pathsep)}
     return subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
 
 

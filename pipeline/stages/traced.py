@@ -68,7 +68,8 @@ class TracedModel:
 
     layers: in the order of the forward. parameters, buffers: by placeholder, the name in the model. inputs: the
     model's own inputs, flattened; None where one is not a tensor. outputs: nodes or constants, flattened as
-    `out_spec` says. facts: of every node that is a tensor. changed: buffers that a forward changes.
+    `out_spec` says. facts: of every node that is a tensor. changed: buffers that a forward changes. values:
+    parameters and buffers by name. example: the inputs that are no tensors.
     """
 
     graph_module: fx.GraphModule
@@ -82,6 +83,7 @@ class TracedModel:
     facts: dict[fx.Node, Fact]
     changed: frozenset[str]
     values: dict[str, Tensor]
+    example: tuple[Any, ...]
 
     @cached_property
     def numbers(self) -> dict[fx.Node, int]:
@@ -95,6 +97,14 @@ class TracedModel:
             raise StageError(
                 f"the minibatch has inputs of the form {spec}, expected {self.in_spec} as in the example"
             )
+        for place, (value, node) in enumerate(zip(flat, self.inputs, strict=True)):
+            found = (tuple(value.shape), value.dtype) if isinstance(value, Tensor) else value
+            fact = self.facts[node] if node is not None else None
+            expected = self.example[place] if fact is None else (fact.shape, fact.dtype)
+            if found != expected:
+                raise StageError(
+                    f"input {place} of the minibatch is {found}, expected {expected} as in the example"
+                )
         return flat
 
 
@@ -142,6 +152,7 @@ def trace_model(model: nn.Module, inputs: Sequence[Any]) -> TracedModel:
         facts,
         changed,
         values,
+        tuple(None if isinstance(value, Tensor) else value for value in flat),
     )
 
 

@@ -147,6 +147,11 @@ def test_bad_cuts_and_losses_are_one_sentence() -> None:
         run(whole, inputs, lambda output: output, (count,))
     with pytest.raises(StageError, match="as in the example"):
         whole.flat_inputs((torch.ones(1), 3))
+    with pytest.raises(StageError, match=r"input 0 of the minibatch is \(\(5, 4\)"):
+        whole.flat_inputs((torch.ones(5, 4),))
+    tokens, mask, _ = traced("language")[2]
+    with pytest.raises(StageError, match="input 2 of the minibatch is False, expected True"):
+        traced("language")[0].flat_inputs((tokens, mask, False))
 
 
 @settings(deadline=None, max_examples=50)
