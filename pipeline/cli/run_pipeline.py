@@ -260,7 +260,7 @@ class _Sentences:
         from pipeline.run.config import RunError
         from pipeline.schedule.actions import ScheduleError
         from pipeline.schedule.versions import VersionsError
-        from pipeline.stages.traced import StageError
+        from pipeline.stages.layering import StageError
         from pipeline.topology.levels import TopologyError
 
         known = (

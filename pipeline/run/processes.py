@@ -35,7 +35,7 @@ from pipeline.run.tensor_files import write_tensors
 from pipeline.schedule.rules import update_members
 from pipeline.schedule.versions import Trace
 from pipeline.stages.cut import StageCode
-from pipeline.stages.traced import Fact
+from pipeline.stages.layering import Fact
 
 CONFIG, SHAPE, START = "config.json", "shape.txt", "start.safetensors"
 NEIGHBOUR_GONE = 3  # exit code of a worker whose neighbour ended early

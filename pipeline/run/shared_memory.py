@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from pipeline.run.links import LinkError, Tensors, dense_strides
-from pipeline.stages.traced import Fact
+from pipeline.stages.layering import Fact
 
 _LINE = 64
 _MOST_DIMENSIONS = 8

@@ -16,7 +16,8 @@ import torch
 from torch import fx
 
 from pipeline.stages.deferred import is_deferrable, linear_with_deferred_weights
-from pipeline.stages.traced import Fact, StageError, TracedModel
+from pipeline.stages.layering import Fact, StageError
+from pipeline.stages.traced import TracedModel
 
 _MASK = (1 << 63) - 1
 _STEP = 0x9E3779B97F4A7C15

@@ -12,7 +12,8 @@ from torch.utils import _pytree as pytree
 
 from pipeline.stages.cut import StageCode
 from pipeline.stages.deferred import PutOff
-from pipeline.stages.traced import StageError, TracedModel
+from pipeline.stages.layering import StageError
+from pipeline.stages.traced import TracedModel
 
 Loss = Callable[..., Tensor]
 Gradients = list[Tensor | None]

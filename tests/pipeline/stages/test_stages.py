@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from pipeline.stages.cut import balanced_ends, cut
+from pipeline.stages.layering import StageError
 from pipeline.stages.measure import measured_profile
 from pipeline.stages.passes import StageCompute, leaves_of
-from pipeline.stages.traced import StageError, TracedModel, trace_model
+from pipeline.stages.traced import TracedModel, trace_model
 from tests.pipeline.stages.models import EXAMPLES, language, residual, sequence
 
 Result = tuple[Tensor, dict[str, Tensor | None], dict[str, Tensor]]
