@@ -31,7 +31,7 @@ MODES = {
     "vertical sync": ("vertical", 4),
     "none": ("none", 4),
 }
-SETTINGS = {"cnn": {"lr": 0.02, "momentum": 0.9}, "language": {"lr": 0.1, "momentum": 0.9}}
+SETTINGS = {"cnn": {"lr": 0.02, "momentum": 0.9}, "language": {"lr": 0.02, "momentum": 0.9}}
 
 
 class Residual(nn.Module):

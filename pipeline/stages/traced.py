@@ -8,8 +8,12 @@ returns one, has the items of the sequence as its layers.
 
 from __future__ import annotations
 
+import io
+import logging
+import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -141,6 +145,21 @@ class _Chain(nn.Module):
         return given
 
 
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the graph that torch logs and prints where it cannot follow a forward: our sentence names the layer."""
+    log = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    printed = io.StringIO()
+    try:
+        with redirect_stderr(printed):
+            yield
+        sys.stderr.write(printed.getvalue())  # the user's own
+    finally:
+        log.setLevel(before)
+
+
 def _exported(model: nn.Module, inputs: tuple[Any, ...]) -> ExportedProgram:
     """torch.export's program. Raises StageError, whose sentence names the innermost module that failed."""
     if callable(own := getattr(model, "stages", None)) and not isinstance(own, nn.Module):
@@ -157,14 +176,14 @@ def _exported(model: nn.Module, inputs: tuple[Any, ...]) -> ExportedProgram:
         handles.append(module.register_forward_pre_hook(lambda module, _: calls.append(module)))
         handles.append(module.register_forward_hook(lambda *_: calls.pop() and None))
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _quiet():
             # Such as of LSTM, which assigns a list of its own weights again.
             warnings.filterwarnings("ignore", message=".*were assigned during export")
             return torch.export.export(model, inputs, strict=False)
     except Exception as error:  # whatever the user's forward may raise
         where = names[calls[-1]] if calls else type(model).__name__
         kind = type(calls[-1] if calls else model).__name__
-        reason = " ".join(str(error).split())[:160] or type(error).__name__
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__).partition(". ")[0][:160]
         raise StageError(
             f"layer {where} ({kind}) cannot be cut: torch.export does not follow its forward: {reason}"
         ) from error

@@ -127,7 +127,7 @@ def test_layers_have_the_names_of_modules() -> None:
     assert names[-1] == "head Linear"
 
 
-def test_what_export_cannot_follow_is_named() -> None:
+def test_what_export_cannot_follow_is_named(capfd: pytest.CaptureFixture[str]) -> None:
     class Choosy(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return x * 2 if x.sum() > 0 else x
@@ -135,6 +135,7 @@ def test_what_export_cannot_follow_is_named() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(Choosy()), nn.Linear(2, 2))
     with pytest.raises(StageError, match=r"layer 1.0 \(Choosy\) cannot be cut"):
         trace_model(model, (torch.randn(3, 2),))
+    assert capfd.readouterr().err == ""
 
 
 def test_bad_cuts_and_losses_are_one_sentence() -> None:
