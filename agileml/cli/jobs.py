@@ -238,6 +238,10 @@ def watch(
     ],
     address: Address = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1. [default: a free one]")] = 0,
+    token_path: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A file with the token, for programs. [default: a new token]"),
+    ] = None,
     freeze: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the page as it is now to one file instead.")
     ] = None,
@@ -256,7 +260,7 @@ def watch(
             server = server_at(address)
             server.job(run)
             look = of_job(run, lambda: server.log(run), lambda: server.job(run).state)
-        show(look, port, freeze)
+        show(look, port, freeze, token_path)
 
 
 def stop(

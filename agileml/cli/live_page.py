@@ -11,8 +11,10 @@ import typer
 
 from agileml.runs.live.server import PageServer, page
 
+LEAST_TOKEN = 16
 
-def show(look: Callable[[], dict[str, Any]], port: int, freeze: Path | None) -> None:
+
+def show(look: Callable[[], dict[str, Any]], port: int, freeze: Path | None, token_path: Path | None) -> None:
     """Serve the views of `look` until Ctrl-C; with `freeze`, write the present one to that file.
 
     Raises BadParameter for a port or a file that cannot be used.
@@ -26,8 +28,9 @@ def show(look: Callable[[], dict[str, Any]], port: int, freeze: Path | None) -> 
             raise typer.BadParameter(str(error)) from None
         print(freeze)
         return
+    token = None if token_path is None else _token(token_path)
     try:
-        served = PageServer(look, port)
+        served = PageServer(look, port, token=token)
     except OSError as error:
         raise typer.BadParameter(f"--port {port}: {error.strerror}") from None
     with served:
@@ -35,3 +38,18 @@ def show(look: Callable[[], dict[str, Any]], port: int, freeze: Path | None) -> 
         typer.echo("open it in a browser on this computer; Ctrl-C ends it, the run goes on", err=True)
         while True:
             time.sleep(3600)
+
+
+def _token(file: Path) -> str:
+    """The token in a file of the user's own. Raises BadParameter."""
+    try:
+        token, mode = file.read_text().strip(), file.stat().st_mode
+    except (OSError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(f"--token-path {file}: cannot be read ({error})") from None
+    if mode & 0o077:
+        raise typer.BadParameter(f"--token-path {file}: others may read it, expected mode 0600")
+    if len(token) < LEAST_TOKEN:
+        raise typer.BadParameter(
+            f"--token-path {file}: found {len(token)} characters, expected {LEAST_TOKEN} at least"
+        )
+    return token

@@ -14,6 +14,8 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
+from agileml.runs.live.metrics import CONTENT_TYPE, openmetrics
+
 LOOPBACK = "127.0.0.1"
 EVERY_S = 1.0  # between two looks at the run
 QUIET_S = 15.0  # after which a connection without news gets a sign of life
@@ -40,13 +42,18 @@ class PageServer:
     """A context manager: answers on loopback to those who know the token. `look` returns the newest view as JSON."""
 
     def __init__(
-        self, look: Callable[[], dict[str, Any]], port: int = 0, *, every_s: float = EVERY_S
+        self,
+        look: Callable[[], dict[str, Any]],
+        port: int = 0,
+        *,
+        token: str | None = None,
+        every_s: float = EVERY_S,
     ) -> None:
-        """`port` 0: any free one. Raises OSError when the port is taken."""
-        self.token = secrets.token_urlsafe(18)
+        """`port` 0: any free one; `token` None: a new one. Raises OSError when the port is taken."""
+        self.token = token or secrets.token_urlsafe(18)
         self.ended = threading.Event()
         self._look, self._every_s = look, every_s
-        self._news = threading.Condition()
+        self._news, self._looking = threading.Condition(), threading.Lock()
         self._data, self._version = b"", -1
         self._server = ThreadingHTTPServer((LOOPBACK, port), _handler(self))
         self._server.daemon_threads = True
@@ -76,13 +83,18 @@ class PageServer:
 
     def _follow(self) -> None:
         while not self.ended.is_set():
-            view = self._look()
+            view = self.view()
             if view["version"] != self._version:
                 data = json.dumps(view, allow_nan=False).encode()
                 with self._news:
                     self._data, self._version = data, view["version"]
                     self._news.notify_all()
             self.ended.wait(self._every_s)
+
+    def view(self) -> dict[str, Any]:
+        """The newest view."""
+        with self._looking:
+            return self._look()
 
     def newer(self, version: int, timeout_s: float) -> tuple[int, bytes] | None:
         """The view after `version`, once there is one; None after `timeout_s`."""
@@ -109,6 +121,8 @@ def _handler(server: PageServer) -> type[BaseHTTPRequestHandler]:
                 )
             elif parts.path == "/":
                 self._say(HTTPStatus.OK, page().encode(), "text/html; charset=utf-8")
+            elif parts.path == "/metrics":
+                self._say(HTTPStatus.OK, openmetrics(server.view()).encode(), CONTENT_TYPE)
             elif parts.path == "/events":
                 self._stream()
             else:

@@ -97,7 +97,7 @@ def machines_over_time(axes: Axes, log: Log) -> bool:
     legend: list[Artist] = [Patch(color=color, label=tier) for tier, color in TIERS.items()]
     legend += bands
     for kind, (marker, color, height) in MARKS.items():
-        at_s = [e.t_s for e in of_type(log, kind) if e.t_s >= times_s[0]]
+        at_s = [t_s for t_s in moments(log, kind) if t_s >= times_s[0]]
         if at_s:
             drawn = axes.scatter(
                 at_s, [top * height] * len(at_s), marker=marker, color=color, s=26, label=kind.kind, zorder=4
@@ -221,9 +221,25 @@ def stage_bands(axes: Axes, log: Log) -> list[Patch]:
 def _event_lines(axes: Axes, log: Log) -> None:
     changes = of_type(log, MembershipChanged)
     for kind, (_, color, _) in MARKS.items():
-        for each in of_type(log, kind):
-            if changes and each.t_s > changes[0].t_s:
-                axes.axvline(each.t_s, color=color, linewidth=0.7, alpha=0.7, linestyle=(0, (3, 2)))
+        for t_s in moments(log, kind):
+            if changes and t_s > changes[0].t_s:
+                axes.axvline(t_s, color=color, linewidth=0.7, alpha=0.7, linestyle=(0, (3, 2)))
+
+
+def moments(log: Log, kind: type[RunEvent]) -> list[float]:
+    """When events of a kind happened. A loss that is noticed twice, or told to a new controller again, happens once."""
+    found: list[float] = []
+    away: set[str] = set()
+    for each in log:
+        if isinstance(each.event, MachinesJoined):
+            away -= each.event.machines.keys()
+        if isinstance(each.event, kind):
+            if isinstance(each.event, MachineLost):
+                if each.event.machine in away:
+                    continue
+                away.add(each.event.machine)
+            found.append(each.t_s)
+    return found
 
 
 def _loss_axis(axes: Axes, loss: np.ndarray) -> None:

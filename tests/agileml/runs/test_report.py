@@ -35,7 +35,7 @@ from agileml.runs.event_log import read_events
 from agileml.runs.folder import RunFolder
 from agileml.runs.progress import Progress, Rate, Snapshot, duration, line
 from agileml.runs.report.page import ReportError, build_report, rebuild, summarize
-from agileml.runs.report.plots import thinned
+from agileml.runs.report.plots import moments, thinned
 from tests.agileml.events.samples import changed
 
 CONFIG = from_values(
@@ -305,3 +305,16 @@ def test_the_time_in_which_machines_start_is_no_part_of_the_rate() -> None:
     assert rate.clocks_per_s == 100  # since it was last at rest, not over 20 s
     rate.add(21.0, 100)
     assert rate.clocks_per_s == 50  # a pause in the middle does count
+
+
+def test_one_kill_is_drawn_once() -> None:
+    log = [
+        Logged(1.0, MachinesJoined({"m1": Tier.TRANSIENT, "m2": Tier.TRANSIENT})),
+        Logged(2.0, MachineLost("m1", Loss.SILENT, "")),
+        Logged(2.5, MachineLost("m1", Loss.PROCESS_DIED, "")),
+        Logged(2.6, MachineLost("m2", Loss.EVICTED, "")),
+        Logged(3.0, MachinesJoined({"m1": Tier.TRANSIENT})),
+        Logged(4.0, MachineLost("m1", Loss.EVICTED, "")),
+    ]
+    assert moments(log, MachineLost) == [2.0, 2.6, 4.0]
+    assert moments(log, MachinesJoined) == [1.0, 3.0]
