@@ -26,10 +26,22 @@ class Update(Enum):
 
 
 @dataclass(frozen=True)
+class Range:
+    """One parameter of a dense table: the elements before `stop`, from where the range before it ends.
+
+    If every element of its summed updates is -0.0, no unit had a gradient for it, and the optimizer leaves it alone.
+    """
+
+    name: str
+    stop: int
+
+
+@dataclass(frozen=True)
 class Table:
     """A matrix of parameters of shape (rows, columns).
 
     `sparse`: read and updated by row; otherwise every unit reads the whole table and updates all of it.
+    `ranges`: the parameters that a dense table is made of, in order, all of it; empty where they have no names.
     `may_be_infinite`: infinities are values as others are; otherwise they end the run, as NaN does everywhere.
     """
 
@@ -40,6 +52,7 @@ class Table:
     sparse: bool = False
     update: Update = Update.GRADIENT
     may_be_infinite: bool = False
+    ranges: tuple[Range, ...] = ()
 
     def __post_init__(self) -> None:
         if self.rows < 1 or self.columns < 1:
@@ -206,10 +219,11 @@ class Application(ABC):
         return parameters
 
     def optimizer_state(
-        self, slots: Sequence[Mapping[str, Array]], optimizer: Mapping[str, Any], clocks: int
+        self, slots: Sequence[Mapping[str, Array]], optimizer: Mapping[str, Any], clocks: int, factor: float
     ) -> Any | None:
         """The state of the optimizer after `clocks` clocks for optimizer.pt, as torch.save takes it; None: no file.
 
+        factor: of the learning rate, at the next clock.
         slots: for each array of state that the optimizer has (momentum; first and second moments), its tables.
         optimizer: the section of the config.
         """

@@ -78,7 +78,8 @@ class Identity:
             application=config.application if application is None else f"{own.__module__}:{own.__qualname__}",
             data=data,
             model=plain["model"],
-            optimizer=plain["optimizer"],
+            # Without groups as in checkpoints from before there were any.
+            optimizer={key: value for key, value in plain["optimizer"].items() if key != "groups" or value},
             consistency=plain["consistency"],
             deterministic=config.deterministic,
             seed=config.seed,

@@ -38,7 +38,27 @@ class LinearConfig(CosineConfig):
     kind: Literal["linear"] = "linear"  # type: ignore[assignment]
 
 
-SCHEDULES: dict[str, type[Section]] = {"steps": StepsConfig, "cosine": CosineConfig, "linear": LinearConfig}
+class FunctionConfig(Section):
+    """The rate times a function of the user's: package.file:function, from the clock (0-based) to a number."""
+
+    kind: Literal["function"] = "function"
+    function: str
+
+
+class GroupConfig(Section):
+    """Settings of their own for the parameters whose names match one of the patterns (`*` stands for anything)."""
+
+    parameters: Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
+    learning_rate: Positive | None = None
+    weight_decay: Annotated[float, Field(ge=0)] | None = None
+
+
+SCHEDULES: dict[str, type[Section]] = {
+    "steps": StepsConfig,
+    "cosine": CosineConfig,
+    "linear": LinearConfig,
+    "function": FunctionConfig,
+}
 _pick_schedule = one_of(SCHEDULES, "kind", default="cosine")
 
 
@@ -48,9 +68,10 @@ class _Shaping(Section):
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     clip: Positive | None = None
     schedule: Annotated[
-        StepsConfig | CosineConfig | LinearConfig | None,
+        StepsConfig | CosineConfig | LinearConfig | FunctionConfig | None,
         BeforeValidator(lambda value: None if value is None else _pick_schedule(value)),
     ] = None
+    groups: Annotated[tuple[GroupConfig, ...], Field(strict=False)] = ()
 
 
 class SgdConfig(_Shaping):

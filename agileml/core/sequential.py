@@ -15,7 +15,7 @@ from agileml.application import Application, Array
 from agileml.core.compute.contract import checked_tables, initial_values
 from agileml.core.compute.threads import single_threaded
 from agileml.core.compute.unit_computer import UnitComputer
-from agileml.core.parameters.apply import apply_total, initial_state
+from agileml.core.parameters.apply import apply_total, initial_state, partition_optimizers
 from agileml.core.parameters.fold import Fold
 from agileml.core.parameters.layout import Layout
 from agileml.core.parameters.optimizer import Optimizer
@@ -64,6 +64,7 @@ def train(
     bundles = bundles if bundles is not None else [span(0, work.units)]
     start = initial_values(application, tables)
     shares = [layout.blocks(start, partition) for partition in range(partitions)]
+    rules = [partition_optimizers(optimizer, layout, partition) for partition in range(partitions)]
     states = [initial_state(tables, blocks, optimizer) for blocks in shares]
     with single_threaded() if deterministic else nullcontext():
         for clock in range(clocks):
@@ -80,7 +81,7 @@ def train(
                     fold.add(bundle, contribution)
             totals = [fold.total() for fold in folds]
             for p, total in enumerate(totals):
-                applied = apply_total(total, tables, shares[p], states[p], clock, optimizer, in_place=True)
+                applied = apply_total(total, tables, shares[p], states[p], clock, rules[p], in_place=True)
                 shares[p], states[p] = applied.blocks, applied.state
             if on_metrics is not None and totals[0].metrics:
                 on_metrics(clock, totals[0].metrics)

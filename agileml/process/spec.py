@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from agileml.application import Application, Settings
 from agileml.apps import build
+from agileml.apps.job_optimizer import job_optimizer
 from agileml.checkpoints.opening import open_store
 from agileml.checkpoints.store import CheckpointStore, FolderStore
 from agileml.config.job import JobConfig
@@ -33,7 +34,6 @@ from agileml.core.cuts.rule import CutRule
 from agileml.core.exchange import exchange_of
 from agileml.core.node.node import Timers
 from agileml.core.parameters.layout import Layout, partitions_for
-from agileml.core.parameters.optimizer import optimizer
 from agileml.core.protocol.job import Job, MakeBalancer
 from agileml.core.protocol.plan import PlannedEvent, PlannedFault, PlannedJoin, PlannedNotice
 from agileml.core.stage.auto_stage import TrialRule
@@ -99,7 +99,7 @@ class RunSpec:
         _check_slack(config, application.most_slack(), wanted.slack)
         return Job(
             layout=Layout(tables, config.partitions or partitions_for(tables, config.machines.max)),
-            optimizer=optimizer(**config.optimizer.model_dump()),
+            optimizer=job_optimizer(config, tables),
             consistency=wanted,
             slices=config.slices,
             parts=config.units_per_slice,

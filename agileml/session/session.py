@@ -248,7 +248,8 @@ class _Session:
         clocks, slots = self._slots
         with blame_user("optimizer_state()"):
             settings = self.config.optimizer.model_dump()
-            state = self.application.optimizer_state(slots, settings, clocks)
+            factor = self.job.optimizer.rate_at(clocks) / self.config.optimizer.learning_rate
+            state = self.application.optimizer_state(slots, settings, clocks, factor)
         if state is not None:
             folder.write_optimizer(state)
 

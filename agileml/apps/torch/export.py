@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from torch import Tensor, nn
 
 from agileml.application import Array, InputError
 from agileml.apps.torch.flat import PARAMETERS, FlatModule
-from agileml.core.parameters.learning_rate import schedule
 
 
 def torch_state(result: str | Path | Mapping[str, Any], module: nn.Module) -> dict[str, Tensor]:
@@ -84,11 +84,17 @@ STATES["adamw"] = STATES["adam"]
 
 
 def optimizer_state(
-    flat: FlatModule, slots: Sequence[Mapping[str, Array]], settings: Mapping[str, Any], clocks: int
+    flat: FlatModule,
+    slots: Sequence[Mapping[str, Array]],
+    settings: Mapping[str, Any],
+    clocks: int,
+    factor: float = 1.0,
 ) -> dict[str, Any]:
     """The state dict of the torch.optim optimizer over `module.parameters()` that has taken the same steps.
 
-    slots: the tables of each array of state. settings: the section `optimizer` of the config.
+    slots: the tables of each array of state. settings: the section `optimizer` of the config. With groups, the first
+    group of torch has the parameters without one, then come those of the config in order. factor: of the learning
+    rates.
     """
     optimizer = _in_torch(flat.module, settings)
     names = STATES[settings["kind"]]
@@ -101,25 +107,46 @@ def optimizer_state(
             state["step"] = torch.tensor(float(clocks))
         if state and clocks:
             optimizer.state[parameter] = state
-    factor = schedule(settings.get("schedule"))
     for group in optimizer.param_groups:
         group["initial_lr"] = group["lr"]
-        group["lr"] *= 1.0 if factor is None else factor.factor(clocks)
+        group["lr"] *= factor
     return optimizer.state_dict()
 
 
 def _in_torch(module: nn.Module, settings: Mapping[str, Any]) -> torch.optim.Optimizer:
     """The optimizer that a config names, as torch has it."""
+    groups = _groups(module, settings.get("groups", ()))
     shared = {"lr": settings["learning_rate"], "weight_decay": settings["weight_decay"]}
     match settings["kind"]:
         case "sgd":
-            return torch.optim.SGD(module.parameters(), **shared)
+            return torch.optim.SGD(groups, **shared)
         case "momentum":
             own = {"momentum": settings["momentum"], "nesterov": settings["nesterov"]}
-            return torch.optim.SGD(module.parameters(), **shared, **own)
+            return torch.optim.SGD(groups, **shared, **own)
         case "adam" | "adamw" as kind:
             made = torch.optim.Adam if kind == "adam" else torch.optim.AdamW
             betas = (settings["beta1"], settings["beta2"])
-            return made(module.parameters(), **shared, betas=betas, eps=settings["epsilon"])
+            return made(groups, **shared, betas=betas, eps=settings["epsilon"])
         case kind:
             raise AssertionError(kind)
+
+
+def _groups(module: nn.Module, sections: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The parameter groups of torch: parameters that no section names, then those of each section."""
+    members: list[list[nn.Parameter]] = [[] for _ in range(len(sections) + 1)]
+    for name, parameter in module.named_parameters():
+        matching = (
+            number
+            for number, section in enumerate(sections, 1)
+            if any(fnmatchcase(name, pattern) for pattern in section["parameters"])
+        )
+        members[next(matching, 0)].append(parameter)
+    own: list[dict[str, Any]] = [{}]
+    for section in sections:
+        own.append(
+            {theirs: section[ours] for ours, theirs in TORCH_NAMES.items() if section[ours] is not None}
+        )
+    return [{"params": params, **more} for params, more in zip(members, own, strict=True)]
+
+
+TORCH_NAMES = {"learning_rate": "lr", "weight_decay": "weight_decay"}

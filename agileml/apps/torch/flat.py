@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from agileml.application import Array, InputError, Table, Update
+from agileml.application import Array, InputError, Range, Table, Update
 from agileml.core.parameters.layout import ALIGNMENT
 
 PARAMETERS, BUFFERS, COUNTERS = "parameters", "buffers", "counters"
@@ -82,7 +82,8 @@ class FlatModule:
     def tables(self) -> list[Table]:
         """The tables, each of one row; those of buffers only where there are some."""
         dtype = DTYPES[self.dtype]
-        found = [Table(PARAMETERS, 1, self.elements, dtype)]
+        ranges = tuple(Range(span.name, span.end) for span in self.spans)
+        found = [Table(PARAMETERS, 1, self.elements, dtype, ranges=ranges)]
         if self.buffers and self.buffers[-1].end:
             found.append(
                 Table(BUFFERS, 1, self.buffers[-1].end, dtype, update=Update.STEP, may_be_infinite=True)

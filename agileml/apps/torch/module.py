@@ -277,9 +277,9 @@ class TorchModule(Application):
         return exported(parameters, self.flat.module)
 
     def optimizer_state(
-        self, slots: Sequence[Mapping[str, Array]], optimizer: Mapping[str, Any], clocks: int
+        self, slots: Sequence[Mapping[str, Array]], optimizer: Mapping[str, Any], clocks: int, factor: float
     ) -> dict[str, Any]:
-        return optimizer_state(self.flat, slots, optimizer, clocks)
+        return optimizer_state(self.flat, slots, optimizer, clocks, factor)
 
     def module_with(self, parameters: Mapping[str, Array]) -> nn.Module:
         """A new module that holds these parameters, on the CPU."""

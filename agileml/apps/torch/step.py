@@ -104,8 +104,8 @@ class Stepper:
                     return None, total
                 (loss * (batch.items / clock_items)).backward()
             for span in self.flat.spans:
-                if span.name not in self._written:  # unused: its gradient is zero
-                    span.of(self._flat_gradient()).zero_()
+                if span.name not in self._written:  # no loss reaches it: the optimizer leaves it alone
+                    self._flat_gradient()[span.start : span.end] = -0.0
                 if span.name not in self._finished:
                     self._final(span)
             self._finish()

@@ -213,10 +213,10 @@ class Reducer:
         return compute_s
 
     def _whole(self, partition: int, own: Contribution) -> tuple[Array, ...]:
-        """The blocks of a contribution, zeros where it has nothing."""
+        """The blocks of a contribution, -0.0 where it has nothing: adding that changes no number."""
         found = []
         for index, (table, block) in enumerate(zip(self.job.layout.tables, own.blocks, strict=True)):
             start, stop = self.job.layout.range_of(index, partition)
             assert block is None or isinstance(block, Dense), table
-            found.append(np.zeros(stop - start, table.dtype) if block is None else block.values)
+            found.append(np.full(stop - start, -0.0, table.dtype) if block is None else block.values)
         return tuple(found)

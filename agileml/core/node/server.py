@@ -333,6 +333,7 @@ class Server:
     def install(self, message: Fetch, copy: ShardCopy) -> None:
         """Stage a copy of a shard under a new epoch."""
         shard = Shard.restored(self.job, copy)
+        shard.optimizers = self.job.optimizers(message.partition)
         if self._arena is not None:
             shard.room = partial(self._room, message.partition)
         if message.source.kind not in (SourceKind.SHARD, SourceKind.INITIAL):  # initial values are made again

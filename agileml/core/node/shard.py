@@ -17,6 +17,7 @@ from agileml.core.node.dirty_rows import CutMark, RowLog, changed_rows, put_back
 from agileml.core.parameters.apply import Applied, apply_total, initial_state, read_rows
 from agileml.core.parameters.fold import Contribution, Fold, added_metrics
 from agileml.core.parameters.layout import Sparse
+from agileml.core.parameters.optimizer import Optimizer
 from agileml.core.protocol.job import Job
 from agileml.core.protocol.messages import ClockReport, Cut, Previous, Rows, ShardCopy, ShardState
 from agileml.core.protocol.view import CutId
@@ -46,6 +47,7 @@ class Shard:
         self._open: CutMark | None = None
         self._part: tuple[Cut, Rows | None] | None = None  # the open cut's part, until the backup has it
         self.cut_at: CutId | None = None
+        self.optimizers: Sequence[Optimizer] = ()  # of each table's block; empty: the job's for all
         self.room: Callable[[int], Sequence[Array | None]] | None = None  # memory for a version's blocks
         self._apart: tuple[int, tuple[Array, ...]] = (-1, ())  # a version and copies of its blocks
         # So far, of clocks that are applied on arrival: loss, examples, metrics.
@@ -158,7 +160,7 @@ class Shard:
             self.blocks,
             self.state,
             clock,
-            job.optimizer,
+            self.optimizers or job.optimizer,
             in_place=False,
             state_in_place=self._owns_state,
             into=self.room(clock + 1) if self.room else None,

@@ -13,7 +13,7 @@ import numpy as np
 
 from agileml.application import Array, Table, Update
 from agileml.core.parameters.fold import Contribution
-from agileml.core.parameters.layout import Dense, Sparse
+from agileml.core.parameters.layout import Dense, Layout, Sparse
 from agileml.core.parameters.optimizer import Optimizer, take_step
 
 State = list[Array]  # an optimizer's arrays of one block, each of the block's shape; empty for STEP tables
@@ -47,13 +47,21 @@ def initial_state(
     )
 
 
+def partition_optimizers(optimizer: Optimizer, layout: Layout, partition: int) -> tuple[Optimizer, ...]:
+    """The optimizer of each table's block in a partition."""
+    return tuple(
+        optimizer if table.sparse else optimizer.for_block(table, *layout.range_of(index, partition))
+        for index, table in enumerate(layout.tables)
+    )
+
+
 def apply_total(
     total: Contribution,
     tables: Sequence[Table],
     blocks: Sequence[Array],
     state: Sequence[State],
     clock: int,
-    optimizer: Optimizer,
+    optimizer: Optimizer | Sequence[Optimizer],
     *,
     in_place: bool,
     state_in_place: bool = False,
@@ -63,23 +71,26 @@ def apply_total(
 
     A table of gradients takes one step of the optimizer, a table of steps gets the sum added. A table that no unit
     updated stays as it is, and so do, with their optimizer state, the untouched rows of a sparse one.
-    `in_place` is for dense tables: their arrays are overwritten, else `blocks` stay readable, and `state` unless
-    `state_in_place`. Sparse tables and their state are always overwritten. `into`: arrays for dense tables' new blocks.
+    optimizer: one for all tables, or one for each. `in_place` is for dense tables: their arrays are overwritten, else
+    `blocks` stay readable, and `state` unless `state_in_place`. Sparse tables and their state are always overwritten.
+    `into`: arrays for dense tables' new blocks.
     """
     new_blocks: list[Array] = []
     new_state: list[State] = []
     undo: list[Undo | None] = []
     rooms = into or [None] * len(tables)
-    for table, block, slots, update, room in zip(tables, blocks, state, total.blocks, rooms, strict=True):
+    rules = [optimizer] * len(tables) if not isinstance(optimizer, Sequence) else optimizer
+    parts = zip(tables, blocks, state, total.blocks, rooms, rules, strict=True)
+    for table, block, slots, update, room, rule in parts:
         before = None
         if isinstance(update, Sparse):
             assert table.sparse, table
-            before = _apply_rows(table, block, slots, update, clock, optimizer)
+            before = _apply_rows(table, block, slots, update, clock, rule)
         elif isinstance(update, Dense):
             assert not table.sparse, table
             own_state = in_place or state_in_place
             room = block if in_place else room
-            block, slots = _apply_whole(table, block, slots, update, clock, optimizer, room, own_state)
+            block, slots = _apply_whole(table, block, slots, update, clock, rule, room, own_state)
         new_blocks.append(block)
         new_state.append(slots)
         undo.append(before)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numba
 import numpy as np
 
-from agileml.application import Array
+from agileml.application import Array, Table
 from agileml.core.parameters.layout import read_only
 from agileml.core.parameters.learning_rate import Schedule, schedule
 
@@ -28,6 +28,9 @@ class Optimizer(Protocol):
 
     def rate_at(self, clock: int) -> float:
         """The learning rate of a clock (0-based)."""
+
+    def for_block(self, table: Table, start: int, stop: int) -> Optimizer:
+        """The optimizer of elements [start, stop) of a table."""
 
     def step(
         self,
@@ -100,6 +103,10 @@ class Shaping:
         return (
             self.learning_rate if self.schedule is None else self.learning_rate * self.schedule.factor(clock)
         )
+
+    def for_block(self, table: Table, start: int, stop: int) -> Optimizer:
+        """Itself: the same rule for every element."""
+        return cast("Optimizer", self)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from agileml.core.parameters.apply import partition_optimizers
 from agileml.core.parameters.layout import Layout
 from agileml.core.parameters.optimizer import Optimizer
 from agileml.core.protocol.exchange import Exchange
@@ -35,6 +36,10 @@ class Job:
     exchange: Exchange
     balancer: MakeBalancer | None = None
     metrics: tuple[str, ...] = ()
+
+    def optimizers(self, partition: int) -> tuple[Optimizer, ...]:
+        """The optimizer of each table's block in a partition."""
+        return partition_optimizers(self.optimizer, self.layout, partition)
 
     @property
     def units(self) -> int:

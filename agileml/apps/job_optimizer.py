@@ -1,0 +1,88 @@
+"""The optimizer of a job: what the config says, with functions of the user's and the names of the parameters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from agileml.application import InputError, Table
+from agileml.apps.user_code import imported, split_name
+from agileml.config.job import JobConfig
+from agileml.config.optimizer import FunctionConfig, GroupConfig
+from agileml.config.text import ConfigError
+from agileml.core.parameters.groups import GroupedOptimizer
+from agileml.core.parameters.learning_rate import Schedule
+from agileml.core.parameters.optimizer import Optimizer, optimizer
+
+KEY = ("optimizer", "schedule", "function")
+
+
+@dataclass(frozen=True)
+class FunctionSchedule:
+    """A factor of the learning rate that a function of the user's computes from the clock."""
+
+    function: Callable[[int], float]
+
+    def factor(self, clock: int) -> float:
+        """The factor of `clock` (0-based)."""
+        return float(self.function(clock))
+
+
+def job_optimizer(config: JobConfig, tables: Sequence[Table]) -> Optimizer:
+    """Raises ConfigError, InputError: a function that is not there or returns no number, a pattern without a match."""
+    section = config.optimizer
+    settings: dict[str, Any] = section.model_dump(exclude={"groups"})
+    if isinstance(section.schedule, FunctionConfig):
+        settings["schedule"] = _schedule(section.schedule.function, config.clocks)
+    default = optimizer(**settings)
+    names = [part.name for table in tables for part in table.ranges]
+    if not names:
+        if section.groups:
+            raise ConfigError(
+                f"found groups with {config.application}, expected an application whose parameters have names",
+                key=("optimizer", "groups"),
+            )
+        return default
+    by_name: dict[str, Optimizer] = {}
+    for number, group in enumerate(section.groups):
+        rule = optimizer(**(settings | _own(group)))
+        matching = [name for name in names if any(fnmatchcase(name, p) for p in group.parameters)]
+        if not matching:
+            raise ConfigError(
+                f"found {', '.join(group.parameters)}, expected patterns of which one matches a parameter, such as "
+                f"{names[0]}",
+                key=("optimizer", "groups", number, "parameters"),
+            )
+        by_name |= {name: rule for name in matching if name not in by_name}
+    return GroupedOptimizer(default, by_name)
+
+
+def _own(group: GroupConfig) -> dict[str, Any]:
+    return group.model_dump(exclude={"parameters"}, exclude_none=True)
+
+
+def _schedule(name: str, clocks: int) -> Schedule:
+    """The user's function, tried for the first clock and the last."""
+    parts = split_name(name)
+    if parts is None:
+        raise ConfigError(f"found {name!r}, expected package.file:function", key=KEY)
+    module, attribute = parts
+    function = getattr(imported(name, module, ".".join(KEY)), attribute, None)
+    if not callable(function):
+        raise ConfigError(f"found {name}, but module {module} has no function {attribute!r}", key=KEY)
+    for clock in (0, clocks - 1):
+        try:
+            found = function(clock)
+        except Exception as error:
+            raise InputError(
+                f"{'.'.join(KEY)}: {name}({clock}) failed: {type(error).__name__}: {error}"
+            ) from error
+        if not isinstance(found, int | float) or not math.isfinite(found) or found < 0:
+            raise ConfigError(
+                f"{name}({clock}) returned {found!r}, expected a factor of the learning rate, at least 0",
+                key=KEY,
+            )
+    return FunctionSchedule(function)

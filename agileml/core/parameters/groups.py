@@ -1,0 +1,130 @@
+"""An optimizer with settings of their own for some parameters, which leaves parameters alone that got no gradient.
+
+A block of a dense table is cut where one parameter ends and the next begins. Neighbours with the same settings take
+their step together. Where the cuts are does not change a result: each element's step depends on that element alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numba
+import numpy as np
+
+from agileml.application import Array, Table
+from agileml.core.parameters.layout import read_only
+from agileml.core.parameters.optimizer import Optimizer
+
+
+@dataclass(frozen=True)
+class GroupedOptimizer:
+    """`default`, and by the name of a parameter another rule of the same kind. All have the same slots."""
+
+    default: Optimizer
+    by_name: Mapping[str, Optimizer]
+
+    @property
+    def slots(self) -> int:
+        """Arrays of state per block."""
+        return self.default.slots
+
+    def rate_at(self, clock: int) -> float:
+        """The learning rate of the default's clock (0-based)."""
+        return self.default.rate_at(clock)
+
+    def for_block(self, table: Table, start: int, stop: int) -> Optimizer:
+        """The rules of the parameters that lie in elements [start, stop) of a table."""
+        pieces: list[_Piece] = []
+        first = 0
+        for part in table.ranges:
+            a, b = max(first, start), min(part.stop, stop)
+            first = part.stop
+            if a < b:
+                pieces.append(_Piece(a - start, b - start, self.by_name.get(part.name, self.default)))
+        return _PiecewiseOptimizer(self.default, tuple(pieces)) if pieces else self.default
+
+    def step(self, *arguments: Any) -> None:
+        """A step of elements whose place is not known: by the default."""
+        self.default.step(*arguments)
+
+
+@dataclass(frozen=True)
+class _Piece:
+    start: int
+    stop: int
+    optimizer: Optimizer
+
+
+@dataclass(frozen=True)
+class _PiecewiseOptimizer:
+    """The steps of one block, piece by piece."""
+
+    default: Optimizer
+    pieces: tuple[_Piece, ...]
+
+    def __post_init__(self) -> None:
+        starts = np.array([piece.start for piece in self.pieces], np.int64)
+        object.__setattr__(
+            self, "_bounds", (starts, np.array([piece.stop for piece in self.pieces], np.int64))
+        )
+
+    @property
+    def slots(self) -> int:
+        return self.default.slots
+
+    def rate_at(self, clock: int) -> float:
+        return self.default.rate_at(clock)
+
+    def for_block(self, table: Table, start: int, stop: int) -> Optimizer:
+        raise AssertionError("a block has its optimizer already")
+
+    def step(
+        self,
+        clock: int,
+        parameters: Array,
+        gradient: Array,
+        state: list[Array],
+        new_parameters: Array,
+        new_state: list[Array],
+    ) -> None:
+        reached = _reached(gradient, *self._bounds)  # type: ignore[attr-defined]
+        for start, stop, rule in self._runs(reached):
+            at = slice(start, stop)
+            old, new = [array[at] for array in state], [array[at] for array in new_state]
+            if rule is not None:
+                rule.step(clock, parameters[at], gradient[at], old, new_parameters[at], new)
+                continue
+            for source, goal in zip((parameters[at], *old), (new_parameters[at], *new), strict=True):
+                if goal.ctypes.data != source.ctypes.data:
+                    goal[:] = source
+
+    def _runs(self, reached: Array) -> list[tuple[int, int, Optimizer | None]]:
+        """(start, stop, rule) of neighbours with one rule; None: they got no gradient."""
+        runs: list[tuple[int, int, Optimizer | None]] = []
+        for piece, is_reached in zip(self.pieces, reached, strict=True):
+            rule = piece.optimizer if is_reached else None
+            if runs and runs[-1][2] is rule:
+                runs[-1] = (runs[-1][0], piece.stop, rule)
+            else:
+                runs.append((piece.start, piece.stop, rule))
+        return runs
+
+
+def load_kernel(dtype: str) -> None:
+    """Load or compile what the first step would otherwise wait for."""
+    _reached(read_only(np.zeros(1, dtype)), np.zeros(1, np.int64), np.ones(1, np.int64))
+
+
+@numba.njit(cache=True, nogil=True)
+def _reached(gradient, starts, stops):  # type: ignore[no-untyped-def]
+    """For each piece, whether an element of its gradient is not -0.0. A piece with a gradient ends at its first one."""
+    found = np.zeros(starts.size, np.bool_)
+    for piece in range(starts.size):
+        for i in range(starts[piece], stops[piece]):
+            if gradient[i] != 0 or math.copysign(1.0, gradient[i]) > 0:
+                found[piece] = True
+                break
+    return found
