@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3; do $$p -c "" 2>/dev/nu
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: venv style check test test-all bench mutants demo clean
+.PHONY: venv style check test test-all bench figures mutants demo clean
 
 venv: $(STAMP)
 
@@ -34,6 +34,9 @@ test-all: check
 
 bench: venv
 	@set -e; for b in benchmarks/bench_*.py; do echo "== $$b"; $(BIN)/python $$b --quick; done
+
+figures: venv
+	$(BIN)/python -m benchmarks.figures
 
 mutants: venv
 	$(BIN)/python -m tests.model.mutants

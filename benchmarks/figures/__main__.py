@@ -1,0 +1,60 @@
+"""The command: redraw, show progress, write the page."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from benchmarks.figures.catalogue import FIGURES, UNABLE, chosen
+from benchmarks.figures.redraw import ROOT, CommandError, Redrawn, page, redraw
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.figures", description=__doc__.splitlines()[0])
+    parser.add_argument("--only", help="names, or how they begin, by commas: flexrr,bidbrain-2016")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--out", type=Path, default=ROOT / "runs" / "figures", help="finished figures stay here"
+    )
+    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data", help="the recordings")
+    parser.add_argument("--page", type=Path, help="[default: docs/reproduction.md; with --only, no page]")
+    arguments = parser.parse_args()
+    figures = chosen(arguments.only)
+    if not figures:
+        parser.error(
+            f"--only {arguments.only}: found no such figure, expected {', '.join(f.name for f in FIGURES)}"
+        )
+    console = Console()
+    done: list[Redrawn] = []
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=len(figures))
+        for figure in figures:
+            progress.update(task, description=figure.name)
+            try:
+                done.append(redraw(figure, arguments.out.resolve(), arguments.data.resolve(), arguments.seed))
+            except CommandError as error:
+                print(error, file=sys.stderr)
+                return 1
+            progress.advance(task)
+    table = Table("figure", "statement", "printed", "ours", "verdict")
+    for each in done:
+        for claim in each.claims:
+            table.add_row(each.figure.name, claim.what, claim.printed, claim.ours, claim.verdict.value)
+    console.print(table)
+    target = arguments.page or (None if arguments.only else ROOT / "docs" / "reproduction.md")
+    if target is not None:
+        unable = [(one.name, one.title, one.because) for one in UNABLE]
+        text = page(done, unable, target.parent / target.stem, arguments.seed)
+        target.write_text(text)
+        console.print(f"{target}", highlight=False)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
