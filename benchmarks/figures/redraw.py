@@ -76,7 +76,7 @@ def page(
         lines += ["", f"## {each.figure.name}: {each.figure.title}", ""]
         # Paths as a reader would type them.
         shown = [
-            c.format(out=f"runs/figures/{each.figure.name}", seed=seed, data="../shared/data")
+            c.format(out=f"runs/figures/{each.figure.name}", seed=seed, data="RECORDINGS")
             for c in each.figure.commands
         ]
         lines += [*(f"    proteus {command}" for command in shown), ""]
