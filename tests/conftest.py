@@ -1,4 +1,4 @@
-"""One local cluster for all tests that need one: a cluster up and down takes seconds, a process has one at a time."""
+"""One local cluster for all tests of a file: a cluster up and down takes seconds, a process has one at a time."""
 
 import os
 import signal
@@ -21,16 +21,16 @@ settings.load_profile("proteus")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def local_cluster() -> Iterator[LocalCluster]:
-    """A head without machines."""
+    """A head without machines; gone before the next file, which may start a cluster of its own in this process."""
     with LocalCluster() as cluster:
         yield cluster
 
 
 @pytest.fixture
 def cluster(local_cluster: LocalCluster) -> Iterator[LocalCluster]:
-    """The session's cluster; machines that a test leaves are taken away after it."""
+    """The file's cluster; machines that a test leaves are taken away after it."""
     yield local_cluster
     for machine in local_cluster.tiered_nodes():
         local_cluster.remove(machine.node_id)

@@ -67,7 +67,7 @@ def train(cluster: LocalCluster, values: dict[str, Any], out: Path) -> Result:
 
 @pytest.fixture(scope="module")
 def shared(local_cluster: LocalCluster) -> LocalCluster:
-    """The session's cluster: its nodes stay from run to run."""
+    """The file's cluster: its nodes stay from run to run."""
     return local_cluster
 
 
