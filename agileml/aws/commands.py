@@ -104,8 +104,8 @@ class Stack:
         names = names_of(self.site, facts.account)
         policies = {
             "the person who runs proteus aws": operator_policy(names, self.site.bucket is None),
-            f"role {names.head}": role_policy(names, "HeadRole"),
-            f"role {names.node}": role_policy(names, "NodeRole"),
+            f"role {names.head}": role_policy(names, "HeadRole", self.site.bought_types, facts.image),
+            f"role {names.node}": role_policy(names, "NodeRole", self.site.bought_types, facts.image),
         }
         return StackPlan(facts, told, steps, costs(self.site, self.scale, facts), policies)
 

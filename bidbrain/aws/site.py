@@ -18,6 +18,7 @@ class Site(BaseModel):
     name: of the stack, in all names and tags. zones: where spot machines are bought; the first one has the head and
     the reliable machines. types: of the spot machines. image: an AMI id, or resolve:ssm:PARAMETER. subnets: zone ->
     subnet id; of the default VPC where nothing is said. bucket: one that is there already; None: one of our own.
+    boundary: the ARN of a permissions boundary of both roles.
     on_demand, vcpus: dollars per hour and vCPUs of types that the package's table does not know. orphan_after_s: a
     machine ends itself when the head has had no driver of the market for so many seconds.
     """
@@ -33,6 +34,7 @@ class Site(BaseModel):
     image: str = AMAZON_LINUX
     subnets: dict[str, str] = {}
     bucket: str | None = None
+    boundary: str | None = None
     disk_gib: Annotated[int, Field(ge=8, le=16_384)] = 40
     orphan_after_s: Annotated[int, Field(ge=30, le=86_400)] = 300
     on_demand: dict[str, Annotated[float, Field(gt=0)]] = {}
@@ -71,6 +73,18 @@ class Site(BaseModel):
     def of_reliable(self) -> str:
         """The type of the reliable machines."""
         return self.reliable_type or self.types[0]
+
+    @field_validator("boundary")
+    @classmethod
+    def _arn(cls, boundary: str | None) -> str | None:
+        if boundary is not None and not re.fullmatch(r"arn:[\w-]+:iam::\d{12}:policy/\S+", boundary):
+            raise ValueError("expected the ARN of a policy (arn:aws:iam::ACCOUNT:policy/NAME)")
+        return boundary
+
+    @property
+    def bought_types(self) -> tuple[str, ...]:
+        """Every type that the head may buy, each once."""
+        return tuple(dict.fromkeys((*self.types, self.of_reliable)))
 
     @property
     def all_types(self) -> tuple[str, ...]:

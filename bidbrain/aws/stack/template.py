@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -103,6 +103,8 @@ def wanted(site: Site, there: Surroundings) -> Wanted:
         "DiskGiB": str(site.disk_gib),
         "Package": there.package,
         "OrphanAfter": str(site.orphan_after_s),
+        "Types": ",".join(site.bought_types),
+        "Boundary": site.boundary or "none",
     }
     if site.bucket is not None:
         template = without_bucket(template)
@@ -134,9 +136,11 @@ def resolved(node: Any, values: Mapping[str, str], mappings: Mapping[str, Any] |
         case [("Ref", name)]:
             return values.get(name, name)
         case [("Fn::Sub", str(form))]:
-            return re.sub(r"\$\{([\w:]+)\}", lambda found: values[found[1]], form)
+            return re.sub(r"\$\{([\w:]+)\}", lambda found: values.get(found[1], found[1]), form)
         case [("Fn::GetAtt", [name, attribute])]:
             return f"{name}.{attribute}"
+        case [("Fn::Split", [between, whole])]:
+            return resolved(whole, values, mappings).split(between)
         case [("Fn::Join", [between, parts])]:
             return between.join(resolved(parts, values, mappings))
         case [("Fn::FindInMap", [name, first, second])]:
@@ -172,8 +176,15 @@ def operator_policy(names: Names, own_bucket: bool) -> dict[str, Any]:
     return {**policy, "Statement": kept}
 
 
-def role_policy(names: Names, role: str) -> dict[str, Any]:
-    """The rights of a machine. role: `HeadRole` or `NodeRole`."""
+def boundary_policy(names: Names) -> dict[str, Any]:
+    """The most that the stack's roles may ever do, where a permissions boundary is set."""
     values = {**names.pseudo_parameters, "Name": names.stack, "BucketName": names.bucket}
+    return dict(resolved(load(OPERATOR)["Resources"]["Boundary"]["Properties"]["PolicyDocument"], values))
+
+
+def role_policy(names: Names, role: str, types: Sequence[str], image: str) -> dict[str, Any]:
+    """The rights of a machine. role: `HeadRole` or `NodeRole`; types, image: what the head may buy."""
+    values = {**names.pseudo_parameters, "Name": names.stack, "BucketName": names.bucket}
+    values |= {"Types": ",".join(types), "Image": image}
     (policy,) = load(STACK)["Resources"][role]["Properties"]["Policies"]
     return dict(resolved(policy["PolicyDocument"], values))

@@ -21,7 +21,7 @@ from bidbrain.aws.stack.template import (
     role_policy,
     text,
 )
-from tests.bidbrain.aws.demo_stack import NAMES, SITE, WANTED
+from tests.bidbrain.aws.demo_stack import NAMES, SITE, THERE, WANTED
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden"
 
@@ -77,8 +77,8 @@ def test_cloudformation_would_take_the_templates(name: str, tmp_path: Path) -> N
 def test_policies_are_those_of_the_golden_file() -> None:
     told = {
         "user": operator_policy(NAMES, own_bucket=True),
-        "head": role_policy(NAMES, "HeadRole"),
-        "node": role_policy(NAMES, "NodeRole"),
+        "head": role_policy(NAMES, "HeadRole", SITE.bought_types, THERE.image),
+        "node": role_policy(NAMES, "NodeRole", SITE.bought_types, THERE.image),
         "queue": resource(WANTED, "QueuePolicy")["PolicyDocument"],
     }
     assert json.dumps(told, indent=1) + "\n" == (GOLDEN / "aws_policies.json").read_text()
@@ -112,14 +112,17 @@ def test_a_bucket_of_the_users_own_is_neither_made_nor_removed() -> None:
 
 def test_china_has_other_names_for_the_same() -> None:
     china = names_of(Site(**{**SITE.model_dump(), "region": "cn-north-1"}), "1")
-    policy = json.dumps(role_policy(china, "HeadRole"))
+    policy = json.dumps(role_policy(china, "HeadRole", SITE.bought_types, THERE.image))
     assert "arn:aws-cn:iam::1:role/proteus-demo-node" in policy and "ec2.amazonaws.com.cn" in policy
     assert "arn:aws:" not in policy
 
 
 def test_rights_are_bound_to_the_stack() -> None:
     """A role that may spend, end or write may do it in this stack alone."""
-    head, node = (role_policy(NAMES, role)["Statement"] for role in ("HeadRole", "NodeRole"))
+    head, node = (
+        role_policy(NAMES, role, SITE.bought_types, THERE.image)["Statement"]
+        for role in ("HeadRole", "NodeRole")
+    )
     free = set()
     for statement in [*head, *node]:
         bound = "Condition" in statement or all("demo" in each for each in statement["Resource"])

@@ -1,0 +1,153 @@
+"""The stack's policies against attacks, by IAM's rules for Allow statements: nothing that is not allowed is done."""
+
+from __future__ import annotations
+
+import fnmatch
+from typing import Any
+
+import pytest
+
+from bidbrain.aws.stack.template import boundary_policy, operator_policy, role_policy
+from tests.bidbrain.aws.demo_stack import NAMES, SITE, THERE
+
+ACCOUNT, REGION = "123456789012", "us-east-1"
+EC2 = f"arn:aws:ec2:{REGION}:{ACCOUNT}"
+IAM = f"arn:aws:iam::{ACCOUNT}"
+OURS, STACK_TAG = {"proteus:stack": "demo"}, "aws:ResourceTag/proteus:stack"
+TEMPLATE = f"{EC2}:launch-template/NodeTemplate"
+HEAD, NODE = (role_policy(NAMES, role, SITE.bought_types, THERE.image) for role in ("HeadRole", "NodeRole"))
+OPERATOR = operator_policy(NAMES, own_bucket=True)
+BOUNDARY = f"{IAM}:policy/proteus-demo-boundary"
+
+
+def _list(value: Any) -> list[str]:
+    return value if isinstance(value, list) else [value]
+
+
+def _holds(condition: dict[str, dict[str, Any]], context: dict[str, str]) -> bool:
+    """All operators and keys must hold; a key that the request does not carry does not."""
+    for operator, keys in condition.items():
+        assert operator in ("StringEquals", "StringLike", "ArnEquals"), operator
+        for key, wanted in keys.items():
+            found = context.get(key)
+            same = fnmatch.fnmatchcase if operator != "StringEquals" else str.__eq__
+            if found is None or not any(same(found, each) for each in _list(wanted)):
+                return False
+    return True
+
+
+def allowed(policy: dict[str, Any], action: str, resource: str, **context: str) -> bool:
+    """Whether a statement allows it. context: by condition key, with its signs as in `_KEYS`."""
+    keys = {_KEYS[name]: value for name, value in context.items()}
+    for statement in policy["Statement"]:
+        assert statement["Effect"] == "Allow"
+        if (
+            any(fnmatch.fnmatchcase(action, each) for each in _list(statement["Action"]))
+            and any(fnmatch.fnmatchcase(resource, each) for each in _list(statement["Resource"]))
+            and _holds(statement.get("Condition", {}), keys)
+        ):
+            return True
+    return False
+
+
+_KEYS = {
+    "asked_tag": "aws:RequestTag/proteus:stack",
+    "tag": STACK_TAG,
+    "session_tag": "ssm:resourceTag/proteus:stack",
+    "creating": "ec2:CreateAction",
+    "type": "ec2:InstanceType",
+    "template": "ec2:LaunchTemplate",
+    "service": "iam:PassedToService",
+    "boundary": "iam:PermissionsBoundary",
+}
+GOOD = {"asked_tag": "demo", "type": "c5.xlarge", "template": TEMPLATE}
+
+
+def buys(policy: dict[str, Any], image: str = THERE.image, template: str = TEMPLATE, **changed: str) -> bool:
+    """Whether a purchase goes through: RunInstances must be allowed on everything that it uses."""
+    context = GOOD | {"template": template} | changed
+    return all(
+        (
+            allowed(policy, "ec2:CreateFleet", f"{EC2}:fleet/f-1", asked_tag=context["asked_tag"]),
+            allowed(policy, "ec2:RunInstances", f"{EC2}:instance/i-1", **context),
+            allowed(policy, "ec2:RunInstances", template),
+            allowed(policy, "ec2:RunInstances", f"arn:aws:ec2:{REGION}::image/{image}"),
+            allowed(policy, "ec2:RunInstances", f"{EC2}:security-group/sg-1", tag="demo"),
+            allowed(policy, "ec2:RunInstances", f"{EC2}:subnet/subnet-1"),
+            allowed(policy, "iam:PassRole", f"{IAM}:role/proteus-demo-node", service="ec2.amazonaws.com"),
+        )
+    )
+
+
+def test_the_head_buys_what_the_config_names() -> None:
+    assert buys(HEAD)
+    assert allowed(HEAD, "ec2:CreateTags", f"{EC2}:instance/i-1", creating="RunInstances")
+    assert allowed(HEAD, "ec2:TerminateInstances", f"{EC2}:instance/i-1", tag="demo")
+    assert allowed(HEAD, "s3:PutObject", f"arn:aws:s3:::{NAMES.bucket}/proteus/demo/risk/job.jsonl")
+
+
+@pytest.mark.parametrize("policy", [HEAD, NODE], ids=["head", "node"])
+def test_attack_1_no_other_image_type_template_or_tag_is_bought(policy: dict[str, Any]) -> None:
+    assert not buys(policy, image="ami-ffffffffffffffff0")
+    assert not buys(policy, template=f"{EC2}:launch-template/lt-foreign")
+    assert not buys(policy, type="p5.48xlarge")
+    assert not buys(policy, asked_tag="other")
+
+
+@pytest.mark.parametrize("policy", [HEAD, NODE, OPERATOR], ids=["head", "node", "operator"])
+def test_attack_2_a_foreign_machine_is_neither_tagged_nor_ended(policy: dict[str, Any]) -> None:
+    foreign = f"{EC2}:instance/i-foreign"
+    assert not allowed(policy, "ec2:CreateTags", foreign)
+    assert not allowed(policy, "ec2:CreateTags", foreign, tag="other")
+    assert not allowed(policy, "ec2:TerminateInstances", foreign)
+    assert not allowed(policy, "ec2:TerminateInstances", foreign, tag="other")
+    assert not allowed(policy, "ssm:StartSession", foreign)
+    assert not allowed(policy, "ssm:StartSession", foreign, session_tag="other")
+
+
+@pytest.mark.parametrize("policy", [HEAD, NODE, OPERATOR], ids=["head", "node", "operator"])
+def test_attack_3_no_stronger_role_is_passed(policy: dict[str, Any]) -> None:
+    assert not allowed(policy, "iam:PassRole", f"{IAM}:role/Admin", service="ec2.amazonaws.com")
+    assert not allowed(
+        policy, "iam:PassRole", f"{IAM}:role/proteus-demo-node", service="lambda.amazonaws.com"
+    )
+    if policy is not OPERATOR:
+        assert not allowed(
+            policy, "iam:PassRole", f"{IAM}:role/proteus-demo-head", service="ec2.amazonaws.com"
+        )
+
+
+@pytest.mark.parametrize("policy", [HEAD, NODE, OPERATOR], ids=["head", "node", "operator"])
+def test_attack_4_no_one_widens_the_boundary_or_acts_without_it(policy: dict[str, Any]) -> None:
+    for role in ("proteus-demo-head", "proteus-demo-node", "Admin"):
+        for action in ("iam:CreateRole", "iam:PutRolePolicy", "iam:PutRolePermissionsBoundary"):
+            assert not allowed(policy, action, f"{IAM}:role/{role}")
+            assert not allowed(policy, action, f"{IAM}:role/{role}", boundary=f"{IAM}:policy/Anything")
+        assert not allowed(
+            policy, "iam:DeleteRolePermissionsBoundary", f"{IAM}:role/{role}", boundary=BOUNDARY
+        )
+        assert not allowed(policy, "iam:AttachRolePolicy", f"{IAM}:role/{role}", boundary=BOUNDARY)
+    for action in ("CreatePolicyVersion", "SetDefaultPolicyVersion", "DeletePolicy", "CreatePolicy"):
+        assert not allowed(policy, f"iam:{action}", BOUNDARY)
+    for action in ("PutUserPolicy", "AttachUserPolicy", "CreateAccessKey"):
+        assert not allowed(policy, f"iam:{action}", f"{IAM}:user/someone")
+
+
+def test_the_boundary_lets_the_roles_work_and_no_role_rule() -> None:
+    boundary = boundary_policy(NAMES)
+    allows = {"iam:PutRolePolicy", "iam:CreateUser", "iam:AttachRolePolicy", "sts:AssumeRole", "kms:Decrypt"}
+    assert not any(allowed(boundary, action, f"{IAM}:role/proteus-demo-head") for action in allows)
+    assert not allowed(boundary, "iam:PassRole", f"{IAM}:role/Admin")
+    assert not allowed(boundary, "s3:GetObject", "arn:aws:s3:::another/secret")
+    for policy in (HEAD, NODE):
+        for statement in policy["Statement"]:
+            tags = {"tag": "demo", "creating": "RunInstances"}
+            for action in statement["Action"]:
+                assert any(allowed(boundary, action, each, **tags) for each in statement["Resource"]), action
+
+
+def test_the_operator_makes_roles_within_the_boundary_and_reaches_the_stacks_machines() -> None:
+    assert allowed(OPERATOR, "iam:CreateRole", f"{IAM}:role/proteus-demo-head", boundary=BOUNDARY)
+    assert allowed(OPERATOR, "ssm:StartSession", f"{EC2}:instance/i-1", session_tag="demo")
+    document = f"arn:aws:ssm:{REGION}::document/AWS-StartPortForwardingSession"
+    assert allowed(OPERATOR, "ssm:StartSession", document)
