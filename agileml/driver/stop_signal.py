@@ -1,16 +1,19 @@
 """SIGTERM, Ctrl-C and SIGHUP end a run with its next cut, a checkpoint, a summary and the bill; the second ends it now.
 
-`proteus stop` and Ray's job server send SIGTERM; a terminal that closes sends SIGHUP.
+`proteus stop` and Ray's job server send SIGTERM; a terminal that closes sends SIGHUP. `timeout` and some supervisors
+send SIGTERM to the process and to its group, so that it arrives twice at once: the copy counts as the same signal.
 """
 
 from __future__ import annotations
 
 import errno
+import math
 import os
 import signal
 import termios
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 from typing import Any, Self
@@ -20,6 +23,7 @@ from agileml.core.protocol.inputs import Stop
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # A run that reaches no cut within this ends with the one before it.
 LONGEST_S = 600.0
+COPY_S = 1.0  # a SIGTERM that follows another within this is its copy
 
 
 class StopSignal:
@@ -29,7 +33,9 @@ class StopSignal:
     ignored where they are ignored already, as under `nohup`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._clock_s = clock_s
+        self._copies_until_s = -math.inf
         self._asked_s: float | None = None
         self._is_taken = False
         self._before: dict[signal.Signals, Any] = {}
@@ -56,6 +62,10 @@ class StopSignal:
     def _ask(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
             leave_terminal()
+        if number == signal.SIGTERM:
+            if self._clock_s() < self._copies_until_s:
+                return
+            self._copies_until_s = self._clock_s() + COPY_S
         if self._asked_s is not None:
             raise SystemExit(128 + number)
         self._asked_s = time.time()

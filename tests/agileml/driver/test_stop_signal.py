@@ -15,7 +15,7 @@ import pytest
 from agileml.core.cuts.ending import Ending
 from agileml.core.protocol.inputs import Stop
 from agileml.core.protocol.view import INITIAL, CutId
-from agileml.driver.stop_signal import LONGEST_S, StopSignal
+from agileml.driver.stop_signal import COPY_S, LONGEST_S, StopSignal
 from agileml.events.run import CutCommitted, StopAsked
 from tests.agileml.process.engine_rig import LIMIT_S, Rig, reference
 
@@ -60,12 +60,15 @@ def test_the_next_cut_is_the_last_or_at_the_deadline_the_one_there_is() -> None:
 
 def test_sigterm_asks_once_and_ends_the_second_time() -> None:
     before = signal.getsignal(signal.SIGTERM)
-    with StopSignal() as asked:
+    now_s = 100.0
+    with StopSignal(lambda: now_s) as asked:
         assert asked.taken() is None
         os.kill(os.getpid(), signal.SIGTERM)
         stop = asked.taken()
         assert stop is not None and stop.deadline_s is not None
         assert asked.taken() is None
+        os.kill(os.getpid(), signal.SIGTERM)  # a copy, as `timeout` sends it
+        now_s += COPY_S
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as Ray puts its own there
         asked.arm()
         with pytest.raises(SystemExit) as left:
