@@ -1,6 +1,6 @@
 """Policies of today's market on recorded pools, beside a bound that no policy can reach, and the time of a decision.
 
-    python benchmarks/bench_pools.py ../shared/data/availability/*.json [--quick]
+    python benchmarks/bench_pools.py RECORDINGS/*.json [--quick]
 
 Each recording is played as one pool, and its thirds as three pools at once. Costs are relative to all on-demand; 16
 nodes, 10 h of work, spot at 0.3 of on-demand, every second paid. The bound takes every node that was there until the

@@ -17,8 +17,10 @@ from agileml.cluster.local import LocalCluster  # noqa: E402
 # How fast examples are made says how busy the computer is.
 settings.register_profile("proteus", suppress_health_check=[HealthCheck.too_slow], deadline=None)
 settings.load_profile("proteus")
-# A shell that runs a command in the background has it ignore SIGINT, and so do the processes that tests interrupt.
+# A shell that runs a command in the background has it ignore SIGINT, nohup has it ignore SIGHUP, and so do the
+# processes that tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="module")
