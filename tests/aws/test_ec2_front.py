@@ -25,9 +25,10 @@ pytestmark = pytest.mark.aws
 CONFIG = Path(__file__).resolve().parents[2] / "configs" / "aws.yaml"
 HEAD = [{"Name": "tag:proteus:stack", "Values": ["shown"]}, {"Name": "tag:proteus:part", "Values": ["head"]}]
 SHOWN = [
-    "policy elastic: 16 of 16 nodes missing, c5.xlarge@us-east-1b first",
+    "policy expected_cost: 0 vCPUs stay, 24 missing, c5.xlarge@us-east-1b first: 0.0600 $/h, 0.0% lost per hour, "
+    "E 0.0235 $ per vCPU h",
     "  buy 1 x m5.xlarge on demand at 0.1920 $/h (reliable)",
-    "  buy 16 vCPUs of c5.xlarge@us-east-1b, bid 0.1500 $/h",
+    "  buy 24 vCPUs of c5.xlarge@us-east-1b, bid 0.1500 $/h (of 48; 24 vCPUs of spot are wanted)",
 ]
 
 
@@ -61,8 +62,8 @@ def test_the_first_decision_is_shown_and_nothing_is_bought(
     assert proteus("--dry-run") == 0
     said = capsys.readouterr().out.splitlines()
     assert said[:3] == SHOWN
-    # The reliable machine, and four of 4 vCPUs: 0.192 + 4 * 0.06.
-    assert said[-2:] == ["first hour $0.4320 for 16 vCPUs: $0.02700 per vCPU hour of work", "budget $3.00"]
+    # The reliable machine, and six of 4 vCPUs: 0.192 + 6 * 0.06.
+    assert said[-2:] == ["first hour $0.5520 for 24 vCPUs: $0.02300 per vCPU hour of work", "budget $3.00"]
 
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("typer.confirm", lambda question: False)

@@ -57,6 +57,11 @@ class Simulator:
     def paginate(self, **request: Any) -> Iterator[dict[str, Any]]:
         assert request["PolicySourceArn"] == "arn:aws:sts::123456789012:user/moto"
         assert not any("*" in arn for arn in request.get("ResourceArns", ()))
+        facts = {fact["ContextKeyName"]: fact["ContextKeyValues"] for fact in request["ContextEntries"]}
+        if "iam:CreateRole" in request["ActionNames"]:
+            assert facts == {
+                "iam:PermissionsBoundary": ["arn:aws:iam::123456789012:policy/proteus-facts-boundary"]
+            }
         found = []
         for action in request["ActionNames"]:
             for arn in request.get("ResourceArns", ["*"]):

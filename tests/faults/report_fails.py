@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from agileml import session
 from agileml.cli import main
+from agileml.session import session
 
 LIMIT_BYTES = 20_000  # on the size of a file: the report is larger, the rest is not
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bidbrain.aws.calls import errors
@@ -25,7 +25,8 @@ def denied_actions(aws: Clients, site: Site, account: str, identity: str) -> tup
     iam = aws.client("iam", NO_RETRY)
     refused: list[str] = []
     for statement in operator_policy(names_of(site, account), site.bucket is None)["Statement"]:
-        if "Condition" in statement:  # the simulator knows nothing of our tags
+        context = _context(statement.get("Condition", {}))
+        if context is None:
             continue
         # Wildcards are no resources: anything that they match stands for them.
         resources = (
@@ -34,7 +35,7 @@ def denied_actions(aws: Clients, site: Site, account: str, identity: str) -> tup
         actions = [action for action in statement["Action"] if not action.endswith("*")]
         try:
             with errors("IAM's simulator"):
-                refused += _refused(iam, source, actions, resources)
+                refused += _refused(iam, source, actions, resources, context)
         except CloudError as error:
             return Unread(short(error))
     return tuple(dict.fromkeys(refused))
@@ -46,11 +47,25 @@ def short(error: CloudError, most: int = 160) -> str:
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
-def _refused(iam: Any, source: str, actions: Sequence[str], resources: Sequence[str]) -> list[str]:
+def _context(condition: Mapping[str, Mapping[str, str]]) -> list[dict[str, Any]] | None:
+    """The facts of a request that meets a statement's condition, for the simulator; None: it cannot be told them, as it
+    knows nothing of our tags."""
+    equal = dict(condition.get("StringEquals", {}))
+    if condition.keys() - {"StringEquals"} or any(not key.startswith("iam:") for key in equal):
+        return None
+    return [
+        {"ContextKeyName": key, "ContextKeyValues": [value], "ContextKeyType": "string"}
+        for key, value in equal.items()
+    ]
+
+
+def _refused(
+    iam: Any, source: str, actions: Sequence[str], resources: Sequence[str], context: list[dict[str, Any]]
+) -> list[str]:
     """Those that are allowed on none of the resources: a statement names roles and profiles together."""
     where = {"ResourceArns": list(resources)} if resources else {}
     results = iam.get_paginator("simulate_principal_policy").paginate(
-        PolicySourceArn=source, ActionNames=list(actions), **where
+        PolicySourceArn=source, ActionNames=list(actions), ContextEntries=context, **where
     )
     allowed = {
         result["EvalActionName"]

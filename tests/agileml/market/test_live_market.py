@@ -249,7 +249,7 @@ def test_a_run_that_breaks_off_gives_its_machines_back(tmp_path: Path) -> None:
         ({"policy": "elastic"},
          "found elastic, which takes nodes of one vCPU from pools, expected on_demand, standard_agileml,"),
         ({"policy": "proteuss"}, "market.policy: there is no scheme 'proteuss' for a running job; there are on_demand, "
-         "standard_agileml, proteus, renewal, or your own"),
+         "standard_agileml, proteus, renewal, expected_cost, or your own"),
         ({"policy": "standard_checkpoint"}, "market.policy: found standard_checkpoint, expected a policy for"),
         ({"policy": "one_hour_oracle"}, "it knows the future"),
         ({"start": "tomorrow"}, "market.start: "),
