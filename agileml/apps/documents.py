@@ -174,10 +174,10 @@ def read_bags(path: str) -> Documents:
     raise InputError(f"data.path: {path} begins with {shown!r}, {EXPECTED}")
 
 
-def _opened(file: Path) -> IO[bytes]:
+def _opened(file: Path) -> IO[bytes] | gzip.GzipFile:
     with file.open("rb") as stream:
         is_packed = stream.read(2) == b"\x1f\x8b"
-    return gzip.open(file, "rb") if is_packed else file.open("rb")  # type: ignore[return-value]
+    return gzip.open(file, "rb") if is_packed else file.open("rb")
 
 
 def _read_uci(file: Path, path: str) -> Documents:

@@ -35,7 +35,7 @@ ENDINGS = {
 
 
 @dataclass
-class _Story:
+class _Told:
     """What the lines so far said: orders under way, the market of each allocation, decisions not told."""
 
     ordered: dict[int, Ordered] = field(default_factory=dict)
@@ -57,27 +57,27 @@ def explain(records: Iterable[Record]) -> Iterator[str]:
 
     Decisions that kept everything are counted, not told.
     """
-    story = _Story()
+    told = _Told()
     for record in records:
-        yield from _lines(record, story)
+        yield from _lines(record, told)
 
 
-def _lines(record: Record, story: _Story) -> Iterator[str]:
+def _lines(record: Record, told: _Told) -> Iterator[str]:
     match record:
         case Opened(job, scheme, start_s):
             yield f"{show_instant(start_s)}  {job}: {scheme} decides"
         case Decided():
-            yield from _decided(record, story)
+            yield from _decided(record, told)
         case Ordered():
-            story.ordered[record.order] = record
+            told.ordered[record.order] = record
             if record.market.zone != ON_DEMAND_ZONE:
-                story.number(record.order, record.parts, str(record.market))
+                told.number(record.order, record.parts, str(record.market))
         case Answered():
-            yield from _answered(record, story)
+            yield from _answered(record, told)
         case Passed(at_s, why):
             yield f"{show_instant(at_s)}    not done: {why}"
         case Ended(at_s, number, ending):
-            market = story.markets.get(number, "on demand")
+            market = told.markets.get(number, "on demand")
             yield f"{show_instant(at_s)}    {market}, allocation {number}: {ENDINGS[ending]}"
         case Noticed(at_s, notices):
             for notice in notices:
@@ -88,34 +88,34 @@ def _lines(record: Record, story: _Story) -> Iterator[str]:
             yield f"{show_instant(at_s)}  the end: {reason}"
 
 
-def _decided(record: Decided, story: _Story) -> Iterator[str]:
+def _decided(record: Decided, told: _Told) -> Iterator[str]:
     if not record.steps:
-        story.kept += 1
+        told.kept += 1
         return
-    if story.kept:
-        yield f"{show_instant(record.at_s)}  ({story.kept} decisions that changed nothing)"
-        story.kept = 0
+    if told.kept:
+        yield f"{show_instant(record.at_s)}  ({told.kept} decisions that changed nothing)"
+        told.kept = 0
     figures = record.figures
     yield (
         f"{show_instant(record.at_s)}  {record.reason}  [phi {figures.phi:.2f}, lambda {figures.lambda_s:.0f} s, "
         f"sigma {figures.sigma_s:.0f} s, {usd(figures.spent):.2f} $ spent]"
     )
     for step in record.steps:
-        yield f"{show_instant(record.at_s)}    {_step(step, story)}"
+        yield f"{show_instant(record.at_s)}    {_step(step, told)}"
 
 
-def _step(step: Step, story: _Story) -> str:
+def _step(step: Step, told: _Told) -> str:
     match step:
         case Buy(market, vcpus, _, bid):
             return f"ask for {vcpus} vCPUs of {market}, at most {usd(bid):.4f} $/h"
         case BuyOnDemand(vcpus):
             return f"ask for {vcpus} vCPUs on demand"
         case Mark(what, number):
-            return f"{what.value.replace('_', ' ')} allocation {number} ({story.markets.get(number, 'on demand')})"
+            return f"{what.value.replace('_', ' ')} allocation {number} ({told.markets.get(number, 'on demand')})"
 
 
-def _answered(record: Answered, story: _Story) -> Iterator[str]:
-    ordered = story.ordered.pop(record.order)
+def _answered(record: Answered, told: _Told) -> Iterator[str]:
+    ordered = told.ordered.pop(record.order)
     got = len(record.instances)
     if not got:
         yield f"{show_instant(record.at_s)}    {ordered.market} refused: {record.why}"
@@ -123,8 +123,8 @@ def _answered(record: Answered, story: _Story) -> Iterator[str]:
     if ordered.reliable:
         what = "reliable machines"
     else:
-        if record.order not in story.first:  # on demand: numbered when it is bought
-            story.number(record.order, 1, "on demand")
-        first, last = story.first[record.order], story.first[record.order] + ordered.parts - 1
+        if record.order not in told.first:  # on demand: numbered when it is bought
+            told.number(record.order, 1, "on demand")
+        first, last = told.first[record.order], told.first[record.order] + ordered.parts - 1
         what = f"allocation {first}" if first == last else f"allocations {first} to {last}"
     yield f"{show_instant(record.at_s)}    got {got} of {ordered.market} at {usd(record.price):.4f} $/h ({what})"

@@ -1,17 +1,16 @@
-"""The controller as short scripts: what happens, and what is done about it, with the reason."""
+"""The controller as short scripts: joins, its own restarts, cuts, plans and stages, each with the reason."""
 
 from __future__ import annotations
 
 import pytest
 
 from agileml.core.cuts.rule import CutRule
-from agileml.core.protocol.commands import HaltKind, Persist
+from agileml.core.protocol.commands import Persist
 from agileml.core.protocol.inputs import (
     NodeDown,
     NodeSeen,
     NodeUp,
     Notice,
-    NoticeCancelled,
     Received,
     Superseded,
     Tick,
@@ -19,13 +18,11 @@ from agileml.core.protocol.inputs import (
 from agileml.core.protocol.messages import (
     Announce,
     ClockReport,
-    Failure,
     Limit,
     Missed,
     NameCut,
     Prepare,
     Promise,
-    Release,
     Status,
     Stored,
 )
@@ -34,11 +31,9 @@ from agileml.core.stage.placement import StageRule
 from agileml.events.run import (
     ClockDone,
     MachineLost,
-    MachineNoticed,
     MachinesJoined,
     PlanFinished,
     PlanFired,
-    WaitingForSilent,
 )
 from agileml.events.terms import Loss, Tier
 from tests.agileml.core.fixtures import Machine, make_job
@@ -111,303 +106,6 @@ def test_a_late_machine_holds_up_the_others_no_longer_than_the_wait(scripts):
     script.wake("t2")
     script.wait(1.0)
     assert "t1" in script.workers
-
-
-# -- notices ------------------------------------------------------------------------------------------------
-
-
-def test_a_notice_for_some_moves_what_they_hold_and_lets_them_go(scripts):
-    script = scripts(**ACTIVE)
-    script.up("r0", "t1", "t2")
-    assert set(script.view.owner) == {"t1", "t2"}
-    script.tell(Notice("t1", script.now_s + 60.0))
-    assert set(script.view.owner) == {"t2"}
-    assert "t1" not in script.view.members
-    assert "notice for t1" in script.reason and "nothing lost" in script.reason
-    assert script.released == ["t1"]
-    assert script.told("t1", Release)
-
-
-def test_a_notice_for_all_goes_back_to_stage_1_with_nothing_redone(scripts):
-    script = scripts(**ACTIVE)
-    script.up("r0", "t1", "t2")
-    script.reach(3)
-    for name in ("t1", "t2"):
-        script.tell(Notice(name, script.now_s + 60.0))
-    assert script.view.stage == 1
-    assert set(script.view.owner) == {"r0"}
-    assert script.view.base == 3
-    assert all(view.redone == 0 for view in script.views)
-    assert sorted(script.released) == ["t1", "t2"]
-
-
-def test_a_leaver_ends_its_part_of_a_long_clock_and_goes(scripts):
-    script = scripts()
-    script.up("r0", "t1")
-    script.reach(3, clock_s=5.0)
-    script.tell(Notice("t1", script.now_s + 60.0))
-    assert "t1" not in script.workers and "t1" in script.view.members
-    assert [clock for clock, dealt in script.view.open if "t1" in dict(dealt)] == [3]
-    assert script.released == []
-    script.reach(4, clock_s=5.0)
-    script.wait(0.4)
-    assert script.released == ["t1"]
-    assert script.view.members == ("r0",)
-
-
-def test_a_leaver_without_the_time_for_its_clock_goes_at_once(scripts):
-    script = scripts()
-    script.up("r0", "t1")
-    script.reach(3, clock_s=5.0)
-    script.tell(Notice("t1", script.now_s + 6.0))
-    assert script.view.members == ("r0",)
-    assert script.released == ["t1"]
-
-
-def test_a_hundred_notices_in_any_order_and_doubled_are_handled_once_each(scripts):
-    script = scripts(make_job(slices=128, partitions=4), join_wait_s=0.0, **ACTIVE)
-    names = [f"t{i}" for i in range(100)]
-    script.up("r0", *names)
-    for name in [*reversed(names), *names]:
-        script.tell(Notice(name, script.now_s + 60.0))
-    script.wait(1.0)
-    assert sorted(script.released) == sorted(names)
-    assert len(script.events_of(MachineNoticed)) == 100
-    assert script.view.members == ("r0",)
-    assert not any(view.rolled_back for view in script.views)
-
-
-def test_a_cancelled_notice_brings_the_work_back(scripts):
-    script = scripts()
-    script.up("r0", "t1")
-    script.is_store_open = False
-    script.tell(Notice("t1", script.now_s + 60.0))
-    script.tell(NoticeCancelled("t1"))
-    script.is_store_open = True
-    script.write()
-    script.wait(1.0)
-    assert "t1" in script.workers
-    assert script.released == []
-
-
-def test_a_notice_in_the_middle_of_a_change_starts_it_over(scripts):
-    script = scripts(**ACTIVE)
-    script.up("r0", "t1", "t2")
-    script.freeze("t2")
-    epoch = script.view.epoch
-    script.tell(Notice("t1", script.now_s + 60.0))  # PREPARE: t2 does not answer yet
-    script.tell(Notice("t2", script.now_s + 60.0))
-    script.wake("t2")
-    script.wait(1.0)
-    assert script.view.members == ("r0",)
-    assert script.view.epoch > epoch
-    assert not any(view.rolled_back for view in script.views)
-
-
-def test_a_notice_counts_even_while_the_machine_is_silent(scripts):
-    script = scripts()
-    script.up("r0", "t1")
-    script.freeze("t1")
-    script.wait(2.0)
-    assert script.workers == {"r0"}
-    script.tell(Notice("t1", script.now_s + 60.0))
-    script.wake("t1")
-    script.wait(3.0)
-    assert script.workers == {"r0"}, "a machine that is about to go got work"
-
-
-def test_the_last_reliable_machine_stays_until_there_is_another(scripts):
-    script = scripts()
-    script.up("r0", "t1")
-    script.tell(Notice("r0", script.now_s + 600.0))
-    script.wait(1.0)
-    assert "r0" in script.view.members and script.released == []
-    script.up("r1")
-    script.wait(2.0)
-    assert set(script.view.backup) == {"r1"}
-    assert script.released == ["r0"]
-
-
-# -- failures -----------------------------------------------------------------------------------------------
-
-
-def test_the_death_of_a_worker_is_no_rollback(scripts):
-    script = scripts()
-    script.up("r0", "t1")
-    script.reach(4)
-    script.tell(NodeDown("t1", Loss.DISCONNECTED))
-    assert script.workers == {"r0"}
-    assert "failure of t1" in script.reason and "nothing lost" in script.reason
-    assert script.view.base == 4
-    assert script.events_of(MachineLost)[-1].machine == "t1"
-    assert script.events_of(MachineLost)[-1].loss is Loss.DISCONNECTED
-
-
-def test_the_death_of_an_owner_takes_everybody_to_the_committed_cut(scripts):
-    script = scripts(cuts=CutRule(max_clocks=2), **ACTIVE)
-    script.up("r0", "t1", "t2")
-    cut = script.commit_cut()
-    script.reach(cut + 3)
-    timeline = script.view.timeline
-    script.tell(NodeDown("t1", Loss.DISCONNECTED))
-    assert script.view.base == cut
-    assert script.view.open == ()
-    assert script.view.timeline == script.view.epoch > timeline
-    assert script.views[-1].redone == 3
-    assert f"back to clock {cut}" in script.reason
-
-
-def test_a_failure_before_the_first_cut_starts_from_the_initial_values(scripts):
-    script = scripts(**ACTIVE)
-    script.up("r0", "t1")
-    script.reach(1)
-    script.tell(NodeDown("t1", Loss.DISCONNECTED))
-    assert (script.view.stage, script.view.base) == (1, 0)
-    assert script.views[-1].rolled_back
-
-
-def test_most_or_all_transient_machines_at_once(scripts):
-    script = scripts(**ACTIVE)
-    script.up("r0", "t1", "t2", "t3")
-    cut = script.commit_cut()
-    script.is_store_open = False
-    for name in ("t1", "t2", "t3"):
-        script.tell(NodeDown(name, Loss.DISCONNECTED))
-    script.is_store_open = True
-    script.write()
-    script.wait(0.4)
-    assert script.view.members == ("r0",)
-    assert script.view.base == cut
-
-
-def test_a_silent_machine_is_declared_lost_after_the_timeout_and_may_come_back(scripts):
-    script = scripts()
-    script.up("r0", "t1")
-    script.freeze("t1")
-    script.wait(0.8)
-    assert "t1" in script.workers
-    script.wait(0.6)
-    assert script.workers == {"r0"}
-    script.wake("t1")
-    script.wait(2.0)
-    assert script.workers == {"r0", "t1"}
-    assert "join of t1" in script.reason
-
-
-def test_a_machine_that_is_only_busy_is_not_declared_lost(scripts):
-    script = scripts()
-    script.up("r0", "t1")
-    script.freeze("t1")
-    for _ in range(20):
-        script.tell(NodeSeen("t1"))
-        script.wait(0.2)
-    assert "t1" in script.workers
-
-
-def test_a_frozen_owner_that_answers_in_time_keeps_its_copy(scripts):
-    script = scripts(**ACTIVE)
-    script.up("r0", "t1", "t2")
-    script.reach(5)
-    script.freeze("t1")
-    script.up("t3")
-    assert script.controller.is_changing
-    script.wake("t1")
-    script.wait(1.0)
-    assert script.view.base == 5
-    assert not any(view.rolled_back for view in script.views)
-
-
-def test_a_released_machine_that_still_speaks_is_sent_away_again(scripts):
-    script = scripts()
-    script.up("r0", "t1", "t2")
-    script.tell(Notice("t1", script.now_s + 60.0))
-    script.wait(1.0)
-    assert script.released == ["t1"]
-    before = len(script.told("t1", Release))
-    script.heartbeats()
-    assert len(script.told("t1", Release)) == before + 1
-    script.tell(NodeDown("t1", Loss.PROCESS_ENDED))
-    script.heartbeats()
-    assert len(script.told("t1", Release)) == before + 1
-    assert not script.events_of(MachineLost)
-
-
-def test_a_new_controller_does_not_listen_for_members_that_are_known_to_be_gone(scripts):
-    script = scripts(restart_wait_s=10.0)
-    script.up("r0", "t1", "t2")
-    script.freeze("t1")
-    script.restart()
-    script.tell(NodeDown("t1", Loss.GONE_BEFORE))
-    script.wait(0.6)
-    assert script.view.members == ("r0", "t2")
-
-
-def test_a_silent_reliable_machine_is_waited_for(scripts):
-    script = scripts()
-    script.up("r0", "t1")
-    script.commit_cut()
-    script.freeze("r0")
-    script.wait(3.0)
-    assert not script.halts
-    assert script.events_of(WaitingForSilent)
-    script.wake("r0")
-    script.wait(2.0)
-    assert script.workers == {"r0", "t1"}
-    assert not script.halts
-
-
-def test_a_silent_reliable_machine_is_waited_for_before_anything_is_given_up(scripts):
-    """It froze for a moment: no reason to throw away all that was done since the last checkpoint."""
-    script = scripts(rule=StageRule(forced=1))
-    script.up("r0", "r1", "t1")
-    assert set(script.view.owner) == {"r0", "r1"}
-    cut = script.commit_cut()
-    script.freeze("r1")
-    script.wait(1.6)
-    script.wake("r1")
-    script.wait(2.0)
-    assert script.view.base >= cut, script.reason
-
-
-def test_a_reliable_machine_that_is_not_ready_yet_takes_over_from_the_last_one(scripts):
-    script = scripts(**ACTIVE)
-    script.up("r0", "t1")
-    script.commit_cut()
-    script.machines["r1"] = Machine("r1", Tier.RELIABLE)
-    script.tell(NodeUp("r1", Tier.RELIABLE, "", admitted=True))  # it has loaded nothing
-    script.tell(NodeDown("r0", Loss.DISCONNECTED))
-    script.wait(2.0)
-    assert not script.halts
-    assert set(script.view.backup) == {"r1"}
-    assert not any(view.rolled_back for view in script.views)
-
-
-def test_the_run_ends_when_the_last_reliable_machine_is_dead(scripts):
-    script = scripts()
-    script.up("r0", "t1")
-    script.commit_cut()
-    script.tell(NodeDown("r0", Loss.DISCONNECTED))
-    assert [halt.kind for halt in script.halts] == [HaltKind.LOST]
-    assert "reliable" in script.halts[0].reason
-
-
-def test_a_dead_machine_never_comes_back_under_its_name(scripts):
-    script = scripts()
-    script.up("r0", "t1")
-    script.tell(NodeDown("t1", Loss.DISCONNECTED))
-    script.wait(2.0)  # its status still arrives
-    assert script.workers == {"r0"}
-    assert len(script.events_of(MachineLost)) == 1
-
-
-def test_user_code_that_fails_ends_the_run_with_its_trace(scripts):
-    script = scripts()
-    script.up("r0", "t1")
-    script.tell(Received("t1", Failure("clock 3, slice 2: ZeroDivisionError", "Traceback ...")))
-    assert script.halts[0].kind is HaltKind.USER_CODE
-    assert script.halts[0].reason == "machine t1: clock 3, slice 2: ZeroDivisionError"
-    assert script.halts[0].trace == "Traceback ..."
-    assert script.tell(Tick()) == []
 
 
 # -- the controller itself ----------------------------------------------------------------------------------
