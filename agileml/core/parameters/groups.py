@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numba
@@ -65,11 +66,11 @@ class _PiecewiseOptimizer:
     default: Optimizer
     pieces: tuple[_Piece, ...]
 
-    def __post_init__(self) -> None:
-        starts = np.array([piece.start for piece in self.pieces], np.int64)
-        object.__setattr__(
-            self, "_bounds", (starts, np.array([piece.stop for piece in self.pieces], np.int64))
-        )
+    @cached_property
+    def _bounds(self) -> tuple[Array, Array]:
+        """Where the pieces start and stop."""
+        starts = [piece.start for piece in self.pieces]
+        return np.array(starts, np.int64), np.array([piece.stop for piece in self.pieces], np.int64)
 
     @property
     def slots(self) -> int:
@@ -90,7 +91,7 @@ class _PiecewiseOptimizer:
         new_parameters: Array,
         new_state: list[Array],
     ) -> None:
-        reached = _reached(gradient, *self._bounds)  # type: ignore[attr-defined]
+        reached = _reached(gradient, *self._bounds)
         for start, stop, rule in self._runs(reached):
             at = slice(start, stop)
             old, new = [array[at] for array in state], [array[at] for array in new_state]
