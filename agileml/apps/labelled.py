@@ -69,12 +69,23 @@ class Blobs(Section):
     standardize: bool = False
 
 
-@dataclass(frozen=True)
-class Labelled:
-    """Items with their fixed split: `*_items` (n, features) as stored, `*_labels` int64 from 0 to classes - 1.
+ItemsSection = Digits | NpzFile | Blobs
 
-    A feature is used as (stored - `offset`) / `scale`, both float32 vectors over the features.
-    """
+
+class Scaled:
+    """Items of which a feature is used as (stored - `offset`) / `scale`, both float32 vectors over the features."""
+
+    offset: Array
+    scale: Array
+
+    def scaled(self, items: Array) -> Array:
+        """Stored items as float32 features."""
+        return (items.astype(np.float32) - self.offset) / self.scale
+
+
+@dataclass(frozen=True)
+class Labelled(Scaled):
+    """Items with their fixed split: `*_items` (n, features) as stored, `*_labels` int64 from 0 to classes - 1."""
 
     name: str
     train_items: Array
@@ -91,30 +102,16 @@ class Labelled:
         """Features of an item."""
         return int(self.train_items.shape[1])
 
-    def scaled(self, items: Array) -> Array:
-        """Stored items as float32 features."""
-        return (items.astype(np.float32) - self.offset) / self.scale
-
 
 def load_labelled(settings: Settings) -> Labelled:
     """The items that the `data` section names, split and scaled. Raises InputError, ConfigError."""
-    default = "npz" if "path" in settings.data else "digits"
-    kinds: dict[str, type[Section]] = {"digits": Digits, "npz": NpzFile, "blobs": Blobs}
-    section = data_section(settings, kinds, default)
-    assert isinstance(section, Digits | NpzFile | Blobs)
+    section = items_section(settings)
     test = None
-    unit = 1.0
     if isinstance(section, NpzFile):
         name = section.path
         (items, labels), test = read_npz(section.path)
-        unit = 255.0 if items.dtype == np.uint8 else 1.0
-    elif isinstance(section, Blobs):
-        name = "made blobs"
-        items, labels = make_blobs(section, settings.rng(Draw.MADE))
     else:
-        name = "digits"
-        items, labels = digits()
-        unit = 16.0
+        name, items, labels = items_of_ours(section, settings)
     if test is None:
         split = f"stratified by seed {settings.seed}, {section.test_fraction:g} to test"
         train_rows, test_rows = stratified_split(labels, section.test_fraction, settings)
@@ -126,7 +123,7 @@ def load_labelled(settings: Settings) -> Labelled:
     found, classes = np.unique(labels, return_inverse=True)
     if len(found) < 2:
         raise InputError(f"data: {name} has only the label {found[0]}, expected at least two")
-    offset, scale = scaling(items, unit, section.standardize)
+    offset, scale = scaling(items, section)
     return Labelled(
         name,
         items,
@@ -140,10 +137,29 @@ def load_labelled(settings: Settings) -> Labelled:
     )
 
 
-def scaling(items: Array, unit: float, standardize: bool) -> tuple[Array, Array]:
-    """(offset, scale) of each feature: 0 and `unit`, or the mean and standard deviation of the items."""
+def items_section(settings: Settings) -> ItemsSection:
+    """The `data` section of an application that takes items. Raises ConfigError."""
+    default = "npz" if "path" in settings.data else "digits"
+    kinds: dict[str, type[Section]] = {"digits": Digits, "npz": NpzFile, "blobs": Blobs}
+    section = data_section(settings, kinds, default)
+    assert isinstance(section, Digits | NpzFile | Blobs)
+    return section
+
+
+def items_of_ours(section: Digits | Blobs, settings: Settings) -> tuple[str, Array, Array]:
+    """(name, items, labels) of what needs no file."""
+    if isinstance(section, Blobs):
+        return "made blobs", *make_blobs(section, settings.rng(Draw.MADE))
+    return "digits", *digits()
+
+
+def scaling(items: Array, section: ItemsSection) -> tuple[Array, Array]:
+    """(offset, scale) of each feature: 0 and the largest stored value where the section's kind has one, or the mean and
+    standard deviation of the items."""
     features = items.shape[1]
-    if not standardize:
+    if not section.standardize:
+        is_image = isinstance(section, NpzFile) and items.dtype == np.uint8
+        unit = 16.0 if isinstance(section, Digits) else 255.0 if is_image else 1.0
         return np.zeros(features, np.float32), np.full(features, unit, np.float32)
     spread = items.std(axis=0, dtype=np.float64)
     spread[spread == 0] = 1.0  # a constant feature becomes 0

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from agileml.application import Array, InputError, Settings
-from agileml.apps.data import Draw, check_enough, data_file, data_section, random_split
+from agileml.apps.data import check_enough, data_file, random_split
 from agileml.apps.labelled import (
     TEST_NAMES,
     TRAIN_NAMES,
-    Blobs,
-    Digits,
     NpzFile,
+    Scaled,
     checked_items,
-    digits,
-    make_blobs,
+    items_of_ours,
+    items_section,
     npz_arrays,
     scaling,
 )
-from agileml.config.section import Section
 
 
 @dataclass(frozen=True)
-class Points:
-    """Items (n, features) as stored, with their fixed split. A feature is used as (stored - `offset`) / `scale`."""
+class Points(Scaled):
+    """Items (n, features) as stored, with their fixed split."""
 
     name: str
     train: Array
@@ -34,36 +30,23 @@ class Points:
     offset: Array
     scale: Array
 
-    def scaled(self, items: Array) -> Array:
-        """Stored items as float32 features."""
-        return (items.astype(np.float32) - self.offset) / self.scale
-
 
 def load_points(settings: Settings) -> Points:
     """The items that the `data` section names, split and scaled. Raises InputError, ConfigError."""
-    default = "npz" if "path" in settings.data else "digits"
-    kinds: dict[str, type[Section]] = {"digits": Digits, "npz": NpzFile, "blobs": Blobs}
-    section = data_section(settings, kinds, default)
-    assert isinstance(section, Digits | NpzFile | Blobs)
-    test, unit = None, 1.0
+    section = items_section(settings)
+    test = None
     if isinstance(section, NpzFile):
         name = section.path
         items, test = read_points(section.path)
-        unit = 255.0 if items.dtype == np.uint8 else 1.0
-    elif isinstance(section, Blobs):
-        name = "made blobs"
-        items, _ = make_blobs(section, settings.rng(Draw.MADE))
     else:
-        name = "digits"
-        items, _ = digits()
-        unit = 16.0
+        name, items, _ = items_of_ours(section, settings)
     split = "the file's own"
     if test is None:
         split = f"by seed {settings.seed}, {section.test_fraction:g} to test"
         train_rows, test_rows = random_split(len(items), section.test_fraction, settings)
         items, test = items[train_rows], items[test_rows]
     check_enough(len(items), name, settings)
-    return Points(name, items, test, split, *scaling(items, unit, section.standardize))
+    return Points(name, items, test, split, *scaling(items, section))
 
 
 def read_points(path: str) -> tuple[Array, Array | None]:
