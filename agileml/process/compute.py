@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import nullcontext
 
@@ -19,7 +20,49 @@ from agileml.process.user_failures import ComputeJob, failure_while, told, warm_
 from straggler.coverage import Units, members
 
 
-class ComputeThread:
+class ComputeJobs(ABC):
+    """Takes jobs in one thread and carries them out, in order, in another."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[ComputeJob | Callable[[], None] | None] = queue.SimpleQueue()
+        self._asked = self._done = 0  # computations
+        self._doing: ComputeJob | None = None
+        # Called after each job with its start and end, for a profile.
+        self.on_done: Callable[[ComputeJob, float, float], None] | None = None
+
+    def ask(self, job: ComputeJob) -> None:
+        """Queue a job."""
+        self._asked += isinstance(job, Compute)
+        self._jobs.put(job)
+
+    @property
+    def is_at_work(self) -> bool:
+        """True while a queued computation may still read its inputs. Only the thread that calls `ask` may use it."""
+        return self._asked != self._done
+
+    @abstractmethod
+    def _do(self, job: ComputeJob) -> None:
+        """Carry out a job and report its result."""
+
+    def _next(self) -> bool:
+        """Do the next job, or call what was queued in its place; False at the end.
+
+        A function of its own, so that the job's arrays are freed before the next wait.
+        """
+        job = self._jobs.get()
+        if callable(job):
+            job()
+        elif job is not None:
+            started_s = wall_s() if self.on_done is not None else 0.0
+            self._doing = job
+            self._do(job)
+            self._doing = None
+            if self.on_done is not None:
+                self.on_done(job, started_s, wall_s())
+        return job is not None
+
+
+class ComputeThread(ComputeJobs):
     """Carries out the jobs of a node in order and reports the results.
 
     The compute thread calls `report`. When user code fails, it reports a Failure and nothing after it.
@@ -37,31 +80,16 @@ class ComputeThread:
 
         `threads`: of BLAS and its like, 0 for as many as they choose; a deterministic job has one.
         """
+        super().__init__()
         self._work = work
         self._report = report
         self._load_kernels = load_kernels
         self._pace = pace or Pace()
-        self._jobs: queue.SimpleQueue[ComputeJob | None] = queue.SimpleQueue()
         self._reads: tuple[tuple[int, tuple[Units, ...]], Reads] | None = None
         self._threads = 1 if work.deterministic else threads
         self._own_speed = self._pace.speed
-        self._asked = self._done = 0  # computations
-        self._doing: ComputeJob | None = None
-        self.on_done: Callable[[ComputeJob, float, float], None] | None = (
-            None  # called after each job, for a profile
-        )
         self._thread = threading.Thread(target=self._run, name="compute", daemon=True)
         self._thread.start()
-
-    def ask(self, job: ComputeJob) -> None:
-        """Queue a job."""
-        self._asked += isinstance(job, Compute)
-        self._jobs.put(job)
-
-    @property
-    def is_at_work(self) -> bool:
-        """True while a queued computation may still read its inputs. Only the thread that calls `ask` may use it."""
-        return self._asked != self._done
 
     def slow_down(self, factor: float, seconds: float) -> None:
         """A planned fault: for `seconds` from now on, every unit takes `factor` times as long."""
@@ -84,19 +112,6 @@ class ComputeThread:
                     pass
             except BaseException as error:  # also SystemExit: this thread must not end unreported
                 self._report(failure_while(self._doing, *told(error)))
-
-    def _next(self) -> bool:
-        """Do the next job; False at the end. A separate function, so the job's arrays are freed before the next
-        wait."""
-        job = self._jobs.get()
-        if job is not None:
-            started_s = wall_s() if self.on_done is not None else 0.0
-            self._doing = job
-            self._do(job)
-            self._doing = None
-            if self.on_done is not None:
-                self.on_done(job, started_s, wall_s())
-        return job is not None
 
     def _do(self, job: ComputeJob) -> None:
         match job:

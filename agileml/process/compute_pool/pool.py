@@ -8,7 +8,6 @@ contribution for each bundle leaves the machine, with the bits of one process.
 from __future__ import annotations
 
 import os
-import queue
 import select
 import subprocess
 import sys
@@ -16,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 
@@ -24,6 +24,7 @@ from agileml.core.compute.unit_computer import Reads, UnitComputer
 from agileml.core.parameters.fold import Fold
 from agileml.core.protocol.commands import Begin, Begun, Compute, Computed, Loaded, LoadSlices, NodeEvent
 from agileml.core.protocol.messages import Failure
+from agileml.process.compute import ComputeJobs
 from agileml.process.compute_pool.memory import Results, SharedTables, anonymous_file, kept
 from agileml.process.compute_pool.orders import (
     Answer,
@@ -38,7 +39,6 @@ from agileml.process.compute_pool.orders import (
     SumDone,
 )
 from agileml.process.compute_pool.shares import shares
-from agileml.process.steady_clock import wall_s
 from agileml.process.user_failures import ComputeJob, failure_while, told
 from straggler.coverage import Units, aligned_subtrees, members, union
 
@@ -56,7 +56,7 @@ class _Process:
     loaded: set[int] = field(default_factory=set)
 
 
-class ComputePool:
+class ComputePool(ComputeJobs):
     """As `ComputeThread`, with `start.split.workers` processes.
 
     `died` is called, in a thread of the pool, with a sentence when a process ends by itself.
@@ -70,6 +70,7 @@ class ComputePool:
         load_kernels: Callable[[], None],
         died: Callable[[str], None],
     ) -> None:
+        super().__init__()
         self._start = start
         self._work = work
         self._report = report
@@ -77,33 +78,20 @@ class ComputePool:
         self._died = died
         self._tables_fd = anonymous_file("proteus-parameters")
         self.tables = SharedTables(work.layout, self._tables_fd)
-        self._jobs: queue.SimpleQueue[ComputeJob | SetPace | None] = queue.SimpleQueue()
         self._processes: list[_Process] = []
         self._reads: tuple[tuple[int, tuple[Units, ...]], Reads] | None = None
-        self._asked = self._done = 0  # computations
-        self._doing: ComputeJob | None = None
         self._stopping = threading.Event()
-        self.on_done: Callable[[ComputeJob, float, float], None] | None = None  # as in `ComputeThread`
         self._thread = threading.Thread(target=self._run, name="compute", daemon=True)
         self._thread.start()
 
-    def ask(self, job: ComputeJob) -> None:
-        """Queue a job."""
-        self._asked += isinstance(job, Compute)
-        self._jobs.put(job)
-
-    @property
-    def is_at_work(self) -> bool:
-        """True while a queued computation may still read its inputs. Only the thread that calls `ask` may use it."""
-        return self._asked != self._done
-
     def slow_down(self, factor: float, seconds: float) -> None:
         """A planned fault, from the next job on."""
-        self._jobs.put(SetPace(factor=factor, until_s=time.monotonic() + seconds))
+        pace = SetPace(factor=factor, until_s=time.monotonic() + seconds)
+        self._jobs.put(partial(self._send_all, pace))
 
     def change_speed(self, speed: float) -> None:
         """A planned change, from the next job on."""
-        self._jobs.put(SetPace(speed=speed))
+        self._jobs.put(partial(self._send_all, SetPace(speed=speed)))
 
     def stop(self) -> None:
         """End the processes at once, and the thread."""
@@ -122,7 +110,7 @@ class ComputePool:
             self._load_kernels()
             for _ in self._answers(dict.fromkeys(range(len(self._processes)), 1)):
                 pass  # each is ready
-            while self._next():
+            while self._next() and not self._stopping.is_set():
                 pass
         except _UserCodeError as failed:
             self._stopping.set()
@@ -179,20 +167,6 @@ class ComputePool:
         if not self._stopping.is_set():
             self._died(f"compute process {index} of {len(codes)} ended by itself (exit code {codes[index]})")
         self._end_processes()
-
-    def _next(self) -> bool:
-        """Do the next job; False at the end. A function of its own, so that the job's arrays are freed early."""
-        job = self._jobs.get()
-        if isinstance(job, SetPace):
-            self._send_all(job)
-        elif job is not None:
-            started_s = wall_s() if self.on_done is not None else 0.0
-            self._doing = job
-            self._do(job)
-            self._doing = None
-            if self.on_done is not None:
-                self.on_done(job, started_s, wall_s())
-        return job is not None and not self._stopping.is_set()
 
     def _do(self, job: ComputeJob) -> None:
         match job:
