@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Mapping
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -93,6 +94,34 @@ def test_a_notice_is_passed_on_once_with_its_deadline_on_the_wall_clock() -> Non
     (event,) = trainer.events()
     assert isinstance(event, Draining)
     assert abs(event.deadline_s - time.time() - 2.0) < 0.5
+
+
+def test_a_sooner_deadline_is_passed_on_and_a_later_one_is_not() -> None:
+    nodes = There()
+    nodes.booted = {"a": machine("a")}
+    trainer = trainer_of(nodes, now_s=100, speed=60.0)
+    trainer.hold(0, (), (machine("a"),))
+    trainer.events()
+    trainer.warn(100, Notice("h", "a", Alert.HOUR_END, 1900))
+    for _ in range(3):
+        trainer.warn(100, Notice("n", "a", Alert.TERMINATE, 220))
+        trainer.warn(100, Notice("h", "a", Alert.HOUR_END, 1900))
+    left_s = [event.deadline_s - time.time() for event in trainer.events() if isinstance(event, Draining)]
+    assert left_s == pytest.approx([30.0, 2.0], abs=0.5)
+
+
+def test_giving_an_instance_back_at_once_beats_the_end_of_its_hour() -> None:
+    nodes = There()
+    nodes.booted = {"r": machine("r", STEADY), "a": machine("a")}
+    trainer = trainer_of(nodes, leave_s=0.0, now_s=100, speed=60.0)
+    trainer.hold(0, (machine("r", STEADY),), (machine("a"),))
+    trainer.events()
+    trainer.warn(100, Notice("h", "a", Alert.HOUR_END, 1900))
+    trainer.leave(100, ("a",))
+    hour_end, now, gone = trainer.events()
+    assert isinstance(hour_end, Draining) and isinstance(now, Draining)
+    assert now.deadline_s < hour_end.deadline_s
+    assert gone == Vanished("node-a", Loss.GIVEN_BACK)
 
 
 def test_a_machine_that_is_warned_while_it_boots_is_never_used() -> None:
