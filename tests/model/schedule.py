@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from agileml.core.protocol.plan import PlannedEvent, PlannedJoin, PlannedNotice
 
 PLANNED = "-planned"
+CLIPPED = "-clipped"
 
 # Messages in the middle of a change at which an aimed fault strikes.
 AIMS = (
@@ -51,7 +52,8 @@ class Network:
 class Schedule:
     """One run: the job's cut, the machines at the start, the network, the faults and the plan.
 
-    `mode` is a mode of `toy_job`, or one with PLANNED at its end: then every clock has a plan, and no two the same.
+    `mode` is a mode of `toy_job`, or one with PLANNED at its end: then every clock has a plan, and no two the same; or
+    one with CLIPPED at its end: then the norm of gradients is limited.
     """
 
     seed: int
@@ -80,12 +82,17 @@ class Schedule:
 
     @property
     def toy_mode(self) -> str:
-        """The mode without its plans."""
-        return self.mode.removesuffix(PLANNED)
+        """The mode without its plans or limit."""
+        return self.mode.removesuffix(PLANNED).removesuffix(CLIPPED)
 
     @property
     def is_planned(self) -> bool:
-        return self.mode != self.toy_mode
+        return self.mode.endswith(PLANNED)
+
+    @property
+    def clip_norm(self) -> float | None:
+        """The limit of the gradients' norm."""
+        return 1.5 if self.mode.endswith(CLIPPED) else None
 
 
 def make_schedule(seed: int, mode: str, faults: int | None = None) -> Schedule:
