@@ -14,15 +14,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from agileml.cluster.existing import TieredNode
-from agileml.cluster.fleet import Admitted, Appeared, Draining, FleetEvent, Stopping, Vanished
+from agileml.cluster.fleet import Admitted, Appeared, FleetEvent, Leaving, Stopping, Vanished
 from agileml.core.protocol.commands import Happened
 from agileml.events.run import ClockDone, MachineNoticed, MembershipChanged
 from agileml.events.terms import Loss, Tier
 from agileml.market.clocks import RunClocks
 from agileml.market.nodes import InstanceNodes, tier_of
 from agileml.market.setup import on_demand_kind
-from bidbrain.live.cloud import Alert, Instance, Notice
-from bidbrain.live.decide import Measured
+from bidbrain.live.cloud import Alert, Instance, InstanceNotice
+from bidbrain.live.decide import Measurements
 from bidbrain.live.estimators import Estimator
 from bidbrain.live.job import TrainerReport
 
@@ -68,7 +68,7 @@ class RunTrainer:
         self._given_up: set[str] = set()  # instance ids
         self._completed = 0
         self.has_begun = False  # the run has had instances to work on
-        self._measured, self._measured_s = Measured(), 0.0
+        self._measured, self._measured_s = Measurements(), 0.0
         self._is_stopping = False
         self._finished_s: int | None = None
         self._has_parted = False
@@ -81,7 +81,7 @@ class RunTrainer:
             done = self._work_vcpu_s * self._completed / self._clocks
             return TrainerReport(done, self._finished_s, self._has_parted, self._measure())
 
-    def _measure(self) -> Measured:
+    def _measure(self) -> Measurements:
         if time.monotonic() >= self._measured_s + MEASURE_S:
             self._measured_s = time.monotonic()
             self._measured = self._estimator.measured()
@@ -96,7 +96,7 @@ class RunTrainer:
                     kind if tier_of(instance) is Tier.TRANSIENT else on_demand_kind(kind)
                 )
 
-    def warn(self, now_s: int, notice: Notice) -> None:
+    def warn(self, now_s: int, notice: InstanceNotice) -> None:
         """Pass on the first notice of an instance, and a later one whose deadline is sooner: an eviction may come
         before the end of the hour that was announced. An instance that is warned before it has booted is never used.
         """
@@ -119,7 +119,7 @@ class RunTrainer:
 
     def _say_draining(self, instance_id: str, deadline_unix_s: float) -> None:
         if (node := self._given.get(instance_id)) is not None:
-            self._events.append(Draining(node, deadline_unix_s))
+            self._events.append(Leaving(node, deadline_unix_s))
 
     def lost(self, now_s: int, instance_ids: tuple[str, ...]) -> None:
         with self._changed:
