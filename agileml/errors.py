@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+HEAD_LOST_CODE = 5  # exit code of a run whose cluster lost its head
+
 
 class RunError(Exception):
     """A run cannot go on. The text says why; `trace` is the traceback of user code that failed, if any."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agileml.cli.run import Settings, Stage
+from agileml.cli.run import MOST_RESTARTS, Restarts, Settings, Stage, Supervise, Supervised
 from agileml.runs.progress import Snapshot, duration, left_s, line, parse_line
 
 if TYPE_CHECKING:
@@ -79,6 +79,8 @@ def submit(
     yes: Annotated[
         bool, typer.Option("--yes", help="Do not ask before a job that buys machines on EC2 is submitted.")
     ] = False,
+    supervise: Supervise = False,
+    restarts: Restarts = MOST_RESTARTS,
 ) -> None:
     """Run a job on a cluster; this machine may be switched off. Uploads the working folder and prints the job's id."""
     from agileml.cli.run import with_options
@@ -91,6 +93,8 @@ def submit(
     except ConfigError as error:
         raise typer.BadParameter(str(error)) from None
     if job.market is not None:
+        if supervise:
+            raise typer.BadParameter("found --supervise with a market, expected one of them")
         from agileml.cli.market_preview import may_submit
 
         if not may_submit(job, yes=yes, can_ask=sys.stdin.isatty()):
@@ -104,6 +108,8 @@ def submit(
 
         options = {"--out": out, "--stage": stage, "--resume": resume}
         given = [word for name, value in options.items() if value is not None for word in (name, value)]
+        if supervise:
+            given += ["--supervise", "--restarts", str(restarts)]
         order = submission(config, [*(w for flag in flags for w in ("--set", flag)), *given], python=python)
         typer.echo(f"uploading {order.folder} to {server.url}", err=True)
         about = {OURS: version("proteus-train"), CONFIG: config.stem}
@@ -116,18 +122,28 @@ def submit(
 
 def submitted(
     job: str, config: Path, settings: Settings = None, out: str | None = None, stage: str | None = None,
-    resume: str | None = None,
+    resume: str | None = None, supervise: Supervise = False, restarts: Restarts = MOST_RESTARTS,
+    supervised: Supervised = False,
 ) -> None:  # fmt: skip
     """The command that `submit` has a cluster run: `run`, with its results in the head's home folder."""
-    from agileml.cli.run import train, with_options
+    from agileml.cli.run import supervised_run, supervisor_of, train, with_options
     from agileml.cluster.submission import below_results, settled
 
     def settle(found: JobConfig) -> JobConfig:
         return settled(with_options(found, out=out, address=None, stage=stage), job, Path.home())
 
+    flags = tuple(settings or ())
     place = resume and below_results(resume, Path.home())
+    start = None
+    if supervise:
+        options = {"--stage": stage, "--resume": resume}
+        given = [word for name, value in options.items() if value is not None for word in (name, value)]
+        words = ["submitted", job, str(config), *(w for flag in flags for w in ("--set", flag)), *given]
+        start = supervisor_of(words, config.stem, place, restarts)
+    elif supervised:
+        start = supervised_run(config.stem, place)
     # The user was asked when submitting it.
-    raise typer.Exit(train(config, tuple(settings or ()), settle, resume=place, yes=True))
+    raise typer.Exit(train(config, flags, settle, resume=place, yes=True, start=start))
 
 
 def status(

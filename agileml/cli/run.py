@@ -19,6 +19,21 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY.PATH=VALUE", help="Override one key of the config; may be repeated."),
 ]
+Supervise = Annotated[
+    bool,
+    typer.Option(
+        "--supervise",
+        help="Start the run again from its newest checkpoint when its process or Ray's head dies.",
+    ),
+]
+Restarts = Annotated[
+    int,
+    typer.Option(
+        min=1, help="With --supervise: how often in a row, without a newer checkpoint, it starts again."
+    ),
+]
+MOST_RESTARTS = 10
+Supervised = Annotated[bool, typer.Option("--supervised", hidden=True)]
 Stage = Annotated[
     str | None, typer.Option(metavar="auto|thresholds|1|2|3", help="auto, thresholds alone, or a stage.")
 ]
@@ -64,23 +79,64 @@ def run(
         bool, typer.Option("--dry-run", help="With a market: show the first decision and what it costs.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before machines are bought on EC2.")] = False,
+    supervise: Supervise = False,
+    restarts: Restarts = MOST_RESTARTS,
+    supervised: Supervised = False,
 ) -> None:
     """Train a model on machines that come and go."""
-    if dry_run and sequential:
-        raise typer.BadParameter("found --dry-run with --sequential, expected one of them")
-    if address is not None and sequential:
-        raise typer.BadParameter("found --address with --sequential, expected one of them")
+    _exclude({"--sequential": sequential, "--dry-run": dry_run}, {"--supervise": supervise})
+    _exclude({"--dry-run": dry_run, "--address": address is not None}, {"--sequential": sequential})
+    flags = tuple(settings or ())
+    start = None
+    if supervise:
+        options = [*_words(flags, address, stage, resume), *(["--profile"] if profile else [])]
+        start = supervisor_of(
+            ["run", str(config), *options], config.stem, resume, restarts, overwrite=overwrite
+        )
+    elif supervised:
+        start = supervised_run(config.stem, resume)
     code = train(
         config,
-        tuple(settings or ()),
+        flags,
         lambda job: with_options(job, out=out, address=address, stage=stage, profile=profile),
         sequential=sequential,
         resume=resume,
         overwrite=overwrite,
         dry_run=dry_run,
         yes=yes,
+        start=start,
     )
     raise typer.Exit(code)
+
+
+def _exclude(some: dict[str, bool], other: dict[str, bool]) -> None:
+    """Raise BadParameter where an option of each kind is given."""
+    for one in (name for name, is_given in some.items() if is_given):
+        for two in (name for name, is_given in other.items() if is_given):
+            raise typer.BadParameter(f"found {one} with {two}, expected one of them")
+
+
+def _words(flags: tuple[str, ...], address: str | None, stage: str | None, resume: str | None) -> list[str]:
+    """Options of `proteus run` as they were given."""
+    options = {"--address": address, "--stage": stage, "--resume": resume}
+    given = [word for name, value in options.items() if value is not None for word in (name, value)]
+    return [*(word for flag in flags for word in ("--set", flag)), *given]
+
+
+def supervisor_of(
+    command: list[str], name: str, resume: str | None, restarts: int, *, overwrite: bool = False
+) -> Callable[[JobConfig], int]:
+    """For `train`: run `proteus COMMAND` under a supervisor."""
+    from agileml.cli.supervise import supervise
+
+    return lambda job: supervise(job, name, command, resume, restarts, overwrite=overwrite)
+
+
+def supervised_run(name: str, resume: str | None) -> Callable[[JobConfig], int]:
+    """For `train`: the process of a supervised run."""
+    from agileml.cli.supervise import run_supervised
+
+    return lambda job: run_supervised(job, name, resume)
 
 
 def train(
@@ -93,8 +149,11 @@ def train(
     overwrite: bool = False,
     dry_run: bool = False,
     yes: bool = False,
+    start: Callable[[JobConfig], int] | None = None,
 ) -> int:
     """Train by a config file, with `--set` flags and then `settle` applied. Returns the exit code.
+
+    start: runs the settled config; None: in this process.
 
     Raises BadParameter for input that is wrong.
     """
@@ -119,6 +178,8 @@ def train(
                     return 0
             except CloudError as error:
                 raise typer.BadParameter(str(error)) from None
+        if start is not None:
+            return start(job)
         return run_job(job, name=config.stem, sequential=sequential, resume=resume, overwrite=overwrite)
     except (ConfigError, InputError) as error:
         # The error names a key; `locate` adds its file and line (or its flag).

@@ -46,7 +46,7 @@ class Vanished:
 
 
 @dataclass(frozen=True)
-class Leaving:
+class Draining:
     """A preemption notice: the node will be taken away at `deadline_s` (Unix time)."""
 
     node_id: str
@@ -67,7 +67,7 @@ class Stopping:
     deadline_s: float
 
 
-FleetEvent = Appeared | Admitted | Vanished | Leaving | Stopping
+FleetEvent = Appeared | Admitted | Vanished | Draining | Stopping
 
 
 class Fleet(Protocol):
@@ -92,6 +92,9 @@ class Fleet(Protocol):
 
     def poll(self) -> list[FleetEvent]:
         """The events since the last call."""
+
+    def check_head(self) -> None:
+        """Raise HeadLostError when the cluster's head is gone. Asked after an error whose cause is not known."""
 
     def missing(self) -> str:
         """What the fleet wants before a run can start, as "wants ..."; empty when it has all its nodes."""
@@ -178,6 +181,9 @@ class LocalFleet:
         added = self._cluster.add_nodes(tier, 1, cpus=machines.cpus, gpus=machines.gpus)
         self._present.update(node.node_id for node in added)
         return [Appeared(node, admitted) for node in added]
+
+    def check_head(self) -> None:
+        check_head(self._cluster)
 
     def missing(self) -> str:
         return ""  # `poll` starts them one after the other, or raises
@@ -277,8 +283,18 @@ class ExistingFleet:
         for node_id, deadline_s in draining.items():
             if node_id in self._known and node_id not in self._draining:
                 self._draining.add(node_id)
-                events.append(Leaving(node_id, deadline_s if deadline_s is not None else time.time()))
+                events.append(Draining(node_id, deadline_s if deadline_s is not None else time.time()))
         return events
+
+    def check_head(self) -> None:
+        host, _, port = self._address.rpartition(":")
+        try:
+            existing.check_alive(host, int(port), existing.REACH_TIMEOUT_S)
+        except ClusterError as error:
+            raise HeadLostError(
+                f"Ray's head at {self._address} has ended, and the run with it; start it again, with --resume if "
+                "there are checkpoints"
+            ) from error
 
     def missing(self) -> str:
         machines = self._spec.config.machines

@@ -40,7 +40,7 @@ from agileml.cluster.ray_startup import (
     spare_children,
 )
 from agileml.cluster.tokens import use_tokens
-from agileml.errors import RunError
+from agileml.errors import HeadLostError, RunError
 from agileml.events.terms import Tier
 
 # Ray finds a dead raylet after about 0.5 s and a frozen one after 3.5 s. The engine's own heartbeats are faster; these
@@ -255,6 +255,8 @@ class LocalCluster:
                 )
             except Exception as error:  # Ray raises no narrower type
                 failed = error
+                if self._cluster.head_node is not None and self.has_lost_head:
+                    raise HeadLostError("Ray's head on this machine has ended") from error
                 print(f"proteus: a Ray node did not start: {error}", file=sys.stderr)
                 # A raylet that registers too late would be one node too many.
                 started = [c for c in psutil.Process().children() if c not in before]

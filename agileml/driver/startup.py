@@ -12,6 +12,7 @@ from agileml.errors import RunError
 
 SAY_S = 10.0  # without another machine, until the run says what it waits for
 OUTPUT_S = 30.0  # without another process, until it shows what that process printed
+CHECK_S = 2.0  # between two looks at the head
 LAST_LINES, LAST_BYTES = 12, 8192
 RAYS_OWN = (":job_id:", ":actor_name:", ":task_name:")  # lines that Ray puts into every log
 TOLD_TO_STOP = "told to stop before the first clock: there is no result"
@@ -26,10 +27,12 @@ class Startup:
         stop_signal: StopSignal,
         say: Callable[[str], None],
         *,
+        check_head: Callable[[], None] = lambda: None,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """limit_s: the longest wait for the next machine."""
+        """limit_s: the longest wait for the next machine. check_head: raises HeadLostError; see `fleet.Fleet`."""
         self._limit_s, self._stop_signal, self._say, self._clock_s = limit_s, stop_signal, say, clock_s
+        self._check_head = check_head
         self._since_s = clock_s()
         self._began_unix_s = time.time()
         self._up = 0
@@ -60,7 +63,11 @@ class Startup:
         """The result of a Ray call to a process that is just starting. Raises RunError."""
         import ray
 
+        check_due_s = self._clock_s() + CHECK_S
         while not ray.wait([reference], timeout=0.2, fetch_local=False)[0]:
+            if self._clock_s() >= check_due_s:
+                self._check_head()
+                check_due_s = self._clock_s() + CHECK_S
             if self._stop_signal.is_asked:
                 raise RunError(TOLD_TO_STOP)
             self.look(self._up, f"wants {what} to start", logs)

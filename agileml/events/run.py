@@ -37,6 +37,19 @@ class RunStarted:
 
 
 @dataclass(frozen=True)
+class RunRestarted:
+    """The head of a supervised run died (`cause`); the run goes on in a new process, `process`, from the checkpoint of
+    `clock` (0: from its start). It is restart `count`; `redone` clocks that were complete are done again."""
+
+    kind: ClassVar = "restarted"
+    cause: str
+    clock: int
+    redone: int
+    count: int
+    process: Process
+
+
+@dataclass(frozen=True)
 class StopAsked:
     """The run was told to stop: it ends with its next cut."""
 
@@ -371,6 +384,7 @@ ControllerEvent = (
 )  # fmt: skip
 DriverEvent = (
     RunStarted
+    | RunRestarted
     | StopDecided
     | RunStopped
     | RunFailed

@@ -95,6 +95,10 @@ class MarketFleet:
             raise RunError("market: the job ends before its first clock, there is no result")
         return events
 
+    def check_head(self) -> None:
+        """See `fleet.Fleet.check_head`."""
+        self._backend.check()
+
     def missing(self) -> str:
         """See `fleet.Fleet.missing`."""
         if self._market is None and (left := self._backend.warm - len(self._started)) > 0:

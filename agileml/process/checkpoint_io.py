@@ -63,6 +63,8 @@ def check_place(spec: RunSpec) -> None:
         return
     store = spec.stores()[0]
     store.probe()
+    if spec.restarts:
+        return  # the place is the run's own
     if spec.resume is None or len(spec.stores()) > 1:
         checkpoint.check_unused(store)
 
@@ -201,5 +203,5 @@ def _checkpoint(store: CheckpointStore, manifest: Manifest, job: Job) -> Checkpo
 
 
 def highest_epoch(spec: RunSpec) -> int:
-    """The highest epoch in the name of any checkpoint; this run uses higher ones."""
-    return max((checkpoint.last_epoch(store) for store in spec.stores()), default=0)
+    """The highest epoch in the name of any checkpoint, or before a restart; this run uses higher ones."""
+    return max([spec.least_epoch, *(checkpoint.last_epoch(store) for store in spec.stores())])

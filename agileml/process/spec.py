@@ -53,7 +53,8 @@ class RunSpec:
 
     `folder`: the base of the config's relative paths, which need not be the current folder. `resume`: the checkpoints
     to resume from, a folder or s3://bucket/prefix. `unit_s`: seconds of a unit, on machines of a market that stand for
-    slower ones; 0 for the config's.
+    slower ones; 0 for the config's. `restarts`: how often the head of this run died before; `least_epoch`: the newest
+    one until then.
     """
 
     run: str
@@ -62,6 +63,12 @@ class RunSpec:
     folder: str | None = None
     resume: str | None = None
     unit_s: float = 0.0
+    restarts: int = 0
+    least_epoch: int = 0
+
+    def machine_name(self, number: int) -> str:
+        """The name of the machine that started as this one, from 0. No other machine of the run ever has it."""
+        return f"m{number}-r{self.restarts}" if self.restarts else f"m{number}"
 
     def settings(self) -> Settings:
         """The settings that the application gets."""
@@ -135,7 +142,8 @@ class RunSpec:
     def speed_of(self, machine: str, tier: Tier) -> float:
         """The speed that a machine has by the config, as a multiple of the usual."""
         speeds = self.config.pace.speeds
-        return speeds.get(machine, speeds.get(tier.value, 1.0))
+        number, _, _ = machine.partition("-")
+        return speeds.get(number, speeds.get(tier.value, 1.0))
 
     def plan(self) -> tuple[PlannedEvent, ...]:
         """The config's plan as the controller runs it."""

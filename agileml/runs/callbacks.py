@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +93,13 @@ class Callbacks:
         if isinstance(event, MembershipChanged):
             return self._each(lambda callback: callback.on_change(event))
         return None
+
+    def recall(self, evaluations: Callable[[], Iterable[Evaluated]]) -> None:
+        """Tell early stopping what was measured before a restart of the run's head."""
+        rules = [callback for callback in self._callbacks if isinstance(callback, EarlyStopping)]
+        for done in evaluations() if rules else ():
+            for rule in rules:
+                rule.on_evaluate(done.clock, done.metrics)
 
     def end(self, result: Any) -> None:
         """The run is over."""

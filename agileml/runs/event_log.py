@@ -36,17 +36,26 @@ class EventLog:
         clock_s: Callable[[], float] = time.monotonic,
         *,
         segment_bytes: int = SEGMENT_BYTES,
+        continue_at_s: float | None = None,
     ) -> None:
-        """Raises FileExistsError: a log is there already. OSError: it cannot be written."""
-        self._clock_s, self._start_s, self._segment_bytes = clock_s, clock_s(), segment_bytes
+        """continue_at_s: append to the log of an earlier process, which was opened so many seconds ago.
+
+        Raises FileExistsError: a log is there already. OSError: it cannot be written.
+        """
+        self._clock_s, self._segment_bytes = clock_s, segment_bytes
+        self._start_s = clock_s() - (continue_at_s or 0.0)
         self._lock = threading.Lock()
         self._thinning = Thinning()
         self._packing: threading.Thread | None = None
         self.path, self.lost = path, 0
         self._segments = len(_segments(path))
-        self._file = os.open(path, FLAGS, 0o644)
+        is_new = continue_at_s is None
+        if not is_new:
+            cut_half_line(path)
+        self._file = os.open(path, FLAGS if is_new else FLAGS & ~(os.O_EXCL | os.O_CREAT), 0o644)
         self.heard: Callable[[RunEvent], None] = lambda event: None  # called with each event as it comes
-        self._append(header())
+        if is_new:
+            self._append(header())
 
     @property
     def now_s(self) -> float:
@@ -101,6 +110,22 @@ class EventLog:
                 if self._packing is not None:
                     self._packing.join()
             self._file = -1
+
+
+def cut_half_line(path: Path) -> None:
+    """Remove what a writer that was killed left behind the last whole line."""
+    with path.open("r+b") as file:
+        keep = end = file.seek(0, os.SEEK_END)
+        while keep > 0:
+            start = max(0, keep - BLOCK_BYTES)
+            file.seek(start)
+            at = file.read(keep - start).rfind(b"\n")
+            if at >= 0:
+                keep = start + at + 1
+                break
+            keep = start
+        if keep < end:
+            file.truncate(keep)
 
 
 def pack(segment: Path) -> None:

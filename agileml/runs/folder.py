@@ -12,6 +12,7 @@ import math
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -22,7 +23,9 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from agileml.runs.event_log import EVENTS, EventLog, files_of
+from agileml.events.run import RunStarted
+from agileml.events.schema import SchemaError
+from agileml.runs.event_log import EVENTS, EventLog, files_of, read_backwards, read_first
 from agileml.runs.owner import running_in
 
 CONFIG, MODEL, OPTIMIZER = "config.yaml", "model.safetensors", "optimizer.pt"
@@ -93,15 +96,34 @@ class RunFolder:
             path = Path(out)
         try:
             if out is None:
-                path = _new_folder(runs, f"{name}-{datetime.now():%Y%m%d-%H%M%S}")
+                path = new_folder(runs, name)
             else:
                 path.mkdir(parents=True, exist_ok=True)
-                _clear(path)
+                cls.clear(path)
             return cls(path, EventLog(path / EVENTS))
         except FileExistsError:  # another run was faster
             raise FolderError(f"out: {path} holds another run, expected a new or an empty folder") from None
         except OSError as error:
             raise FolderError(f"out: {error.filename} cannot be written: {error.strerror}") from None
+
+    @staticmethod
+    def clear(path: Path) -> None:
+        """Remove the files of an earlier run, and no others."""
+        for file in (*files_of(path / EVENTS), *(path / name for name in (*FILES, TRACE))):
+            file.unlink(missing_ok=True)
+        shutil.rmtree(path / MARKET, ignore_errors=True)
+
+    @classmethod
+    def reopen(cls, path: Path) -> RunFolder:
+        """The folder of a run whose process has died, to go on with it. Raises FolderError."""
+        try:
+            started = read_first(path / EVENTS, 8)
+            newest = next(read_backwards(path / EVENTS))
+            began_unix_s = next(each.event.unix_s for each in started if isinstance(each.event, RunStarted))
+            now_s = max(time.time() - began_unix_s, newest.t_s)
+            return cls(path, EventLog(path / EVENTS, continue_at_s=now_s))
+        except (OSError, SchemaError, StopIteration) as error:
+            raise FolderError(f"out: {path} holds no run to go on with ({error})") from None
 
     def write_config(self, text: str) -> None:
         """The resolved config. Raises StorageError."""
@@ -150,14 +172,9 @@ class RunFolder:
             temporary.write_text(text, encoding="utf-8")
 
 
-def _clear(path: Path) -> None:
-    """Remove the files of an earlier run, and no others."""
-    for file in (*files_of(path / EVENTS), *(path / name for name in (*FILES, TRACE))):
-        file.unlink(missing_ok=True)
-    shutil.rmtree(path / MARKET, ignore_errors=True)
-
-
-def _new_folder(runs: Path, name: str) -> Path:
+def new_folder(runs: Path, name: str) -> Path:
+    """Make runs/<name>-<YYYYmmdd-HHMMSS> (-2, -3 ... if that is taken). Raises OSError."""
+    name = f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
     runs.mkdir(parents=True, exist_ok=True)
     attempt = 1
     while True:

@@ -12,16 +12,26 @@ from typing import IO, Any
 from agileml.runs.callbacks import Callback
 from agileml.runs.folder import plain
 from agileml.runs.history import ClockRow
+from agileml.runs.supervision import read_supervision
+
+
+def _opened(path: Path) -> IO[str]:
+    """A file of series, by lines: a new one, or the end of the present one after a restart of the run's head."""
+    supervision = read_supervision(path.parent)
+    is_continued = supervision is not None and bool(supervision.restarts)
+    return path.open("a" if is_continued else "w", newline="", buffering=1)
 
 
 class CsvLogger(Callback):
     """clocks.csv, a line for each clock, and evaluations.csv, a line for each metric of each evaluation."""
 
     def on_start(self, folder: Path, config: Mapping[str, Any]) -> None:
-        self._clocks = (folder / "clocks.csv").open("w", newline="", buffering=1)
-        self._evaluations = (folder / "evaluations.csv").open("w", newline="", buffering=1)
-        csv.writer(self._clocks).writerow([field.name for field in fields(ClockRow)])
-        csv.writer(self._evaluations).writerow(["clock", "metric", "value"])
+        self._clocks = _opened(folder / "clocks.csv")
+        self._evaluations = _opened(folder / "evaluations.csv")
+        if not self._clocks.tell():
+            csv.writer(self._clocks).writerow([field.name for field in fields(ClockRow)])
+        if not self._evaluations.tell():
+            csv.writer(self._evaluations).writerow(["clock", "metric", "value"])
 
     def on_clock(self, row: ClockRow) -> None:
         csv.writer(self._clocks).writerow(asdict(row).values())
@@ -40,7 +50,7 @@ class JsonlLogger(Callback):
     _file: IO[str]
 
     def on_start(self, folder: Path, config: Mapping[str, Any]) -> None:
-        self._file = (folder / "metrics.jsonl").open("w", buffering=1)
+        self._file = _opened(folder / "metrics.jsonl")
 
     def on_clock(self, row: ClockRow) -> None:
         self._write(asdict(row))

@@ -9,8 +9,9 @@ from pathlib import Path
 import psutil
 
 from agileml.events.run import Process, RunStarted
-from agileml.events.schema import SchemaError, events_of
+from agileml.events.schema import events_of
 from agileml.runs.event_log import EVENTS, read_first
+from agileml.runs.supervision import read_supervision
 
 
 def this_process() -> Process:
@@ -30,10 +31,20 @@ def is_alive(process: Process) -> bool:
         return False
 
 
+def owner_of(folder: Path) -> Process:
+    """The process to ask about the run in a folder: its supervisor, or else the run's own.
+
+    Raises OSError, LookupError, ValueError: the folder holds no run.
+    """
+    if (supervision := read_supervision(folder)) is not None:
+        return supervision.process
+    return events_of(read_first(folder / EVENTS, 8), RunStarted)[0].process
+
+
 def running_in(folder: Path) -> Process | None:
     """The process of this host whose run goes on in a folder; None where there is none."""
     try:
-        process = events_of(read_first(folder / EVENTS, 8), RunStarted)[0].process
-    except (OSError, SchemaError, LookupError):
+        process = owner_of(folder)
+    except (OSError, ValueError, LookupError):
         return None
     return process if is_alive(process) else None

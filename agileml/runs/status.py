@@ -16,14 +16,13 @@ from agileml.events.run import (
     Process,
     RunFailed,
     RunFinished,
-    RunStarted,
     RunStopped,
 )
 from agileml.events.schema import Log, Logged, RunEvent, SchemaError, events_of
 from agileml.events.sums import ClocksDone, Standing
-from agileml.runs.event_log import EVENTS, read_backwards, read_first
+from agileml.runs.event_log import EVENTS, read_backwards
 from agileml.runs.folder import CONFIG, SUMMARY, FolderError
-from agileml.runs.owner import is_alive, is_here
+from agileml.runs.owner import is_alive, is_here, owner_of
 from agileml.runs.progress import RATE_WINDOW_S, Rate, Snapshot
 from agileml.runs.summary import clocks_kept
 from agileml.runs.thinning import clocks_of
@@ -55,7 +54,7 @@ def read_status(folder: Path) -> RunStatus:
     import yaml
 
     try:
-        process = events_of(read_first(folder / EVENTS, 8), RunStarted)[0].process
+        process = owner_of(folder)
         log = newest_events(folder / EVENTS)
         clocks = int(yaml.safe_load((folder / CONFIG).read_text(encoding="utf-8"))["clocks"])
     except SchemaError as error:

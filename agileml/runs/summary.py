@@ -24,6 +24,7 @@ from agileml.events.run import (
     PlanFired,
     ProcessDied,
     RunFinished,
+    RunRestarted,
     RunStopped,
     WorkersSpent,
 )
@@ -67,6 +68,7 @@ def summarize(
             "finished": len({finished.index for finished in events_of(log, PlanFinished)}),
         },
         "faults": faults(log),
+        **restarts(log),
         "failures": len(events_of(log, ProcessDied)),
         "quarantined": len({sick.machine for sick in events_of(log, MachineQuarantined)}),
         "checkpoints": {
@@ -93,8 +95,24 @@ def stages(log: Log) -> list[int]:
 
 
 def clocks_redone(log: Log) -> int:
-    """Completed clocks that were computed again, over all rollbacks."""
-    return sum(change.redone for change in events_of(log, MembershipChanged))
+    """Completed clocks that were computed again, over all rollbacks and restarts."""
+    return sum(each.event.redone for each in log if isinstance(each.event, MembershipChanged | RunRestarted))
+
+
+def restarts(log: Log) -> dict[str, Any]:
+    """How often the head died, and the longest time from the last clock before to the first after; {} if never."""
+    found: list[float] = []
+    last_s, is_waiting = 0.0, False
+    for each in log:
+        match each.event:
+            case RunRestarted():
+                is_waiting = True
+            case ClockDone() | ClocksDone():
+                if is_waiting:
+                    found.append(each.t_s - last_s)
+                last_s, is_waiting = each.t_s, False
+    count = len(events_of(log, RunRestarted))
+    return {"restarts": {"count": count, "longest_s": max(found, default=None)}} if count else {}
 
 
 def longest_gap_s(log: Log) -> float | None:
@@ -118,9 +136,18 @@ def seconds(log: Log) -> float:
 
 
 def bytes_by_kind(log: Log) -> dict[str, int]:
-    """Bytes sent over the whole run, by purpose."""
-    sent = events_of(log, BytesSent)
-    return dict(sent[-1].by_kind) if sent else {}
+    """Bytes sent over the whole run, by purpose. After a restart of the head they are counted anew."""
+    total: Counter[str] = Counter()
+    newest: Mapping[str, int] = {}
+    for each in log:
+        match each.event:
+            case RunRestarted():
+                total.update(newest)
+                newest = {}
+            case BytesSent(by_kind):
+                newest = by_kind
+    total.update(newest)
+    return dict(total)
 
 
 def spent_by_machine(log: Log) -> dict[str, Mapping[str, float]]:
@@ -145,7 +172,7 @@ def faults(log: Log) -> dict[str, int]:
 
 
 def machines(log: Log) -> dict[str, dict[str, int]]:
-    """By tier: machines that started the run, joined later, left after a notice, and were lost.
+    """By tier: machines that started the run, joined later, left after a notice, and were lost, also with the head.
 
     A machine that was lost before it joined is of tier "unknown". A loss that is detected twice, or reported again to a
     new controller, counts once.
@@ -157,20 +184,28 @@ def machines(log: Log) -> dict[str, dict[str, int]]:
         counts.setdefault(tier_of.get(machine, "unknown"), Counter())[what] += 1
 
     running = False
+    present: set[str] = set()
     away: set[str] = set()
     for each in log:
         match each.event:
             case MachinesJoined(joined):
                 tier_of |= joined
                 away -= joined.keys()
+                present |= joined.keys()
                 for machine in joined:
                     count(machine, "joined" if running else "started")
             case MembershipChanged():
                 running = True
             case MachineReleased(machine):
                 count(machine, "left")
+                present.discard(machine)
             case MachineLost(machine) if machine not in away:
                 count(machine, "lost")
                 away.add(machine)
+                present.discard(machine)
+            case RunRestarted():
+                for machine in sorted(present):
+                    count(machine, "lost")
+                present, running = set(), False
     order = ("started", "joined", "left", "lost")
     return {str(tier): {what: counts[tier][what] for what in order} for tier in sorted(counts)}

@@ -7,6 +7,7 @@ import secrets
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from agileml.core.protocol.job import Job
 from agileml.core.sequential import run_sequential, train
 from agileml.driver.last_good import write_last_good
 from agileml.driver.stop_signal import StopSignal
-from agileml.errors import HeadLostError, RunError
+from agileml.errors import HEAD_LOST_CODE, HeadLostError, RunError
 from agileml.events.observed import Evaluated
 from agileml.events.run import ClockDone, RunFinished, RunStarted, RunStopped
 from agileml.market.protocol import BoughtFleet
@@ -29,7 +30,10 @@ from agileml.runs.owner import this_process
 from agileml.runs.progress import Progress, Snapshot
 from agileml.runs.report.market import endings
 from agileml.runs.report.page import build_report, summarize
+from agileml.runs.supervision import Restart
+from agileml.session.continued import Continued
 from agileml.session.observers import observe, observers
+from agileml.session.places import check_resume, return_to
 from agileml.session.result import Result
 from agileml.session.user_errors import blame_user
 
@@ -48,6 +52,7 @@ def run(
     resume: str | None = None,
     overwrite: bool = False,
     callbacks: Sequence[Callback] = (),
+    restart: Restart | None = None,
     **overrides: Any,
 ) -> Result:
     """Train as a config says, on local Ray nodes or in the cluster that `address` names.
@@ -59,6 +64,7 @@ def run(
     resume: a folder or s3://bucket/prefix with checkpoints: resume from the newest whole one.
     callbacks: objects whose methods are called as the run goes on, in this process.
     overwrite: the files of an earlier run in `out` may be replaced, unless that run still goes on.
+    restart: the head of the run in `out` has died; go on with it, and with its log (see `session/supervisor.py`).
 
     Raises ConfigError, InputError, FolderError, ClusterError, CheckpointError (bad input), RunError, StorageError.
     """
@@ -69,7 +75,7 @@ def run(
         from agileml.cluster.existing import reach
 
         reach(found.address)  # before an application loads its data
-    session = _Session(found, application, name, resume, overwrite, callbacks)
+    session = _Session(found, application, name, resume, overwrite, callbacks, restart)
     return session.run(fleet, sequential=sequential)
 
 
@@ -81,16 +87,24 @@ def _resolved(config: JobConfig | Mapping[str, Any] | str | Path, overrides: Map
 
 
 def run_job(
-    config: JobConfig, *, name: str, sequential: bool, resume: str | None = None, overwrite: bool = False
+    config: JobConfig,
+    *,
+    name: str,
+    sequential: bool,
+    resume: str | None = None,
+    overwrite: bool = False,
+    restart: Restart | None = None,
 ) -> int:
     """Train and print where the report is, for `proteus run`. Returns the exit code."""
     try:
-        result = run(config, name=name, sequential=sequential, resume=resume, overwrite=overwrite)
+        result = run(
+            config, name=name, sequential=sequential, resume=resume, overwrite=overwrite, restart=restart
+        )
     except RunError as error:
         if error.trace:
             print(error.trace.rstrip(), file=sys.stderr)
         print(f"proteus: {error}", file=sys.stderr)
-        return 1
+        return HEAD_LOST_CODE if isinstance(error, HeadLostError) else 1
     metrics = ", ".join(f"{key} {value:.4g}" for key, value in result.metrics.items())
     done = f"done: {result.summary['clocks']} clocks"
     if result.summary["stopped"]:
@@ -120,18 +134,24 @@ class _Session:
         resume: str | None,
         overwrite: bool,
         callbacks: Sequence[Callback],
+        restart: Restart | None = None,
     ) -> None:
         self.config, self.name, self.overwrite = config, name, overwrite
+        self.continued = None if restart is None else Continued.of(Path(config.out or "."), restart)
         self.market: BoughtFleet | None = None
         self.stop_signal = StopSignal()
         self.is_whole = True
         self.is_reference = False  # it is the sequential run itself
         self._slots: tuple[int, Sequence[dict[str, Array]]] | None = None  # clocks, optimizer state
-        _check_place(resume)
+        check_resume(resume)
         run = secrets.token_hex(6)
         self.setup = self._market_setup(run) if config.market is not None else None
         unit_s = self.setup.unit_s if self.setup is not None else 0.0
         self.spec = RunSpec(run, config, application, os.getcwd(), resume, unit_s)
+        if self.continued is not None:
+            self.spec = replace(
+                self.spec, restarts=self.continued.count, least_epoch=self.continued.least_epoch
+            )
         with blame_user("application"):
             self.application = self.spec.build()
         with blame_user("tables()"):
@@ -142,7 +162,8 @@ class _Session:
         self.config = self.config.model_copy(
             update={"partitions": self.job.layout.partitions}
         )  # for the record
-        check_out(config.out, overwrite=overwrite)
+        if self.continued is None:
+            check_out(config.out, overwrite=overwrite)
 
     def _market_setup(self, run: str) -> MarketSetup:
         """What BidBrain needs; on a played market down to the first decision. Raises ConfigError."""
@@ -186,16 +207,24 @@ class _Session:
         resumed(self.spec, self.job, identity, lambda problem: print(f"proteus: {problem}", file=sys.stderr))
 
     def _finish_in(self, train: Any) -> Result:
-        folder = RunFolder.create(self.config.out, self.name, overwrite=self.overwrite)
+        before = self.continued
+        if before is None:
+            folder = RunFolder.create(self.config.out, self.name, overwrite=self.overwrite)
+        else:
+            folder = before.reopened()
         try:
             folder.write_config(dump(self.config))
-            folder.events.write(RunStarted(self.name, versions(), time.time(), this_process()))
-            started_s = time.monotonic()
+            started_s = folder.events.now_s if before is None else 0.0
+            if before is None:
+                folder.events.write(RunStarted(self.name, versions(), time.time(), this_process()))
+            else:
+                folder.events.write(before.event(this_process()))
+                self.observers.recall(before.evaluations)
             with Progress(self.config.clocks) as progress:
                 observe(self.observers, self.config, folder, progress, self.stop_signal)
                 tables = train(folder, progress)
-            _return_to(self.spec.folder)
-            folder.events.write(RunFinished(time.monotonic() - started_s))
+            return_to(self.spec.folder)
+            folder.events.write(RunFinished(folder.events.now_s - started_s))
             result = self._write(folder, tables)
             self.observers.end(result)
             return result
@@ -324,7 +353,9 @@ class _Session:
             if isinstance(fleet, BoughtFleet):
                 self.market = fleet
                 fleet.attach(folder)
-            startup = Startup(self.config.machines.wait_s, self.stop_signal, progress.say)
+            startup = Startup(
+                self.config.machines.wait_s, self.stop_signal, progress.say, check_head=fleet.check_head
+            )
             self.stop_signal.arm()
             group = ActorGroup(self.spec, fleet.expected, fleet.head_node_id, fleet.runtime_env(), startup)
             try:
@@ -341,35 +372,17 @@ class _Session:
             except HeadLostError:
                 raise
             except RunError as error:
+                fleet.check_head()
                 told = write_last_good(
                     error, group, self.job.layout, folder, self.config, versions(), self.application.as_model
                 )
                 group.stop(timeout_s=0.2)
                 raise told from error
-            except BaseException:
+            except BaseException as error:
+                if isinstance(error, Exception):
+                    fleet.check_head()
                 group.stop(timeout_s=0.2)  # an interrupted run ends without waiting
                 raise
-
-
-def _return_to(folder: str | None) -> None:
-    """Enter the working folder again where another of the same name has replaced it, as Ray does with uploads."""
-    try:
-        os.getcwd()
-    except FileNotFoundError:
-        if folder is not None and os.path.isdir(folder):
-            os.chdir(folder)
-
-
-def _check_place(resume: str | None) -> None:
-    """Raise CheckpointError for text that cannot name a place of checkpoints."""
-    from agileml.checkpoints.errors import CheckpointError
-    from agileml.config.checkpoint_location import location
-
-    if resume is not None:
-        try:
-            location(resume)
-        except ValueError as error:
-            raise CheckpointError(f"--resume {resume}: {error}") from None
 
 
 def versions() -> dict[str, str]:

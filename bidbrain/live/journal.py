@@ -19,7 +19,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from bidbrain.billing import Ending
 from bidbrain.history.prices import Market
-from bidbrain.live.cloud import Instance, InstanceNotice
+from bidbrain.live.cloud import Instance, Notice
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ class Noticed:
     """Notices that arrived for the first time."""
 
     at_s: int
-    notices: tuple[InstanceNotice, ...]
+    notices: tuple[Notice, ...]
     kind: Literal["noticed"] = "noticed"
 
 

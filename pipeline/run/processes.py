@@ -99,8 +99,7 @@ def work(folder: Path, links: Path, number: int) -> None:
         write_tensors(folder / f"stage-{worker.stage + 1}.safetensors", worker.weights.values() | changed)
     peak = meter.peak_bytes()
     own = sum(value.nbytes for value in worker.weights.values().values())
-    shown = None if peak is None else peak + own - sum(end.touched_bytes for end in sending.values())
-    write_report(folder / f"worker-{number}.json", report_of(worker, shown))
+    write_report(folder / f"worker-{number}.json", report_of(worker, None if peak is None else peak + own))
 
 
 def facts_of(job: Job, traced: Trace, codes: Sequence[StageCode]) -> Callable[[Route], Sequence[Fact]]:

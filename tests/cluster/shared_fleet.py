@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from agileml.cluster.fleet import Appeared, FleetEvent, LocalFleet
+from agileml.cluster.fleet import Appeared, FleetEvent, LocalFleet, check_head
 from agileml.cluster.local import LocalCluster
 from agileml.config.job import JobConfig, from_values
 from agileml.events.terms import Fault, Tier
@@ -44,6 +44,9 @@ class SharedFleet:
 
     def runtime_env(self) -> dict[str, Any]:
         return {"env_vars": dict(self._environment["env_vars"])}
+
+    def check_head(self) -> None:
+        check_head(self._cluster)
 
     def poll(self) -> list[FleetEvent]:
         free = {

@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from agileml.cluster.owned_folder import orphans
+from agileml.errors import HEAD_LOST_CODE
 from agileml.events.run import CutCommitted
 from agileml.events.schema import events_of
 from agileml.runs.event_log import EVENTS, read_events
@@ -34,7 +35,7 @@ def test_a_run_whose_head_died_says_so_and_leaves_nothing(tmp_path: Path) -> Non
             _, said = driver.communicate(timeout=120)
         finally:
             driver.kill()
-    assert driver.returncode == 1, said
+    assert driver.returncode == HEAD_LOST_CODE, said
     assert said.splitlines()[-1].startswith("proteus: Ray's head on this machine has ended"), said
     assert "--resume" in said.splitlines()[-1]
     assert "Traceback" not in said

@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from agileml.events.run import RunStarted
 from agileml.events.schema import Logged, RunEvent, SchemaError, from_line
 from agileml.events.sums import Standing
 from agileml.runs.event_log import EVENTS, iterate_events
 from agileml.runs.live.view import PageView
-from agileml.runs.owner import is_alive, is_here
+from agileml.runs.owner import is_alive, is_here, owner_of
 from agileml.runs.progress import parse_line
 
 
@@ -53,22 +52,21 @@ class GrowingLog:
 def of_folder(folder: Path) -> Callable[[], dict[str, Any]]:
     """A function that returns the newest view of the run in a folder."""
     view, log = PageView(folder.name), GrowingLog(folder / EVENTS)
-    started: list[RunStarted] = []
+
+    def is_lost() -> bool:
+        try:
+            owner = owner_of(folder)
+        except (OSError, ValueError, LookupError):
+            return False  # it is just beginning
+        return is_here(owner) and not is_alive(owner)
 
     def look() -> dict[str, Any]:
         try:
             for each in log.events():
                 view.add(each)
-                if isinstance(each.event, RunStarted):
-                    started.append(each.event)
         except (OSError, SchemaError) as error:
             view.say(f"the log cannot be read: {error}")
-        if (
-            view.state == "running"
-            and started
-            and is_here(started[-1].process)
-            and not is_alive(started[-1].process)
-        ):
+        if view.state == "running" and is_lost():
             view.end("ended without a result")
         return view.as_json()
 

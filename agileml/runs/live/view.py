@@ -18,6 +18,7 @@ from agileml.events.run import (
     MembershipChanged,
     RunFailed,
     RunFinished,
+    RunRestarted,
     RunStarted,
     RunStopped,
 )
@@ -174,6 +175,9 @@ class PageView:
                 self._end(name, t_s, "left")
             case MachineLost(name, loss):
                 self._end(name, t_s, str(loss))
+            case RunRestarted():
+                for name in self._lanes:
+                    self._end(name, t_s, "head lost")
 
     def _end(self, name: str, t_s: float, reason: str) -> None:
         lane = self._lanes.get(name)

@@ -28,6 +28,7 @@ from agileml.events.run import (
     ProcessDied,
     RunFailed,
     RunFinished,
+    RunRestarted,
     RunStarted,
     RunStopped,
     ShortNoticeJudged,
@@ -100,14 +101,12 @@ def sentence(event: RunEvent) -> str | None:
     match event:
         case RunStarted(config_name):
             return f"{config_name} starts"
+        case RunRestarted(cause, base, again, count):
+            return f"{cause}; goes on from clock {base}, {again} clocks again (restart {count})"
         case MachinesJoined(machines):
             return f"{', '.join(machines)} joined"
         case MembershipChanged():
-            redone = f"; {event.redone} clocks again" if event.redone else ""
-            back = f", rolled back to clock {event.base}{redone}" if event.rolled_back else ""
-            fleet = f"{event.reliable} reliable + {event.transient} transient"
-            reason = f"{event.trigger}: {event.reason}"
-            return f"epoch {event.epoch}, stage {event.stage}, {fleet}{back} ({reason})"
+            return _change(event)
         case MachineNoticed(machine, warning_s):
             return f"{machine} will go in {warning_s:.1f} s"
         case MachineReleased(machine):
@@ -123,9 +122,12 @@ def sentence(event: RunEvent) -> str | None:
             return f"{fault}{lasts}: {', '.join(machines) or 'the controller'}"
         case CheckpointFailed(clock, reason):
             return f"checkpoint of clock {clock} could not be written: {reason}"
-        case Warned(reason) | StageJudged(reason=reason) | ShortNoticeJudged(reason=reason):
-            return reason
-        case MarketLeftOpen(reason):
+        case (
+            Warned(reason)
+            | StageJudged(reason=reason)
+            | ShortNoticeJudged(reason=reason)
+            | MarketLeftOpen(reason)
+        ):
             return reason
         case UnitsPlanned(clock, units, _, reason):
             shares = ", ".join(f"{machine} {count}" for machine, count in units.items())
@@ -155,6 +157,13 @@ def sentence(event: RunEvent) -> str | None:
             return None
 
 
+def _change(event: MembershipChanged) -> str:
+    redone = f"; {event.redone} clocks again" if event.redone else ""
+    back = f", rolled back to clock {event.base}{redone}" if event.rolled_back else ""
+    fleet = f"{event.reliable} reliable + {event.transient} transient"
+    return f"epoch {event.epoch}, stage {event.stage}, {fleet}{back} ({event.trigger}: {event.reason})"
+
+
 def _tiles(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The headline figures."""
     if not summary:
@@ -167,6 +176,10 @@ def _tiles(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("longest gap", "-" if gap_s is None else f"{gap_s:.3g} s"),
         ("stages", " → ".join(map(str, summary["stages"])) or "-"),
     ]
+    if restarts := summary.get("restarts"):
+        longest_s = restarts["longest_s"]
+        took = "" if longest_s is None else f", at most {longest_s:.1f} s"
+        tiles.append(("restarts of the head", f"{restarts['count']}{took}"))
     tiles += market_tiles(summary)
     return tiles + [(name, _text(value)) for name, value in list(summary["metrics"].items())[:3]]
 

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from agileml.events.run import MachineLost, MachineNoticed, MachinesJoined, MembershipChanged
+from agileml.events.run import MachineLost, MachineNoticed, MachinesJoined, MembershipChanged, RunRestarted
 from agileml.events.schema import Log, RunEvent, of_type
 from agileml.runs.report.market_plots import PICTURES as MARKET_PICTURES
 from agileml.runs.report.work_plots import PICTURES as WORK_PICTURES
@@ -42,6 +42,7 @@ MARKS: dict[type[RunEvent], tuple[str, str, float]] = {  # marker, colour, heigh
     MachinesJoined: ("^", "#2e8b57", 1.10),
     MachineNoticed: ("v", "#c77700", 1.10),
     MachineLost: ("X", "#c0392b", 1.22),
+    RunRestarted: ("D", "#6b3fa0", 1.22),
 }
 MOST_POINTS = 1500
 STYLE: dict[str, Any] = {

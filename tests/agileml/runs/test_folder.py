@@ -191,7 +191,9 @@ def test_a_disk_that_takes_no_more_leaves_earlier_files_whole(tmp_path: Path) ->
     assert sorted(os.listdir(tmp_path / "run")) == ["events.jsonl", "summary.json"]
     assert json.loads((tmp_path / "run" / "summary.json").read_text()) == {"loss": 1}
     kept = read_events(tmp_path / "run" / "events.jsonl")
-    assert [saved.event.clock for saved in kept] == list(range(1, len(kept) + 1))
+    clocks = [saved.event.clock for saved in kept]
+    assert clocks[:60] == list(range(1, 61))
+    assert clocks == sorted(set(clocks))  # a shorter line may fit where a longer one did not
     assert result["lost"] == 199 - len(kept) > 0
     assert (tmp_path / "run" / "events.jsonl").read_text().endswith("\n")
 

@@ -1,0 +1,174 @@
+"""`--supervise`: the supervisor's side, and the side of the process that it supervises."""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from agileml.config.job import JobConfig
+    from agileml.runs.supervision import Restart
+
+SUPERVISED = "--supervised"  # tells the run's process that it has a supervisor
+CHECKPOINTS = "checkpoints"  # in the run's folder, where the config names no place
+BAD_INPUT = 2
+PR_SET_PDEATHSIG = 1
+
+
+def supervised_config(job: JobConfig, out: Path) -> JobConfig:
+    """The config of a supervised run: its folder is `out`, and it writes checkpoints. Raises ConfigError."""
+    changes: dict[str, object] = {"out": str(out)}
+    if job.checkpoint is None:
+        changes["checkpoint"] = {"path": str(out / CHECKPOINTS)}
+    return job.changed(**changes)
+
+
+def supervise(
+    job: JobConfig, name: str, options: Sequence[str], resume: str | None, most: int, *, overwrite: bool
+) -> int:
+    """Run the command `proteus OPTIONS` under a supervisor. Returns the exit code.
+
+    Raises BadParameter, FolderError, ConfigError.
+    """
+    if job.market is not None:
+        raise typer.BadParameter(
+            "found --supervise with a market, expected one of them: the machines and the bill of a market belong "
+            "to the process that bought them"
+        )
+    from agileml.session.supervisor import Supervisor
+
+    out, is_new = _folder(job, name, overwrite=overwrite)
+    job = supervised_config(job, out)
+    assert job.checkpoint is not None
+    places = [job.checkpoint.path, resume]
+
+    def say(sentence: str) -> None:
+        typer.echo(f"proteus: {sentence}", err=True)
+
+    command = [sys.executable, "-m", "agileml.cli", *options, "--out", str(out), SUPERVISED]
+    code = Supervisor(command, out, lambda: _newest_clock(places), say).run(most)
+    if code == BAD_INPUT and is_new:
+        _forget(out)
+    return code
+
+
+def _folder(job: JobConfig, name: str, *, overwrite: bool) -> tuple[Path, bool]:
+    """The run's folder, made if need be, and whether its run is a new one. Raises FolderError."""
+    from agileml.runs.folder import FolderError, RunFolder, check_out, new_folder
+    from agileml.runs.owner import is_alive
+    from agileml.runs.supervision import SUPERVISION, read_supervision
+
+    if job.out is None:
+        check_out(None)
+        return new_folder(Path("runs"), name), True
+    out = Path(job.out)
+    try:
+        before = read_supervision(out) if out.is_dir() else None
+    except ValueError as error:
+        raise FolderError(f"out: {out / SUPERVISION}: {error}") from None
+    if before is not None and not before.is_over and not overwrite:
+        if is_alive(before.process):
+            raise FolderError(f"out: {out} belongs to a run that goes on (process {before.process.pid})")
+        typer.echo(f"proteus: goes on with the run in {out}", err=True)
+        return out, False
+    check_out(out, overwrite=overwrite)
+    out.mkdir(parents=True, exist_ok=True)
+    RunFolder.clear(out)
+    return out, True
+
+
+def _forget(out: Path) -> None:
+    """Leave nothing of a run that could not begin."""
+    from agileml.runs.supervision import SUPERVISION
+
+    (out / SUPERVISION).unlink(missing_ok=True)
+    with suppress(OSError):
+        out.rmdir()
+
+
+def _newest_clock(places: Sequence[str | None]) -> int:
+    """The clock of the newest whole checkpoint at the first place that has one; 0 without one."""
+    from agileml.checkpoints.checkpoint import newest
+    from agileml.checkpoints.errors import CheckpointError
+    from agileml.checkpoints.opening import open_store
+
+    for place in (place for place in places if place is not None):
+        try:
+            manifest = newest(open_store(place, Path.cwd()), lambda problem: None)
+        except CheckpointError as error:
+            typer.echo(f"proteus: {error}", err=True)
+            continue
+        if manifest is not None:
+            return manifest.name.clock
+    return 0
+
+
+# -- the supervised process ---------------------------------------------------------------------------------
+
+
+def run_supervised(job: JobConfig, name: str, resume: str | None) -> int:
+    """Train as `run_job` does, in a process that dies with its supervisor. Returns the exit code.
+
+    Its end is the end of the run, unless the head has died. Raises what `run_job` raises.
+    """
+    from agileml.cluster.errors import ClusterError
+    from agileml.errors import HEAD_LOST_CODE
+    from agileml.runs.folder import RunFolder
+    from agileml.runs.supervision import SUPERVISION, read_supervision
+    from agileml.session import run_job
+
+    assert job.out is not None, "the supervisor names it"
+    out = Path(job.out)
+    job = supervised_config(job, out)
+    assert job.checkpoint is not None
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    restart = _restart(out)
+    if restart is not None and _newest_clock([job.checkpoint.path]):
+        resume = job.checkpoint.path
+    code = None
+    try:
+        code = run_job(job, name=name, sequential=False, resume=resume, restart=restart)
+    except ClusterError as error:
+        if restart is None:
+            raise
+        typer.echo(f"proteus: {error}", err=True)
+        code = HEAD_LOST_CODE  # it may come back
+    finally:
+        if code != HEAD_LOST_CODE:
+            record = read_supervision(out)
+            assert record is not None
+            RunFolder.write_text(out / SUPERVISION, replace(record, is_over=True).to_text())
+    return code
+
+
+def _restart(out: Path) -> Restart | None:
+    """The restart that this process is; None for the first process, and where no log was begun. Raises FolderError."""
+    from agileml.events.run import RunStarted
+    from agileml.events.schema import SchemaError
+    from agileml.runs.event_log import EVENTS, read_first
+    from agileml.runs.folder import FolderError, RunFolder
+    from agileml.runs.supervision import SUPERVISION, read_supervision
+
+    record = read_supervision(out)
+    if record is None:
+        raise FolderError(
+            f"{SUPERVISED}: {out} holds no {SUPERVISION}, expected the folder of a supervised run"
+        )
+    try:
+        begun = any(isinstance(each.event, RunStarted) for each in read_first(out / EVENTS, 8))
+    except FileNotFoundError:
+        begun = False
+    except SchemaError as error:
+        raise FolderError(str(error)) from None
+    if record.restarts and begun:
+        return record.restarts[-1]
+    RunFolder.clear(out)
+    return None

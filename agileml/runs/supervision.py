@@ -1,0 +1,62 @@
+"""supervision.json in the folder of a supervised run: who supervises it, and how often it has begun again.
+
+The file outlives the processes and the host, so that the same command, given again after a power failure, goes on with
+the run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from agileml.events.run import Process
+
+SUPERVISION = "supervision.json"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Restart:
+    """The run began again at `at_unix_s`, because of `cause`, from the checkpoint of `clock` (0: from its start)."""
+
+    at_unix_s: float
+    cause: str
+    clock: int
+
+
+@dataclass(frozen=True)
+class Supervision:
+    """`process`: the supervisor. `most`: restarts in a row without a newer checkpoint. `is_over`: there is a result, or
+    an error that a restart would not cure."""
+
+    process: Process
+    most: int
+    restarts: tuple[Restart, ...] = ()
+    is_over: bool = False
+
+    def to_text(self) -> str:
+        return json.dumps({"version": VERSION, **asdict(self)}, indent=2) + "\n"
+
+    @classmethod
+    def from_text(cls, text: str) -> Supervision:
+        """Raises ValueError for other text."""
+        try:
+            values: Mapping[str, Any] = json.loads(text)
+            if values["version"] != VERSION:
+                raise ValueError(f"found version {values['version']}, expected {VERSION}")
+            restarts = tuple(Restart(**each) for each in values["restarts"])
+            process = Process(**values["process"])
+            return cls(process, int(values["most"]), restarts, bool(values["is_over"]))
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"found no {error}, expected the record of a supervised run") from None
+
+
+def read_supervision(folder: Path) -> Supervision | None:
+    """The record of a folder; None where there is none. Raises ValueError, OSError."""
+    try:
+        return Supervision.from_text((folder / SUPERVISION).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None

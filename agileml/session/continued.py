@@ -1,0 +1,59 @@
+"""A run that goes on in a new process after its head has died: what the log of the one before says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from agileml.events.observed import Evaluated
+from agileml.events.run import ClockDone, MembershipChanged, Process, RunRestarted
+from agileml.events.sums import ClocksDone
+from agileml.runs.event_log import EVENTS, iterate_events, read_backwards
+from agileml.runs.folder import RunFolder
+from agileml.runs.supervision import Restart, read_supervision
+
+
+@dataclass(frozen=True)
+class Continued:
+    """`count`: of restarts until now. `clock`: the newest that was complete. `least_epoch`: the newest epoch."""
+
+    folder: Path
+    restart: Restart
+    count: int
+    clock: int
+    least_epoch: int
+
+    @classmethod
+    def of(cls, folder: Path, restart: Restart) -> Continued:
+        """Read the end of the log in `folder`. Raises SchemaError, OSError."""
+        clock = epoch = None
+        for each in read_backwards(folder / EVENTS):
+            match each.event:
+                case ClockDone(done) | ClocksDone(clock=done) if clock is None:
+                    clock = done
+                case MembershipChanged() as change if epoch is None:
+                    epoch = change.epoch
+                    clock = change.base if clock is None else clock
+                case RunRestarted() as earlier if clock is None:
+                    clock = earlier.clock
+            if epoch is not None:
+                break
+        supervision = read_supervision(folder)
+        assert supervision is not None, "only supervised runs go on"
+        return cls(folder, restart, len(supervision.restarts), clock or 0, epoch or 0)
+
+    def reopened(self) -> RunFolder:
+        """The folder with its log. Raises FolderError."""
+        return RunFolder.reopen(self.folder)
+
+    def event(self, process: Process) -> RunRestarted:
+        """What the log says about it."""
+        at = self.restart.clock
+        return RunRestarted(self.restart.cause, at, max(0, self.clock - at), self.count, process)
+
+    def evaluations(self) -> Iterator[Evaluated]:
+        """What was measured before, up to the checkpoint."""
+        for each in iterate_events(self.folder / EVENTS):
+            if isinstance(each.event, Evaluated) and each.event.clock <= self.restart.clock:
+                yield each.event

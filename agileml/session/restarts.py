@@ -1,0 +1,66 @@
+"""Whether a supervised run begins again after its process has ended, and when. Pure."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import takewhile
+
+from agileml.errors import HEAD_LOST_CODE
+from agileml.runs.supervision import Restart
+
+FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0
+
+
+class Next(StrEnum):
+    """What the supervisor does."""
+
+    AGAIN = "again"
+    STOP = "stop"  # it was told to
+    GIVE_UP = "give up"
+
+
+@dataclass(frozen=True)
+class RestartVerdict:
+    """What to do, after how many seconds. `cause`: of the end; `reason`: all of it as a sentence."""
+
+    next: Next
+    wait_s: float
+    cause: str
+    reason: str
+
+
+def cause_of(code: int) -> str:
+    """Why a run has no result though its process ended, with this exit code (below zero: minus the signal)."""
+    if code == HEAD_LOST_CODE:
+        return "Ray's head has ended"
+    if code < 0:
+        names = {each.value: each.name for each in signal.Signals}
+        return f"its process was ended by {names.get(-code, f'signal {-code}')}"
+    return f"its process ended without a result (exit code {code})"  # as Ray ends a driver that has lost its cluster
+
+
+def judge(
+    code: int, clock: int, restarts: Sequence[Restart], most: int, *, is_stopping: bool
+) -> RestartVerdict:
+    """What to do when the process of a run has ended with `code`, before the run was over.
+
+    clock: of the newest checkpoint. restarts: the earlier ones, the oldest first. is_stopping: the user has ended it.
+    The first restart comes at once. Another one without a newer checkpoint waits 1 s, 2 s, 4 s ... up to a minute,
+    and after `most` of them the supervisor gives up.
+    """
+    cause = cause_of(code)
+    from_where = f"the checkpoint of clock {clock}" if clock else "its start"
+    if is_stopping:
+        told = f"{cause} after it was told to stop; the same command goes on from {from_where}"
+        return RestartVerdict(Next.STOP, 0.0, cause, told)
+    in_a_row = sum(1 for _ in takewhile(lambda each: each.clock == clock, reversed(restarts)))
+    if in_a_row >= most:
+        told = f"{cause}; given up after {most} restarts from {from_where}, none of which reached a newer checkpoint"
+        return RestartVerdict(Next.GIVE_UP, 0.0, cause, told)
+    wait_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** (in_a_row - 1)) if in_a_row else 0.0
+    when = f" in {wait_s:g} s" if wait_s else ""
+    told = f"{cause}; the run goes on{when} from {from_where} (restart {len(restarts) + 1})"
+    return RestartVerdict(Next.AGAIN, wait_s, cause, told)

@@ -1,0 +1,86 @@
+"""Keeps a run going: starts its process, and starts it again from the newest checkpoint when its head has died.
+
+The run's process (the driver) is a child of the supervisor and dies with it. The same command then goes on with it.
+`session/restarts.py` decides, `runs/supervision.py` is the record, which also says that the run is over.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+
+from agileml.driver.stop_signal import SIGNALS, leave_terminal
+from agileml.runs.folder import RunFolder
+from agileml.runs.owner import this_process
+from agileml.runs.supervision import SUPERVISION, Restart, Supervision, read_supervision
+from agileml.session.restarts import Next, judge
+
+
+class Supervisor:
+    """Supervises the run in `folder`, whose process `command` starts, from the main thread."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        folder: Path,
+        newest_clock: Callable[[], int],
+        say: Callable[[str], None],
+    ) -> None:
+        """newest_clock: that of the newest whole checkpoint, 0 without one. say: prints a sentence."""
+        self._command, self._folder, self._newest_clock, self._say = command, folder, newest_clock, say
+        self._child: subprocess.Popen[bytes] | None = None
+        self._stopping = threading.Event()
+
+    def run(self, most: int) -> int:
+        """Supervise until the run is over; returns its exit code. A record in the folder is gone on with.
+
+        most: restarts in a row without a newer checkpoint.
+        """
+        before = read_supervision(self._folder)
+        if before is None:
+            self._write(Supervision(this_process(), most))
+        else:
+            before = replace(before, process=this_process(), most=most)
+            self._begin_again(before, "its supervisor had ended", self._newest_clock())
+        for number in SIGNALS:
+            if number is signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self._forward)
+        while True:
+            code = self._run_child()
+            record = read_supervision(self._folder)
+            assert record is not None, "the supervisor has written it"
+            if record.is_over:
+                return code
+            clock = self._newest_clock()
+            verdict = judge(code, clock, record.restarts, most, is_stopping=self._stopping.is_set())
+            self._say(verdict.reason)
+            if verdict.next is not Next.AGAIN or self._stopping.wait(verdict.wait_s):
+                return 128 - code if code < 0 else code
+            self._begin_again(record, verdict.cause, clock)
+
+    def _begin_again(self, record: Supervision, cause: str, clock: int) -> None:
+        restart = Restart(time.time(), cause, clock)
+        self._write(replace(record, restarts=(*record.restarts, restart)))
+
+    def _write(self, record: Supervision) -> None:
+        RunFolder.write_text(self._folder / SUPERVISION, record.to_text())
+
+    def _run_child(self) -> int:
+        # A process group of its own: Ctrl-C reaches the supervisor, which passes it on once.
+        self._child = subprocess.Popen([*self._command], process_group=0)
+        if self._stopping.is_set():
+            self._child.terminate()
+        return self._child.wait()
+
+    def _forward(self, number: int, frame: FrameType | None) -> None:
+        self._stopping.set()
+        if number == signal.SIGHUP:
+            leave_terminal()
+        if self._child is not None and self._child.poll() is None:
+            self._child.send_signal(number)

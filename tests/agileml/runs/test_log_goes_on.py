@@ -1,0 +1,132 @@
+"""The log of a run whose head died goes on in the next process, and the figures are those of the whole run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agileml.config.job import from_values
+from agileml.events.run import (
+    BytesSent,
+    ClockDone,
+    MachineLost,
+    MachinesJoined,
+    Process,
+    RunRestarted,
+    RunStarted,
+)
+from agileml.events.schema import Logged, RunEvent, events_of
+from agileml.events.terms import Cause, Loss, Tier, Trigger
+from agileml.runs.event_log import EVENTS, EventLog, cut_half_line, read_events
+from agileml.runs.folder import FolderError, RunFolder
+from agileml.runs.live.view import PageView
+from agileml.runs.owner import owner_of, this_process
+from agileml.runs.summary import summarize
+from agileml.runs.supervision import SUPERVISION, Restart, Supervision
+from agileml.session.continued import Continued
+from tests.agileml.events.samples import changed
+
+HERE = Process("here", 7, 1.0)
+
+
+def test_the_next_process_appends_and_time_goes_on(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "job")
+    folder.events.write(RunStarted("job", {}, 0.0, HERE))  # in 1970
+    folder.events.write(ClockDone(1, 0.5, 8, None), t_s=2.0)
+    folder.events.close()
+    with (tmp_path / EVENTS).open("a") as killed_while_writing:
+        killed_while_writing.write('{"t_s": 3.0, "kind": "clo')
+    again = RunFolder.reopen(tmp_path)
+    assert again.events.now_s > 50 * 365 * 86400
+    again.events.write(ClockDone(2, 0.25, 8, None))
+    again.events.close()
+    log = read_events(tmp_path / EVENTS)
+    assert [each.event.kind for each in log] == ["run_started", "clock", "clock"]
+    assert events_of(log, ClockDone)[-1].clock == 2
+    assert log[-1].t_s > 50 * 365 * 86400
+
+
+def test_a_folder_without_a_log_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FolderError, match="holds no run to go on with"):
+        RunFolder.reopen(tmp_path)
+
+
+@given(st.lists(st.binary(max_size=20)), st.binary(max_size=20).filter(lambda rest: b"\n" not in rest))
+def test_only_the_half_line_at_the_end_is_removed(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], rest: bytes
+) -> None:
+    file = tmp_path_factory.mktemp("log") / "log"
+    whole = b"".join(line + b"\n" for line in lines)
+    file.write_bytes(whole + rest)
+    cut_half_line(file)
+    assert file.read_bytes() == whole
+
+
+def test_a_half_line_longer_than_a_block_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"{}\n" + b"x" * (3 << 18))
+    cut_half_line(tmp_path / "log")
+    assert (tmp_path / "log").read_bytes() == b"{}\n"
+
+
+def test_the_end_of_the_log_says_where_the_run_was(tmp_path: Path) -> None:
+    record = Supervision(this_process(), 10, (Restart(5.0, "killed", 20),))
+    (tmp_path / SUPERVISION).write_text(record.to_text())
+    with_log(tmp_path, [changed(3, Trigger(Cause.START)), ClockDone(31, 0.5, 8, 0.1)])
+    went_on = Continued.of(tmp_path, record.restarts[-1])
+    assert (went_on.clock, went_on.least_epoch, went_on.count) == (31, 3, 1)
+    event = went_on.event(HERE)
+    assert (event.clock, event.redone, event.count) == (20, 11, 1)
+    assert owner_of(tmp_path) == this_process()  # not the process that has died
+
+
+def with_log(folder: Path, events: list[RunEvent]) -> None:
+    log = EventLog(folder / EVENTS)
+    log.write(RunStarted("job", {}, 0.0, HERE))
+    for event in events:
+        log.write(event)
+    log.close()
+
+
+ONE_RESTART: list[tuple[float, RunEvent]] = [
+    (0.0, RunStarted("job", {}, 0.0, HERE)),
+    (1.0, MachinesJoined({"m0": Tier.RELIABLE, "m1": Tier.TRANSIENT})),
+    (1.0, changed(1, Trigger(Cause.START))),
+    (2.0, ClockDone(30, 0.5, 8, 0.1)),
+    (2.0, MachineLost("m1", Loss.NODE_GONE, "")),
+    (2.5, BytesSent({"push": 100})),
+    (4.0, RunRestarted("killed", 20, 10, 1, HERE)),
+    (8.0, MachinesJoined({"m0-r1": Tier.RELIABLE})),
+    (8.0, changed(5, Trigger(Cause.START))),
+    (9.0, ClockDone(21, 0.4, 8, None)),
+    (9.5, BytesSent({"push": 7, "pull": 1})),
+]
+
+
+def test_the_summary_counts_over_both_processes() -> None:
+    log = [Logged(t_s, event) for t_s, event in ONE_RESTART]
+    config = from_values({"application": "mlr", "data": {"kind": "digits"}, "clocks": 40})
+    found = summarize(log, config, params_sha256="", metrics={}, split={}, versions={})
+    assert found["restarts"] == {"count": 1, "longest_s": 7.0}
+    assert found["clocks_redone"] == 10
+    assert found["bytes"] == {"push": 107, "pull": 1}
+    assert found["machines"]["reliable"] == {"started": 2, "joined": 0, "left": 0, "lost": 1}
+    assert found["machines"]["transient"] == {"started": 1, "joined": 0, "left": 0, "lost": 1}
+
+
+def test_a_run_without_restarts_says_nothing_of_them() -> None:
+    log = [Logged(t_s, event) for t_s, event in ONE_RESTART[:6]]
+    config = from_values({"application": "mlr", "data": {"kind": "digits"}, "clocks": 40})
+    assert "restarts" not in summarize(log, config, params_sha256="", metrics={}, split={}, versions={})
+
+
+def test_the_live_page_ends_the_lanes_of_machines_that_went_with_the_head() -> None:
+    view = PageView("job")
+    for t_s, event in ONE_RESTART:
+        view.add(Logged(t_s, event))
+    lanes = {lane[0]: lane[2:5] for lane in view.as_json()["lanes"]}
+    assert lanes == {"m0": [1.0, 4.0, "head lost"], "m1": [1.0, 2.0, "node gone"], "m0-r1": [8.0, None, ""]}
+    told = [text for _, _, text in view.as_json()["news"]]
+    assert "killed; goes on from clock 20, 10 clocks again (restart 1)" in told

@@ -1,0 +1,64 @@
+"""Whether a supervised run begins again, and when: by its record alone."""
+
+import math
+import signal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agileml.errors import HEAD_LOST_CODE
+from agileml.runs.supervision import Restart
+from agileml.session.restarts import LONGEST_WAIT_S, Next, judge
+
+
+def restarts(*clocks: int) -> list[Restart]:
+    return [Restart(float(index), "killed", clock) for index, clock in enumerate(clocks)]
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (-signal.SIGKILL, "its process was ended by SIGKILL"),
+        (HEAD_LOST_CODE, "Ray's head has ended"),
+        (1, "its process ended without a result (exit code 1)"),
+    ],
+)
+def test_the_first_restart_comes_at_once_and_says_why(code: int, said: str) -> None:
+    verdict = judge(code, 40, [], 3, is_stopping=False)
+    assert (verdict.next, verdict.wait_s, verdict.cause) == (Next.AGAIN, 0.0, said)
+    assert verdict.reason == f"{said}; the run goes on from the checkpoint of clock 40 (restart 1)"
+
+
+def test_restarts_without_a_newer_checkpoint_wait_longer_and_longer() -> None:
+    waits_s = [judge(-9, 40, restarts(*[40] * n), 10, is_stopping=False).wait_s for n in range(9)]
+    assert waits_s == [0, 1, 2, 4, 8, 16, 32, LONGEST_WAIT_S, LONGEST_WAIT_S]
+
+
+def test_a_newer_checkpoint_begins_the_count_anew() -> None:
+    assert judge(-9, 40, restarts(40, 40, 40), 3, is_stopping=False).next is Next.GIVE_UP
+    verdict = judge(-9, 41, restarts(40, 40, 40), 3, is_stopping=False)
+    assert (verdict.next, verdict.wait_s) == (Next.AGAIN, 0.0)
+    assert verdict.reason.endswith("(restart 4)")
+
+
+def test_a_run_that_was_told_to_stop_is_not_started_again() -> None:
+    verdict = judge(-9, 0, [], 3, is_stopping=True)
+    assert verdict.next is Next.STOP
+    assert "the same command goes on from its start" in verdict.reason
+
+
+@given(st.lists(st.integers(0, 5)).map(sorted), st.integers(1, 4))
+def test_a_run_that_makes_progress_is_never_given_up_and_one_that_makes_none_always(
+    clocks: list[int], most: int
+) -> None:
+    """Against counting by hand, over a whole life in which the process always dies."""
+    life: list[Restart] = []
+    for clock in clocks:
+        same = [each for each in life if each.clock == clock]
+        verdict = judge(-9, clock, life, most, is_stopping=False)
+        assert (verdict.next is Next.GIVE_UP) == (len(same) >= most)
+        if verdict.next is Next.GIVE_UP:
+            return
+        assert verdict.wait_s == (min(LONGEST_WAIT_S, math.ldexp(1, len(same) - 1)) if same else 0)
+        life.append(Restart(0.0, verdict.cause, clock))

@@ -1,0 +1,126 @@
+"""The supervisor around real processes of no run: it starts them again, passes signals on, and keeps its record."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from agileml.events.run import Process
+from agileml.runs.owner import this_process
+from agileml.runs.supervision import SUPERVISION, Restart, Supervision, read_supervision
+
+# A process that is killed so often, then is over with exit code 3.
+CHILD = """
+import os, signal, sys
+from dataclasses import replace
+from pathlib import Path
+from agileml.runs.supervision import SUPERVISION, read_supervision
+folder, deaths = Path(sys.argv[1]), int(sys.argv[2])
+record = read_supervision(folder)
+if len(record.restarts) < deaths:
+    os.kill(os.getpid(), signal.SIGKILL)
+(folder / SUPERVISION).write_text(replace(record, is_over=True).to_text())
+sys.exit(3)
+"""
+# A process that ends well when it is told to.
+ASKED = """
+import signal, sys, time
+from dataclasses import replace
+from pathlib import Path
+from agileml.runs.supervision import SUPERVISION, read_supervision
+folder = Path(sys.argv[1])
+def end(number, frame):
+    record = read_supervision(folder)
+    (folder / SUPERVISION).write_text(replace(record, is_over=True).to_text())
+    (folder / "told").write_text(str(number))
+    sys.exit(0)
+for number in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(number, end)
+(folder / "ready").touch()
+time.sleep(60)
+"""
+PARENT = """
+import sys
+from pathlib import Path
+from agileml.session.supervisor import Supervisor
+folder, most, *command = sys.argv[1:]
+clock = lambda: int((Path(folder) / "clock").read_text())
+sys.exit(Supervisor([sys.executable, *command], Path(folder), clock, print).run(int(most)))
+"""
+
+
+def supervise(folder: Path, child: str, *arguments: str, most: int = 3) -> subprocess.Popen[str]:
+    (folder / "clock").write_text("0")
+    (folder / "child.py").write_text(child)
+    command = [sys.executable, "-c", PARENT, str(folder), str(most), str(folder / "child.py"), str(folder)]
+    return subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, text=True)
+
+
+def test_a_process_that_is_killed_is_started_again_and_its_end_is_the_run_s(tmp_path: Path) -> None:
+    parent = supervise(tmp_path, CHILD, "2")
+    said, _ = parent.communicate(timeout=60)
+    assert parent.returncode == 3, said
+    assert said.count("SIGKILL; the run goes on") == 2
+    record = read_supervision(tmp_path)
+    assert record is not None
+    assert record.is_over
+    assert [each.cause for each in record.restarts] == ["its process was ended by SIGKILL"] * 2
+
+
+def test_a_process_that_always_dies_is_given_up(tmp_path: Path) -> None:
+    parent = supervise(tmp_path, CHILD, "9", most=2)
+    said, _ = parent.communicate(timeout=60)
+    assert parent.returncode == 128 + signal.SIGKILL
+    assert "given up after 2 restarts from its start" in said
+    record = read_supervision(tmp_path)
+    assert record is not None
+    assert not record.is_over  # the same command may try again
+
+
+def test_signals_are_passed_on_once_and_nothing_starts_again(tmp_path: Path) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        folder = tmp_path / str(int(number))
+        folder.mkdir()
+        parent = supervise(folder, ASKED)
+        try:
+            until_s = time.monotonic() + 60
+            while not (folder / "ready").exists():
+                assert parent.poll() is None
+                assert time.monotonic() < until_s
+                time.sleep(0.02)
+            parent.send_signal(number)
+            parent.communicate(timeout=60)
+        finally:
+            parent.kill()
+        assert parent.returncode == 0
+        assert (folder / "told").read_text() == str(int(number))
+
+
+def test_a_record_that_is_not_over_is_gone_on_with(tmp_path: Path) -> None:
+    """As after a power failure: the supervisor died with its process."""
+    before = Supervision(Process("here", 7, 1.0), 3)
+    (tmp_path / SUPERVISION).write_text(before.to_text())
+    parent = supervise(tmp_path, CHILD, "1")
+    parent.communicate(timeout=60)
+    assert parent.returncode == 3
+    record = read_supervision(tmp_path)
+    assert record is not None
+    assert [each.cause for each in record.restarts] == ["its supervisor had ended"]
+    assert record.process.pid == parent.pid
+
+
+def test_a_record_reads_back_as_it_was_and_other_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / SUPERVISION).write_text(json.dumps({"version": 1}))
+    with pytest.raises(ValueError, match="expected the record of a supervised run"):
+        read_supervision(tmp_path)
+    record = Supervision(this_process(), 3, (Restart(1.5, "killed", 7),), is_over=True)
+    assert Supervision.from_text(record.to_text()) == record
+    assert read_supervision(tmp_path / "nowhere") is None
+    assert os.listdir(tmp_path) == [SUPERVISION]

@@ -1,0 +1,135 @@
+"""The head of a supervised run is killed for real, each of its halves: the run goes on, with the same bits."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+import agileml
+from agileml.cluster.owned_folder import orphans
+from agileml.events.run import CheckpointSaved, RunRestarted
+from agileml.events.schema import Log, events_of, of_type
+from agileml.runs.event_log import EVENTS, read_events
+from agileml.runs.status import State, read_status
+
+pytestmark = [pytest.mark.slow, pytest.mark.cluster]
+
+CONFIG = "configs/mlr.yaml"
+SETTINGS = ["clocks=3000", "machines.transient=1", "plan=[]"]
+LIMIT_S = 240
+
+
+def supervise(out: Path, *more: str) -> subprocess.Popen[str]:
+    settings = [*SETTINGS, f"checkpoint={{path: {out}/saved, every_s: 0.3}}"]
+    words = [word for setting in settings for word in ("--set", setting)]
+    command = [
+        sys.executable,
+        "-m",
+        "agileml.cli",
+        "run",
+        CONFIG,
+        "--supervise",
+        *words,
+        "--out",
+        str(out),
+        *more,
+    ]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def events(out: Path) -> Log:
+    return read_events(out / EVENTS) if (out / EVENTS).exists() else []
+
+
+def until(condition: Callable[[], bool], run: subprocess.Popen[str]) -> None:
+    until_s = time.monotonic() + LIMIT_S
+    while not condition():
+        assert run.poll() is None, run.communicate()[0]
+        assert time.monotonic() < until_s
+        time.sleep(0.05)
+
+
+def has_saved_since(out: Path, restarts: int) -> bool:
+    """A checkpoint is whole that was written after so many restarts."""
+    log = events(out)
+    begun = of_type(log, RunRestarted)
+    since_s = begun[-1].t_s if begun else 0.0
+    return len(begun) == restarts and any(each.t_s > since_s for each in of_type(log, CheckpointSaved))
+
+
+def driver_of(run: subprocess.Popen[str]) -> psutil.Process:
+    (child,) = psutil.Process(run.pid).children()
+    return child
+
+
+def test_the_driver_dies_and_then_rays_head(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    run = supervise(out)
+    try:
+        until(lambda: has_saved_since(out, 0), run)
+        driver_of(run).kill()
+        until(lambda: has_saved_since(out, 1), run)
+        assert read_status(out).state is State.RUNNING
+        (gcs,) = [each for each in driver_of(run).children() if each.name().startswith("gcs_server")]
+        gcs.kill()
+        said, _ = run.communicate(timeout=LIMIT_S)
+    finally:
+        for process in psutil.Process(run.pid).children() if run.poll() is None else []:
+            process.kill()
+        run.kill()
+    assert run.returncode == 0, said
+    restarts = events_of(events(out), RunRestarted)
+    assert [each.cause for each in restarts] == [
+        "its process was ended by SIGKILL",
+        "Ray's head has ended",
+    ]
+    assert all(each.clock > 0 for each in restarts)
+    summary = json.loads((out / "summary.json").read_text())
+    print(f"at most {summary['restarts']['longest_s']:.1f} s without a clock")
+    assert (summary["clocks"], summary["restarts"]["count"]) == (3000, 2)
+    wanted = agileml.run(
+        CONFIG, sequential=True, clocks=3000, plan=[], out=str(tmp_path / "sequential")
+    ).summary["params_sha256"]
+    assert summary["params_sha256"] == wanted
+    assert read_status(out).state is State.DONE
+    assert not orphans()
+
+
+def test_the_same_command_goes_on_after_the_supervisor_was_killed_too(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    run = supervise(out)
+    until(lambda: has_saved_since(out, 0), run)
+    driver = driver_of(run)
+    run.kill()
+    run.communicate()
+    psutil.wait_procs([driver], timeout=30)
+    assert not driver.is_running()  # it dies with its supervisor
+    run = supervise(out)
+    said, _ = run.communicate(timeout=LIMIT_S)
+    assert run.returncode == 0, said
+    (restart,) = events_of(events(out), RunRestarted)
+    assert (restart.cause, restart.clock > 0) == ("its supervisor had ended", True)
+    assert json.loads((out / "summary.json").read_text())["clocks"] == 3000
+    third = supervise(out)
+    said, _ = third.communicate(timeout=60)
+    assert third.returncode == 2
+    assert "holds another run" in said
+    assert not orphans()
+
+
+def test_bad_input_leaves_nothing(tmp_path: Path) -> None:
+    run = supervise(tmp_path / "run", "--address", "127.0.0.1:1")
+    said, _ = run.communicate(timeout=60)
+    assert run.returncode == 2
+    assert (
+        said
+        == "proteus: address: nobody listens at 127.0.0.1:1 (Connection refused), expected a Ray head node\n"
+    )
+    assert not (tmp_path / "run").exists()
