@@ -26,7 +26,6 @@ from agileml.core.protocol.inputs import (
     NodeDown,
     NodeUp,
     Notice,
-    NoticeCancelled,
     Persisted,
     Received,
     Tick,
@@ -155,7 +154,6 @@ class Bench:
                 self.tell(Received(node, Stored(view.epoch, partition, 1)))
             transient = [name for name in view.members if name in self.machines and int(name[1:]) >= 50]
             self.tell(Notice(transient[round_number], self.now_s + 60.0))
-            self.tell(NoticeCancelled(transient[-1]))
             self.tell(NodeDown(transient[round_number + 7], Loss.DISCONNECTED))
 
     def replacement_s(self) -> float:

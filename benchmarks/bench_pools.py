@@ -20,7 +20,7 @@ from bidbrain.config import SimulateConfig
 from bidbrain.history.availability import Trace, read_trace
 from bidbrain.history.prices import History, Market
 from bidbrain.instants import Interval
-from bidbrain.policy.base import Holding, Offer, Phase, View
+from bidbrain.policy.base import Holding, MarketView, Offer, Phase
 from bidbrain.policy.expected_cost import ExpectedCost
 from bidbrain.policy.registry import find_scheme
 from bidbrain.risk.book import Known, RiskBook
@@ -94,7 +94,7 @@ def decision_ms(pools: int, machines: int) -> float:
         market = markets[int(rng.integers(0, min(60, pools)))]
         book.granted(3600, number, market, 1)
         held.append(Holding(number, market, 4, 400_000, Phase.HELD, 3600, 3600, 70_000))
-    view = View(offers, tuple(held), job, job.work_vcpu_s * 0.6, book)
+    view = MarketView(offers, tuple(held), job, job.work_vcpu_s * 0.6, book)
     policy, times = ExpectedCost(setting, 0), []
     for round_ in range(9):
         begun = time.process_time()

@@ -16,7 +16,7 @@ from pathlib import Path
 from kill_one_task import MACHINES, SLICES
 
 import agileml
-from agileml.cluster.fleet import Appeared, Draining, FleetEvent, LocalFleet
+from agileml.cluster.fleet import Appeared, FleetEvent, Leaving, LocalFleet
 from agileml.config.job import from_values
 from agileml.events.run import ClockDone, CutCommitted, MembershipChanged, RunStarted
 from agileml.events.schema import Log, of_type
@@ -86,7 +86,7 @@ class StrikingFleet(LocalFleet):
             return []
         self._orders.append((Tier.TRANSIENT, True))
         if kind == "notice":
-            return [Draining(node_id, time.time() + 30.0)]
+            return [Leaving(node_id, time.time() + 30.0)]
         self._cluster.kill(node_id)
         return []
 

@@ -16,12 +16,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bidbrain.aws.notices import ImdsNotices
-from bidbrain.live.cloud import Alert, Notice
+from bidbrain.live.cloud import Alert, InstanceNotice
 
 LOOK_S = 5.0  # as AWS recommends
 
 
-def drain_command(address: str, notice: Notice, now_s: float) -> list[str]:
+def drain_command(address: str, notice: InstanceNotice, now_s: float) -> list[str]:
     """`ray drain-node` for the node that it runs on."""
     left_s = max(1, round(notice.deadline_s - now_s))
     return [
@@ -37,7 +37,7 @@ def watch(
     run: Callable[[list[str]], bool],
     sleep: Callable[[float], None] = time.sleep,
     now_s: Callable[[], float] = time.time,
-) -> Notice:
+) -> InstanceNotice:
     """Look until an interruption has been told to Ray, which is repeated until it takes it; returns the notice."""
     while True:
         try:

@@ -20,7 +20,7 @@ import psutil
 from agileml.cluster.dashboard import gcs_behind, is_http
 from agileml.cluster.errors import ClusterError
 from agileml.cluster.tokens import HOW_TO_NAME_IT, find_token, use_tokens
-from agileml.cluster.wanted import Offer
+from agileml.cluster.wanted import NodeOffer
 from agileml.events.terms import Tier
 
 REACH_TIMEOUT_S = 3.0
@@ -77,7 +77,7 @@ def most_gpus() -> float | None:
     return max((node["Resources"].get("GPU", 0.0) for node in nodes), default=None)
 
 
-def offers() -> list[Offer]:
+def offers() -> list[NodeOffer]:
     """The live nodes of the cluster that this process is connected to, without its head."""
     import ray
 
@@ -87,7 +87,7 @@ def offers() -> list[Offer]:
         if node["Alive"] and HEAD_RESOURCE not in resources:
             tiered = as_tiered_node(node)
             tier = None if tiered is None else tiered.tier
-            found.append(Offer(tier, resources.get("CPU", 0.0), resources.get("GPU", 0.0)))
+            found.append(NodeOffer(tier, resources.get("CPU", 0.0), resources.get("GPU", 0.0)))
     return found
 
 

@@ -46,7 +46,7 @@ class Vanished:
 
 
 @dataclass(frozen=True)
-class Draining:
+class Leaving:
     """A preemption notice: the node will be taken away at `deadline_s` (Unix time)."""
 
     node_id: str
@@ -67,7 +67,7 @@ class Stopping:
     deadline_s: float
 
 
-FleetEvent = Appeared | Admitted | Vanished | Draining | Stopping
+FleetEvent = Appeared | Admitted | Vanished | Leaving | Stopping
 
 
 class Fleet(Protocol):
@@ -283,7 +283,7 @@ class ExistingFleet:
         for node_id, deadline_s in draining.items():
             if node_id in self._known and node_id not in self._draining:
                 self._draining.add(node_id)
-                events.append(Draining(node_id, deadline_s if deadline_s is not None else time.time()))
+                events.append(Leaving(node_id, deadline_s if deadline_s is not None else time.time()))
         return events
 
     def check_head(self) -> None:

@@ -9,7 +9,7 @@ from agileml.events.terms import Tier
 
 
 @dataclass(frozen=True)
-class Offer:
+class NodeOffer:
     """A live Ray node that is no head: its tier (None: no label of ours), and its CPUs and GPUs."""
 
     tier: Tier | None
@@ -18,7 +18,7 @@ class Offer:
 
 
 def shortage(
-    wanted: Mapping[Tier, int], cpus: float, gpus: float, offers: Sequence[Offer], address: str
+    wanted: Mapping[Tier, int], cpus: float, gpus: float, offers: Sequence[NodeOffer], address: str
 ) -> str:
     """What is missing before a run can start, and how to add it; empty when the nodes suffice.
 

@@ -236,6 +236,12 @@ class JobConfig(Section):
             is_trusted=self.trusted_network,
             gpus=self.machines.gpus,
         )
+        if self.optimizer.clip_norm is not None and self.consistency.kind == "asp":
+            raise ConfigError(
+                f"found {self.optimizer.clip_norm:g} with consistency asp, expected bsp or ssp: asp applies every push "
+                "by itself and never has the gradient of a clock",
+                key=("optimizer", "clip_norm"),
+            )
         if self.balance == "lbbsp" and self.consistency.kind != "bsp":
             raise ConfigError(
                 f"found lbbsp with consistency {self.consistency.kind}, expected static or auto: only the workers of "

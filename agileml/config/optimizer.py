@@ -63,9 +63,11 @@ _pick_schedule = one_of(SCHEDULES, "kind", default="cosine")
 
 
 class _Shaping(Section):
-    """Shared by all optimizers: each element of a gradient is clipped, then weight_decay * w added."""
+    """Shared by all optimizers: the gradient of all parameters together is scaled down to the norm `clip_norm`, each
+    element is clipped, then weight_decay * w added."""
 
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    clip_norm: Positive | None = None
     clip: Positive | None = None
     schedule: Annotated[
         StepsConfig | CosineConfig | LinearConfig | FunctionConfig | None,

@@ -16,7 +16,8 @@ from agileml.core.compute.contract import checked_tables, initial_values
 from agileml.core.compute.threads import single_threaded
 from agileml.core.compute.unit_computer import UnitComputer
 from agileml.core.parameters.apply import apply_total, initial_state, partition_optimizers
-from agileml.core.parameters.fold import Fold
+from agileml.core.parameters.fold import Contribution, Fold
+from agileml.core.parameters.gradient_norm import SquareTree, clip_scale, norm
 from agileml.core.parameters.layout import Layout
 from agileml.core.parameters.optimizer import Optimizer
 from straggler.coverage import Units, span
@@ -66,6 +67,7 @@ def train(
     shares = [layout.blocks(start, partition) for partition in range(partitions)]
     rules = [partition_optimizers(optimizer, layout, partition) for partition in range(partitions)]
     states = [initial_state(tables, blocks, optimizer) for blocks in shares]
+    tree = SquareTree(layout)
     with single_threaded() if deterministic else nullcontext():
         for clock in range(clocks):
             reads = work.reads(clock, bundles)
@@ -80,8 +82,11 @@ def train(
                 for fold, contribution in zip(folds, contributions, strict=True):
                     fold.add(bundle, contribution)
             totals = [fold.total() for fold in folds]
+            scale = _scale(tree, totals, optimizer.clip_norm)
             for p, total in enumerate(totals):
-                applied = apply_total(total, tables, shares[p], states[p], clock, rules[p], in_place=True)
+                applied = apply_total(
+                    total, tables, shares[p], states[p], clock, rules[p], in_place=True, scale=scale
+                )
                 shares[p], states[p] = applied.blocks, applied.state
             if on_metrics is not None and totals[0].metrics:
                 on_metrics(clock, totals[0].metrics)
@@ -92,3 +97,10 @@ def train(
         for slot in range(optimizer.slots)
     )
     return Trained(layout.whole(shares), tuple(slots))
+
+
+def _scale(tree: SquareTree, totals: Sequence[Contribution], limit: float | None) -> float:
+    """The factor of a clock's gradient."""
+    if limit is None:
+        return 1.0
+    return clip_scale(norm(tree.sums(partition, total) for partition, total in enumerate(totals)), limit)

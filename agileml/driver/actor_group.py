@@ -14,7 +14,7 @@ import ray
 
 from agileml.application import Array
 from agileml.cluster.existing import TieredNode, tiered_nodes
-from agileml.cluster.fleet import Admitted, Appeared, Draining, FleetEvent, Stopping, Vanished
+from agileml.cluster.fleet import Admitted, Appeared, FleetEvent, Leaving, Stopping, Vanished
 from agileml.core.compute.spans import Spans
 from agileml.core.protocol.commands import Finished
 from agileml.core.protocol.inputs import Admit, ControllerInput, NodeDown, NodeFailed, NodeUp, Notice, Stop
@@ -98,7 +98,7 @@ class ActorGroup:
             case Vanished() if event.node_id in self._by_node:
                 self.failures.machine_lost(event.node_id)
                 self._end(self._by_node.pop(event.node_id), event.loss)
-            case Draining() if event.node_id in self._by_node:
+            case Leaving() if event.node_id in self._by_node:
                 self.tell(Notice(self._by_node[event.node_id], event.deadline_s))
             case Stopping():
                 self.tell(Stop(event.deadline_s))

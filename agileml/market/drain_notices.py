@@ -9,7 +9,7 @@ from agileml.cluster import existing
 from agileml.market.nodes import MACHINE_LABEL
 from bidbrain.aws.ec2 import NoticeSource
 from bidbrain.aws.notices import notice_of
-from bidbrain.live.cloud import Alert, Notice
+from bidbrain.live.cloud import Alert, InstanceNotice
 
 
 def _ray_nodes() -> list[Mapping[str, Any]]:
@@ -30,7 +30,7 @@ class DrainNotices:
         """nodes: entries as of `ray.nodes()`. draining: node id -> Unix time."""
         self._nodes, self._draining = nodes, draining
 
-    def notices(self) -> tuple[Notice, ...]:
+    def notices(self) -> tuple[InstanceNotice, ...]:
         """Those of now; they are repeated while the node drains."""
         deadlines = {node: at_s for node, at_s in self._draining().items() if at_s is not None}
         if not deadlines:
@@ -49,6 +49,6 @@ class MergedNotices:
     def __init__(self, *sources: NoticeSource) -> None:
         self._sources = sources
 
-    def notices(self) -> tuple[Notice, ...]:
+    def notices(self) -> tuple[InstanceNotice, ...]:
         """The notices of all sources."""
         return tuple(notice for source in self._sources for notice in source.notices())

@@ -28,7 +28,7 @@ from agileml.events.schema import RunEvent
 from agileml.events.terms import AllocationEnding
 from bidbrain.history.prices import Market
 from bidbrain.live.cloud import Alert, Cloud, CloudError
-from bidbrain.live.decide import Measured
+from bidbrain.live.decide import Measurements
 from bidbrain.live.guards import exposure
 from bidbrain.live.job import Log
 from bidbrain.live.journal import (
@@ -82,7 +82,7 @@ class MarketLog:
         self._spend_due_s = 0
         self._ordered: dict[int, Ordered] = {}
         self._prices: dict[Market, int] = {}
-        self._measured = Measured()
+        self._measured = Measurements()
 
     def of(self, journal: Log) -> Log:
         """A journal that appends to `journal` and writes each record as an event too."""
@@ -158,7 +158,7 @@ class MarketLog:
         return () if pending is None else tuple(pending.numbers)
 
     def stand(
-        self, now_s: int, state: JobState, cloud: Cloud, measured: Measured, *, is_last: bool = False
+        self, now_s: int, state: JobState, cloud: Cloud, measured: Measurements, *, is_last: bool = False
     ) -> None:
         """Write events of what changed since the last call; the spend in any case if `is_last`."""
         spent = exposure(state.account, now_s, now_s)

@@ -14,15 +14,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from agileml.cluster.existing import TieredNode
-from agileml.cluster.fleet import Admitted, Appeared, Draining, FleetEvent, Stopping, Vanished
+from agileml.cluster.fleet import Admitted, Appeared, FleetEvent, Leaving, Stopping, Vanished
 from agileml.core.protocol.commands import Happened
 from agileml.events.run import ClockDone, MachineNoticed, MembershipChanged
 from agileml.events.terms import Loss, Tier
 from agileml.market.clocks import RunClocks
 from agileml.market.nodes import InstanceNodes, tier_of
 from agileml.market.setup import on_demand_kind
-from bidbrain.live.cloud import Alert, Instance, Notice
-from bidbrain.live.decide import Measured
+from bidbrain.live.cloud import Alert, Instance, InstanceNotice
+from bidbrain.live.decide import Measurements
 from bidbrain.live.estimators import Estimator
 from bidbrain.live.job import TrainerReport
 
@@ -61,14 +61,14 @@ class RunTrainer:
         self._held: dict[str, Instance] = {}
         self._given: dict[str, str] = {}  # instance id -> the Ray node that the run has of it
         self._offered: set[str] = set()  # nodes whose process was started ahead
-        self._going: set[str] = set()  # instance ids with a notice
+        self._deadlines: dict[str, float] = {}  # instance id with a notice -> its soonest one, market time
         self._let_go: set[str] = set()  # nodes that the run has released
         self._instance_of: dict[str, str] = {}  # node -> instance id, for ever
         self._kinds: dict[str, str] = {}  # instance id -> type, for ever
         self._given_up: set[str] = set()  # instance ids
         self._completed = 0
         self.has_begun = False  # the run has had instances to work on
-        self._measured, self._measured_s = Measured(), 0.0
+        self._measured, self._measured_s = Measurements(), 0.0
         self._is_stopping = False
         self._finished_s: int | None = None
         self._has_parted = False
@@ -81,7 +81,7 @@ class RunTrainer:
             done = self._work_vcpu_s * self._completed / self._clocks
             return TrainerReport(done, self._finished_s, self._has_parted, self._measure())
 
-    def _measure(self) -> Measured:
+    def _measure(self) -> Measurements:
         if time.monotonic() >= self._measured_s + MEASURE_S:
             self._measured_s = time.monotonic()
             self._measured = self._estimator.measured()
@@ -96,19 +96,30 @@ class RunTrainer:
                     kind if tier_of(instance) is Tier.TRANSIENT else on_demand_kind(kind)
                 )
 
-    def warn(self, now_s: int, notice: Notice) -> None:
-        """An instance that is warned before it has booted is never used."""
+    def warn(self, now_s: int, notice: InstanceNotice) -> None:
+        """Pass on the first notice of an instance, and a later one whose deadline is sooner: an eviction may come
+        before the end of the hour that was announced. An instance that is warned before it has booted is never used.
+        """
+        if notice.alert is Alert.REBALANCE:
+            return
         with self._changed:
-            if notice.alert is Alert.REBALANCE or notice.instance_id in self._going:
-                return
-            self._going.add(notice.instance_id)
-            if notice.alert is Alert.HOUR_END:
-                self._given_up.add(notice.instance_id)
-            self._say_draining(notice.instance_id, self._time.deadline_s(notice.deadline_s))
+            if self._is_sooner(notice.instance_id, notice.deadline_s):
+                if notice.alert is Alert.HOUR_END:
+                    self._given_up.add(notice.instance_id)
+                self._say_draining(notice.instance_id, self._time.deadline_s(notice.deadline_s))
 
-    def _say_draining(self, instance_id: str, deadline_s: float) -> None:
+    def _is_sooner(self, instance_id: str, deadline_s: float) -> bool:
+        """Remember a deadline in market time; whether it is the soonest so far. Market time, because Unix time is
+        computed from a clock of whole seconds, so a repeat would seem sooner."""
+        known_s = self._deadlines.get(instance_id)
+        if known_s is not None and known_s <= deadline_s:
+            return False
+        self._deadlines[instance_id] = deadline_s
+        return True
+
+    def _say_draining(self, instance_id: str, deadline_unix_s: float) -> None:
         if (node := self._given.get(instance_id)) is not None:
-            self._events.append(Draining(node, deadline_s))
+            self._events.append(Leaving(node, deadline_unix_s))
 
     def lost(self, now_s: int, instance_ids: tuple[str, ...]) -> None:
         with self._changed:
@@ -129,8 +140,7 @@ class RunTrainer:
             nodes = {self._given[each] for each in instance_ids if each in self._given}
             for instance_id in instance_ids:
                 self._given_up.add(instance_id)
-                if instance_id not in self._going:
-                    self._going.add(instance_id)
+                if self._is_sooner(instance_id, now_s + self._time.leave_s * self._time.speed):
                     self._say_draining(instance_id, until_s)
             self._changed.wait_for(
                 lambda: self._has_parted or nodes <= self._let_go, timeout=max(0.0, until_s - time.time())
@@ -159,7 +169,7 @@ class RunTrainer:
             self._events.clear()
             found += [Appeared(node, admitted=False) for node in self._nodes.warm if self._is_new(node)]
             for instance_id, node in self._nodes.present(self._held, self._time.now_s()).items():
-                if instance_id in self._going or node.node_id in self._let_go:
+                if instance_id in self._deadlines or node.node_id in self._let_go:
                     continue
                 if instance_id not in self._given:
                     self._given[instance_id] = node.node_id

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import nullcontext
 
+from agileml.core.compute.cursor import Cursor
 from agileml.core.compute.pace import Pace
 from agileml.core.compute.threads import limited_threads
 from agileml.core.compute.unit_computer import Inputs, Reads, UnitComputer
@@ -39,6 +40,12 @@ class ComputeJobs(ABC):
     def is_at_work(self) -> bool:
         """True while a queued computation may still read its inputs. Only the thread that calls `ask` may use it."""
         return self._asked != self._done
+
+    def _over(self, cursor: Cursor) -> None:
+        """A computation does not read its inputs any more."""
+        if not cursor.is_over:
+            cursor.is_over = True
+            self._done += 1
 
     @abstractmethod
     def _do(self, job: ComputeJob) -> None:
@@ -121,40 +128,58 @@ class ComputeThread(ComputeJobs):
             case Begin():
                 self._report(Begun(job, self._read(job.clock, job.bundles).by_partition))
             case Compute():
-                inputs = self._work.assemble(self._read(job.clock, job.bundles), job.parts)
-                for bundle in job.bundles:
-                    self._compute(job, inputs, bundle, is_last=bundle is job.bundles[-1])
+                if not job.cursor.is_aborted:
+                    inputs = self._work.assemble(self._read(job.clock, job.bundles), job.parts)
+                    for bundle in job.bundles:
+                        self._compute(job, inputs, bundle, is_last=bundle is job.bundles[-1])
+                self._over(job.cursor)
 
     def _compute(self, job: Compute, inputs: Inputs, bundle: Units, *, is_last: bool) -> None:
         """Report each partition's contribution as soon as it is final.
 
         The last contribution reports that the inputs are free, so the parameters of the next clock may overwrite them.
         """
-        started_s = time.monotonic()
-        if self._work.layout.partitions == 1 or not self._work.may_stream:
-            contributions = tuple(enumerate(self._work.compute(inputs, bundle)))
-            self._keep_pace(bundle, started_s)
-            self._done += is_last
-            took_s = time.monotonic() - started_s
-            self._report(Computed(job.timeline, job.clock, bundle, contributions, took_s))
+        units = bundle.bit_count()
+        is_streamed = self._work.layout.partitions > 1 and self._work.streams(bundle)
+        if not is_streamed or (job.cursor.chunk and units > 1):
+            self._sum(job, inputs, bundle, is_last=is_last)
             return
+        if not job.cursor.claim(units):
+            return
+        started_s = time.monotonic()
         left = self._work.layout.partitions
 
         def report(partition: int, contribution: Contribution) -> None:
             nonlocal left
             left -= 1
             if not left:
-                self._keep_pace(bundle, started_s)
-            self._done += is_last and not left
+                self._keep_pace(units, started_s)
+            if is_last and not left:
+                self._over(job.cursor)
             took_s = time.monotonic() - started_s
             self._report(Computed(job.timeline, job.clock, bundle, ((partition, contribution),), took_s))
 
         self._work.stream(inputs, bundle, report)
 
-    def _keep_pace(self, bundle: Units, started_s: float) -> None:
+    def _sum(self, job: Compute, inputs: Inputs, bundle: Units, *, is_last: bool) -> None:
+        """Compute a bundle, or as many of its units as the cursor leaves."""
+        started_s = time.monotonic()
+        sums = self._work.sums(inputs, bundle, job.cursor)
+        if not sums:
+            return
+        self._keep_pace(sum(units.bit_count() for units, _ in sums), started_s)
+        if is_last:
+            self._over(job.cursor)
+        took_s = time.monotonic() - started_s
+        for units, total in sums:
+            contributions = tuple(enumerate(self._work.split(total)))
+            self._report(Computed(job.timeline, job.clock, units, contributions, took_s))
+            took_s = 0.0  # with the first: sums of one bundle add up
+
+    def _keep_pace(self, units: int, started_s: float) -> None:
         """Pause before the bundle is reported whole, if this machine stands for a slower one."""
         now_s = time.monotonic()
-        if (pause_s := self._pace.computed(bundle.bit_count(), now_s - started_s, now_s)) > 0:
+        if (pause_s := self._pace.computed(units, now_s - started_s, now_s)) > 0:
             time.sleep(pause_s)
             self._pace.paused(time.monotonic() - now_s)
 

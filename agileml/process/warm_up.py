@@ -13,6 +13,7 @@ import numpy as np
 from agileml.application import Array, Table, Update
 from agileml.core.parameters.apply import apply_total
 from agileml.core.parameters.fold import Contribution, tree_sum
+from agileml.core.parameters.gradient_norm import load_kernels as load_square_kernels
 from agileml.core.parameters.groups import load_kernel
 from agileml.core.parameters.layout import ALIGNMENT, Block, Dense, Sparse
 from agileml.core.protocol.job import Job, MakeBalancer
@@ -28,6 +29,8 @@ def load_kernels(job: Job) -> None:
     for table in job.layout.tables:
         if table.ranges:
             load_kernel(table.dtype)
+        if job.square_tree is not None:
+            load_square_kernels(table.dtype)
     for from_afar in (False, True):
         sums = [tree_sum([_row(job, from_afar), _row(job, other)]) for other in (False, True)]
         for blocks_from_afar, total in product((False, True), (*sums, _row(job, from_afar))):

@@ -23,7 +23,7 @@ from bidbrain.live.cloud import (
     CapacityError,
     EndedInstance,
     Instance,
-    Notice,
+    InstanceNotice,
     Order,
     QuotaError,
     Quotes,
@@ -64,7 +64,7 @@ class Place:
 class NoticeSource(Protocol):
     """A queue of warnings."""
 
-    def notices(self) -> tuple[Notice, ...]: ...
+    def notices(self) -> tuple[InstanceNotice, ...]: ...
 
 
 class Ec2:
@@ -262,7 +262,7 @@ class Ec2:
         if new:
             raise UnknownOutcomeError(f"ending machines: {', '.join(new)} are not known to EC2 yet")
 
-    def notices(self) -> tuple[Notice, ...]:
+    def notices(self) -> tuple[InstanceNotice, ...]:
         return () if self._queue is None else self._queue.notices()
 
     def _describe(self, groups: Sequence[list[dict[str, Any]]]) -> Iterator[dict[str, Any]]:

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from bidbrain.aws.calls import errors
-from bidbrain.live.cloud import Alert, Notice
+from bidbrain.live.cloud import Alert, InstanceNotice
 
 WARNING_S = 120
 KINDS = {
@@ -29,12 +29,12 @@ def _instant(text: str) -> int:
     return int(datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp())
 
 
-def notice_of(alert: Alert, instance_id: str, deadline_s: int) -> Notice:
+def notice_of(alert: Alert, instance_id: str, deadline_s: int) -> InstanceNotice:
     """One notice per kind and machine, whichever source told of it."""
-    return Notice(f"{alert}-{instance_id}", instance_id, alert, deadline_s)
+    return InstanceNotice(f"{alert}-{instance_id}", instance_id, alert, deadline_s)
 
 
-def parse_event(body: str) -> Notice | None:
+def parse_event(body: str) -> InstanceNotice | None:
     """An EventBridge event as a notice; None: an event of another kind. Raises ValueError where it is none at all."""
     try:
         event = json.loads(body)
@@ -57,9 +57,9 @@ class SqsNotices:
         self._given: list[dict[str, str]] = []
         self.unreadable = 0
 
-    def notices(self) -> tuple[Notice, ...]:
+    def notices(self) -> tuple[InstanceNotice, ...]:
         """The notices that arrived since the last call. Raises CloudError."""
-        found: list[Notice] = []
+        found: list[InstanceNotice] = []
         with errors("the queue of notices"):
             self._forget()
             while True:
@@ -131,7 +131,7 @@ class ImdsNotices:
         self._metadata = Metadata(address, timeout_s)
         self._machine_id: str | None = None
 
-    def notices(self) -> tuple[Notice, ...]:
+    def notices(self) -> tuple[InstanceNotice, ...]:
         """Open warnings for this machine. Raises OSError where there is no metadata service."""
         if self._machine_id is None:
             self._machine_id = self._metadata.get("instance-id")

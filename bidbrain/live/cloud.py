@@ -69,7 +69,7 @@ class Alert(StrEnum):
 
 
 @dataclass(frozen=True)
-class Notice:
+class InstanceNotice:
     """A preemption notice, the same from every source (queue, metadata service, replay). Repeats change nothing.
 
     deadline_s: absolute, Unix time (market time in a replay).
@@ -125,7 +125,7 @@ class Cloud(Protocol):
         """The instances among these that have ended."""
         ...
 
-    def notices(self) -> tuple[Notice, ...]:
+    def notices(self) -> tuple[InstanceNotice, ...]:
         """Notices that are open now or have arrived since the last call; repeats are allowed."""
         ...
 

@@ -10,13 +10,13 @@ from bidbrain.live.guards import Guards, affordable, of_new, spent
 from bidbrain.live.journal import Buy, BuyOnDemand, Decided, Figures, Mark, Marking, Step
 from bidbrain.live.state import JobState
 from bidbrain.money import HOUR_S, machine_seconds_micro_usd
-from bidbrain.policy.base import Action, Keep, LetGo, Policy, Release, Request, RequestOnDemand, View
+from bidbrain.policy.base import Action, GiveBack, Keep, LetGo, MarketView, Policy, Request, RequestOnDemand
 from bidbrain.setting import Job, Setting
 from bidbrain.simulate.simulator import PolicyError, checked_decision
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measurements:
     """Figures that the running job measured; None: not measured yet, the config's figure holds.
 
     phi: scaling efficiency. lambda_s, sigma_s: seconds lost per eviction and per change. nu: vCPUs that an instance of
@@ -29,7 +29,7 @@ class Measured:
     nu: dict[str, float] = field(default_factory=dict)
 
 
-def measured_job(job: Job, measured: Measured) -> Job:
+def measured_job(job: Job, measured: Measurements) -> Job:
     """The config's job with measured figures instead of assumed ones."""
     engine = job.engine
     if measured.lambda_s is not None:
@@ -40,7 +40,7 @@ def measured_job(job: Job, measured: Measured) -> Job:
     return replace(job, engine=engine, phi=phi)
 
 
-def worth_of(measured: Measured, setting: Setting) -> float:
+def worth_of(measured: Measurements, setting: Setting) -> float:
     """The measured types' worth as a share of their nominal vCPUs, assumed for the other types too."""
     nominal = {listing.market.instance_type: listing.vcpus for listing in setting.listings}
     seen = [kind for kind in nominal if kind in measured.nu]
@@ -48,8 +48,8 @@ def worth_of(measured: Measured, setting: Setting) -> float:
 
 
 def view_of(
-    setting: Setting, state: JobState, quotes: Quotes, measured: Measured, guards: Guards, done: float
-) -> View:
+    setting: Setting, state: JobState, quotes: Quotes, measured: Measurements, guards: Guards, done: float
+) -> MarketView:
     """The policy's view now: without markets that are full or above max_price, unless the job holds instances there."""
     ours = {allocation.market for allocation in state.account.open}
     worth = worth_of(measured, setting)
@@ -61,11 +61,17 @@ def view_of(
     )
     own = tuple(a.holding() for a in state.account.open if a.number >= 0)
     job = measured_job(setting.job, measured)
-    return View(offers, own, job, setting.job.work_vcpu_s - done, state.risk, state.warned)
+    return MarketView(offers, own, job, setting.job.work_vcpu_s - done, state.risk, state.warned)
 
 
 def decide(
-    now_s: int, policy: Policy, view: View, state: JobState, quotes: Quotes, setting: Setting, together: bool
+    now_s: int,
+    policy: Policy,
+    view: MarketView,
+    state: JobState,
+    quotes: Quotes,
+    setting: Setting,
+    together: bool,
 ) -> Decided:
     """Ask the policy. Raises PolicyError for an impossible action or a wake-up in the past."""
     decision = checked_decision(policy.decide(now_s, view))
@@ -130,7 +136,7 @@ def step_of(action: Action, setting: Setting) -> Step:
             return Mark(Marking.KEEP, number)
         case LetGo(number):
             return Mark(Marking.LET_GO, number)
-        case Release(number):
+        case GiveBack(number):
             return Mark(Marking.RELEASE, number)
 
 

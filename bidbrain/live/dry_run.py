@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from bidbrain.history.prices import Market
 from bidbrain.live.cloud import Cloud, Instance
-from bidbrain.live.decide import Measured, allowed, allowed_on_demand, decide, view_of
+from bidbrain.live.decide import Measurements, allowed, allowed_on_demand, decide, view_of
 from bidbrain.live.guards import of_new
 from bidbrain.live.job import JobPlan
 from bidbrain.live.journal import Answered, Buy, BuyOnDemand, Decided, Opened, Ordered, Passed
@@ -63,7 +63,7 @@ def dry_run(plan: JobPlan, cloud: Cloud, now_s: int) -> DryRun:
     if hour:
         what = (state.orders, reliable.market, reliable.vcpus, 1, reliable.on_demand, now_s)
         _fill(state, Ordered(now_s, *what, reliable=True), reliable.on_demand)
-    view = view_of(setting, state, quotes, Measured(), plan.guards, 0.0)
+    view = view_of(setting, state, quotes, Measurements(), plan.guards, 0.0)
     decided = decide(now_s, plan.policy, view, state, quotes, setting, cloud.together)
     state.apply(decided)
     prices = {offer.market: offer.price for offer in quotes.offers}

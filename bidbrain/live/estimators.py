@@ -15,7 +15,7 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
-from bidbrain.live.decide import Measured
+from bidbrain.live.decide import Measurements
 from bidbrain.policy.footprint import scaling_efficiency
 
 Floats = npt.NDArray[np.float64]
@@ -185,7 +185,7 @@ class Estimator:
         assert clock.seconds > 0
         self._clocks.append(clock)
 
-    def measured(self) -> Measured:
+    def measured(self) -> Measurements:
         """All four figures, each None or absent until it was measured."""
         clocks = list(self._clocks)
         speeds = estimate_speeds(clocks, self.vcpus, self.job_vcpus, self.phi)
@@ -193,4 +193,4 @@ class Estimator:
         what = (speeds, self.vcpus, self.job_vcpus, phi)
         lambda_s = estimate_loss(clocks, Disturbance.EVICTION, *what)
         sigma_s = estimate_loss(clocks, Disturbance.CHANGE, *what)
-        return Measured(speeds.phi, lambda_s, sigma_s, speeds.nu)
+        return Measurements(speeds.phi, lambda_s, sigma_s, speeds.nu)

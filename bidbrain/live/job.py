@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from bidbrain.live.cloud import Instance, Notice
-from bidbrain.live.decide import Measured
+from bidbrain.live.cloud import Instance, InstanceNotice
+from bidbrain.live.decide import Measurements
 from bidbrain.live.guards import Guards
 from bidbrain.live.journal import Record
 from bidbrain.policy.base import Policy
@@ -22,7 +22,7 @@ class TrainerReport:
     done_vcpu_s: float
     finished_s: int | None = None
     drained: bool = False
-    measured: Measured = field(default_factory=Measured)
+    measured: Measurements = field(default_factory=Measurements)
 
 
 class Trainer(Protocol):
@@ -34,7 +34,7 @@ class Trainer(Protocol):
         """From now on the job has exactly these instances."""
         ...
 
-    def warn(self, now_s: int, notice: Notice) -> None:
+    def warn(self, now_s: int, notice: InstanceNotice) -> None:
         """A preemption notice: an instance will be taken, or may be."""
         ...
 

@@ -19,7 +19,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from bidbrain.billing import Ending
 from bidbrain.history.prices import Market
-from bidbrain.live.cloud import Instance, Notice
+from bidbrain.live.cloud import Instance, InstanceNotice
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ class Noticed:
     """Notices that arrived for the first time."""
 
     at_s: int
-    notices: tuple[Notice, ...]
+    notices: tuple[InstanceNotice, ...]
     kind: Literal["noticed"] = "noticed"
 
 

@@ -24,8 +24,8 @@ from bidbrain.live.cloud import (
     CapacityError,
     EndedInstance,
     Instance,
+    InstanceNotice,
     MarketClosedError,
-    Notice,
     Order,
     Quotes,
     RefusedError,
@@ -201,19 +201,19 @@ class Replay:
         self._play()
         return tuple(self._ended[each] for each in instance_ids if each in self._ended)
 
-    def notices(self) -> tuple[Notice, ...]:
+    def notices(self) -> tuple[InstanceNotice, ...]:
         """Open notices. With pools: of the instances that would be evicted now; a later release may spare them."""
         self._play()
         now_s = self._now_s()
         spot = self._spot()
-        found: list[Notice] = []
+        found: list[InstanceNotice] = []
         at_s = self._exchange.next_eviction_s(spot, now_s)
         while at_s <= min(now_s + self._warnings.notice_s, NEVER_S - 1):
             victims = self._exchange.taken_back(spot, at_s)
             for lot in self._lots.values():
                 if lot.allocation in victims and self._warnings.announced(lot.order.token):
                     found += [
-                        Notice(f"replay-{instance_id}", instance_id, Alert.TERMINATE, at_s)
+                        InstanceNotice(f"replay-{instance_id}", instance_id, Alert.TERMINATE, at_s)
                         for instance_id in sorted(lot.live)
                     ]
             spot = [each for each in spot if each not in victims]

@@ -17,8 +17,8 @@ from bidbrain.live.cloud import (
     Cloud,
     EndedInstance,
     Instance,
+    InstanceNotice,
     MarketClosedError,
-    Notice,
     Quotes,
     RefusedError,
     UnknownOutcomeError,
@@ -358,7 +358,7 @@ class Service:
         deadline_s = allocation.hour_start_s + HOUR_S
         for instance in self.state.instances.get(number, ()):
             what = (f"hour-end-{instance.instance_id}", instance.instance_id, Alert.HOUR_END, deadline_s)
-            self._trainer.warn(at_s, Notice(*what))
+            self._trainer.warn(at_s, InstanceNotice(*what))
 
     def _ask_due(self, at_s: int, now_s: int) -> bool:
         return all(self._ask(pending, at_s) for pending in self.state.due(at_s))

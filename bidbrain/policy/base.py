@@ -73,7 +73,7 @@ class Risk(Protocol):
 
 
 @dataclass(frozen=True)
-class View:
+class MarketView:
     """All that a policy is told: offers with a price, holdings by number, the job (live with measured figures), the
     work that is left, the risk of the pools (None: not known), and the allocations that the cloud has warned of."""
 
@@ -130,13 +130,13 @@ class LetGo:
 
 
 @dataclass(frozen=True)
-class Release:
+class GiveBack:
     """Give an allocation back at once."""
 
     number: int
 
 
-Action = Request | RequestOnDemand | Keep | LetGo | Release
+Action = Request | RequestOnDemand | Keep | LetGo | GiveBack
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ class Decision:
 class Policy(Protocol):
     """Decides for one job. Made by `Class(setting, start_s)`."""
 
-    def decide(self, now_s: int, view: View) -> Decision: ...
+    def decide(self, now_s: int, view: MarketView) -> Decision: ...
 
 
 def next_tick_s(start_s: int, now_s: int, tick_s: int) -> int:
@@ -167,7 +167,7 @@ def next_tick_s(start_s: int, now_s: int, tick_s: int) -> int:
     return start_s + ((now_s - start_s) // tick_s + 1) * tick_s
 
 
-def hour_end_wakes(view: View, now_s: int, lead_s: int, requested: bool) -> list[int]:
+def hour_end_wakes(view: MarketView, now_s: int, lead_s: int, requested: bool) -> list[int]:
     """When decisions on held hours are due: `lead_s` before each end, also for a request made now (`requested`)."""
     times = [h.hour_end_s - lead_s for h in view.holdings if h.phase is Phase.HELD]
     if requested:

@@ -14,7 +14,7 @@ from numba import njit
 
 from bidbrain.history.prices import Market
 from bidbrain.money import HOUR_S
-from bidbrain.policy.base import Request, View, show_price
+from bidbrain.policy.base import MarketView, Request, show_price
 from bidbrain.policy.footprint import (
     allocation_work,
     cost_per_work,
@@ -55,7 +55,7 @@ class CompiledProteus(Proteus):
         super().__init__(setting, start_s, self._indexed)
         self._first = setting.bidding.first_delta
 
-    def _best_request(self, now_s: int, view: View, size: int) -> tuple[Request | None, str]:
+    def _best_request(self, now_s: int, view: MarketView, size: int) -> tuple[Request | None, str]:
         held = [self._held(holding, view, now_s) for holding in view.holdings]
         now = self.cost(held, view, False)
         offers = [offer for offer in view.offers if offer.price <= offer.on_demand]

@@ -19,13 +19,13 @@ from bidbrain.money import HOUR_S
 from bidbrain.policy.base import (
     Action,
     Decision,
+    GiveBack,
     Holding,
+    MarketView,
     Offer,
     Phase,
-    Release,
     Request,
     RequestOnDemand,
-    View,
     next_tick_s,
 )
 from bidbrain.policy.footprint import scaling_efficiency
@@ -82,7 +82,7 @@ class ExpectedCost:
         self._on_demand = reliable.on_demand / reliable.vcpus_per_machine  # per vCPU hour
         self._nobody = RiskBook()
 
-    def decide(self, now_s: int, view: View) -> Decision:
+    def decide(self, now_s: int, view: MarketView) -> Decision:
         spot = [h for h in view.holdings if h.market.zone != ON_DEMAND_ZONE]
         bought = [h for h in view.holdings if h.market.zone == ON_DEMAND_ZONE]
         hazards = self._hazards(now_s, view, spot)
@@ -103,7 +103,7 @@ class ExpectedCost:
 
     # -- what is known -------------------------------------------------------------------------------------------------
 
-    def _hazards(self, now_s: int, view: View, spot: Sequence[Holding]) -> Odds:
+    def _hazards(self, now_s: int, view: MarketView, spot: Sequence[Holding]) -> Odds:
         """The odds of the pools now."""
         risk = view.risk or self._nobody
         new = {offer.market: risk.hazard(offer.market, now_s) for offer in view.offers}
@@ -113,7 +113,7 @@ class ExpectedCost:
             held[market] = risk.hazard(market, now_s, age_h)
         return Odds(new, held)
 
-    def _terms(self, view: View, hazards: Odds) -> Terms:
+    def _terms(self, view: MarketView, hazards: Odds) -> Terms:
         engine, job = view.job.engine, view.job
         correlation = next((each.correlation for each in hazards.new.values()), 0.0)
         hourly = float(self._setting.reliable.hourly)
@@ -123,7 +123,7 @@ class ExpectedCost:
 
     def _choices(
         self,
-        view: View,
+        view: MarketView,
         hazards: Odds,
         held: dict[Market, list[Holding]],
         time_left_h: float,
@@ -161,7 +161,7 @@ class ExpectedCost:
         return self._on_demand * chance
 
     def _lateness(
-        self, now_s: int, view: View, holdings: tuple[list[Holding], list[Holding]], hazards: Odds
+        self, now_s: int, view: MarketView, holdings: tuple[list[Holding], list[Holding]], hazards: Odds
     ) -> Lateness:
         """Late if the work left fits no more, with a margin for what evictions of the held may still stop."""
         if self._deadline_s is None:
@@ -187,7 +187,7 @@ class ExpectedCost:
     def _judge(
         self,
         spot: Sequence[Holding],
-        view: View,
+        view: MarketView,
         footprint: Footprint,
         markets: list[tuple[Offer, bool]],
         held: dict[Market, list[Holding]],
@@ -208,7 +208,7 @@ class ExpectedCost:
         return judged
 
     def _act(
-        self, now_s: int, view: View, judged: list[_Spot], bought: list[Holding], plan: _Plan
+        self, now_s: int, view: MarketView, judged: list[_Spot], bought: list[Holding], plan: _Plan
     ) -> Decision:
         staying = sum(each.holding.vcpus for each in judged if each.stays)
         leaving = [each.holding for each in judged if not each.stays]
@@ -230,13 +230,13 @@ class ExpectedCost:
         spare = ready + sum(h.vcpus for h in leaving) - size
         for holding in leaving:
             if spare >= holding.vcpus and holding.phase is Phase.HELD:
-                actions.append(Release(holding.number))
+                actions.append(GiveBack(holding.number))
                 spare -= holding.vcpus
         wanted = view.job.cap_vcpus if plan.lateness.late else 0
         spare = ready + sum(h.vcpus for h in bought) - wanted
         for holding in bought:
             if spare >= holding.vcpus:
-                actions.append(Release(holding.number))
+                actions.append(GiveBack(holding.number))
                 spare -= holding.vcpus
         return Decision(
             tuple(actions),
@@ -247,7 +247,7 @@ class ExpectedCost:
             wake_on_notice=True,
         )
 
-    def _requests(self, view: View, plan: _Plan, missing: int) -> list[Action]:
+    def _requests(self, view: MarketView, plan: _Plan, missing: int) -> list[Action]:
         """The footprint's pools first, then the others by their cost: what one has no room for, the next may have."""
         wanted: dict[Market, int] = {}
         ranked = sorted(
@@ -274,7 +274,7 @@ class ExpectedCost:
                 actions.append(Request(offer.market, slot * offer.vcpus, offer.on_demand, count))
         return actions
 
-    def _slot(self, offer: Offer, view: View) -> int:
+    def _slot(self, offer: Offer, view: MarketView) -> int:
         """Machines of one request."""
         size = self._setting.bidding.slot_vcpus
         if size is None and self._setting.history.steps and not self._setting.pools:
@@ -287,11 +287,11 @@ class ExpectedCost:
         return RequestOnDemand(reliable.instance_type, math.ceil(vcpus / each) * each)
 
     def _only_on_demand(
-        self, now_s: int, view: View, spot: list[Holding], bought: list[Holding], lateness: Lateness
+        self, now_s: int, view: MarketView, spot: list[Holding], bought: list[Holding], lateness: Lateness
     ) -> Decision:
         """Close to the deadline an eviction could stop the job for too long: on-demand machines alone finish it."""
         short = view.job.cap_vcpus - sum(h.vcpus for h in bought)
-        actions: list[Action] = [Release(h.number) for h in spot if h.phase is not Phase.REQUESTED]
+        actions: list[Action] = [GiveBack(h.number) for h in spot if h.phase is not Phase.REQUESTED]
         if short > 0:
             actions.insert(0, self._on_demand_for(short))
         assert lateness.slack_s is not None
@@ -307,7 +307,7 @@ class ExpectedCost:
             ticks = max(1, min(ticks, math.floor(lateness.slack_s / TICK_S)))
         return next_tick_s(self._start_s, now_s, TICK_S) + (ticks - 1) * TICK_S
 
-    def _reason(self, view: View, judged: list[_Spot], missing: int, plan: _Plan) -> str:
+    def _reason(self, view: MarketView, judged: list[_Spot], missing: int, plan: _Plan) -> str:
         value = plan.footprint.value
         staying = sum(each.holding.vcpus for each in judged if each.stays)
         words = [f"{staying} vCPUs stay"]

@@ -16,10 +16,10 @@ from bidbrain.policy.base import (
     Holding,
     Keep,
     LetGo,
+    MarketView,
     Offer,
     Phase,
     Request,
-    View,
     hour_end_wakes,
     next_tick_s,
     show_price,
@@ -64,10 +64,10 @@ class Proteus:
         self._model = setting.evictions if model is None else model
         self._deltas = setting.bidding.deltas[setting.bidding.first_delta :]
 
-    def slot_vcpus(self, view: View) -> int:
+    def slot_vcpus(self, view: MarketView) -> int:
         return self._setting.bidding.slot_vcpus or view.job.cap_vcpus // SLOT_SHARE
 
-    def decide(self, now_s: int, view: View) -> Decision:
+    def decide(self, now_s: int, view: MarketView) -> Decision:
         actions: list[Action] = []
         reasons: list[str] = []
         requested = False
@@ -97,7 +97,7 @@ class Proteus:
             wakes.append(next_tick_s(self._start_s, now_s, TICK_S))
         return Decision(tuple(actions), "; ".join(reasons), min(wakes, default=None))
 
-    def _best_request(self, now_s: int, view: View, size: int) -> tuple[Request | None, str]:
+    def _best_request(self, now_s: int, view: MarketView, size: int) -> tuple[Request | None, str]:
         held = [self._held(holding, view, now_s) for holding in view.holdings]
         now = best = self.cost(held, view, False)
         found: Request | None = None
@@ -115,7 +115,7 @@ class Proteus:
             f"{found.market} at {show_price(price)}, bid +{(found.bid - price) / 1e6:g}: E {now:.4g} -> {best:.4g}"
         )
 
-    def _held(self, holding: Holding, view: View, now_s: int, renewed: bool = False) -> Expectation:
+    def _held(self, holding: Holding, view: MarketView, now_s: int, renewed: bool = False) -> Expectation:
         """An allocation for the rest of its hour; a requested or renewed one for a whole hour at the price now."""
         offer = view.by_market[holding.market]
         fresh = renewed or holding.phase is Phase.REQUESTED
@@ -127,7 +127,7 @@ class Proteus:
         price = offer.price if fresh else holding.hour_price
         return self._expect(outlook, price, offer, holding.vcpus, left_s, boot_h)
 
-    def _fresh(self, offer: Offer, delta: int, vcpus: int, view: View) -> Expectation:
+    def _fresh(self, offer: Offer, delta: int, vcpus: int, view: MarketView) -> Expectation:
         boot_h = (view.job.engine.boot_s + self._setting.bidding.grant_delay_s) / HOUR_S
         outlook = self._model.outlook(offer.market, delta, offer.now, HOUR_S // 60)
         return self._expect(outlook, offer.price, offer, vcpus, HOUR_S, boot_h)
@@ -140,7 +140,7 @@ class Proteus:
         relative = price / self._setting.reference
         return Expectation(beta, relative, vcpus / offer.vcpus, offer.nu, vcpus, left_h, omega_h)
 
-    def cost(self, footprint: list[Expectation], view: View, changes: bool) -> float:
+    def cost(self, footprint: list[Expectation], view: MarketView, changes: bool) -> float:
         """E (4.4) of a footprint with the next hour of the reliable machines; changes: whether sigma is lost."""
         job = view.job
         cost = self._setting.reliable.hourly / self._setting.reference

@@ -15,10 +15,10 @@ from bidbrain.policy.base import (
     Holding,
     Keep,
     LetGo,
+    MarketView,
     Offer,
     Phase,
     Request,
-    View,
     hour_end_wakes,
     next_tick_s,
     show_price,
@@ -41,13 +41,13 @@ class Renewal:
         self._model = setting.survival(start_s) if model is None else model
         self._deltas = setting.bidding.deltas[setting.bidding.first_delta :]
 
-    def slot_vcpus(self, view: View) -> int:
+    def slot_vcpus(self, view: MarketView) -> int:
         return self._setting.bidding.slot_vcpus or view.job.cap_vcpus // SLOT_SHARE
 
-    def _lead_s(self, view: View) -> int:
+    def _lead_s(self, view: MarketView) -> int:
         return view.job.engine.boot_s + self._setting.bidding.grant_delay_s
 
-    def decide(self, now_s: int, view: View) -> Decision:
+    def decide(self, now_s: int, view: MarketView) -> Decision:
         lead_s = self._lead_s(view)
         due = [h for h in view.holdings if h.phase is Phase.HELD and h.hour_end_s - lead_s == now_s]
         room = view.room(leaving_counts=False)
@@ -73,7 +73,7 @@ class Renewal:
             wakes.append(next_tick_s(self._start_s, now_s, TICK_S))
         return Decision(tuple(actions), reason, min(wakes, default=None))
 
-    def _best_fresh(self, now_s: int, view: View) -> tuple[float, Request | None, str]:
+    def _best_fresh(self, now_s: int, view: MarketView) -> tuple[float, Request | None, str]:
         best, found = float("inf"), None
         for offer in view.offers:
             if offer.price > offer.on_demand:
@@ -90,7 +90,7 @@ class Renewal:
         return best, found, f"{found.market} at {show_price(price)}, bid +{margin:g}: index {best:.4g}"
 
     def _index(
-        self, view: View, offer: Offer, vcpus: int, survive: float, held_s: float, useful_s: float
+        self, view: MarketView, offer: Offer, vcpus: int, survive: float, held_s: float, useful_s: float
     ) -> float:
         """`renewal_index` of one slot: its shares of the reliable machines and of what an eviction stops."""
         job, reference = view.job, self._setting.reference
@@ -99,13 +99,13 @@ class Renewal:
         hour_cost = offer.price / reference * (vcpus / offer.vcpus)
         return renewal_index(survive, hour_cost, share, held_s / HOUR_S, useful_s / HOUR_S, lambda_share_h)
 
-    def fresh_index(self, now_s: int, view: View, offer: Offer, delta: int) -> float:
+    def fresh_index(self, now_s: int, view: MarketView, offer: Offer, delta: int) -> float:
         """Index of a new slot at the price now + delta."""
         out = self._model.outlook(offer.market, delta, offer.now, HOUR_S // 60)
         survive = 1.0 - out.eviction_probability
         return self._index(view, offer, self.slot_vcpus(view), survive, out.mean_held_s, out.mean_useful_s)
 
-    def kept_index(self, now_s: int, view: View, holding: Holding) -> float:
+    def kept_index(self, now_s: int, view: MarketView, holding: Holding) -> float:
         """Index of the next hour of an allocation as it stands: no boot, the margin that its bid has now."""
         offer = view.by_market[holding.market]
         out = self._model.outlook(holding.market, holding.bid - offer.price, offer.now, HOUR_S // 60)
@@ -120,14 +120,14 @@ class OneHourOracle(Renewal):
         super().__init__(setting, start_s)
         self._steps: dict[Market, Steps] = {m: setting.history.steps[m] for m in setting.markets}
 
-    def fresh_index(self, now_s: int, view: View, offer: Offer, delta: int) -> float:
+    def fresh_index(self, now_s: int, view: MarketView, offer: Offer, delta: int) -> float:
         gone_s = self._steps[offer.market].eviction_s(now_s, offer.price + delta)
         held_s = min(gone_s - now_s, HOUR_S)
         survive = 1.0 if held_s == HOUR_S else 0.0
         useful_s = max(0, held_s - view.job.engine.boot_s)
         return self._index(view, offer, self.slot_vcpus(view), survive, held_s, useful_s)
 
-    def kept_index(self, now_s: int, view: View, holding: Holding) -> float:
+    def kept_index(self, now_s: int, view: MarketView, holding: Holding) -> float:
         gone_s = self._steps[holding.market].eviction_s(now_s, holding.bid)
         held_s = min(gone_s - holding.hour_end_s, HOUR_S)
         if held_s <= 0:

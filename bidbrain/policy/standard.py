@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bidbrain.policy.base import Decision, Offer, Request, RequestOnDemand, View, show_price
+from bidbrain.policy.base import Decision, MarketView, Offer, Request, RequestOnDemand, show_price
 from bidbrain.setting import Setting
 
 
@@ -12,7 +12,7 @@ class OnDemand:
     def __init__(self, setting: Setting, start_s: int) -> None:
         self._type = setting.reliable.instance_type
 
-    def decide(self, now_s: int, view: View) -> Decision:
+    def decide(self, now_s: int, view: MarketView) -> Decision:
         if view.holdings:
             return Decision((), "all machines are held")
         return Decision(
@@ -29,7 +29,7 @@ class Standard:
     def __init__(self, setting: Setting, start_s: int) -> None:
         pass
 
-    def decide(self, now_s: int, view: View) -> Decision:
+    def decide(self, now_s: int, view: MarketView) -> Decision:
         if view.holdings:
             return Decision((), "all machines are held")
         best: Offer | None = None

@@ -13,12 +13,12 @@ from bidbrain.money import HOUR_S
 from bidbrain.policy.base import (
     Action,
     Decision,
+    GiveBack,
+    MarketView,
     Offer,
     Phase,
-    Release,
     Request,
     RequestOnDemand,
-    View,
     next_tick_s,
 )
 from bidbrain.policy.footprint import cost_per_work
@@ -46,7 +46,7 @@ class Spot2026:
             None if deadline is None else start_s + math.ceil(deadline * setting.job.hours * HOUR_S)
         )
 
-    def index(self, offer: Offer, view: View) -> float:
+    def index(self, offer: Offer, view: MarketView) -> float:
         """Cost per useful work of a pool: p / (nu (1 - loss))."""
         rate, engine = self._hazard.rate(offer.market), view.job.engine
         loss = loss_per_hour(
@@ -54,7 +54,7 @@ class Spot2026:
         )
         return cost_per_work(float(offer.price), offer.nu * (1.0 - loss))
 
-    def decide(self, now_s: int, view: View) -> Decision:
+    def decide(self, now_s: int, view: MarketView) -> Decision:
         nodes = view.job.vcpus
         spot = [h for h in view.holdings if h.market.zone != ON_DEMAND_ZONE]
         bought = [h for h in view.holdings if h.market.zone == ON_DEMAND_ZONE]
@@ -77,7 +77,7 @@ class Spot2026:
         spare = ready + sum(h.vcpus for h in bought) - nodes
         for holding in bought:
             if spare >= holding.vcpus:
-                actions.append(Release(holding.number))
+                actions.append(GiveBack(holding.number))
                 spare -= holding.vcpus
         if bought and missing <= 0:
             wake_s = min(next_tick_s(self._start_s, now_s, TICK_S), wake_s or now_s + TICK_S)
@@ -89,7 +89,7 @@ class Spot2026:
         )
         return Decision(tuple(actions), reason, wake_s, wake_on_market=missing > 0, fill=nodes)
 
-    def _lateness(self, now_s: int, view: View, held: int) -> tuple[int | None, bool, str]:
+    def _lateness(self, now_s: int, view: MarketView, held: int) -> tuple[int | None, bool, str]:
         """(when to look again, whether it is late, words): slack shrinks while nodes are missing."""
         if self._deadline_s is None:
             return None, False, ""
@@ -119,7 +119,7 @@ class StaticCheckpoint:
     def __init__(self, setting: Setting, start_s: int, model: PoolHazard | None = None) -> None:
         self._hazard = PoolHazard.train(setting.pools, start_s) if model is None else model
 
-    def decide(self, now_s: int, view: View) -> Decision:
+    def decide(self, now_s: int, view: MarketView) -> Decision:
         if view.holdings:
             return Decision((), "all nodes are held")
         ranked = sorted(view.offers, key=lambda o: (self._hazard.rate(o.market).per_node_hour, o.market))

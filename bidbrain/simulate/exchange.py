@@ -17,7 +17,7 @@ from bidbrain.risk.survival import RECENT_S
 from bidbrain.setting import Listing, Setting
 
 
-class Exchange(Protocol):
+class SpotExchange(Protocol):
     """The market of one simulated job."""
 
     def offers(self, now_s: int) -> tuple[Offer, ...]:
@@ -45,7 +45,7 @@ class Exchange(Protocol):
         ...
 
 
-def exchange_of(setting: Setting) -> Exchange:
+def exchange_of(setting: Setting) -> SpotExchange:
     """The exchange of a setting: of its pools if it has any, else of its prices."""
     return PoolExchange(setting.listings, setting.pools) if setting.pools else PriceExchange(setting)
 

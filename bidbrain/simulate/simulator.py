@@ -18,14 +18,14 @@ from bidbrain.history.prices import NEVER_S, Market
 from bidbrain.money import HOUR_S
 from bidbrain.policy.base import (
     Decision,
+    GiveBack,
     Keep,
     LetGo,
+    MarketView,
     Phase,
     Policy,
-    Release,
     Request,
     RequestOnDemand,
-    View,
 )
 from bidbrain.policy.footprint import scaling_efficiency
 from bidbrain.setting import Job, Setting
@@ -194,10 +194,10 @@ class Simulation:
                 self._books.refuse(now_s, allocation, price)
         return bool(due)
 
-    def _view(self, now_s: int) -> View:
+    def _view(self, now_s: int) -> MarketView:
         own = tuple(a.holding() for a in self._books.open if a.number >= 0)
         left = self._setting.job.work_vcpu_s - self._progress.done_vcpu_s
-        return View(self._exchange.offers(now_s), own, self._setting.job, left, self._risk)
+        return MarketView(self._exchange.offers(now_s), own, self._setting.job, left, self._risk)
 
     def _carry_out(self, now_s: int, decision: Decision) -> None:
         account, setting = self._books, self._setting
@@ -215,7 +215,7 @@ class Simulation:
                     account.keep(now_s, self._own(number))
                 case LetGo(number):
                     account.let_go(now_s, self._own(number))
-                case Release(number):
+                case GiveBack(number):
                     account.end(now_s, self._own(number), Ending.TERMINATED)
         if setting.bidding.grant_delay_s == 0:
             self._come_due(now_s)

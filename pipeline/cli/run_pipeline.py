@@ -178,7 +178,7 @@ def _print_stages(job: Job, reports: list[WorkerReport], predicted: list[int], s
 
     print(
         f"{'stage':>5} {'worker':>6} {'forward s':>10} {'backward s':>11} {'weights s':>10} {'waiting s':>10} "
-        f"{'versions':>8} {'memory MB: predicted':>21} {'measured':>9}"
+        f"{'versions':>8} {'MB of tensors, predicted':>25} {'resident':>9}"
     )
     for report in reports:
         kinds = [report.seconds(kind) for kind in Kind]
@@ -186,7 +186,7 @@ def _print_stages(job: Job, reports: list[WorkerReport], predicted: list[int], s
         waits = "-" if sequential else f"{report.wait_s:.2f}"
         print(
             f"{report.stage + 1:>5} {report.number:>6} {kinds[0]:>10.2f} {kinds[1]:>11.2f} {kinds[2]:>10.2f} "
-            f"{waits:>10} {report.versions:>8} {predicted[report.stage] / 1e6:>21.1f} {measured:>9}"
+            f"{waits:>10} {report.versions:>8} {predicted[report.stage] / 1e6:>25.1f} {measured:>9}"
         )
 
 

@@ -28,6 +28,7 @@ from pipeline.stages.traced import TracedModel, trace_model
 Minibatch = tuple[tuple[Any, ...], tuple[Any, ...]]
 _KEY = 0xD1B54A32D192ED03
 _MASK = (1 << 63) - 1
+KEPT_MINIBATCHES = 4  # a worker of several in flight may be behind another one of the same process
 
 
 @dataclass(frozen=True)
@@ -192,7 +193,7 @@ class Job:
         except (TypeError, ValueError) as error:
             raise RunError(f"optimizer: {kind} does not take {arguments}: {error}") from None
 
-    @lru_cache(maxsize=4)  # noqa: B019 - one job lives as long as its process
+    @lru_cache(maxsize=KEPT_MINIBATCHES)  # noqa: B019 - one job lives as long as its process
     def _kept(self, number: int) -> Minibatch:
         return self.minibatch(number)
 

@@ -99,7 +99,8 @@ def work(folder: Path, links: Path, number: int) -> None:
         write_tensors(folder / f"stage-{worker.stage + 1}.safetensors", worker.weights.values() | changed)
     peak = meter.peak_bytes()
     own = sum(value.nbytes for value in worker.weights.values().values())
-    write_report(folder / f"worker-{number}.json", report_of(worker, None if peak is None else peak + own))
+    shown = None if peak is None else peak + own - sum(end.touched_bytes for end in sending.values())
+    write_report(folder / f"worker-{number}.json", report_of(worker, shown))
 
 
 def facts_of(job: Job, traced: Trace, codes: Sequence[StageCode]) -> Callable[[Route], Sequence[Fact]]:

@@ -39,8 +39,8 @@ class _Memory:
         for fact in self.facts:
             self._offsets.append(offset)
             offset += _round_up(fact.size_bytes)
-        self._slot_bytes = offset
-        size = max(self._slot_bytes * slots, _LINE)
+        self.slot_bytes = offset
+        size = max(self.slot_bytes * slots, _LINE)
         flags = os.O_RDWR | (os.O_CREAT | os.O_EXCL if make else 0)
         file = os.open(path, flags, 0o600)
         try:
@@ -52,14 +52,14 @@ class _Memory:
         self._bytes = torch.frombuffer(self._map, dtype=torch.uint8)
         self.place = self._bytes.untyped_storage().data_ptr()
         words = np.frombuffer(self._map, np.int64)
-        step = self._slot_bytes // 8
+        step = self.slot_bytes // 8
         self._heads = [words[slot * step : slot * step + self._head_bytes // 8] for slot in range(slots)]
         self._flat = [
             [
                 self._bytes[at + offset : at + offset + fact.size_bytes].view(fact.dtype)
                 for fact, offset in zip(self.facts, self._offsets, strict=True)
             ]
-            for at in range(0, self._slot_bytes * slots, self._slot_bytes)
+            for at in range(0, self.slot_bytes * slots, self.slot_bytes)
         ]
         self._strides: dict[tuple[int, int], tuple[int, ...]] = {}
 
@@ -150,9 +150,16 @@ class SharedSender:
                     ) from None
                 time.sleep(0.01)
         self._memory = _Memory(path.with_suffix(".memory"), facts, slots, make=False)
+        self._touched = 0  # slots
+
+    @property
+    def touched_bytes(self) -> int:
+        """Memory of the receiver that this process has touched, and that counts as its own as well."""
+        return self._touched * self._memory.slot_bytes
 
     def send(self, number: int, tensors: Sequence[Tensor | None]) -> None:
         slot = self._free_slot()
+        self._touched = max(self._touched, slot + 1)
         self._memory.write(slot, tensors)
         try:
             self._ring.send(_RING.pack(slot, number))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agileml.core.protocol.inputs import Notice, NoticeCancelled
+from agileml.core.protocol.inputs import Notice
 from agileml.events.run import MachineNoticed, MachineReleased, MembershipChanged
 from agileml.process.head import HeadState
 from tests.agileml.core.fixtures import make_job
@@ -78,30 +78,3 @@ def test_the_sooner_of_two_deadlines_counts(scripts: Any) -> None:
     script.wake("t2")
     script.wait(3.0)
     assert script.released == ["t1"]
-
-
-def test_a_notice_that_is_cancelled_gives_the_work_back(scripts: Any) -> None:
-    script = scripts()
-    script.up("r0", "t1", "t2")
-    script.freeze("t2")  # so that the change is still under way when the notice is taken back
-    script.tell(Notice("t1", script.now_s + 60.0))
-    script.tell(NoticeCancelled("t1"))
-    script.wake("t2")
-    script.wait(3.0)
-    assert "t1" in script.workers
-    assert script.released == []
-    assert not any(view.rolled_back for view in script.views)
-
-
-def test_a_machine_may_be_told_again_after_a_cancelled_notice(scripts: Any) -> None:
-    script = scripts()
-    script.up("r0", "t1", "t2")
-    script.freeze("t2")
-    for _ in range(3):
-        script.tell(Notice("t1", script.now_s + 60.0))
-        script.tell(NoticeCancelled("t1"))
-    script.tell(Notice("t1", script.now_s + 60.0))
-    script.wake("t2")
-    script.wait(3.0)
-    assert script.released == ["t1"]
-    assert "t1" not in script.view.members

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from agileml.core.protocol.inputs import NodeDown, Notice, NoticeCancelled
+from agileml.core.protocol.inputs import NodeDown, Notice
 from agileml.events.terms import Loss, Tier
 from tests.model.node_shell import SimulatedNode
 from tests.model.schedule import Fault
@@ -80,7 +80,7 @@ class FaultInjector:
                 case (
                     "notice"
                     | "short_notice"
-                    | "cancelled_notice"
+                    | "sooner_notice"
                     | "notice_all"
                     | "notice_reliable"
                     | "notice_owner"
@@ -103,7 +103,7 @@ class FaultInjector:
 
     def victims(self, fault: Fault) -> list[SimulatedNode]:
         match fault.kind:
-            case "notice" | "short_notice" | "cancelled_notice":
+            case "notice" | "short_notice" | "sooner_notice":
                 return self.pick(fault.number)
             case "notice_all":
                 return self.pick(len(self.sim.nodes))
@@ -125,20 +125,23 @@ class FaultInjector:
     def notice(self, node: SimulatedNode, fault: Fault) -> None:
         if node.deadline_s is not None:
             return
-        if fault.kind == "cancelled_notice":
-            for controller in self.sim.controllers:
-                self.sim.tell(controller, Notice(node.name, self.sim.now_s + 60.0))
-            self.sim.after(fault.seconds, lambda: self.cancel(node))
+        if fault.kind == "sooner_notice":  # the end of its hour is announced, then it is evicted before that
+            self.tell(node, 60.0)
+            self.sim.after(fault.seconds, lambda: self.take(node, fault.seconds))
             return
-        node.deadline_s = self.sim.now_s + fault.seconds
-        self.sim.at(node.deadline_s, lambda: self.kill(node.name))
-        for _ in range(1 + (self.sim.rng.random() < 0.3)):
-            for controller in self.sim.controllers:
-                self.sim.tell(controller, Notice(node.name, node.deadline_s))
+        self.take(node, fault.seconds, times=1 + (self.sim.rng.random() < 0.3))
 
-    def cancel(self, node: SimulatedNode) -> None:
+    def take(self, node: SimulatedNode, left_s: float, times: int = 1) -> None:
+        """A machine gets a notice and dies at its deadline."""
+        self.sim.after(left_s, lambda: self.kill(node.name))
+        for _ in range(times):
+            self.tell(node, left_s)
+
+    def tell(self, node: SimulatedNode, left_s: float) -> None:
+        """Every controller hears of the notice."""
+        node.deadline_s = self.sim.now_s + left_s
         for controller in self.sim.controllers:
-            self.sim.tell(controller, NoticeCancelled(node.name))
+            self.sim.tell(controller, Notice(node.name, node.deadline_s))
 
     def kill(self, name: str) -> None:
         node = self.sim.nodes[name]

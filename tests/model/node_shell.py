@@ -205,4 +205,13 @@ class NodeShell:
                 if part:
                     done = Computed(command.timeline, command.clock, bundle, tuple(part), seconds)
                     seconds += self.sim.rng.uniform(0.0, 0.03)
-                    self.happen(simulated, seconds, done)
+                    self.deliver(simulated, seconds, command, done)
+
+    def deliver(self, simulated: SimulatedNode, seconds: float, command: Compute, done: Computed) -> None:
+        """Report a result when it is there. What was aborted may have been too far on to be stopped."""
+
+        def report() -> None:
+            if not command.cursor.is_aborted or self.sim.rng.random() < 0.5:
+                self.do(simulated, simulated.node.happened(done, self.sim.now_s))
+
+        self.sim.after(seconds, lambda: self.sim.on(simulated, report))

@@ -12,12 +12,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from agileml.events.run import ClockDone, MachineQuarantined, MembershipChanged, ShortNoticeJudged
-from tests.model.schedule import PLANNED, Schedule, make_orderly, make_schedule, make_sick
+from tests.model.schedule import CLIPPED, PLANNED, Schedule, make_orderly, make_schedule, make_sick
 from tests.model.simulator import Simulation
 
 LONGEST_S = 60  # of CPU time: a loop in no time at all
 PLAIN = ("bsp", "dense", "sum", "ssp", "asp", "allreduce")
-MODES = PLAIN + tuple(mode + PLANNED for mode in ("bsp", "dense", "sum", "allreduce"))
+MODES = (
+    *PLAIN,
+    *(mode + PLANNED for mode in ("bsp", "dense", "sum", "allreduce")),
+    *(mode + CLIPPED for mode in ("bsp", "dense", "ssp", "allreduce")),
+)
 
 
 @dataclass

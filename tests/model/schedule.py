@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from agileml.core.protocol.plan import PlannedEvent, PlannedJoin, PlannedNotice
 
 PLANNED = "-planned"
+CLIPPED = "-clipped"
 
 # Messages in the middle of a change at which an aimed fault strikes.
 AIMS = (
@@ -51,7 +52,8 @@ class Network:
 class Schedule:
     """One run: the job's cut, the machines at the start, the network, the faults and the plan.
 
-    `mode` is a mode of `toy_job`, or one with PLANNED at its end: then every clock has a plan, and no two the same.
+    `mode` is a mode of `toy_job`, or one with PLANNED at its end: then every clock has a plan, and no two the same; or
+    one with CLIPPED at its end: then the norm of gradients is limited.
     """
 
     seed: int
@@ -80,12 +82,17 @@ class Schedule:
 
     @property
     def toy_mode(self) -> str:
-        """The mode without its plans."""
-        return self.mode.removesuffix(PLANNED)
+        """The mode without its plans or limit."""
+        return self.mode.removesuffix(PLANNED).removesuffix(CLIPPED)
 
     @property
     def is_planned(self) -> bool:
-        return self.mode != self.toy_mode
+        return self.mode.endswith(PLANNED)
+
+    @property
+    def clip_norm(self) -> float | None:
+        """The limit of the gradients' norm."""
+        return 1.5 if self.mode.endswith(CLIPPED) else None
 
 
 def make_schedule(seed: int, mode: str, faults: int | None = None) -> Schedule:
@@ -252,7 +259,7 @@ ROUGH = {
     "notice_all": 1,
     "notice_reliable": 1,
     "short_notice": 1,
-    "cancelled_notice": 1,
+    "sooner_notice": 1,
     "kill": 2,
     "kill_owner": 3,
     "kill_many": 1,
@@ -277,7 +284,7 @@ def _fault(rng: random.Random, weights: dict[str, int], span_s: float) -> Fault:
         "notice_all": rng.choice([5.0, 60.0]) if not gentle else 60.0,
         "notice_reliable": 60.0,
         "short_notice": rng.uniform(0.0, 0.3),
-        "cancelled_notice": rng.uniform(0.0, 1.0),
+        "sooner_notice": rng.uniform(0.0, 1.0),
         "freeze": rng.choice([0.3, 1.5, 4.0]),
         "freeze_reliable": rng.choice([0.3, 1.5, 4.0]),
         "cut": rng.choice([0.3, 1.5, 4.0]),

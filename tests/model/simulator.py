@@ -35,9 +35,12 @@ LAST_S = 400.0  # simulated: a run that is not done by then hangs
 
 
 @cache
-def reference(algorithm: str, slices: int, parts: int, clocks: int, *, is_dense: bool) -> dict[str, Array]:
+def reference(
+    algorithm: str, slices: int, parts: int, clocks: int, clip_norm: float | None, *, is_dense: bool
+) -> dict[str, Array]:
     """The sequential result: neither partitions nor machines change a bit of it."""
-    toy, job = toy_job("dense" if is_dense else "bsp", algorithm, slices, parts, 1, clocks)
+    mode = "dense" if is_dense else "bsp"
+    toy, job = toy_job(mode, algorithm, slices, parts, 1, clocks, clip_norm=clip_norm)
     return run_sequential(toy, optimizer=job.optimizer, clocks=clocks, parts=parts)
 
 
@@ -51,7 +54,7 @@ class Simulation(Timeline):
         self.fired: Counter[str] = Counter()
         plans = random_plans(s, self.fired)
         self.toy, self.job = toy_job(
-            s.toy_mode, s.algorithm, s.slices, s.parts, s.partitions, s.clocks, plans
+            s.toy_mode, s.algorithm, s.slices, s.parts, s.partitions, s.clocks, plans, s.clip_norm
         )
         self.initial = initial_values(self.toy, self.job.layout.tables)
         self.rng = random.Random(f"{s.seed}/{s.mode}/run")
@@ -168,7 +171,7 @@ class Simulation(Timeline):
         found = self.result()
         mode = s.toy_mode
         is_dense = mode in ("dense", "allreduce")
-        wanted = reference(s.algorithm, s.slices, s.parts, s.clocks, is_dense=is_dense)
+        wanted = reference(s.algorithm, s.slices, s.parts, s.clocks, s.clip_norm, is_dense=is_dense)
         np.testing.assert_array_equal(
             found["count"], wanted["count"], err_msg="a unit is missing or counted twice"
         )

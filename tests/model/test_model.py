@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import pytest
 
 from tests.model.run import MODES, PLAIN, Tally, run_many, run_one
-from tests.model.schedule import GENTLE, PLANNED, PRESSING, ROUGH, WAKING
+from tests.model.schedule import CLIPPED, GENTLE, PLANNED, PRESSING, ROUGH, WAKING
 
 KINDS = {*GENTLE, *ROUGH, PRESSING, WAKING}
 SEEN = ("stage 1", "stage 2", "stage 3", "rollbacks", "clocks redone")
@@ -65,6 +65,12 @@ def test_200_schedules_with_sums_by_all_reduce() -> None:
 def test_schedules_with_a_plan_for_every_clock(mode: str, seeds: int) -> None:
     tally = assert_clean(range(seeds), mode + PLANNED)
     assert tally.fired["plan"] > seeds
+    assert not {"kill", "kill_many", "notice_all", "join", "freeze"} - set(tally.fired), tally
+
+
+@pytest.mark.parametrize(("mode", "seeds"), [("bsp", 60), ("dense", 60), ("ssp", 40), ("allreduce", 60)])
+def test_schedules_in_which_the_norm_of_gradients_is_limited(mode: str, seeds: int) -> None:
+    tally = assert_clean(range(seeds), mode + CLIPPED)
     assert not {"kill", "kill_many", "notice_all", "join", "freeze"} - set(tally.fired), tally
 
 

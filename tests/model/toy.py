@@ -97,6 +97,7 @@ def toy_job(
     partitions: int,
     clocks: int,
     balancer: MakeBalancer | None = None,
+    clip_norm: float | None = None,
 ) -> tuple[Toy, Job]:
     """A job in mode `bsp` (deterministic), `sum` (BSP, one sum per worker), `ssp` (slack 2), `asp`, or `allreduce`.
 
@@ -112,7 +113,7 @@ def toy_job(
     }
     job = Job(
         layout=Layout(tuple(toy.tables()), partitions),
-        optimizer=optimizer(algorithm, **algorithms[algorithm]),
+        optimizer=optimizer(algorithm, **algorithms[algorithm], clip_norm=clip_norm),
         consistency=consistency(kind, 2 if kind == "ssp" else 0),
         slices=slices,
         parts=parts,

@@ -143,11 +143,6 @@ class Membership:
         member.deadline_s = deadline_s
         return True
 
-    def cancel_notice(self, node: str) -> None:
-        """A machine will not be taken away after all."""
-        if (member := self.nodes.get(node)) is not None and not member.is_released:
-            member.deadline_s = None
-
     def send_away(self, node: str) -> bool:
         """A machine must leave at once, with what it holds. True if it was there."""
         member = self.nodes.get(node)

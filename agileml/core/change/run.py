@@ -14,7 +14,7 @@ from agileml.core.protocol.view import NOBODY
 from agileml.events.terms import Tier, Trigger
 
 
-class Phase(Enum):
+class ChangePhase(Enum):
     """The steps of a change. CLAIM and COMMIT end when their record is durable."""
 
     CLAIM = "claim"
@@ -30,7 +30,7 @@ class ChangeRun:
     epoch: int
     trigger: Trigger
     started_s: float
-    phase: Phase = Phase.CLAIM
+    phase: ChangePhase = ChangePhase.CLAIM
     change: Change | None = None
     promises: dict[str, Promise] = field(default_factory=dict)
     installing_since_s: float = 0.0
@@ -46,12 +46,12 @@ class ChangeRun:
 
     def promise(self, node: str, message: Promise) -> None:
         """A node has promised the epoch and frozen its shards."""
-        if self.phase is Phase.PREPARE and message.epoch == self.epoch:
+        if self.phase is ChangePhase.PREPARE and message.epoch == self.epoch:
             self.promises[node] = message
 
     def installed(self, node: str, message: Installed) -> None:
         """A node is ready for its role in the next view."""
-        if self.phase is Phase.INSTALL and message.epoch == self.epoch:
+        if self.phase is ChangePhase.INSTALL and message.epoch == self.epoch:
             self._installed.add((node, message.partition, message.role))
 
     def unpromised(self, nodes: Iterable[str]) -> list[str]:

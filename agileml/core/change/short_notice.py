@@ -107,7 +107,7 @@ def leavers(moved: Sequence[Transfer], left_s: Mapping[str, float], bytes_per_s:
     return tuple(sorted(found, key=lambda leaver: (leaver.chance(), leaver.left_s, leaver.node)))
 
 
-def judge(
+def judge_notice(
     pressed: Leaver, move_s: float, roll_back: RollBack | None, arriving: Arriving | None = None
 ) -> NoticeDecision:
     """The option with the least expected cost. `roll_back` None: there is no cut to go back to."""

@@ -11,7 +11,7 @@ aligned subtree, and its sum is taken along the tree of `fold`.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,12 +20,14 @@ import numpy as np
 
 from agileml.application import Application, Array, InputError, Unit
 from agileml.core.compute.contract import ContractError, checked_reads, checked_updates
+from agileml.core.compute.cursor import Cursor
 from agileml.core.compute.streaming import Emit, Stream, can_stream
 from agileml.core.parameters.arena import joined
-from agileml.core.parameters.fold import Contribution, running_sum, tree_sum
+from agileml.core.parameters.fold import Contribution, TreeSum, running_sum
 from agileml.core.parameters.layout import Block, Dense, Layout, Sparse
-from straggler.coverage import Units, members, show, union
+from straggler.coverage import Units, members, show, span, union
 
+LOOKS = 32  # at the cursor during a bundle, where nobody asks for more
 Rows = Mapping[str, Array]  # ascending row numbers of each sparse table
 CheckedUpdates = tuple[dict[str, Array], float, int, Mapping[str, tuple[float, float]]]
 
@@ -65,6 +67,10 @@ class Inputs:
     is_shared: bool = False
 
 
+def _nothing(units: int) -> None:
+    pass
+
+
 class UnitComputer:
     """The units of an application that this process can compute: those of the slices it has loaded."""
 
@@ -79,10 +85,9 @@ class UnitComputer:
         self._streams: bool = can_stream(layout)
         self._wholes: dict[str, Array] = {}  # a buffer for each dense table, against page faults
 
-    @property
-    def may_stream(self) -> bool:
-        """False once the application is known not to stream."""
-        return self._streams
+    def streams(self, bundle: Units) -> bool:
+        """True when the application may stream a bundle, whose sum then has one term."""
+        return self._streams and not (self.deterministic and bundle.bit_count() > 1)
 
     @property
     def units(self) -> int:
@@ -167,11 +172,10 @@ class UnitComputer:
 
     def _streamed(self, inputs: Inputs, bundle: Units, emit: Emit) -> Stream | None:
         """Let the application stream; None when it cannot, or when the bundle's sum has more than one term."""
-        numbers = list(members(bundle))
-        if self._streams is False or (self.deterministic and len(numbers) > 1):
+        if not self.streams(bundle):
             return None
         stream = Stream(self.layout, emit)
-        units = [self.unit(inputs.reads.clock, number) for number in numbers]
+        units = [self.unit(inputs.reads.clock, number) for number in members(bundle)]
         items = [self._items[unit.slice] for unit in units]
         with _blamed(f"clock {inputs.reads.clock}, units {show(bundle)}"):
             updates = self.application.process_streaming(units, items, inputs.tables, stream.ready)
@@ -186,10 +190,44 @@ class UnitComputer:
 
     def total(self, inputs: Inputs, bundle: Units) -> Contribution:
         """The summed updates of a bundle, of whole tables. Raises UnitError."""
+        ((units, total),) = self.sums(inputs, bundle, Cursor(bundle.bit_count()))
+        assert units == bundle
+        return total
+
+    def sums(
+        self, inputs: Inputs, bundle: Units, cursor: Cursor, done: Callable[[int], None] = _nothing
+    ) -> list[tuple[Units, Contribution]]:
+        """The summed updates, of whole tables, of as many units of the bundle as the cursor lets begin.
+
+        One sum of the whole bundle, if its end is not moved; otherwise one for each aligned subtree of the units in a
+        deterministic job, one in others; none if the computation is aborted. `done` is called with the number of
+        units of each chunk after it. Raises UnitError.
+        """
         numbers = list(members(bundle))
-        if self.deterministic:
-            return tree_sum(self._compute_unit(inputs, number) for number in numbers)
-        at_once = self._compute_many(inputs, bundle) if len(numbers) > 1 else None
+        tree, total, at = TreeSum(), None, 0
+        # Where the order of adding counts, units are computed one by one anyway: then looking up costs nothing.
+        most = -(-len(numbers) // LOOKS) if self.deterministic and not cursor.chunk else len(numbers)
+        while count := cursor.claim(min(most, len(numbers) - at)):
+            chunk, at = numbers[at : at + count], at + count
+            if self.deterministic:
+                for number in chunk:
+                    tree.add(self._compute_unit(inputs, number))
+            else:
+                more = self._sum_of(inputs, chunk)
+                total = more if total is None else running_sum((total, more))
+            done(count)
+        if cursor.is_aborted or not at:
+            return []
+        if total is not None:
+            return [(union(1 << number for number in numbers[:at]) if at < len(numbers) else bundle, total)]
+        found, first = [], numbers[0]
+        for size, subtotal in tree.sums():
+            found.append((span(first, first + size), subtotal))
+            first += size
+        return found
+
+    def _sum_of(self, inputs: Inputs, numbers: Sequence[int]) -> Contribution:
+        at_once = self._compute_many(inputs, numbers) if len(numbers) > 1 else None
         return at_once or running_sum(self._compute_unit(inputs, number) for number in numbers)
 
     def _reads_of(self, unit: Unit) -> Rows:
@@ -227,16 +265,15 @@ class UnitComputer:
             updates = self.application.process(unit, items, parameters)
             return self._contribution(rows, checked_updates("process", self.layout.tables, rows, updates))
 
-    def _compute_many(self, inputs: Inputs, bundle: Units) -> Contribution | None:
+    def _compute_many(self, inputs: Inputs, numbers: Sequence[int]) -> Contribution | None:
         clock = inputs.reads.clock
-        numbers = list(members(bundle))
         units = [self.unit(clock, number) for number in numbers]
         rows = inputs.reads.rows
         if inputs.is_shared or len(numbers) < len(inputs.reads.by_unit):
             rows = self._union([inputs.reads.by_unit[number] for number in numbers])
         items = [self._items[unit.slice] for unit in units]
         parameters = self._parameters(inputs, rows)
-        with _blamed(f"clock {clock}, units {show(bundle)}"):
+        with _blamed(f"clock {clock}, units {show(union(1 << number for number in numbers))}"):
             updates = self.application.process_many(units, items, rows, parameters)
             if updates is None:
                 return None

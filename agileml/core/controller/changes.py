@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from agileml.core.change.planning import Change, LostError, plan_change
-from agileml.core.change.run import ChangeRun, Phase
+from agileml.core.change.run import ChangePhase, ChangeRun
 from agileml.core.change.silence import awaited
 from agileml.core.change.triggers import why_change, why_start
 from agileml.core.controller.control import Control
@@ -90,7 +90,7 @@ class MembershipChanges:
         """The claim is durable: `drive` asks all nodes for their promises."""
         running = self._control.change
         assert running is not None
-        running.phase = Phase.PREPARE
+        running.phase = ChangePhase.PREPARE
 
     def promised(self, node: str, message: Promise) -> None:
         """A node has promised the epoch and frozen its shards."""
@@ -106,17 +106,17 @@ class MembershipChanges:
         """Take the steps that the answers so far allow."""
         control = self._control
         alive = [member.name for member in control.members.alive()]
-        if running.phase is Phase.PREPARE:
+        if running.phase is ChangePhase.PREPARE:
             for node in running.unasked(alive):  # including nodes that appeared meanwhile
                 self._prepare(running, node)
             if not running.unpromised(alive):
                 self._install(running)
-        if running.phase is Phase.INSTALL and not control.is_halted:
+        if running.phase is ChangePhase.INSTALL and not control.is_halted:
             assert running.change is not None
             if not running.is_good(control.members):
                 self._claim(running.trigger)
             elif not any(running.outstanding()):
-                running.phase = Phase.COMMIT
+                running.phase = ChangePhase.COMMIT
                 change = running.change
                 self._notices.copied(change, running.promises, running.installing_since_s)
                 record = replace(control.record, view=change.view, committed=change.committed)
@@ -140,7 +140,7 @@ class MembershipChanges:
         if is_worse and self._waits_for_silent(running, change.reason):
             return
         running.change = change
-        running.phase = Phase.INSTALL
+        running.phase = ChangePhase.INSTALL
         running.installing_since_s = control.now_s
         for node, fetch in change.fetches:
             control.send(node, fetch)
@@ -218,10 +218,10 @@ class MembershipChanges:
 
     def resend(self, running: ChangeRun) -> None:
         """Repeat unanswered requests."""
-        if running.phase is Phase.PREPARE:
+        if running.phase is ChangePhase.PREPARE:
             for node in running.unpromised(member.name for member in self._control.members.alive()):
                 self._prepare(running, node)
-        elif running.phase is Phase.INSTALL:
+        elif running.phase is ChangePhase.INSTALL:
             for node, fetch in running.outstanding():
                 self._control.send(node, fetch)
 

@@ -45,7 +45,6 @@ from agileml.core.protocol.inputs import (
     NodeSeen,
     NodeUp,
     Notice,
-    NoticeCancelled,
     Persisted,
     Received,
     Sealed,
@@ -201,8 +200,6 @@ class Controller:
                 control.members.admit(event.node)
             case Notice():
                 self._notice(event.node, event.deadline_s)
-            case NoticeCancelled():
-                control.members.cancel_notice(event.node)
             case Received():
                 self._received(event.sender, event.message)
             case Persisted():

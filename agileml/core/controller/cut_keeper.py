@@ -8,7 +8,7 @@ from dataclasses import replace
 from agileml.core.change.transfers import Transfer, through
 from agileml.core.controller.control import Control
 from agileml.core.cuts.checkpoint import Checkpoint, OpenSave
-from agileml.core.cuts.ending import Ending
+from agileml.core.cuts.ending import RunEnding
 from agileml.core.cuts.rule import OpenCut
 from agileml.core.protocol.commands import HaltKind, Seal
 from agileml.core.protocol.messages import Missed, NameCut, Save, Saved, Stored
@@ -28,7 +28,7 @@ class CutKeeper:
         self.part_bytes: Mapping[int, int] = {}  # by partition, of that cut
         self.links = LinkRate(control.settings.links)
         self._save = OpenSave(control.settings.checkpoint_every_s, self._partitions, checkpoint)
-        self.ending = Ending(control.job.clocks)
+        self.ending = RunEnding(control.job.clocks)
 
     @property
     def newest(self) -> Checkpoint | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from agileml.core.change.planning import Change, LostError
-from agileml.core.change.short_notice import Arriving, Leaver, NoticeDecision, RollBack, judge, leavers
+from agileml.core.change.short_notice import Arriving, Leaver, NoticeDecision, RollBack, judge_notice, leavers
 from agileml.core.change.transfers import through, transfers
 from agileml.core.controller.control import Control
 from agileml.core.controller.cut_keeper import CutKeeper
@@ -93,7 +93,7 @@ class NoticeHandler:
         move_s = max(through(moved).values()) / rate
         back = self._roll_back(plan, move, promises, rate)
         arriving = None if is_frozen or back is None else self._arriving(back)
-        verdict = judge(pressed[0], move_s, back, arriving)
+        verdict = judge_notice(pressed[0], move_s, back, arriving)
         if is_frozen or verdict.way is Way.FINISH_CUT:
             self._note(verdict, pressed)
         return verdict, move

@@ -42,7 +42,7 @@ def is_same_work(one: Failure, other: Failure) -> bool:
     return one.clock == other.clock and bool(one.units & other.units)
 
 
-def judge(new: Case, before: Sequence[Case], most: int, *, is_last_reliable: bool) -> Verdict:
+def judge_failure(new: Case, before: Sequence[Case], most: int, *, is_last_reliable: bool) -> Verdict:
     """Judge a failure. before: those of the machines that were sent away; `most` of them are survived.
 
     is_last_reliable: no other machine could keep the result.
@@ -79,7 +79,7 @@ class Quarantine:
         control, case = self._control, Case(node, failure)
         most = control.settings.max_failures
         is_last = self._has_all() and control.members.is_last_reliable(node)
-        verdict = judge(case, self._cases, most, is_last_reliable=is_last)
+        verdict = judge_failure(case, self._cases, most, is_last_reliable=is_last)
         if verdict.ends:
             control.note(UserCodeFailed(node, failure.problem, failure.trace))
             control.halt(HaltKind.USER_CODE, verdict.reason, verdict.trace)

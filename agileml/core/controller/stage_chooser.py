@@ -17,9 +17,9 @@ from agileml.core.protocol.view import Share, View
 from agileml.core.stage.auto_stage import (
     Arrangement,
     AutoStage,
-    Decision,
     Links,
     Observed,
+    StageDecision,
     TrialRule,
     predicted_s,
     volume_now,
@@ -147,7 +147,7 @@ class StageChooser:
         size = sum(table.rows * table.columns * np.dtype(table.dtype).itemsize for table in tables)
         return size * (1 + control.job.optimizer.slots) / control.settings.cuts.interval(clock_s)
 
-    def _follow(self, decision: Decision, clock_s: float, predicted: Mapping[int, float]) -> bool:
+    def _follow(self, decision: StageDecision, clock_s: float, predicted: Mapping[int, float]) -> bool:
         control = self._control
         control.note(
             StageJudged(

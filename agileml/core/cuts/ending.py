@@ -5,7 +5,7 @@ from __future__ import annotations
 from agileml.core.protocol.view import CutId
 
 
-class Ending:
+class RunEnding:
     """The end of a run as one controller knows it. A controller that takes over is asked to stop again."""
 
     def __init__(self, clocks: int) -> None:

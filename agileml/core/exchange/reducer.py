@@ -55,6 +55,7 @@ class Reducer:
         self._next = 0  # the partition to hand over next; -1: all are handed over
         self._folds: dict[tuple[int, int], Fold] = {}  # by clock and partition
         self._away: set[int] = set()  # partitions of this clock that the group is adding up
+        self._held: list[Reduced] = []  # sums of this clock that wait for the norm of all
         self._wants_pause = False
         self._compute_s = 0.0  # of this clock's bundles
         self._met: dict[str, bytes] = {}
@@ -67,7 +68,7 @@ class Reducer:
         """A change begins: close the group and drop the sums under way."""
         if self._view is None:
             return
-        for bundle in (self._worker.bundles(self._clock) or ()) if self._away else ():
+        for bundle in (self._worker.bundles(self._clock) or ()) if self._away or self._held else ():
             self._worker.forget(self._clock, bundle)
         self._reset()
         self._ask(Abandon())
@@ -76,6 +77,7 @@ class Reducer:
         self._view = None
         self._folds.clear()
         self._away.clear()
+        self._held.clear()
         self._met.clear()
         self._failure = None
         self.is_paused = self._wants_pause = self._has_summed = False
@@ -159,12 +161,19 @@ class Reducer:
             assert self._view is not None
             compute_s = dict(zip(self._view.group, event.compute_s, strict=True))
             self._server.measured(event.epoch, event.clock, compute_s)
+        self._held.append(event)
+        if self.job.square_tree is None or event.partition == 0:  # the last one; the norm needs all
+            held, self._held = self._held, []
+            for found in held:
+                self._apply(found, now_s)
+        self._go_on()
+
+    def _apply(self, event: Reduced, now_s: float) -> None:
         blocks = tuple(Dense(block) for block in event.blocks)
         total = Contribution(blocks, event.loss, event.examples, event.metrics)
         push = Push(event.epoch, event.partition, event.clock, self.job.all_units, total)
         self._server.push(self.me, push, now_s, given=True)
         self._acknowledge(event.clock, event.partition, self._worker.bundles(event.clock) or ())
-        self._go_on()
 
     def _acknowledge(self, clock: int, partition: int, bundles: tuple[Units, ...]) -> None:
         assert self._view is not None

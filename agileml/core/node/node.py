@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from agileml.core.node.backup import Backup
 from agileml.core.node.piggyback import can_piggyback, piggybacked
 from agileml.core.node.retry import RetryBackoff
-from agileml.core.node.server import Server, Stores
+from agileml.core.node.server import Server
+from agileml.core.node.stores import Stores, stored_cut
 from agileml.core.node.time_spent import Doing, TimeSpent
 from agileml.core.node.worker import Worker
 from agileml.core.protocol.commands import (
@@ -64,6 +65,7 @@ from agileml.core.protocol.messages import (
     SaveFailed,
     ShardCopy,
     SourceKind,
+    Squares,
     Status,
 )
 from agileml.core.protocol.view import CutId, View
@@ -91,10 +93,10 @@ class Node:
         self._out: list[NodeCommand] = []
         self._local: deque[Message] = deque()
         self.server = Server(name, job, self._send, stores)
-        self.worker = Worker(name, job, self._send, self._out_append)
+        self.worker = Worker(name, job, self._send, self._out.append)
         self.backup = Backup(self._send, tables=job.layout.tables)
         self.combiner = job.exchange.combiner(
-            name, job, self.worker, self.server, self._send, self._out_append
+            name, job, self.worker, self.server, self._send, self._out.append
         )
         self._fetching: dict[tuple[int, Role], Fetch] = {}
         self._saving: dict[int, CutId] = {}
@@ -182,9 +184,6 @@ class Node:
         """True between a promise and the view it was for."""
         return self.view is None or self.promised != self.view.epoch
 
-    def _out_append(self, command: NodeCommand) -> None:
-        self._out.append(command)
-
     def _send(self, to: str, message: Message) -> None:
         if to == self.name:
             self._local.append(message)
@@ -235,6 +234,8 @@ class Node:
                 self.server.pull(sender, message)
             case Push() if message.epoch == self.promised:
                 self.combiner.push(sender, message, now_s)
+            case Squares() if message.epoch == self.promised:
+                self.server.hear(sender, message, now_s)
             case Meet() if message.epoch == self.promised:
                 self.combiner.meet(message)
             case Part() if message.epoch == self.promised:
@@ -325,7 +326,7 @@ class Node:
     def _fetch_backup(self, message: Fetch) -> bool:
         if not self.backup.is_staged(message.epoch, message.partition):
             if message.source.kind in (SourceKind.INITIAL, SourceKind.CHECKPOINT):
-                cut: Cut | None = self.server.stored_cut(message.partition, message.source)
+                cut: Cut | None = stored_cut(self.server.stores, self.job, message.partition, message.source)
             elif message.source.kind is SourceKind.SHARD:
                 # Its own replica may be behind, unless it is the source that the controller named.
                 is_mine = message.source.node == self.name
@@ -376,7 +377,7 @@ class Node:
         self.server.limit = message.limit
         self.combiner.prepare()
         self.backup.commit(view.committed)
-        self.server.adopt(view)
+        self.server.adopt(view, now_s)
         self.backup.adopt(view, self.name)
         self.worker.adopt(view)
         self.combiner.adopt(view)

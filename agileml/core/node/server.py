@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
 
 from agileml.application import Array
+from agileml.core.node.clock_norms import NormRound
 from agileml.core.node.clock_plans import ClockPlans
+from agileml.core.node.clock_squares import ClockSquares
 from agileml.core.node.piggyback import DelayedAcks
-from agileml.core.node.shard import Shard, initial_cut
+from agileml.core.node.shard import Shard
+from agileml.core.node.stores import Stores, stored_cut
 from agileml.core.parameters.arena import Arena
 from agileml.core.protocol.job import Job
 from agileml.core.protocol.messages import (
@@ -41,8 +43,8 @@ from agileml.core.protocol.messages import (
     Role,
     ShardCopy,
     ShardState,
-    Source,
     SourceKind,
+    Squares,
     TimedPush,
 )
 from agileml.core.protocol.view import INITIAL, ClockPlan, CutId, View
@@ -52,26 +54,13 @@ from straggler.coverage import Verdict
 SendTo = Callable[[str, Message], None]
 
 
-class Stores(Protocol):
-    """The source of cuts that no machine has."""
-
-    def initial(self, partition: int) -> tuple[Array, ...]:
-        """The application's initial blocks of a partition."""
-
-    def saved(self, name: CutId, partition: int) -> Cut:
-        """A partition's part of a checkpoint."""
-
-    def release(self) -> None:
-        """A view is in force: free the data kept for other partitions."""
-
-
 class Server:
     """Serves partitions in one epoch at a time. Its node hands over messages of that epoch only."""
 
     def __init__(self, me: str, job: Job, send: SendTo, stores: Stores) -> None:
         self.me = me
         self.job = job
-        self._stores = stores
+        self.stores = stores
         self._arena = Arena(job.layout) if job.exchange.has_replicas else None
         self.limit = 0  # clocks >= limit may not start; only partition 0 enforces it
         self._send = send
@@ -79,6 +68,7 @@ class Server:
         self._copies: dict[int, dict[int, Shard]] = {}
         self._waiting: dict[int, dict[tuple[str, int], Pull]] = {}  # by partition, then (worker, clock)
         self._owed = DelayedAcks()
+        self._norms = NormRound(me, job.exchange, send)
         self._unacked: dict[int, Part] = {}
         self._plans: ClockPlans | None = None  # of the view, where partition 0 is here and the job has plans
         self._committed = INITIAL
@@ -88,7 +78,7 @@ class Server:
 
     def versions(self, epoch: int) -> tuple[tuple[int, int], ...]:
         """(partition, version) of the shards served in `epoch`."""
-        return tuple((p, copies[epoch].version) for p, copies in self._copies.items() if epoch in copies)
+        return tuple((p, shard.version) for p, shard in self._shards(epoch).items())
 
     def version(self, partition: int, epoch: int) -> int | None:
         """The version of a partition that is served in `epoch`."""
@@ -107,11 +97,14 @@ class Server:
 
     def at_limit(self, epoch: int) -> bool:
         """True when the shards here have applied every clock that may start."""
-        versions = self.versions(epoch)
-        return bool(versions) and all(version >= self.limit for _, version in versions)
+        shards = self._shards(epoch).values()
+        return bool(shards) and all(shard.version >= self.limit for shard in shards)
 
     def _served(self, partition: int, epoch: int) -> Shard | None:
         return self._copies.get(partition, {}).get(epoch)
+
+    def _shards(self, epoch: int) -> dict[int, Shard]:
+        return {p: copies[epoch] for p, copies in self._copies.items() if epoch in copies}
 
     # -- workers --------------------------------------------------------------------------------------------
 
@@ -167,11 +160,28 @@ class Server:
             self.pull(worker, Pull(message.epoch, message.partition, message.clock + 1, rows))
         else:
             self._send(worker, ack)
+        self._went_on(message.epoch, message.partition, shard, before, now_s)
+
+    def _went_on(self, epoch: int, partition: int, shard: Shard, before: int, now_s: float) -> None:
+        """A shard was at version `before`, and may be further now."""
         if shard.version != before:
-            if message.partition != 0:
+            if partition != 0:
                 shard.progress.clear()  # partition 0 alone reports
-            self._answer_waiting(message.partition)
-            self._stream(message.partition, shard)
+            self._answer_waiting(partition)
+            self._stream(partition, shard)
+        for squares in self._norms.told(self._view, epoch, partition, shard):
+            self.hear(self.me, squares, now_s)
+
+    def hear(self, owner: str, message: Squares, now_s: float) -> None:
+        """Take the square sums of a partition's gradient for all shards here."""
+        shards = self._shards(message.epoch)
+        for partition, shard in shards.items():
+            before = shard.version
+            shard.hear(message.clock, message.partition, message.sums, now_s)
+            if shard.version != before and (plans := self._plans_of(partition, message.epoch)) is not None:
+                plans.advanced(shard.version, now_s)
+            self._went_on(message.epoch, partition, shard, before, now_s)
+        self._norms.answer(owner, message, shards)
 
     def _tell_plan(self, plan: Replanned) -> None:
         if self._is_owner(0, plan.epoch):
@@ -238,9 +248,7 @@ class Server:
             return
         part = shard.part(self._next)
         known = self._unacked.get(partition)
-        if part is None or (
-            known and known.epoch == self._next.epoch and known.cut.clock == self._next.clock
-        ):
+        if part is None or (known and CutId(known.cut.clock, known.epoch) == self._next):
             return
         self._unacked[partition] = Part(self._next.epoch, partition, self._committed, *part)
         self._send(self._view.backup[partition], self._unacked[partition])
@@ -269,6 +277,7 @@ class Server:
         if self._view:
             for partition, part in self._unacked.items():
                 self._send(self._view.backup[partition], part)
+            self._norms.ask(self._view, self._shards(self._view.epoch))
 
     # -- changes --------------------------------------------------------------------------------------------
 
@@ -283,11 +292,7 @@ class Server:
         if self._arena is not None:
             # After a rollback the same versions come again, while the old arrays may still be read.
             self._arena = Arena(self.job.layout)
-        self._copies = {
-            p: {message.tag: copies[message.tag]}
-            for p, copies in self._copies.items()
-            if message.tag in copies
-        }
+        self._copies = {p: {message.tag: shard} for p, shard in self._shards(message.tag).items()}
         for copies in self._copies.values():
             for shard in copies.values():
                 shard.cut_at = None
@@ -295,9 +300,7 @@ class Server:
 
     def frozen(self, tag: int) -> tuple[tuple[int, ShardState], ...]:
         """The shards of the durable view that are here."""
-        return tuple(
-            (p, copies[tag].describe()) for p, copies in sorted(self._copies.items()) if tag in copies
-        )
+        return tuple((p, shard.describe()) for p, shard in sorted(self._shards(tag).items()))
 
     def plans(self, tag: int) -> tuple[ClockPlan, ...]:
         """The plans of the durable view that partition 0 has fixed, if it is here."""
@@ -308,8 +311,8 @@ class Server:
         """The partitions whose committed cut a shard here has."""
         return tuple(
             (p, ShardState(cut.clock, cut.counted))
-            for p, copies in sorted(self._copies.items())
-            if tag in copies and (cut := copies[tag].own_cuts.get(self._committed))
+            for p, shard in sorted(self._shards(tag).items())
+            if (cut := shard.own_cuts.get(self._committed))
         )
 
     def own_cut(self, partition: int, tag: int) -> Cut | None:
@@ -334,6 +337,8 @@ class Server:
         """Stage a copy of a shard under a new epoch."""
         shard = Shard.restored(self.job, copy)
         shard.optimizers = self.job.optimizers(message.partition)
+        if self.job.square_tree is not None:
+            shard.squares = ClockSquares(self.job, message.partition, copy.squares)
         if self._arena is not None:
             shard.room = partial(self._room, message.partition)
         if message.source.kind not in (SourceKind.SHARD, SourceKind.INITIAL):  # initial values are made again
@@ -346,13 +351,6 @@ class Server:
         assert self._arena is not None
         return self._arena.blocks(partition, version)
 
-    def stored_cut(self, partition: int, source: Source) -> Cut:
-        """A cut that no machine has: the initial values, or a part of a checkpoint."""
-        if source.kind is SourceKind.INITIAL:
-            return initial_cut(self.job, self._stores.initial(partition))
-        assert source.checkpoint is not None, source
-        return self._stores.saved(source.checkpoint, partition)
-
     def fetch(self, message: Fetch, tag: int) -> bool:
         """Install a shard from data on this machine; False when another machine must be asked."""
         copies = self._copies.setdefault(message.partition, {})
@@ -360,7 +358,9 @@ class Server:
         if message.epoch in copies:
             self._send(CONTROLLER, Installed(message.epoch, message.partition, Role.OWNER))
         elif source.kind in (SourceKind.INITIAL, SourceKind.CHECKPOINT):
-            self.install(message, ShardCopy(self.stored_cut(message.partition, source), None, ()))
+            self.install(
+                message, ShardCopy(stored_cut(self.stores, self.job, message.partition, source), None, ())
+            )
         elif source.kind is SourceKind.SHARD and source.node == self.me:
             copies[message.epoch] = copies[tag]  # not moved: the same shard under its new tag
             self._send(CONTROLLER, Installed(message.epoch, message.partition, Role.OWNER))
@@ -372,9 +372,9 @@ class Server:
             return False
         return True
 
-    def adopt(self, view: View) -> None:
+    def adopt(self, view: View, now_s: float) -> None:
         """The view is durable: serve the partitions that it gives to this node, drop the others."""
-        self._stores.release()
+        self.stores.release()
         self._view = view
         self._unacked.clear()
         held = self.job.exchange.held(view, self.me)
@@ -388,6 +388,8 @@ class Server:
             else:
                 shard.cut_at = None
                 shard.forget_cuts()
+        for squares in self._norms.told_all(view, self._shards(view.epoch)):
+            self.hear(self.me, squares, now_s)
         # Workers that got the view earlier have already sent their only pull: answer them now.
         early, self._waiting = self._waiting, {}
         for pulls in early.values():

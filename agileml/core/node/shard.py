@@ -13,9 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from agileml.application import Array
+from agileml.core.node.clock_squares import ClockSquares
 from agileml.core.node.dirty_rows import CutMark, RowLog, changed_rows, put_back
 from agileml.core.parameters.apply import Applied, apply_total, initial_state, read_rows
 from agileml.core.parameters.fold import Contribution, Fold, added_metrics
+from agileml.core.parameters.gradient_norm import SquareSums
 from agileml.core.parameters.layout import Sparse
 from agileml.core.parameters.optimizer import Optimizer
 from agileml.core.protocol.job import Job
@@ -48,6 +50,7 @@ class Shard:
         self._part: tuple[Cut, Rows | None] | None = None  # the open cut's part, until the backup has it
         self.cut_at: CutId | None = None
         self.optimizers: Sequence[Optimizer] = ()  # of each table's block; empty: the job's for all
+        self.squares: ClockSquares | None = None  # where the norm of gradients is limited
         self.room: Callable[[int], Sequence[Array | None]] | None = None  # memory for a version's blocks
         self._apart: tuple[int, tuple[Array, ...]] = (-1, ())  # a version and copies of its blocks
         # So far, of clocks that are applied on arrival: loss, examples, metrics.
@@ -114,10 +117,34 @@ class Shard:
                 # A worker that pushes clock v has read v everywhere, so clock v - 1 is done everywhere.
                 self.previous = None
             fold.add(bundle, contribution, given=given)
-            while (done := self.pending.get(self.version)) and done.counted == self.job.all_units:
-                del self.pending[self.version]
-                self._apply(done.total(), now_s)
+            self._apply_complete(now_s)
         return verdict
+
+    def hear(self, clock: int, partition: int, sums: SquareSums, now_s: float) -> None:
+        """Take the square sums of another partition, and apply the clock that waited for them."""
+        if self.squares is not None and clock >= self.version:
+            self.squares.hear(clock, partition, sums)
+            self._apply_complete(now_s)
+
+    def waits_for(self) -> tuple[int, SquareSums, list[int]] | None:
+        """A clock that lacks nothing but the square sums of some partitions, its own sums, and those partitions."""
+        if self.squares is None or not (missing := self.squares.missing(self.version)):
+            return None
+        own = dict(self.squares.kept).get(self.version)
+        return None if own is None else (self.version, own, missing)
+
+    def _apply_complete(self, now_s: float) -> None:
+        """Apply the clocks of which every unit is counted, in order, as long as their norms are known."""
+        while (done := self.pending.get(self.version)) and done.counted == self.job.all_units:
+            total, scale = done.total(), 1.0
+            if self.squares is not None:
+                self.squares.add_up(self.version, total)
+                found = self.squares.scale(self.version)
+                if found is None:
+                    return
+                scale = found
+            del self.pending[self.version]
+            self._apply(total, scale, now_s)
 
     def _push_on_arrival(
         self, clock: int, bundle: Units, contribution: Contribution, now_s: float
@@ -137,9 +164,9 @@ class Shard:
                 self._advance(*self._losses.pop(self.version, (0.0, 0, ())), now_s)
         return verdict
 
-    def _apply(self, total: Contribution, now_s: float) -> None:
+    def _apply(self, total: Contribution, scale: float, now_s: float) -> None:
         before = self.blocks
-        applied = self._step(total, self.version)
+        applied = self._step(total, self.version, scale)
         if self.job.consistency.keeps_previous:
             self.previous = Previous(
                 tuple(
@@ -152,7 +179,7 @@ class Shard:
             )
         self._advance(total.loss, total.examples, total.metrics, now_s)
 
-    def _step(self, total: Contribution, clock: int) -> Applied:
+    def _step(self, total: Contribution, clock: int, scale: float = 1.0) -> Applied:
         job = self.job
         applied = apply_total(
             total,
@@ -164,6 +191,7 @@ class Shard:
             in_place=False,
             state_in_place=self._owns_state,
             into=self.room(clock + 1) if self.room else None,
+            scale=scale,
         )
         self.blocks, self.state = applied.blocks, applied.state
         if (mark := self._open or self._base) is not None:
@@ -179,6 +207,8 @@ class Shard:
     def _advance(self, loss: float, examples: int, metrics: tuple[float, ...], now_s: float) -> None:
         self.progress.append(ClockReport(self.version, loss, examples, now_s, metrics))
         self.version += 1
+        if self.squares is not None:
+            self.squares.forget(self.version)
         self._apart = (-1, ())
         if self.cut_at and self.version == self.cut_at.clock:
             self.take_cut(self.cut_at)
@@ -303,7 +333,8 @@ class Shard:
         changed = self._changed()
         only = changed if changed is not None and changed.base == have else None
         cut = self._cut(only.by_table if only is not None else None)
-        return ShardCopy(cut, self.previous, pending, only, changed)
+        squares = self.squares.kept if self.squares is not None else ()
+        return ShardCopy(cut, self.previous, pending, only, changed, squares)
 
     @classmethod
     def restored(cls, job: Job, copy: ShardCopy) -> Shard:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from agileml.application import Array
+from agileml.core.compute.cursor import Cursor
 from agileml.core.node.piggyback import can_piggyback
 from agileml.core.node.time_spent import Doing
 from agileml.core.parameters.fold import Contribution
@@ -64,6 +65,7 @@ class Worker:
         self._deal: Deal | None = None  # of the view
         self._kept: dict[tuple[int, Units], _Kept] = {}
         self._computing: set[tuple[int, Units]] = set()  # of this timeline, at the shell
+        self._orders: list[Compute] = []  # of them, those that may be under way
         # Of those, bundles to forget, with the number of contributions still to come.
         self._void: dict[tuple[int, Units], int] = {}
         self._reading: dict[int, _Reading] = {}  # by clock: this one, and the next one ahead
@@ -83,7 +85,6 @@ class Worker:
         """Go on under a new view, from its base clock."""
         if self._view is None or view.timeline != self._view.timeline:
             self._kept.clear()
-            self._computing.clear()
             self._void.clear()
             self._carried.clear()
         else:
@@ -93,7 +94,24 @@ class Worker:
         self.clock = view.base
         self._reading.clear()
         self._kept = {key: kept for key, kept in self._kept.items() if key[0] >= view.base}
+        self._abort_unwanted()
         self._start()
+
+    def _abort_unwanted(self) -> None:
+        """Abort computations of which this view wants no bundle from this worker."""
+        assert self._view is not None
+        orders, self._orders = self._orders, []
+        for order in filter(self._is_under_way, orders):
+            dealt = (self.bundles(order.clock) or ()) if order.timeline == self._view.timeline else ()
+            if set(order.bundles) & set(dealt):
+                self._orders.append(order)
+                continue
+            order.cursor.abort()
+            for key in [(order.clock, bundle) for bundle in order.bundles]:
+                if key in self._computing:  # dealt again later, it is computed whole
+                    self._computing.discard(key)
+                    self._kept.pop(key, None)
+                    self._void.pop(key, None)
 
     def _carry(self) -> None:
         """Keep the whole blocks that were pulled: they are the same under every view of a timeline.
@@ -223,8 +241,14 @@ class Worker:
         del self._reading[self.clock]
         self._computing |= {(begin.clock, bundle) for bundle in begin.bundles}
         parts = tuple(reading.parts[p] for p in range(self._partitions))
-        self._ask(Compute(begin.timeline, begin.clock, begin.bundles, parts))
+        cursor = Cursor(sum(bundle.bit_count() for bundle in begin.bundles))
+        order = Compute(begin.timeline, begin.clock, begin.bundles, parts, cursor)
+        self._orders = [earlier for earlier in self._orders if self._is_under_way(earlier)] + [order]
+        self._ask(order)
         self._begin(begin.clock)  # bundles that were forgotten meanwhile
+
+    def _is_under_way(self, order: Compute) -> bool:
+        return any((order.clock, bundle) in self._computing for bundle in order.bundles)
 
     def behind(self, message: Behind) -> None:
         """The clock is done everywhere without this worker: go on to the next."""
@@ -238,6 +262,8 @@ class Worker:
         if self._view is None or event.timeline != self._view.timeline:
             return
         key = (event.clock, event.bundle)
+        if key not in self._computing:
+            return  # it was aborted too late
         if key in self._void:
             self._void[key] -= len(event.contributions)
             if not self._void[key]:

@@ -66,11 +66,13 @@ def apply_total(
     in_place: bool,
     state_in_place: bool = False,
     into: Sequence[Array | None] | None = None,
+    scale: float = 1.0,
 ) -> Applied:
     """Apply the sum of all updates of `clock` (0-based) to the blocks of a partition.
 
-    A table of gradients takes one step of the optimizer, a table of steps gets the sum added. A table that no unit
-    updated stays as it is, and so do, with their optimizer state, the untouched rows of a sparse one.
+    A table of gradients takes one step of the optimizer along `scale` times the sum, a table of steps gets the sum
+    added. A table that no unit updated stays as it is, and so do, with their optimizer state, the untouched rows of a
+    sparse one.
     optimizer: one for all tables, or one for each. `in_place` is for dense tables: their arrays are overwritten, else
     `blocks` stay readable, and `state` unless `state_in_place`. Sparse tables and their state are always overwritten.
     `into`: arrays for dense tables' new blocks.
@@ -85,12 +87,12 @@ def apply_total(
         before = None
         if isinstance(update, Sparse):
             assert table.sparse, table
-            before = _apply_rows(table, block, slots, update, clock, rule)
+            before = _apply_rows(table, block, slots, update, clock, rule, scale)
         elif isinstance(update, Dense):
             assert not table.sparse, table
             own_state = in_place or state_in_place
             room = block if in_place else room
-            block, slots = _apply_whole(table, block, slots, update, clock, rule, room, own_state)
+            block, slots = _apply_whole(table, block, slots, update, clock, rule, scale, room, own_state)
         new_blocks.append(block)
         new_state.append(slots)
         undo.append(before)
@@ -104,18 +106,33 @@ def _apply_whole(
     update: Dense,
     clock: int,
     optimizer: Optimizer,
+    scale: float,
     into: Array | None,
     own_state: bool,
 ) -> tuple[Array, State]:
     if table.update is Update.STEP:
         return np.add(block, update.values, out=into), state
     return take_step(
-        optimizer, clock, block, update.values, state, in_place=False, state_in_place=own_state, into=into
+        optimizer,
+        clock,
+        block,
+        update.values,
+        state,
+        in_place=False,
+        state_in_place=own_state,
+        into=into,
+        scale=scale,
     )
 
 
 def _apply_rows(
-    table: Table, block: Array, state: State, update: Sparse, clock: int, optimizer: Optimizer
+    table: Table,
+    block: Array,
+    state: State,
+    update: Sparse,
+    clock: int,
+    optimizer: Optimizer,
+    scale: float,
 ) -> Undo:
     rows = update.rows
     old = block[rows]
@@ -130,6 +147,7 @@ def _apply_rows(
             np.ascontiguousarray(update.values).reshape(-1),
             [array.reshape(-1) for array in old_state],
             in_place=False,
+            scale=scale,
         )
         block[rows] = new.reshape(old.shape)
         for array, values in zip(state, touched, strict=True):

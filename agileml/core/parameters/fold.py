@@ -192,20 +192,37 @@ class FoldCopy:
     totals: tuple[Contribution, ...]
 
 
-def tree_sum(leaves: Iterable[Contribution]) -> Contribution:
-    """Sum the contributions of the units of one aligned subtree, given in their order, along the same tree.
+class TreeSum:
+    """The sum of the first leaves of an aligned subtree, added in their order along the same tree.
 
     Holds at most one partial sum per level, and may overwrite the contributions' arrays.
     """
-    stack: list[tuple[int, _Node]] = []
-    for leaf in leaves:
+
+    def __init__(self) -> None:
+        self._stack: list[tuple[int, _Node]] = []
+
+    def add(self, leaf: Contribution) -> None:
+        """Add the next leaf."""
         size, node = 1, _given(leaf)
-        while stack and stack[-1][0] == size:
-            node = _added(stack.pop()[1], node)
+        while self._stack and self._stack[-1][0] == size:
+            node = _added(self._stack.pop()[1], node)
             size *= 2
-        stack.append((size, node))
-    assert len(stack) == 1, [size for size, _ in stack]
-    return stack[0][1].total
+        self._stack.append((size, node))
+
+    def sums(self) -> list[tuple[int, Contribution]]:
+        """(leaves, sum) of each aligned subtree of the leaves added so far, in their order."""
+        return [(size, node.total) for size, node in self._stack]
+
+
+def tree_sum(leaves: Iterable[Contribution]) -> Contribution:
+    """Sum the contributions of all units of one aligned subtree, given in their order. Their arrays may be
+    overwritten."""
+    tree = TreeSum()
+    for leaf in leaves:
+        tree.add(leaf)
+    sums = tree.sums()
+    assert len(sums) == 1, [size for size, _ in sums]
+    return sums[0][1]
 
 
 def running_sum(leaves: Iterable[Contribution]) -> Contribution:

@@ -32,6 +32,11 @@ class GroupedOptimizer:
         """Arrays of state per block."""
         return self.default.slots
 
+    @property
+    def clip_norm(self) -> float | None:
+        """The norm to which the gradient of all parameters is scaled down; None: as it is."""
+        return self.default.clip_norm
+
     def rate_at(self, clock: int) -> float:
         """The learning rate of the default's clock (0-based)."""
         return self.default.rate_at(clock)
@@ -76,6 +81,10 @@ class _PiecewiseOptimizer:
     def slots(self) -> int:
         return self.default.slots
 
+    @property
+    def clip_norm(self) -> float | None:
+        return self.default.clip_norm
+
     def rate_at(self, clock: int) -> float:
         return self.default.rate_at(clock)
 
@@ -90,13 +99,14 @@ class _PiecewiseOptimizer:
         state: list[Array],
         new_parameters: Array,
         new_state: list[Array],
+        scale: float = 1.0,
     ) -> None:
         reached = _reached(gradient, *self._bounds)
         for start, stop, rule in self._runs(reached):
             at = slice(start, stop)
             old, new = [array[at] for array in state], [array[at] for array in new_state]
             if rule is not None:
-                rule.step(clock, parameters[at], gradient[at], old, new_parameters[at], new)
+                rule.step(clock, parameters[at], gradient[at], old, new_parameters[at], new, scale)
                 continue
             for source, goal in zip((parameters[at], *old), (new_parameters[at], *new), strict=True):
                 if goal.ctypes.data != source.ctypes.data:

@@ -26,6 +26,10 @@ class Optimizer(Protocol):
     def slots(self) -> int:
         """Arrays of state per block, each of the block's shape, zeros at first."""
 
+    @property
+    def clip_norm(self) -> float | None:
+        """The norm to which the gradient of all parameters is scaled down; None: as it is."""
+
     def rate_at(self, clock: int) -> float:
         """The learning rate of a clock (0-based)."""
 
@@ -40,36 +44,39 @@ class Optimizer(Protocol):
         state: list[Array],
         new_parameters: Array,
         new_state: list[Array],
+        scale: float = 1.0,
     ) -> None:
-        """Take the step of `clock` (0-based). All arrays are flat and of one dtype; new_* may alias the old."""
+        """Take the step of `clock` (0-based) along `scale` times the gradient. All arrays are flat and of one dtype;
+        new_* may alias the old."""
 
 
 @numba.njit(cache=True, nogil=True, inline="always")
-def _shaped(g, p, decay, clip):  # type: ignore[no-untyped-def]
-    """The gradient clipped to [-clip, clip] (0: not), plus decay p. NaN stays NaN."""
+def _shaped(g, p, scale, decay, clip):  # type: ignore[no-untyped-def]
+    """The gradient times scale, clipped to [-clip, clip] (0: not), plus decay p. NaN stays NaN."""
+    g = g * scale
     if clip > 0:
         g = clip if g > clip else (-clip if g < -clip else g)
     return g + decay * p if decay > 0 else g
 
 
 @numba.njit(cache=True, nogil=True)
-def _sgd(rate, decay, clip, p, g, p_new):  # type: ignore[no-untyped-def]
+def _sgd(rate, scale, decay, clip, p, g, p_new):  # type: ignore[no-untyped-def]
     for i in range(p.size):
-        p_new[i] = p[i] - rate * _shaped(g[i], p[i], decay, clip)
+        p_new[i] = p[i] - rate * _shaped(g[i], p[i], scale, decay, clip)
 
 
 @numba.njit(cache=True, nogil=True)
-def _momentum(rate, mu, decay, clip, p, g, m, p_new, m_new):  # type: ignore[no-untyped-def]
+def _momentum(rate, mu, scale, decay, clip, p, g, m, p_new, m_new):  # type: ignore[no-untyped-def]
     for i in range(p.size):
-        velocity = mu * m[i] + _shaped(g[i], p[i], decay, clip)
+        velocity = mu * m[i] + _shaped(g[i], p[i], scale, decay, clip)
         m_new[i] = velocity
         p_new[i] = p[i] - rate * velocity
 
 
 @numba.njit(cache=True, nogil=True)
-def _nesterov(rate, mu, decay, clip, p, g, m, p_new, m_new):  # type: ignore[no-untyped-def]
+def _nesterov(rate, mu, scale, decay, clip, p, g, m, p_new, m_new):  # type: ignore[no-untyped-def]
     for i in range(p.size):
-        shaped = _shaped(g[i], p[i], decay, clip)
+        shaped = _shaped(g[i], p[i], scale, decay, clip)
         velocity = mu * m[i] + shaped
         m_new[i] = velocity
         p_new[i] = p[i] - rate * (shaped + mu * velocity)
@@ -77,10 +84,27 @@ def _nesterov(rate, mu, decay, clip, p, g, m, p_new, m_new):  # type: ignore[no-
 
 @numba.njit(cache=True, nogil=True)
 def _adam(  # type: ignore[no-untyped-def]
-    rate, beta1, beta2, rest1, rest2, epsilon, unbias2, keep, decay, clip, p, g, m, v, p_new, m_new, v_new
+    rate,
+    beta1,
+    beta2,
+    rest1,
+    rest2,
+    epsilon,
+    unbias2,
+    keep,
+    scale,
+    decay,
+    clip,
+    p,
+    g,
+    m,
+    v,
+    p_new,
+    m_new,
+    v_new,
 ):
     for i in range(p.size):
-        shaped = _shaped(g[i], p[i], decay, clip)
+        shaped = _shaped(g[i], p[i], scale, decay, clip)
         first = beta1 * m[i] + rest1 * shaped
         second = beta2 * v[i] + rest2 * (shaped * shaped)
         m_new[i] = first
@@ -90,11 +114,13 @@ def _adam(  # type: ignore[no-untyped-def]
 
 @dataclass(frozen=True, kw_only=True)
 class Shaping:
-    """Settings of all optimizers: a learning rate schedule (None: constant), clipping of each element of the gradient
-    to [-clip, clip] (None: no clipping), then weight_decay w added to it (AdamW decays otherwise)."""
+    """Settings of all optimizers: a learning rate schedule (None: constant), the longest norm of the gradient of all
+    parameters together, the largest size of each of its elements (None: no limit), then weight_decay w added to it
+    (AdamW decays otherwise)."""
 
     learning_rate: float
     weight_decay: float = 0.0
+    clip_norm: float | None = None
     clip: float | None = None
     schedule: Schedule | None = None
 
@@ -124,10 +150,19 @@ class Sgd(Shaping):
         state: list[Array],
         new_parameters: Array,
         new_state: list[Array],
+        scale: float = 1.0,
     ) -> None:
         number = parameters.dtype.type
         rate = number(self.rate_at(clock))
-        _sgd(rate, number(self.weight_decay), number(self.clip or 0), parameters, gradient, new_parameters)
+        _sgd(
+            rate,
+            number(scale),
+            number(self.weight_decay),
+            number(self.clip or 0),
+            parameters,
+            gradient,
+            new_parameters,
+        )
 
 
 @dataclass(frozen=True)
@@ -150,12 +185,14 @@ class Momentum(Shaping):
         state: list[Array],
         new_parameters: Array,
         new_state: list[Array],
+        scale: float = 1.0,
     ) -> None:
         number = parameters.dtype.type
         kernel = _nesterov if self.nesterov else _momentum
         kernel(
             number(self.rate_at(clock)),
             number(self.momentum),
+            number(scale),
             number(self.weight_decay),
             number(self.clip or 0),
             parameters,
@@ -184,6 +221,7 @@ class Adam(Shaping):
         state: list[Array],
         new_parameters: Array,
         new_state: list[Array],
+        scale: float = 1.0,
     ) -> None:
         number = parameters.dtype.type
         steps = clock + 1
@@ -198,6 +236,7 @@ class Adam(Shaping):
             number(self.epsilon),
             number(1.0 / (1.0 - self.beta2**steps)),
             number(keep),
+            number(scale),
             number(decay),
             number(self.clip or 0),
             parameters,
@@ -250,8 +289,10 @@ def take_step(
     in_place: bool,
     state_in_place: bool = False,
     into: Array | None = None,
+    scale: float = 1.0,
 ) -> tuple[Array, list[Array]]:
-    """One step over a flat block. Returns the new parameters and state, in new arrays unless they are taken in place.
+    """One step over a flat block, along `scale` times the gradient. Returns the new parameters and state, in new arrays
+    unless they are taken in place.
 
     `into`: an array for the new parameters.
     """
@@ -267,5 +308,6 @@ def take_step(
         [read_only(a) for a in state],
         new_parameters,
         new_state,
+        scale,
     )
     return new_parameters, new_state

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from agileml.application import Array
+from agileml.core.compute.cursor import Cursor
 from agileml.core.parameters.fold import Contribution
 from agileml.core.protocol.messages import Cut, Message, Saved, SaveFailed
 from agileml.core.protocol.plan import Strike
@@ -35,12 +36,14 @@ class Begin:
 
 @dataclass(frozen=True)
 class Compute:
-    """Compute these bundles from the pulled blocks of every partition. Answered by `Computed` for each bundle."""
+    """Compute these bundles from the pulled blocks of every partition. Answered by `Computed` for each bundle, or for
+    as much of them as the cursor leaves."""
 
     timeline: int
     clock: int
     bundles: tuple[Units, ...]
     parts: tuple[tuple[Array, ...], ...]
+    cursor: Cursor
 
 
 @dataclass(frozen=True)

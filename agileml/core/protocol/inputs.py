@@ -80,18 +80,11 @@ class Admit:
 
 @dataclass(frozen=True)
 class Notice:
-    """A preemption notice: this machine will be taken away at `deadline_s`. A repeat changes nothing unless its
-    deadline is sooner."""
+    """A preemption notice: this machine will be taken away at `deadline_s`. It is final: no cloud withdraws one, nor
+    does Ray undo a drain. A repeat changes nothing unless its deadline is sooner."""
 
     node: str
     deadline_s: float
-
-
-@dataclass(frozen=True)
-class NoticeCancelled:
-    """The preemption notice of this machine is withdrawn."""
-
-    node: str
 
 
 @dataclass(frozen=True)
@@ -152,7 +145,6 @@ ControllerInput = (
     | Measured
     | Admit
     | Notice
-    | NoticeCancelled
     | Received
     | Persisted
     | Superseded

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from agileml.core.parameters.apply import partition_optimizers
+from agileml.core.parameters.gradient_norm import SquareTree
 from agileml.core.parameters.layout import Layout
 from agileml.core.parameters.optimizer import Optimizer
 from agileml.core.protocol.exchange import Exchange
@@ -40,6 +41,11 @@ class Job:
     def optimizers(self, partition: int) -> tuple[Optimizer, ...]:
         """The optimizer of each table's block in a partition."""
         return partition_optimizers(self.optimizer, self.layout, partition)
+
+    @cached_property
+    def square_tree(self) -> SquareTree | None:
+        """Adds up the squares of a gradient where its norm is limited."""
+        return SquareTree(self.layout) if self.optimizer.clip_norm is not None else None
 
     @property
     def units(self) -> int:

@@ -13,6 +13,7 @@ from enum import Enum
 
 from agileml.application import Array
 from agileml.core.parameters.fold import Contribution, FoldCopy
+from agileml.core.parameters.gradient_norm import SquareSums
 from agileml.core.protocol.view import ClockPlan, CutId, View
 from agileml.events.terms import Task
 from straggler.coverage import Units
@@ -20,6 +21,7 @@ from straggler.coverage import Units
 CONTROLLER = "controller"
 
 Pending = tuple[tuple[int, tuple[Units, ...]], ...]  # (clock, bundles), ascending
+SquaresOfClocks = tuple[tuple[int, SquareSums], ...]  # (clock, sums of one partition), ascending
 
 
 # -- state that travels -------------------------------------------------------------------------------------
@@ -84,7 +86,8 @@ class ShardCopy:
     """A shard on its way to another server: a cut at the shard's version, and the contributions that are pending.
 
     `only`: the cut contains only the rows that changed since a cut that the receiver has. `changed`: the rows that
-    changed since the committed cut, which the next cut needs.
+    changed since the committed cut, which the next cut needs. `squares`: of its clocks that other partitions may wait
+    for.
     """
 
     cut: Cut
@@ -92,6 +95,7 @@ class ShardCopy:
     pending: tuple[tuple[int, FoldCopy], ...]
     only: Rows | None = None
     changed: Rows | None = None
+    squares: SquaresOfClocks = ()
 
 
 # -- workers and servers ------------------------------------------------------------------------------------
@@ -200,6 +204,20 @@ class Ack:
     partition: int
     clock: int
     bundle: Units
+
+
+@dataclass(frozen=True)
+class Squares:
+    """Owner to owner, where the norm of gradients is limited: the square sums of a partition's gradient of a clock.
+
+    `asks`: the sender waits for the sums of the receiver's partitions.
+    """
+
+    epoch: int
+    partition: int
+    clock: int
+    sums: SquareSums
+    asks: bool = False
 
 
 # -- backups ------------------------------------------------------------------------------------------------
@@ -471,6 +489,7 @@ Message = (
     | Push
     | TimedPush
     | Ack
+    | Squares
     | Meet
     | Pause
     | GroupFailed

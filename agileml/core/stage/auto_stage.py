@@ -166,7 +166,7 @@ def volume_now(now: Arrangement, seen: Observed, cut_guess: float) -> Volume:
 
 
 @dataclass(frozen=True)
-class Decision:
+class StageDecision:
     """Go to `stage`, or stay in it for KEEP, by these thresholds. `reason` is a sentence."""
 
     move: Move
@@ -222,7 +222,7 @@ class AutoStage:
 
     def judge(
         self, stage: int, clock_s: float, predicted: Mapping[int, float], clocks_left: int, change_s: float
-    ) -> Decision | None:
+    ) -> StageDecision | None:
         """A window in `stage` is over, with `clock_s` seconds per clock. Returns the decision; None: go on as
         before."""
         assert all(self._machines), "a stage is chosen where there are machines of both tiers"
@@ -238,7 +238,7 @@ class AutoStage:
             return None
         return self._begin(stage, clock_s, predicted, clocks_left, change_s)
 
-    def _end(self, trial: _Trial, stage: int, clock_s: float) -> Decision | None:
+    def _end(self, trial: _Trial, stage: int, clock_s: float) -> StageDecision | None:
         wanted_s = (1 - self.trial_rule.keep_gain) * trial.clock_s
         if trial.first_s == math.inf and wanted_s < clock_s <= (1 + self.trial_rule.doubt) * trial.clock_s:
             self._trial = replace(trial, first_s=clock_s)
@@ -246,14 +246,14 @@ class AutoStage:
         clock_s = self._measured[stage] = min(clock_s, trial.first_s)
         compared = f"{clock_s:.3g} s a clock, {trial.clock_s:.3g} s in stage {trial.stage}"
         if clock_s <= wanted_s:
-            return Decision(Move.KEEP, stage, self.thresholds, f"stage {stage} stays: {compared}")
+            return StageDecision(Move.KEEP, stage, self.thresholds, f"stage {stage} stays: {compared}")
         self._failed += 1
         self._rest = 1 << self._failed
         return self._to(Move.TAKE_BACK, trial.stage, f"back from stage {stage} to {trial.stage}: {compared}")
 
     def _begin(
         self, stage: int, clock_s: float, predicted: Mapping[int, float], clocks_left: int, change_s: float
-    ) -> Decision | None:
+    ) -> StageDecision | None:
         expected = {s: self._measured.get(s, seconds) for s, seconds in predicted.items() if s != stage}
         if not expected:
             return None
@@ -273,8 +273,8 @@ class AutoStage:
         reason = f"stage {best} is tried: {expected[best]:.3g} s a clock {how}, stage {stage} takes {clock_s:.3g} s"
         return self._to(Move.TRY, best, reason + (f" ({others})" if others else ""))
 
-    def _to(self, move: Move, stage: int, reason: str) -> Decision:
+    def _to(self, move: Move, stage: int, reason: str) -> StageDecision:
         reliable, transient = map(len, self._machines)
         before, self.thresholds = self.thresholds, moved(self.thresholds, transient / reliable, stage)
         old, new = (" and ".join(f"{t:g}:1" for t in pair) for pair in (before, self.thresholds))
-        return Decision(move, stage, self.thresholds, f"{reason}; thresholds {old} become {new}")
+        return StageDecision(move, stage, self.thresholds, f"{reason}; thresholds {old} become {new}")

@@ -221,6 +221,9 @@ class ComputePool(ComputeJobs):
 
     def _compute(self, job: Compute) -> None:
         """Report each bundle when its last sum is there; with the last one, the parameters may be overwritten."""
+        if not job.cursor.claim(job.cursor.units):
+            self._over(job.cursor)
+            return
         reads = self._rows(job.clock, job.bundles)
         self.tables.fill(reads.rows, job.parts)
         counts = tuple(len(reads.rows[t.name]) if t.sparse else 0 for t in self._work.layout.tables)
@@ -244,7 +247,8 @@ class ComputePool(ComputeJobs):
             if folds[bundle].counted == bundle:
                 left -= 1
                 parts = self._work.split(kept(folds[bundle].total()))
-                self._done += not left
+                if not left:
+                    self._over(job.cursor)
                 took_s, since_s = time.monotonic() - since_s, time.monotonic()
                 self._report(Computed(job.timeline, job.clock, bundle, tuple(enumerate(parts)), took_s))
 

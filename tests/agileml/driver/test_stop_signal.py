@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from agileml.core.cuts.ending import Ending
+from agileml.core.cuts.ending import RunEnding
 from agileml.core.protocol.inputs import Stop
 from agileml.core.protocol.view import INITIAL, CutId
 from agileml.driver.stop_signal import COPY_S, LONGEST_S, StopSignal
@@ -46,7 +46,7 @@ def test_the_result_is_that_of_so_many_clocks(stage: int, tmp_path: Path) -> Non
 
 
 def test_the_next_cut_is_the_last_or_at_the_deadline_the_one_there_is() -> None:
-    ending = Ending(100)
+    ending = RunEnding(100)
     old, new = CutId(10, 1), CutId(20, 1)
     assert not ending.is_last(old, 0.0)
     assert ending.is_last(CutId(100, 1), 0.0)

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from agileml.application import Array
 from agileml.cluster.existing import TieredNode
-from agileml.cluster.fleet import Admitted, Appeared, Draining, FleetEvent, Stopping, Vanished
+from agileml.cluster.fleet import Admitted, Appeared, FleetEvent, Leaving, Stopping, Vanished
 from agileml.config.job import JobConfig, dump, from_values
 from agileml.core.protocol.inputs import Admit, NodeDown, NodeUp, Notice, Stop
 from agileml.core.sequential import run_sequential
@@ -286,7 +286,7 @@ class MarketRig:
                 head.tell(Admit(self._names[node_id]))
             case Vanished(node_id, loss):
                 head.tell(NodeDown(self._names[node_id], loss))
-            case Draining(node_id, deadline_s):
+            case Leaving(node_id, deadline_s):
                 head.tell(Notice(self._names[node_id], deadline_s))
             case Stopping(deadline_s):
                 head.tell(Stop(deadline_s))

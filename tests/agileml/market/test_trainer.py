@@ -4,17 +4,18 @@ import threading
 import time
 from collections.abc import Mapping
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from agileml.cluster.existing import TieredNode
-from agileml.cluster.fleet import Admitted, Appeared, Draining, Stopping, Vanished
+from agileml.cluster.fleet import Admitted, Appeared, Leaving, Stopping, Vanished
 from agileml.events.terms import Loss, Tier
 from agileml.market.nodes import LabelledNodes, tier_of
 from agileml.market.trainer import MarketTime, RunTrainer
 from bidbrain.history.prices import Market
-from bidbrain.live.cloud import Alert, Instance, Notice
+from bidbrain.live.cloud import Alert, Instance, InstanceNotice
 from bidbrain.live.estimators import Estimator
 from bidbrain.setting import ON_DEMAND_ZONE
 
@@ -88,18 +89,46 @@ def test_a_notice_is_passed_on_once_with_its_deadline_on_the_wall_clock() -> Non
     trainer.hold(0, (), (machine("a"),))
     trainer.events()
     for _ in range(3):
-        trainer.warn(100, Notice("n", "a", Alert.TERMINATE, 220))
-        trainer.warn(100, Notice("m", "a", Alert.REBALANCE, 220))
+        trainer.warn(100, InstanceNotice("n", "a", Alert.TERMINATE, 220))
+        trainer.warn(100, InstanceNotice("m", "a", Alert.REBALANCE, 220))
     (event,) = trainer.events()
-    assert isinstance(event, Draining)
+    assert isinstance(event, Leaving)
     assert abs(event.deadline_s - time.time() - 2.0) < 0.5
+
+
+def test_a_sooner_deadline_is_passed_on_and_a_later_one_is_not() -> None:
+    nodes = There()
+    nodes.booted = {"a": machine("a")}
+    trainer = trainer_of(nodes, now_s=100, speed=60.0)
+    trainer.hold(0, (), (machine("a"),))
+    trainer.events()
+    trainer.warn(100, InstanceNotice("h", "a", Alert.HOUR_END, 1900))
+    for _ in range(3):
+        trainer.warn(100, InstanceNotice("n", "a", Alert.TERMINATE, 220))
+        trainer.warn(100, InstanceNotice("h", "a", Alert.HOUR_END, 1900))
+    left_s = [event.deadline_s - time.time() for event in trainer.events() if isinstance(event, Leaving)]
+    assert left_s == pytest.approx([30.0, 2.0], abs=0.5)
+
+
+def test_giving_an_instance_back_at_once_beats_the_end_of_its_hour() -> None:
+    nodes = There()
+    nodes.booted = {"r": machine("r", STEADY), "a": machine("a")}
+    trainer = trainer_of(nodes, leave_s=0.0, now_s=100, speed=60.0)
+    trainer.hold(0, (machine("r", STEADY),), (machine("a"),))
+    trainer.events()
+    trainer.warn(100, InstanceNotice("h", "a", Alert.HOUR_END, 1900))
+    trainer.leave(100, ("a",))
+    hour_end, now, gone = trainer.events()
+    assert isinstance(hour_end, Leaving) and isinstance(now, Leaving)
+    assert now.deadline_s < hour_end.deadline_s
+    assert gone == Vanished("node-a", Loss.GIVEN_BACK)
 
 
 def test_a_machine_that_is_warned_while_it_boots_is_never_used() -> None:
     nodes = There()
     trainer = trainer_of(nodes)
     trainer.hold(0, (), (machine("a"),))
-    trainer.warn(0, Notice("n", "a", Alert.TERMINATE, 120))
+    trainer.warn(0, InstanceNotice("n", "a", Alert.TERMINATE, 120))
     nodes.booted = {"a": machine("a")}
     assert trainer.events() == []
 
@@ -119,7 +148,7 @@ def test_leaving_waits_until_the_run_has_let_go() -> None:
     threading.Thread(target=leave, daemon=True).start()
     while not (found := trainer.events()):
         pass
-    assert isinstance(found[0], Draining)
+    assert isinstance(found[0], Leaving)
     assert not left.is_set()
     trainer.released("node-a")
     assert left.wait(120)
@@ -216,7 +245,7 @@ class Calls(RuleBasedStateMachine):
     def warn(self, data: st.DataObject) -> None:
         name = data.draw(st.sampled_from(sorted(self.held)))
         self.warned.add(name)
-        self.trainer.warn(0, Notice(name, name, Alert.TERMINATE, 0))
+        self.trainer.warn(0, InstanceNotice(name, name, Alert.TERMINATE, 0))
 
     @rule(data=st.data())
     @precondition(lambda self: self.held)
@@ -244,7 +273,7 @@ class Calls(RuleBasedStateMachine):
                     assert node.node_id not in self.ever, "a node appears once"
                     self.ever.add(node.node_id)
                     self.usable.add(node.node_id)
-                case Draining(node_id) | Vanished(node_id):
+                case Leaving(node_id) | Vanished(node_id):
                     assert node_id in self.ever
                     self.usable.discard(node_id)
         wanted = {

@@ -8,6 +8,7 @@ import pytest
 
 from agileml.application import Application, Settings
 from agileml.apps.torch.module import TorchModule
+from agileml.core.compute.cursor import Cursor
 from agileml.core.compute.unit_computer import UnitComputer
 from agileml.core.parameters.layout import Layout
 from agileml.core.protocol.commands import Compute, Computed
@@ -37,7 +38,7 @@ def test_inputs_are_free_when_the_last_contribution_is_reported_and_not_before(
     parts = tuple(layout.blocks(values, p) for p in range(partitions))
     try:
         for clock in range(2):
-            computing.ask(Compute(1, clock, (0b01, 0b10), parts))
+            computing.ask(Compute(1, clock, (0b01, 0b10), parts, Cursor(2)))
             left = 2 * partitions
             while left:
                 event, is_at_work = reported.get(timeout=LIMIT_S)

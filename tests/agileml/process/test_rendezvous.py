@@ -8,6 +8,7 @@ import pytest
 import zmq
 
 from agileml.application import Application, Array, Settings, Table, Unit, Updates
+from agileml.core.compute.cursor import Cursor
 from agileml.core.compute.unit_computer import UnitComputer
 from agileml.core.parameters.layout import Layout
 from agileml.core.parameters.optimizer import optimizer
@@ -177,11 +178,11 @@ def test_the_tables_are_closed_when_a_computation_starts() -> None:
     assert place is not None
     before = rig.kept_off
     here = (place.view(np.float32), np.zeros((0, 2), np.float32))
-    rig.buffers.close(Compute(0, 3, (1,), (here, here)))
+    rig.buffers.close(Compute(0, 3, (1,), (here, here), Cursor(1)))
     assert rig.kept_off == before + 1
     with pytest.raises(AssertionError):  # of a clock that the tables do not hold any more
-        rig.buffers.close(Compute(0, 2, (1,), (here, here)))
-    rig.buffers.close(Compute(0, 2, (1,), ((here[0].copy(), here[1]),) * 2))
+        rig.buffers.close(Compute(0, 2, (1,), (here, here), Cursor(1)))
+    rig.buffers.close(Compute(0, 2, (1,), ((here[0].copy(), here[1]),) * 2, Cursor(1)))
 
 
 @pytest.mark.parametrize("deterministic", [True, False])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bidbrain.accounts.ledger import Ledger
 from bidbrain.history.prices import NEVER_S
-from bidbrain.live.cloud import Cloud, Instance, Notice
+from bidbrain.live.cloud import Cloud, Instance, InstanceNotice
 from bidbrain.live.guards import Guards
 from bidbrain.live.job import JobPlan, Log, TrainerReport
 from bidbrain.live.journal import Closing, Journal, Record
@@ -38,7 +38,7 @@ class ModelTrainer:
             self.progress.granted(now_s)
         self.held = now
 
-    def warn(self, now_s: int, notice: Notice) -> None:
+    def warn(self, now_s: int, notice: InstanceNotice) -> None:
         self.told.append((notice.instance_id, notice.deadline_s))
 
     def lost(self, now_s: int, instance_ids: tuple[str, ...]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bidbrain.live.decide import Measured, measured_job
+from bidbrain.live.decide import Measurements, measured_job
 from bidbrain.live.estimators import Clock, Disturbance, Estimator, Stretch
 from bidbrain.policy.footprint import scaling_efficiency
 from bidbrain.setting import Job
@@ -73,14 +73,14 @@ def test_true_values_are_recovered_within_15_percent(phi: float) -> None:
 
 def test_what_was_not_seen_is_not_said() -> None:
     estimator = Estimator(VCPUS, JOB_VCPUS, 0.9)
-    assert estimator.measured() == Measured()
+    assert estimator.measured() == Measurements()
     for _ in range(20):
         estimator.observe(Clock((Stretch(10.0, {"small": 8}),), 320.0))
     found = estimator.measured()
-    assert found == Measured(None, None, None, {"small": pytest.approx(4.0)})
+    assert found == Measurements(None, None, None, {"small": pytest.approx(4.0)})
     job = measured_job(Job(phi=0.9), found)
     assert job == Job(phi=0.9)
-    engine = measured_job(Job(), Measured(0.5, 33.4, 2.0)).engine
+    engine = measured_job(Job(), Measurements(0.5, 33.4, 2.0)).engine
     assert (engine.lambda_s, engine.sigma_s) == (33, 2)
 
 
@@ -109,5 +109,5 @@ def test_a_type_that_was_not_seen_is_taken_to_be_like_the_others() -> None:
 
     rows = {f"{kind}@us-east-1a": [(0, 100_000)] for kind in ON_DEMAND}
     setting = make_setting(history_of(rows, 3600))
-    assert worth_of(Measured(), setting) == 1.0
-    assert worth_of(Measured(nu={"c4.xlarge": 3.0, "c4.xlarge on demand": 1.0}), setting) == 0.75
+    assert worth_of(Measurements(), setting) == 1.0
+    assert worth_of(Measurements(nu={"c4.xlarge": 3.0, "c4.xlarge on demand": 1.0}), setting) == 0.75

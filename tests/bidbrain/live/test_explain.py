@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 
 from agileml.cli import app
 from bidbrain.accounts.ledger import EntryKind
-from bidbrain.live.cloud import Alert, Notice
+from bidbrain.live.cloud import Alert, InstanceNotice
 from bidbrain.live.explain import explain
 from bidbrain.live.journal import Journal, Noticed, read_journal
 from bidbrain.policy.registry import find_scheme
@@ -41,7 +41,7 @@ def test_all_that_happened_is_told_with_its_reason(tmp_path: Path) -> None:
 
 def test_a_notice_is_told_and_a_folder_without_a_journal_is_one_sentence(tmp_path: Path) -> None:
     with Journal(tmp_path) as journal:
-        journal.append(Noticed(60, (Notice("n", "i-1", Alert.REBALANCE, 180),)))
+        journal.append(Noticed(60, (InstanceNotice("n", "i-1", Alert.REBALANCE, 180),)))
     (line,) = explain(read_journal(tmp_path / "journal.jsonl"))
     assert line == "1970-01-01T00:01:00Z    notice: i-1, rebalance"
     done = CliRunner().invoke(app, ["market", "explain", str(tmp_path / "none")])

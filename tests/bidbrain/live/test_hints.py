@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from bidbrain.accounts.ledger import EntryKind
-from bidbrain.live.cloud import Alert, Notice
-from bidbrain.live.decide import Measured, view_of
+from bidbrain.live.cloud import Alert, InstanceNotice
+from bidbrain.live.decide import Measurements, view_of
 from bidbrain.live.guards import Guards
 from bidbrain.live.journal import Decided, Ordered
 from bidbrain.live.replay import Replay
@@ -22,12 +22,12 @@ class Hinting:
     """A replayed market with hints of our own."""
 
     replay: Replay
-    hints: list[Notice] = field(default_factory=list)
+    hints: list[InstanceNotice] = field(default_factory=list)
 
     def __getattr__(self, name: str):
         return getattr(self.replay, name)
 
-    def notices(self) -> tuple[Notice, ...]:
+    def notices(self) -> tuple[InstanceNotice, ...]:
         return (*self.replay.notices(), *self.hints)
 
 
@@ -59,7 +59,7 @@ def test_a_rebalance_hint_buys_ahead_and_is_evidence() -> None:
     service.step()
     before = state.risk.hazard(next(iter(state.account.open)).market, ground.at_s).per_node_h
     victim = next(iter(state.open_instances()))
-    cloud.hints.append(Notice("hint", victim.instance_id, Alert.REBALANCE, ground.at_s + 120))
+    cloud.hints.append(InstanceNotice("hint", victim.instance_id, Alert.REBALANCE, ground.at_s + 120))
     ground.at_s += 5
     orders = sum(isinstance(record, Ordered) for record in log.records)
     service.step()
@@ -84,7 +84,7 @@ def test_a_policy_that_does_not_ask_for_warnings_is_not_woken() -> None:
     service, ground, cloud, log = started("elastic")
     decisions = sum(isinstance(record, Decided) for record in log.records)
     victim = next(iter(service.state.open_instances()))
-    cloud.hints.append(Notice("hint", victim.instance_id, Alert.REBALANCE, ground.at_s + 120))
+    cloud.hints.append(InstanceNotice("hint", victim.instance_id, Alert.REBALANCE, ground.at_s + 120))
     ground.at_s += 5
     service.step()
     assert sum(isinstance(record, Decided) for record in log.records) == decisions
@@ -93,17 +93,17 @@ def test_a_policy_that_does_not_ask_for_warnings_is_not_woken() -> None:
 @pytest.mark.parametrize(
     ("measured", "same"),
     [
-        (Measured(), True),
-        (Measured(phi=0.3), False),
-        (Measured(lambda_s=900.0), False),
-        (Measured(sigma_s=77.0), False),
-        (Measured(nu={"node": 0.5}), False),
+        (Measurements(), True),
+        (Measurements(phi=0.3), False),
+        (Measurements(lambda_s=900.0), False),
+        (Measurements(sigma_s=77.0), False),
+        (Measurements(nu={"node": 0.5}), False),
     ],
 )
-def test_what_the_running_job_measured_is_what_the_policy_sees(measured: Measured, same: bool) -> None:
+def test_what_the_running_job_measured_is_what_the_policy_sees(measured: Measurements, same: bool) -> None:
     service, ground, _, _ = started("expected_cost")
     quotes = ground.replay.quotes(ground.at_s)
     setting = service._plan.setting
-    plain = view_of(setting, service.state, quotes, Measured(), Guards(), 0.0)
+    plain = view_of(setting, service.state, quotes, Measurements(), Guards(), 0.0)
     view = view_of(setting, service.state, quotes, measured, Guards(), 0.0)
     assert ((view.job, view.offers) == (plain.job, plain.offers)) is same

@@ -9,7 +9,7 @@ import pytest
 from bidbrain.history.generate import Character, generate
 from bidbrain.history.prices import History, Market
 from bidbrain.instants import Interval
-from bidbrain.live.decide import Measured, decide, view_of
+from bidbrain.live.decide import Measurements, decide, view_of
 from bidbrain.live.guards import Guards
 from bidbrain.live.journal import Opened
 from bidbrain.live.replay import InstantLauncher, Replay
@@ -58,7 +58,7 @@ def test_a_decision_on_1000_offers_with_200_held() -> None:
     took_s = []
     for _ in range(5):
         start_s = time.thread_time()
-        view = view_of(setting, state, quotes, Measured(nu={"c4.0x": 3.9}), Guards(), 0.0)
+        view = view_of(setting, state, quotes, Measurements(nu={"c4.0x": 3.9}), Guards(), 0.0)
         decided = decide(now_s, policy, view, state, quotes, setting, together=True)
         took_s.append(time.thread_time() - start_s)
     print(f"{1000 * min(took_s):.1f} ms; {decided.reason[:80]}")

@@ -11,13 +11,13 @@ from bidbrain.history.prices import History, Market
 from bidbrain.instants import Interval
 from bidbrain.policy.base import (
     Decision,
+    GiveBack,
     Holding,
+    MarketView,
     Offer,
     Phase,
-    Release,
     Request,
     RequestOnDemand,
-    View,
 )
 from bidbrain.policy.expected_cost import ExpectedCost
 from bidbrain.risk.book import Known, RiskBook
@@ -69,7 +69,7 @@ def decide(
         number = len(holdings)
         holdings.append(Holding(number, paid.market, 4, 200_000, Phase.HELD, 0, 0, 200_000))
     risk = book_of({SAFE: rates[0], RISKY: rates[1]})
-    view = View(offers, tuple(holdings), job, job.work_vcpu_s * (1 - done), risk, warned)
+    view = MarketView(offers, tuple(holdings), job, job.work_vcpu_s * (1 - done), risk, warned)
     return ExpectedCost(setting, 0).decide(now_s, view)
 
 
@@ -83,7 +83,7 @@ def first(decision: Decision) -> Market:
 
 
 def released(decision: Decision) -> int:
-    return sum(isinstance(action, Release) for action in decision.actions)
+    return sum(isinstance(action, GiveBack) for action in decision.actions)
 
 
 def test_the_price_and_the_learned_hazard_choose_the_pool() -> None:

@@ -10,11 +10,11 @@ from bidbrain.policy.base import (
     Holding,
     Keep,
     LetGo,
+    MarketView,
     Offer,
     Phase,
     Request,
     RequestOnDemand,
-    View,
 )
 from bidbrain.policy.proteus import Proteus
 from bidbrain.policy.registry import SCHEMES, UnknownSchemeError, find_scheme, young
@@ -34,7 +34,7 @@ class Undecided:
     def __init__(self, setting, start_s: int) -> None:
         pass
 
-    def decide(self, now_s: int, view: View) -> None:
+    def decide(self, now_s: int, view: MarketView) -> None:
         return None
 
 
@@ -65,20 +65,20 @@ def held(number: int, market: Market, price: int, start_s: int, vcpus: int = 256
 
 def test_on_demand_buys_once(setting) -> None:
     policy = OnDemand(setting, START)
-    view = View(offers(1, 1), (), setting.job)
+    view = MarketView(offers(1, 1), (), setting.job)
     assert policy.decide(START, view).actions == (RequestOnDemand("c4.xlarge", 512),)
     assert policy.decide(START, replace(view, holdings=(held(0, A, 1, START),))).actions == ()
 
 
 def test_standard_takes_the_least_price_per_vcpu(setting) -> None:
     policy = Standard(setting, START)
-    found = policy.decide(START, View(offers(30_000, 58_000), (), setting.job))
+    found = policy.decide(START, MarketView(offers(30_000, 58_000), (), setting.job))
     assert found.actions == (Request(B, 512, 419_000),)
     assert "least price per vCPU" in found.reason
 
 
 def test_standard_waits_while_every_market_is_above_on_demand(setting) -> None:
-    found = Standard(setting, START).decide(START, View(offers(209_001, 419_001), (), setting.job))
+    found = Standard(setting, START).decide(START, MarketView(offers(209_001, 419_001), (), setting.job))
     assert found.actions == ()
     assert found.wake_on_market
     assert "no market" in found.reason
@@ -86,7 +86,7 @@ def test_standard_waits_while_every_market_is_above_on_demand(setting) -> None:
 
 def test_proteus_requests_what_lowers_cost_per_work(setting) -> None:
     policy = Proteus(setting, START, Fixed({A: 0.0, B: 0.0}))
-    found = policy.decide(START, View(offers(30_000, 50_000), (), setting.job))
+    found = policy.decide(START, MarketView(offers(30_000, 50_000), (), setting.job))
     assert found.actions == (Request(B, 256, 50_000 + 100),)
     assert "c4.2xlarge" in found.reason
     assert found.wake_s == START + 120
@@ -94,7 +94,7 @@ def test_proteus_requests_what_lowers_cost_per_work(setting) -> None:
 
 def test_proteus_does_not_add_what_raises_cost_per_work(setting) -> None:
     policy = Proteus(setting, START, Fixed({A: 0.0, B: 0.0}))
-    view = View(offers(200_000, 400_000), (held(0, A, 20_000, START),), setting.job)
+    view = MarketView(offers(200_000, 400_000), (held(0, A, 20_000, START),), setting.job)
     found = policy.decide(START + 240, view)
     assert found.actions == ()
     assert "no request lowers E" in found.reason
@@ -103,7 +103,7 @@ def test_proteus_does_not_add_what_raises_cost_per_work(setting) -> None:
 def test_proteus_fills_up_to_the_cap_and_sleeps_then(setting) -> None:
     policy = Proteus(setting, START, Fixed({A: 0.0, B: 0.0}))
     full = tuple(held(i, A, 20_000, START) for i in range(3))
-    found = policy.decide(START + 240, View(offers(20_000, 40_000), full, setting.job))
+    found = policy.decide(START + 240, MarketView(offers(20_000, 40_000), full, setting.job))
     assert found.actions == ()
     assert "cap" in found.reason
     assert found.wake_s == START + HOUR - 60
@@ -113,14 +113,14 @@ def test_proteus_fills_up_to_the_cap_and_sleeps_then(setting) -> None:
 def test_proteus_renews_or_lets_go_before_the_hour_ends(setting, price: int, action) -> None:
     policy = Proteus(setting, START, Fixed({A: 0.0, B: 0.0}))
     own = (held(0, A, 20_000, START), held(1, B, 20_000, START + 600))
-    found = policy.decide(START + HOUR - 60, View(offers(price, 400_000), own, setting.job))
+    found = policy.decide(START + HOUR - 60, MarketView(offers(price, 400_000), own, setting.job))
     assert action in found.actions
     assert ("renew 0" if isinstance(action, Keep) else "let 0 go") in found.reason
 
 
 def test_renewal_fills_both_slots_with_the_best_bid(setting) -> None:
     policy = Renewal(setting, START, Fixed({A: 0.9, B: 0.0}))
-    found = policy.decide(START, View(offers(30_000, 58_000), (), setting.job))
+    found = policy.decide(START, MarketView(offers(30_000, 58_000), (), setting.job))
     # Nine of ten hours in A are refunded: that is worth more than a lower price.
     assert found.actions == (Request(A, 384, 30_100),) * 2
     assert "index" in found.reason
@@ -130,7 +130,7 @@ def test_renewal_fills_both_slots_with_the_best_bid(setting) -> None:
 def test_renewal_replaces_what_a_fresh_bid_beats(setting, price: int, kept: bool) -> None:
     policy = Renewal(setting, START, Fixed({A: 0.0, B: 0.0}))
     own = (held(0, A, 30_000, START, 384), held(1, A, 30_000, START + 900, 384))
-    found = policy.decide(START + HOUR - 120, View(offers(price, 80_000), own, setting.job))
+    found = policy.decide(START + HOUR - 120, MarketView(offers(price, 80_000), own, setting.job))
     assert found.actions == ((Keep(0),) if kept else (LetGo(0), Request(B, 384, 80_100)))
 
 
@@ -155,7 +155,7 @@ class OneMarket:
     def __init__(self, setting, start_s: int) -> None:
         pass
 
-    def decide(self, now_s: int, view: View) -> Decision:
+    def decide(self, now_s: int, view: MarketView) -> Decision:
         if view.holdings or not view.offers:
             return Decision((), "nothing to do", wake_on_market=not view.offers)
         offer = view.offers[0]
@@ -171,7 +171,7 @@ def test_a_users_own_policy_runs(setting) -> None:
 
 
 class Wrong(OneMarket):
-    def decide(self, now_s: int, view: View) -> Decision:
+    def decide(self, now_s: int, view: MarketView) -> Decision:
         return Decision((Request(Market("x", "y"), 4, 1),), "a market that is not there")
 
 
@@ -181,7 +181,7 @@ def test_a_policy_that_asks_for_what_cannot_be_is_named(setting) -> None:
 
 
 class Forgetful(OneMarket):
-    def decide(self, now_s: int, view: View) -> Decision:
+    def decide(self, now_s: int, view: MarketView) -> Decision:
         return Decision((LetGo(7),), "an allocation that was never held")
 
 

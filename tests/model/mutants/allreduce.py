@@ -59,9 +59,9 @@ def a_change_does_not_wait_for_a_clocks_end(original, self, trigger):
     return trigger or original(self, None)
 
 
-@replaces(AllReducePause.settle, mode="allreduce", caught_by=33)
+@replaces(AllReducePause.settle, mode="allreduce", caught_by=312)
 def a_pause_that_nobody_hears_of_again(original, self, trigger):
-    """A notice that is taken back leaves everybody paused."""
+    """A joiner that dies while they pause leaves everybody paused."""
     if trigger is None:
         self._asked = None
     return original(self, trigger)
@@ -74,7 +74,7 @@ def a_pause_takes_effect_at_once(original, self):
     self.is_paused = True
 
 
-@replaces(Reducer.broken, mode="allreduce", caught_by=690)
+@replaces(Reducer.broken, mode="allreduce", caught_by=550)
 def a_broken_group_is_said_once(original, self, event):
     """The message is lost, and everybody waits for a sum that never comes."""
     original(self, event)

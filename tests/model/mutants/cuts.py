@@ -60,7 +60,7 @@ def rows_are_added_to_any_cut(original, self, owner, message):
     original(self, owner, message)
 
 
-@replaces(Backup.part, mode="sum", caught_by=2)
+@replaces(Backup.part, mode="sum", caught_by=210)
 def rows_are_taken_where_no_cut_is(original, self, owner, message):
     """There is nothing to add them to when they are committed."""
     if message.only is not None:

@@ -19,11 +19,13 @@ from pipeline.run.worker import Worker
 
 
 @cache
-def job(name: str, rate: float | None = None, **changes: Any) -> Job:
+def job(name: str, rate: float | None = None, momentum: float = 0.0, **changes: Any) -> Job:
     values = {
         "training": f"tests.pipeline.run.training:{name}",
         "minibatches": 3,
-        "optimizer": {"kind": "Adam", "lr": 0.01} if rate is None else {"kind": "SGD", "lr": rate},
+        "optimizer": {"kind": "SGD", "lr": rate, "momentum": momentum}
+        if rate
+        else {"kind": "Adam", "lr": 0.01},
         **changes,
     }
     made = Job(PipelineConfig.model_validate(values))
@@ -102,16 +104,20 @@ def test_flush_is_plain_torch_on_equal_parts_of_the_minibatch() -> None:
 @pytest.mark.parametrize(
     ("changes", "lag"), [({}, lambda stages, stage: stages - 1 - stage), ({"vertical_sync": True}, None)]
 )
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("stages", [2, 4])
-def test_stash_is_the_formula_of_the_thesis(stages: int, changes: dict[str, Any], lag: Any) -> None:
+def test_stash_is_the_formula_of_the_thesis(
+    stages: int, momentum: float, changes: dict[str, Any], lag: Any
+) -> None:
     """w_l^(t+1) = w_l^(t) - nu grad f(w_1^(t-n+1), ..., w_n^(t)); with vertical sync all of w^(t-n+1) (7.6)."""
-    made = job("mlp", mode="stash", minibatches=7, rate=0.1, **changes)
+    made = job("mlp", mode="stash", minibatches=7, rate=0.1, momentum=momentum, **changes)
     count = len(made.traced.layers)
     ends = (*range(2, 2 * stages, 2), count)
     found, _, workers = trained(made, ends, (1,) * stages)
     names = [worker.weights.names for worker in workers]
     start = {name: made.start[name] for stage in names for name in stage}  # type: ignore[attr-defined]
     history = [start]
+    speed = {name: torch.zeros_like(value) for name, value in start.items()}
     for t in range(7):
         behind = [stages - 1 - stage if lag else stages - 1 for stage in range(stages)]
         used = {
@@ -122,7 +128,8 @@ def test_stash_is_the_formula_of_the_thesis(stages: int, changes: dict[str, Any]
         inputs, targets = made.microbatch(t + 1, 0)
         loss = made.loss(torch.func.functional_call(made.model, used, inputs), *targets)
         gradients = torch.autograd.grad(loss, list(used.values()))
-        history.append({n: history[-1][n] - 0.1 * g for n, g in zip(used, gradients, strict=True)})
+        speed = {n: momentum * speed[n] + g for n, g in zip(used, gradients, strict=True)}
+        history.append({n: history[-1][n] - 0.1 * speed[n] for n in used})
     for name, value in history[-1].items():
         assert torch.allclose(value, found[name], rtol=1e-5, atol=1e-7), name
     assert workers[-1].weights.peak == (1 if lag else min(stages, 7))

@@ -27,6 +27,19 @@ def mlp() -> Any:
     return model, functional.cross_entropy, minibatch
 
 
+def wide() -> Any:
+    """As `mlp`, large enough that its tensors count."""
+    layers: list[nn.Module] = []
+    for _ in range(4):
+        layers += [nn.Linear(128, 128), nn.ReLU()]
+
+    def minibatch(number: int) -> Any:
+        x = torch.randn(256, 128, generator=torch.Generator().manual_seed(number))
+        return (x,), (x[:, :10].argmax(1),)
+
+    return nn.Sequential(*layers, nn.Linear(128, 10)), functional.cross_entropy, minibatch
+
+
 def language() -> Any:
     def loss(output: dict[str, Tensor], target: Tensor) -> Tensor:
         return (

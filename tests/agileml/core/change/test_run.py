@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agileml.core.change.planning import plan_change
-from agileml.core.change.run import ChangeRun, Phase
+from agileml.core.change.run import ChangePhase, ChangeRun
 from agileml.core.protocol.messages import Installed, Promise, Role
 from agileml.core.protocol.view import INITIAL
 from agileml.core.stage.placement import StageRule
@@ -12,7 +12,7 @@ from tests.agileml.core.fixtures import make_job
 
 
 def installing(members, job):
-    run = ChangeRun(4, "start", 0.0, Phase.INSTALL)
+    run = ChangeRun(4, "start", 0.0, ChangePhase.INSTALL)
     run.change = plan_change(job, StageRule(), 4, None, INITIAL, {}, members.machines(frozenset()))
     return run
 
@@ -21,7 +21,7 @@ def test_promises_count_for_their_epoch_and_while_they_are_asked_for():
     run = ChangeRun(4, "start", 0.0)
     run.promise("a", Promise(4, (), (), ()))
     assert run.unpromised(["a", "b"]) == ["a", "b"]
-    run.phase = Phase.PREPARE
+    run.phase = ChangePhase.PREPARE
     run.promise("a", Promise(4, (), (), ()))
     run.promise("b", Promise(3, (), (), ()))
     assert run.unpromised(["a", "b"]) == ["b"]

@@ -16,7 +16,7 @@ from agileml.core.change.short_notice import (
     Leaver,
     RollBack,
     chance,
-    judge,
+    judge_notice,
     leavers,
 )
 from agileml.core.change.transfers import Transfer, through
@@ -79,7 +79,7 @@ def test_the_way_that_is_expected_to_cost_the_least(
     case: tuple[Leaver, float, RollBack | None, Arriving | None],
 ) -> None:
     pressed, move_s, back, cut = case
-    verdict = judge(pressed, move_s, back, cut)
+    verdict = judge_notice(pressed, move_s, back, cut)
     p, left_s = pressed.chance(), max(0.0, pressed.left_s)
     assert verdict.reason.startswith("n1 goes in ")
     if p == 1.0:
@@ -106,27 +106,32 @@ def test_a_cut_that_is_about_to_arrive_is_waited_for() -> None:
     pressed = Leaver("t3", 4.0, 400_000_000, 20.0)
     back = RollBack(100, 30, 30.0, 2.0)
     cut = Arriving(1.5, RollBack(120, 10, 10.0, 2.0))
-    verdict = judge(pressed, 20.0, back, cut)
+    verdict = judge_notice(pressed, 20.0, back, cut)
     assert verdict.way is Way.FINISH_CUT
     assert verdict.expected_s[Way.FINISH_CUT] == pytest.approx(13.5)
     assert verdict.reason == (
         "t3 goes in 4 s, and its 400 MB take about 20 s: the cut at clock 120 arrives first "
         "(expected: finish cut 13.5 s, roll back 32 s, move 36 s)"
     )
-    assert judge(pressed, 20.0, back, replace(cut, remaining_s=25.0)).way is Way.ROLL_BACK
+    assert judge_notice(pressed, 20.0, back, replace(cut, remaining_s=25.0)).way is Way.ROLL_BACK
 
 
 def test_every_reason_has_its_numbers() -> None:
     pressed = Leaver("t3", 2.0, 400_000_000, 8.0)
     back = RollBack(100, 6, 3.0, 0.1)
-    assert judge(pressed, 8.0, back).reason == (
+    assert judge_notice(pressed, 8.0, back).reason == (
         "t3 goes in 2 s, and its 400 MB take about 8 s: back to clock 100 at once, 6 clocks again "
         "(expected: roll back 3.1 s, move 5.1 s)"
     )
-    assert "long enough" in judge(replace(pressed, left_s=16.0), 8.0, back).reason
-    assert "moved all the same" in judge(replace(pressed, left_s=7.9), 8.0, replace(back, redo_s=60.0)).reason
-    assert "nowhere else" in judge(pressed, 8.0, None).reason
-    assert "not known yet" in judge(replace(pressed, left_s=7.0), 8.0, replace(back, redo_s=None)).reason
+    assert "long enough" in judge_notice(replace(pressed, left_s=16.0), 8.0, back).reason
+    assert (
+        "moved all the same"
+        in judge_notice(replace(pressed, left_s=7.9), 8.0, replace(back, redo_s=60.0)).reason
+    )
+    assert "nowhere else" in judge_notice(pressed, 8.0, None).reason
+    assert (
+        "not known yet" in judge_notice(replace(pressed, left_s=7.0), 8.0, replace(back, redo_s=None)).reason
+    )
 
 
 # -- who is pressed -----------------------------------------------------------------------------------------
@@ -164,4 +169,4 @@ def test_who_serves_nothing_is_not_pressed() -> None:
 def test_links_that_hold_nothing_up() -> None:
     (leaver,) = leavers([Transfer("a", "b", 100)], {"a": 0.1}, math.inf)
     assert leaver.chance() == 1.0
-    assert re.search("long enough", judge(leaver, 0.0, None).reason)
+    assert re.search("long enough", judge_notice(leaver, 0.0, None).reason)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from agileml.core.protocol.inputs import (
     Notice,
-    NoticeCancelled,
 )
 from agileml.core.protocol.messages import (
     Release,
@@ -78,19 +77,6 @@ def test_a_hundred_notices_in_any_order_and_doubled_are_handled_once_each(script
     assert len(script.events_of(MachineNoticed)) == 100
     assert script.view.members == ("r0",)
     assert not any(view.rolled_back for view in script.views)
-
-
-def test_a_cancelled_notice_brings_the_work_back(scripts):
-    script = scripts()
-    script.up("r0", "t1")
-    script.is_store_open = False
-    script.tell(Notice("t1", script.now_s + 60.0))
-    script.tell(NoticeCancelled("t1"))
-    script.is_store_open = True
-    script.write()
-    script.wait(1.0)
-    assert "t1" in script.workers
-    assert script.released == []
 
 
 def test_a_notice_in_the_middle_of_a_change_starts_it_over(scripts):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agileml.core.controller.quarantine import Case, is_same_work, judge
+from agileml.core.controller.quarantine import Case, is_same_work, judge_failure
 from agileml.core.protocol.commands import HaltKind, Released
 from agileml.core.protocol.inputs import NodeFailed, NodeSeen, NodeUp, Received
 from agileml.core.protocol.messages import Failure, Release
@@ -39,7 +39,7 @@ def test_a_failure_ends_the_run_for_one_of_three_reasons(
     before: list[Failure], new: Failure, most: int, is_last: bool
 ) -> None:
     cases = [Case(f"m{index}", failure) for index, failure in enumerate(before)]
-    verdict = judge(Case("new", new), cases, most, is_last_reliable=is_last)
+    verdict = judge_failure(Case("new", new), cases, most, is_last_reliable=is_last)
     again = any(is_same_work(failure, new) for failure in before)
     assert verdict.ends == (again or is_last or len(before) >= most)
     assert verdict.reason.startswith("machine new: p")
@@ -47,7 +47,7 @@ def test_a_failure_ends_the_run_for_one_of_three_reasons(
 
 
 def test_what_concerns_the_whole_run_ends_it_at_once() -> None:
-    verdict = judge(Case("m1", Failure("trusted_network: ...", "")), [], 3, is_last_reliable=False)
+    verdict = judge_failure(Case("m1", Failure("trusted_network: ...", "")), [], 3, is_last_reliable=False)
     assert verdict.ends
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from agileml.core.protocol.commands import HaltKind
-from agileml.core.protocol.inputs import NodeDown, NodeUp, Notice, NoticeCancelled, Received
+from agileml.core.protocol.inputs import NodeDown, NodeUp, Notice, Received
 from agileml.core.protocol.messages import ClockReport, GroupFailed, Message, Pause, Status
 from agileml.core.protocol.view import View
 from agileml.events.terms import Loss, Tier
@@ -111,11 +111,12 @@ def test_a_join_waits_but_not_where_nobody_may_go_on() -> None:
     assert script.workers == {"r0", "t0", "t1", "t2"}
 
 
-def test_a_notice_that_is_taken_back_while_they_pause_leads_to_a_change_all_the_same() -> None:
+def test_a_joiner_that_dies_while_they_pause_leads_to_a_change_all_the_same() -> None:
     script = running()
-    script.tell(Notice("t1", script.now_s + 60.0))
+    script.up("t2")
     script.pause("r0", "t0")
-    script.tell(NoticeCancelled("t1"))
+    script.tell(NodeDown("t2", Loss.PROCESS_DIED))
+    assert len(script.views) == 1
     script.pause("t1")
     assert len(script.views) == 2
     assert script.workers == {"r0", "t0", "t1"}

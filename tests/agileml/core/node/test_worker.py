@@ -242,3 +242,46 @@ def test_a_push_that_is_alone_is_time_of_the_links() -> None:
     assert rig.worker.doing is Doing.PUSH
     rig.ack_all()
     assert rig.worker.doing is Doing.PULL
+
+
+def at_work(rig):
+    """The computation that the shell has begun."""
+    return [c for c in rig.asked if isinstance(c, Compute)][-1]
+
+
+def test_a_rollback_aborts_what_is_being_computed():
+    rig = Rig()
+    rig.begin()
+    rig.answer_pulls()
+    order = at_work(rig)
+    rig.worker.adopt(replace(VIEW, epoch=2, timeline=2))
+    assert order.cursor.is_aborted
+    assert rig.worker.doing is Doing.PULL
+
+
+def test_a_computation_goes_on_under_a_view_that_still_deals_it_and_ends_where_none_does():
+    rig = Rig()
+    rig.begin()
+    rig.answer_pulls()
+    order = at_work(rig)
+    rig.worker.adopt(replace(VIEW, epoch=2, open=((0, (("w", 0b1111), ("b", 0b11110000))),)))
+    assert not order.cursor.is_aborted
+    rig.worker.adopt(replace(VIEW, epoch=3, open=((0, (("b", 0b1111), ("b", 0b11110000))),)))
+    assert order.cursor.is_aborted
+
+
+def test_a_bundle_that_comes_back_after_an_abort_is_computed_whole():
+    """Its first partition had been reported before the abort."""
+    rig = Rig()
+    rig.begin()
+    rig.answer_pulls()
+    order = at_work(rig)
+    first = ((1, Contribution(())),)
+    rig.worker.computed(Computed(1, 0, 0b1111, first))
+    rig.worker.adopt(replace(VIEW, epoch=2, open=((0, (("b", 0b1111), ("b", 0b11110000))),)))
+    rig.worker.computed(Computed(1, 0, 0b1111, ((0, Contribution(())),)))  # too late to be stopped
+    rig.worker.adopt(replace(VIEW, epoch=3, open=((0, (("w", 0b1111), ("b", 0b11110000))),)))
+    rig.begin()
+    rig.answer_pulls()
+    assert at_work(rig) is not order
+    assert at_work(rig).bundles == (0b1111,)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from agileml.core.stage.auto_stage import (
     Arrangement,
     AutoStage,
-    Decision,
     Links,
     Observed,
+    StageDecision,
     TrialRule,
     moved,
     predicted_s,
@@ -105,7 +105,7 @@ class Run:
         self.auto = AutoStage(THESIS, trial_rule or TrialRule())
         self.links = Links()
         self.clocks_left = clocks
-        self.decisions: list[Decision] = []
+        self.decisions: list[StageDecision] = []
         self.stage = self._stage()
         self.stages = [self.stage]
 

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from agileml.config.job import from_values
+from agileml.core.compute.cursor import Cursor
 from agileml.core.compute.unit_computer import UnitComputer
 from agileml.core.protocol.commands import (
     Begin,
@@ -95,7 +96,7 @@ class Alone:
         assert self.heard.get(timeout=LIMIT_S) == Loaded(span(0, 8))
         self.pool.ask(Begin(1, 0, (bundle,)))
         assert isinstance(self.heard.get(timeout=LIMIT_S), Begun)
-        self.pool.ask(Compute(1, 0, (bundle,), self.parts()))
+        self.pool.ask(Compute(1, 0, (bundle,), self.parts(), Cursor(bundle.bit_count())))
         return self.heard.get(timeout=LIMIT_S)
 
 

@@ -1,0 +1,73 @@
+"""The norm of a clock's gradient, which every partition must know before it takes its step.
+
+A shard that has all contributions of a clock adds up the squares of its own part. Owners tell each other these sums;
+who has those of all partitions knows the norm, scales the gradient and applies the clock. An owner that still lacks a
+sum when its timer is due sends its own once more and asks for the other's. Sums are kept as long as another partition
+may be waiting for them, and move with the shard, so a change of members loses none that it does not also compute again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from agileml.core.node.shard import Shard
+from agileml.core.protocol.exchange import Exchange
+from agileml.core.protocol.messages import Message, Squares
+from agileml.core.protocol.view import View
+
+
+class NormRound:
+    """The sums that the shards of one server tell and hear."""
+
+    def __init__(self, me: str, exchange: Exchange, send: Callable[[str, Message], None]) -> None:
+        self._me = me
+        self._exchange = exchange
+        self._send = send
+
+    def told(self, view: View | None, epoch: int, partition: int, shard: Shard) -> Iterator[Squares]:
+        """The sums that a shard has added up since it was asked last. The other owners get them here, the shards of
+        this machine from the caller."""
+        if shard.squares is None:
+            return
+        for clock, sums in shard.squares.take_new():
+            message = Squares(epoch, partition, clock, sums)
+            # An owner whose view is on its way tells everything when it has the view.
+            for owner in self._others(view) if view is not None and view.epoch == epoch else ():
+                self._send(owner, message)
+            yield message
+
+    def told_all(self, view: View, shards: Mapping[int, Shard]) -> list[Squares]:
+        """A view is in force: all sums that are kept here. The other owners get them here, the shards of this machine
+        from the caller."""
+        found = [
+            Squares(view.epoch, partition, clock, sums)
+            for partition, shard in shards.items()
+            for clock, sums in (shard.squares.kept if shard.squares is not None else ())
+        ]
+        for owner in self._others(view):
+            for message in found:
+                self._send(owner, message)
+        return found
+
+    def answer(self, asker: str, message: Squares, shards: Mapping[int, Shard]) -> None:
+        """Tell an owner that asks the sums of the clock that it waits for."""
+        for partition, shard in shards.items() if message.asks else ():
+            if (
+                shard.squares is not None
+                and (sums := dict(shard.squares.kept).get(message.clock)) is not None
+            ):
+                self._send(asker, Squares(message.epoch, partition, message.clock, sums))
+
+    def ask(self, view: View, shards: Mapping[int, Shard]) -> None:
+        """Ask the owners of partitions whose sums a shard here still waits for."""
+        for partition, shard in shards.items():
+            if (found := shard.waits_for()) is None:
+                continue
+            clock, own, missing = found
+            owners = {self._exchange.server_of(view, p, self._me) for p in missing} - {self._me}
+            for owner in sorted(owners):
+                self._send(owner, Squares(view.epoch, partition, clock, own, asks=True))
+
+    def _others(self, view: View) -> list[str]:
+        partitions = range(len(view.owner))
+        return sorted({self._exchange.server_of(view, p, self._me) for p in partitions} - {self._me})

@@ -1,0 +1,52 @@
+"""The memory of a stage as predicted, beside what torch's allocator records."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import Any
+
+import pytest
+import torch
+from torch.autograd import ProfilerConfig, ProfilerState
+
+from pipeline.run.config import PipelineConfig
+from pipeline.run.job import Job, StageShape
+from pipeline.run.memory import predicted_bytes
+from pipeline.run.sequential import run_sequential
+
+
+def most_allocated(job: Job, shape: StageShape) -> int:
+    """The most bytes of tensors that a run in this process holds beyond its weights."""
+    codes, lists = job.codes(shape), job.schedule(shape)
+    Job._kept.cache_clear()  # what other tests hold would be given back while this one records
+    config = ProfilerConfig(
+        ProfilerState.CPU, False, True, False, False, False, torch._C._profiler._ExperimentalConfig()
+    )
+    torch.autograd._enable_profiler_legacy(config)
+    try:
+        run_sequential(lists.schedule, lambda n, ends: job.worker(lists, shape, codes, n, ends))
+    finally:
+        records = torch.autograd._disable_profiler_legacy()
+    changes = [r.cpu_memory_usage() for thread in records for r in thread if r.kind() == "memory_alloc"]
+    return max(accumulate(changes))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"mode": "flush"},
+        {"mode": "flush", "microbatches": 1},
+        {"mode": "flush", "optimizer": {"kind": "Adam", "lr": 0.01}},
+        {"mode": "flush", "recompute": "always"},
+        {"mode": "stash"},
+    ],
+    ids=lambda changes: "-".join(map(str, changes.values())),
+)
+def test_a_stage_takes_what_was_predicted(changes: dict[str, Any]) -> None:
+    given = {"training": "tests.pipeline.run.training:wide", "minibatches": 6, **changes}
+    job = Job(PipelineConfig.model_validate(given))
+    shape = StageShape((len(job.traced.layers),), (1,), (job.config.recompute == "always",))
+    predicted = predicted_bytes(job, shape, job.schedule(shape))[0]
+    weights = sum(value.nbytes for value in job.traced.values.values())
+    found = weights + most_allocated(job, shape)
+    assert found == pytest.approx(predicted, rel=0.15)
