@@ -16,7 +16,7 @@ from typer.exceptions import TyperException
 import bidbrain.cli
 import pipeline.cli
 import straggler.cli
-from agileml.cli import aws, checkpoint, clean, jobs, machines, replay, run
+from agileml.cli import aws, checkpoint, clean, configs, jobs, machines, replay, run
 
 INTERRUPTED = 130
 
@@ -48,6 +48,7 @@ run.mount(app)
 jobs.mount(app)
 machines.mount(app)
 clean.mount(app)
+configs.mount(app)
 bidbrain.cli.mount(app)
 straggler.cli.mount(app)
 pipeline.cli.mount(app)

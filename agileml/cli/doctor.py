@@ -25,6 +25,7 @@ NEEDED = ("ray", "numpy", "numba", "pyzmq", "msgpack", "safetensors", "pydantic"
 RAY_SERIES = "2.60."
 MACHINE_BYTES = 300 << 20  # a local Ray node with one worker
 STORE_BYTES = 80 << 20
+FIRST_TRY = "proteus configs --copy . && proteus run configs/demo.yaml"
 
 
 class Severity(enum.Enum):
@@ -53,7 +54,7 @@ def judge_python(major: int, minor: int) -> Finding:
     found = f"{major}.{minor} ({platform.python_implementation()}, {platform.system()} {platform.machine()})"
     if (major, minor) in ((3, 11), (3, 12)):
         return Finding("Python", OK, found)
-    return Finding("Python", BLOCKS, found, "use Python 3.11 or 3.12: make PYTHON=python3.12 venv")
+    return Finding("Python", BLOCKS, found, "use Python 3.11 or 3.12")
 
 
 def judge_packages(versions: dict[str, str | None]) -> Finding:
@@ -64,12 +65,17 @@ def judge_packages(versions: dict[str, str | None]) -> Finding:
             "Packages",
             BLOCKS,
             f"missing: {', '.join(missing)}",
-            "install them: make venv (or pip install -e .)",
+            "install Proteus with its packages: make venv in a checkout, or pip install",
         )
     ray = versions["ray"] or ""
     text = ", ".join(f"{name} {found}" for name, found in versions.items())
     if not ray.startswith(RAY_SERIES):
-        return Finding("Packages", BLOCKS, f"ray {ray}", f"install Ray {RAY_SERIES}x: make venv")
+        return Finding(
+            "Packages",
+            BLOCKS,
+            f"ray {ray}",
+            f"install Ray {RAY_SERIES}x, as setup.cfg asks for: make venv in a checkout, or pip install",
+        )
     return Finding("Packages", OK, text)
 
 
@@ -236,7 +242,7 @@ def run_doctor(address: str | None, say: Callable[[str], None] = print) -> int:
     if blocked:
         say(f"This machine cannot run Proteus yet: {blocked} of {len(severities)} findings block it.")
         return 1
-    say("This machine can run Proteus. Try: proteus run configs/demo.yaml")
+    say(f"This machine can run Proteus. Try: {FIRST_TRY}")
     return 0
 
 

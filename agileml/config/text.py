@@ -180,7 +180,10 @@ class Document:
         try:
             text = path.read_text(encoding="utf-8")
         except FileNotFoundError:
-            raise ConfigError("no such file, expected a YAML config", source=source) from None
+            raise ConfigError(
+                "no such file, expected a YAML config (`proteus configs` lists those that come with Proteus)",
+                source=source,
+            ) from None
         except IsADirectoryError:
             raise ConfigError("is a folder, expected a YAML config", source=source) from None
         except UnicodeDecodeError:

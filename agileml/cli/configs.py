@@ -1,0 +1,74 @@
+"""`proteus configs`: the example configs that come with the package, for those who have no checkout."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+FOLDER = "configs"  # of a checkout, and of the copies
+
+
+def mount(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+    app.command()(configs)
+
+
+def examples() -> list[Path]:
+    """The files that come with the package, by name."""
+    import agileml.config
+
+    folder = Path(agileml.config.__file__).parent / "examples"
+    return sorted(file for file in folder.iterdir() if file.is_file())
+
+
+def configs(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Print this one, such as demo.")
+    ] = None,
+    copy: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help=f"Copy all of them to the folder {FOLDER} in DIR; files there stay."
+        ),
+    ] = None,
+) -> None:
+    """List the example configs that come with Proteus, print one, or copy them all."""
+    found = examples()
+    if copy is not None:
+        if name is not None:
+            raise typer.BadParameter("found a name with --copy, expected one of them")
+        _copy(found, copy / FOLDER)
+    elif name is not None:
+        by_stem = {file.stem: file for file in found} | {file.name: file for file in found}
+        if name not in by_stem:
+            from agileml.config.text import nearest
+
+            raise typer.BadParameter(f"found {name!r}, {nearest(name, sorted(f.stem for f in found))}")
+        print(by_stem[name].read_text(encoding="utf-8"), end="")
+    else:
+        for file in found:
+            print(f"{file.stem:<36} {_first_line(file)}".rstrip())
+
+
+def _copy(found: list[Path], to: Path) -> None:
+    try:
+        to.mkdir(parents=True, exist_ok=True)
+        for file in found:
+            if (to / file.name).exists():
+                typer.echo(f"proteus: {to / file.name} is there already and stays", err=True)
+            else:
+                shutil.copyfile(file, to / file.name)
+    except OSError as error:
+        raise typer.BadParameter(f"--copy: {error.filename} cannot be written: {error.strerror}") from None
+    print(to)
+
+
+def _first_line(file: Path) -> str:
+    """What a config says about itself."""
+    for line in file.read_text(encoding="utf-8").splitlines():
+        if line.startswith("#") and line.strip("# "):
+            return line.strip("# ")
+    return ""
