@@ -113,12 +113,35 @@ class Settings:
         return np.random.Generator(np.random.Philox(np.random.SeedSequence((self.seed, *key))))
 
 
+class ArrivingTables(dict[str, Array]):
+    """The parameters of a unit, of which parts of dense tables may still be on their way: read an element only after
+    `wait` for it. Every wait may end the computation, with an error that user code lets pass."""
+
+    def __init__(self, tables: Mapping[str, Array], wait: Callable[[str, int, int], None]) -> None:
+        super().__init__(tables)
+        self._wait = wait
+
+    def wait(self, table: str, start: int = 0, stop: int | None = None) -> None:
+        """Return when elements [start, stop) of a flat dense table are here; stop None: to its end."""
+        self._wait(table, start, self[table].size if stop is None else stop)
+
+    def wait_for_all(self) -> None:
+        """Return when every element of every table is here."""
+        for table in self:
+            self.wait(table)
+
+
 class InputError(ValueError):
     """Bad input of the user. The message is one sentence: what was found, where, and what is expected."""
 
 
 class Application(ABC):
-    """A model and its data. One instance lives in every worker; none keeps state between units."""
+    """A model and its data. One instance lives in every worker; none keeps state between units.
+
+    `waits_for_parameters`: units are given `ArrivingTables` in a job that overlaps, and wait for what they read.
+    """
+
+    waits_for_parameters = False
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings

@@ -40,3 +40,18 @@ def check_exchange(
             "found false with allreduce_backend: nccl, expected true: NCCL listens on the network without keys",
             key=("trusted_network",),
         )
+
+
+def check_overlap(exchange: str, consistency: str) -> None:
+    """Raises ConfigError where parameters cannot be pulled while others are computed with."""
+    if exchange == "allreduce":
+        raise ConfigError(
+            "found true with exchange: allreduce, expected false: each machine has all parameters there and pulls none",
+            key=("overlap",),
+        )
+    if consistency != "bsp":
+        raise ConfigError(
+            f"found true with consistency {consistency}, expected false: only in bsp does a clock wait for the "
+            "parameters that it has just updated",
+            key=("overlap",),
+        )

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from agileml.config.checkpoint_location import location
-from agileml.config.exchange import check_exchange
+from agileml.config.exchange import check_exchange, check_overlap
 from agileml.config.machines import MachinesConfig, PaceConfig
 from agileml.config.market import Market, check_with
 from agileml.config.optimizer import OptimizerConfig, SgdConfig
@@ -170,6 +170,7 @@ class JobConfig(Section):
     allreduce_backend: Literal["gloo", "nccl"] = "gloo"
     trusted_network: bool = False
     balance: Literal["static", "lbbsp", "auto"] = "static"
+    overlap: bool = False
 
     machines: MachinesConfig = MachinesConfig()
     pace: PaceConfig = PaceConfig()
@@ -242,6 +243,8 @@ class JobConfig(Section):
                 "by itself and never has the gradient of a clock",
                 key=("optimizer", "clip_norm"),
             )
+        if self.overlap:
+            check_overlap(self.exchange, self.consistency.kind)
         if self.balance == "lbbsp" and self.consistency.kind != "bsp":
             raise ConfigError(
                 f"found lbbsp with consistency {self.consistency.kind}, expected static or auto: only the workers of "

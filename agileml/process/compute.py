@@ -6,67 +6,162 @@ import queue
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
-from agileml.core.compute.cursor import Cursor
+from agileml.application import Array
 from agileml.core.compute.pace import Pace
 from agileml.core.compute.threads import limited_threads
 from agileml.core.compute.unit_computer import Inputs, Reads, UnitComputer
 from agileml.core.parameters.fold import Contribution
-from agileml.core.protocol.commands import Begin, Begun, Compute, Computed, Loaded, LoadSlices, NodeEvent
+from agileml.core.protocol.commands import (
+    Abort,
+    Begin,
+    Begun,
+    Compute,
+    Computed,
+    Deliver,
+    Loaded,
+    LoadSlices,
+    NodeEvent,
+)
 from agileml.core.protocol.messages import Failure
 from agileml.process.steady_clock import wall_s
 from agileml.process.user_failures import ComputeJob, failure_while, told, warm_up
 from straggler.coverage import Units, members
 
+Blocks = tuple[Array, ...]
+
+
+class Aborted(BaseException):
+    """No more blocks will come. Not an Exception: user code must not take it for an error of its own."""
+
+
+class Delivery:
+    """The blocks of a computation by partition. One thread delivers or aborts, another one takes."""
+
+    def __init__(self, parts: Sequence[Blocks | None]) -> None:
+        self._parts = list(parts)
+        self._missing = sum(blocks is None for blocks in parts)
+        self._changed = threading.Condition()
+        self._waited_s = 0.0
+        self.is_aborted = False
+
+    @property
+    def is_whole(self) -> bool:
+        """True when every partition is here."""
+        return not self._missing
+
+    def deliver(self, partition: int, blocks: Blocks) -> None:
+        """Bring the blocks of a partition."""
+        with self._changed:
+            assert self._parts[partition] is None, partition
+            self._parts[partition] = blocks
+            self._missing -= 1
+            self._changed.notify()
+
+    def abort(self) -> None:
+        """Every `take` of blocks that are not here raises Aborted from now on."""
+        with self._changed:
+            self.is_aborted = True
+            self._changed.notify()
+
+    def take(self, partition: int) -> Blocks:
+        """The blocks of a partition, when they are here. Raises Aborted."""
+        blocks = self._parts[partition]
+        if blocks is not None:
+            return blocks
+        since_s = time.monotonic()
+        with self._changed:
+            while (blocks := self._parts[partition]) is None:
+                if self.is_aborted:
+                    raise Aborted
+                self._changed.wait()
+        self._waited_s += time.monotonic() - since_s
+        return blocks
+
+    def all(self) -> list[Blocks]:
+        """The blocks of every partition, when they are here. Raises Aborted."""
+        return [self.take(partition) for partition in range(len(self._parts))]
+
+    def settled(self) -> float:
+        """Wait for all blocks: whoever hears of a push takes it that its worker has read the clock everywhere. Returns
+        the seconds that was waited since this was asked last. Raises Aborted."""
+        if not self.is_whole:
+            self.all()
+        waited_s, self._waited_s = self._waited_s, 0.0
+        return waited_s
+
+
+_Asked = tuple[ComputeJob, Delivery | None]
+
 
 class ComputeJobs(ABC):
     """Takes jobs in one thread and carries them out, in order, in another."""
 
-    def __init__(self) -> None:
-        self._jobs: queue.SimpleQueue[ComputeJob | Callable[[], None] | None] = queue.SimpleQueue()
-        self._asked = self._done = 0  # computations
+    def __init__(self, buffers: int = 1) -> None:
+        """`buffers`: for parameters, which the clocks use in turn."""
+        self._jobs: queue.SimpleQueue[_Asked | Callable[[], None] | None] = queue.SimpleQueue()
+        # Computations, by the turn of their buffer.
+        self._asked, self._done = [0] * buffers, [0] * buffers
+        self._delivery = Delivery(())  # of the last computation
         self._doing: ComputeJob | None = None
         # Called after each job with its start and end, for a profile.
         self.on_done: Callable[[ComputeJob, float, float], None] | None = None
 
-    def ask(self, job: ComputeJob) -> None:
-        """Queue a job."""
-        self._asked += isinstance(job, Compute)
-        self._jobs.put(job)
+    def ask(self, job: ComputeJob | Deliver | Abort) -> None:
+        """Queue a job, deliver blocks to the last computation, or give it up."""
+        match job:
+            case Deliver():
+                self._delivery.deliver(job.partition, job.blocks)
+            case Abort():
+                self._delivery.abort()
+            case Compute():
+                self._asked[job.clock % len(self._asked)] += 1
+                self._delivery = Delivery(job.parts)
+                self._jobs.put((job, self._delivery))
+            case _:
+                self._jobs.put((job, None))
 
-    @property
-    def is_at_work(self) -> bool:
-        """True while a queued computation may still read its inputs. Only the thread that calls `ask` may use it."""
-        return self._asked != self._done
+    def is_at_work(self, clock: int) -> bool:
+        """True while a queued computation may still read from the buffer of a clock. Only the thread that calls `ask`
+        may use it."""
+        turn = clock % len(self._asked)
+        return self._asked[turn] != self._done[turn]
 
-    def _over(self, cursor: Cursor) -> None:
+    def _over(self, job: Compute) -> None:
         """A computation does not read its inputs any more."""
-        if not cursor.is_over:
-            cursor.is_over = True
-            self._done += 1
+        if not job.cursor.is_over:
+            job.cursor.is_over = True
+            self._done[job.clock % len(self._done)] += 1
 
     @abstractmethod
-    def _do(self, job: ComputeJob) -> None:
-        """Carry out a job and report its result."""
+    def _do(self, job: ComputeJob, delivery: Delivery | None) -> None:
+        """Carry out a job and report its result. `delivery`: the blocks of a computation. Raises Aborted."""
 
     def _next(self) -> bool:
         """Do the next job, or call what was queued in its place; False at the end.
 
         A function of its own, so that the job's arrays are freed before the next wait.
         """
-        job = self._jobs.get()
-        if callable(job):
-            job()
-        elif job is not None:
+        asked = self._jobs.get()
+        if callable(asked):
+            asked()
+        elif asked is not None:
+            job, delivery = asked
             started_s = wall_s() if self.on_done is not None else 0.0
             self._doing = job
-            self._do(job)
+            try:
+                self._do(job, delivery)
+            except BaseException:  # with parameters of two views user code may fail as it likes
+                if delivery is None or not delivery.is_aborted:
+                    raise
+                assert isinstance(job, Compute), job
+                self._over(job)
             self._doing = None
             if self.on_done is not None:
                 self.on_done(job, started_s, wall_s())
-        return job is not None
+        return asked is not None
 
 
 class ComputeThread(ComputeJobs):
@@ -87,7 +182,7 @@ class ComputeThread(ComputeJobs):
 
         `threads`: of BLAS and its like, 0 for as many as they choose; a deterministic job has one.
         """
-        super().__init__()
+        super().__init__(work.buffers)
         self._work = work
         self._report = report
         self._load_kernels = load_kernels
@@ -108,6 +203,7 @@ class ComputeThread(ComputeJobs):
 
     def stop(self) -> None:
         """End the thread once it is idle, without waiting for the unit in progress."""
+        self._delivery.abort()
         self._jobs.put(None)
 
     def _run(self) -> None:
@@ -120,7 +216,7 @@ class ComputeThread(ComputeJobs):
             except BaseException as error:  # also SystemExit: this thread must not end unreported
                 self._report(failure_while(self._doing, *told(error)))
 
-    def _do(self, job: ComputeJob) -> None:
+    def _do(self, job: ComputeJob, delivery: Delivery | None) -> None:
         match job:
             case LoadSlices():
                 self._work.load(members(job.slices))
@@ -128,21 +224,26 @@ class ComputeThread(ComputeJobs):
             case Begin():
                 self._report(Begun(job, self._read(job.clock, job.bundles).by_partition))
             case Compute():
+                assert delivery is not None
                 if not job.cursor.is_aborted:
-                    inputs = self._work.assemble(self._read(job.clock, job.bundles), job.parts)
+                    reads = self._read(job.clock, job.bundles)
+                    if delivery.is_whole:
+                        inputs = self._work.assemble(reads, delivery.all())
+                    else:
+                        inputs = self._work.assemble_arriving(reads, delivery.take)
                     for bundle in job.bundles:
-                        self._compute(job, inputs, bundle, is_last=bundle is job.bundles[-1])
-                self._over(job.cursor)
+                        self._compute(job, inputs, delivery, bundle)
+                self._over(job)
 
-    def _compute(self, job: Compute, inputs: Inputs, bundle: Units, *, is_last: bool) -> None:
+    def _compute(self, job: Compute, inputs: Inputs, delivery: Delivery, bundle: Units) -> None:
         """Report each partition's contribution as soon as it is final.
 
-        The last contribution reports that the inputs are free, so the parameters of the next clock may overwrite them.
+        The last contribution reports that the inputs are free, so parameters of a later clock may overwrite them.
         """
         units = bundle.bit_count()
         is_streamed = self._work.layout.partitions > 1 and self._work.streams(bundle)
         if not is_streamed or (job.cursor.chunk and units > 1):
-            self._sum(job, inputs, bundle, is_last=is_last)
+            self._sum(job, inputs, delivery, bundle)
             return
         if not job.cursor.claim(units):
             return
@@ -150,31 +251,37 @@ class ComputeThread(ComputeJobs):
         left = self._work.layout.partitions
 
         def report(partition: int, contribution: Contribution) -> None:
-            nonlocal left
+            nonlocal left, started_s
+            waited_s = delivery.settled()
+            started_s += waited_s
             left -= 1
             if not left:
                 self._keep_pace(units, started_s)
-            if is_last and not left:
-                self._over(job.cursor)
+                self._over_with(job, bundle)
             took_s = time.monotonic() - started_s
-            self._report(Computed(job.timeline, job.clock, bundle, ((partition, contribution),), took_s))
+            found = ((partition, contribution),)
+            self._report(Computed(job.timeline, job.clock, bundle, found, took_s, waited_s))
 
         self._work.stream(inputs, bundle, report)
 
-    def _sum(self, job: Compute, inputs: Inputs, bundle: Units, *, is_last: bool) -> None:
+    def _sum(self, job: Compute, inputs: Inputs, delivery: Delivery, bundle: Units) -> None:
         """Compute a bundle, or as many of its units as the cursor leaves."""
         started_s = time.monotonic()
         sums = self._work.sums(inputs, bundle, job.cursor)
         if not sums:
             return
-        self._keep_pace(sum(units.bit_count() for units, _ in sums), started_s)
-        if is_last:
-            self._over(job.cursor)
-        took_s = time.monotonic() - started_s
+        waited_s = delivery.settled()
+        self._keep_pace(sum(units.bit_count() for units, _ in sums), started_s + waited_s)
+        self._over_with(job, bundle)
+        took_s = time.monotonic() - started_s - waited_s
         for units, total in sums:
             contributions = tuple(enumerate(self._work.split(total)))
-            self._report(Computed(job.timeline, job.clock, units, contributions, took_s))
-            took_s = 0.0  # with the first: sums of one bundle add up
+            self._report(Computed(job.timeline, job.clock, units, contributions, took_s, waited_s))
+            took_s = waited_s = 0.0  # with the first: sums of one bundle add up
+
+    def _over_with(self, job: Compute, bundle: Units) -> None:
+        if bundle is job.bundles[-1]:
+            self._over(job)
 
     def _keep_pace(self, units: int, started_s: float) -> None:
         """Pause before the bundle is reported whole, if this machine stands for a slower one."""

@@ -87,14 +87,18 @@ class Machine:
         self._peers: dict[str, Address] = {head.name: head}
         self._transport.connect(head)
         work = UnitComputer(
-            application, self.job.layout, self.job.parts, deterministic=self.job.deterministic
+            application,
+            self.job.layout,
+            self.job.parts,
+            deterministic=self.job.deterministic,
+            buffers=2 if self.job.overlaps else 1,
         )
         self._inbox: queue.SimpleQueue[NodeEvent | Failure] = queue.SimpleQueue()
         self._computing, rooms = start_computing(
             spec, work, hardware or Hardware(), self._report, died or self._compute_process_died
         )
         self.rendezvous = RendezvousBuffers(
-            rooms, self._codec, lambda: self._computing.is_at_work, lambda: self._transport.keep_off()
+            rooms, self._codec, self._computing.is_at_work, lambda: self._transport.keep_off()
         )
         self._transport.place_arrays(self.rendezvous.room)
         self._part_writer = PartWriter(self._stores.own, self._report)
@@ -329,7 +333,8 @@ class Machine:
                 self._sent[PUSHED] += self._exchange.ask(command, self._peers)
             else:
                 if isinstance(command, Compute):
-                    self.rendezvous.close(command)
+                    assert self.node.view is not None
+                    self.rendezvous.close(command, self.node.view.epoch)
                 self._computing.ask(command)
 
     def send(self, to: str, message: Message | Usage | Worked | Spans | Ping) -> None:

@@ -20,8 +20,8 @@ class Rooms(Protocol):
 
     layout: Layout
 
-    def room(self, table: int, partition: int) -> Array | None:
-        """The memory of a partition's block of a table; None: it has no place of its own."""
+    def room(self, table: int, partition: int, clock: int) -> Array | None:
+        """The memory of a partition's block of a table in a clock; None: it has no place of its own."""
         ...
 
 
@@ -29,25 +29,26 @@ class RendezvousBuffers:
     """Gives a transport memory for the answers to pulls.
 
     Each partition of a clock gets its place in the whole tables once. An answer that arrives a second time, for another
-    clock, or while a computation reads the tables gets other memory; the worker copies it later or drops it.
+    clock, or while a computation reads the tables gets other memory; the worker copies it later or drops it. A
+    computation that began without some partitions has them written to its tables: it reads none before it is delivered.
     """
 
     def __init__(
-        self, rooms: Rooms, codec: Codec, is_at_work: Callable[[], bool], keep_off: Callable[[], None]
+        self, rooms: Rooms, codec: Codec, is_at_work: Callable[[int], bool], keep_off: Callable[[], None]
     ) -> None:
-        """`keep_off()` ends all writing to buffers given out earlier."""
+        """`is_at_work(clock)`: a computation reads the tables of this clock. `keep_off()` ends all writing to buffers
+        given out earlier."""
         self._rooms = rooms
         self._codec = codec
         self._is_at_work = is_at_work
         self._keep_off = keep_off
         self._reading = (0, -1)  # epoch and clock
+        self._filling: tuple[int, int] | None = None  # the reading of a computation that lacks partitions
         self._given: set[tuple[int, int]] = set()  # (table, partition)
         self.lent = 0  # arrays that got a place so far
 
     def room(self, header: bytes, number: int, size: int) -> Array | None:
         """The buffer for array `number` of a message, of `size` bytes (uint8); None: the transport allocates one."""
-        if self._is_at_work():
-            return None
         try:
             message = self._codec.outline(header)
         except CodecError:
@@ -55,11 +56,10 @@ class RendezvousBuffers:
         if not isinstance(message, Params) or not self._is_known(message.partition, number):
             return None
         reading = message.epoch, message.clock
-        if reading > self._reading:
-            self._keep_off()
-            self._reading = reading
-            self._given.clear()
-        place = self._rooms.room(number, message.partition)
+        if reading != self._filling and self._is_at_work(message.clock):
+            return None
+        self._turn_to(reading)
+        place = self._rooms.room(number, message.partition, message.clock)
         if reading < self._reading or (number, message.partition) in self._given:
             return None
         if place is None or place.nbytes != size:
@@ -68,19 +68,30 @@ class RendezvousBuffers:
         self.lent += 1
         return place.view(np.uint8)
 
+    def _turn_to(self, reading: tuple[int, int]) -> None:
+        """Answers of older epochs and clocks have no place from now on."""
+        if reading > self._reading:
+            self._keep_off()
+            self._reading = reading
+            self._given.clear()
+
     def _is_known(self, partition: int, table: int) -> bool:
         layout = self._rooms.layout
         return 0 <= partition < layout.partitions and table < len(layout.tables)
 
-    def close(self, command: Compute) -> None:
-        """Stop all writing to the tables: from now on a computation reads them."""
+    def close(self, command: Compute, epoch: int) -> None:
+        """Stop all writing to the tables: from now on a computation reads them. Only partitions that it lacks may come
+        there, in answers of this epoch."""
         self._keep_off()
-        epoch, clock = self._reading
-        assert clock == command.clock or not self._lies_here(command), (epoch, clock, command.clock)
+        clock = self._reading[1]
+        assert clock == command.clock or not self._lies_here(command), (self._reading, command.clock)
+        is_free = not self._is_at_work(command.clock)
+        self._filling = (epoch, command.clock) if is_free and None in command.parts else None
+        self._turn_to((epoch, command.clock))
 
     def _lies_here(self, command: Compute) -> bool:
-        places = (self._rooms.room(*given) for given in self._given)
-        arrays = [array for blocks in command.parts for array in blocks]
+        places = (self._rooms.room(*given, command.clock) for given in self._given)
+        arrays = [array for blocks in command.parts if blocks is not None for array in blocks]
         return any(
             np.may_share_memory(place, array) for place in places if place is not None for array in arrays
         )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from agileml.application import Application, Settings
+from agileml.application import Application, Settings, Table
 from agileml.apps import build
 from agileml.apps.job_optimizer import job_optimizer
 from agileml.checkpoints.opening import open_store
@@ -114,6 +115,7 @@ class RunSpec:
             deterministic=config.deterministic,
             exchange=chosen,
             balancer=balancer(config),
+            overlaps=_overlaps(config, application, tables),
             metrics=tuple(application.metrics()),
         )
 
@@ -187,6 +189,25 @@ def balancer(config: JobConfig) -> MakeBalancer | None:
         return None
     hold = HOLD[config.balance]
     return lambda units, home: LbBsp(units, RestartingEma, home=home, hold=hold)
+
+
+def _overlaps(config: JobConfig, application: Application, tables: Sequence[Table]) -> bool:
+    """True if clocks are computed while their parameters are on their way. Raises ConfigError."""
+    if not config.overlap:
+        return False
+    if sparse := [table.name for table in tables if table.sparse]:
+        raise ConfigError(
+            f"found true, expected false: {config.application} has sparse tables ({', '.join(sparse)}), whose rows are "
+            "chosen before anything can be pulled",
+            key=("overlap",),
+        )
+    if not application.waits_for_parameters:
+        raise ConfigError(
+            f"found true, expected false: {config.application} reads all its parameters at once; a torch module reads "
+            "them layer by layer",
+            key=("overlap",),
+        )
+    return True
 
 
 def _check_slack(config: JobConfig, most: int | None, asked: int | None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from agileml.application import Array
@@ -10,10 +10,12 @@ from agileml.core.compute.unit_computer import Reads, UnitComputer
 from agileml.core.node.node import Node, Timers
 from agileml.core.protocol.commands import (
     Abandon,
+    Abort,
     Begin,
     Begun,
     Compute,
     Computed,
+    Deliver,
     Form,
     Introduce,
     Leave,
@@ -46,6 +48,7 @@ class SimulatedNode(Process):
     admitted: bool = True
     capacity: float = 1.0
     reads: dict[tuple[int, ...], Reads] = field(default_factory=dict)
+    lacking: Compute | None = None  # a computation that waits for blocks
     deadline_s: float | None = None
     is_sick: bool = False  # the next units that it computes fail
     failure: Failure | None = None
@@ -143,7 +146,15 @@ class NodeShell:
                 case Begin():
                     self.begin(simulated, command)
                 case Compute():
+                    assert simulated.lacking is None, (simulated.lacking, command)
+                    self.sim.fired["early"] += None in command.parts
                     self.compute(simulated, command)
+                case Deliver():
+                    self.bring(simulated, command)
+                case Abort():
+                    assert simulated.lacking is not None, command
+                    simulated.lacking = None
+                    self.sim.fired["abort"] += 1
                 case LoadSlices():
                     simulated.work.load(members(command.slices))
                     self.happen(simulated, self.sim.rng.uniform(0.1, 0.6), Loaded(command.slices))
@@ -188,7 +199,21 @@ class NodeShell:
         simulated.work.load({u // self.sim.job.parts for bundle in command.bundles for u in members(bundle)})
         return simulated.work.reads(command.clock, command.bundles)
 
+    def bring(self, simulated: SimulatedNode, command: Deliver) -> None:
+        """Blocks for the computation that waits."""
+        lacking = simulated.lacking
+        assert lacking is not None, command
+        assert (lacking.timeline, lacking.clock) == (command.timeline, command.clock), (lacking, command)
+        assert lacking.parts[command.partition] is None, command
+        parts = list(lacking.parts)
+        parts[command.partition] = command.blocks
+        simulated.lacking = None
+        self.compute(simulated, replace(lacking, parts=tuple(parts)))
+
     def compute(self, simulated: SimulatedNode, command: Compute) -> None:
+        if None in command.parts:
+            simulated.lacking = command
+            return
         if self.fails(simulated, command):
             return
         reads = simulated.reads.pop(_key(command), None) or self.reads(simulated, command)

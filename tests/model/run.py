@@ -16,10 +16,10 @@ from tests.model.schedule import CLIPPED, PLANNED, Schedule, make_orderly, make_
 from tests.model.simulator import Simulation
 
 LONGEST_S = 60  # of CPU time: a loop in no time at all
-PLAIN = ("bsp", "dense", "sum", "ssp", "asp", "allreduce")
+PLAIN = ("bsp", "dense", "sum", "ssp", "asp", "allreduce", "overlap")
 MODES = (
     *PLAIN,
-    *(mode + PLANNED for mode in ("bsp", "dense", "sum", "allreduce")),
+    *(mode + PLANNED for mode in ("bsp", "dense", "sum", "allreduce", "overlap")),
     *(mode + CLIPPED for mode in ("bsp", "dense", "ssp", "allreduce")),
 )
 

@@ -29,7 +29,7 @@ from tests.model.node_shell import NodeShell, SimulatedNode
 from tests.model.plans import random_plans
 from tests.model.schedule import Schedule
 from tests.model.timeline import Timeline
-from tests.model.toy import toy_job
+from tests.model.toy import DENSE, SAME_BITS, toy_job
 
 LAST_S = 400.0  # simulated: a run that is not done by then hangs
 
@@ -170,15 +170,15 @@ class Simulation(Timeline):
         s = self.schedule
         found = self.result()
         mode = s.toy_mode
-        is_dense = mode in ("dense", "allreduce")
+        is_dense = mode in DENSE
         wanted = reference(s.algorithm, s.slices, s.parts, s.clocks, s.clip_norm, is_dense=is_dense)
         np.testing.assert_array_equal(
             found["count"], wanted["count"], err_msg="a unit is missing or counted twice"
         )
-        if mode in ("bsp", "dense"):
+        if mode in SAME_BITS:
             for name in wanted:
                 assert found[name].tobytes() == wanted[name].tobytes(), f"table {name} has other bits"
-        if mode in ("bsp", "dense", "sum", "allreduce"):
+        if mode in (*SAME_BITS, "sum", "allreduce"):
             np.testing.assert_allclose(found["dense"], wanted["dense"], rtol=2e-2, atol=2e-3)
         changes = [event for event in self.events if isinstance(event, MembershipChanged)]
         if s.gentle:

@@ -35,7 +35,7 @@ def assert_everything_happened(tally: Tally) -> None:
         assert tally.seen[what], what
 
 
-@pytest.mark.parametrize("mode", ["bsp", "dense", "ssp", "asp"])
+@pytest.mark.parametrize("mode", ["bsp", "dense", "ssp", "asp", "overlap"])
 def test_300_schedules(mode: str) -> None:
     assert_everything_happened(assert_clean(range(300), mode))
 
@@ -61,7 +61,15 @@ def test_200_schedules_with_sums_by_all_reduce() -> None:
         assert tally.seen[stage]
 
 
-@pytest.mark.parametrize(("mode", "seeds"), [("bsp", 100), ("dense", 100), ("sum", 40), ("allreduce", 60)])
+def test_a_forward_that_waits_is_often_aborted_where_it_overlaps() -> None:
+    tally = assert_clean(range(300, 340), "overlap")
+    assert tally.fired["early"] > 500
+    assert tally.fired["abort"] > 20
+
+
+@pytest.mark.parametrize(
+    ("mode", "seeds"), [("bsp", 100), ("dense", 100), ("sum", 40), ("allreduce", 60), ("overlap", 40)]
+)
 def test_schedules_with_a_plan_for_every_clock(mode: str, seeds: int) -> None:
     tally = assert_clean(range(seeds), mode + PLANNED)
     assert tally.fired["plan"] > seeds
@@ -75,7 +83,8 @@ def test_schedules_in_which_the_norm_of_gradients_is_limited(mode: str, seeds: i
 
 
 @pytest.mark.parametrize(
-    ("mode", "seeds"), [("bsp", 20), ("dense", 10), ("ssp", 5), ("asp", 5), ("allreduce", 10)]
+    ("mode", "seeds"),
+    [("bsp", 20), ("dense", 10), ("ssp", 5), ("asp", 5), ("allreduce", 10), ("overlap", 10)],
 )
 def test_schedules_of_30_faults(mode: str, seeds: int) -> None:
     tally = assert_clean(range(seeds), mode, faults=30)

@@ -14,6 +14,9 @@ from agileml.core.parameters.optimizer import optimizer
 from agileml.core.protocol.job import Job, MakeBalancer
 from straggler.consistency import consistency
 
+DENSE = ("allreduce", "dense", "overlap")  # modes without sparse tables
+SAME_BITS = ("bsp", "dense", "overlap")  # modes that end with the bits of the sequential run
+
 
 @cache
 def _sparse_rows(first: int) -> Array:
@@ -102,8 +105,9 @@ def toy_job(
     """A job in mode `bsp` (deterministic), `sum` (BSP, one sum per worker), `ssp` (slack 2), `asp`, or `allreduce`.
 
     `dense` is `bsp` with the tables of `allreduce`: nothing is chosen to be read, and a push asks for what is next.
+    `overlap` is `dense` in which a clock is computed while its parameters are on their way.
     """
-    made = DenseToy if mode in ("allreduce", "dense") else Toy
+    made = DenseToy if mode in DENSE else Toy
     toy = made(Settings(seed=3, slices=slices, clocks_per_pass=2), parts)
     kind = mode if mode in ("ssp", "asp") else "bsp"
     algorithms = {
@@ -118,8 +122,9 @@ def toy_job(
         slices=slices,
         parts=parts,
         clocks=clocks,
-        deterministic=mode in ("bsp", "dense"),
+        deterministic=mode in SAME_BITS,
         exchange=exchange_of("allreduce" if mode == "allreduce" else "servers"),
         balancer=balancer,
+        overlaps=mode == "overlap",
     )
     return toy, job

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from agileml.application import Array
+from agileml.application import Array, ArrivingTables
 from agileml.apps.torch.flat import PARAMETERS, FlatModule, TensorSpan, borrowed
 from agileml.apps.torch.objective import Objective
 from agileml.apps.torch.step import Stepper
@@ -38,7 +38,9 @@ class CudaStepper(Stepper):
         self._on_the_way: deque[tuple[TensorSpan, torch.cuda.Event]] = deque()
 
     def use(self, tables: Mapping[str, Array]) -> None:
-        """Copy parameters and buffers from the tables of a clock to the device."""
+        """Copy parameters and buffers from the tables of a clock to the device, when all are here."""
+        if isinstance(tables, ArrivingTables):
+            tables.wait_for_all()
         source = borrowed(tables[PARAMETERS])
         present = torch.cuda.current_stream(self.device)
         self._up.wait_stream(present)  # nothing reads the parameters of the clock before any more

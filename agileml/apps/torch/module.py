@@ -54,6 +54,8 @@ class TorchModule(Application):
     -> a batch. metrics: by name, (output, target) -> the mean over the items, or a pair of a sum and its weight.
     """
 
+    waits_for_parameters = True
+
     def __init__(
         self,
         settings: Settings | None = None,

@@ -6,7 +6,7 @@ import math
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from agileml.application import Array, InputError
+from agileml.application import Array, ArrivingTables, InputError
+from agileml.apps.torch.first_use import FirstUses
 from agileml.apps.torch.flat import PARAMETERS, FlatModule, TensorSpan, borrowed
 from agileml.apps.torch.linear import write_in_place
 from agileml.apps.torch.objective import Judged, Objective, autocasting
@@ -54,12 +55,22 @@ class Stepper:
         self._written: set[str] = set()  # parameters that have a gradient in this unit
         self._is_last = True  # this backward is the unit's last
         self._finished: set[str] = set()  # parameters whose gradient is final
+        self._arriving: ArrivingTables | None = None  # the tables of a clock that may not be here yet
+        self._first_uses = FirstUses(
+            [(span, parameter) for span, (_, parameter) in zip(flat.spans, flat.parameters, strict=True)],
+            self.module,
+        )
         self._places = write_in_place(self.module, {id(p): name for name, p in flat.parameters})
         for span, (_, parameter) in zip(flat.spans, flat.parameters, strict=True):
             parameter.register_post_accumulate_grad_hook(self._hook(span))
 
     def use(self, tables: Mapping[str, Array]) -> None:
-        """Take parameters and buffers from the tables of a clock."""
+        """Take parameters and buffers from the tables of a clock. Parameters may still be on their way."""
+        self._arriving = tables if isinstance(tables, ArrivingTables) else None
+        if self._arriving is not None:
+            for name in tables:
+                if name != PARAMETERS:
+                    self._arriving.wait(name)
         array = tables[PARAMETERS]
         if array.ctypes.data != self._address:
             self._parameters = borrowed(array)  # held, so that an equal address means the same memory
@@ -73,6 +84,7 @@ class Stepper:
 
     def judged(self, batch: Batch) -> Judged:
         """The mean loss, the output and the target, without a gradient."""
+        self._wait_for_all()
         with torch.no_grad(), autocasting(self.device, self._autocast):
             return self._objective(self.module, batch.tree)
 
@@ -96,8 +108,9 @@ class Stepper:
             total = 0.0
             for batch in batches:
                 self._is_last = batch is batches[-1]
-                with autocasting(self.device, self._autocast):
+                with self._first_use(), autocasting(self.device, self._autocast):
                     loss = self._objective(self.module, batch.tree).loss
+                self._wait_for_all()  # backward may read anything
                 self._check(loss, versions, constants)
                 total += float(loss.detach()) * batch.items
                 if not math.isfinite(total):
@@ -116,6 +129,29 @@ class Stepper:
             for _, parameter in self.flat.parameters:
                 parameter.grad = None
         return array, total
+
+    # -- parameters that are still on their way ---------------------------------------------------------------
+
+    def _first_use(self) -> AbstractContextManager[Any]:
+        """The context of a forward: it waits for each parameter at its first use."""
+        tables = self._arriving
+        if tables is None:
+            return nullcontext()
+        if self._first_uses.is_compiled:
+            self._wait_for_all()
+            return nullcontext()
+        unseen = self._first_uses.unseen()
+        if len(unseen) == len(self.flat.spans):  # none was seen yet
+            self._wait_for_all()
+            return self._first_uses.learning()
+        for span in unseen:
+            tables.wait(PARAMETERS, span.start, span.stop)
+        return self._first_uses.waiting(lambda span: tables.wait(PARAMETERS, span.start, span.stop))
+
+    def _wait_for_all(self) -> None:
+        if self._arriving is not None:
+            self._arriving.wait_for_all()
+            self._arriving = None
 
     # -- where gradients go -----------------------------------------------------------------------------------
 

@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from agileml.application import Application, Array, InputError, Unit
+from agileml.application import Application, Array, ArrivingTables, InputError, Unit
+from agileml.core.compute.arriving import ArrivingBlocks, bring
 from agileml.core.compute.contract import ContractError, checked_reads, checked_updates
 from agileml.core.compute.cursor import Cursor
 from agileml.core.compute.streaming import Emit, Stream, can_stream
@@ -75,15 +76,25 @@ class UnitComputer:
     """The units of an application that this process can compute: those of the slices it has loaded."""
 
     def __init__(
-        self, application: Application, layout: Layout, parts: int = 1, *, deterministic: bool = True
+        self,
+        application: Application,
+        layout: Layout,
+        parts: int = 1,
+        *,
+        deterministic: bool = True,
+        buffers: int = 1,
     ) -> None:
+        """`buffers`: of whole tables, taken in turn by the clocks; with 2 the parameters of the next clock may be
+        received while this one is computed."""
+        self.buffers = buffers
         self.application = application
         self.layout = layout
         self.parts = parts
         self.deterministic = deterministic
         self._items: dict[int, Any] = {}
         self._streams: bool = can_stream(layout)
-        self._wholes: dict[str, Array] = {}  # a buffer for each dense table, against page faults
+        # Buffers for each dense table, against page faults, by its number and the turn.
+        self._wholes: dict[tuple[int, int], Array] = {}
 
     def streams(self, bundle: Units) -> bool:
         """True when the application may stream a bundle, whose sum then has one term."""
@@ -134,28 +145,43 @@ class UnitComputer:
             elif (found := joined(pieces)) is not None:  # the pieces are contiguous in memory
                 whole = found
             else:
-                whole = self._whole(index)
+                whole = self._whole(index, reads.clock)
                 for partition, piece in enumerate(pieces):
-                    start, stop = self.layout.range_of(index, partition)
-                    if not _is_same(whole[start:stop], piece):  # it may have been received in place
-                        whole[start:stop] = piece
+                    bring(piece, whole[slice(*self.layout.range_of(index, partition))])
             tables[table.name] = _read_only(whole.reshape(-1, table.columns))
             assert len(tables[table.name]) == (len(reads.rows[table.name]) if table.sparse else table.rows)
         return Inputs(reads, tables)
 
-    def room(self, table: int, partition: int) -> Array | None:
-        """The memory of a partition's block of a dense table in the next inputs: a receiver may write the block there
-        while nothing is computed, which saves a copy. None: `assemble` uses the block as it is."""
+    def assemble_arriving(self, reads: Reads, take: Callable[[int], Sequence[Array]]) -> Inputs:
+        """As `assemble`, of blocks that come meanwhile: `take(p)` returns those of partition p, when they are here.
+
+        There must be no sparse table. An application that does not wait by itself waits for everything here.
+        """
+        wholes = {
+            table.name: self._whole(index, reads.clock) for index, table in enumerate(self.layout.tables)
+        }
+        views = {
+            table.name: _read_only(wholes[table.name].reshape(-1, table.columns))
+            for table in self.layout.tables
+        }
+        tables = ArrivingTables(views, ArrivingBlocks(self.layout, wholes, take).wait)
+        if not self.application.waits_for_parameters:
+            tables.wait_for_all()
+        return Inputs(reads, tables)
+
+    def room(self, table: int, partition: int, clock: int) -> Array | None:
+        """The memory of a partition's block of a dense table in the inputs of a clock: a receiver may write the block
+        there while nothing is computed from it, which saves a copy. None: `assemble` uses the block as it is."""
         if self.layout.partitions == 1 or self.layout.tables[table].sparse:
             return None
         start, stop = self.layout.range_of(table, partition)
-        return self._whole(table)[start:stop]
+        return self._whole(table, clock)[start:stop]
 
-    def _whole(self, index: int) -> Array:
-        table = self.layout.tables[index]
-        if table.name not in self._wholes:
-            self._wholes[table.name] = np.empty(table.rows * table.columns, table.dtype)
-        return self._wholes[table.name]
+    def _whole(self, index: int, clock: int) -> Array:
+        table, key = self.layout.tables[index], (index, clock % self.buffers)
+        if key not in self._wholes:
+            self._wholes[key] = np.empty(table.rows * table.columns, table.dtype)
+        return self._wholes[key]
 
     def compute(self, inputs: Inputs, bundle: Units) -> list[Contribution]:
         """The summed updates of a bundle, per partition; loss and examples are in partition 0's. Raises UnitError."""
@@ -247,6 +273,8 @@ class UnitComputer:
 
     def _parameters(self, inputs: Inputs, rows: Rows) -> dict[str, Array]:
         """The inputs with `rows` of the sparse tables only."""
+        if isinstance(inputs.tables, ArrivingTables):
+            return inputs.tables  # no sparse tables
         tables = dict(inputs.tables)
         for table in self.layout.tables:
             if not table.sparse:
@@ -328,12 +356,6 @@ def _union_of_rows(rows: Sequence[Array], most: int) -> Array:
     marks = np.zeros(most, bool)
     marks[together] = True
     return np.flatnonzero(marks)
-
-
-def _is_same(one: Array, other: Array) -> bool:
-    """True when both arrays are the same memory."""
-    place, size = one.__array_interface__["data"][0], one.nbytes
-    return bool(other.__array_interface__["data"][0] == place and other.nbytes == size)
 
 
 def _read_only(array: Array) -> Array:

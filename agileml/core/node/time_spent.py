@@ -43,7 +43,7 @@ class TimeSpent:
         self.clock = 0
         self._began_s = 0.0  # the present stretch
         self._since_s: float | None = None  # not counted yet
-        self._folded_s = 0.0  # of what is not counted yet
+        self._folded_s = self._waited_s = 0.0  # of what is not counted yet
         self._seconds = [0.0] * len(DOING)
 
     def turn(self, doing: Doing, clock: int, now_s: float) -> None:
@@ -65,7 +65,11 @@ class TimeSpent:
             self.log.computes(self.clock)
 
     def computed(self, event: Computed) -> None:
-        """A bundle was computed, for some partitions: its units count with partition 0, which comes once."""
+        """A bundle was computed, for some partitions: its units count with partition 0, which comes once.
+
+        What it waited for parameters meanwhile counts as PULL.
+        """
+        self._waited_s += event.waited_s
         if any(partition == 0 for partition, _ in event.contributions):
             self.units += (units := event.bundle.bit_count())
             self.log.computed(units)
@@ -77,7 +81,11 @@ class TimeSpent:
             self._seconds[_INDEX[self.doing]] += seconds - folded_s
             self._seconds[_INDEX[Doing.FOLD]] += folded_s
             if self.doing is Doing.COMPUTE:
-                self.log.spent(seconds, 0.0)
+                waited_s = min(seconds, self._waited_s)
+                self._waited_s -= waited_s
+                self._seconds[_INDEX[Doing.COMPUTE]] -= waited_s
+                self._seconds[_INDEX[Doing.PULL]] += waited_s
+                self.log.spent(seconds - waited_s, waited_s)
             elif self.doing in WAITING:
                 self.log.spent(0.0, seconds)
         self._since_s, self._folded_s = now_s, 0.0

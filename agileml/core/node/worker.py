@@ -7,22 +7,26 @@ membership change in between needs no second computation, and drops it when a ro
 As soon as it has computed a clock, the worker pulls the parameters of the next one. A server answers when it has them;
 an answer with a later version also acknowledges the contributions to that partition. In a planned clock the bundles
 themselves may come only with the answer of partition 0 (`protocol.deal`).
+
+In a job that overlaps, the pull of a partition follows the last push to it, and computing begins when partition 0 is
+here. What is pulled later is delivered to the computation. A new view aborts a computation that still lacks blocks:
+those that came serve again if they are of the same timeline.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from agileml.application import Array
 from agileml.core.compute.cursor import Cursor
 from agileml.core.node.piggyback import can_piggyback
+from agileml.core.node.reading import CarriedBlocks, Reading, Rows
 from agileml.core.node.time_spent import Doing
 from agileml.core.parameters.fold import Contribution
-from agileml.core.protocol.commands import Begin, Begun, Compute, Computed, NodeCommand
+from agileml.core.protocol.commands import Abort, Begin, Begun, Compute, Computed, Deliver, NodeCommand
 from agileml.core.protocol.deal import Deal
 from agileml.core.protocol.job import Job
-from agileml.core.protocol.messages import Ack, Behind, Message, Params, PlannedParams, Pull, Push, TimedPush
+from agileml.core.protocol.messages import Ack, Behind, Message, Params, PlannedParams, Push, TimedPush
 from agileml.core.protocol.view import View
 from straggler.coverage import Units
 
@@ -34,16 +38,6 @@ class _Kept:
     contributions: dict[int, Contribution] = field(default_factory=dict)
     acked: set[int] = field(default_factory=set)
     compute_s: float = 0.0
-
-
-@dataclass
-class _Reading:
-    """A clock whose parameters are on their way. `begin` is None until its bundles are known."""
-
-    clock: int
-    begin: Begin | None
-    rows: tuple[tuple[Array | None, ...], ...] | None = None
-    parts: dict[int, tuple[Array, ...]] = field(default_factory=dict)
 
 
 class Worker:
@@ -68,9 +62,8 @@ class Worker:
         self._orders: list[Compute] = []  # of them, those that may be under way
         # Of those, bundles to forget, with the number of contributions still to come.
         self._void: dict[tuple[int, Units], int] = {}
-        self._reading: dict[int, _Reading] = {}  # by clock: this one, and the next one ahead
-        # Blocks that were pulled under the view before, by clock and partition.
-        self._carried: dict[int, dict[int, tuple[Array, ...]]] = {}
+        self._reading: dict[int, Reading] = {}  # by clock: this one, and the next one ahead
+        self._carried = CarriedBlocks()
 
     @property
     def doing(self) -> Doing:
@@ -83,12 +76,15 @@ class Worker:
 
     def adopt(self, view: View) -> None:
         """Go on under a new view, from its base clock."""
+        for reading in self._reading.values():
+            self._abort(reading)
         if self._view is None or view.timeline != self._view.timeline:
             self._kept.clear()
             self._void.clear()
             self._carried.clear()
-        else:
-            self._carry()
+        elif not self.job.exchange.has_replicas:
+            # With plans partition 0 is asked again: a plan holds in its epoch alone.
+            self._carried.carry(self._reading.values(), but=0 if self._is_timed else None)
         self._view = view
         self._deal = Deal(self.job, view)
         self.clock = view.base
@@ -112,23 +108,6 @@ class Worker:
                     self._computing.discard(key)
                     self._kept.pop(key, None)
                     self._void.pop(key, None)
-
-    def _carry(self) -> None:
-        """Keep the whole blocks that were pulled: they are the same under every view of a timeline.
-
-        The blocks are copied, because an older clock may come first now, and its parameters will overwrite the buffer.
-        Where partition 0 sends plans with its blocks, it is asked again: a plan holds in its epoch alone.
-        """
-        if self.job.exchange.has_replicas:
-            return
-        for clock, reading in self._reading.items():
-            if reading.rows is None:
-                continue
-            carried = self._carried.setdefault(clock, {})
-            for partition, blocks in reading.parts.items():
-                has_plan = partition == 0 and self._is_timed
-                if not has_plan and all(rows is None for rows in reading.rows[partition]):
-                    carried[partition] = tuple(block.copy() for block in blocks)
 
     def bundles(self, clock: int) -> tuple[Units, ...] | None:
         """The bundles of a clock that this worker computes under the present view; None while they are not planned."""
@@ -171,13 +150,16 @@ class Worker:
         begin = self._missing(clock)
         if begin is not None and not begin.bundles:
             return False
-        if clock not in self._reading:
-            reading = self._reading[clock] = _Reading(clock, begin)
+        reading = self._reading.get(clock)
+        if reading is None:
+            reading = self._reading[clock] = Reading(clock, begin)
             if self._reads_all is not None:
                 self._read(reading, self._reads_all)
             else:
                 assert begin is not None, f"the plan of clock {clock} should have come a clock ago"
                 self._ask(begin)
+        elif len(reading.asked) < self._partitions:
+            self._pull(reading, set(range(self._partitions)) - reading.asked)
         return True
 
     def _missing(self, clock: int) -> Begin | None:
@@ -195,22 +177,15 @@ class Worker:
         if reading is not None and reading.begin == event.begin:
             self._read(reading, event.rows)
 
-    def _read(self, reading: _Reading, rows: tuple[tuple[Array | None, ...], ...]) -> None:
-        reading.rows = rows
-        for partition, blocks in self._carried.pop(reading.clock, {}).items():
-            if all(chosen is None for chosen in rows[partition]):
-                reading.parts[partition] = blocks
-        self._pull(reading)
+    def _read(self, reading: Reading, rows: Rows) -> None:
+        reading.choose(rows, self._carried.take(reading.clock))
+        self._pull(reading, range(self._partitions))
         self._compute()
 
-    def _pull(self, reading: _Reading) -> None:
+    def _pull(self, reading: Reading, partitions: Iterable[int]) -> None:
         assert self._view is not None
-        if reading.rows is None:
-            return
-        for partition, rows in enumerate(reading.rows):
-            if partition not in reading.parts:
-                owner = self._server_of(partition)
-                self._send(owner, Pull(self._view.epoch, partition, reading.clock, rows))
+        for pull in reading.pulls(self._view.epoch, partitions):
+            self._send(self._server_of(pull.partition), pull)
 
     def params(self, message: Params) -> None:
         """Take the blocks of one partition. Computing starts when the last partition is here."""
@@ -221,6 +196,8 @@ class Worker:
         if reading is None or reading.rows is None or message.partition in reading.parts:
             return
         reading.parts[message.partition] = message.blocks
+        if (order := reading.order) is not None:
+            self._ask(Deliver(order.timeline, order.clock, message.partition, message.blocks))
         if reading.begin is None and message.partition == 0:
             reading.begin = self._missing(reading.clock)
             assert reading.begin is not None, f"clock {reading.clock} came without its plan"
@@ -232,20 +209,43 @@ class Worker:
         self._compute()
 
     def _compute(self) -> None:
-        """Start to compute this clock if all its parameters are here."""
+        """Start to compute this clock if all its parameters are here, or this one or the next if enough are."""
         reading = self._reading.get(self.clock)
+        if self.job.overlaps:
+            reading = self._begin_early(reading or self._reading.get(self.clock + 1))
         if reading is None or len(reading.parts) < self._partitions:
             return
         begin = reading.begin
-        assert begin is not None, f"the parameters of clock {self.clock} are here and its plan is not"
-        del self._reading[self.clock]
+        assert begin is not None, f"the parameters of clock {reading.clock} are here and its plan is not"
+        del self._reading[reading.clock]
+        if reading.order is None:
+            self._ask_to_compute(reading, begin)
+        if begin.clock == self.clock:
+            self._begin(begin.clock)  # bundles that were forgotten meanwhile
+
+    def _begin_early(self, reading: Reading | None) -> Reading | None:
+        """Start to compute with partition 0, where the first layers are, once nothing else is computed."""
+        if reading is None or reading.begin is None or reading.order is not None or self._computing:
+            return reading
+        if 0 in reading.parts and len(reading.parts) < self._partitions:
+            reading.order = self._ask_to_compute(reading, reading.begin)
+        return reading
+
+    def _ask_to_compute(self, reading: Reading, begin: Begin) -> Compute:
         self._computing |= {(begin.clock, bundle) for bundle in begin.bundles}
-        parts = tuple(reading.parts[p] for p in range(self._partitions))
+        parts = tuple(reading.parts.get(partition) for partition in range(self._partitions))
         cursor = Cursor(sum(bundle.bit_count() for bundle in begin.bundles))
         order = Compute(begin.timeline, begin.clock, begin.bundles, parts, cursor)
         self._orders = [earlier for earlier in self._orders if self._is_under_way(earlier)] + [order]
         self._ask(order)
-        self._begin(begin.clock)  # bundles that were forgotten meanwhile
+        return order
+
+    def _abort(self, reading: Reading | None) -> None:
+        """Give up the computation of a clock whose parameters are not all here."""
+        if reading is not None and (order := reading.order) is not None:
+            self._computing -= {(order.clock, bundle) for bundle in order.bundles}
+            order.cursor.abort()
+            self._ask(Abort(order.timeline, order.clock))
 
     def _is_under_way(self, order: Compute) -> bool:
         return any((order.clock, bundle) in self._computing for bundle in order.bundles)
@@ -255,7 +255,7 @@ class Worker:
         if message.clock == self.clock:
             self._leave_clock()
         elif message.clock > self.clock:
-            self._reading.pop(message.clock, None)  # it is pulled again when it is the current clock
+            self._abort(self._reading.pop(message.clock, None))  # pulled again when it is the current clock
 
     def computed(self, event: Computed) -> None:
         """Push the contributions of a bundle if the view still deals it to this worker."""
@@ -270,11 +270,13 @@ class Worker:
                 del self._void[key]
                 self._computing.discard(key)
                 self._begin(self.clock)
+                self._compute()
             return
         if event.clock < self.clock or event.bundle not in (self.bundles(event.clock) or ()):
             # Drop the partitions that came before as well: a bundle that is dealt again later is computed whole.
             self._computing.discard(key)
             self._kept.pop(key, None)
+            self._compute()
             return
         kept = self._kept.setdefault(key, _Kept())
         kept.compute_s = event.compute_s
@@ -282,11 +284,13 @@ class Worker:
             kept.contributions[partition] = contribution
             if event.clock == self.clock:
                 self._push_one(event.bundle, kept, partition)
+                self._look_ahead_at(partition)
         if len(kept.contributions) == self._partitions:
             if self._is_timed and event.clock == self.clock and event.contributions[-1][0] != 0:
                 self._push_one(event.bundle, kept, 0)
             self._computing.discard(key)
             self._look_ahead()
+            self._compute()
 
     def _look_ahead(self) -> None:
         """Pull the parameters of the next clock once all of this one is computed."""
@@ -296,6 +300,25 @@ class Worker:
                 return
         if self.clock + 1 < self.job.clocks:
             self._begin(self.clock + 1)
+
+    def _look_ahead_at(self, partition: int) -> None:
+        """In a job that overlaps, pull a partition for the next clock once all of this one is pushed to it."""
+        following = self.clock + 1
+        if not self.job.overlaps or following >= self.job.clocks:
+            return
+        for bundle in self.bundles(self.clock) or ():
+            kept = self._kept.get((self.clock, bundle))
+            if kept is None or partition not in kept.contributions:
+                return
+        reading = self._reading.get(following)
+        if reading is None:
+            begin = self._missing(following)
+            if begin is not None and not begin.bundles:
+                return  # nothing is dealt to this worker
+            reading = self._reading[following] = Reading(following, begin)
+            assert self._reads_all is not None, "only what is read whole can be pulled ahead"
+            reading.choose(self._reads_all, self._carried.take(following))
+        self._pull(reading, (partition,))
 
     def _push(self, bundle: Units, kept: _Kept) -> None:
         for partition in kept.contributions:
@@ -334,9 +357,9 @@ class Worker:
             self._leave_clock()
 
     def _leave_clock(self) -> None:
-        self._reading.pop(self.clock, None)
+        self._abort(self._reading.pop(self.clock, None))
         self._kept = {key: kept for key, kept in self._kept.items() if key[0] > self.clock}
-        self._carried.pop(self.clock, None)
+        self._carried.take(self.clock)
         self.clock += 1
         self._start()
         self._compute()
@@ -346,7 +369,7 @@ class Worker:
         if self._view is None:
             return
         for reading in self._reading.values():
-            self._pull(reading)
+            self._pull(reading, tuple(reading.asked))
         for bundle in self.bundles(self.clock) or ():
             if (kept := self._kept.get((self.clock, bundle))) is not None:
                 self._push(bundle, kept)

@@ -37,13 +37,35 @@ class Begin:
 @dataclass(frozen=True)
 class Compute:
     """Compute these bundles from the pulled blocks of every partition. Answered by `Computed` for each bundle, or for
-    as much of them as the cursor leaves."""
+    as much of them as the cursor leaves.
+
+    Where a partition's blocks are None, a `Deliver` brings them. What needs them waits, and no answer is given before
+    all are there. At most one computation lacks blocks, the one asked for last.
+    """
 
     timeline: int
     clock: int
     bundles: tuple[Units, ...]
-    parts: tuple[tuple[Array, ...], ...]
+    parts: tuple[tuple[Array, ...] | None, ...]
     cursor: Cursor
+
+
+@dataclass(frozen=True)
+class Deliver:
+    """The blocks of a partition for the computation that lacks them."""
+
+    timeline: int
+    clock: int
+    partition: int
+    blocks: tuple[Array, ...]
+
+
+@dataclass(frozen=True)
+class Abort:
+    """Give up the computation that lacks blocks: no more will come, and no answer is wanted."""
+
+    timeline: int
+    clock: int
 
 
 @dataclass(frozen=True)
@@ -124,7 +146,8 @@ class Begun:
 class Computed:
     """Contributions of a bundle to some partitions. Each partition comes once, in any order.
 
-    `compute_s`: seconds since the computation of the bundle began; 0: not known.
+    `compute_s`: seconds since the computation of the bundle began, without `waited_s`; 0: not known. `waited_s`:
+    seconds that it waited for blocks since the answer before.
     """
 
     timeline: int
@@ -132,6 +155,7 @@ class Computed:
     bundle: Units
     contributions: tuple[tuple[int, Contribution], ...]
     compute_s: float = 0.0
+    waited_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -181,7 +205,20 @@ class Broken:
     reason: str
 
 
-NodeCommand = Send | Begin | Compute | LoadSlices | SavePart | Form | Introduce | Reduce | Abandon | Leave
+NodeCommand = (
+    Send
+    | Begin
+    | Compute
+    | Deliver
+    | Abort
+    | LoadSlices
+    | SavePart
+    | Form
+    | Introduce
+    | Reduce
+    | Abandon
+    | Leave
+)
 NodeEvent = Begun | Computed | Loaded | PartSaved | Met | Reduced | Broken
 
 # -- asked of the controller's shell ------------------------------------------------------------------------

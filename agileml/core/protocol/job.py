@@ -24,7 +24,8 @@ class Job:
     """`slices` of `parts` units each make a clock (both powers of two); the run ends after `clocks` clocks.
 
     `balancer` makes the policy that plans the units of each worker clock by clock, in a job with BSP; None: the view's
-    share holds for every clock.
+    share holds for every clock. `overlaps`: a worker pulls each partition right after its last push to it, and computes
+    while the others are on their way.
     """
 
     layout: Layout
@@ -36,6 +37,7 @@ class Job:
     deterministic: bool
     exchange: Exchange
     balancer: MakeBalancer | None = None
+    overlaps: bool = False
     metrics: tuple[str, ...] = ()
 
     def optimizers(self, partition: int) -> tuple[Optimizer, ...]:

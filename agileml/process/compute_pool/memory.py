@@ -67,8 +67,9 @@ class SharedTables:
             self._rows.append(np.frombuffer(memory, np.int64, table.rows if table.sparse else 0, at))
             at += sizes[2 * index + 1]
 
-    def room(self, table: int, partition: int) -> Array | None:
-        """The memory of a partition's block of a dense table, where a receiver may write it while nothing computes."""
+    def room(self, table: int, partition: int, clock: int = 0) -> Array | None:
+        """The memory of a partition's block of a dense table, where a receiver may write it while nothing computes. All
+        clocks have the same."""
         if self.layout.tables[table].sparse:
             return None
         start, stop = self.layout.range_of(table, partition)

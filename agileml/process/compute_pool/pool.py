@@ -24,7 +24,7 @@ from agileml.core.compute.unit_computer import Reads, UnitComputer
 from agileml.core.parameters.fold import Fold
 from agileml.core.protocol.commands import Begin, Begun, Compute, Computed, Loaded, LoadSlices, NodeEvent
 from agileml.core.protocol.messages import Failure
-from agileml.process.compute import ComputeJobs
+from agileml.process.compute import ComputeJobs, Delivery
 from agileml.process.compute_pool.memory import Results, SharedTables, anonymous_file, kept
 from agileml.process.compute_pool.orders import (
     Answer,
@@ -98,6 +98,7 @@ class ComputePool(ComputeJobs):
         self._stopping.set()
         for process in list(self._processes):
             process.popen.kill()
+        self._delivery.abort()
         self._jobs.put(None)
 
     # -- the thread -----------------------------------------------------------------------------------------
@@ -168,7 +169,7 @@ class ComputePool(ComputeJobs):
             self._died(f"compute process {index} of {len(codes)} ended by itself (exit code {codes[index]})")
         self._end_processes()
 
-    def _do(self, job: ComputeJob) -> None:
+    def _do(self, job: ComputeJob, delivery: Delivery | None) -> None:
         match job:
             case LoadSlices():
                 self._load(job.slices)
@@ -176,7 +177,8 @@ class ComputePool(ComputeJobs):
             case Begin():
                 self._report(Begun(job, self._rows(job.clock, job.bundles).by_partition))
             case Compute():
-                self._compute(job)
+                assert delivery is not None
+                self._compute(job, delivery)
 
     def _load(self, slices: Units) -> None:
         """Each process loads its share of the slices that none has."""
@@ -219,13 +221,13 @@ class ComputePool(ComputeJobs):
         self._reads = ((clock, bundles), reads)
         return reads
 
-    def _compute(self, job: Compute) -> None:
+    def _compute(self, job: Compute, delivery: Delivery) -> None:
         """Report each bundle when its last sum is there; with the last one, the parameters may be overwritten."""
         if not job.cursor.claim(job.cursor.units):
-            self._over(job.cursor)
+            self._over(job)
             return
         reads = self._rows(job.clock, job.bundles)
-        self.tables.fill(reads.rows, job.parts)
+        self.tables.fill(reads.rows, delivery.all())
         counts = tuple(len(reads.rows[t.name]) if t.sparse else 0 for t in self._work.layout.tables)
         bundle_of: dict[Units, Units] = {}
         expected = {}
@@ -248,9 +250,11 @@ class ComputePool(ComputeJobs):
                 left -= 1
                 parts = self._work.split(kept(folds[bundle].total()))
                 if not left:
-                    self._over(job.cursor)
+                    self._over(job)
                 took_s, since_s = time.monotonic() - since_s, time.monotonic()
-                self._report(Computed(job.timeline, job.clock, bundle, tuple(enumerate(parts)), took_s))
+                found = tuple(enumerate(parts))
+                waited_s = delivery.settled()
+                self._report(Computed(job.timeline, job.clock, bundle, found, took_s, waited_s))
 
     def _pieces(self, units: Units) -> list[Units]:
         """The sums that a process makes of its units of a bundle: aligned subtrees where the order of adding counts."""

@@ -59,6 +59,14 @@ MISTAKES = [
         ":3: balance: found lbbsp with consistency ssp, expected static or auto: only the workers of bsp wait for each "
         "other in every clock",
     ),
+    (
+        "overlap: true\nexchange: allreduce",
+        ":3: overlap: found true with exchange: allreduce, expected false: each machine has all parameters there",
+    ),
+    (
+        "overlap: true\nconsistency: {kind: ssp, slack: 1}",
+        ":3: overlap: found true with consistency ssp, expected false: only in bsp does a clock wait",
+    ),
     ("balance: fair", ":3: balance: found 'fair', expected"),
     ("consistency: {kind: asp, slack: 2}", ":3: consistency.slack: found 2 with kind asp"),
     ("consistency: {kind: ssp}\ndeterministic: true", ":4: deterministic: found true with consistency ssp"),

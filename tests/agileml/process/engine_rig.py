@@ -118,10 +118,10 @@ class Rig:
         shutil.rmtree(socket_folder(self.spec.run), ignore_errors=True)
 
 
-def reference(values: Mapping[str, Any] | JobConfig) -> str:
+def reference(values: Mapping[str, Any] | JobConfig, application: Application | None = None) -> str:
     """The params_sha256 of the sequential run."""
     config = values if isinstance(values, JobConfig) else from_values(values)
-    spec = RunSpec("reference", config)
+    spec = RunSpec("reference", config, application)
     application = spec.build()
     tables = run_sequential(
         application,

@@ -11,7 +11,7 @@ from agileml.apps.torch.module import TorchModule
 from agileml.core.compute.cursor import Cursor
 from agileml.core.compute.unit_computer import UnitComputer
 from agileml.core.parameters.layout import Layout
-from agileml.core.protocol.commands import Compute, Computed
+from agileml.core.protocol.commands import Compute, Computed, NodeEvent
 from agileml.core.protocol.messages import Failure
 from agileml.process.compute import ComputeThread
 from tests.model.toy import toy_job
@@ -32,8 +32,13 @@ def test_inputs_are_free_when_the_last_contribution_is_reported_and_not_before(
         app = toy_job("dense", "sgd", 2, 1, partitions, 4)[0]
     layout = Layout(tuple(app.tables()), partitions)
     work = UnitComputer(app, layout, deterministic=False)
-    reported: queue.SimpleQueue[tuple[Computed | Failure, bool]] = queue.SimpleQueue()
-    computing = ComputeThread(work, lambda event: reported.put((event, computing.is_at_work)), lambda: None)
+    reported: queue.SimpleQueue[tuple[Computed, bool]] = queue.SimpleQueue()
+
+    def report(event: NodeEvent | Failure) -> None:
+        assert isinstance(event, Computed), event
+        reported.put((event, computing.is_at_work(event.clock)))
+
+    computing = ComputeThread(work, report, lambda: None)
     values = {table.name: app.initial(table) for table in app.tables()}
     parts = tuple(layout.blocks(values, p) for p in range(partitions))
     try:
@@ -42,9 +47,8 @@ def test_inputs_are_free_when_the_last_contribution_is_reported_and_not_before(
             left = 2 * partitions
             while left:
                 event, is_at_work = reported.get(timeout=LIMIT_S)
-                assert isinstance(event, Computed), event
                 left -= len(event.contributions)
                 assert is_at_work == (left > 0)
-            assert not computing.is_at_work
+            assert not computing.is_at_work(clock)
     finally:
         computing.stop()

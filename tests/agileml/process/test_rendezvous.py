@@ -129,7 +129,7 @@ class BuffersRig:
         self.codec = run_codec()
         self.is_at_work = False
         self.kept_off = 0
-        self.buffers = RendezvousBuffers(self.work, self.codec, lambda: self.is_at_work, self.keep_off)
+        self.buffers = RendezvousBuffers(self.work, self.codec, lambda clock: self.is_at_work, self.keep_off)
 
     def keep_off(self) -> None:
         self.kept_off += 1
@@ -142,7 +142,7 @@ class BuffersRig:
         return self.buffers.room(header, table, blocks[0].nbytes if size is None else size)
 
     def is_place(self, found: Array | None, partition: int) -> bool:
-        place = self.work.room(0, partition)
+        place = self.work.room(0, partition, 0)
         return found is not None and place is not None and found.ctypes.data == place.ctypes.data
 
 
@@ -178,11 +178,11 @@ def test_the_tables_are_closed_when_a_computation_starts() -> None:
     assert place is not None
     before = rig.kept_off
     here = (place.view(np.float32), np.zeros((0, 2), np.float32))
-    rig.buffers.close(Compute(0, 3, (1,), (here, here), Cursor(1)))
+    rig.buffers.close(Compute(0, 3, (1,), (here, here), Cursor(1)), 1)
     assert rig.kept_off == before + 1
     with pytest.raises(AssertionError):  # of a clock that the tables do not hold any more
-        rig.buffers.close(Compute(0, 2, (1,), (here, here), Cursor(1)))
-    rig.buffers.close(Compute(0, 2, (1,), ((here[0].copy(), here[1]),) * 2, Cursor(1)))
+        rig.buffers.close(Compute(0, 2, (1,), (here, here), Cursor(1)), 1)
+    rig.buffers.close(Compute(0, 2, (1,), ((here[0].copy(), here[1]),) * 2, Cursor(1)), 1)
 
 
 @pytest.mark.parametrize("deterministic", [True, False])

@@ -7,7 +7,7 @@ from dataclasses import replace
 from agileml.core.change import planning
 from agileml.core.exchange.reducer import Reducer
 from agileml.core.node.clock_plans import ClockPlans
-from agileml.core.node.worker import Worker
+from agileml.core.node.reading import CarriedBlocks
 from agileml.core.protocol.deal import Deal
 from tests.model.mutants.mutant import replaces
 
@@ -39,12 +39,10 @@ def a_plan_is_told_once(original, self, clock):
     return plan
 
 
-@replaces(Worker._carry, mode="dense-planned", caught_by=4)
-def blocks_of_partition_0_are_kept_through_a_change(original, self):
+@replaces(CarriedBlocks.carry, mode="dense-planned", caught_by=4)
+def blocks_of_partition_0_are_kept_through_a_change(original, self, readings, *, but):
     """The plan that came with them was of another epoch, and nobody asks for the new one."""
-    self._is_timed = False
-    original(self)
-    self._is_timed = True
+    original(self, readings, but=None)
 
 
 @replaces(Deal.is_planned, mode="bsp-planned", caught_by=0)

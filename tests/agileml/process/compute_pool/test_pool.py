@@ -107,7 +107,7 @@ def test_one_contribution_leaves_the_machine_and_a_dead_process_is_reported() ->
         answer = alone.compute(span(0, 8))
         assert isinstance(answer, Computed) and answer.bundle == span(0, 8)
         assert sum(part.examples for _, part in answer.contributions) > 0
-        assert not alone.pool.is_at_work
+        assert not alone.pool.is_at_work(0)
         victim, other = set(psutil.Process().children()) - before
         victim.kill()
         assert "ended by itself (exit code -9)" in alone.deaths.get(timeout=LIMIT_S)

@@ -1,0 +1,49 @@
+"""A clock is computed from parameters of two versions, or waits for parameters that never come..
+
+Long after a rollback the blocks of the abandoned timeline look like any others.
+"""
+
+from __future__ import annotations
+
+from agileml.core.node.reading import CarriedBlocks
+from agileml.core.node.worker import Worker
+from tests.model.mutants.mutant import replaces
+
+
+@replaces(Worker._ask_to_compute, mode="overlap", caught_by=1)
+def forward_on_a_half_old_layer(original, self, reading, begin):
+    """What is not here yet is read as the clock before had it."""
+    before = self.__dict__.setdefault("before", {})
+    for partition, blocks in before.items():
+        reading.parts.setdefault(partition, blocks)
+    order = original(self, reading, begin)
+    before.update(reading.parts)
+    return order
+
+
+@replaces(CarriedBlocks.clear, mode="overlap", caught_by=1)
+def blocks_of_an_abandoned_timeline_serve_again(original, self):
+    """A forward that a rollback aborted left some: the clock of this name is another one now."""
+
+
+@replaces(Worker._abort, mode="overlap", caught_by=8)
+def a_forward_waits_on_under_a_new_view(original, self, reading):
+    """Nobody brings it what it lacks, and nothing else is computed meanwhile."""
+
+
+@replaces(Worker._abort, mode="overlap", caught_by=8)
+def what_was_aborted_counts_as_being_computed(original, self, reading):
+    """Its bundles are not computed again."""
+    computing = set(self._computing)
+    original(self, reading)
+    self._computing |= computing
+
+
+@replaces(Worker.params, mode="overlap", caught_by=8)
+def parameters_of_one_partition_acknowledge_all(original, self, message):
+    """A push that was lost is not sent again, because another partition has counted its own."""
+    if message.version > self.clock and message.clock > self.clock:
+        for (clock, _), kept in self._kept.items():
+            if clock == self.clock and len(kept.contributions) == self._partitions:
+                kept.acked |= set(range(self._partitions))
+    original(self, message)
