@@ -25,7 +25,7 @@ from bidbrain.policy.expected_cost import ExpectedCost
 from bidbrain.policy.registry import find_scheme
 from bidbrain.risk.book import Known, RiskBook
 from bidbrain.risk.tally import Cell, Tally
-from bidbrain.setting import Job, Listing, Reliable, Setting
+from bidbrain.setting import Listing, Reliable, Setting, Workload
 from bidbrain.simulate.pool_plan import make_pool_plan
 from bidbrain.simulate.simulator import simulate
 
@@ -85,7 +85,7 @@ def decision_ms(pools: int, machines: int) -> float:
         Offer(m, int(price), int(price), 400_000, 4, 4.0)
         for m, price in zip(markets, rng.uniform(50_000, 100_000, pools), strict=True)
     )
-    job = Job(4 * machines, 10.0, 1.5, 0.9, 1.5)
+    job = Workload(4 * machines, 10.0, 1.5, 0.9, 1.5)
     listings = tuple(Listing(m, 400_000, 4) for m in markets)
     reliable = Reliable("c0.xlarge", 4, 400_000, 4)
     setting = Setting(job, listings, History({}, 0), Interval(0, 1), reliable, 400_000, rules="per_second")

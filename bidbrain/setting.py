@@ -50,7 +50,7 @@ class Engine:
 
 
 @dataclass(frozen=True)
-class Job:
+class Workload:
     """Work of `vcpus` for `hours`, on at most cap_vcpus; each vCPU beyond `vcpus` counts phi.
 
     deadline: a multiple of `hours`, for policies that keep deadlines.
@@ -128,7 +128,7 @@ class Setting:
     """Everything a policy is made from. Policies may read `history` and `pools` up to the present only;
     yardsticks read on."""
 
-    job: Job
+    job: Workload
     listings: tuple[Listing, ...]
     history: History
     train: Interval
@@ -187,7 +187,7 @@ class Setting:
         """The job on on-demand machines alone: its vCPUs for its hours at the reference price."""
         return Fraction(self.reference * self.job.vcpus, REFERENCE_VCPUS) * Fraction(str(self.job.hours))
 
-    def with_job(self, job: Job) -> Setting:
+    def with_job(self, job: Workload) -> Setting:
         """The same markets for another job. Trained tables are kept; survival tables only if the boot stays."""
         other = replace(self, job=job)
         if "evictions" in self.__dict__:

@@ -11,7 +11,7 @@ from bidbrain.live.journal import Buy, BuyOnDemand, Decided, Figures, Mark, Mark
 from bidbrain.live.state import JobState
 from bidbrain.money import HOUR_S, machine_seconds_micro_usd
 from bidbrain.policy.base import Action, GiveBack, Keep, LetGo, MarketView, Policy, Request, RequestOnDemand
-from bidbrain.setting import Job, Setting
+from bidbrain.setting import Setting, Workload
 from bidbrain.simulate.simulator import PolicyError, checked_decision
 
 
@@ -29,7 +29,7 @@ class Measurements:
     nu: dict[str, float] = field(default_factory=dict)
 
 
-def measured_job(job: Job, measured: Measurements) -> Job:
+def measured_job(job: Workload, measured: Measurements) -> Workload:
     """The config's job with measured figures instead of assumed ones."""
     engine = job.engine
     if measured.lambda_s is not None:

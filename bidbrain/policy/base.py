@@ -16,7 +16,7 @@ from bidbrain.history.prices import Market
 from bidbrain.money import HOUR_S
 from bidbrain.risk.book import Hazard
 from bidbrain.risk.eviction import PriceNow
-from bidbrain.setting import Job
+from bidbrain.setting import Workload
 
 
 class Phase(StrEnum):
@@ -79,7 +79,7 @@ class MarketView:
 
     offers: Sequence[Offer]
     holdings: Sequence[Holding]
-    job: Job
+    job: Workload
     work_left_vcpu_s: float = 0.0
     risk: Risk | None = None
     warned: frozenset[int] = frozenset()

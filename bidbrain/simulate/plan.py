@@ -15,10 +15,10 @@ from bidbrain.setting import (
     REFERENCE_VCPUS,
     Bidding,
     Engine,
-    Job,
     Listing,
     Reliable,
     Setting,
+    Workload,
     reference_price,
     reference_type,
 )
@@ -112,7 +112,7 @@ def make_setting(
     each = vcpus if config.reliable_type else REFERENCE_VCPUS
     base_name = reference_type(types)
     engine = Engine(config.boot_s, config.lambda_s, config.sigma_s)
-    job = Job(config.job_vcpus, config.job_hours[0], config.cap, config.phi, config.deadline, engine)
+    job = Workload(config.job_vcpus, config.job_hours[0], config.cap, config.phi, config.deadline, engine)
     bidding = Bidding(
         min_delta=micro_usd(config.min_delta),
         grant_delay_s=config.grant_delay_s,

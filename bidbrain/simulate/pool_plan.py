@@ -14,7 +14,7 @@ from bidbrain.history.prices import History, Steps
 from bidbrain.instants import Interval
 from bidbrain.money import HOUR_S, MICRO_USD
 from bidbrain.policy.registry import POOLS, SCHEMES, find_scheme
-from bidbrain.setting import REFERENCE_VCPUS, Bidding, Engine, Job, Listing, Reliable, Setting
+from bidbrain.setting import REFERENCE_VCPUS, Bidding, Engine, Listing, Reliable, Setting, Workload
 from bidbrain.simulate.experiment import Experiment, Starts
 from bidbrain.simulate.plan import Plan
 
@@ -64,7 +64,7 @@ def _setting(config: SimulateConfig, pools: tuple[Trace, ...], end_s: int) -> Se
     boot_s = config.boot_s if "boot_s" in config.model_fields_set else BOOT_S
     engine = Engine(boot_s, config.lambda_s, config.sigma_s)
     cap = config.cap if "cap" in config.model_fields_set else 1.0
-    job = Job(config.nodes, config.job_hours[0], cap, config.phi, config.deadline or 1.5, engine)
+    job = Workload(config.nodes, config.job_hours[0], cap, config.phi, config.deadline or 1.5, engine)
     steps = {pool.market: Steps(np.array([0]), np.array([pool.price])) for pool in pools}
     listings = tuple(Listing(pool.market, NODE_ON_DEMAND, 1) for pool in pools)
     return Setting(

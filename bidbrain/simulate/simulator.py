@@ -28,7 +28,7 @@ from bidbrain.policy.base import (
     RequestOnDemand,
 )
 from bidbrain.policy.footprint import scaling_efficiency
-from bidbrain.setting import Job, Setting
+from bidbrain.setting import Setting, Workload
 from bidbrain.simulate.exchange import exchange_of
 
 
@@ -66,7 +66,7 @@ class PolicyError(RuntimeError):
 class Progress:
     """Work done by machines that come and go (thesis, section 4.5.2: boots, pauses, checkpoints)."""
 
-    def __init__(self, job: Job, start_s: int) -> None:
+    def __init__(self, job: Workload, start_s: int) -> None:
         self._job = job
         self._engine = job.engine
         self._first_grant_s: int | None = None

@@ -16,7 +16,7 @@ from bidbrain.live.job import JobPlan, Log
 from bidbrain.live.journal import Closing
 from bidbrain.live.service import Service
 from bidbrain.policy.today import Elastic
-from bidbrain.setting import Engine, Job, Listing, Reliable, Setting
+from bidbrain.setting import Engine, Listing, Reliable, Setting, Workload
 from tests.aws.layer import Ec2Layer
 from tests.bidbrain.live.makers import ModelTrainer
 
@@ -29,7 +29,7 @@ POLL_S = 120
 def make_setting(nodes: int = 6, hours: float = 0.7) -> Setting:
     """Nodes stand for vCPUs: all types are worth one node."""
     listings = tuple(Listing(Market(kind, zone), price, 1) for kind, price in TYPES.items() for zone in ZONES)
-    job = Job(nodes, hours, 1.0, 1.0, None, Engine(120, 60))
+    job = Workload(nodes, hours, 1.0, 1.0, None, Engine(120, 60))
     never = Steps.from_rows([0], [1])
     history = History({each.market: never for each in listings}, 1 << 40)
     reliable = Reliable("c5.xlarge", 2, TYPES["c5.xlarge"], 1)

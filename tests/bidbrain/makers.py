@@ -9,7 +9,7 @@ import numpy as np
 from bidbrain.history.availability import POOL_TYPE, TICK_S, Trace
 from bidbrain.history.prices import History, Market, Steps
 from bidbrain.instants import Interval
-from bidbrain.setting import Bidding, Job, Listing, Reliable, Setting
+from bidbrain.setting import Bidding, Listing, Reliable, Setting, Workload
 
 ON_DEMAND = {"c4.xlarge": 209_000, "c4.2xlarge": 419_000}
 VCPUS = {"c4.xlarge": 4, "c4.2xlarge": 8}
@@ -21,7 +21,7 @@ TICK = 300
 
 def make_setting(
     history: History,
-    job: Job | None = None,
+    job: Workload | None = None,
     bidding: Bidding | None = None,
     rules: str = "hourly_2016",
     train: Interval = TRAIN,
@@ -33,7 +33,7 @@ def make_setting(
     )
     reliable = Reliable("c4.xlarge", 12, scale * ON_DEMAND["c4.xlarge"], 4)
     return Setting(
-        job or Job(hours=4.0),
+        job or Workload(hours=4.0),
         listings,
         history,
         train,

@@ -14,7 +14,7 @@ from bidbrain.accounts.ledger import EntryKind, Ledger, LedgerError, lines_of, r
 from bidbrain.accounts.rebill import rebill
 from bidbrain.history.archive import rows_of, write_rows
 from bidbrain.policy.registry import SCHEMES
-from bidbrain.setting import Job, Setting
+from bidbrain.setting import Setting, Workload
 from bidbrain.simulate.compiled import CompiledSimulator
 from tests.bidbrain.makers import EVALUATE, make_setting
 
@@ -85,7 +85,7 @@ def test_both_bills_agree_to_the_micro_dollar(turbulent, rules: str) -> None:
     prices: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for at_s, kind, zone, _, price in rows_of(turbulent):
         prices[f"{kind}@{zone}"].append((at_s, price))
-    setting = make_setting(turbulent, Job(hours=3.3), rules=rules)
+    setting = make_setting(turbulent, Workload(hours=3.3), rules=rules)
     for ledger in ledgers(setting, ("standard_checkpoint", "proteus", "renewal"), 4):
         audit = rebill(ledger, turbulent)
         assert audit.differences == ()
@@ -96,7 +96,7 @@ def test_both_bills_agree_to_the_micro_dollar(turbulent, rules: str) -> None:
 
 
 def test_two_hundred_jobs_of_each_scheme(turbulent) -> None:
-    setting = make_setting(turbulent, Job(hours=2.0))
+    setting = make_setting(turbulent, Workload(hours=2.0))
     scale = 200
     for name in ("standard_checkpoint", "proteus", "renewal"):
         scheme = SCHEMES[name]
@@ -117,7 +117,7 @@ def test_a_ledger_survives_its_file(turbulent, tmp_path: Path) -> None:
 @given(st.data())
 @settings(deadline=None, derandomize=True, max_examples=25)
 def test_any_change_of_a_ledger_is_found(turbulent, data: st.DataObject) -> None:
-    (ledger,) = ledgers(make_setting(turbulent, Job(hours=3.0)), ("renewal",), 1)
+    (ledger,) = ledgers(make_setting(turbulent, Workload(hours=3.0)), ("renewal",), 1)
     money = [i for i, entry in enumerate(ledger.entries) if entry.micro_usd]
     index = data.draw(st.sampled_from(money))
     entry = ledger.entries[index]
@@ -137,7 +137,7 @@ def test_any_change_of_a_ledger_is_found(turbulent, data: st.DataObject) -> None
 
 
 def test_an_eviction_that_no_price_explains_is_named(turbulent) -> None:
-    (ledger,) = ledgers(make_setting(turbulent, Job(hours=3.0)), ("standard_agileml",), 1)
+    (ledger,) = ledgers(make_setting(turbulent, Workload(hours=3.0)), ("standard_agileml",), 1)
     entries = tuple(
         replace(entry, kind=EntryKind.EVICTION)
         if entry.kind is EntryKind.JOB_END and entry.allocation == 0

@@ -8,7 +8,7 @@ import pytest
 from bidbrain.live.decide import Measurements, measured_job
 from bidbrain.live.estimators import Clock, Disturbance, Estimator, Stretch
 from bidbrain.policy.footprint import scaling_efficiency
-from bidbrain.setting import Job
+from bidbrain.setting import Workload
 
 VCPUS = {"small": 4, "large": 8}
 JOB_VCPUS = 64
@@ -78,9 +78,9 @@ def test_what_was_not_seen_is_not_said() -> None:
         estimator.observe(Clock((Stretch(10.0, {"small": 8}),), 320.0))
     found = estimator.measured()
     assert found == Measurements(None, None, None, {"small": pytest.approx(4.0)})
-    job = measured_job(Job(phi=0.9), found)
-    assert job == Job(phi=0.9)
-    engine = measured_job(Job(), Measurements(0.5, 33.4, 2.0)).engine
+    job = measured_job(Workload(phi=0.9), found)
+    assert job == Workload(phi=0.9)
+    engine = measured_job(Workload(), Measurements(0.5, 33.4, 2.0)).engine
     assert (engine.lambda_s, engine.sigma_s) == (33, 2)
 
 

@@ -22,7 +22,7 @@ from bidbrain.live.replay import MarketClock, Warnings
 from bidbrain.live.service import Service
 from bidbrain.policy.base import Request
 from bidbrain.policy.registry import find_scheme
-from bidbrain.setting import Job, Setting
+from bidbrain.setting import Setting, Workload
 from tests.bidbrain.live.makers import LiveRig, Memory, plan_of, play
 from tests.bidbrain.makers import EVALUATE, make_setting
 
@@ -32,7 +32,7 @@ USD = 1_000_000
 
 @pytest.fixture(scope="module")
 def setting(turbulent: History) -> Setting:
-    return make_setting(turbulent, Job(hours=6.0))
+    return make_setting(turbulent, Workload(hours=6.0))
 
 
 @pytest.mark.parametrize("rules", ["hourly_2016", "per_second"])

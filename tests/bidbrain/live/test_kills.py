@@ -14,7 +14,7 @@ from bidbrain.history.prices import History
 from bidbrain.live.cloud import Order, UnknownOutcomeError
 from bidbrain.live.journal import Journal, JournalError, parse
 from bidbrain.policy.registry import Scheme, find_scheme
-from bidbrain.setting import Job, Setting
+from bidbrain.setting import Setting, Workload
 from tests.bidbrain.live.kills import Fuse, FusedCloud, FusedJournal, Killed, pick
 from tests.bidbrain.live.makers import LiveRig, play
 from tests.bidbrain.makers import EVALUATE, make_setting
@@ -46,7 +46,7 @@ def check(ground: LiveRig) -> None:
 
 @pytest.fixture(scope="module")
 def setting(turbulent: History) -> Setting:
-    return make_setting(turbulent, Job(hours=2.0))
+    return make_setting(turbulent, Workload(hours=2.0))
 
 
 START_S = EVALUATE.start_s + 140_002
@@ -86,7 +86,7 @@ def test_a_hundred_kills(setting: Setting, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_kill_at_every_moment(turbulent: History, tmp_path: Path) -> None:
-    own = make_setting(turbulent, Job(hours=0.4))
+    own = make_setting(turbulent, Workload(hours=0.4))
     scheme = find_scheme("proteus")
     expected, _, moments = live(tmp_path / "quiet", LiveRig(own, START_S), scheme, [])
     for moment in range(1, len(moments) + 1):

@@ -17,7 +17,7 @@ from bidbrain.live.journal import Decided
 from bidbrain.live.replay import InstantLauncher, MarketClock, Replay
 from bidbrain.live.service import Service
 from bidbrain.policy.registry import find_scheme
-from bidbrain.setting import Bidding, Job, Setting
+from bidbrain.setting import Bidding, Setting, Workload
 from bidbrain.simulate.pool_plan import make_pool_plan
 from bidbrain.simulate.simulator import simulate
 from tests.bidbrain.live.makers import LiveRig, Memory, plan_of, play, play_in
@@ -61,7 +61,7 @@ def compare(setting: Setting, name: str, start_s: int) -> Ledger:
 
 @pytest.fixture(scope="module")
 def settings(turbulent: History) -> dict[str, Setting]:
-    return {rules: make_setting(turbulent, Job(hours=2.0), rules=rules) for rules in RULES}
+    return {rules: make_setting(turbulent, Workload(hours=2.0), rules=rules) for rules in RULES}
 
 
 @pytest.mark.parametrize("rules", RULES)
@@ -80,7 +80,7 @@ def test_a_replayed_job_is_the_simulated_one(settings, rules: str, name: str) ->
 
 def test_with_delays_until_grants_and_costs_of_change(turbulent: History) -> None:
     bidding = Bidding(min_delta=500, grant_delay_s=60, slot_vcpus=96)
-    setting = make_setting(turbulent, Job(vcpus=288, hours=3.0, phi=1.0), bidding)
+    setting = make_setting(turbulent, Workload(vcpus=288, hours=3.0, phi=1.0), bidding)
     for name in ("proteus", "renewal", "standard_agileml", "expected_cost"):
         compare(setting, name, EVALUATE.start_s + 50_021)
 
@@ -162,7 +162,7 @@ def test_many_jobs(rules: str) -> None:
     markets = [(kind, zone, ON_DEMAND[kind]) for kind in ON_DEMAND for zone in ("us-east-1a", "us-east-1b")]
     for seed in range(10):
         history = generate(markets, window, [Character.CALM, Character.TURBULENT][seed % 2], seed)
-        setting = make_setting(history, Job(hours=3.0), rules=rules, train=train)
+        setting = make_setting(history, Workload(hours=3.0), rules=rules, train=train)
         for name in ("proteus", "renewal", "standard_agileml", "standard_checkpoint"):
             for number in range(3):
                 compare(setting, name, EVALUATE.start_s + 41_011 * number + 977 * seed)

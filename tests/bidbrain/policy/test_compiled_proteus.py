@@ -16,14 +16,14 @@ from bidbrain.live.replay import InstantLauncher, Replay
 from bidbrain.live.state import JobState
 from bidbrain.policy.compiled_proteus import CompiledProteus
 from bidbrain.policy.proteus import Proteus
-from bidbrain.setting import Bidding, Engine, Job, Listing, Reliable, Setting
+from bidbrain.setting import Bidding, Engine, Listing, Reliable, Setting, Workload
 from bidbrain.simulate.simulator import simulate
 from tests.bidbrain.makers import EVALUATE, make_setting
 
 
 @pytest.mark.parametrize("engine", [Engine(), Engine(300, 45, 20)])
 def test_the_same_jobs_line_by_line(turbulent: History, engine: Engine) -> None:
-    job = Job(vcpus=300, hours=3.0, cap=1.3, phi=0.7, engine=engine)
+    job = Workload(vcpus=300, hours=3.0, cap=1.3, phi=0.7, engine=engine)
     setting = make_setting(turbulent, job, Bidding(min_delta=500, slot_vcpus=100))
     lines = 0
     for number in range(4):
@@ -44,7 +44,7 @@ def test_a_decision_on_1000_offers_with_200_held() -> None:
     history = generate([(kind, zone, 209_000) for kind in kinds for zone in zones], window, Character.CALM, 3)
     listings = tuple(Listing(market, 209_000, 4) for market in history.markets)
     assert len(listings) == 1000
-    job = Job(vcpus=1024, hours=2.0)
+    job = Workload(vcpus=1024, hours=2.0)
     setting = Setting(job, listings, history, train, Reliable("c4.0x", 12, 209_000, 4), 209_000)
     now_s = train.end_s + 7200
     state = JobState(setting, [Opened("job", "proteus", now_s)])

@@ -22,12 +22,12 @@ from bidbrain.policy.base import (
 from bidbrain.policy.expected_cost import ExpectedCost
 from bidbrain.risk.book import Known, RiskBook
 from bidbrain.risk.tally import Cell, Tally
-from bidbrain.setting import Bidding, Engine, Job, Listing, Reliable, Setting
+from bidbrain.setting import Bidding, Engine, Listing, Reliable, Setting, Workload
 from tests.bidbrain.makers import TICK, made_trace, pool
 from tests.bidbrain.policy.test_today import run, setting_of
 
 SAFE, RISKY = Market("c5.xlarge", "us-east-1a"), Market("m5.xlarge", "us-east-1b")
-JOB = Job(32, 10.0, 1.5, 1.0, None, Engine(180, 60, 0))
+JOB = Workload(32, 10.0, 1.5, 1.0, None, Engine(180, 60, 0))
 
 
 def book_of(rates: dict[Market, float], at_s: int = 0) -> RiskBook:
@@ -38,7 +38,7 @@ def book_of(rates: dict[Market, float], at_s: int = 0) -> RiskBook:
 
 
 def decide(
-    job: Job = JOB,
+    job: Workload = JOB,
     prices: tuple[int, int] = (50_000, 50_000),
     rates: tuple[float, float] = (0.01, 0.02),
     held: dict[Market, int] | None = None,

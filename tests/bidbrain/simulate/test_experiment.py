@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bidbrain.instants import Interval
 from bidbrain.report.tables import write_tables
-from bidbrain.setting import Job
+from bidbrain.setting import Workload
 from bidbrain.simulate.bounds import paid_hours
 from bidbrain.simulate.experiment import Experiment, Result, Starts, as_json, compare, summarise
 from bidbrain.simulate.simulator import Outcome
@@ -69,7 +69,7 @@ def test_unfinished_jobs_are_counted_and_left_out_of_the_means() -> None:
 
 
 def experiment(turbulent, schemes: tuple[str, ...], count: int = 30) -> Experiment:
-    setting = make_setting(turbulent, Job(hours=2.0))
+    setting = make_setting(turbulent, Workload(hours=2.0))
     return Experiment(setting, schemes, (2.0, 3.0), (EVALUATE,), Starts(count, 5))
 
 
@@ -110,7 +110,7 @@ def test_the_bound_of_a_constant_market_is_what_one_computes_by_hand() -> None:
     """One price: the work at that price, one boot per vCPU, and the reliable machines while it lasts."""
     price = 50_000
     history = history_of({"c4.xlarge@us-east-1a": [(EVALUATE.start_s - 10, price)]}, EVALUATE.end_s)
-    setting = make_setting(history, Job(hours=4.0))
+    setting = make_setting(history, Workload(hours=4.0))
     bound, schedule = paid_hours(setting, EVALUATE.start_s)
     length = 4 * 3600 * 2 / 3 + 120
     by_hand = price / 4 * 768 * length / 3600 + setting.reliable.hourly * length / 3600
@@ -120,7 +120,7 @@ def test_the_bound_of_a_constant_market_is_what_one_computes_by_hand() -> None:
 
 
 def test_the_bound_is_below_the_schedule_and_below_what_policies_pay(turbulent) -> None:
-    setting = make_setting(turbulent, Job(hours=4.0))
+    setting = make_setting(turbulent, Workload(hours=4.0))
     for number in range(4):
         start_s = EVALUATE.start_s + 100_003 * number
         bound, schedule = paid_hours(setting, start_s)

@@ -12,7 +12,7 @@ from bidbrain.history.generate import Character, generate
 from bidbrain.history.prices import History, Market, Steps
 from bidbrain.instants import Interval
 from bidbrain.policy.registry import SCHEMES
-from bidbrain.setting import Bidding, Engine, Job, Setting
+from bidbrain.setting import Bidding, Engine, Setting, Workload
 from bidbrain.simulate.compiled import CompiledSimulator
 from bidbrain.simulate.simulator import Outcome
 from tests.bidbrain.makers import EVALUATE, ON_DEMAND, VCPUS, history_of, make_setting
@@ -48,7 +48,7 @@ def test_a_higher_bid_is_never_evicted_earlier(history: History, bid: int, more:
 def test_no_charge_without_a_grant_and_no_refund_above_its_charge(
     history: History, name: str, offset: int, rules: str
 ) -> None:
-    setting = make_setting(history, Job(hours=3.0), rules=rules, train=TRAIN)
+    setting = make_setting(history, Workload(hours=3.0), rules=rules, train=TRAIN)
     outcome, ledger = run(setting, name, EVALUATE.start_s + offset)
     granted: set[int | None] = set()
     ended: set[int | None] = set()
@@ -87,7 +87,7 @@ def test_no_charge_without_a_grant_and_no_refund_above_its_charge(
 def test_work_done_is_at_most_capacity_times_time(
     history: History, name: str, offset: int, phi: float, boot_s: int, lambda_s: int
 ) -> None:
-    job = Job(hours=3.0, phi=phi, engine=Engine(boot_s, lambda_s))
+    job = Workload(hours=3.0, phi=phi, engine=Engine(boot_s, lambda_s))
     setting = make_setting(history, job, train=TRAIN)
     outcome, ledger = run(setting, name, EVALUATE.start_s + offset)
     own = SCHEMES[name].setting(setting).job
@@ -116,7 +116,7 @@ def test_without_evictions_proteus_is_never_dearer_than_on_demand(
         for kind, share in shares.items()
     }
     history = history_of(rows, WINDOW.end_s)
-    setting = make_setting(history, Job(hours=round(hours, 2)), train=TRAIN)
+    setting = make_setting(history, Workload(hours=round(hours, 2)), train=TRAIN)
     outcome, _ = run(setting, "proteus", EVALUATE.start_s + offset)
     assert outcome.finished
     assert outcome.evictions == 0
@@ -133,9 +133,9 @@ def test_prices_scaled_by_k_scale_costs_and_change_no_decision(
         history.end_s,
     )
     deltas = Bidding().deltas
-    one = make_setting(history, Job(hours=3.0), train=TRAIN)
+    one = make_setting(history, Workload(hours=3.0), train=TRAIN)
     many = make_setting(
-        scaled, Job(hours=3.0), Bidding(tuple(k * delta for delta in deltas)), train=TRAIN, scale=k
+        scaled, Workload(hours=3.0), Bidding(tuple(k * delta for delta in deltas)), train=TRAIN, scale=k
     )
     start = EVALUATE.start_s + offset
     outcome, ledger = run(one, name, start)

@@ -11,7 +11,7 @@ import pytest
 from bidbrain.config import ConfigError
 from bidbrain.history.prices import History
 from bidbrain.policy.registry import UnknownSchemeError, find_scheme
-from bidbrain.setting import Job
+from bidbrain.setting import Workload
 from bidbrain.simulate.simulator import PolicyError
 from bidbrain.simulate.tables import run
 from tests.bidbrain.live.makers import LiveRig, Memory, play
@@ -54,7 +54,7 @@ def test_tables_are_what_pandas_takes_and_a_class_is_a_scheme(careful: str) -> N
 
 def test_the_guides_policy_runs_live_on_prices(careful: str, turbulent: History) -> None:
     scheme = find_scheme(careful)
-    setting = make_setting(turbulent, Job(vcpus=32, hours=1.0), rules="per_second")
+    setting = make_setting(turbulent, Workload(vcpus=32, hours=1.0), rules="per_second")
     closing, _ = play(LiveRig(setting, EVALUATE.start_s), scheme, Memory())
     assert closing.finished
 

@@ -10,7 +10,7 @@ from bidbrain.accounts.ledger import Entry
 from bidbrain.history.generate import Character, generate
 from bidbrain.instants import Interval
 from bidbrain.policy.registry import SCHEMES
-from bidbrain.setting import Bidding, Engine, Job, Setting
+from bidbrain.setting import Bidding, Engine, Setting, Workload
 from bidbrain.simulate.compiled import CompiledSimulator
 from bidbrain.simulate.simulator import simulate
 from tests.bidbrain.makers import EVALUATE, ON_DEMAND, make_setting
@@ -42,7 +42,7 @@ def test_every_line_is_the_same(turbulent, name: str, rules: str) -> None:
 @pytest.mark.parametrize("name", ["proteus", "renewal", "one_hour_oracle", "standard_agileml"])
 def test_with_delays_floors_and_costs_of_change(turbulent, name: str) -> None:
     engine = Engine(boot_s=300, lambda_s=45, sigma_s=20)
-    job = Job(vcpus=300, hours=5.5, cap=1.3, phi=0.7, engine=engine)
+    job = Workload(vcpus=300, hours=5.5, cap=1.3, phi=0.7, engine=engine)
     bidding = Bidding(min_delta=500, grant_delay_s=60, slot_vcpus=100)
     setting = make_setting(turbulent, job, bidding)
     for number in range(6):
@@ -63,7 +63,7 @@ def test_on_any_made_market(seed: int, character: Character, name: str, rules: s
     markets = [(kind, zone, ON_DEMAND[kind]) for kind in ON_DEMAND for zone in ("us-east-1a", "us-east-1b")]
     history = generate(markets, window, character, seed)
     train = Interval.parse("2016-03-18/2016-03-20")
-    setting = make_setting(history, Job(hours=3.0), rules=rules, train=train)
+    setting = make_setting(history, Workload(hours=3.0), rules=rules, train=train)
     fast, plain = both(setting, name, EVALUATE.start_s + offset)
     assert fast == plain
 
@@ -71,13 +71,13 @@ def test_on_any_made_market(seed: int, character: Character, name: str, rules: s
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COMPILED)
 def test_on_many_starts(turbulent, name: str) -> None:
-    setting = make_setting(turbulent, Job(hours=20.0))
+    setting = make_setting(turbulent, Workload(hours=20.0))
     for number in range(40):
         fast, plain = both(setting, name, EVALUATE.start_s + 20_011 * number)
         assert fast == plain
 
 
 def test_a_job_that_outlives_the_history_is_unfinished_in_both(turbulent) -> None:
-    setting = make_setting(turbulent, Job(hours=20.0))
+    setting = make_setting(turbulent, Workload(hours=20.0))
     fast, plain = both(setting, "proteus", turbulent.end_s - 7200)
     assert fast == plain
