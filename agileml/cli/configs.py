@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Annotated
@@ -34,6 +35,7 @@ def configs(
             metavar="DIR", help=f"Copy all of them to the folder {FOLDER} in DIR; files there stay."
         ),
     ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="List them as one JSON object each.")] = False,
 ) -> None:
     """List the example configs that come with Proteus, print one, or copy them all."""
     found = examples()
@@ -48,6 +50,9 @@ def configs(
 
             raise typer.BadParameter(f"found {name!r}, {nearest(name, sorted(f.stem for f in found))}")
         print(by_stem[name].read_text(encoding="utf-8"), end="")
+    elif as_json:
+        for file in found:
+            print(json.dumps({"name": file.stem, "path": str(file), "about": _first_line(file)}))
     else:
         for file in found:
             print(f"{file.stem:<36} {_first_line(file)}".rstrip())

@@ -6,6 +6,7 @@ Each `judge_*` judges measured figures; `examine` measures them.
 from __future__ import annotations
 
 import enum
+import json
 import os
 import platform
 import resource
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 import psutil
@@ -28,7 +29,7 @@ STORE_BYTES = 80 << 20
 FIRST_TRY = "proteus configs --copy . && proteus run configs/demo.yaml"
 
 
-class Severity(enum.Enum):
+class Severity(enum.StrEnum):
     """The consequence of a finding for a run."""
 
     OK = "ok"
@@ -229,16 +230,21 @@ def examine(address: str | None) -> Iterator[Finding]:
     yield check_ray_starts() if address is None else check_ray_answers(address)
 
 
-def run_doctor(address: str | None, say: Callable[[str], None] = print) -> int:
-    """Print the screen; returns the exit code: 1 if something blocks a run."""
+def run_doctor(address: str | None, say: Callable[[str], None] = print, *, as_json: bool = False) -> int:
+    """Print the screen, or an object for each finding; returns the exit code: 1 if something blocks a run."""
     marks = {OK: "ok    ", ADVICE: "advice", BLOCKS: "BLOCKS"}
     severities = []
     for finding in examine(address):
         severities.append(finding.severity)
+        if as_json:
+            say(json.dumps(asdict(finding)))
+            continue
         say(f"{marks[finding.severity]}  {finding.subject:<11} {finding.found}")
         if finding.advice:
             say(f"{'':20}-> {finding.advice}")
     blocked = severities.count(BLOCKS)
+    if as_json:
+        return 1 if blocked else 0
     if blocked:
         say(f"This machine cannot run Proteus yet: {blocked} of {len(severities)} findings block it.")
         return 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -31,6 +33,7 @@ def replay(
         list[Balance] | None,
         typer.Option(help="A value of `balance`; may be repeated. [default: static, lbbsp]"),
     ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each row.")] = False,
 ) -> None:
     """Simulate a recorded run with another `balance`, on machines as fast as they were: what would it have saved?"""
     from agileml.config.job import ConfigError, load
@@ -50,7 +53,12 @@ def replay(
         rows = replayed(read_events(run / EVENTS), config, balance or [Balance.STATIC, Balance.LBBSP])
     except (ConfigError, SchemaError, ReplayError) as error:
         raise typer.BadParameter(f"RUN: {run}: {error}") from None
-    _show(rows)
+    if not as_json:
+        _show(rows)
+        return
+    for row in rows:
+        more = {"clock_s": row.clock_s, "of_recorded": row.seconds / rows[0].seconds}
+        print(json.dumps(asdict(row) | more))
 
 
 def _show(rows: list[Replayed]) -> None:

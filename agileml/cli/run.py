@@ -279,8 +279,9 @@ def doctor(
     address: Annotated[
         str | None, typer.Option(help="Look at this Ray cluster instead of starting one.")
     ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each finding.")] = False,
 ) -> None:
     """Check whether this machine can run Proteus, and advise on each problem."""
     from agileml.cli.doctor import run_doctor
 
-    raise typer.Exit(run_doctor(address))
+    raise typer.Exit(run_doctor(address, as_json=as_json))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -15,6 +16,7 @@ def bill(
         ..., help="A ledger (JSON lines) of `proteus simulate --ledger` or of a run."
     ),
     history: list[Path] = typer.Option(..., help="Price history: a file or a folder; may be repeated."),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object for each scheme."),
 ) -> None:
     """Compute a ledger's bill again from the price history alone, line by line.
 
@@ -26,10 +28,10 @@ def bill(
     from bidbrain.accounts.ledger import read_ledgers
     from bidbrain.accounts.rebill import rebill
     from bidbrain.cli.common import load_history, user_errors
-    from bidbrain.money import show_usd
+    from bidbrain.money import show_usd, usd
 
     recorded = load_history(history)
-    console = Console() if sys.stdout.isatty() else Console(width=110)
+    console = Console(stderr=True) if as_json else Console() if sys.stdout.isatty() else Console(width=110)
     table = Table(title=f"{ledger}: the ledger against {', '.join(recorded.sources)}", title_justify="left")
     for name in ("scheme", "jobs", "lines", "ledger $", "history $", "jobs that differ"):
         table.add_column(name, justify="left" if name == "scheme" else "right")
@@ -45,8 +47,13 @@ def bill(
                 row[i] += value
             shown += [f"{audit.job}: {difference}" for difference in audit.differences]
     for scheme, (jobs, lines, booked, asked, bad) in sums.items():
+        if as_json:
+            dollars = {"ledger_usd": usd(booked), "history_usd": usd(asked)}
+            counts = {"jobs": jobs, "lines": lines, "jobs_that_differ": bad}
+            print(json.dumps({"scheme": scheme, **counts, **dollars}))
         table.add_row(scheme, str(jobs), str(lines), show_usd(booked), show_usd(asked), str(bad))
-    console.print(table)
+    if not as_json:
+        console.print(table)
     for sentence in shown[:MOST_SHOWN]:
         console.print(sentence, highlight=False, soft_wrap=True)
     if len(shown) > MOST_SHOWN:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 
 import typer
@@ -17,6 +19,7 @@ def _group() -> None:
 @market.command()
 def explain(
     job: Path = typer.Argument(..., help="A run's folder, its folder market, or a journal.jsonl."),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object for each line."),
 ) -> None:
     """Say why each machine was bought, kept and left."""
     from bidbrain.live.explain import explain as lines_of
@@ -28,7 +31,7 @@ def explain(
         raise typer.BadParameter(f"{job}: no journal there, expected the folder of a run on a market")
     try:
         for line in lines_of(read_journal(found)):
-            print(line)
+            print(json.dumps(asdict(line)) if as_json else line)
     except JournalError as error:
         raise typer.BadParameter(str(error)) from None
     except BrokenPipeError:

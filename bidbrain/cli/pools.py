@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,7 +56,10 @@ def refresh(
 
 
 @pools.command()
-def show(place: str = typer.Argument(..., help=PLACE)) -> None:
+def show(
+    place: str = typer.Argument(..., help=PLACE),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object for each pool."),
+) -> None:
     """What the jobs of a stack learned: node hours, losses, refusals, and the rate of each pool."""
     import time
 
@@ -76,6 +80,8 @@ def show(place: str = typer.Argument(..., help=PLACE)) -> None:
     for problem in kept.problems:
         print(f"proteus: {problem}; it is left out", file=sys.stderr)
     if not kept.tally.cells:
+        if as_json:
+            return
         print(f"{place}: nothing was learned yet ({kept.writers} jobs)")
         return
     now_s = max(int(time.time()), max(hour_s for _, hour_s in kept.tally.cells) + 3600)
@@ -88,7 +94,12 @@ def show(place: str = typer.Argument(..., help=PLACE)) -> None:
         table.add_column(name, justify="left" if name == "pool" else "right")
     for market, cell in sorted(sums_of(kept.tally, now_s).items()):
         rate = book.usual(market, now_s)
+        if as_json:
+            counts = {"node_hours": cell.node_h, "lost": cell.lost, "refused": cell.refused}
+            print(json.dumps({"pool": str(market), **counts, "lost_per_h": rate}))
+            continue
         table.add_row(
             str(market), f"{cell.node_h:.1f}", f"{cell.lost:.1f}", f"{cell.refused:.1f}", f"{100 * rate:.2f}"
         )
-    console.print(table)
+    if not as_json:
+        console.print(table)

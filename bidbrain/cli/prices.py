@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ import typer
 if TYPE_CHECKING:
     from bidbrain.history.prices import History
     from bidbrain.instants import Interval
+    from bidbrain.report.market_summary import MarketSummary
 
 prices = typer.Typer(no_args_is_help=True, help="Price histories: show, generate, fetch, evictions.")
 
@@ -55,6 +57,7 @@ def show(
     on_demand: list[str] | None = ON_DEMAND,
     window: str | None = WINDOW,
     out: Path | None = typer.Option(None, help="Write the plot here (PNG)."),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object for each market."),
 ) -> None:
     """A table (and with --out a plot) per market: prices against on-demand, share of time below it, changes a day."""
     from rich.box import SIMPLE_HEAD
@@ -76,7 +79,7 @@ def show(
             known[name] = own[name] if name in own else types_at([name], span.start_s, {}, {})[name][0]
         except UnknownTypeError:
             continue
-    console = Console() if sys.stdout.isatty() else Console(width=110)
+    console = Console(stderr=True) if as_json else Console() if sys.stdout.isatty() else Console(width=110)
     table = Table(
         title=f"{len(chosen.markets)} markets, {show_instant(span.start_s)} to {show_instant(span.end_s)} ($/h)",
         title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0),
@@ -86,6 +89,9 @@ def show(
     for market in chosen.markets:
         price = known.get(market.instance_type)
         row = summarise_market(chosen, market, span, price)
+        if as_json:
+            print(json.dumps({"market": str(market), **_figures(row, price)}))
+            continue
         table.add_row(
             str(market),
             "-" if price is None else f"{price / 1e6:g}",
@@ -93,7 +99,8 @@ def show(
             "-" if row.share_below is None else f"{row.share_below:.1%}",
             f"{row.changes_per_day:.1f}",
         )
-    console.print(table)
+    if not as_json:
+        console.print(table)
     missing = sorted({market.instance_type for market in chosen.markets} - set(known))
     if missing:
         console.print(f"note: no on-demand price is known for {', '.join(missing)} (--on-demand TYPE=USD)")
@@ -103,6 +110,19 @@ def show(
         from bidbrain.report.markets import plot_prices
 
         console.print(str(plot_prices(chosen, known, span, out)), highlight=False)
+
+
+def _figures(row: MarketSummary, on_demand: int | None) -> dict[str, float | None]:
+    """The figures of a row of `show`, in $/h."""
+    from bidbrain.money import usd
+
+    dollars = {"mean": row.mean, "median": row.median, "least": row.least, "most": row.most}
+    return {
+        "on_demand_usd_per_h": None if on_demand is None else usd(on_demand),
+        **{f"{name}_usd_per_h": figure / 1e6 for name, figure in dollars.items()},
+        "share_below_on_demand": row.share_below,
+        "changes_per_day": row.changes_per_day,
+    }
 
 
 @prices.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +21,7 @@ from bidbrain.history.readers import read_history
 from bidbrain.policy.registry import OTHER_SCHEMES, find_scheme
 from bidbrain.report.tables import rich_tables, write_tables
 from bidbrain.simulate.experiment import Experiment, Result, Row, compare, summarise
+from bidbrain.simulate.experiment import as_json as as_objects
 from bidbrain.simulate.plan import Plan, make_plan
 from bidbrain.simulate.pool_plan import make_pool_plan
 from bidbrain.simulate.workers import Pool
@@ -71,13 +73,13 @@ def processes_of(settings: SimulateConfig) -> int:
     return settings.processes or os.cpu_count() or 1
 
 
-def run_prices(settings: SimulateConfig, sweep: str | None) -> None:
+def run_prices(settings: SimulateConfig, sweep: str | None, *, as_json: bool = False) -> None:
     """Run `proteus simulate` on prices; raises the user errors of its parts."""
     history = read_history(settings.history)
-    run_plans(settings, sweep, lambda each: make_plan(each, history), _title)
+    run_plans(settings, sweep, lambda each: make_plan(each, history), _title, as_json=as_json)
 
 
-def run_pools(settings: SimulateConfig, sweep: str | None) -> None:
+def run_pools(settings: SimulateConfig, sweep: str | None, *, as_json: bool = False) -> None:
     """Run `proteus simulate` on availability traces; raises the user errors of its parts."""
     traces = [read_trace(path) for path in settings.availability]
 
@@ -86,7 +88,7 @@ def run_pools(settings: SimulateConfig, sweep: str | None) -> None:
         rules = experiment.setting.rules
         return f"{settings.nodes} nodes, pools {names}, {rules}, spot at {settings.spot_share:g} of on-demand"
 
-    run_plans(settings, sweep, lambda each: make_pool_plan(each, traces), title)
+    run_plans(settings, sweep, lambda each: make_pool_plan(each, traces), title, as_json=as_json)
 
 
 def run_plans(
@@ -94,15 +96,20 @@ def run_plans(
     sweep: str | None,
     planned: Callable[[SimulateConfig], Plan],
     title: Callable[[Experiment], str],
+    *,
+    as_json: bool,
 ) -> None:
-    """Run the plan of a configuration, or those of a sweep: tables on screen and in files, ledgers, plots."""
+    """Run the plan of a configuration, or those of a sweep: tables on screen and in files, ledgers, plots.
+
+    as_json: the rows of the tables go to stdout as objects, everything else to stderr.
+    """
     assert settings.out is not None
-    console = Console() if sys.stdout.isatty() else Console(width=110)
+    console = Console(stderr=True) if as_json else Console() if sys.stdout.isatty() else Console(width=110)
     if sweep is not None:
         key, values = parse_sweep(sweep)
         plans = [planned(with_value(settings, key, value)) for value in values]
         say_notes(tuple(dict.fromkeys(note for each in plans for note in each.notes)), console)
-        run_sweep(settings, key, values, [each.experiment for each in plans], console)
+        run_sweep(settings, key, values, [each.experiment for each in plans], console, as_json=as_json)
         return
     plan = planned(settings)
     say_notes(plan.notes, console)
@@ -111,13 +118,22 @@ def run_plans(
     folder = make_folder(settings.out)
     write_tables(folder, rows, compare(results, settings.seed))
     console.print(title(plan.experiment), soft_wrap=True, highlight=False)
-    for table in rich_tables(rows, "all on-demand = 1"):
-        console.print(table)
+    show_rows(rows, "all on-demand = 1", console, {} if as_json else None)
     say_unfinished(rows, console)
     write_books(plan.experiment, results, settings.ledger, folder, "", console)
     from bidbrain.cli.draw import draw  # loads matplotlib
 
     console.print(f"{draw(plan, results, rows, settings, folder)}")
+
+
+def show_rows(rows: Sequence[Row], title: str, console: Console, more: dict[str, float] | None) -> None:
+    """Print the tables; or, with `more`, an object for each row, which has these keys too."""
+    if more is None:
+        for table in rich_tables(rows, title):
+            console.print(table)
+        return
+    for row in as_objects(rows):
+        print(json.dumps(more | row))
 
 
 def simulate_all(experiment: Experiment, settings: SimulateConfig) -> list[Result]:
@@ -194,6 +210,8 @@ def run_sweep(
     values: Sequence[float],
     experiments: Sequence[Experiment],
     console: Console,
+    *,
+    as_json: bool = False,
 ) -> None:
     from bidbrain.report.plots import plot_sweep
 
@@ -204,8 +222,7 @@ def run_sweep(
         tables.append(rows)
         assert settings.out is not None
         write_books(experiment, results, settings.ledger, settings.out, f"-{key}-{value:g}", console)
-        for table in rich_tables(rows, f"{key} = {value:g}"):
-            console.print(table)
+        show_rows(rows, f"{key} = {value:g}", console, {key: value} if as_json else None)
     write_sweep(settings.out, key, values, tables)
     assert settings.out is not None
     console.print(f"{plot_sweep(key, values, tables, settings.out / f'sweep_{key}.png')}")
@@ -215,12 +232,9 @@ def write_sweep(
     folder: Path | None, key: str, values: Sequence[float], tables: Sequence[Sequence[Row]]
 ) -> None:
     """sweep_KEY.json: the rows of every value."""
-    import json
-
     from bidbrain.report.tables import write_text
-    from bidbrain.simulate.experiment import as_json
 
     assert folder is not None
     make_folder(folder)
-    grid = [{key: value, "table": as_json(rows)} for value, rows in zip(values, tables, strict=True)]
+    grid = [{key: value, "table": as_objects(rows)} for value, rows in zip(values, tables, strict=True)]
     write_text(folder / f"sweep_{key}.json", json.dumps(grid, indent=1) + "\n")

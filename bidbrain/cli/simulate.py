@@ -50,26 +50,27 @@ def simulate(
         None, metavar="KEY=V,V", help="Plot results over values of one setting."
     ),
     processes: int | None = typer.Option(None, help="Processes (default: one per core)."),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object for each row of the tables."),
 ) -> None:
     """Simulate what training jobs would have cost on recorded spot markets."""
     options = dict(locals())
     from bidbrain.cli import common
     from bidbrain.config import load_config
 
-    del options["config"], options["sweep"]
+    del options["config"], options["sweep"], options["as_json"]
     options |= {name: common.split(options[name]) for name in ("types", "zones", "schemes")}
     options |= {name: common.pairs(options[name], _flag(name)) for name in ("on_demand", "vcpus")}
     options["job_hours"] = common.numbers(job_hours, _flag("job_hours"))
     with common.user_errors():
         given = {key: value for key, value in options.items() if value not in (None, [], {})}
-        _run(load_config(config, given), sweep)
+        _run(load_config(config, given), sweep, as_json=as_json)
 
 
 def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _run(settings: SimulateConfig, sweep: str | None) -> None:
+def _run(settings: SimulateConfig, sweep: str | None, *, as_json: bool) -> None:
     from bidbrain.cli.run import run_pools, run_prices
     from bidbrain.config import ConfigError
 
@@ -78,8 +79,8 @@ def _run(settings: SimulateConfig, sweep: str | None) -> None:
     if settings.availability and settings.history:
         raise ConfigError("history and availability are two markets: name one of them")
     if settings.availability:
-        run_pools(settings, sweep)
+        run_pools(settings, sweep, as_json=as_json)
     elif settings.history:
-        run_prices(settings, sweep)
+        run_prices(settings, sweep, as_json=as_json)
     else:
         raise ConfigError("no market is named: --history PATH (prices) or --availability PATH (pools)")

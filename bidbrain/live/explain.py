@@ -34,6 +34,18 @@ ENDINGS = {
 }
 
 
+@dataclass(frozen=True)
+class ExplainedLine:
+    """What happened at `at_s` (Unix time). `level` 0: a decision; 1: what came of it."""
+
+    at_s: int
+    level: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{show_instant(self.at_s)}  {'  ' * self.level}{self.text}"
+
+
 @dataclass
 class _Told:
     """What the lines so far said: orders under way, the market of each allocation, decisions not told."""
@@ -52,7 +64,7 @@ class _Told:
         self.numbers += parts
 
 
-def explain(records: Iterable[Record]) -> Iterator[str]:
+def explain(records: Iterable[Record]) -> Iterator[ExplainedLine]:
     """A line for everything that was bought, refused, left or lost, under the decision that made it.
 
     Decisions that kept everything are counted, not told.
@@ -62,10 +74,10 @@ def explain(records: Iterable[Record]) -> Iterator[str]:
         yield from _lines(record, told)
 
 
-def _lines(record: Record, told: _Told) -> Iterator[str]:
+def _lines(record: Record, told: _Told) -> Iterator[ExplainedLine]:
     match record:
         case Opened(job, scheme, start_s):
-            yield f"{show_instant(start_s)}  {job}: {scheme} decides"
+            yield ExplainedLine(start_s, 0, f"{job}: {scheme} decides")
         case Decided():
             yield from _decided(record, told)
         case Ordered():
@@ -75,33 +87,35 @@ def _lines(record: Record, told: _Told) -> Iterator[str]:
         case Answered():
             yield from _answered(record, told)
         case Passed(at_s, why):
-            yield f"{show_instant(at_s)}    not done: {why}"
+            yield ExplainedLine(at_s, 1, f"not done: {why}")
         case Ended(at_s, number, ending):
             market = told.markets.get(number, "on demand")
-            yield f"{show_instant(at_s)}    {market}, allocation {number}: {ENDINGS[ending]}"
+            yield ExplainedLine(at_s, 1, f"{market}, allocation {number}: {ENDINGS[ending]}")
         case Noticed(at_s, notices):
             for notice in notices:
-                yield f"{show_instant(at_s)}    notice: {notice.instance_id}, {notice.alert.value}"
+                yield ExplainedLine(at_s, 1, f"notice: {notice.instance_id}, {notice.alert.value}")
         case Stray(at_s, instance):
-            yield f"{show_instant(at_s)}    {instance.instance_id} belongs to no order: given back"
+            yield ExplainedLine(at_s, 1, f"{instance.instance_id} belongs to no order: given back")
         case Draining(at_s, _, reason) | Closing(at_s, _, reason):
-            yield f"{show_instant(at_s)}  the end: {reason}"
+            yield ExplainedLine(at_s, 0, f"the end: {reason}")
 
 
-def _decided(record: Decided, told: _Told) -> Iterator[str]:
+def _decided(record: Decided, told: _Told) -> Iterator[ExplainedLine]:
     if not record.steps:
         told.kept += 1
         return
     if told.kept:
-        yield f"{show_instant(record.at_s)}  ({told.kept} decisions that changed nothing)"
+        yield ExplainedLine(record.at_s, 0, f"({told.kept} decisions that changed nothing)")
         told.kept = 0
     figures = record.figures
-    yield (
-        f"{show_instant(record.at_s)}  {record.reason}  [phi {figures.phi:.2f}, lambda {figures.lambda_s:.0f} s, "
-        f"sigma {figures.sigma_s:.0f} s, {usd(figures.spent):.2f} $ spent]"
+    yield ExplainedLine(
+        record.at_s,
+        0,
+        f"{record.reason}  [phi {figures.phi:.2f}, lambda {figures.lambda_s:.0f} s, "
+        f"sigma {figures.sigma_s:.0f} s, {usd(figures.spent):.2f} $ spent]",
     )
     for step in record.steps:
-        yield f"{show_instant(record.at_s)}    {_step(step, told)}"
+        yield ExplainedLine(record.at_s, 1, f"{_step(step, told)}")
 
 
 def _step(step: Step, told: _Told) -> str:
@@ -114,11 +128,11 @@ def _step(step: Step, told: _Told) -> str:
             return f"{what.value.replace('_', ' ')} allocation {number} ({told.markets.get(number, 'on demand')})"
 
 
-def _answered(record: Answered, told: _Told) -> Iterator[str]:
+def _answered(record: Answered, told: _Told) -> Iterator[ExplainedLine]:
     ordered = told.ordered.pop(record.order)
     got = len(record.instances)
     if not got:
-        yield f"{show_instant(record.at_s)}    {ordered.market} refused: {record.why}"
+        yield ExplainedLine(record.at_s, 1, f"{ordered.market} refused: {record.why}")
         return
     if ordered.reliable:
         what = "reliable machines"
@@ -127,4 +141,6 @@ def _answered(record: Answered, told: _Told) -> Iterator[str]:
             told.number(record.order, 1, "on demand")
         first, last = told.first[record.order], told.first[record.order] + ordered.parts - 1
         what = f"allocation {first}" if first == last else f"allocations {first} to {last}"
-    yield f"{show_instant(record.at_s)}    got {got} of {ordered.market} at {usd(record.price):.4f} $/h ({what})"
+    yield ExplainedLine(
+        record.at_s, 1, f"got {got} of {ordered.market} at {usd(record.price):.4f} $/h ({what})"
+    )

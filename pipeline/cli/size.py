@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 def size(
     config: Annotated[Path, typer.Argument(help="YAML file with any of: gpus, servers, minibatch.")],
     out: Annotated[Path | None, typer.Option(help="Also write the answers as JSON.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each answer.")] = False,
 ) -> None:
     """Answer how many GPUs a speedup takes, how many parameter servers, and which minibatch is fastest."""
     import json
@@ -30,7 +31,10 @@ def size(
             if question is not None:
                 answer = question.answer()
                 answers[key] = {"answer": answer.count, "reason": answer.reason}
-                print(f"{asked.name}: {answer.count} {unit}: {answer.reason}")
+                if as_json:
+                    print(json.dumps({"name": asked.name, "question": key, **answers[key]}))
+                else:
+                    print(f"{asked.name}: {answer.count} {unit}: {answer.reason}")
     except (SizingError, ValueError) as error:
         raise typer.BadParameter(f"{config}: {error}") from None
     if out is not None:

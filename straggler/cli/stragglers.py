@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -49,6 +51,7 @@ def stragglers(
         Path | None,
         typer.Option(help="New folder for config, numbers and figure. [default: runs/stragglers-TIME]"),
     ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each row.")] = False,
 ) -> None:
     """Simulate straggler schemes on patterns of slow workers; print a table and write numbers and a figure."""
     import time
@@ -71,21 +74,26 @@ def stragglers(
         raise typer.BadParameter(str(error)) from error
     folder = out or Path("runs") / time.strftime("stragglers-%Y%m%d-%H%M%S")
     _check_folder(folder)
-    _simulate(chosen, folder)
+    _simulate(chosen, folder, as_json=as_json)
 
 
-def _simulate(config: StragglerConfig, folder: Path) -> None:
+def _simulate(config: StragglerConfig, folder: Path, *, as_json: bool) -> None:
     """Run everything that the config asks for, print the table and write the folder."""
     from rich.console import Console
 
     from straggler.report.folder import write_report
     from straggler.report.summary import summarise
 
-    console = Console()
+    console = Console(stderr=as_json)
     if not console.is_terminal:
-        console = Console(width=140)  # a pipe has no width of its own
+        console = Console(width=140, stderr=as_json)  # a pipe has no width of its own
     rows = _rows(config, console)
-    console.print(_table(summarise(rows), bool(config.variants)))
+    summaries = summarise(rows)
+    if as_json:
+        for summary in summaries:
+            print(json.dumps(asdict(summary)))
+    else:
+        console.print(_table(summaries, bool(config.variants)))
     try:
         write_report(folder, config, rows)
     except OSError as error:

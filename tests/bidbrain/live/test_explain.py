@@ -19,7 +19,7 @@ def test_all_that_happened_is_told_with_its_reason(tmp_path: Path) -> None:
     scheme = find_scheme("expected_cost")
     setting = scheme.setting(setting_of([made_trace(z, 16, 80.0, 1.5, 1.0, seed=7) for z in ("a", "b")]))
     closing, ledger = play_in(tmp_path / "market", LiveRig(setting, 4 * 3600), scheme)
-    lines = list(explain(read_journal(tmp_path / "market" / "journal.jsonl")))
+    lines = list(map(str, explain(read_journal(tmp_path / "market" / "journal.jsonl"))))
     text = "\n".join(lines)
     kinds = [entry.kind for entry in ledger.entries]
     assert text.count("taken by the market") == kinds.count(EntryKind.EVICTION)
@@ -42,7 +42,7 @@ def test_all_that_happened_is_told_with_its_reason(tmp_path: Path) -> None:
 def test_a_notice_is_told_and_a_folder_without_a_journal_is_one_sentence(tmp_path: Path) -> None:
     with Journal(tmp_path) as journal:
         journal.append(Noticed(60, (InstanceNotice("n", "i-1", Alert.REBALANCE, 180),)))
-    (line,) = explain(read_journal(tmp_path / "journal.jsonl"))
+    (line,) = map(str, explain(read_journal(tmp_path / "journal.jsonl")))
     assert line == "1970-01-01T00:01:00Z    notice: i-1, rebalance"
     done = CliRunner().invoke(app, ["market", "explain", str(tmp_path / "none")])
     assert done.exit_code == 2
