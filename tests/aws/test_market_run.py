@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from agileml.application import Array, Unit, Updates
+from agileml.apps.logistic_regression import LabelledSlice, LogisticRegression
 from agileml.cluster.existing import TieredNode
 from agileml.config.job import from_values
 from agileml.config.market import Ec2MarketConfig
@@ -26,13 +28,26 @@ from bidbrain.aws.ec2 import Ec2, Place
 from bidbrain.aws.notices import SqsNotices
 from bidbrain.live.cloud import Cloud, Instance
 from bidbrain.live.job import EXIT_FINISHED, Timekeeper
-from tests.agileml.market.market_rig import NODE_IP, InstantNodes, MarketRig, reference
+from tests.agileml.market.market_rig import LIMIT_S, NODE_IP, InstantNodes, MarketRig, reference
 from tests.aws.layer import Ec2Layer
 from tests.aws.stack_rig import plain_aws
 
 pytestmark = pytest.mark.aws
+HOLD_AT = 150  # the clock at which a run waits for what is to happen to its machines
+
+
+class Held(LogisticRegression):
+    """Computes only while the gate is open, however fast or busy the computer is."""
+
+    gate = threading.Event()
+
+    def process(self, unit: Unit, items: LabelledSlice, parameters: Mapping[str, Array]) -> Updates:
+        assert Held.gate.wait(LIMIT_S)
+        return super().process(unit, items, parameters)
+
+
 JOB: dict[str, Any] = {
-    "application": "mlr",
+    "application": "tests.aws.test_market_run:Held",
     "data": {"kind": "digits"},
     "optimizer": {"kind": "adam", "learning_rate": 0.01},
     "clocks": 250,
@@ -129,13 +144,17 @@ def test_a_job_lives_through_an_interruption_and_an_eviction(
     )
     done: list[str] = []
     log = rig.folder.events.path
+    Held.gate.set()
+
+    def hold(clock: int) -> None:
+        Held.gate.clear() if clock >= HOLD_AT and not done else Held.gate.set()
 
     def meddle() -> None:
         """A warning for the first machine; once the run has heard of it, its end and that of another one."""
         job = rig.setup.plan.name
         while len(spot := [m for m in ec2.alive(job) if m["InstanceType"] == "c5.xlarge"]) < 3:
             time.sleep(0.05)
-        while not any(view.transient == 3 for view in events_of(read_events(log), MembershipChanged)):
+        while not any(view.transient >= 3 for view in events_of(read_events(log), MembershipChanged)):
             time.sleep(0.05)
         warned, silent = (m["InstanceId"] for m in spot[:2])
         detail = {"instance-id": warned, "instance-action": "terminate"}
@@ -149,6 +168,7 @@ def test_a_job_lives_through_an_interruption_and_an_eviction(
         done.extend([warned, silent])
 
     threading.Thread(target=meddle, daemon=True).start()
+    rig.on_clock = hold
     ran = rig.run()
     assert len(done) == 2
     assert (ran.settlement.closing.code, ran.settlement.closing.finished) == (EXIT_FINISHED, True)

@@ -57,7 +57,7 @@ def test_a_fault_does_not_change_a_bit(
 def test_a_machine_keeps_its_pace_and_changes_it_at_the_planned_clock(tmp_path: Path) -> None:
     values = job(
         MLR,
-        clocks=12,
+        clocks=18,  # the last ones end before the rows of their work have come
         stage=1,
         machines={"reliable": 1, "transient": 1, "max": 2},
         pace={"unit_s": 0.005, "speeds": {"transient": 0.5}},

@@ -36,26 +36,26 @@ def assert_everything_happened(tally: Tally) -> None:
 
 
 @pytest.mark.parametrize("mode", ["bsp", "dense", "ssp", "asp", "overlap"])
-def test_300_schedules(mode: str) -> None:
-    assert_everything_happened(assert_clean(range(300), mode))
+def test_schedules_of_every_fault(mode: str) -> None:
+    assert_everything_happened(assert_clean(range(150), mode))
 
 
 @pytest.mark.parametrize("mode", ["bsp", "ssp", "allreduce"])
-def test_100_schedules_in_which_work_fails_on_machines(mode: str) -> None:
-    tally = run_many(range(100), mode, sick=True)
+def test_schedules_in_which_work_fails_on_machines(mode: str) -> None:
+    tally = run_many(range(40), mode, sick=True)
     print(f"\n{tally}")
     assert not tally.failed, f"python -m tests.model.run --mode {mode} --sick --seed N: {tally.failed[:5]}"
-    assert tally.fired["sick"] > 50
-    assert tally.seen["quarantined"] > 30
+    assert tally.fired["sick"] > 20
+    assert tally.seen["quarantined"] > 12
 
 
-def test_100_schedules_with_one_sum_per_worker() -> None:
-    assert_clean(range(100), "sum")
+def test_schedules_with_one_sum_per_worker() -> None:
+    assert_clean(range(50), "sum")
 
 
-def test_200_schedules_with_sums_by_all_reduce() -> None:
+def test_schedules_with_sums_by_all_reduce() -> None:
     """Gentle ones have to end with no clock done again and no sum given up half way: the simulator asserts it."""
-    tally = assert_clean(range(200), "allreduce")
+    tally = assert_clean(range(100), "allreduce")
     assert not {"kill", "kill_many", "notice_all", "join", "freeze", "cut"} - set(tally.fired)
     for stage in ("stage 1", "stage 2", "stage 3"):
         assert tally.seen[stage]
@@ -68,7 +68,7 @@ def test_a_forward_that_waits_is_often_aborted_where_it_overlaps() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "seeds"), [("bsp", 100), ("dense", 100), ("sum", 40), ("allreduce", 60), ("overlap", 40)]
+    ("mode", "seeds"), [("bsp", 50), ("dense", 50), ("sum", 30), ("allreduce", 40), ("overlap", 30)]
 )
 def test_schedules_with_a_plan_for_every_clock(mode: str, seeds: int) -> None:
     tally = assert_clean(range(seeds), mode + PLANNED)
@@ -76,7 +76,7 @@ def test_schedules_with_a_plan_for_every_clock(mode: str, seeds: int) -> None:
     assert not {"kill", "kill_many", "notice_all", "join", "freeze"} - set(tally.fired), tally
 
 
-@pytest.mark.parametrize(("mode", "seeds"), [("bsp", 60), ("dense", 60), ("ssp", 40), ("allreduce", 60)])
+@pytest.mark.parametrize(("mode", "seeds"), [("bsp", 30), ("dense", 30), ("ssp", 20), ("allreduce", 30)])
 def test_schedules_in_which_the_norm_of_gradients_is_limited(mode: str, seeds: int) -> None:
     tally = assert_clean(range(seeds), mode + CLIPPED)
     assert not {"kill", "kill_many", "notice_all", "join", "freeze"} - set(tally.fired), tally
@@ -84,7 +84,7 @@ def test_schedules_in_which_the_norm_of_gradients_is_limited(mode: str, seeds: i
 
 @pytest.mark.parametrize(
     ("mode", "seeds"),
-    [("bsp", 20), ("dense", 10), ("ssp", 5), ("asp", 5), ("allreduce", 10), ("overlap", 10)],
+    [("bsp", 10), ("dense", 5), ("ssp", 5), ("asp", 5), ("allreduce", 5), ("overlap", 5)],
 )
 def test_schedules_of_30_faults(mode: str, seeds: int) -> None:
     tally = assert_clean(range(seeds), mode, faults=30)
@@ -103,7 +103,21 @@ def test_a_seed_repeats_exactly(mode: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_5000_schedules(mode: str) -> None:
-    assert_everything_happened(assert_clean(range(300, 5000), mode))
+    assert_everything_happened(assert_clean(range(5000), mode))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["bsp", "ssp", "allreduce"])
+def test_1000_schedules_in_which_work_fails_on_machines(mode: str) -> None:
+    tally = run_many(range(1000), mode, sick=True)
+    assert not tally.failed, f"python -m tests.model.run --mode {mode} --sick --seed N: {tally.failed[:5]}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", MODES)
+def test_1000_schedules_in_which_nothing_is_lost(mode: str) -> None:
+    tally = run_many(range(1000), mode, orderly=True)
+    assert not tally.failed, f"python -m tests.model.run --orderly --mode {mode} --seed N: {tally.failed[:5]}"
 
 
 @pytest.mark.slow
@@ -120,7 +134,7 @@ def test_a_run_ends_though_another_controller_heard_of_its_last_clocks() -> None
 @pytest.mark.parametrize("mode", MODES)
 def test_nobody_has_to_repeat_anything_where_nothing_is_lost(mode: str) -> None:
     """Whatever is only found again by a repeat stops everybody for as long as that is waited for."""
-    tally = run_many(range(60 if mode in PLAIN else 30), mode, orderly=True)
+    tally = run_many(range(40 if mode in PLAIN else 20), mode, orderly=True)
     print(f"\n{tally}")
     how = f"python -m tests.model.run --orderly --mode {mode}"
     assert not tally.failed, f"{len(tally.failed)} of {tally.runs} failed; {how} --seed N: {tally.failed[:5]}"
