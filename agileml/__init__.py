@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from agileml.errors import RunError
     from agileml.runs.callbacks import Callback, EarlyStopping
     from agileml.session import Result, run
+    from agileml.session.trainer import Trainer
 
 __all__ = [
     "Application",
@@ -23,13 +24,19 @@ __all__ = [
     "RunError",
     "Settings",
     "Table",
+    "Trainer",
     "Unit",
     "Update",
     "Updates",
     "run",
 ]
 
-_HOMES = {"Result": "agileml.session", "run": "agileml.session", "RunError": "agileml.errors"}
+_HOMES = {
+    "Result": "agileml.session",
+    "run": "agileml.session",
+    "Trainer": "agileml.session.trainer",
+    "RunError": "agileml.errors",
+}
 _HOMES |= dict.fromkeys(("Callback", "EarlyStopping"), "agileml.runs.callbacks")
 
 

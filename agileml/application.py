@@ -175,6 +175,23 @@ class Application(ABC):
         end the run later. Raises InputError. Does nothing unless overridden."""
         return
 
+    def brings(self) -> Mapping[str, Any]:
+        """Sections of the config that the application itself decides, such as `optimizer`; none unless overridden.
+
+        Raises InputError.
+        """
+        return {}
+
+    def learning_rate_factor(self, clock: int) -> float:
+        """The factor of the learning rate at a clock, for a schedule of kind `application`. Raises InputError."""
+        raise InputError(
+            "optimizer.schedule.kind: found application, expected an application that has a schedule"
+        )
+
+    def as_sent(self) -> Application | None:
+        """The application as machines get it; None (the default): they build it from the config."""
+        return None
+
     def warm_up(self) -> None:
         """Called once in every process that computes, before it joins the run. Compile or import here what the first
         unit would otherwise wait for, and all machines with it. Does nothing unless overridden."""

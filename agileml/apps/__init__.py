@@ -17,6 +17,10 @@ def build(name: str, settings: Settings) -> Application:
 
     Raises InputError when there is none of that name, ConfigError when its settings are wrong.
     """
+    if name == "torch" and settings.model.get("script") is not None:
+        from agileml.apps.loop.module import ScriptModule
+
+        return ScriptModule(settings)
     return application_class(name)(settings)
 
 

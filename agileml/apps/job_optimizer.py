@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from agileml.application import InputError, Table
+from agileml.application import Application, InputError, Table
 from agileml.apps.user_code import imported, split_name
 from agileml.config.job import JobConfig
-from agileml.config.optimizer import FunctionConfig, GroupConfig
-from agileml.config.text import ConfigError
+from agileml.config.optimizer import FunctionConfig, GroupConfig, OwnScheduleConfig, SgdConfig
+from agileml.config.text import ConfigError, show
 from agileml.core.parameters.groups import GroupedOptimizer
 from agileml.core.parameters.learning_rate import Schedule
 from agileml.core.parameters.optimizer import Optimizer, optimizer
@@ -31,12 +31,40 @@ class FunctionSchedule:
         return float(self.function(clock))
 
 
-def job_optimizer(config: JobConfig, tables: Sequence[Table]) -> Optimizer:
+def completed(config: JobConfig, application: Application) -> JobConfig:
+    """The config with the sections that the application brings.
+
+    Raises ConfigError where the config has an optimizer and the application brings another.
+    """
+    brought = application.brings()
+    if not brought:
+        return config
+    found = config.changed(**brought)
+    if config.optimizer not in (found.optimizer, SgdConfig()):
+        raise ConfigError(
+            f"found {_told(config.optimizer)}, but the application brings {_told(found.optimizer)}; expected one "
+            "optimizer, the same on every machine",
+            key=("optimizer",),
+        )
+    return found
+
+
+def _told(section: Any) -> str:
+    values = section.model_dump(exclude_defaults=True, exclude={"groups"})
+    return ", ".join(
+        [section.kind, *(f"{key} {show(value)}" for key, value in values.items() if key != "kind")]
+    )
+
+
+def job_optimizer(config: JobConfig, application: Application, tables: Sequence[Table]) -> Optimizer:
     """Raises ConfigError, InputError: a function that is not there or returns no number, a pattern without a match."""
     section = config.optimizer
     settings: dict[str, Any] = section.model_dump(exclude={"groups"})
     if isinstance(section.schedule, FunctionConfig):
         settings["schedule"] = _schedule(section.schedule.function, config.clocks)
+    elif isinstance(section.schedule, OwnScheduleConfig):
+        application.learning_rate_factor(0)
+        settings["schedule"] = FunctionSchedule(application.learning_rate_factor)
     default = optimizer(**settings)
     names = [part.name for table in tables for part in table.ranges]
     if not names:

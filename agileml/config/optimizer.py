@@ -45,6 +45,12 @@ class FunctionConfig(Section):
     function: str
 
 
+class OwnScheduleConfig(Section):
+    """The rate times a factor that the application computes: the torch schedule of a script or a class."""
+
+    kind: Literal["application"] = "application"
+
+
 class GroupConfig(Section):
     """Settings of their own for the parameters whose names match one of the patterns (`*` stands for anything)."""
 
@@ -58,6 +64,7 @@ SCHEDULES: dict[str, type[Section]] = {
     "cosine": CosineConfig,
     "linear": LinearConfig,
     "function": FunctionConfig,
+    "application": OwnScheduleConfig,
 }
 _pick_schedule = one_of(SCHEDULES, "kind", default="cosine")
 
@@ -70,7 +77,7 @@ class _Shaping(Section):
     clip_norm: Positive | None = None
     clip: Positive | None = None
     schedule: Annotated[
-        StepsConfig | CosineConfig | LinearConfig | FunctionConfig | None,
+        StepsConfig | CosineConfig | LinearConfig | FunctionConfig | OwnScheduleConfig | None,
         BeforeValidator(lambda value: None if value is None else _pick_schedule(value)),
     ] = None
     groups: Annotated[tuple[GroupConfig, ...], Field(strict=False)] = ()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from agileml.application import Application, Settings, Table
 from agileml.apps import build
-from agileml.apps.job_optimizer import job_optimizer
+from agileml.apps.job_optimizer import completed, job_optimizer
 from agileml.checkpoints.opening import open_store
 from agileml.checkpoints.store import CheckpointStore, FolderStore
 from agileml.config.job import JobConfig
@@ -92,9 +92,14 @@ class RunSpec:
             return self.application.with_settings(self.settings())
         return build(self.config.application, self.settings())
 
+    def settled(self, application: Application) -> RunSpec:
+        """The same with what this application, built from it, decides; as machines get it. Raises ConfigError."""
+        config = completed(self.config, application)
+        return replace(self, config=config, application=application.as_sent() or self.application)
+
     def job(self, application: Application) -> Job:
         """The rules of the run."""
-        config = self.config
+        config = completed(self.config, application)
         tables = checked_tables(application)
         chosen = exchange_of(config.exchange)
         if chosen.has_replicas and (sparse := [table.name for table in tables if table.sparse]):
@@ -107,7 +112,7 @@ class RunSpec:
         _check_slack(config, application.most_slack(), wanted.slack)
         return Job(
             layout=Layout(tables, config.partitions or partitions_for(tables, config.machines.max)),
-            optimizer=job_optimizer(config, tables),
+            optimizer=job_optimizer(config, application, tables),
             consistency=wanted,
             slices=config.slices,
             parts=config.units_per_slice,

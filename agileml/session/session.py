@@ -155,6 +155,8 @@ class _Session:
         with blame_user("application"):
             self.application = self.spec.build()
         with blame_user("tables()"):
+            self.spec = self.spec.settled(self.application)
+            self.config = config = self.spec.config
             self.job: Job = self.spec.job(self.application)
         with blame_user("check()"):
             self.application.check()

@@ -62,11 +62,7 @@ class DatasetExamples:
         return len(self.dataset)
 
     def take(self, numbers: Array) -> Any:
-        wanted = [int(number) for number in numbers]
-        if callable(together := getattr(self.dataset, "__getitems__", None)):
-            items = together(wanted)
-        else:
-            items = [self.dataset[number] for number in wanted]
+        items = self._items([int(number) for number in numbers])
         try:
             batch = default_collate(items) if self.collate is None else self.collate(items)
         except TypeError as error:
@@ -81,6 +77,17 @@ class DatasetExamples:
                 f"data.dataset: found a batch of type {type(batch).__name__} without tensors, expected a tree of them"
             )
         return tuple(batch) if type(batch) is list else batch
+
+    def _items(self, numbers: list[int]) -> Any:
+        try:
+            if callable(together := getattr(self.dataset, "__getitems__", None)):
+                return together(numbers)
+            return [self.dataset[number] for number in numbers]
+        except IndexError as error:
+            raise InputError(
+                f"data.dataset: found no item {error} of the {len(self)} that its length promises, expected a "
+                "data set that keeps its items"
+            ) from error
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,12 @@ from agileml.config.text import ConfigError
 _TORCH = threading.RLock()
 ITEMS_AT_ONCE = 256  # when the test split is evaluated
 
+
+def in_turn() -> AbstractContextManager[Any]:
+    """One unit at a time in this process: torch's random numbers and threads are the process's own."""
+    return _TORCH
+
+
 StreamReady = Callable[[str, Array, int, int], None]
 
 
@@ -87,7 +93,9 @@ class TorchModule(Application):
     @cached_property
     def data(self) -> DataSet:
         """All items. Raises InputError, ConfigError."""
-        data = load_data(self.settings, self._own["dataset"], self._function("collate"))
+        return self._checked(load_data(self.settings, self._own["dataset"], self._function("collate")))
+
+    def _checked(self, data: DataSet) -> DataSet:
         if (batch := self.model.batch_size) is not None and batch > len(data.train):
             raise ConfigError(
                 f"found {batch}, expected at most the {len(data.train)} items that {data.name} has to train on",
@@ -126,16 +134,21 @@ class TorchModule(Application):
         else:
             named = self._own["loss"] or self.model.loss
             objective = OutputLoss(loss_named(named) if isinstance(named, str) else named)
+        if not self._is_on_cuda:
+            return Stepper(flat, objective, self.model.autocast)
+        from agileml.apps.torch.cuda import CudaStepper
+
+        return CudaStepper(flat, objective, self.model.autocast)
+
+    @property
+    def _is_on_cuda(self) -> bool:
+        """Units are computed on a CUDA device. Raises InputError."""
         if self.model.device == "cuda" and not torch.cuda.is_available():
             raise InputError(
                 "model.device: found cuda, expected auto or cpu: this machine has no CUDA device for the run "
                 "(machines.gpus reserves one)"
             )
-        if self.model.device == "cpu" or not torch.cuda.is_available():
-            return Stepper(flat, objective, self.model.autocast)
-        from agileml.apps.torch.cuda import CudaStepper
-
-        return CudaStepper(flat, objective, self.model.autocast)
+        return self.model.device != "cpu" and torch.cuda.is_available()
 
     def _function(self, key: str) -> Callable[..., Any] | None:
         """A function of the user's: the one given to this instance, else the one that the config names."""
@@ -158,20 +171,30 @@ class TorchModule(Application):
     @cached_property
     def minibatches(self) -> Minibatches:
         """The items that the units of each clock take."""
-        count = len(self.data.train)
-        batch = self.model.batch_size or -(-count // self.settings.clocks_per_pass)
-        return Minibatches(self.settings, count, batch)
+        return Minibatches(self.settings, len(self.data.train), self._batch_size)
+
+    @property
+    def _batch_size(self) -> int:
+        """Items of a clock."""
+        return self.model.batch_size or -(-len(self.data.train) // self.settings.clocks_per_pass)
 
     def check(self) -> None:
         # Where the machines' CUDA devices are not here, batches are put together but not computed with (`cuda`), or
         # computed with on the CPU (`auto`).
         has_device = torch.cuda.is_available() or self.model.device != "cuda"
-        stepper = self._stepper_of(self._built()) if has_device else None
+        stepper = self._stepper_of(self._to_try()) if has_device else None
         share = self.minibatches.share(0)
         numbers = self.minibatches.numbers(Unit(0, 0), share)
         numbers = numbers if len(numbers) else share.numbers[:1]  # fewer items in a clock than units
         with _TORCH, seeded(self.settings.seed, self.model.threads, torch.device("cpu")):
-            try_batches(self.data, numbers, stepper, self._augment)
+            try_batches(self.data, numbers, stepper, self._augment, self._trials)
+
+    # Of the training batch that is tried before any machine starts.
+    _trials = 1
+
+    def _to_try(self) -> FlatModule:
+        """A module whose values may change."""
+        return self._built()
 
     # -- the application ----------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ class ModuleConfig(Section):
     """The section `model`. `batch_size`: items of a clock over all workers; None: `clocks_per_pass` clocks a pass."""
 
     module: str | None = None
+    script: str | None = None
     arguments: dict[str, Any] = Field(default_factory=dict)
     loss: str = "cross_entropy"
     step: str | None = None

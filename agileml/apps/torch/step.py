@@ -108,14 +108,11 @@ class Stepper:
             total = 0.0
             for batch in batches:
                 self._is_last = batch is batches[-1]
-                with self._first_use(), autocasting(self.device, self._autocast):
-                    loss = self._objective(self.module, batch.tree).loss
-                self._wait_for_all()  # backward may read anything
-                self._check(loss, versions, constants)
-                total += float(loss.detach()) * batch.items
+                total += self._backward(
+                    batch, clock_items, lambda loss: self._check(loss, versions, constants)
+                )
                 if not math.isfinite(total):
                     return None, total
-                (loss * (batch.items / clock_items)).backward()
             for span in self.flat.spans:
                 if span.name not in self._written:  # no loss reaches it: the optimizer leaves it alone
                     self._flat_gradient()[span.start : span.end] = -0.0
@@ -129,6 +126,18 @@ class Stepper:
             for _, parameter in self.flat.parameters:
                 parameter.grad = None
         return array, total
+
+    def _backward(self, batch: Batch, clock_items: int, check: Callable[[Tensor], None]) -> float:
+        """Forward and backward of one batch; returns the sum of its items' losses. No backward of a loss that is not
+        finite. `check(loss)` raises InputError for a loss that cannot be used."""
+        with self._first_use(), autocasting(self.device, self._autocast):
+            loss = self._objective(self.module, batch.tree).loss
+        self._wait_for_all()  # backward may read anything
+        check(loss)
+        total = float(loss.detach()) * batch.items
+        if math.isfinite(total):
+            (loss * (batch.items / clock_items)).backward()
+        return total
 
     # -- parameters that are still on their way ---------------------------------------------------------------
 

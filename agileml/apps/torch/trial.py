@@ -18,14 +18,18 @@ MOST_ITEMS = 8  # of a batch that is tried
 Augment = Callable[..., Any]
 
 
-def try_batches(data: DataSet, numbers: Array, stepper: Stepper | None, augment: Augment | None) -> None:
-    """Make a training batch of the first of these items, and one of the test split; compute with them, if there is a
-    stepper. Raises InputError, and the user's own errors with a note of what was tried."""
+def try_batches(
+    data: DataSet, numbers: Array, stepper: Stepper | None, augment: Augment | None, times: int = 1
+) -> None:
+    """Make a training batch of the first of these items, and one of the test split; compute with them, with the first
+    so many `times`, if there is a stepper. Raises InputError, and the user's own errors with a note of what was
+    tried."""
     numbers = numbers[:MOST_ITEMS]
     with _tried(f"one training batch of {len(numbers)} items"):
         batch = placed_batch(data.train.take(numbers), len(numbers), augment, stepper)
         if stepper is not None:
-            _step(stepper, batch)
+            for _ in range(times):
+                _step(stepper, batch)
     if data.test is None or not len(data.test):
         return
     items = min(len(data.test), MOST_ITEMS)

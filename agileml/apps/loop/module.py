@@ -1,0 +1,195 @@
+"""`torch` with `model.script`: the application that runs a loop of the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import nn
+
+from agileml.application import Array, InputError, Settings, Table, Unit, Updates
+from agileml.apps.loop.prepared import Prepared
+from agileml.apps.loop.script import Script
+from agileml.apps.loop.source import ScriptSource, UserCode
+from agileml.apps.loop.stepper import LoopCudaStepper, LoopStepper, no_objective
+from agileml.apps.torch.data import DataSet
+from agileml.apps.torch.flat import FlatModule
+from agileml.apps.torch.minibatches import ExampleSlice
+from agileml.apps.torch.module import StreamReady, TorchModule, in_turn
+from agileml.apps.torch.step import Stepper, seeded
+from agileml.config.text import ConfigError
+
+KEYS = {"script", "batch_size", "micro_batch", "loader_processes", "device", "threads"}
+
+
+class ScriptModule(TorchModule):
+    """A script or a function whose loop trains.
+
+    Every process of the run that needs the model runs it as far as the loop, under the run's seed; where units are
+    computed, its loop goes on from there.
+    """
+
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        source: UserCode | None = None,
+        items: int | None = None,
+        *,
+        is_shown: bool = True,
+    ) -> None:
+        """source: None for the one that the config names. items: of the data set where the run was started, if known.
+
+        is_shown: what the script prints before its loop is shown; it is not where it was shown before.
+        """
+        super().__init__(settings, build=_of_script)
+        self._source = source
+        self._items = items
+        self._script: Script | None = None
+        self._is_spent = False  # its loop has run with a batch that was none of the training's
+        self._is_shown = is_shown
+        self._clock = 0
+        if wrong := sorted(self.model.model_fields_set - KEYS):
+            raise ConfigError(
+                f"found with a loop of the script's own, expected only {', '.join(sorted(KEYS))}",
+                key=("model", wrong[0]),
+            )
+
+    def with_settings(self, settings: Settings) -> ScriptModule:
+        return ScriptModule(settings, self._source, self._items, is_shown=self._is_shown)
+
+    def __reduce__(self) -> Any:
+        return ScriptModule, (self.settings, self.source, self._items)
+
+    def as_sent(self) -> ScriptModule:
+        """The same as machines get it: with the text of the script, and the number of items to expect."""
+        return ScriptModule(self.settings, self.source, len(self.data.train))
+
+    # -- the script -------------------------------------------------------------------------------------------
+
+    @cached_property
+    def source(self) -> UserCode:
+        """The user's code. Raises InputError."""
+        if self._source is not None:
+            return self._source
+        assert self.model.script is not None
+        return ScriptSource.read(self.model.script)
+
+    @property
+    def script(self) -> Script:
+        """The script that runs in this process."""
+        if self._script is None:
+            self._script = Script(self.source, self.model.batch_size, self.model.threads)
+            self._script.is_quiet = not self._is_shown
+        return self._script
+
+    @property
+    def prepared(self) -> Prepared:
+        """The objects of its loop. Raises InputError, and what the script raises."""
+        if self._script is None or not self._script.is_prepared:
+            with in_turn(), seeded(self.settings.seed, self.model.threads, torch.device("cpu")):
+                found = self.script.prepared()
+            self.script.is_quiet = False
+            self._check(found)
+        return self.script.prepared()
+
+    def _check(self, found: Prepared) -> None:
+        given = self.model.batch_size
+        if given is not None and given != found.batch_size:
+            raise ConfigError(
+                f"found {given}, but prepare() has {found.batch_size}; expected one of them",
+                key=("model", "batch_size"),
+            )
+        items = len(found.data.train)
+        if self._items is not None and items != self._items:
+            raise InputError(
+                f"prepare(): the data set has {items} items here and had {self._items} where the run was started, "
+                "expected the same data set on every machine"
+            )
+
+    def _renew(self) -> None:
+        """Begin the script anew."""
+        if self._script is not None:
+            self._script.stop()
+        self._script, self._is_spent, self._is_shown = None, False, False
+        for name in ("data", "flat", "_stepper", "minibatches"):
+            self.__dict__.pop(name, None)
+
+    # -- what it is made of -----------------------------------------------------------------------------------
+
+    @cached_property
+    def data(self) -> DataSet:
+        return self._checked(self.prepared.data)
+
+    @property
+    def _batch_size(self) -> int:
+        return self.prepared.batch_size
+
+    def _built(self) -> FlatModule:
+        return FlatModule(self._fresh_model(), "prepare()")
+
+    def _fresh_model(self) -> nn.Module:
+        if "flat" not in self.__dict__:
+            return self.prepared.model
+        again = ScriptModule(self.settings, self.source, self._items, is_shown=False)
+        try:
+            return again.prepared.model
+        finally:
+            again.ended()
+
+    def _stepper_of(self, flat: FlatModule) -> Stepper:
+        stepper = (LoopCudaStepper if self._is_on_cuda else LoopStepper)(flat, no_objective)
+        stepper.script = self.script
+        stepper.turn_of = self._turn
+        return stepper
+
+    def _turn(self) -> tuple[int, float]:
+        return self._clock // self.prepared.clocks_per_pass, self.prepared.factor(self._clock)
+
+    def brings(self) -> dict[str, Any]:
+        section = {**self.settings.model, "batch_size": self.prepared.batch_size}
+        return {"optimizer": dict(self.prepared.section), "model": section}
+
+    def learning_rate_factor(self, clock: int) -> float:
+        return self.prepared.factor(clock)
+
+    # -- the application --------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        self.prepared.factor(self._clock)
+        self.script.is_quiet = self._is_spent = True
+        super().check()
+        self.script.is_quiet = False
+
+    _trials = 2  # what follows step() in the loop runs with the next batch
+
+    def _to_try(self) -> FlatModule:
+        return self.flat  # the script is begun anew before it trains
+
+    def initial(self, table: Table) -> Array:
+        if self._is_spent:
+            self._renew()
+        return super().initial(table)
+
+    def _updates(
+        self,
+        units: Sequence[Unit],
+        items: Sequence[ExampleSlice],
+        parameters: Mapping[str, Array],
+        ready: StreamReady | None,
+    ) -> Updates:
+        self._clock = units[0].clock
+        return super()._updates(units, items, parameters, ready)
+
+    def evaluate(self, parameters: Mapping[str, Array]) -> dict[str, float]:
+        return {}
+
+    def ended(self) -> None:
+        super().ended()
+        if self._script is not None:
+            self._script.stop()
+
+
+def _of_script() -> nn.Module:
+    raise AssertionError("the script makes the module")

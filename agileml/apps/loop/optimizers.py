@@ -1,0 +1,184 @@
+"""Optimizers and schedules of torch, read: which section of a config takes the same steps, at which rates."""
+
+from __future__ import annotations
+
+import copy
+import math
+import threading
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from agileml.application import InputError
+
+# Settings that choose how torch computes a step, not which step.
+HOW = ("foreach", "fused", "capturable", "differentiable")
+# By section key, torch's name. All but the first two are the same for all groups.
+OF_GROUP = {"learning_rate": "lr", "weight_decay": "weight_decay"}
+OFF = {"amsgrad": False, "maximize": False, "dampening": 0}  # settings that the engine has no step for
+
+
+def section_of(optimizer: Any, module: nn.Module) -> dict[str, Any]:
+    """The section `optimizer` of a config whose steps are those of `optimizer` over the module's parameters.
+
+    Raises InputError: another optimizer than SGD, Adam and AdamW, settings that have no section, parameters that are
+    not the module's, state from earlier steps.
+    """
+    kind = _kind(optimizer)
+    if any(optimizer.state.values()):
+        raise InputError(
+            "prepare(): found an optimizer that has taken steps, expected a new one; to go on from a checkpoint, "
+            "resume the run"
+        )
+    names = _names_by_group(optimizer, module)
+    first, *others = optimizer.param_groups
+    section = {"kind": kind, **_settings(kind, first)}
+    shared = {key: value for key, value in section.items() if key not in OF_GROUP}
+    groups = []
+    for number, (group, members) in enumerate(zip(others, names[1:], strict=True), 1):
+        own = {"kind": kind, **_settings(kind, group)}
+        for key, value in shared.items():
+            if own[key] != value:
+                raise InputError(
+                    f"prepare(): parameter group {number} of the optimizer has {key} {own[key]} and group 0 {value}, "
+                    f"expected groups that differ in {' and '.join(OF_GROUP.values())} alone"
+                )
+        if members:
+            groups.append({"parameters": members, **{key: own[key] for key in OF_GROUP}})
+    return {**section, "groups": groups} if groups else section
+
+
+def _kind(optimizer: Any) -> str:
+    name = type(optimizer).__name__
+    match type(optimizer):
+        case torch.optim.SGD:
+            return "momentum" if optimizer.param_groups[0]["momentum"] else "sgd"
+        case torch.optim.AdamW:
+            return "adamw"
+        case torch.optim.Adam:
+            return "adamw" if optimizer.param_groups[0].get("decoupled_weight_decay") else "adam"
+    raise InputError(
+        f"prepare(): found an optimizer of type {name}, expected torch.optim.SGD, Adam or AdamW: the machines that "
+        "hold the parameters take its steps"
+    )
+
+
+def _settings(kind: str, group: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of one parameter group under the names of a config."""
+    for name, value in OFF.items():
+        if group.get(name, value) != value:
+            raise InputError(
+                f"prepare(): found an optimizer with {name}={group[name]}, expected {name}={value}"
+            )
+    rate = float(group.get("initial_lr", group["lr"]))
+    found: dict[str, Any] = {"learning_rate": rate, "weight_decay": float(group["weight_decay"])}
+    if not rate > 0 or not math.isfinite(rate):
+        raise InputError(f"prepare(): found an optimizer with lr={rate:g}, expected more than 0")
+    if kind == "momentum":
+        found |= {"momentum": float(group["momentum"]), "nesterov": bool(group["nesterov"])}
+    if kind in ("adam", "adamw"):
+        beta1, beta2 = map(float, group["betas"])
+        found |= {"beta1": beta1, "beta2": beta2, "epsilon": float(group["eps"])}
+    return found
+
+
+def _names_by_group(optimizer: torch.optim.Optimizer, module: nn.Module) -> list[list[str]]:
+    """The names of each group's parameters that need a gradient. Raises InputError if they are not the module's."""
+    names = {id(parameter): name for name, parameter in module.named_parameters()}
+    found = []
+    for number, group in enumerate(optimizer.param_groups):
+        if foreign := [p for p in group["params"] if id(p) not in names]:
+            raise InputError(
+                f"prepare(): the optimizer's group {number} has a parameter of shape {tuple(foreign[0].shape)} that is "
+                "none of the model's, expected an optimizer over the parameters of this model"
+            )
+        found.append([names[id(p)] for p in group["params"] if p.requires_grad])
+    trained = {name for members in found for name in members}
+    if missing := [n for n, p in module.named_parameters() if p.requires_grad and n not in trained]:
+        raise InputError(
+            f"prepare(): the model's parameter {missing[0]!r} needs a gradient and is in no group of the optimizer, "
+            "expected it in one, or requires_grad_(False)"
+        )
+    return found
+
+
+@dataclass
+class TorchSchedule:
+    """A schedule of torch.optim.lr_scheduler as factors of the optimizer's rates, by how often it was stepped.
+
+    It steps a copy of the schedule over an optimizer of its own. Raises InputError for a schedule that depends on more
+    than the number of steps, changes more than the rate, or changes the groups' rates by different factors.
+    """
+
+    schedule: Any
+    optimizer: torch.optim.Optimizer
+    _factors: list[float] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.schedule, ReduceLROnPlateau) or not isinstance(self.schedule, LRScheduler):
+            raise InputError(
+                f"prepare(): found a schedule of type {type(self.schedule).__name__}, expected one of "
+                "torch.optim.lr_scheduler that depends on the number of steps alone"
+            )
+        if self.schedule.optimizer is not self.optimizer:
+            raise InputError(
+                "prepare(): the schedule is over another optimizer, expected the one that is prepared"
+            )
+        # The schedule reads and writes the settings of the groups alone: one number stands for the parameters of each.
+        groups = [
+            {**group, "params": [nn.Parameter(torch.zeros(1))]} for group in self.optimizer.param_groups
+        ]
+        own = torch.optim.SGD([group["params"][0] for group in groups], lr=1.0)
+        own.param_groups = groups
+        self._copy = copy.deepcopy(self.schedule, {id(self.optimizer): own})
+        self._groups = groups
+        self._before = self._beside()
+        self._factors = [self._factor()]
+
+    def factor(self, steps: int) -> float:
+        """The factor of the rates after so many steps of the schedule."""
+        with self._lock, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a schedule whose optimizer takes no steps
+            while len(self._factors) <= steps:
+                self._copy.step()
+                if self._beside() != self._before:
+                    raise InputError(
+                        f"prepare(): {type(self.schedule).__name__} changes more than the learning rate, expected a "
+                        "schedule of the rate alone (cycle_momentum=False)"
+                    )
+                self._factors.append(self._factor())
+            return self._factors[steps]
+
+    def _beside(self) -> list[Any]:
+        """The settings of the groups that no schedule may change."""
+        changing = ("lr", "initial_lr", "params")
+        return [
+            {name: value for name, value in group.items() if name not in changing} for group in self._groups
+        ]
+
+    def _factor(self) -> float:
+        factors = [float(group["lr"]) / float(group["initial_lr"]) for group in self._groups]
+        if max(factors) - min(factors) > 1e-9 * max(abs(factor) for factor in factors):
+            raise InputError(
+                f"prepare(): {type(self.schedule).__name__} changes the rates of the groups by different factors "
+                f"({', '.join(f'{factor:g}' for factor in factors)} after {len(self._factors)} steps), expected one "
+                "factor for all"
+            )
+        if not math.isfinite(factors[0]) or factors[0] < 0:
+            raise InputError(
+                f"prepare(): {type(self.schedule).__name__} gives the factor {factors[0]:g} after "
+                f"{len(self._factors)} steps, expected a number of at least 0"
+            )
+        return factors[0]
+
+
+def set_rates(optimizer: torch.optim.Optimizer, rates: Sequence[float], factor: float) -> None:
+    """Let the groups show their rates at a clock: what they began with, times the factor."""
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate * factor

@@ -1,0 +1,82 @@
+"""The objects that a loop trains with, as `trainer.prepare` takes them: checked, and read as the engine needs them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from agileml.application import InputError, Settings
+from agileml.apps.loop.optimizers import TorchSchedule, section_of
+from agileml.apps.torch.data import DataSet, load_data
+from agileml.apps.torch.flat import FlatModule
+
+Every = Literal["batch", "pass"]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A model, its optimizer and its data. section: `optimizer` of a config. batch_size: items of a clock.
+
+    per_pass: the schedule is stepped once a pass, not once a clock.
+    """
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    data: DataSet
+    batch_size: int
+    section: Mapping[str, Any]
+    schedule: TorchSchedule | None = None
+    per_pass: bool = False
+
+    @property
+    def clocks_per_pass(self) -> int:
+        """Clocks in which every training item comes once."""
+        return -(-len(self.data.train) // self.batch_size)
+
+    def factor(self, clock: int) -> float:
+        """The factor of the learning rates at a clock."""
+        if self.schedule is None:
+            return 1.0
+        return self.schedule.factor(clock // self.clocks_per_pass if self.per_pass else clock)
+
+
+def prepared_from(
+    model: Any,
+    optimizer: Any,
+    dataset: Any,
+    batch_size: int | None,
+    *,
+    schedule: Any = None,
+    schedule_every: Every = "batch",
+    clip_norm: float | None = None,
+    collate: Callable[[list[Any]], Any] | None = None,
+) -> Prepared:
+    """Raises InputError for anything that cannot be trained with: one sentence."""
+    FlatModule(model, "prepare()")
+    section = dict(section_of(optimizer, model))
+    if schedule_every not in ("batch", "pass"):
+        raise InputError(f'prepare(): found schedule_every={schedule_every!r}, expected "batch" or "pass"')
+    if clip_norm is not None:
+        if not isinstance(clip_norm, int | float) or not 0 < clip_norm < math.inf:
+            raise InputError(f"prepare(): found clip_norm={clip_norm!r}, expected a number of more than 0")
+        section["clip_norm"] = float(clip_norm)
+    factors = None
+    if schedule is not None:
+        factors = TorchSchedule(schedule, optimizer)
+        section["schedule"] = {"kind": "application"}
+    data = load_data(Settings(), dataset, collate)
+    if batch_size is None:
+        raise InputError(
+            "prepare(): found no batch_size, expected the items of a clock, over all machines together"
+        )
+    if type(batch_size) is not int or not 1 <= batch_size <= len(data.train):
+        raise InputError(
+            f"prepare(): found batch_size={batch_size!r}, expected a whole number from 1 to the {len(data.train)} "
+            "items of the data set"
+        )
+    return Prepared(model, optimizer, data, batch_size, section, factors, schedule_every == "pass")

@@ -1,0 +1,184 @@
+"""The user's code in a thread of its own, which takes turns with the thread that computes: one of the two runs.
+
+prepared = script.prepared()        # runs until the loop asks for its first batch
+loss = script.turn(Turn(...))       # one batch: from the loop's body to the end of optimizer.step()
+script.stop()
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, redirect_stdout
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from agileml.application import InputError
+from agileml.apps.loop.prepared import Prepared
+from agileml.apps.loop.source import UserCode
+
+_here = threading.local()
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One pass through the loop's body. `number`: of the pass over the data that the batch belongs to (0-based).
+
+    factor: of the learning rates. backward: called in the place of the backward of a loss, and returns the loss.
+    changed: called at step(), a sentence if the gradients are not those that backward left.
+    """
+
+    batch: Any
+    number: int
+    factor: float
+    backward: Callable[[Tensor, Callable[[Tensor], None], int, int | None], float]
+    changed: Callable[[], str | None]
+
+
+@dataclass(frozen=True)
+class LoopReached:
+    """The script waits for its first batch."""
+
+    prepared: Prepared
+
+
+@dataclass(frozen=True)
+class BatchStepped:
+    """A batch is done: the sum of the losses that backward was called on."""
+
+    loss: float
+
+
+@dataclass(frozen=True)
+class ScriptEnded:
+    """The script has come to its end, or was stopped."""
+
+    was_stopped: bool = False
+
+
+@dataclass(frozen=True)
+class ScriptRaised:
+    """The script raised this."""
+
+    error: BaseException
+
+
+Answer = LoopReached | BatchStepped | ScriptEnded | ScriptRaised
+
+
+class ScriptStopped(BaseException):
+    """Raised in the script when its run is over. Not an Exception, so that `except Exception` lets it pass."""
+
+
+def current() -> Script | None:
+    """The script that this thread runs for a machine; None in the process that starts a run."""
+    return getattr(_here, "script", None)
+
+
+class Script:
+    """The user's code and the thread that runs it. All methods but `ask` are for the thread that computes."""
+
+    def __init__(self, source: UserCode, batch_size: int | None = None, threads: int = 1) -> None:
+        """batch_size: of the config, where prepare() names none. threads: of torch."""
+        self._source = source
+        self.batch_size = batch_size
+        self._torch_threads = threads
+        self._turns: SimpleQueue[Turn | None] = SimpleQueue()  # None: the run is over
+        self._answers: SimpleQueue[Answer] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._prepared: Prepared | None = None
+        self._last: ScriptEnded | ScriptRaised | None = None  # it has no other answer any more
+        self.is_quiet = False  # what it prints is not shown
+        self.at_end: Callable[[], None] = lambda: None  # called in its thread
+
+    @property
+    def is_prepared(self) -> bool:
+        """It waits in its loop, or has begun it."""
+        return self._prepared is not None
+
+    def prepared(self) -> Prepared:
+        """Start it if it has not been, and wait until it asks for a batch. Raises what it raises, InputError."""
+        if self._prepared is None:
+            assert self._thread is None, "the script failed before"
+            self._thread = threading.Thread(target=self._run, name="script", daemon=True)
+            match self._answer_to(self._thread.start):
+                case LoopReached(prepared):
+                    self._prepared = prepared
+                case answer:
+                    assert isinstance(answer, ScriptEnded), answer
+                    raise InputError(
+                        f"{self._source.name}: it ended without a loop, expected `for batch in loader:` over the "
+                        "loader that trainer.prepare() returned"
+                    )
+        return self._prepared
+
+    def turn(self, turn: Turn) -> float:
+        """Have the loop's body run with one batch; returns the sum of its losses. Raises what it raises, InputError."""
+        match self._answer_to(lambda: self._turns.put(turn)):
+            case BatchStepped(loss):
+                return loss
+            case answer:
+                assert isinstance(answer, ScriptEnded), answer
+                raise InputError(
+                    f"{self._source.name}: it left its loop before the run was over, expected a loop that ends when "
+                    "the loader does"
+                )
+
+    def stop(self) -> None:
+        """End it where it waits."""
+        if self._thread is not None:
+            self._turns.put(None)
+
+    def _answer_to(self, begin: Callable[[], None]) -> Answer:
+        """Let the script's thread run until it hands over."""
+        with self._unheard() if self.is_quiet else nullcontext():
+            begin()
+            answer = self._last or self._answers.get()
+        if isinstance(answer, ScriptEnded | ScriptRaised):
+            self._last = answer
+        if isinstance(answer, ScriptEnded) and answer.was_stopped:
+            raise InputError(
+                f"{self._source.name}: it was stopped, expected no batch after the end of its run"
+            )
+        if isinstance(answer, ScriptRaised):
+            answer.error.add_note(self._source.name)
+            raise answer.error
+        return answer
+
+    @contextmanager
+    def _unheard(self) -> Iterator[None]:
+        with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
+            yield
+
+    # -- in the script's thread -------------------------------------------------------------------------------
+
+    def ask(self, answer: Answer) -> Turn:
+        """Let the computing thread go on, and wait for the next batch."""
+        self._answers.put(answer)
+        turn = self._turns.get()
+        if turn is None:
+            raise ScriptStopped
+        return turn
+
+    def _run(self) -> None:
+        _here.script = self
+        torch.set_num_threads(self._torch_threads)  # OpenMP keeps it for each thread
+        try:
+            self._source.run()
+            self._answers.put(ScriptEnded())
+        except ScriptStopped:
+            self._answers.put(ScriptEnded(was_stopped=True))
+        except SystemExit as error:
+            told = InputError(
+                f"{self._source.name}: it called exit({error.code!r}), expected it to go on until its loop ends"
+            )
+            self._answers.put(ScriptRaised(told))
+        except BaseException as error:  # this thread must not end without an answer
+            self._answers.put(ScriptRaised(error))
+        finally:
+            self.at_end()

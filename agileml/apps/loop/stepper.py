@@ -1,0 +1,103 @@
+"""Gradients of the user's own loop: its backward fills the flat array, and `step()` says that it is complete."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+from agileml.application import InputError
+from agileml.apps.loop.script import Script, Turn
+from agileml.apps.torch.cuda import CudaStepper
+from agileml.apps.torch.flat import TensorSpan
+from agileml.apps.torch.objective import Judged
+from agileml.apps.torch.step import Batch, Stepper
+
+
+def no_objective(module: nn.Module, batch: Any) -> Judged:
+    """The loss of a loop is the script's affair."""
+    raise AssertionError("the script computes its loss itself")
+
+
+class LoopStepper(Stepper):
+    """A Stepper whose batches go through the body of the script's loop.
+
+    A span is final at step(). Once it is known how often the loop calls backward for a batch, it is final when the last
+    of these calls has its gradient, as in a Stepper. Until step() the script sees the gradients in `parameter.grad`,
+    and must not change them: they are this machine's share, and may be on their way already.
+    """
+
+    script: Script
+    turn_of: Callable[
+        [], tuple[int, float]
+    ]  # number of the pass and factor of the rates, of the present clock
+
+    def _backward(self, batch: Batch, clock_items: int, check: Callable[[Tensor], None]) -> float:
+        self._wait_for_all()  # the script may read any of them at once
+        is_last_piece, share = self._is_last, batch.items / clock_items
+        self._shown: dict[str, Tensor] = {}
+        self._version = -1
+
+        def backward(
+            loss: Tensor, original: Callable[[Tensor], None], number: int, usual: int | None
+        ) -> float:
+            check(loss)
+            found = float(loss.detach())
+            if usual is not None and number > usual and self._finished:
+                raise InputError(
+                    f"backward(): found {number} calls for one batch, expected {usual} as for the batches before: "
+                    "their gradients are on their way"
+                )
+            self._is_last = is_last_piece and number == usual
+            if math.isfinite(found):
+                original(loss * share)
+                self._version = self._flat_gradient()._version
+            return found
+
+        number, factor = self.turn_of()
+        loss = self.script.turn(Turn(batch.tree, number, factor, backward, self._changed))
+        self._is_last = is_last_piece
+        for _, parameter in self.flat.parameters:
+            parameter.grad = None
+        self._shown.clear()
+        return loss * batch.items
+
+    def _changed(self) -> str | None:
+        """A sentence if the gradients are not those that backward left."""
+        gradients = (parameter.grad for name, parameter in self.flat.parameters if name in self._shown)
+        is_same = all(g is v for g, v in zip(gradients, self._shown_in_order(), strict=True))
+        if is_same and self._flat_gradient()._version == self._version:
+            return None
+        return (
+            "optimizer.step(): found gradients that were changed since backward() (by clip_grad_norm_ or zero_grad?), "
+            "expected them as they are: each machine has its share alone; prepare(..., clip_norm=1.0) clips the whole"
+        )
+
+    def _shown_in_order(self) -> list[Tensor]:
+        return [self._shown[name] for name, _ in self.flat.parameters if name in self._shown]
+
+    def _hook(self, span: TensorSpan) -> Callable[[nn.Parameter], None]:
+        take = super()._hook(span)
+
+        def accumulated(parameter: nn.Parameter) -> None:
+            if self._gradient is None:
+                return  # no batch is out: it is the script's own affair
+            shown = self._shown.get(span.name)
+            if shown is None:
+                take(parameter)
+                self._shown[span.name] = parameter.grad = span.of(self._gradient)
+                return
+            if parameter.grad is not shown:  # added up in an array of its own
+                assert parameter.grad is not None
+                shown.copy_(parameter.grad)
+                parameter.grad = shown
+            if self._is_last and span.name not in self._finished:
+                self._final(span)
+
+        return accumulated
+
+
+class LoopCudaStepper(LoopStepper, CudaStepper):
+    """The same on a CUDA device."""

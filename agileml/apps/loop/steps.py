@@ -1,0 +1,198 @@
+"""The loop as the user's code sees it: a loader that yields this machine's batches, an optimizer whose step ends one.
+
+On a machine `step()` hands the gradients of the batch over and returns when there is another batch to compute: then the
+parameters are those of that batch's clock. Each misuse is one sentence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from enum import Enum
+from threading import get_ident
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from agileml.application import InputError
+from agileml.apps.loop.optimizers import set_rates
+from agileml.apps.loop.prepared import Prepared
+from agileml.apps.loop.script import Answer, BatchStepped, LoopReached, Script, Turn
+
+
+class BatchState(Enum):
+    """How far the present batch is."""
+
+    NONE = "no batch"
+    YIELDED = "yielded"
+    BACKWARD = "has gradients"
+
+
+class Loop:
+    """The batches of one machine, in its script's thread."""
+
+    def __init__(self, prepared: Prepared, ask: Callable[[Answer], Turn]) -> None:
+        """ask: hands an answer to the thread that computes and waits for the next turn."""
+        self._prepared = prepared
+        self._ask = ask
+        self._turn: Turn | None = None
+        self._state = BatchState.NONE
+        self._loss = 0.0
+        self._backwards = 0  # of this batch
+        self._usual: int | None = None  # backwards of a batch, as far as is known
+        self._is_by_pass = False
+        self._was_scheduled = True
+        self._thread = get_ident()
+        self._rates = [
+            float(group.get("initial_lr", group["lr"])) for group in prepared.optimizer.param_groups
+        ]
+        self._take_over()
+
+    def __len__(self) -> int:
+        """Clocks of one pass over the data."""
+        return self._prepared.clocks_per_pass
+
+    def __iter__(self) -> Iterator[Any]:
+        """The batches: of the present pass inside `passes`, else of all clocks to come."""
+        turn = self._next()
+        number = turn.number
+        while not self._is_by_pass or turn.number <= number:
+            self._state, self._loss, self._backwards = BatchState.YIELDED, 0.0, 0
+            yield turn.batch
+            turn = self._next()
+
+    def passes(self, count: int | None) -> Iterator[int]:
+        """The numbers of the passes that there is work in, up to `count`."""
+        self._is_by_pass = True
+        while (number := self._next().number) < (math.inf if count is None else count):
+            yield number
+
+    def _next(self) -> Turn:
+        if self._thread != get_ident():
+            raise InputError(
+                "loader: found another thread than the script's, expected the loop in the thread of prepare()"
+            )
+        if self._state is not BatchState.NONE:
+            raise InputError(
+                "loader: the batch before had no optimizer.step(), expected one step() in each pass of the loop"
+            )
+        if self._turn is None:
+            self._turn = self._ask(LoopReached(self._prepared))
+            self._show_rates()
+        elif not self._was_scheduled and not self._prepared.per_pass:
+            raise InputError(
+                "schedule.step(): found no call after optimizer.step(), expected one for each batch, or "
+                'prepare(..., schedule_every="pass")'
+            )
+        return self._turn
+
+    @property
+    def is_in_batch(self) -> bool:
+        """A batch was yielded and its step is to come: backward is of this batch."""
+        return self._state is not BatchState.NONE
+
+    # -- backward and step ------------------------------------------------------------------------------------
+
+    def backward(self, loss: Tensor, original: Callable[[Tensor], None]) -> None:
+        """Called in the place of loss.backward() in this thread, while a batch is out."""
+        assert self._turn is not None
+        self._backwards += 1
+        self._loss += self._turn.backward(loss, original, self._backwards, self._usual)
+        self._state = BatchState.BACKWARD
+        if not math.isfinite(self._loss):
+            self._hand_over()  # the computing thread ends the run with a sentence
+
+    def step(self, closure: Any = None) -> None:
+        """Called in the place of optimizer.step()."""
+        if closure is not None:
+            raise InputError(
+                "optimizer.step(): found a closure, expected none: a machine computes a batch once"
+            )
+        if self._turn is None or self._state is BatchState.NONE:
+            raise InputError(
+                "optimizer.step(): found no batch that waits for it, expected one step() for each batch"
+            )
+        if self._state is BatchState.YIELDED:
+            raise InputError("optimizer.step(): found no gradient, expected loss.backward() before it")
+        if (sentence := self._turn.changed()) is not None:
+            raise InputError(sentence)
+        self._check_rates()
+        self._usual = max(self._usual or 0, self._backwards)
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        self._state = BatchState.NONE
+        self._was_scheduled = self._prepared.schedule is None
+        self._turn = self._ask(BatchStepped(self._loss))
+        self._show_rates()
+
+    # -- rates ------------------------------------------------------------------------------------------------
+
+    def _take_over(self) -> None:
+        optimizer = self._prepared.optimizer
+        step = MethodType(lambda _, closure=None: self.step(closure), optimizer)
+        optimizer.step = step
+        if self._prepared.schedule is not None:
+            schedule = self._prepared.schedule.schedule
+            schedule.step = MethodType(lambda _, epoch=None: self._scheduled(), schedule)
+
+    def _scheduled(self) -> None:
+        """Called in the place of schedule.step(): the clock says how often that has been."""
+        self._was_scheduled = True
+
+    def _expected(self) -> Sequence[float]:
+        assert self._turn is not None
+        return [rate * self._turn.factor for rate in self._rates]
+
+    def _show_rates(self) -> None:
+        assert self._turn is not None
+        set_rates(self._prepared.optimizer, self._rates, self._turn.factor)
+        if self._prepared.schedule is not None:
+            self._prepared.schedule.schedule._last_lr = list(self._expected())
+
+    def _check_rates(self) -> None:
+        found = [float(group["lr"]) for group in self._prepared.optimizer.param_groups]
+        if found != list(self._expected()):
+            raise InputError(
+                f"optimizer.step(): found the learning rate {found[0]:g}, expected {self._expected()[0]:g}: a schedule "
+                "must be given to prepare(..., schedule=...), because the machines that hold the parameters take the "
+                "steps"
+            )
+
+
+# -- backward, wherever the user's code calls it --------------------------------------------------------------
+
+_loops: dict[int, Loop] = {}  # by thread
+_original = torch.autograd.backward
+
+
+def loop_of(script: Script, prepared: Prepared) -> Loop:
+    """The loop of a script, in its thread; until the script ends, backward in this thread goes through it."""
+    if get_ident() in _loops:
+        raise InputError("prepare(): found a second call, expected one model with one optimizer")
+    loop = _loops[get_ident()] = Loop(prepared, script.ask)
+    torch.autograd.backward = _backward
+    script.at_end = _release
+    return loop
+
+
+def _release() -> None:
+    _loops.pop(get_ident(), None)
+    if not _loops:
+        torch.autograd.backward = _original
+
+
+def _backward(tensors: Any, grad_tensors: Any = None, *arguments: Any, **named: Any) -> None:
+    loop = _loops.get(get_ident())
+    if loop is None or not loop.is_in_batch:
+        _original(tensors, grad_tensors, *arguments, **named)
+        return
+    losses = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+    if len(losses) != 1 or grad_tensors is not None:
+        raise InputError(
+            f"backward(): found {len(losses)} tensors{' with gradients' if grad_tensors is not None else ''}, expected "
+            "one number, the mean over the items of the batch"
+        )
+    loop.backward(losses[0], lambda scaled: _original(scaled, None, *arguments, **named))

@@ -1,0 +1,188 @@
+"""The user's own training loop, made elastic.
+
+    trainer = agileml.Trainer("job.yaml")
+    model, optimizer, loader = trainer.prepare(model, optimizer, dataset, batch_size=256)
+    for batch in loader:
+        loss = compute(model, batch)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+The process that starts the run does not go through the loop: where the loop begins, it trains on machines, and goes on
+after the loop with the trained model. Every machine runs the script up to the loop and goes through it with its share
+of the batches.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from agileml.application import InputError
+from agileml.apps.loop.module import ScriptModule
+from agileml.apps.loop.prepared import Every, Prepared, prepared_from
+from agileml.apps.loop.script import current
+from agileml.apps.loop.source import FunctionSource, ScriptSource, UserCode
+from agileml.apps.loop.steps import Loop, loop_of
+from agileml.apps.torch.export import torch_state
+from agileml.config.job import from_values
+from agileml.config.text import ConfigError, Document
+from agileml.runs.callbacks import Callback
+from agileml.session.result import Result
+from agileml.session.session import run
+
+
+class Trainer:
+    """A run of the user's own loop.
+
+    config: the path of a YAML file, a mapping as a file would hold it, or None; settings replace its top keys.
+    sequential, resume, name, overwrite, callbacks: as `agileml.run` has them.
+
+    Where a machine runs the script, its arguments do not count: the run has its config already.
+    Raises ConfigError.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any] | str | Path | None = None,
+        *,
+        sequential: bool = False,
+        resume: str | None = None,
+        name: str | None = None,
+        overwrite: bool = False,
+        callbacks: Sequence[Callback] = (),
+        **settings: Any,
+    ) -> None:
+        self.result: Result | None = None  # of the run, once it is over
+        self._machine = current()
+        self._loop: Loop | StartingLoader | None = None
+        self._options: dict[str, Any] = {
+            "sequential": sequential,
+            "resume": resume,
+            "overwrite": overwrite,
+            "callbacks": callbacks,
+        }
+        if self._machine is None:
+            is_file = isinstance(config, str | Path)
+            self._name = name or (Path(str(config)).stem if is_file else "run")
+            values = Document.read(Path(str(config))).values if is_file else config or {}
+            assert isinstance(values, Mapping)
+            self._values = {"application": "torch", **values, **settings}
+            # The number of clocks may be known only with the data; all else that is wrong is told now.
+            from_values({"clocks": 2**62, **self._values})
+
+    def prepare(
+        self,
+        model: Any,
+        optimizer: Any,
+        dataset: Any,
+        *,
+        batch_size: int | None = None,
+        schedule: Any = None,
+        schedule_every: Every = "batch",
+        clip_norm: float | None = None,
+        collate: Callable[[list[Any]], Any] | None = None,
+    ) -> tuple[Any, Any, Any]:
+        """(model, optimizer, loader) to train with: the same model and optimizer, and a loader of this machine's
+        batches.
+
+        optimizer: torch.optim.SGD, Adam or AdamW over all parameters of the model that need a gradient. dataset: a
+        torch Dataset with a length, or a tuple of arrays (input, ..., target). batch_size: items of a clock, over all
+        machines together; None: `model.batch_size` of the config. schedule: of torch.optim.lr_scheduler over the
+        optimizer; schedule_every: "batch" or "pass", how often the loop calls its step(). clip_norm: the norm that the
+        gradient of all machines together is limited to. collate: a list of items -> a batch.
+
+        Raises InputError.
+        """
+        default = self._machine.batch_size if self._machine is not None else self._in_config("batch_size")
+        found = prepared_from(
+            model,
+            optimizer,
+            dataset,
+            default if batch_size is None else batch_size,
+            schedule=schedule,
+            schedule_every=schedule_every,
+            clip_norm=clip_norm,
+            collate=collate,
+        )
+        if self._loop is not None:
+            raise InputError("prepare(): found a second call, expected one model with one optimizer")
+        self._loop = StartingLoader(self, found) if self._machine is None else loop_of(self._machine, found)
+        return model, optimizer, self._loop
+
+    def passes(self, count: int | None = None) -> Iterator[int]:
+        """The numbers of the passes over the data, of which each goes once through the loader: for a loop around a
+        loop.
+
+        count: how many there are; None: as many as the clocks of the config hold.
+        """
+        if self._loop is None:
+            raise InputError("passes(): found no prepare() before it, expected the data that passes go over")
+        return self._loop.passes(count)
+
+    def run(self, function: Callable[[], Any]) -> Result:
+        """Train by a function that makes a Trainer, prepares and loops, as a script does: for notebooks."""
+        return self._run(FunctionSource(function), is_shown=True)
+
+    def _in_config(self, key: str) -> Any:
+        section = self._values.get("model", {})
+        return section.get(key) if isinstance(section, Mapping) else None
+
+    def _run(self, source: UserCode, *, is_shown: bool, **more: Any) -> Result:
+        application = ScriptModule(source=source, is_shown=is_shown)
+        self.result = run({**self._values, **more}, application, name=self._name, **self._options)
+        return self.result
+
+
+class StartingLoader:
+    """The loader where a run is started: it trains on the machines, and has no batch itself."""
+
+    def __init__(self, trainer: Trainer, prepared: Prepared) -> None:
+        self._trainer, self._prepared = trainer, prepared
+
+    def __len__(self) -> int:
+        """Clocks of one pass over the data."""
+        return self._prepared.clocks_per_pass
+
+    def __iter__(self) -> Iterator[Any]:
+        self._train(None)
+        return iter(())
+
+    def passes(self, count: int | None) -> Iterator[int]:
+        """Train, and nothing to go through."""
+        self._train(count)
+        return iter(())
+
+    def _train(self, passes: int | None) -> None:
+        trainer = self._trainer
+        if trainer.result is not None:
+            raise InputError(
+                "loader: found a second loop, expected one; for several passes write `for number in "
+                "trainer.passes(3):` around it"
+            )
+        more = {}
+        if passes is not None:
+            more["clocks"] = passes * len(self)
+            if (given := trainer._values.get("clocks", more["clocks"])) != more["clocks"]:
+                raise ConfigError(
+                    f"found {given}, but {passes} passes over the data take {more['clocks']}; expected one of them",
+                    key=("clocks",),
+                )
+        result = trainer._run(_script(), is_shown=False, **more)
+        model = self._prepared.model
+        model.load_state_dict(torch_state(result.parameters, model))
+
+
+def _script() -> ScriptSource:
+    """The script that Python was started with. Raises InputError."""
+    main = sys.modules["__main__"]
+    path = getattr(main, "__file__", None)
+    if path is None:
+        raise InputError(
+            "loader: found no script that machines could run, expected one, or in a notebook a function: "
+            "trainer.run(train)"
+        )
+    source = ScriptSource.read(path)
+    return ScriptSource(source.text, source.path, tuple(sys.argv[1:]))

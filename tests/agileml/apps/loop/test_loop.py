@@ -1,0 +1,192 @@
+"""A loop of the user's own: what it computes, and the same bits whichever machines go through it."""
+
+import copy
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import agileml
+from agileml.application import Settings, Unit
+from agileml.apps.loop.module import ScriptModule
+from agileml.apps.torch.export import torch_state
+from agileml.events.run import MembershipChanged
+from agileml.session import Result
+from tests.agileml.apps.loop.scripts import BODY, HEAD, OPTIMIZER, PREPARE, loop, script, values
+from tests.agileml.process.engine_rig import reference
+from tests.faults.fault_rig import FaultRig, job
+
+PLAN = [
+    {"at_clock": 5, "join": 2},
+    {"at_clock": 11, "kill": 1},
+    {"at_clock": 17, "notice": "all", "warning_s": 30},
+    {"at_clock": 22, "join": 2},
+    {"at_clock": 26, "kill_many": "all"},
+]
+ONE = {"reliable": 1, "transient": 0, "max": 1}
+COSINE = "schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 32)\n"
+WITH_SCHEDULE = PREPARE.replace("batch_size=64", "batch_size=64, schedule=schedule")
+CLIPPED = WITH_SCHEDULE.replace("schedule=schedule", "schedule=schedule, clip_norm=0.5")
+SCHEDULED_BODY = BODY + "schedule.step()\n"
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Plain torch with more threads than free cores takes a hundred times as long."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def trained(path: str, tmp_path: Path, **more: Any) -> Result:
+    return agileml.run(values(path, **more), sequential=True, out=str(tmp_path / "out"))
+
+
+def in_plain_torch(path: str, clocks: int, smoothing: float = 0.0) -> nn.Module:
+    """The same minibatches in a loop as everybody writes it: the objects that the script prepares, before they "
+    "train."""
+    app = ScriptModule(Settings(model={"script": path}, slices=1))
+    found = app.prepared
+    model = copy.deepcopy(found.model).train()
+    places = {id(p): q for p, q in zip(found.model.parameters(), model.parameters(), strict=True)}
+    groups = [
+        {**group, "params": [places[id(p)] for p in group["params"]]}
+        for group in found.optimizer.param_groups
+    ]
+    optimizer = type(found.optimizer)(groups)
+    share = app.load(0)
+    for clock in range(clocks):
+        x, y = found.data.train.take(app.minibatches.numbers(Unit(clock, 0), share))
+        for group in optimizer.param_groups:
+            group["lr"] = group["initial_lr"] * found.factor(clock)
+        loss = nn.functional.cross_entropy(model(x), y, label_smoothing=smoothing)
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+    app.ended()
+    return model
+
+
+SMOOTH = BODY.replace("batch[1])", "batch[1], label_smoothing=0.1)")
+WARM_UP = """
+groups = [{"params": [p for p in model.parameters() if p.ndim > 1], "weight_decay": 0.1},
+          {"params": [p for p in model.parameters() if p.ndim < 2], "weight_decay": 0.0}]
+optimizer = torch.optim.AdamW(groups, lr=0.01)
+rates = torch.optim.lr_scheduler
+warm = rates.LinearLR(optimizer, 0.1, total_iters=5)
+schedule = rates.SequentialLR(optimizer, [warm, rates.CosineAnnealingLR(optimizer, 55)], [5])
+"""
+IN_FLOAT64 = (
+    HEAD.replace("float32", "float64")
+    .replace("nn.Dropout(0.1), ", "")
+    .replace("(24, 2))", "(24, 2)).double()")
+)
+
+
+@pytest.mark.parametrize("micro_batch", [None, 16])
+def test_the_steps_are_those_of_plain_torch(tmp_path: Path, micro_batch: int | None) -> None:
+    """Label smoothing, two groups, clipping, a warm-up and a cosine; batch norm, or accumulation."""
+    # A bias before batch norm has no gradient but rounding, of which Adam makes steps of full size.
+    head = IN_FLOAT64.replace("nn.Linear(12, 24)", "nn.Linear(12, 24, bias=False)")
+    head = head if micro_batch is None else head.replace("nn.BatchNorm1d(24), ", "")
+    path = script(
+        tmp_path, head=head, optimizer=WARM_UP, prepare=CLIPPED, rest=loop(SMOOTH + "schedule.step()\n")
+    )
+    model = {"script": path, "micro_batch": micro_batch}
+    result = trained(path, tmp_path, model=model, clocks=60, slices=1, machines=ONE)
+    plain = in_plain_torch(path, 60, smoothing=0.1)
+    found = result.module()
+    for (name, ours), theirs in zip(found.state_dict().items(), plain.state_dict().values(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-11, msg=name)
+
+
+@pytest.mark.parametrize("units_per_slice", [1, 2])
+def test_machines_that_come_go_and_die_do_not_change_a_bit(tmp_path: Path, units_per_slice: int) -> None:
+    path = script(tmp_path, optimizer=OPTIMIZER + COSINE, prepare=WITH_SCHEDULE, rest=loop(SCHEDULED_BODY))
+    config = job(values(path), plan=PLAN, clocks=32, units_per_slice=units_per_slice)
+    ran = FaultRig(config, tmp_path).finish()
+    assert ran.sha256 == reference(config)
+    assert len(ran.of(MembershipChanged)) > len(PLAN)
+
+
+def test_the_gradients_stream_out_where_machines_need_not_agree_on_bits(tmp_path: Path) -> None:
+    head = HEAD.replace("nn.BatchNorm1d(24), ", "").replace("nn.Dropout(0.1), ", "")
+    path = script(tmp_path, head=head)
+    config = job(values(path), plan=PLAN, clocks=32, deterministic=False, partitions=3)
+    ran = FaultRig(config, tmp_path).finish()
+    result = trained(path, tmp_path, clocks=32)
+    assert ran.tables is not None
+    np.testing.assert_allclose(ran.tables["parameters"], result.parameters["parameters"], atol=2e-4)
+
+
+def test_every_item_comes_once_a_pass_and_pass_by_pass(tmp_path: Path) -> None:
+    """640 items in batches of 64, over machines that join in the middle of a pass: each writes down what it saw."""
+    seen = tmp_path / "seen"
+    rest = f"""
+for number in trainer.passes():
+    for batch in loader:
+        with open({str(seen)!r}, "a") as file:
+            file.write("".join(f"{{number}} {{int(item)}}\\n" for item in batch[0]))
+        loss = model(batch[1]).square().mean()
+        loss.backward()
+        optimizer.step()
+"""
+    prepare = PREPARE.replace("(x, y), batch_size=64", "(np.arange(640), x, y), batch_size=64")
+    path = script(tmp_path, prepare=prepare, rest=rest)
+    plan = [{"at_clock": 4, "join": 2}, {"at_clock": 13, "notice": 1, "warning_s": 30}]
+    ran = FaultRig(job(values(path), plan=plan, clocks=30), tmp_path).finish()
+    assert ran.tables is not None, ran.halted
+    by_pass: dict[int, set[int]] = {}
+    for line in seen.read_text().splitlines():
+        number, item = map(int, line.split())
+        by_pass.setdefault(number, set()).add(item)
+    assert by_pass == {number: set(range(640)) for number in range(3)}
+
+
+def test_a_script_goes_on_with_the_trained_model_after_its_loop(tmp_path: Path) -> None:
+    rest = """
+print("begin")
+for number in trainer.passes(2):
+    for batch in loader:
+        loss = nn.functional.cross_entropy(model(batch[0]), batch[1])
+        loss.backward()
+        optimizer.step()
+    print("pass", number)
+print("clocks", trainer.result.summary["clocks"])
+torch.save(model.state_dict(), "model.pt")
+"""
+    prepare = PREPARE.replace(
+        "Trainer()", 'Trainer(sequential=True, out="out", slices=1, machines={"max": 1, "transient": 0})'
+    )
+    path = script(tmp_path, prepare=prepare, rest=rest)
+    ran = subprocess.run([sys.executable, path], cwd=tmp_path, capture_output=True, text=True, check=True)
+    # What comes before the loop is shown once; the run is over with the last step, in the middle of the last pass.
+    assert ran.stdout.splitlines() == ["begin", "pass 0", "clocks 20"], ran
+    saved = torch.load(tmp_path / "model.pt", weights_only=True)
+    model = nn.Sequential(nn.Linear(12, 24), nn.BatchNorm1d(24), nn.ReLU(), nn.Dropout(0.1), nn.Linear(24, 2))
+    there = torch_state(tmp_path / "out" / "model.safetensors", model)
+    for name, tensor in there.items():
+        assert torch.equal(saved[name], tensor), name
+
+
+def test_a_notebook_gives_a_function(tmp_path: Path) -> None:
+    def train() -> None:
+        namespace: dict[str, Any] = {}
+        exec(HEAD + OPTIMIZER + PREPARE + loop(), namespace)
+
+    trainer = agileml.Trainer(values("", model={}), sequential=True, out=str(tmp_path / "out"))
+    result = trainer.run(train)
+    assert result.summary["clocks"] == 30
+    assert result.history[-1]["loss"] < result.history[0]["loss"]
+    assert (
+        result.summary["params_sha256"]
+        == trained(script(tmp_path), tmp_path / "again").summary["params_sha256"]
+    )

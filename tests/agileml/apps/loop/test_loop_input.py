@@ -1,0 +1,213 @@
+"""Loops that cannot be trained with: each ends in one sentence."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.optim import lr_scheduler
+
+import agileml
+from agileml.application import InputError
+from agileml.apps.loop.optimizers import TorchSchedule, section_of
+from agileml.config.text import ConfigError
+from tests.agileml.apps.loop.scripts import BODY, PREPARE, loop, script, values
+
+COSINE = "schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 32)\n"
+LOOPS = {
+    "no step": (BODY.replace("optimizer.step()", ""), "had no optimizer.step"),
+    "two steps": (BODY + "optimizer.step()", "found no batch that waits for it"),
+    "no backward": (BODY.replace("loss.backward()", ""), "found no gradient"),
+    "many losses": (
+        BODY.replace("batch[1])", 'batch[1], reduction="none")'),
+        r"returned shape \(\d,\), expected one number",
+    ),
+    "gradients of its own": (
+        BODY.replace("loss.backward()", "loss.backward(torch.ones(()))"),
+        "with gradients",
+    ),
+    "clipped": (
+        BODY.replace("optimizer.step", "nn.utils.clip_grad_norm_(model.parameters(), 1e-3)\noptimizer.step"),
+        "gradients that were changed",
+    ),
+    "dropped": (
+        BODY.replace("optimizer.step", "model.zero_grad()\noptimizer.step"),
+        "gradients that were changed",
+    ),
+    "closure": (BODY.replace("step()", "step(lambda: loss)"), "found a closure"),
+    "rate by hand": (
+        BODY + "optimizer.param_groups[0]['lr'] /= 2",
+        "found the learning rate 0.025, expected 0.05",
+    ),
+    "left": (BODY + "break", "left its loop before the run was over"),
+    "raises": (BODY + "1 / 0", "ZeroDivisionError"),
+    "exits": (BODY + "raise SystemExit(3)", r"called exit\(3\)"),
+    "diverges": (
+        BODY.replace("loss.backward()", "loss = loss * float('inf')\nloss.backward()"),
+        "expected a finite number",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_loop_that_is_wrong_is_found_before_machines_start(name: str, tmp_path: Path) -> None:
+    body, sentence = LOOPS[name]
+    path = script(tmp_path, rest=loop(body))
+    with pytest.raises((InputError, agileml.RunError), match=sentence):
+        agileml.run(values(path), out=str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+PREPARATIONS = {
+    "no loop": (PREPARE, "", "ended without a loop"),
+    "no batch size": (PREPARE.replace(", batch_size=64", ""), None, "found no batch_size"),
+    "batch too large": (
+        PREPARE.replace("=64", "=6400"),
+        None,
+        "expected a whole number from 1 to the 640 items",
+    ),
+    "twice": (PREPARE + PREPARE, None, "second call"),
+    "no data set": (PREPARE.replace("(x, y)", "7"), None, "found int, expected"),
+    "uneven": (PREPARE.replace("(x, y)", "(x, y[1:])"), None, "the same number of items"),
+    "schedule not prepared": (COSINE + PREPARE, loop(BODY + "schedule.step()\n"), "must be given to prepare"),
+    "schedule not stepped": (
+        COSINE + PREPARE.replace("=64", "=64, schedule=schedule"),
+        None,
+        "no call after",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PREPARATIONS)
+def test_what_cannot_be_prepared_is_said(name: str, tmp_path: Path) -> None:
+    prepare, rest, sentence = PREPARATIONS[name]
+    path = script(tmp_path, prepare=prepare, rest=rest)
+    with pytest.raises((InputError, agileml.RunError), match=sentence):
+        agileml.run(values(path), sequential=True, out=str(tmp_path / "out"))
+
+
+def test_settings_that_contradict_the_script_are_refused(tmp_path: Path) -> None:
+    path = script(tmp_path)
+    for model, key in (({"loss": "mse"}, "model.loss"), ({"batch_size": 32}, "model.batch_size")):
+        with pytest.raises(ConfigError, match=key):
+            agileml.run(values(path, model={"script": path, **model}), sequential=True)
+    with pytest.raises(ConfigError, match=r"the application brings momentum, learning_rate 0.05"):
+        agileml.run(values(path, optimizer={"kind": "adam"}), sequential=True)
+    with pytest.raises(InputError, match=r"model.script: .*none.py cannot be read"):
+        agileml.run(values(str(tmp_path / "none.py")), sequential=True)
+
+
+def test_a_data_set_that_shrinks_is_found(tmp_path: Path) -> None:
+    data = """
+class Shrinking(torch.utils.data.Dataset):
+    def __len__(self):
+        return 640
+    def __getitem__(self, number):
+        if number > 600:
+            raise IndexError(number)
+        return x[number], y[number]
+"""
+    prepare = data + PREPARE.replace("(x, y)", "Shrinking()")
+    path = script(tmp_path, prepare=prepare)
+    with pytest.raises(InputError, match=r"no item 6.. of the 640 that its length promises"):
+        agileml.run(values(path), sequential=True, out=str(tmp_path / "out"))
+
+
+def model() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+
+
+def test_optimizers_are_read() -> None:
+    net = model()
+    adamw = torch.optim.AdamW(
+        [
+            {"params": [net[0].weight, net[1].weight]},
+            {"params": [net[0].bias, net[1].bias], "weight_decay": 0.0, "lr": 0.5},
+        ],
+        lr=0.1,
+        betas=(0.8, 0.9),
+        weight_decay=0.2,
+    )
+    shared: dict[str, Any] = {"kind": "adamw", "beta1": 0.8, "beta2": 0.9, "epsilon": 1e-8}
+    group = {"parameters": ["0.bias", "1.bias"], "learning_rate": 0.5, "weight_decay": 0.0}
+    assert section_of(adamw, net) == {**shared, "learning_rate": 0.1, "weight_decay": 0.2, "groups": [group]}
+    sgd = torch.optim.SGD(net.parameters(), lr=0.1)
+    assert section_of(sgd, net) == {"kind": "sgd", "learning_rate": 0.1, "weight_decay": 0.0}
+
+
+OPTIMIZERS = {
+    "torch.optim.RMSprop(p)": "found an optimizer of type RMSprop, expected",
+    "torch.optim.Adam(p, amsgrad=True)": "amsgrad=True",
+    "torch.optim.SGD(p, lr=0.1, dampening=0.5)": "dampening=0.5",
+    "torch.optim.SGD(p, lr=0.0)": "lr=0, expected more than 0",
+    "torch.optim.SGD(p[:-1], lr=0.1)": "'1.bias' needs a gradient and is in no group",
+    "torch.optim.SGD(model().parameters(), lr=0.1)": "that is none of the model's",
+    "torch.optim.SGD([{'params': p[:2], 'momentum': 0.5}, {'params': p[2:]}], lr=0.1)": "groups that differ in",
+    "'adam'": "of type str",
+}
+
+
+@pytest.mark.parametrize("text", OPTIMIZERS)
+def test_optimizers_that_the_engine_cannot_step_are_refused(text: str) -> None:
+    net = model()
+    with pytest.raises(InputError, match=OPTIMIZERS[text]):
+        section_of(eval(text, {"torch": torch, "model": model, "p": list(net.parameters())}), net)
+
+
+def test_an_optimizer_that_has_taken_steps_is_refused() -> None:
+    net = model()
+    adam = torch.optim.Adam(net.parameters())
+    net(torch.ones(1, 3)).sum().backward()
+    adam.step()
+    with pytest.raises(InputError, match="taken steps"):
+        section_of(adam, net)
+
+
+SCHEDULES = {
+    "step": lambda o: lr_scheduler.StepLR(o, 7),
+    "cosine": lambda o: lr_scheduler.CosineAnnealingLR(o, 40),
+    "warm restarts": lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 9),
+    "lambda": lambda o: lr_scheduler.LambdaLR(o, lambda step: 1 / (1 + step)),
+    "one cycle": lambda o: lr_scheduler.OneCycleLR(o, 0.4, 60, cycle_momentum=False),
+    "chained": lambda o: lr_scheduler.ChainedScheduler(
+        [lr_scheduler.StepLR(o, 9), lr_scheduler.ExponentialLR(o, 0.99)]
+    ),
+    "warm-up, then cosine": lambda o: lr_scheduler.SequentialLR(
+        o, [lr_scheduler.LinearLR(o, 0.1, total_iters=5), lr_scheduler.CosineAnnealingLR(o, 40)], [5]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_schedules_have_the_rates_of_torch(name: str) -> None:
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    schedule = SCHEDULES[name](optimizer)
+    factors = TorchSchedule(schedule, optimizer)
+    ahead = factors.factor(50)
+    found, wanted = [], []
+    for step in range(51):
+        found.append(optimizer.param_groups[0]["initial_lr"] * factors.factor(step))
+        wanted.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+    np.testing.assert_allclose(found, wanted, rtol=1e-12)
+    assert factors.factor(50) == ahead
+
+
+def test_schedules_of_more_than_the_clock_are_refused() -> None:
+    net = model()
+    optimizer = torch.optim.SGD([{"params": [p]} for p in net.parameters()], lr=0.1, momentum=0.9)
+    with pytest.raises(InputError, match="type ReduceLROnPlateau"):
+        TorchSchedule(lr_scheduler.ReduceLROnPlateau(optimizer), optimizer)
+    with pytest.raises(InputError, match="over another optimizer"):
+        TorchSchedule(lr_scheduler.StepLR(torch.optim.SGD(net.parameters()), 3), optimizer)
+    unlike = TorchSchedule(
+        lr_scheduler.LambdaLR(optimizer, [lambda step: 0.5**step, *[lambda step: 1.0] * 3]), optimizer
+    )
+    with pytest.raises(InputError, match="by different factors"):
+        unlike.factor(1)
+    with pytest.raises(InputError, match="changes more than the learning rate"):
+        TorchSchedule(lr_scheduler.OneCycleLR(optimizer, 0.4, 60), optimizer).factor(3)
