@@ -53,8 +53,9 @@ def supervise(
     def say(sentence: str) -> None:
         typer.echo(f"proteus: {sentence}", err=True)
 
+    base = Path.cwd()
     command = [sys.executable, "-m", "agileml.cli", *options, "--out", str(out), SUPERVISED]
-    code = Supervisor(command, out, lambda: _newest_clock(places), say).run(most)
+    code = Supervisor(command, out, lambda: _newest_clock(places, base), say).run(most)
     if code == BAD_INPUT and is_new:
         _forget(out)
     return code
@@ -94,15 +95,18 @@ def _forget(out: Path) -> None:
         out.rmdir()
 
 
-def _newest_clock(places: Sequence[str | None]) -> int:
-    """The clock of the newest whole checkpoint at the first place that has one; 0 without one."""
+def _newest_clock(places: Sequence[str | None], base: Path) -> int:
+    """The clock of the newest whole checkpoint at the first place that has one; 0 without one.
+
+    base: where relative places begin.
+    """
     from agileml.checkpoints.checkpoint import newest
     from agileml.checkpoints.errors import CheckpointError
     from agileml.checkpoints.opening import open_store
 
     for place in (place for place in places if place is not None):
         try:
-            manifest = newest(open_store(place, Path.cwd()), lambda problem: None)
+            manifest = newest(open_store(place, base), lambda problem: None)
         except CheckpointError as error:
             typer.echo(f"proteus: {error}", err=True)
             continue
@@ -131,7 +135,7 @@ def run_supervised(job: JobConfig, name: str, resume: str | None) -> int:
     assert job.checkpoint is not None
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     restart = _restart(out)
-    if restart is not None and _newest_clock([job.checkpoint.path]):
+    if restart is not None and _newest_clock([job.checkpoint.path], Path.cwd()):
         resume = job.checkpoint.path
     code = None
     try:

@@ -39,6 +39,7 @@ from bidbrain.policy.registry import POOLS, SCHEMES, Scheme, Training, UnknownSc
 from bidbrain.setting import Setting
 from bidbrain.simulate.plan import choose_markets, make_setting
 from bidbrain.simulate.pool_plan import make_pool_plan
+from bidbrain.simulate.simulator import PolicyError
 
 PRODUCT = "Linux/UNIX"
 NAME_MOST = 32
@@ -148,11 +149,16 @@ def set_up(config: JobConfig, name: str, run: str, now_s: int) -> MarketSetup:
 
 
 def first_decision(setup: MarketSetup, cloud: Cloud | None = None) -> DryRun:
-    """The first decision and its cost; asking for it also compiles the policy's code. Raises ConfigError."""
+    """The first decision and its cost; asking for it also compiles the policy's code.
+
+    Raises ConfigError, also for a policy that answers wrongly, and RunError with its traceback for one that fails.
+    """
     if cloud is None:
         cloud = ReplayedMarket(setup.plan.setting, lambda: setup.start_s, InstantLauncher())
     try:
         return dry_run(setup.plan, cloud, setup.start_s)
+    except PolicyError as error:
+        raise ConfigError(f"{setup.plan.scheme}: {error}", key=("market", "policy")) from None
     except BudgetError as error:
         raise ConfigError(str(error).partition(": ")[2], key=("market", "budget_usd")) from None
 

@@ -26,7 +26,7 @@ from safetensors.numpy import save_file
 from agileml.events.run import RunStarted
 from agileml.events.schema import SchemaError
 from agileml.runs.event_log import EVENTS, EventLog, files_of, read_backwards, read_first
-from agileml.runs.owner import running_in
+from agileml.runs.owner import is_alive, is_here, owner_of, running_in
 
 CONFIG, MODEL, OPTIMIZER = "config.yaml", "model.safetensors", "optimizer.pt"
 SUMMARY, REPORT = "summary.json", "report.html"
@@ -46,13 +46,13 @@ class StorageError(RuntimeError):
 def check_out(out: str | Path | None, *, overwrite: bool = False) -> None:
     """Raise FolderError if a run could not be written to `out` (None: a new folder in runs/); makes nothing.
 
-    overwrite: a run there that is over may be replaced.
+    overwrite: a run there that is over may be replaced. One that ended without a result may be replaced anyway.
     """
     path = Path("runs") if out is None else Path(out)
     if out is not None and path.exists() and not path.is_dir():
         raise FolderError(f"out: {path} is a file, expected a folder or a new name")
     if out is not None and (held := [name for name in (*FILES, MARKET) if (path / name).exists()]):
-        if not overwrite:
+        if not overwrite and not is_without_result(path):
             raise FolderError(
                 f"out: {path} holds another run (found {held[0]}), expected a new or an empty folder, "
                 "or --overwrite to replace it"
@@ -75,6 +75,17 @@ def check_out(out: str | Path | None, *, overwrite: bool = False) -> None:
         raise FolderError(
             f"out: {path} is not writable ({error.strerror}), expected a folder that is"
         ) from None
+
+
+def is_without_result(path: Path) -> bool:
+    """True for the folder of a run of this host that failed, or was killed, before it wrote anything to keep."""
+    if any((path / name).exists() for name in (MODEL, OPTIMIZER, SUMMARY, REPORT, MARKET)):
+        return False
+    try:
+        process = owner_of(path)
+    except (OSError, ValueError, LookupError):
+        return False
+    return is_here(process) and not is_alive(process)
 
 
 class RunFolder:

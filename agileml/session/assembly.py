@@ -6,10 +6,12 @@ cloud is named here.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agileml.config.market import Ec2MarketConfig
 from agileml.process.spec import RunSpec
+from agileml.session.places import check_shadows
 
 if TYPE_CHECKING:
     from agileml.cluster.fleet import Fleet
@@ -20,8 +22,9 @@ if TYPE_CHECKING:
 def fleet_for(spec: RunSpec, setup: MarketSetup | None = None) -> Fleet:
     """Build the fleet that the config names. setup: of its market, if it has one.
 
-    Raises ClusterError when an address does not answer within 3 s, ConfigError.
+    Raises ClusterError when an address does not answer within 3 s, ConfigError, FolderError.
     """
+    check_shadows(Path.cwd())
     if setup is not None:
         from agileml.market.fleet import MarketFleet
 

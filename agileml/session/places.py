@@ -3,6 +3,29 @@
 from __future__ import annotations
 
 import os
+import sys
+from pathlib import Path
+
+from agileml.runs.folder import FolderError
+
+
+def check_shadows(folder: Path) -> None:
+    """Raise FolderError for a file in the working folder that hides a module which every process of a run imports.
+
+    Processes on Ray nodes look into the working folder first, so a `random.py` there ends them before they can say why.
+    """
+    for entry in sorted(folder.iterdir()):
+        is_package = entry.is_dir() and (entry / "__init__.py").is_file()
+        name = entry.stem if entry.suffix == ".py" else entry.name if is_package else ""
+        loaded = sys.modules.get(name)
+        if loaded is None:
+            continue
+        spec = getattr(loaded, "__spec__", None)
+        place = getattr(spec, "origin", None)
+        if place is not None and (place in ("built-in", "frozen") or not Path(place).is_relative_to(folder)):
+            raise FolderError(
+                f"{entry} hides the module {name} that Ray's processes need, expected another name for it"
+            )
 
 
 def return_to(folder: str | None) -> None:

@@ -173,7 +173,8 @@ class _Session:
 
         setup = set_up(self.config, self.name, run, int(time.time()))
         if setup.is_played:
-            first_decision(setup)  # compile the policy's code before the clock runs
+            with blame_user("decide() of the policy"):
+                first_decision(setup)  # compile the policy's code before the clock runs
         return setup
 
     def run(self, fleet: Fleet | None, *, sequential: bool) -> Result:

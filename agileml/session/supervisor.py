@@ -6,6 +6,7 @@ The run's process (the driver) is a child of the supervisor and dies with it. Th
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import threading
@@ -19,6 +20,7 @@ from agileml.driver.stop_signal import SIGNALS, leave_terminal
 from agileml.runs.folder import RunFolder
 from agileml.runs.owner import this_process
 from agileml.runs.supervision import SUPERVISION, Restart, Supervision, read_supervision
+from agileml.session.places import return_to
 from agileml.session.restarts import Next, judge
 
 
@@ -34,6 +36,7 @@ class Supervisor:
     ) -> None:
         """newest_clock: that of the newest whole checkpoint, 0 without one. say: prints a sentence."""
         self._command, self._folder, self._newest_clock, self._say = command, folder, newest_clock, say
+        self._base = os.getcwd()
         self._child: subprocess.Popen[bytes] | None = None
         self._stopping = threading.Event()
 
@@ -72,6 +75,7 @@ class Supervisor:
         RunFolder.write_text(self._folder / SUPERVISION, record.to_text())
 
     def _run_child(self) -> int:
+        return_to(self._base)
         # A process group of its own: Ctrl-C reaches the supervisor, which passes it on once.
         self._child = subprocess.Popen([*self._command], process_group=0)
         if self._stopping.is_set():

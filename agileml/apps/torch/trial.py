@@ -14,6 +14,7 @@ from agileml.apps.torch.step import Batch, Stepper
 from agileml.apps.torch.trees import mapped
 
 MOST_ITEMS = 8  # of a batch that is tried
+KEYS = "see model.module, model.loss or model.step, and data"  # what must fit together in the config
 
 Augment = Callable[..., Any]
 
@@ -25,7 +26,7 @@ def try_batches(
     so many `times`, if there is a stepper. Raises InputError, and the user's own errors with a note of what was
     tried."""
     numbers = numbers[:MOST_ITEMS]
-    with _tried(f"one training batch of {len(numbers)} items"):
+    with _tried(f"one training batch of {len(numbers)} items ({KEYS})"):
         batch = placed_batch(data.train.take(numbers), len(numbers), augment, stepper)
         if stepper is not None:
             for _ in range(times):
@@ -33,7 +34,7 @@ def try_batches(
     if data.test is None or not len(data.test):
         return
     items = min(len(data.test), MOST_ITEMS)
-    with _tried(f"one test batch of {items} items"):
+    with _tried(f"one test batch of {items} items ({KEYS})"):
         batch = placed_batch(data.test.take(np.arange(items)), items, None, stepper)
         if stepper is not None:
             stepper.module.eval()

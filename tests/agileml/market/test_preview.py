@@ -105,6 +105,33 @@ def test_a_mistake_is_one_sentence(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_policy_that_returns_nothing_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "idle_policy.py").write_text(
+        "class Idle:\n"
+        "    def __init__(self, setting, start_s): pass\n"
+        "    def decide(self, now_s, view): return None\n"
+        "class Wrong(Idle):\n"
+        "    def decide(self, now_s, view): return view.missing\n"
+    )
+    assert proteus("run", str(DEMO), "--set", "market.policy=idle_policy:Idle") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert (
+        "market.policy: idle_policy:Idle: decide() of the policy returned NoneType, expected a Decision"
+        in line
+    )
+    assert proteus("run", str(DEMO), "--set", "market.policy=idle_policy:Wrong") == 1
+    said = capsys.readouterr().err.splitlines()
+    assert said[-1].startswith("proteus: decide() of the policy: AttributeError")
+    assert any("idle_policy.py" in each for each in said)  # its traceback
+    assert sorted(each.name for each in tmp_path.iterdir() if each.name != "__pycache__") == [
+        "idle_policy.py"
+    ]
+
+
 def test_a_replay_has_an_hour_to_play_and_says_when_it_is_too_short(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,6 +9,7 @@ import resource
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -110,6 +111,32 @@ def test_a_folder_of_another_run_or_a_file_is_refused(tmp_path: Path) -> None:
     check_out(tmp_path / "empty")
     check_out(tmp_path / "new" / "deeper")
     assert not (tmp_path / "new").exists()
+
+
+def test_a_run_without_a_result_may_be_replaced_and_one_with_a_result_not(tmp_path: Path) -> None:
+    """As after a mistake in one's own code: the same command again."""
+    folder = RunFolder.create(tmp_path / "run", "job")
+    folder.write_config("clocks: 1")
+    folder.events.write(RunStarted("job", {}, 0.0, this_process()))
+    folder.events.close()
+    with pytest.raises(FolderError, match="holds another run"):
+        check_out(tmp_path / "run")  # its process goes on
+    ended = replace(this_process(), created_s=1.0)
+    (tmp_path / "run" / "events.jsonl").unlink()
+    log = EventLog(tmp_path / "run" / "events.jsonl")
+    log.write(RunStarted("job", {}, 0.0, ended))
+    log.close()
+    check_out(tmp_path / "run")
+    (tmp_path / "run" / "summary.json").touch()
+    with pytest.raises(FolderError, match="holds another run"):
+        check_out(tmp_path / "run")
+    (tmp_path / "run" / "summary.json").unlink()
+    (tmp_path / "run" / "events.jsonl").unlink()
+    elsewhere = EventLog(tmp_path / "run" / "events.jsonl")
+    elsewhere.write(RunStarted("job", {}, 0.0, replace(ended, host="another")))
+    elsewhere.close()
+    with pytest.raises(FolderError, match="holds another run"):
+        check_out(tmp_path / "run")
 
 
 def test_a_folder_that_is_not_writable_is_refused() -> None:

@@ -42,7 +42,7 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "shapes": (
         {"build": lambda: nn.Linear(5, 2)},
         agileml.RunError,
-        "one training batch of 5 items: RuntimeError",
+        "one training batch of 5 items .*: RuntimeError",
     ),
     "loss": (
         {"loss": lambda out, y: out},
@@ -53,13 +53,13 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "augmentation": (
         {"augment": noisy},
         agileml.RunError,
-        "one training batch of 5 items: OSError: no such file",
+        "one training batch of 5 items .*: OSError: no such file",
     ),
     "infinite": ({"loss": infinite}, InputError, "the first 5 items have the loss"),
     "test split": (
         {"dataset": ((X, Y), (X[:, :3], Y))},
         agileml.RunError,
-        "one test batch of 8 items: RuntimeError",
+        "one test batch of 8 items .*: RuntimeError",
     ),
     "batch": ({"dataset": (X[:10], Y[:10])}, ConfigError, "found 20, expected at most the 10 items"),
 }

@@ -1,0 +1,44 @@
+"""The working folder of a run: a file there that hides a module of Ray's processes is named before they start."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agileml.runs.folder import FolderError
+from agileml.session.places import check_shadows
+
+
+@pytest.mark.parametrize("name", ["random.py", "numpy.py", "json"])
+def test_a_hidden_module_is_named(name: str, tmp_path: Path) -> None:
+    if name.endswith(".py"):
+        (tmp_path / name).touch()
+    else:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").touch()
+    with pytest.raises(FolderError, match=f"{name} hides the module {name.removesuffix('.py')}"):
+        check_shadows(tmp_path)
+
+
+def test_files_of_ones_own_are_not_named(tmp_path: Path) -> None:
+    for name in ("net.py", "antigravity.py", "random.txt", "numpy.yaml"):  # no process imports antigravity
+        (tmp_path / name).touch()
+    (tmp_path / "json").mkdir()  # no package
+    check_shadows(tmp_path)
+
+
+def test_a_run_says_so_at_once_and_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "random.py").write_text("def f(): pass")
+    (tmp_path / "job.yaml").write_text(
+        "application: mlr\ndata: {kind: blobs}\nclocks: 4\nclocks_per_pass: 4\n"
+    )
+    command = [shutil.which("proteus", path=str(Path(sys.executable).parent)) or "proteus", "run", "job.yaml"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2, done.stderr
+    told = "hides the module random that Ray's processes need, expected another name for it"
+    assert done.stderr == f"proteus: {tmp_path}/random.py {told}\n"
+    assert not (tmp_path / "runs").exists()
