@@ -5,7 +5,6 @@ Long after a rollback the blocks of the abandoned timeline look like any others.
 
 from __future__ import annotations
 
-from agileml.core.node.reading import CarriedBlocks
 from agileml.core.node.worker import Worker
 from tests.model.mutants.mutant import replaces
 
@@ -21,9 +20,13 @@ def forward_on_a_half_old_layer(original, self, reading, begin):
     return order
 
 
-@replaces(CarriedBlocks.clear, mode="overlap", caught_by=1)
-def blocks_of_an_abandoned_timeline_serve_again(original, self):
+@replaces(Worker.adopt, mode="overlap", caught_by=37)
+def blocks_of_an_abandoned_timeline_serve_again(original, self, view):
     """A forward that a rollback aborted left some: the clock of this name is another one now."""
+    readings = list(self._reading.values())
+    vars(self._carried)["clear"] = lambda: self._carried.carry(readings, but=None)
+    original(self, view)
+    del vars(self._carried)["clear"]
 
 
 @replaces(Worker._abort, mode="overlap", caught_by=8)
