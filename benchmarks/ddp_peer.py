@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from paused import paused
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -27,7 +28,7 @@ class Task:
     examples: int
 
     def build(self) -> nn.Module:
-        return {"cnn": cnn, "mlp": mlp}[self.kind](**self.arguments)
+        return {"cnn": cnn, "mlp": mlp, "paused": paused}[self.kind](**self.arguments)
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,8 @@ class Identity:
             slices=config.slices,
             units_per_slice=config.units_per_slice,
             clocks_per_pass=config.clocks_per_pass,
-            partitions=config.partitions or partitions_for(tables, config.machines.max),
+            partitions=config.partitions
+            or partitions_for(tables, config.machines.max, overlaps=bool(config.overlap)),
             tables={table.name: _shown(table) for table in tables},
             version=version("proteus-train"),
         )

@@ -170,7 +170,7 @@ class JobConfig(Section):
     allreduce_backend: Literal["gloo", "nccl"] = "gloo"
     trusted_network: bool = False
     balance: Literal["static", "lbbsp", "auto"] = "static"
-    overlap: bool = False
+    overlap: bool | Literal["auto"] = False
 
     machines: MachinesConfig = MachinesConfig()
     pace: PaceConfig = PaceConfig()
@@ -243,7 +243,7 @@ class JobConfig(Section):
                 "by itself and never has the gradient of a clock",
                 key=("optimizer", "clip_norm"),
             )
-        if self.overlap:
+        if self.overlap is True:
             check_overlap(self.exchange, self.consistency.kind)
         if self.balance == "lbbsp" and self.consistency.kind != "bsp":
             raise ConfigError(

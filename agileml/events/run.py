@@ -1,6 +1,7 @@
 """What happens in a run: one class for each thing, made by the controller, the driver or the session.
 
 `kind` is the name of the class in the log. Durations and moments are in seconds; machines go by their names in the run.
+Long because it is one list: everything that a run may log, in one order.
 """
 
 from __future__ import annotations
@@ -299,6 +300,20 @@ class UnitsPlanned:
     reason: str
 
 
+@dataclass(frozen=True)
+class OverlapDecided:
+    """With `overlap: auto`: from `clock` on a machine pulls parameters while it computes, or does not.
+
+    `reason`: what it measured.
+    """
+
+    kind: ClassVar = "overlap"
+    machine: str
+    clock: int
+    overlaps: bool
+    reason: str
+
+
 # -- the plan -----------------------------------------------------------------------------------------------
 
 
@@ -379,8 +394,8 @@ class WorkDone:
 ControllerEvent = (
     StopAsked | Warned | MachineQuarantined | UserCodeFailed | MachinesJoined | MachineNoticed | ShortNoticeJudged
     | MachineReleased | MachineLost | WaitingForSilent | GaveUpWaiting | MembershipChanged | ClockDone | Evaluated
-    | CutCommitted | CheckpointSaved | CheckpointFailed | StageJudged | ExchangeFailed | UnitsPlanned | PlanFired
-    | PlanFinished | FaultFired
+    | CutCommitted | CheckpointSaved | CheckpointFailed | StageJudged | ExchangeFailed | UnitsPlanned | OverlapDecided
+    | PlanFired | PlanFinished | FaultFired
 )  # fmt: skip
 DriverEvent = (
     RunStarted

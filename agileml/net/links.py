@@ -1,9 +1,11 @@
 """Sending: two connections to each peer, an express one for small messages, with queues that never block."""
 
+import heapq
 import itertools
 import secrets
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,16 @@ PIPE_MESSAGES = 64
 UNREAD_MESSAGES = 8
 ZERO_COPY_BYTES = 256 << 10  # copying a smaller frame costs less than the callback that frees it
 EXPRESS_BYTES = 32 << 10  # messages with arrays of up to this size take the express link
+UNDER_WAY = -1  # the urgency of a message of which a part has left
+
+
+@dataclass(order=True)
+class _Waiting:
+    """A message that waits for room in libzmq's queue: the frames of its ZeroMQ messages that have not left."""
+
+    urgency: int
+    number: int
+    pieces: deque[list[bytes | np.ndarray]] = field(compare=False)
 
 
 class Link:
@@ -45,7 +57,7 @@ class Link:
         self._ids = ids
         self._frame_bytes = frame_bytes
         self._queue_limit_bytes = queue_bytes
-        self._waiting: deque[tuple[int, list[bytes | np.ndarray]]] = deque()  # number of the message, frames
+        self._waiting: list[_Waiting] = []  # a heap
         self._waiting_bytes = 0
         self._number = 0
         self.socket: Any = None
@@ -64,26 +76,44 @@ class Link:
             self._origin = wire.Origin(self._sender, self._recipient, self._id, self._express)
             self._number = 0
 
-    def send(self, header: bytes, arrays: Sequence[np.ndarray]) -> bool:
-        """Queue a message, whole or not at all; False when the queue is full."""
+    def send(self, header: bytes, arrays: Sequence[np.ndarray], urgency: int = 0) -> bool:
+        """Queue a message, whole or not at all; False when the queue is full.
+
+        Of messages that wait, those of the least `urgency` leave first, and of equal ones the older.
+        """
         self.pump()
         if self._waiting and self._waiting_bytes >= self._queue_limit_bytes:
             return False
         self._number += 1
-        for frames in wire.cut(self._origin, self._number, header, arrays, self._frame_bytes):
-            if self._waiting or not self._push(frames):
-                self._waiting.append((self._number, frames))
-                self._waiting_bytes += _size(frames)
+        pieces = deque(wire.cut(self._origin, self._number, header, arrays, self._frame_bytes))
+        message = _Waiting(urgency, self._number, pieces)
+        if self._waiting or not self._move(message):
+            self._waiting_bytes += sum(map(_size, pieces))
+            heapq.heappush(self._waiting, message)
         return True
 
     def pump(self) -> None:
         """Move waiting messages into libzmq's queue as far as there is room."""
-        while self._waiting and self._push(self._waiting[0][1]):
-            self._waiting_bytes -= _size(self._waiting.popleft()[1])
+        while self._waiting:
+            message = self._waiting[0]
+            before = sum(map(_size, message.pieces))
+            is_gone = self._move(message)
+            self._waiting_bytes -= before - sum(map(_size, message.pieces))
+            if not is_gone:
+                return
+            heapq.heappop(self._waiting)
+
+    def _move(self, message: _Waiting) -> bool:
+        """Move what there is room for into libzmq's queue; True if that was all of it. One that is under way stays the
+        first: the parts of two messages never mix."""
+        while message.pieces and self._push(message.pieces[0]):
+            message.pieces.popleft()
+            message.urgency = UNDER_WAY
+        return not message.pieces
 
     def reset(self) -> int:
         """Drop the connection and its queue; return how many messages had not left the queue."""
-        unsent = len({number for number, _ in self._waiting})
+        unsent = len(self._waiting)
         self._waiting.clear()
         self._waiting_bytes = 0
         if self.socket is not None:

@@ -48,7 +48,8 @@ class Transport:
 
     name: of this process, unique in the run. node_ip: its node's address as the cluster knows it; peers of the same
     node_ip talk over `ipc_folder`. keys: of the run; needed unless `curve` is False, which leaves TCP open to everyone.
-    queue_bytes: how much may wait for one peer beyond libzmq's own queue of 64 frames.
+    queue_bytes: how much may wait for one peer beyond libzmq's own queue of `pipe_messages` frames, which keep their
+    order.
 
     Raises TransportError when the folder is not private or too long, or the address cannot be bound.
     """
@@ -65,6 +66,7 @@ class Transport:
         io_threads: int = 1,
         frame_bytes: int = wire.FRAME_BYTES,
         queue_bytes: int = QUEUE_BYTES,
+        pipe_messages: int = PIPE_MESSAGES,
     ) -> None:
         if curve and keys is None:
             raise TransportError(
@@ -76,6 +78,7 @@ class Transport:
         self._heartbeat = heartbeat or HeartbeatTimes()
         self._frame_bytes = frame_bytes
         self._queue_bytes = queue_bytes
+        self._pipe_messages = pipe_messages
         self._ipc_path = private_socket_path(ipc_folder)
         self._incarnation = secrets.randbits(64)
         self._connection_ids = connection_ids()
@@ -159,9 +162,10 @@ class Transport:
             event for event in self._pending if isinstance(event, MessageReceived) or event.name != name
         ]
 
-    def send(self, name: str, header: bytes, arrays: Sequence[np.ndarray] = ()) -> bool:
+    def send(self, name: str, header: bytes, arrays: Sequence[np.ndarray] = (), *, urgency: int = 0) -> bool:
         """Queue a message for a peer, whole or not at all. Never blocks.
 
+        urgency: of large messages that wait for one peer, those with the least number go first.
         Arrays must be C-contiguous and must not change any more: large ones are sent without a copy.
         Returns False, and counts it, when the peer is unknown or lost or its queue is full. Raises ValueError for a
         message beyond the limits of `wire`.
@@ -171,7 +175,7 @@ class Transport:
             self._tally.dropped_unknown += 1
             return False
         link = lanes.of(arrays)
-        if name in self._lost or not link.send(header, arrays):
+        if name in self._lost or not link.send(header, arrays, urgency):
             self._tally.dropped(name, 1)
             return False
         self._tally.sent(name, len(header), arrays)
@@ -275,7 +279,7 @@ class Transport:
     def _push_socket(self, endpoint: str, local: bool) -> Any:
         socket = self._context.socket(zmq.PUSH)
         socket.linger = 0
-        socket.setsockopt(zmq.SNDHWM, PIPE_MESSAGES)
+        socket.setsockopt(zmq.SNDHWM, self._pipe_messages)
         set_reconnects(socket)
         self._secure(socket, local)
         socket.connect(endpoint)

@@ -45,7 +45,7 @@ from agileml.process.rendezvous import RendezvousBuffers
 from agileml.process.spec import RunSpec
 from agileml.process.steady_clock import wall_s
 from agileml.process.tracing import Ping, Pong, recorder
-from agileml.process.wiring import KINDS, Peers, Usage, Worked, kind_of, open_transport, run_codec
+from agileml.process.wiring import KINDS, Peers, Usage, Worked, kind_of, open_transport, run_codec, urgency_of
 
 TICK_S = 0.02
 USAGE_S = 0.5
@@ -79,7 +79,9 @@ class Machine:
         self.node = Node(name, self.job, spec.timers(), self._stores)
         self._codec = run_codec()
         timeout_s = spec.config.heartbeat.timeout_s
-        self._open: Callable[[], Transport] = lambda: open_transport(name, spec.run, node_ip, keys, timeout_s)
+        self._open: Callable[[], Transport] = lambda: open_transport(
+            name, spec.run, node_ip, keys, timeout_s, is_ordered=self.job.may_overlap
+        )
         self._transport = self._open()
         self._address = self._transport.address
         self._reachable = threading.Event()
@@ -91,7 +93,7 @@ class Machine:
             self.job.layout,
             self.job.parts,
             deterministic=self.job.deterministic,
-            buffers=2 if self.job.overlaps else 1,
+            buffers=2 if self.job.may_overlap else 1,
         )
         self._inbox: queue.SimpleQueue[NodeEvent | Failure] = queue.SimpleQueue()
         self._computing, rooms = start_computing(
@@ -342,5 +344,7 @@ class Machine:
         if self._recorder is not None and isinstance(message, Part):
             self._recorder.sent_part(message, wall_s())
         header, arrays = self._codec.encode(message)
-        if self._transport.send(to, header, arrays):
+        if self._transport.send(
+            to, header, arrays, urgency=urgency_of(message) if self.job.may_overlap else 0
+        ):
             self._sent[kind_of(message)] += len(header) + sum(array.nbytes for array in arrays)

@@ -35,7 +35,7 @@ from agileml.core.cuts.rule import CutRule
 from agileml.core.exchange import exchange_of
 from agileml.core.node.node import Timers
 from agileml.core.parameters.layout import Layout, partitions_for
-from agileml.core.protocol.job import Job, MakeBalancer
+from agileml.core.protocol.job import Job, MakeBalancer, Overlap
 from agileml.core.protocol.plan import PlannedEvent, PlannedFault, PlannedJoin, PlannedNotice
 from agileml.core.stage.auto_stage import TrialRule
 from agileml.core.stage.placement import StageRule
@@ -111,7 +111,11 @@ class RunSpec:
         wanted = consistency(config.consistency.kind, config.consistency.slack)
         _check_slack(config, application.most_slack(), wanted.slack)
         return Job(
-            layout=Layout(tables, config.partitions or partitions_for(tables, config.machines.max)),
+            layout=Layout(
+                tables,
+                config.partitions
+                or partitions_for(tables, config.machines.max, overlaps=bool(config.overlap)),
+            ),
             optimizer=job_optimizer(config, application, tables),
             consistency=wanted,
             slices=config.slices,
@@ -120,7 +124,7 @@ class RunSpec:
             deterministic=config.deterministic,
             exchange=chosen,
             balancer=balancer(config),
-            overlaps=_overlaps(config, application, tables),
+            overlap=_overlap(config, application, tables),
             metrics=tuple(application.metrics()),
         )
 
@@ -196,11 +200,18 @@ def balancer(config: JobConfig) -> MakeBalancer | None:
     return lambda units, home: LbBsp(units, RestartingEma, home=home, hold=hold)
 
 
-def _overlaps(config: JobConfig, application: Application, tables: Sequence[Table]) -> bool:
-    """True if clocks are computed while their parameters are on their way. Raises ConfigError."""
-    if not config.overlap:
-        return False
-    if sparse := [table.name for table in tables if table.sparse]:
+def _overlap(config: JobConfig, application: Application, tables: Sequence[Table]) -> Overlap:
+    """Whether clocks are computed while their parameters are on their way. Raises ConfigError if they cannot be.
+
+    With `auto` it is off where it cannot be on.
+    """
+    sparse = [table.name for table in tables if table.sparse]
+    if config.overlap == "auto":
+        fits = config.exchange == "servers" and config.consistency.kind == "bsp"
+        return Overlap.AUTO if fits and not sparse and application.waits_for_parameters else Overlap.OFF
+    if config.overlap is False:
+        return Overlap.OFF
+    if sparse:
         raise ConfigError(
             f"found true, expected false: {config.application} has sparse tables ({', '.join(sparse)}), whose rows are "
             "chosen before anything can be pulled",
@@ -212,7 +223,7 @@ def _overlaps(config: JobConfig, application: Application, tables: Sequence[Tabl
             "them layer by layer",
             key=("overlap",),
         )
-    return True
+    return Overlap.ON
 
 
 def _check_slack(config: JobConfig, most: int | None, asked: int | None) -> None:

@@ -26,9 +26,13 @@ from agileml.core.protocol.messages import (
 from agileml.net.codec import Codec
 from agileml.net.events import Address
 from agileml.net.keys import KeyPair
+from agileml.net.links import PIPE_MESSAGES
 from agileml.net.liveness import HeartbeatTimes
 from agileml.net.transport import Transport
 from agileml.process.tracing import Ping, Pong
+
+LAST = 1 << 30
+ORDERED_MESSAGES = 4  # in libzmq, where nothing overtakes; enough that a link is never idle
 
 KINDS = ("pull", "push", "fetch", "cut", "control")
 _KIND_OF: dict[type, str] = {
@@ -92,6 +96,13 @@ def kind_of(message: object) -> int:
     return KINDS.index(_KIND_OF.get(type(message), "control"))
 
 
+def urgency_of(message: object) -> int:
+    """Where the next clock needs it: the first layers first, what no clock needs last."""
+    if isinstance(message, Push | Params):
+        return message.partition
+    return LAST
+
+
 def run_codec() -> Codec:
     """The codec of everything that travels in a run."""
     return Codec([*get_args(Message), Peers, Usage, Worked, Spans, Ping, Pong])
@@ -102,7 +113,20 @@ def socket_folder(run: str) -> Path:
     return Path(tempfile.gettempdir()) / f"proteus-{run}"
 
 
-def open_transport(name: str, run: str, node_ip: str, keys: KeyPair, timeout_s: float) -> Transport:
-    """Open the transport of a process, with keys and with heartbeats that fit the run's timeout."""
+def open_transport(
+    name: str, run: str, node_ip: str, keys: KeyPair, timeout_s: float, *, is_ordered: bool = False
+) -> Transport:
+    """Open the transport of a process, with keys and with heartbeats that fit the run's timeout.
+
+    `is_ordered`: urgent messages overtake others, all but a few frames.
+    """
+    most = ORDERED_MESSAGES if is_ordered else PIPE_MESSAGES
     beat = HeartbeatTimes(interval_s=min(0.2, timeout_s / 5), timeout_s=timeout_s)
-    return Transport(name, node_ip=node_ip, ipc_folder=socket_folder(run), keys=keys, heartbeat=beat)
+    return Transport(
+        name,
+        node_ip=node_ip,
+        ipc_folder=socket_folder(run),
+        keys=keys,
+        heartbeat=beat,
+        pipe_messages=most,
+    )

@@ -107,6 +107,8 @@ class NodeShell:
             self.sim.after(TICK_S, lambda: self.tick(simulated))
 
     def turn(self, simulated: SimulatedNode) -> None:
+        if self.sim.job.may_overlap and self.sim.schedule.restless and self.sim.stage_rng.random() < 0.1:
+            simulated.node.worker.overlaps = not simulated.node.worker.overlaps  # whatever it may choose
         if simulated.failure is None:
             self.do(simulated, simulated.node.tick(self.sim.now_s))
         else:

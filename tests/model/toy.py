@@ -11,7 +11,7 @@ from agileml.application import Application, Array, Settings, Table, Unit, Updat
 from agileml.core.exchange import exchange_of
 from agileml.core.parameters.layout import Layout
 from agileml.core.parameters.optimizer import optimizer
-from agileml.core.protocol.job import Job, MakeBalancer
+from agileml.core.protocol.job import Job, MakeBalancer, Overlap
 from straggler.consistency import consistency
 
 DENSE = ("allreduce", "dense", "overlap")  # modes without sparse tables
@@ -125,6 +125,6 @@ def toy_job(
         deterministic=mode in SAME_BITS,
         exchange=exchange_of("allreduce" if mode == "allreduce" else "servers"),
         balancer=balancer,
-        overlaps=mode == "overlap",
+        overlap=Overlap.ON if mode == "overlap" else Overlap.OFF,
     )
     return toy, job

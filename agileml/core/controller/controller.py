@@ -63,6 +63,7 @@ from agileml.core.protocol.messages import (
     Load,
     Message,
     Missed,
+    OverlapChosen,
     Promise,
     Release,
     Replanned,
@@ -78,6 +79,7 @@ from agileml.events.run import (
     MachineLost,
     MachineNoticed,
     MachineReleased,
+    OverlapDecided,
     StopAsked,
     UnitsPlanned,
 )
@@ -259,6 +261,8 @@ class Controller:
             case Replanned() if control.is_current(message.epoch):
                 units = dict(message.units)
                 control.note(UnitsPlanned(message.clock, units, message.predicted_s, message.reason))
+            case OverlapChosen() if control.is_current(message.epoch):
+                control.note(OverlapDecided(sender, message.clock, message.overlaps, message.reason))
             case Stored() if control.is_current(message.epoch):
                 self._cuts.stored(message)
             case Missed() if control.is_current(message.epoch):

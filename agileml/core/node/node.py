@@ -7,12 +7,12 @@ message older than the epoch it has promised, and handles messages to itself at 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable
 from dataclasses import dataclass
 
 from agileml.core.node.backup import Backup
+from agileml.core.node.overlap_choice import OverlapChoice
 from agileml.core.node.piggyback import can_piggyback, piggybacked
-from agileml.core.node.retry import RetryBackoff
+from agileml.core.node.retry import RetryBackoff, subject_of
 from agileml.core.node.server import Server
 from agileml.core.node.stores import Stores, stored_cut
 from agileml.core.node.time_spent import Doing, TimeSpent
@@ -32,7 +32,7 @@ from agileml.core.protocol.commands import (
     SavePart,
     Send,
 )
-from agileml.core.protocol.job import Job
+from agileml.core.protocol.job import Job, Overlap
 from agileml.core.protocol.messages import (
     CONTROLLER,
     Ack,
@@ -49,6 +49,7 @@ from agileml.core.protocol.messages import (
     Meet,
     Message,
     NameCut,
+    OverlapChosen,
     Params,
     Part,
     PartAck,
@@ -107,6 +108,7 @@ class Node:
         self._reported_limit = -1
         self._piggybacks = can_piggyback(job)
         self.spent = TimeSpent()
+        self._overlap = OverlapChoice() if job.overlap is Overlap.AUTO else None
 
     # -- entry points ---------------------------------------------------------------------------------------
 
@@ -172,7 +174,7 @@ class Node:
         self._out[:] = fresh + repeated
 
     def _is_due(self, command: Send) -> bool:
-        name = _name(command.message)
+        name = subject_of(command.message)
         # Peer activity delays retries only for large messages, which are ordered between machines.
         peer = None if command.to == CONTROLLER or name is command.message else command.to
         return self._backoff.is_due((command.to, name), peer)
@@ -203,12 +205,22 @@ class Node:
             doing is Doing.COMPUTE and self.worker.clock != self.spent.clock
         ):
             self.spent.turn(doing, self.worker.clock, now_s)
+        if self._overlap is not None and self.view is not None:
+            self._choose_overlap(self._overlap, self.view.epoch, now_s)
         if now_s >= self._status_due_s:
             self._status_due_s = now_s + self.timers.status_s
             self._out.append(Send(CONTROLLER, self.status()))
         out = piggybacked(self._out) if self._piggybacks else list(self._out)
         self._out.clear()
         return out
+
+    def _choose_overlap(self, choice: OverlapChoice, epoch: int, now_s: float) -> None:
+        if choice.clock == self.worker.clock:
+            return
+        chosen = choice.reached(self.worker.clock, now_s, self.spent.waited_s(now_s))
+        self.worker.overlaps = choice.overlaps
+        if chosen is not None:
+            self._send(CONTROLLER, OverlapChosen(epoch, chosen.clock, chosen.overlaps, chosen.reason))
 
     def _doing(self) -> Doing:
         """The current activity of this machine's worker."""
@@ -372,6 +384,8 @@ class Node:
         self.promised = self.tag = view.epoch
         self.view = view
         self.spent.begin_view(view.epoch, view.base, now_s)
+        if self._overlap is not None:
+            self._overlap.begin_view(frozenset(view.members))
         self._fetching.clear()
         self._reported_limit = -1
         self.server.limit = message.limit
@@ -382,18 +396,3 @@ class Node:
         self.worker.adopt(view)
         self.combiner.adopt(view)
         self._status_due_s = now_s
-
-
-def _name(message: Message) -> Hashable:
-    """The subject of a message. A repeated message has the subject of the first."""
-    match message:
-        case Part():
-            return "part", message.epoch, message.partition, message.cut.clock
-        case Get():
-            return "get", message.epoch, message.partition, message.role
-        case Push():
-            return "push", message.epoch, message.partition, message.clock, message.bundle
-        case Pull():
-            return "pull", message.epoch, message.partition, message.clock
-        case _:
-            return message  # small, and without arrays

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
+from agileml.core.protocol.messages import Get, Message, Part, Pull, Push
+
 LONGEST = 16  # the longest wait, in first waits
 
 
@@ -48,3 +50,18 @@ class RetryBackoff:
     def end(self) -> None:
         """Forget the messages that were not asked about: they are answered."""
         self._waits = self._asked
+
+
+def subject_of(message: Message) -> Hashable:
+    """The subject of a message. A repeated message has the subject of the first."""
+    match message:
+        case Part():
+            return "part", message.epoch, message.partition, message.cut.clock
+        case Get():
+            return "get", message.epoch, message.partition, message.role
+        case Push():
+            return "push", message.epoch, message.partition, message.clock, message.bundle
+        case Pull():
+            return "pull", message.epoch, message.partition, message.clock
+        case _:
+            return message  # small, and without arrays

@@ -95,6 +95,11 @@ class TimeSpent:
         if self.doing is Doing.PULL or self.doing is Doing.PUSH:
             self._folded_s += seconds
 
+    def waited_s(self, now_s: float) -> float:
+        """Seconds until now in which the worker waited for others in the middle of a clock."""
+        self._count(now_s)
+        return sum(self._seconds[_INDEX[doing]] for doing in WAITING)
+
     def seconds(self, now_s: float) -> tuple[float, ...]:
         """Seconds until now, in the order of DOING."""
         self._count(now_s)

@@ -8,7 +8,7 @@ As soon as it has computed a clock, the worker pulls the parameters of the next 
 an answer with a later version also acknowledges the contributions to that partition. In a planned clock the bundles
 themselves may come only with the answer of partition 0 (`protocol.deal`).
 
-In a job that overlaps, the pull of a partition follows the last push to it, and computing begins when partition 0 is
+Where a worker overlaps, the pull of a partition follows the last push to it, and computing begins when partition 0 is
 here. What is pulled later is delivered to the computation. A new view aborts a computation that still lacks blocks:
 those that came serve again if they are of the same timeline.
 """
@@ -25,7 +25,7 @@ from agileml.core.node.time_spent import Doing
 from agileml.core.parameters.fold import Contribution
 from agileml.core.protocol.commands import Abort, Begin, Begun, Compute, Computed, Deliver, NodeCommand
 from agileml.core.protocol.deal import Deal
-from agileml.core.protocol.job import Job
+from agileml.core.protocol.job import Job, Overlap
 from agileml.core.protocol.messages import Ack, Behind, Message, Params, PlannedParams, Push, TimedPush
 from agileml.core.protocol.view import View
 from straggler.coverage import Units
@@ -49,6 +49,7 @@ class Worker:
         self.me = me
         self.job = job
         self.clock = 0
+        self.overlaps = job.overlap is Overlap.ON  # may change at any time
         self._partitions = job.layout.partitions
         self._reads_all = job.layout.whole_reads
         self._piggybacks = can_piggyback(job)
@@ -211,7 +212,7 @@ class Worker:
     def _compute(self) -> None:
         """Start to compute this clock if all its parameters are here, or this one or the next if enough are."""
         reading = self._reading.get(self.clock)
-        if self.job.overlaps:
+        if self.overlaps:
             reading = self._begin_early(reading or self._reading.get(self.clock + 1))
         if reading is None or len(reading.parts) < self._partitions:
             return
@@ -302,9 +303,9 @@ class Worker:
             self._begin(self.clock + 1)
 
     def _look_ahead_at(self, partition: int) -> None:
-        """In a job that overlaps, pull a partition for the next clock once all of this one is pushed to it."""
+        """Where it overlaps, pull a partition for the next clock once all of this one is pushed to it."""
         following = self.clock + 1
-        if not self.job.overlaps or following >= self.job.clocks:
+        if not self.overlaps or following >= self.job.clocks:
             return
         for bundle in self.bundles(self.clock) or ():
             kept = self._kept.get((self.clock, bundle))

@@ -41,15 +41,22 @@ Block = Dense | Sparse
 
 MOST_EACH = 4
 LEAST_BYTES = 256 << 10
+MOST_STREAMED = 16
+STREAMED_BYTES = 1 << 20
 
 
-def partitions_for(tables: Sequence[Table], machines: int) -> int:
+def partitions_for(tables: Sequence[Table], machines: int, *, overlaps: bool = False) -> int:
     """The number of partitions: as many as there may be machines, or up to `MOST_EACH` times that.
 
     More partitions spread more evenly over any number of servers, and let more of reading, updating and computing
     overlap. Each costs about 0.1 ms of CPU per worker and clock, so parts under `LEAST_BYTES` are not worth it.
+    `overlaps`: up to `MOST_STREAMED` times as many, of at least `STREAMED_BYTES`, because a forward waits for the first
+    ones and the others follow like the frames of one stream.
     """
-    return machines * min(MOST_EACH, max(1, _bytes_of(tables) // (machines * LEAST_BYTES)))
+    each = min(MOST_EACH, max(1, _bytes_of(tables) // (machines * LEAST_BYTES)))
+    if overlaps:
+        each = max(each, min(MOST_STREAMED, _bytes_of(tables) // (machines * STREAMED_BYTES)))
+    return machines * each
 
 
 def _bytes_of(tables: Sequence[Table]) -> int:

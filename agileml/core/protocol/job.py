@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from functools import cached_property
 
 from agileml.core.parameters.apply import partition_optimizers
@@ -19,13 +20,20 @@ from straggler.lbbsp.policy import Balancer
 MakeBalancer = Callable[[int, Mapping[str, int]], Balancer[str]]
 
 
+class Overlap(Enum):
+    """Whether workers pull a partition right after their last push to it, and compute while others are on their way."""
+
+    OFF = "off"
+    ON = "on"
+    AUTO = "auto"  # every machine measures and chooses
+
+
 @dataclass(frozen=True)
 class Job:
     """`slices` of `parts` units each make a clock (both powers of two); the run ends after `clocks` clocks.
 
     `balancer` makes the policy that plans the units of each worker clock by clock, in a job with BSP; None: the view's
-    share holds for every clock. `overlaps`: a worker pulls each partition right after its last push to it, and computes
-    while the others are on their way.
+    share holds for every clock.
     """
 
     layout: Layout
@@ -37,8 +45,13 @@ class Job:
     deterministic: bool
     exchange: Exchange
     balancer: MakeBalancer | None = None
-    overlaps: bool = False
+    overlap: Overlap = Overlap.OFF
     metrics: tuple[str, ...] = ()
+
+    @property
+    def may_overlap(self) -> bool:
+        """True if some clock may be computed while its parameters are on their way."""
+        return self.overlap is not Overlap.OFF
 
     def optimizers(self, partition: int) -> tuple[Optimizer, ...]:
         """The optimizer of each table's block in a partition."""

@@ -197,6 +197,16 @@ class Replanned:
 
 
 @dataclass(frozen=True)
+class OverlapChosen:
+    """Node to controller, for the log: from `clock` on this machine pulls while it computes, or does not."""
+
+    epoch: int
+    clock: int
+    overlaps: bool
+    reason: str
+
+
+@dataclass(frozen=True)
 class Ack:
     """Server to worker: the bundle is counted. `Params` of a later version imply it."""
 
@@ -494,6 +504,7 @@ Message = (
     | Pause
     | GroupFailed
     | Replanned
+    | OverlapChosen
     | Part
     | PartAck
     | PartRefused

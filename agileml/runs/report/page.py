@@ -23,6 +23,7 @@ from agileml.events.run import (
     MachineReleased,
     MachinesJoined,
     MembershipChanged,
+    OverlapDecided,
     PlanFinished,
     PlanFired,
     ProcessDied,
@@ -96,6 +97,15 @@ def rebuild(folder: Path) -> Path:
     return folder / REPORT
 
 
+def _tuning(event: UnitsPlanned | OverlapDecided) -> str:
+    """What machines chose from what they had measured."""
+    if isinstance(event, UnitsPlanned):
+        shares = ", ".join(f"{machine} {count}" for machine, count in event.units.items())
+        return f"units of clock {event.clock}: {shares} ({event.reason})"
+    does = "overlaps" if event.overlaps else "does not overlap"
+    return f"{event.machine} {does} from clock {event.clock} on: {event.reason}"
+
+
 def sentence(event: RunEvent) -> str | None:
     """The timeline's text for an event; None if it is only drawn or counted."""
     match event:
@@ -129,9 +139,8 @@ def sentence(event: RunEvent) -> str | None:
             | MarketLeftOpen(reason)
         ):
             return reason
-        case UnitsPlanned(clock, units, _, reason):
-            shares = ", ".join(f"{machine} {count}" for machine, count in units.items())
-            return f"units of clock {clock}: {shares} ({reason})"
+        case UnitsPlanned() | OverlapDecided():
+            return _tuning(event)
         case MachineQuarantined(machine, _, _, problem, _, count, most):
             return f"work failed on {machine}, which is sent away ({count} of {most}): {problem}"
         case UserCodeFailed(machine, problem):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from agileml.apps.torch.models import cnn, mlp
 from agileml.apps.torch.module import TorchModule
 from agileml.config.text import ConfigError
-from agileml.events.run import MembershipChanged
+from agileml.events.run import MembershipChanged, OverlapDecided
 from tests.agileml.process.engine_rig import Rig, reference
 
 PLAN = [
@@ -92,6 +92,23 @@ def test_machines_that_come_and_go_do_not_change_a_bit(tmp_path: Path) -> None:
     ran = Rig(config, tmp_path, app).finish()
     assert ran.sha256 == reference(config, app)
     assert len(ran.of(MembershipChanged)) > 3
+
+
+def test_with_auto_every_machine_chooses_and_says_why(tmp_path: Path) -> None:
+    config = values(overlap="auto", clocks=40)
+    app = TorchModule(build=wide, dataset=numbers)
+    ran = Rig(config, tmp_path, app).finish()
+    assert ran.sha256 == reference(config, app)
+    chosen = ran.of(OverlapDecided)
+    assert {event.machine for event in chosen} == {"m0", "m1"}
+    assert all("s of a clock of" in event.reason or "s with overlap" in event.reason for event in chosen)
+
+
+def test_auto_is_off_where_it_cannot_be_on(tmp_path: Path) -> None:
+    config = {"application": "mlr", "data": {"kind": "digits"}, "clocks": 4, "slices": 2, "overlap": "auto"}
+    rig = Rig(config | {"machines": {"reliable": 2, "transient": 0, "max": 2}}, tmp_path)
+    assert not rig.finish().of(OverlapDecided)
+    assert not rig.machines["m0"].job.may_overlap
 
 
 @pytest.mark.slow

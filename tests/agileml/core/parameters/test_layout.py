@@ -106,3 +106,11 @@ def test_a_pass_has_every_item_in_exactly_one_unit(
 def test_partitions_follow_the_machines_and_the_size(machines: int, megabytes: int, partitions: int) -> None:
     tables = [Table("small", 10, 4), Table("large", (megabytes << 18) or 1, 1)]
     assert partitions_for(tables, machines) == partitions
+
+
+@pytest.mark.parametrize(
+    ("machines", "megabytes", "partitions"), [(2, 1, 4), (2, 8, 8), (2, 16, 16), (2, 100, 32), (8, 100, 96)]
+)
+def test_where_clocks_overlap_there_are_more(machines: int, megabytes: int, partitions: int) -> None:
+    tables = [Table("large", megabytes << 18, 1)]
+    assert partitions_for(tables, machines, overlaps=True) == partitions
