@@ -88,9 +88,12 @@ class Identity:
             clocks_per_pass=config.clocks_per_pass,
             partitions=config.partitions
             or partitions_for(tables, config.machines.max, overlaps=bool(config.overlap)),
-            tables={table.name: _shown(table) for table in tables},
+            tables={table.name: _shown(table) + (GATHERED if config.overlap else "") for table in tables},
             version=version("proteus-train"),
         )
+
+
+GATHERED = ", gathered"  # partitions are cut as jobs that overlap have them
 
 
 def _shown(table: Table) -> str:

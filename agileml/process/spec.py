@@ -115,6 +115,7 @@ class RunSpec:
                 tables,
                 config.partitions
                 or partitions_for(tables, config.machines.max, overlaps=bool(config.overlap)),
+                gathers=bool(config.overlap),
             ),
             optimizer=job_optimizer(config, application, tables),
             consistency=wanted,

@@ -1,7 +1,7 @@
 """Pushing a partition's contribution as soon as it is final, while the rest is still being computed.
 
-A backward pass ends in the last layers first. With one dense table, a partition is final when backward has passed the
-layers in it; pushing, adding and applying it then overlap with the rest of backward.
+A backward pass ends in the last layers first. A partition that holds one dense table alone is final when backward has
+passed the layers in it; pushing, adding and applying it then overlap with the rest of backward.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ Emit = Callable[[int, Contribution], None]
 
 
 def can_stream(layout: Layout) -> bool:
-    """True for jobs with one dense table. With more tables, a partition is final only when all its blocks are."""
-    return len(layout.tables) == 1 and not layout.tables[0].sparse
+    """True if every partition but the first holds a part of one dense table alone: with more of them, a partition is
+    final only when all its blocks are."""
+    if any(table.sparse for table in layout.tables):
+        return False
+    return len(layout.tables) == 1 or layout.gathers
 
 
 class Stream:
@@ -45,4 +48,5 @@ class Stream:
             assert self._missing[partition] >= 0, (partition, start, stop)
             if self._missing[partition] == 0:
                 self.emitted.add(partition)
-                self._emit(partition, Contribution((Dense(values[first:last]),)))
+                others = (None,) * (len(self._layout.tables) - 1)
+                self._emit(partition, Contribution((Dense(values[first:last]), *others)))

@@ -69,10 +69,14 @@ class Layout:
 
     A partition holds one block per table, in the order of `tables`: of a dense table a vector of elements,
     of a sparse table a matrix of whole rows. Blocks may be empty.
+
+    `gathers`: dense tables behind the first lie in partition 0 alone, if the first is dense. Then every other partition
+    is final, and of use, with its part of the first table.
     """
 
     tables: tuple[Table, ...]
     partitions: int
+    gathers: bool = False
 
     @cached_property
     def size_bytes(self) -> int:
@@ -85,13 +89,16 @@ class Layout:
 
     @cached_property
     def _cuts(self) -> list[list[int]]:
-        return [self._cut(table) for table in self.tables]
+        is_gathered = self.gathers and not self.tables[0].sparse
+        return [self._cut(table, in_one=is_gathered and index > 0) for index, table in enumerate(self.tables)]
 
-    def _cut(self, table: Table) -> list[int]:
+    def _cut(self, table: Table, *, in_one: bool) -> list[int]:
         n = self.partitions
         if table.sparse:
             return [p * table.rows // n for p in range(n + 1)]
         elements = table.rows * table.columns
+        if in_one:
+            return [0] + [elements] * n
         groups = -(-elements // ALIGNMENT)
         return [min(elements, p * groups // n * ALIGNMENT) for p in range(n)] + [elements]
 

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agileml.application import Table, Unit
+from agileml.core.compute.streaming import can_stream
 from agileml.core.parameters.layout import ALIGNMENT, Dense, Layout, Sparse, partitions_for
 
 EXAMPLES = settings(deadline=None, derandomize=True, max_examples=100)
@@ -106,6 +107,18 @@ def test_a_pass_has_every_item_in_exactly_one_unit(
 def test_partitions_follow_the_machines_and_the_size(machines: int, megabytes: int, partitions: int) -> None:
     tables = [Table("small", 10, 4), Table("large", (megabytes << 18) or 1, 1)]
     assert partitions_for(tables, machines) == partitions
+
+
+def test_gathered_tables_are_in_partition_0_alone() -> None:
+    tables = (Table("weights", 1, 500), Table("buffers", 1, 40), Table("counters", 1, 3, "float64"))
+    layout = Layout(tables, 4, gathers=True)
+    assert layout.cuts(0) == Layout(tables, 4).cuts(0)
+    assert layout.cuts(1) == [0, 40, 40, 40, 40]
+    values = {t.name: np.arange(t.columns, dtype=t.dtype).reshape(1, -1) for t in tables}
+    parts = [layout.blocks(values, partition) for partition in range(4)]
+    assert all((layout.whole(parts)[name] == table).all() for name, table in values.items())
+    assert can_stream(layout) and not can_stream(Layout(tables, 4))
+    assert not can_stream(Layout((Table("rows", 5, 2, sparse=True), *tables), 4, gathers=True))
 
 
 @pytest.mark.parametrize(
