@@ -88,17 +88,19 @@ class Identity:
             clocks_per_pass=config.clocks_per_pass,
             partitions=config.partitions
             or partitions_for(tables, config.machines.max, overlaps=bool(config.overlap)),
-            tables={table.name: _shown(table) + (GATHERED if config.overlap else "") for table in tables},
+            tables={
+                table.name: _shown(table, is_gathered=bool(config.overlap and index and not table.sparse))
+                for index, table in enumerate(tables)
+            },
             version=version("proteus-train"),
         )
 
 
-GATHERED = ", gathered"  # partitions are cut as jobs that overlap have them
-
-
-def _shown(table: Table) -> str:
+def _shown(table: Table, *, is_gathered: bool) -> str:
+    """`is_gathered`: it lies in the first partition alone, as in jobs that overlap."""
     kind = "sparse" if table.sparse else "dense"
-    return f"{table.rows} x {table.columns} {table.dtype}, {kind}, {table.update.value}"
+    where = ", in the first partition" if is_gathered else ""
+    return f"{table.rows} x {table.columns} {table.dtype}, {kind}, {table.update.value}{where}"
 
 
 @dataclass(frozen=True)

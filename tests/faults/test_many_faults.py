@@ -29,6 +29,39 @@ def test_twelve_faults(config: str, seed: int, tmp_path: Path) -> None:
     assert "same bits, 0 processes left" in done.stdout
 
 
+OVERLAP = """
+application: torch
+model: {module: "agileml.apps.torch.models:cnn", arguments: {dropout: 0.25}, batch_size: 128}
+data: {kind: large_digits}
+optimizer: {kind: adamw, learning_rate: 0.002}
+clocks: 200
+seed: 1
+slices: 4
+partitions: 6
+overlap: true
+machines: {reliable: 1, transient: 2, max: 4}
+"""
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_twelve_faults_while_parameters_are_on_their_way(seed: int, tmp_path: Path) -> None:
+    (tmp_path / "overlap.yaml").write_text(OVERLAP)
+    command = [
+        sys.executable,
+        "-m",
+        "agileml.cli",
+        "chaos",
+        str(tmp_path / "overlap.yaml"),
+        "--seed",
+        str(seed),
+    ]
+    command += ["--faults", "12", "--out", str(tmp_path / "chaos")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=400)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    assert "12 of 12 faults fired" in done.stdout
+    assert "same bits, 0 processes left" in done.stdout
+
+
 CHANGES = 50
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from agileml.application import Table, Update
 from agileml.checkpoints.checkpoint import (
     CheckpointStore,
     Identity,
@@ -53,6 +54,16 @@ def test_a_resume_must_agree_with_the_checkpoint(changes: dict[str, Any], senten
     manifest = Manifest(NAME, 0.0, IDENTITY, ())
     assert check_identity(manifest, other(**changes)) == [
         f"{sentence} as in the checkpoint clock-7-3" for sentence in sentences
+    ]
+
+
+def test_where_tables_lie_is_part_of_it() -> None:
+    tables = (Table("parameters", 1, 500), Table("buffers", 1, 40, update=Update.STEP))
+    config = {**CONFIG, "application": "torch", "model": {}, "partitions": 4}
+    before = Manifest(NAME, 0.0, Identity.of(from_values(config), tables), ())
+    assert check_identity(before, Identity.of(from_values({**config, "overlap": "auto"}), tables)) == [
+        'tables.buffers: found "1 x 40 float32, dense, step, in the first partition", expected "1 x 40 float32, dense, '
+        'step" as in the checkpoint clock-7-3'
     ]
 
 
