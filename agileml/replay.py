@@ -118,7 +118,7 @@ def replay(log: Log, config: JobConfig, policies: Sequence[str]) -> list[Replaye
     recorded_s = sum(window.end_s - window.start_s for window in windows)
     rows = [Replayed(RECORDED, clocks, recorded_s, waiting_share(windows))]
     for policy in policies:
-        outcomes = [_simulated(stretch, config.changed(balance=policy)) for stretch in found]
+        outcomes = [_simulated(stretch, config.changed(balance=policy, helping=False)) for stretch in found]
         total_s = sum(outcome.total_s for outcome in outcomes)
         waits = sum(outcome.waiting_s for outcome in outcomes) / sum(outcome.worker_s for outcome in outcomes)
         rows.append(Replayed(policy, clocks, total_s, waits))

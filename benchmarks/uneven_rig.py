@@ -3,6 +3,7 @@
 import secrets
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,18 +14,21 @@ import numpy as np
 
 from agileml.application import Application, Array, Table, Unit, Updates
 from agileml.config.job import from_values
+from agileml.core.compute.pace import MOST_CREDIT_S, Pace
 from agileml.core.protocol.commands import Happened
 from agileml.core.protocol.inputs import NodeDown, NodeUp
 from agileml.driver.work_table import WorkTable
 from agileml.events.run import ClockDone, FaultFired, MembershipChanged, WorkDone
 from agileml.events.terms import Fault, Loss, Tier
 from agileml.net.keys import KeyPair
+from agileml.process.compute import ComputeThread
 from agileml.process.hardware import Hardware
 from agileml.process.head import Head, HeadState
 from agileml.process.machine import Machine
 from agileml.process.record_store import FileStore
 from agileml.process.spec import RunSpec
 from agileml.process.wiring import socket_folder
+from straggler.simulate.profile import SpeedProfile
 
 
 class Nothing(Application):
@@ -40,6 +44,42 @@ class Nothing(Application):
         return Updates({"w": np.zeros((16, 16), np.float32)}, loss=1.0, examples=1)
 
 
+class ProfileStart:
+    """The time at which the profiles of a run's machines begin: that of its first computation."""
+
+    def __init__(self) -> None:
+        self.at_s: float | None = None
+        self._lock = threading.Lock()
+
+    def since(self, now_s: float) -> float:
+        """Seconds from the start to a time of the monotonic clock; the first to ask starts it."""
+        with self._lock:
+            if self.at_s is None:
+                self.at_s = now_s
+            return now_s - self.at_s
+
+
+class ProfilePace(Pace):
+    """Virtual compute at a speed that changes over time: each chunk ends when the profile has done its work."""
+
+    def __init__(self, unit_s: float, profile: SpeedProfile, start: ProfileStart) -> None:
+        super().__init__(unit_s)
+        self._profile = profile
+        self._start = start
+        self._due_s = -1.0  # when the last chunk was to end, from the start
+
+    def computed(self, units: int, took_s: float, now_s: float) -> float:
+        """The seconds until the chunk of `units` units, begun `took_s` ago, is done by the profile."""
+        began_s = max(0.0, self._start.since(now_s - took_s))
+        if 0 <= began_s - self._due_s <= MOST_CREDIT_S:
+            began_s = self._due_s  # the pause before it ended late
+        self._due_s = self._profile.time_of(self._profile.work_by(began_s) + units * self.unit_s)
+        return self._due_s - self._start.since(now_s)
+
+    def paused(self, seconds: float) -> None:
+        """Deadlines are absolute: nothing to remember."""
+
+
 @dataclass
 class Trial:
     """What one run showed. Times are Unix seconds."""
@@ -50,6 +90,8 @@ class Trial:
     units: list[tuple[float, int]] = field(
         default_factory=list
     )  # (when, units that all machines computed so far)
+
+    helped: int = 0  # units that machines computed for others
 
     def took_s(self, before: int, clock: int) -> float:
         """From `before` completed clocks to `clock`."""
@@ -65,7 +107,10 @@ class Trial:
 class UnevenRun:
     """Machines as threads of this process, and the controller; planned faults are carried out."""
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
+    def __init__(self, values: Mapping[str, Any], profiles: Sequence[SpeedProfile] = ()) -> None:
+        """`profiles`: the speeds of the machines at the start over time; none for those of the config."""
+        self._profiles = profiles
+        self.start = ProfileStart()
         self.spec = RunSpec(
             secrets.token_hex(4), from_values({"application": "uneven_rig:Nothing", **values})
         )
@@ -91,6 +136,10 @@ class UnevenRun:
         machine = Machine(
             name, self.spec, self.spec.build(), "127.0.0.1", self._keys, self._head.address, hardware
         )
+        if self._profiles:
+            assert isinstance(machine.computing, ComputeThread)
+            profile = self._profiles[len(self._machines)]
+            machine.computing.pace = ProfilePace(self.spec.pace_s, profile, self.start)
         self._machines[name] = machine
         machine.start()
         self._head.register(machine.address, NodeUp(name, tier, "", admitted))
@@ -104,7 +153,8 @@ class UnevenRun:
                 assert state.halted is None, state.halted
                 self._take(state, trial, work)
                 if state.finished is not None:
-                    trial.work = work.take()
+                    trial.work = [each for each in work.take() if isinstance(each, WorkDone)]
+                    trial.helped = sum(machine.node.spent.units_helped for machine in self._machines.values())
                     return trial
                 time.sleep(0.002)
         finally:

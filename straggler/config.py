@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from straggler.flexrr.groups import helper_groups
 from straggler.flexrr.protocol import FlexRrParameters
-from straggler.simulate.groups import helper_groups
 from straggler.simulate.outcome import Departure, Network
 from straggler.simulate.patterns import Cluster, parse_pattern
 from straggler.simulate.schemes import Experiment, SchemeKind, parse_scheme

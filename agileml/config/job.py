@@ -19,6 +19,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from agileml.config.checkpoint_location import location
 from agileml.config.exchange import check_exchange, check_overlap
+from agileml.config.helping import Helping, check_helping
 from agileml.config.machines import MachinesConfig, PaceConfig
 from agileml.config.market import Market, check_with
 from agileml.config.optimizer import OptimizerConfig, SgdConfig
@@ -171,6 +172,7 @@ class JobConfig(Section):
     trusted_network: bool = False
     balance: Literal["static", "lbbsp", "auto"] = "static"
     overlap: bool | Literal["auto"] = False
+    helping: Helping = False
 
     machines: MachinesConfig = MachinesConfig()
     pace: PaceConfig = PaceConfig()
@@ -245,12 +247,7 @@ class JobConfig(Section):
             )
         if self.overlap is True:
             check_overlap(self.exchange, self.consistency.kind)
-        if self.balance == "lbbsp" and self.consistency.kind != "bsp":
-            raise ConfigError(
-                f"found lbbsp with consistency {self.consistency.kind}, expected static or auto: only the workers of "
-                "bsp wait for each other in every clock",
-                key=("balance",),
-            )
+        self._check_shares()
         machines_over_time(self.plan, self.start, most, self.clocks)
         check_speeds(self.plan, self.pace.unit_s)
         if self.pace.unit_s and getattr(self.market, "paced", False):
@@ -271,6 +268,17 @@ class JobConfig(Section):
                 checkpoint=self.checkpoint is not None,
             )
         return self
+
+    def _check_shares(self) -> None:
+        """Raise ConfigError where the ways to share out work do not go together."""
+        if self.balance == "lbbsp" and self.consistency.kind != "bsp":
+            raise ConfigError(
+                f"found lbbsp with consistency {self.consistency.kind}, expected static or auto: only the workers of "
+                "bsp wait for each other in every clock",
+                key=("balance",),
+            )
+        if self.helping:
+            check_helping(self.consistency.kind, self.exchange, self.balance, self.overlap is True)
 
     @property
     def start(self) -> MachineCounts:

@@ -391,6 +391,18 @@ class WorkDone:
     by_machine: Mapping[str, Work]
 
 
+@dataclass(frozen=True)
+class HelpGiven:
+    """By helper and helped machine, the units that the one computed for the other in the last `clocks` clocks before
+    `clock` clocks were complete, in the view of `epoch`. As with `work`, a window may come in several events."""
+
+    kind: ClassVar = "help"
+    epoch: int
+    clock: int
+    clocks: int
+    units: Mapping[str, Mapping[str, int]]
+
+
 ControllerEvent = (
     StopAsked | Warned | MachineQuarantined | UserCodeFailed | MachinesJoined | MachineNoticed | ShortNoticeJudged
     | MachineReleased | MachineLost | WaitingForSilent | GaveUpWaiting | MembershipChanged | ClockDone | Evaluated
@@ -409,6 +421,7 @@ DriverEvent = (
     | BytesSent
     | WorkersSpent
     | WorkDone
+    | HelpGiven
     | ClocksDone
     | CutsCommitted
 )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 
 from agileml.application import Array
 from agileml.core.compute.pace import Pace
@@ -23,9 +25,11 @@ from agileml.core.protocol.commands import (
     Deliver,
     Loaded,
     LoadSlices,
+    MarkPassed,
     NodeEvent,
 )
 from agileml.core.protocol.messages import Failure
+from agileml.process.hardware import ItemsAhead
 from agileml.process.steady_clock import wall_s
 from agileml.process.user_failures import ComputeJob, failure_while, told, warm_up
 from straggler.coverage import Units, members
@@ -102,6 +106,7 @@ class ComputeJobs(ABC):
     def __init__(self, buffers: int = 1) -> None:
         """`buffers`: for parameters, which the clocks use in turn."""
         self._jobs: queue.SimpleQueue[_Asked | Callable[[], None] | None] = queue.SimpleQueue()
+        self._help: queue.SimpleQueue[Begin | Compute] = queue.SimpleQueue()
         # Computations, by the turn of their buffer.
         self._asked, self._done = [0] * buffers, [0] * buffers
         self._delivery = Delivery(())  # of the last computation
@@ -110,12 +115,16 @@ class ComputeJobs(ABC):
         self.on_done: Callable[[ComputeJob, float, float], None] | None = None
 
     def ask(self, job: ComputeJob | Deliver | Abort) -> None:
-        """Queue a job, deliver blocks to the last computation, or give it up."""
+        """Queue a job, deliver blocks to the last computation, or give it up. Help comes before all other jobs, also
+        before the rest of one that has begun."""
         match job:
             case Deliver():
                 self._delivery.deliver(job.partition, job.blocks)
             case Abort():
                 self._delivery.abort()
+            case Compute(is_help=True) | Begin(is_help=True):
+                self._help.put(job)
+                self._jobs.put(self._give_help)
             case Compute():
                 self._asked[job.clock % len(self._asked)] += 1
                 self._delivery = Delivery(job.parts)
@@ -123,9 +132,17 @@ class ComputeJobs(ABC):
             case _:
                 self._jobs.put((job, None))
 
+    def _give_help(self) -> None:
+        """Do the jobs of helping that wait."""
+        while not self._help.empty():
+            doing, job = self._doing, self._help.get()
+            self._doing = job
+            self._do(job, Delivery(job.parts) if isinstance(job, Compute) else None)
+            self._doing = doing
+
     def is_at_work(self, clock: int) -> bool:
-        """True while a queued computation may still read from the buffer of a clock. Only the thread that calls `ask`
-        may use it."""
+        """True while a queued computation, help apart, may still read from the buffer of a clock. Only the thread that
+        calls `ask` may use it."""
         turn = clock % len(self._asked)
         return self._asked[turn] != self._done[turn]
 
@@ -133,7 +150,7 @@ class ComputeJobs(ABC):
         """A computation does not read its inputs any more."""
         if not job.cursor.is_over:
             job.cursor.is_over = True
-            self._done[job.clock % len(self._done)] += 1
+            self._done[job.clock % len(self._done)] += not job.is_help
 
     @abstractmethod
     def _do(self, job: ComputeJob, delivery: Delivery | None) -> None:
@@ -186,20 +203,21 @@ class ComputeThread(ComputeJobs):
         self._work = work
         self._report = report
         self._load_kernels = load_kernels
-        self._pace = pace or Pace()
+        self.pace = pace or Pace()
         self._reads: tuple[tuple[int, tuple[Units, ...]], Reads] | None = None
         self._threads = 1 if work.deterministic else threads
-        self._own_speed = self._pace.speed
+        self._ahead = ItemsAhead(lambda: [os.getpid()])
+        self._own_speed = self.pace.speed
         self._thread = threading.Thread(target=self._run, name="compute", daemon=True)
         self._thread.start()
 
     def slow_down(self, factor: float, seconds: float) -> None:
         """A planned fault: for `seconds` from now on, every unit takes `factor` times as long."""
-        self._pace.slow_down(factor, time.monotonic() + seconds)
+        self.pace.slow_down(factor, time.monotonic() + seconds)
 
     def change_speed(self, speed: float) -> None:
         """A planned change: from now on this machine has `speed` times its own speed."""
-        self._pace.speed = speed * self._own_speed
+        self.pace.speed = speed * self._own_speed
 
     def stop(self) -> None:
         """End the thread once it is idle, without waiting for the unit in progress."""
@@ -219,7 +237,7 @@ class ComputeThread(ComputeJobs):
     def _do(self, job: ComputeJob, delivery: Delivery | None) -> None:
         match job:
             case LoadSlices():
-                self._work.load(members(job.slices))
+                self._load(job)
                 self._report(Loaded(sum(1 << index for index in self._work.loaded)))
             case Begin():
                 self._report(Begun(job, self._read(job.clock, job.bundles).by_partition))
@@ -228,12 +246,19 @@ class ComputeThread(ComputeJobs):
                 if not job.cursor.is_aborted:
                     reads = self._read(job.clock, job.bundles)
                     if delivery.is_whole:
-                        inputs = self._work.assemble(reads, delivery.all())
+                        inputs = self._work.assemble(reads, delivery.all(), apart=job.is_help)
                     else:
                         inputs = self._work.assemble_arriving(reads, delivery.take)
                     for bundle in job.bundles:
                         self._compute(job, inputs, delivery, bundle)
                 self._over(job)
+
+    def _load(self, job: LoadSlices) -> None:
+        load = partial(self._work.load, members(job.slices))
+        if job.ahead is None:
+            load()
+        elif (problem := self._ahead.measured(load, job.ahead)) is not None:
+            self._report(Failure(problem, ""))
 
     def _compute(self, job: Compute, inputs: Inputs, delivery: Delivery, bundle: Units) -> None:
         """Report each partition's contribution as soon as it is final.
@@ -266,12 +291,27 @@ class ComputeThread(ComputeJobs):
 
     def _sum(self, job: Compute, inputs: Inputs, delivery: Delivery, bundle: Units) -> None:
         """Compute a bundle, or as many of its units as the cursor leaves."""
-        started_s = time.monotonic()
-        sums = self._work.sums(inputs, bundle, job.cursor)
+        started_s = since_s = time.monotonic()
+
+        def done(units: int) -> None:
+            """A chunk is computed: pause, report the mark, and help before the next one."""
+            nonlocal since_s
+            self._keep_pace(units, since_s)
+            if job.cursor.passes():
+                self._report(MarkPassed(job.timeline, job.clock))
+            if not job.is_help:
+                self._give_help()
+            since_s = time.monotonic()
+
+        if job.cursor.chunk:
+            sums = self._work.sums(inputs, bundle, job.cursor, done)
+        else:
+            sums = self._work.sums(inputs, bundle, job.cursor)
         if not sums:
             return
         waited_s = delivery.settled()
-        self._keep_pace(sum(units.bit_count() for units, _ in sums), started_s + waited_s)
+        if not job.cursor.chunk:
+            self._keep_pace(bundle.bit_count(), started_s + waited_s)
         self._over_with(job, bundle)
         took_s = time.monotonic() - started_s - waited_s
         for units, total in sums:
@@ -286,9 +326,9 @@ class ComputeThread(ComputeJobs):
     def _keep_pace(self, units: int, started_s: float) -> None:
         """Pause before the bundle is reported whole, if this machine stands for a slower one."""
         now_s = time.monotonic()
-        if (pause_s := self._pace.computed(units, now_s - started_s, now_s)) > 0:
+        if (pause_s := self.pace.computed(units, now_s - started_s, now_s)) > 0:
             time.sleep(pause_s)
-            self._pace.paused(time.monotonic() - now_s)
+            self.pace.paused(time.monotonic() - now_s)
 
     def _read(self, clock: int, bundles: tuple[Units, ...]) -> Reads:
         """The rows that the bundles read. The last answer is cached, because the next computation needs it again."""

@@ -1,11 +1,16 @@
-"""What a machine has to compute with, and how its cores are split between compute processes."""
+"""What a machine has to compute with: its cores, split between compute processes, and its memory for items."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+
+import psutil
 
 from agileml.config.job import JobConfig
 from agileml.config.text import ConfigError
+
+KEPT_FREE = 0.1  # of the free memory, for everything else
 
 
 @dataclass(frozen=True)
@@ -65,3 +70,41 @@ def _model_threads(config: JobConfig) -> int:
 
 def _cores(cores: int) -> str:
     return "1 core" if cores == 1 else f"{cores} cores"
+
+
+# -- items that only help needs -----------------------------------------------------------------------------
+
+
+def too_large(slice_bytes: float, left: int, free_bytes: float) -> str | None:
+    """The sentence for a replication that does not fit: `left` more slices of so many bytes each. None: it fits."""
+    if slice_bytes * left <= (1 - KEPT_FREE) * free_bytes:
+        return None
+    return (
+        f"helping.replication: the items of {left} more slices, which this machine loads to help others, take about "
+        f"{slice_bytes * left / 1e9:.3g} GB, and {free_bytes / 1e9:.3g} GB of memory are free; expected a smaller "
+        "replication or group_size, or more memory"
+    )
+
+
+class ItemsAhead:
+    """Measures what each slice that is loaded ahead adds to the memory of the processes that load them."""
+
+    def __init__(self, pids: Callable[[], Iterable[int]]) -> None:
+        self._pids = pids
+        self._loaded = 0
+        self._bytes = 0.0
+
+    def measured(self, load: Callable[[], None], left: int) -> str | None:
+        """Load one slice; the sentence of `too_large` if `left` more would not fit."""
+        before = self._used_bytes()
+        load()
+        self._loaded += 1
+        self._bytes += max(0, self._used_bytes() - before)
+        return too_large(self._bytes / self._loaded, left, psutil.virtual_memory().available)
+
+    def _used_bytes(self) -> int:
+        total = 0
+        for pid in self._pids():
+            memory = psutil.Process(pid).memory_info()
+            total += memory.rss - memory.shared
+        return total

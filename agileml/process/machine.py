@@ -96,11 +96,11 @@ class Machine:
             buffers=2 if self.job.may_overlap else 1,
         )
         self._inbox: queue.SimpleQueue[NodeEvent | Failure] = queue.SimpleQueue()
-        self._computing, rooms = start_computing(
+        self.computing, rooms = start_computing(
             spec, work, hardware or Hardware(), self._report, died or self._compute_process_died
         )
         self.rendezvous = RendezvousBuffers(
-            rooms, self._codec, self._computing.is_at_work, lambda: self._transport.keep_off()
+            rooms, self._codec, self.computing.is_at_work, lambda: self._transport.keep_off()
         )
         self._transport.place_arrays(self.rendezvous.room)
         self._part_writer = PartWriter(self._stores.own, self._report)
@@ -109,7 +109,7 @@ class Machine:
         self._got = [0] * len(KINDS)
         self._usage_due_s = 0.0
         self._was_idle = True
-        self._recorder = recorder(spec.config, self.node, self._computing, node_ip == head.node_ip)
+        self._recorder = recorder(spec.config, self.node, self.computing, node_ip == head.node_ip)
         self._stopping = threading.Event()
         self._failure: Failure | None = None
         self._cut_s = 0.0
@@ -125,7 +125,7 @@ class Machine:
         """End both threads and close the transport. A second call does nothing."""
         self._stopping.set()
         self._transport.wake()
-        self._computing.stop()
+        self.computing.stop()
         self.application.ended()
         self._part_writer.stop()
         self._exchange.stop()
@@ -155,9 +155,9 @@ class Machine:
                 self._cut_s = strike.seconds
                 self._transport.wake()
             case Fault.SLOW:
-                self._computing.slow_down(strike.factor, strike.seconds)
+                self.computing.slow_down(strike.factor, strike.seconds)
             case Fault.SPEED:
-                self._computing.change_speed(1 / strike.factor)
+                self.computing.change_speed(1 / strike.factor)
             case Fault.DISK_FULL:
                 self._part_writer.fill_disk(strike.seconds)
             case _:
@@ -334,10 +334,10 @@ class Machine:
             elif isinstance(command, Form | Introduce | Reduce | Abandon):
                 self._sent[PUSHED] += self._exchange.ask(command, self._peers)
             else:
-                if isinstance(command, Compute):
+                if isinstance(command, Compute) and not command.is_help:
                     assert self.node.view is not None
                     self.rendezvous.close(command, self.node.view.epoch)
-                self._computing.ask(command)
+                self.computing.ask(command)
 
     def send(self, to: str, message: Message | Usage | Worked | Spans | Ping) -> None:
         """Encode a message and hand it to the transport. Only the server thread calls it."""

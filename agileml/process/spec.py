@@ -33,7 +33,7 @@ from agileml.core.compute.contract import checked_tables
 from agileml.core.controller.controller import ControllerSettings
 from agileml.core.cuts.rule import CutRule
 from agileml.core.exchange import exchange_of
-from agileml.core.node.node import Timers
+from agileml.core.node.retry import Timers
 from agileml.core.parameters.layout import Layout, partitions_for
 from agileml.core.protocol.job import Job, MakeBalancer, Overlap
 from agileml.core.protocol.plan import PlannedEvent, PlannedFault, PlannedJoin, PlannedNotice
@@ -41,6 +41,7 @@ from agileml.core.stage.auto_stage import TrialRule
 from agileml.core.stage.placement import StageRule
 from agileml.events.terms import Fault, Tier
 from straggler.consistency import consistency
+from straggler.flexrr.protocol import FlexRrParameters
 from straggler.lbbsp.policy import LbBsp
 from straggler.speed.predictors import RestartingEma
 
@@ -126,6 +127,7 @@ class RunSpec:
             exchange=chosen,
             balancer=balancer(config),
             overlap=_overlap(config, application, tables),
+            helping=helping(config),
             metrics=tuple(application.metrics()),
         )
 
@@ -195,7 +197,7 @@ class RunSpec:
 
 def balancer(config: JobConfig) -> MakeBalancer | None:
     """The policy that plans the units of each clock; None where the shares of the view hold."""
-    if config.balance == "static" or config.consistency.kind != "bsp":
+    if config.balance == "static" or config.consistency.kind != "bsp" or config.helping:
         return None
     hold = HOLD[config.balance]
     return lambda units, home: LbBsp(units, RestartingEma, home=home, hold=hold)
@@ -208,7 +210,7 @@ def _overlap(config: JobConfig, application: Application, tables: Sequence[Table
     """
     sparse = [table.name for table in tables if table.sparse]
     if config.overlap == "auto":
-        fits = config.exchange == "servers" and config.consistency.kind == "bsp"
+        fits = config.exchange == "servers" and config.consistency.kind == "bsp" and not config.helping
         return Overlap.AUTO if fits and not sparse and application.waits_for_parameters else Overlap.OFF
     if config.overlap is False:
         return Overlap.OFF
@@ -225,6 +227,13 @@ def _overlap(config: JobConfig, application: Application, tables: Sequence[Table
             key=("overlap",),
         )
     return Overlap.ON
+
+
+def helping(config: JobConfig) -> FlexRrParameters | None:
+    """How machines help each other; None where they do not."""
+    if not config.helping:
+        return None
+    return FlexRrParameters(**config.helping.model_dump())
 
 
 def _check_slack(config: JobConfig, most: int | None, asked: int | None) -> None:

@@ -10,10 +10,12 @@ from typing import get_args
 from agileml.core.compute.spans import Spans
 from agileml.core.node.time_spent import DOING, WAITING, Doing
 from agileml.core.node.work_log import WorkRow
+from agileml.core.protocol.help_messages import HelpParams, HelpPull
 from agileml.core.protocol.inputs import Measured
 from agileml.core.protocol.messages import (
     Copy,
     Get,
+    HelpPush,
     Message,
     Params,
     Part,
@@ -39,6 +41,9 @@ _KIND_OF: dict[type, str] = {
     Pull: "pull",
     Params: "pull",
     PlannedParams: "pull",
+    HelpPull: "pull",
+    HelpParams: "pull",
+    HelpPush: "push",
     Push: "push",
     TimedPush: "push",
     Get: "fetch",

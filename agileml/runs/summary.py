@@ -30,6 +30,7 @@ from agileml.events.run import (
 )
 from agileml.events.schema import Log, events_of
 from agileml.events.sums import ClocksDone, CutsCommitted
+from agileml.runs.help import help_rows
 from agileml.runs.thinning import clocks_of
 from agileml.runs.work import waiting_share, work_windows
 
@@ -62,6 +63,10 @@ def summarize(
         "bytes": bytes_by_kind(log),
         "time_spent_s": time_spent_s(log),
         "waiting_share": waiting_share(work_windows(log)),
+        "help": {
+            "units": sum(row.units for row in help_rows(log)),
+            "spared_s": sum(row.spared_s for row in help_rows(log)),
+        },
         "plan": {
             "planned": len(config.plan),
             "fired": len({fired.index for fired in events_of(log, PlanFired)}),

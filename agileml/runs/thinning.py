@@ -15,6 +15,7 @@ from agileml.events.run import (
     BytesSent,
     ClockDone,
     CutCommitted,
+    HelpGiven,
     MembershipChanged,
     RunFailed,
     RunFinished,
@@ -61,7 +62,7 @@ class Thinning:
     def take(self, t_s: float, event: RunEvent) -> list[Logged[RunEvent]]:
         """The lines to write for an event that happened at `t_s`, and for those that it completes."""
         match event:
-            case ClockDone() | CutCommitted() | WorkDone():
+            case ClockDone() | CutCommitted() | WorkDone() | HelpGiven():
                 return self._summed(t_s, event)
             case BytesSent() | WorkersSpent() | Standing() | Billed():
                 return self._latest(t_s, event)
@@ -74,8 +75,10 @@ class Thinning:
         left, self._open = self._open, {}
         return sorted((Logged(each.t_s, each.event) for each in left.values()), key=lambda line: line.t_s)
 
-    def _summed(self, t_s: float, event: ClockDone | CutCommitted | WorkDone) -> list[Logged[RunEvent]]:
-        length_s = interval_s(t_s) * (BY_MACHINE if isinstance(event, WorkDone) else 1.0)
+    def _summed(
+        self, t_s: float, event: ClockDone | CutCommitted | WorkDone | HelpGiven
+    ) -> list[Logged[RunEvent]]:
+        length_s = interval_s(t_s) * (BY_MACHINE if isinstance(event, WorkDone | HelpGiven) else 1.0)
         done: list[Logged[RunEvent]] = []
         kind, before = type(event), self._open.pop(type(event), None)
         if before is not None:
@@ -119,6 +122,8 @@ def summed(one: RunEvent, other: RunEvent) -> RunEvent | None:
             return CutsCommitted(count + 1, other.clock, mean_s)
         case WorkDone(), WorkDone() if one.epoch == other.epoch and one.clock <= other.clock:
             return _work(one, other)
+        case HelpGiven(), HelpGiven() if one.epoch == other.epoch and one.clock <= other.clock:
+            return _help(one, other)
     return None
 
 
@@ -143,6 +148,16 @@ def _work(one: WorkDone, other: WorkDone) -> WorkDone:
         )
     first = min(one.clock - one.clocks, other.clock - other.clocks)
     return replace(other, clocks=other.clock - first, by_machine=by_machine)
+
+
+def _help(one: HelpGiven, other: HelpGiven) -> HelpGiven:
+    units = {helper: dict(given) for helper, given in one.units.items()}
+    for helper, given in other.units.items():
+        mine = units.setdefault(helper, {})
+        for helped, count in given.items():
+            mine[helped] = mine.get(helped, 0) + count
+    first = min(one.clock - one.clocks, other.clock - other.clocks)
+    return replace(other, clocks=other.clock - first, units=units)
 
 
 def clocks_of(log: Iterable[Logged[RunEvent]]) -> list[Logged[ClockDone]]:

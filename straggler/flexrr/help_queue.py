@@ -68,6 +68,10 @@ class HelpQueue:
         """Keep only the requests that are not cancelled."""
         self._waiting = [(who, what) for who, what in self._waiting if not self.is_cancelled(who, what)]
 
+    def drop_counted(self, clock: int) -> None:
+        """Everything up to this clock is counted."""
+        self._waiting = [(who, what) for who, what in self._waiting if what.bundle.clock > clock]
+
     def forget(self, helpee: int) -> None:
         """The helpee left."""
         self._waiting = [(who, what) for who, what in self._waiting if who != helpee]

@@ -105,10 +105,15 @@ Message = ProgressReport | DoThis | BegunHelping | HelpCompleted | CancelHelp | 
 
 @dataclass(frozen=True, slots=True)
 class StartClock:
-    """The consistency policy lets this worker begin a clock, with `units` units of its own."""
+    """The consistency policy lets this worker begin a clock, with `units` units of its own.
+
+    `first`: the first of them in the clock, where ranges are to start at multiples of a power of two, so that the sums
+    of a range are few; None: anywhere.
+    """
 
     clock: int
     units: int
+    first: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +126,13 @@ class Progress:
 @dataclass(frozen=True, slots=True)
 class TaskDone:
     """The present `Compute` is finished."""
+
+
+@dataclass(frozen=True, slots=True)
+class AllCounted:
+    """All units of all clocks up to this one are counted: nothing of them is left to compute or to ask about."""
+
+    clock: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +162,7 @@ class Tick:
     """The time of a `WakeAt` has come."""
 
 
-Event = StartClock | Progress | TaskDone | Received | PeerLeft | Redo | Tick
+Event = StartClock | Progress | TaskDone | AllCounted | Received | PeerLeft | Redo | Tick
 
 # --- commands --------------------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from typing import Any
 
 from straggler.flexrr.help_queue import HelpQueue
 from straggler.flexrr.protocol import (
+    AllCounted,
     BegunHelping,
     Bundle,
     CancelAck,
@@ -70,13 +71,14 @@ class FlexRrWorker:
         self.units = 0
         self.done = 0  # own units finished, from the front
         self.stop = 0  # own units still held end here
+        self._first: int | None = None  # see StartClock
         self._own_pushed = True
-        self._clock_done = True
+        self.is_clock_done = True  # all of this worker's share is pushed, by itself or by helpers
         self._reported = True
         self._average_ns = 0.0
         self._started_ns = 0
         self._last_timestamp = -1
-        self._task: Task | None = None
+        self.task: Task | None = None  # to be computed now
         self._offers = Offers()  # of this clock
         self._reports: dict[int, ProgressReport] = {}
         self._help = HelpQueue()
@@ -87,6 +89,7 @@ class FlexRrWorker:
             StartClock: self._on_start,
             Progress: self._on_progress,
             TaskDone: self._on_task_done,
+            AllCounted: self._on_counted,
             Received: self._on_received,
             PeerLeft: self._on_peer_left,
             Redo: self._on_redo,
@@ -113,7 +116,12 @@ class FlexRrWorker:
     @property
     def computing_own(self) -> bool:
         """The present task is the worker's own range of its clock."""
-        return self._task is not None and self._task.kind is TaskKind.OWN
+        return self.task is not None and self.task.kind is TaskKind.OWN
+
+    def has_done(self, units: int) -> None:
+        """So many own units are begun, from the front, whatever is being computed now."""
+        assert self.done <= units <= self.stop, (self.done, units, self.stop)
+        self.done = units
 
     @property
     def next_report_at(self) -> int | None:
@@ -129,20 +137,36 @@ class FlexRrWorker:
     # -- own work
 
     def _on_start(self, event: StartClock, now_ns: int) -> None:
-        assert self._clock_done and event.clock == self.clock + 1, (
-            "clocks start in order, each when one is done"
-        )
-        self.clock, self.units = event.clock, event.units
+        assert self.is_clock_done and event.clock > self.clock, "clocks start in order, each when one is done"
+        self.clock, self.units, self._first = event.clock, event.units, event.first
         self.done, self.stop = 0, event.units
-        self._own_pushed, self._clock_done, self._reported = False, False, False
+        self._own_pushed, self.is_clock_done, self._reported = False, False, False
         self._started_ns = now_ns
         self._offers = Offers()
         self._go_on(now_ns)
 
     def _on_progress(self, event: Progress, now_ns: int) -> None:
-        if self._task is not None and self._task.kind is TaskKind.OWN:
-            self.done = self._task.bundle.start + event.done
+        if self.task is not None and self.task.kind is TaskKind.OWN:
+            self.done = self.task.bundle.start + event.done
             self._report(now_ns)
+
+    def _on_counted(self, event: AllCounted, now_ns: int) -> None:
+        """Nothing up to this clock is open: drop it, helping included."""
+        self._help.drop_counted(event.clock)
+        task = self.task
+        if task is not None and task.bundle.clock <= event.clock:
+            self._out.append(Discard(task.bundle))
+            if task.assignment is not None:
+                self._help.complete(task.helpee, task.assignment)
+                self._out.append(Send(task.helpee, HelpCompleted(task.assignment)))
+            self.task = None
+        if event.clock >= self.clock:
+            for offer in self._offers:
+                if offer.fate is Fate.HELD:
+                    self._out.append(Discard(offer.assignment.bundle))
+                offer.fate = Fate.SETTLED
+            self._own_pushed = True
+        self._go_on(now_ns)
 
     def _report(self, now_ns: int) -> None:
         if not self._reported and self.stop - self.done <= self._left_at_checkpoint:
@@ -151,9 +175,9 @@ class FlexRrWorker:
             self._out += [Send(helpee, report) for helpee in self.helpees]
 
     def _on_task_done(self, _: TaskDone, now_ns: int) -> None:
-        task = self._task
+        task = self.task
         assert task is not None
-        self._task = None
+        self.task = None
         if task.kind is TaskKind.OWN:
             self.done = self.stop
             self._finish_own(now_ns)
@@ -187,19 +211,19 @@ class FlexRrWorker:
 
     def _go_on(self, now_ns: int) -> None:
         """Choose the next task, if there is none; the clock is done when nothing of it is open."""
-        if self._task is not None:
+        if self.task is not None:
             return
         task = self._next_task()
         if task is not None:
-            self._task = task
+            self.task = task
             self._out.append(Compute(task.bundle))
             if task.assignment is not None:
                 self._out.append(Send(task.helpee, BegunHelping(task.assignment)))
             return
-        if not self._clock_done and self._offers.all_settled():
-            self._clock_done = True
+        if not self.is_clock_done and self._offers.all_settled():
+            self.is_clock_done = True
             self._out.append(ClockDone(self.clock))
-        elif not self._clock_done:
+        elif not self.is_clock_done:
             self._wake(now_ns)
         self._out.append(Stop())
 
@@ -262,6 +286,7 @@ class FlexRrWorker:
         start = max(self.stop - size, self.parameters.first_replicated(self.units))
         if start >= self.stop:
             return
+        start = self._aligned(start)
         assignment = DoThis(Bundle(self.clock, self.worker, start, self.stop), self._timestamp(now_ns))
         self._offers.add(Offer(assignment, helper))
         self.stop = start
@@ -269,6 +294,13 @@ class FlexRrWorker:
         if self.computing_own:
             self._out.append(Cut(start))
             self._report(now_ns)
+
+    def _aligned(self, start: int) -> int:
+        """Where a range that is given away starts: later by less than half of it, on a multiple of a power of two."""
+        if self._first is None:
+            return start
+        step = 1 << max(0, (self.stop - start).bit_length() - 2)
+        return -(-(self._first + start) // step) * step - self._first
 
     def _ask(self, offer: Offer, now_ns: int) -> None:
         self._out.append(Send(offer.helper, CancelHelp(offer.assignment, self._timestamp(now_ns))))
@@ -295,9 +327,9 @@ class FlexRrWorker:
         """The helper computes the range: drop what was computed of it here."""
         if offer.fate is Fate.HELD:
             self._out.append(Discard(offer.assignment.bundle))
-        if self._task is not None and self._task.offer is offer:
+        if self.task is not None and self.task.offer is offer:
             self._out.append(Discard(offer.assignment.bundle))
-            self._task = None
+            self.task = None
         offer.fate = Fate.BEGUN
 
     def _take_back(self, offer: Offer) -> None:
@@ -306,7 +338,7 @@ class FlexRrWorker:
 
     def _on_tick(self, _: Tick, now_ns: int) -> None:
         """Ask again about every range that is not settled: the question or the answer may be lost."""
-        if self._task is not None or self._clock_done:
+        if self.task is not None or self.is_clock_done:
             return
         if now_ns < self._wake_ns:  # too early: the tick of an older wait, or of an inexact timer
             self._out.append(WakeAt(self._wake_ns))
@@ -323,12 +355,11 @@ class FlexRrWorker:
         if helpee not in self.helpees or clock > self.clock or not self._help.accept(helpee, assignment):
             return
         if clock < self.clock and self.computing_own:
-            self._task = None  # own work waits
+            self.task = None  # own work waits
         self._go_on(now_ns)
 
     def _on_cancel(self, message: tuple[int, CancelHelp], now_ns: int) -> None:
-        helpee, cancel = message
-        self._out.append(Send(helpee, self._help.cancel(helpee, cancel)))
+        self._out.append(Send(message[0], self._help.cancel(*message)))
 
     # -- members
 
@@ -340,9 +371,9 @@ class FlexRrWorker:
         self.helpers = tuple(w for w in self.helpers if w != gone)
         self.helpees = tuple(w for w in self.helpees if w != gone)
         self._help.forget(gone)
-        if self._task is not None and self._task.kind is TaskKind.HELP and self._task.helpee == gone:
-            self._out.append(Discard(self._task.bundle))
-            self._task = None
+        if self.task is not None and self.task.kind is TaskKind.HELP and self.task.helpee == gone:
+            self._out.append(Discard(self.task.bundle))
+            self.task = None
         for offer in self._offers.open_at(gone):
             self._take_back(offer)
         self._go_on(now_ns)
@@ -350,7 +381,7 @@ class FlexRrWorker:
     def _on_redo(self, event: Redo, now_ns: int) -> None:
         self._redo += event.bundles
         if self.computing_own:
-            self._task = None
+            self.task = None
         self._go_on(now_ns)
 
     def _timestamp(self, now_ns: int) -> int:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from straggler.coverage import Verdict, judge, ranges, span
+from straggler.flexrr.groups import Groups
 from straggler.flexrr.protocol import (
     Bundle,
     ClockDone,
@@ -37,7 +38,6 @@ from straggler.flexrr.protocol import (
 )
 from straggler.flexrr.worker import FlexRrWorker
 from straggler.simulate.computer import SECOND_NS, Computer
-from straggler.simulate.groups import Groups
 from straggler.simulate.outcome import Counted, Departure, Network, Outcome
 from straggler.simulate.policies import Measured, SchemePolicy
 from straggler.simulate.profile import SpeedProfile

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import numpy as np
 
-from straggler.simulate.groups import machine_of
+from straggler.flexrr.groups import machine_of
 from straggler.simulate.profile import Piece, SpeedProfile
 from straggler.speed.predictors import Resources
 

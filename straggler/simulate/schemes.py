@@ -13,11 +13,11 @@ from typing import get_args
 
 from straggler.consistency import Bsp, Ssp
 from straggler.elasticbsp import ElasticBsp, Objective
+from straggler.flexrr.groups import helper_groups
 from straggler.flexrr.protocol import FlexRrParameters
 from straggler.lbbsp.policy import LbBsp
 from straggler.simulate.computer import SECOND_NS
 from straggler.simulate.engine import Simulation
-from straggler.simulate.groups import helper_groups
 from straggler.simulate.outcome import Departure, Network, Outcome
 from straggler.simulate.patterns import Cluster, Pattern
 from straggler.simulate.policies import ClockPolicy, PoolPolicy, SchemePolicy, SuperstepPolicy

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from copy import deepcopy
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from agileml.core.protocol.help_messages import HelpMessage
 from agileml.core.protocol.inputs import Received
-from agileml.core.protocol.messages import CONTROLLER, Ack, Copy, Message, Params, Part, Push
+from agileml.core.protocol.messages import CONTROLLER, Ack, Copy, HelpPush, Message, Params, Part, Push
 
 if TYPE_CHECKING:
     from tests.model.simulator import Simulation
@@ -25,12 +27,17 @@ class SimulatedNetwork:
 
     def __init__(self, sim: Simulation) -> None:
         self.sim = sim
+        self.help_messages: Counter[str] = Counter()
         self.cuts_until_s = 0.0  # until then some machine is cut off
         self._acceptors: dict[tuple[int, int], str] = {}  # who serves, by epoch and partition
         self._last_s: dict[tuple[str, str], float] = {}  # when the last message of one to another arrives
 
     def send(self, sender: str, to: str, message: Message) -> None:
         self.sim.messages += 1
+        if isinstance(message, HelpMessage):
+            self.help_messages[type(message.body).__name__] += 1
+        elif isinstance(message, HelpPush):
+            self.help_messages["HelpPush"] += 1
         if isinstance(message, Ack | Params):
             acceptor = self._acceptors.setdefault((message.epoch, message.partition), sender)
             assert acceptor == sender, (

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from agileml.application import Array
 from agileml.core.compute.unit_computer import Reads, UnitComputer
-from agileml.core.node.node import Node, Timers
+from agileml.core.node.node import Node
+from agileml.core.node.retry import Timers
 from agileml.core.protocol.commands import (
     Abandon,
     Abort,
@@ -31,6 +32,7 @@ from agileml.core.protocol.messages import CONTROLLER, Cut, Failure, Saved, Save
 from agileml.core.protocol.view import CutId
 from agileml.events.terms import Task, Tier
 from straggler.coverage import members
+from tests.model.chunks import ChunkedThread
 from tests.model.timeline import Process
 
 if TYPE_CHECKING:
@@ -52,6 +54,7 @@ class SimulatedNode(Process):
     deadline_s: float | None = None
     is_sick: bool = False  # the next units that it computes fail
     failure: Failure | None = None
+    thread: ChunkedThread | None = None  # where machines help each other
     link_free_s: float = 0.0  # when what it sends of cuts and moves is through
 
 
@@ -219,7 +222,12 @@ class NodeShell:
         if self.fails(simulated, command):
             return
         reads = simulated.reads.pop(_key(command), None) or self.reads(simulated, command)
-        inputs = simulated.work.assemble(reads, command.parts)
+        inputs = simulated.work.assemble(reads, command.parts, apart=command.is_help)
+        if self.sim.job.helping is not None:
+            if simulated.thread is None:
+                simulated.thread = ChunkedThread(self.sim, simulated)
+            simulated.thread.ask(command, inputs)
+            return
         seconds = 0.0
         for bundle in command.bundles:
             contributions = list(enumerate(simulated.work.compute(inputs, bundle)))

@@ -1,4 +1,4 @@
-"""A balancer that plans each clock at random, so that no rule of plans can be broken unnoticed."""
+"""Plans of each clock at random, and help at the least sign of need: no rule of either is broken unnoticed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from agileml.core.protocol.job import MakeBalancer
+from straggler.flexrr.protocol import FlexRrParameters
 from straggler.lbbsp.policy import UnitPlan
 from straggler.speed.predictors import FREE, Resources
 from tests.model.schedule import Schedule
@@ -50,3 +51,18 @@ def random_plans(schedule: Schedule, fired: Counter[str]) -> MakeBalancer | None
     is_shared = schedule.toy_mode != "allreduce"
     rng = random.Random(f"{schedule.seed}/{schedule.mode}/plans") if is_shared else None
     return lambda units, home: RandomPlans(units, home, rng, fired)
+
+
+def eager_help(schedule: Schedule) -> FlexRrParameters:
+    """Settings with which a machine asks for help when it is hardly behind, and gives away much."""
+    rng = random.Random(f"{schedule.seed}/{schedule.mode}/help")
+    return FlexRrParameters(
+        group_size=rng.choice([1, 2, 4]),
+        initial=rng.choice([0.05, 0.25]),
+        follow_up=rng.choice([0.1, 0.5]),
+        checks=rng.choice([4, 100]),
+        threshold=rng.choice([0.01, 0.2]),
+        checkpoint=rng.choice([0.2, 0.75]),
+        replication=rng.choice([0.3, 1.0]),
+        resend_ns=int(schedule.seed % 2 + 1) * 200_000_000 if not schedule.orderly else 10**18,
+    )

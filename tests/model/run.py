@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from agileml.events.run import ClockDone, MachineQuarantined, MembershipChanged, ShortNoticeJudged
-from tests.model.schedule import CLIPPED, PLANNED, Schedule, make_orderly, make_schedule, make_sick
+from tests.model.schedule import CLIPPED, HELPED, PLANNED, Schedule, make_orderly, make_schedule, make_sick
 from tests.model.simulator import Simulation
 
 LONGEST_S = 60  # of CPU time: a loop in no time at all
@@ -21,6 +21,7 @@ MODES = (
     *PLAIN,
     *(mode + PLANNED for mode in ("bsp", "dense", "sum", "allreduce", "overlap")),
     *(mode + CLIPPED for mode in ("bsp", "dense", "ssp", "allreduce")),
+    *(mode + HELPED for mode in ("bsp", "dense", "sum", "ssp")),
 )
 
 
@@ -41,6 +42,7 @@ class Tally:
         self.messages += simulation.messages
         self.simulated_s += simulation.now_s
         self.fired += simulation.fired
+        self.seen += simulation.help_seen()
         self.seen["lost"] += simulation.is_lost
         for event in simulation.events:
             match event:

@@ -9,6 +9,7 @@ from agileml.core.protocol.plan import PlannedEvent, PlannedJoin, PlannedNotice
 
 PLANNED = "-planned"
 CLIPPED = "-clipped"
+HELPED = "-helped"
 
 # Messages in the middle of a change at which an aimed fault strikes.
 AIMS = (
@@ -52,8 +53,8 @@ class Network:
 class Schedule:
     """One run: the job's cut, the machines at the start, the network, the faults and the plan.
 
-    `mode` is a mode of `toy_job`, or one with PLANNED at its end: then every clock has a plan, and no two the same; or
-    one with CLIPPED at its end: then the norm of gradients is limited.
+    `mode` is a mode of `toy_job`, or one with PLANNED at its end: then every clock has a plan, and no two the same;
+    with CLIPPED: then the norm of gradients is limited; with HELPED: then machines help each other at the least need.
     """
 
     seed: int
@@ -82,8 +83,8 @@ class Schedule:
 
     @property
     def toy_mode(self) -> str:
-        """The mode without its plans or limit."""
-        return self.mode.removesuffix(PLANNED).removesuffix(CLIPPED)
+        """The mode without its plans, limit or help."""
+        return self.mode.removesuffix(PLANNED).removesuffix(CLIPPED).removesuffix(HELPED)
 
     @property
     def is_planned(self) -> bool:
@@ -93,6 +94,10 @@ class Schedule:
     def clip_norm(self) -> float | None:
         """The limit of the gradients' norm."""
         return 1.5 if self.mode.endswith(CLIPPED) else None
+
+    @property
+    def is_helped(self) -> bool:
+        return self.mode.endswith(HELPED)
 
 
 def make_schedule(seed: int, mode: str, faults: int | None = None) -> Schedule:
@@ -123,7 +128,7 @@ def make_schedule(seed: int, mode: str, faults: int | None = None) -> Schedule:
         mode=mode,
         algorithm=rng.choice(["sgd", "momentum", "adam"]),
         slices=rng.choice([8, 8, 16]),
-        parts=rng.choice([1, 1, 2]),
+        parts=rng.choice([1, 1, 2]) * (4 if mode.endswith(HELPED) else 1),
         partitions=rng.randint(1, 4),
         clocks=clocks,
         reliable=reliable,

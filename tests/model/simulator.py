@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -26,7 +27,7 @@ from tests.model.groups import Groups
 from tests.model.invariants import check_rollbacks
 from tests.model.network import SimulatedNetwork
 from tests.model.node_shell import NodeShell, SimulatedNode
-from tests.model.plans import random_plans
+from tests.model.plans import eager_help, random_plans
 from tests.model.schedule import Schedule
 from tests.model.timeline import Timeline
 from tests.model.toy import DENSE, SAME_BITS, toy_job
@@ -56,6 +57,8 @@ class Simulation(Timeline):
         self.toy, self.job = toy_job(
             s.toy_mode, s.algorithm, s.slices, s.parts, s.partitions, s.clocks, plans, s.clip_norm
         )
+        if s.is_helped:
+            self.job = replace(self.job, helping=eager_help(s))
         self.initial = initial_values(self.toy, self.job.layout.tables)
         self.rng = random.Random(f"{s.seed}/{s.mode}/run")
         self.stage_rng = random.Random(f"{s.seed}/{s.mode}/measured")
@@ -141,6 +144,10 @@ class Simulation(Timeline):
         if random.Random(f"{s.seed}/{s.mode}/sizes").random() < 2 / 3:
             return 1.0
         return random.Random(f"{s.seed}/{s.mode}/{machine}/size").choice([1.0, 2.0, 4.0, 4.5])
+
+    def help_seen(self) -> Counter[str]:
+        """Units that machines computed for others, and messages of help by kind."""
+        return Counter(self.network.help_messages)
 
     def really_lost(self) -> bool:
         """True when no reliable machine is left: everything else is with a machine, in a checkpoint, or the start."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import pytest
 
 from tests.model.run import MODES, PLAIN, Tally, run_many, run_one
-from tests.model.schedule import CLIPPED, GENTLE, PLANNED, PRESSING, ROUGH, WAKING
+from tests.model.schedule import CLIPPED, GENTLE, HELPED, PLANNED, PRESSING, ROUGH, WAKING
 
 KINDS = {*GENTLE, *ROUGH, PRESSING, WAKING}
 SEEN = ("stage 1", "stage 2", "stage 3", "rollbacks", "clocks redone")
@@ -82,6 +82,14 @@ def test_schedules_with_a_plan_for_every_clock(mode: str, seeds: int) -> None:
 @pytest.mark.parametrize(("mode", "seeds"), [("bsp", 30), ("dense", 30), ("ssp", 40), ("allreduce", 30)])
 def test_schedules_in_which_the_norm_of_gradients_is_limited(mode: str, seeds: int) -> None:
     tally = assert_clean(range(seeds), mode + CLIPPED)
+    assert not {"kill", "kill_many", "notice_all", "join", "freeze"} - set(tally.fired), tally
+
+
+@pytest.mark.parametrize(("mode", "seeds"), [("bsp", 40), ("dense", 40), ("sum", 20), ("ssp", 60)])
+def test_schedules_in_which_machines_help_each_other(mode: str, seeds: int) -> None:
+    tally = assert_clean(range(seeds), mode + HELPED)
+    for message in ("BegunHelping", "HelpCompleted", "CancelHelp", "CancelAck", "HelpPush"):
+        assert tally.seen[message] > 5 * seeds, tally
     assert not {"kill", "kill_many", "notice_all", "join", "freeze"} - set(tally.fired), tally
 
 

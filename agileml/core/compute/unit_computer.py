@@ -59,8 +59,8 @@ class Reads:
 class Inputs:
     """The parameters that some units of a clock read: whole dense tables, the rows `reads.rows` of sparse ones.
 
-    Read-only, and valid until the next `assemble` of the same UnitComputer. `is_shared`: the rows are also those of
-    units that other processes compute.
+    Read-only, and valid until the next `assemble` of the same UnitComputer that is not `apart`. `is_shared`: the
+    rows are also those of units that other processes compute.
     """
 
     reads: Reads
@@ -132,15 +132,15 @@ class UnitComputer:
         rows = self._union(list(by_unit.values()))
         return Reads(clock, by_unit, rows, tuple(self.layout.rows_by_partition(rows)))
 
-    def assemble(self, reads: Reads, pulled: Sequence[Sequence[Array]]) -> Inputs:
+    def assemble(self, reads: Reads, pulled: Sequence[Sequence[Array]], *, apart: bool = False) -> Inputs:
         """Join the pulled blocks into whole tables. `pulled[p]`: partition p's blocks; of sparse tables, the rows in
-        `reads`."""
+        `reads`. `apart`: without touching the memory of the inputs assembled before."""
         tables = {}
         for index, table in enumerate(self.layout.tables):
             pieces = [blocks[index] for blocks in pulled]
             if len(pieces) == 1:
                 whole = pieces[0].view()
-            elif table.sparse:
+            elif table.sparse or apart:
                 whole = np.concatenate(pieces)
             elif (found := joined(pieces)) is not None:  # the pieces are contiguous in memory
                 whole = found

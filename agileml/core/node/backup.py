@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from agileml.application import Table
 from agileml.core.node.dirty_rows import completed, is_finite
 from agileml.core.node.server import SendTo
+from agileml.core.protocol.commands import NodeCommand, SavePart
 from agileml.core.protocol.messages import (
     CONTROLLER,
     Cut,
@@ -15,6 +16,9 @@ from agileml.core.protocol.messages import (
     PartAck,
     PartRefused,
     Rows,
+    Save,
+    Saved,
+    SaveFailed,
     ShardCopy,
     ShardState,
     Stored,
@@ -166,3 +170,47 @@ class Backup:
         """Report the uncommitted parts to the controller again."""
         for partition, arriving in self._arriving.items():
             self.send(CONTROLLER, arriving.stored(partition))
+
+
+class PartSaves:
+    """Has each part written once, and repeats what became of it when the controller asks again."""
+
+    def __init__(
+        self,
+        me: str,
+        backup: Backup,
+        send: SendTo,
+        ask: Callable[[NodeCommand], None],
+    ) -> None:
+        self._me = me
+        self._backup = backup
+        self._send = send
+        self._ask = ask
+        self._saving: dict[int, CutId] = {}
+        self._outcomes: dict[int, Saved | SaveFailed] = {}
+
+    def saved(self, outcome: Saved | SaveFailed) -> None:
+        """A part was written, or could not be."""
+        self._send(CONTROLLER, outcome)
+        known = self._outcomes.get(outcome.partition)
+        if known is None or known.cut <= outcome.cut:  # only the newest request is repeated
+            self._outcomes[outcome.partition] = outcome
+
+    def save(self, message: Save, view: View | None) -> None:
+        """Have this backup's parts of the committed cut written, each once."""
+        if view is None:
+            return
+        self._backup.commit(message.cut)
+        held = {partition: cut for partition, name, cut in self._backup.parts() if name == message.cut}
+        for partition in [p for p, node in enumerate(view.backup) if node == self._me]:
+            outcome = self._outcomes.get(partition)
+            if outcome is not None and outcome.cut == message.cut:
+                self._send(CONTROLLER, outcome)
+            elif self._saving.get(partition) == message.cut:
+                continue
+            elif partition in held:
+                self._saving[partition] = message.cut
+                self._ask(SavePart(message.cut, partition, held[partition]))
+            else:
+                reason = f"machine {self._me} has no part {partition} of the cut at clock {message.cut.clock}"
+                self._send(CONTROLLER, SaveFailed(message.cut, partition, reason))

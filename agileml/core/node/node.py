@@ -7,12 +7,12 @@ message older than the epoch it has promised, and handles messages to itself at 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 
-from agileml.core.node.backup import Backup
+from agileml.core.node.backup import Backup, PartSaves
+from agileml.core.node.help.helping import Helping
 from agileml.core.node.overlap_choice import OverlapChoice
 from agileml.core.node.piggyback import can_piggyback, piggybacked
-from agileml.core.node.retry import RetryBackoff, subject_of
+from agileml.core.node.retry import RetryBackoff, Timers, subject_of
 from agileml.core.node.server import Server
 from agileml.core.node.stores import Stores, stored_cut
 from agileml.core.node.time_spent import Doing, TimeSpent
@@ -24,14 +24,15 @@ from agileml.core.protocol.commands import (
     Leave,
     Loaded,
     LoadSlices,
+    MarkPassed,
     Met,
     NodeCommand,
     NodeEvent,
     PartSaved,
     Reduced,
-    SavePart,
     Send,
 )
+from agileml.core.protocol.help_messages import HelpMessage, HelpOver, HelpParams, HelpPull
 from agileml.core.protocol.job import Job, Overlap
 from agileml.core.protocol.messages import (
     CONTROLLER,
@@ -62,22 +63,12 @@ from agileml.core.protocol.messages import (
     Release,
     Role,
     Save,
-    Saved,
-    SaveFailed,
     ShardCopy,
     SourceKind,
     Squares,
     Status,
 )
-from agileml.core.protocol.view import CutId, View
-
-
-@dataclass(frozen=True)
-class Timers:
-    """Seconds between heartbeats, and seconds after which an unanswered message is sent again."""
-
-    status_s: float = 0.1
-    retry_s: float = 2.0
+from agileml.core.protocol.view import View
 
 
 class Node:
@@ -94,25 +85,29 @@ class Node:
         self._out: list[NodeCommand] = []
         self._local: deque[Message] = deque()
         self.server = Server(name, job, self._send, stores)
-        self.worker = Worker(name, job, self._send, self._out.append)
+        self.spent = TimeSpent()
+        self.worker = Worker(name, job, self._send, self._ask)
+        self.helping: Helping | None = None
+        if job.helping is not None:
+            parts = self.worker, self.server, self._send, self._out.append
+            self.helping = Helping(job, *parts, self.spent.helped, lambda: self.loaded)
         self.backup = Backup(self._send, tables=job.layout.tables)
         self.combiner = job.exchange.combiner(
             name, job, self.worker, self.server, self._send, self._out.append
         )
         self._fetching: dict[tuple[int, Role], Fetch] = {}
-        self._saving: dict[int, CutId] = {}
-        self._outcomes: dict[int, Saved | SaveFailed] = {}
+        self.part_saves = PartSaves(name, self.backup, self._send, self._out.append)
         self._status_due_s = 0.0
         self._retry_due_s = 0.0
         self._backoff = RetryBackoff(timers.retry_s)
         self._reported_limit = -1
         self._piggybacks = can_piggyback(job)
-        self.spent = TimeSpent()
         self._overlap = OverlapChoice() if job.overlap is Overlap.AUTO else None
 
     # -- entry points ---------------------------------------------------------------------------------------
 
     def handle(self, sender: str, message: Message, now_s: float) -> list[NodeCommand]:
+        self._at(now_s)
         self._backoff.heard(sender, now_s)
         self._dispatch(sender, message, now_s)
         return self._flush(now_s)
@@ -123,20 +118,22 @@ class Node:
 
     def happened(self, event: NodeEvent, now_s: float) -> list[NodeCommand]:
         """Handle the shell's answer to a command."""
+        self._at(now_s)
         match event:
             case Begun():
-                self.worker.begun(event)
+                (self.helping if event.begin.is_help and self.helping else self.worker).begun(event)
             case Computed():
                 self.spent.computed(event)
-                self.worker.computed(event)
+                (self.helping or self.worker).computed(event)
+            case MarkPassed() if self.helping is not None:
+                self.helping.passed(event)
             case Loaded():
                 self.loaded = event.slices
+                if self.helping is not None:
+                    self.helping.loaded()
                 self._status_due_s = now_s
             case PartSaved():
-                self._send(CONTROLLER, event.outcome)
-                known = self._outcomes.get(event.outcome.partition)
-                if known is None or known.cut <= event.outcome.cut:  # only the newest request is repeated
-                    self._outcomes[event.outcome.partition] = event.outcome
+                self.part_saves.saved(event.outcome)
             case Met():
                 self.combiner.met(event)
             case Reduced():
@@ -150,6 +147,9 @@ class Node:
 
     def tick(self, now_s: float) -> list[NodeCommand]:
         """Send the heartbeat and repeat unanswered messages when they are due."""
+        self._at(now_s)
+        if self.helping is not None and not self.is_frozen:
+            self.helping.tick()
         if now_s >= self._retry_due_s:
             self._retry_due_s = now_s + self.timers.retry_s / 2
             self._repeat(now_s)
@@ -164,6 +164,8 @@ class Node:
         if not self.is_frozen:
             self.worker.resend()
             self.combiner.resend()
+            if self.helping is not None:
+                self.helping.resend()
         for fetch in self._fetching.values():
             self._ask_for(fetch)
         self._backoff.begin(now_s)
@@ -185,6 +187,14 @@ class Node:
     def is_frozen(self) -> bool:
         """True between a promise and the view it was for."""
         return self.view is None or self.promised != self.view.epoch
+
+    def _at(self, now_s: float) -> None:
+        if self.helping is not None:
+            self.helping.now_s = now_s
+
+    def _ask(self, command: NodeCommand) -> None:
+        """Take a command of the worker for the shell."""
+        (self.helping.ask if self.helping is not None else self._out.append)(command)
 
     def _send(self, to: str, message: Message) -> None:
         if to == self.name:
@@ -226,6 +236,8 @@ class Node:
         """The current activity of this machine's worker."""
         if (doing := self.worker.doing) is Doing.COMPUTE or self.view is None:
             return doing
+        if self.helping is not None and self.helping.is_computing:
+            return Doing.COMPUTE
         return Doing.FROZEN if self.is_frozen else doing
 
     def status(self) -> Status:
@@ -248,6 +260,9 @@ class Node:
                 self.combiner.push(sender, message, now_s)
             case Squares() if message.epoch == self.promised:
                 self.server.hear(sender, message, now_s)
+            case HelpMessage() | HelpPull() | HelpParams() | HelpOver() if self.helping is not None:
+                if message.epoch == self.promised:
+                    self.helping.received(sender, message, is_frozen=self.is_frozen)
             case Meet() if message.epoch == self.promised:
                 self.combiner.meet(message)
             case Part() if message.epoch == self.promised:
@@ -266,7 +281,8 @@ class Node:
             case Behind() if not self.is_frozen and message.epoch == self.promised:
                 self.worker.behind(message)
             case Ack() if not self.is_frozen and message.epoch == self.promised:
-                self.worker.ack(message)
+                if self.helping is None or not self.helping.ack(message):
+                    self.worker.ack(message)
             # From the controller.
             case Prepare() if message.epoch >= self.promised:
                 self._prepare(message)
@@ -282,7 +298,7 @@ class Node:
                 self.backup.commit(message.committed)
                 self.server.name_cut(message)
             case Save():
-                self._save(message)
+                self.part_saves.save(message, self.view)
             case Load():
                 if message.slices & ~self.loaded:
                     self._out.append(LoadSlices(message.slices | self.loaded))
@@ -293,27 +309,6 @@ class Node:
                     self._out.append(Leave())
             case _:
                 pass  # of another epoch: fenced off
-
-    def _save(self, message: Save) -> None:
-        """Have this backup's parts of the committed cut written, each once."""
-        if self.view is None:
-            return
-        self.backup.commit(message.cut)
-        held = {partition: cut for partition, name, cut in self.backup.parts() if name == message.cut}
-        for partition in [p for p, node in enumerate(self.view.backup) if node == self.name]:
-            outcome = self._outcomes.get(partition)
-            if outcome is not None and outcome.cut == message.cut:
-                self._send(CONTROLLER, outcome)
-            elif self._saving.get(partition) == message.cut:
-                continue
-            elif partition in held:
-                self._saving[partition] = message.cut
-                self._out.append(SavePart(message.cut, partition, held[partition]))
-            else:
-                reason = (
-                    f"machine {self.name} has no part {partition} of the cut at clock {message.cut.clock}"
-                )
-                self._send(CONTROLLER, SaveFailed(message.cut, partition, reason))
 
     def _prepare(self, message: Prepare) -> None:
         if message.epoch > self.promised:
@@ -393,6 +388,8 @@ class Node:
         self.backup.commit(view.committed)
         self.server.adopt(view, now_s)
         self.backup.adopt(view, self.name)
+        if self.helping is not None:
+            self.helping.adopt(view)
         self.worker.adopt(view)
         self.combiner.adopt(view)
         self._status_due_s = now_s

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from agileml.core.protocol.commands import NodeCommand, Send
 from agileml.core.protocol.job import Job
-from agileml.core.protocol.messages import Ack, Pull, Push
+from agileml.core.protocol.messages import Ack, HelpPush, Pull, Push
 
 SMALL_BYTES = 2 << 20  # of all parameters; above it, bytes dominate and early acknowledgements help
 ACK_S = 0.05  # for which an acknowledgement waits for the parameters
@@ -34,7 +34,7 @@ def piggybacked(commands: Sequence[NodeCommand]) -> list[NodeCommand]:
         if not isinstance(command, Send):
             continue
         message = command.message
-        if isinstance(message, Push):
+        if isinstance(message, Push) and not isinstance(message, HelpPush):
             last[command.to, message.epoch, message.partition, message.clock] = place
         elif isinstance(message, Pull) and all(rows is None for rows in message.rows):
             at = last.get((command.to, message.epoch, message.partition, message.clock - 1))

@@ -8,10 +8,20 @@ them: the first wait then counts from the peer's last sign of life, up to the lo
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import dataclass
 
+from agileml.core.protocol.help_messages import HelpPull
 from agileml.core.protocol.messages import Get, Message, Part, Pull, Push
 
 LONGEST = 16  # the longest wait, in first waits
+
+
+@dataclass(frozen=True)
+class Timers:
+    """Seconds between heartbeats, and seconds after which an unanswered message is sent again."""
+
+    status_s: float = 0.1
+    retry_s: float = 2.0
 
 
 class RetryBackoff:
@@ -61,6 +71,8 @@ def subject_of(message: Message) -> Hashable:
             return "get", message.epoch, message.partition, message.role
         case Push():
             return "push", message.epoch, message.partition, message.clock, message.bundle
+        case HelpPull():
+            return "help", message.epoch, message.partition, message.task
         case Pull():
             return "pull", message.epoch, message.partition, message.clock
         case _:

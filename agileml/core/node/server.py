@@ -82,12 +82,12 @@ class Server:
 
     def version(self, partition: int, epoch: int) -> int | None:
         """The version of a partition that is served in `epoch`."""
-        shard = self._served(partition, epoch)
+        shard = self.served(partition, epoch)
         return shard.version if shard else None
 
     def progress(self, epoch: int) -> tuple[ClockReport, ...]:
         """Applied clocks whose reports the controller may lack, if partition 0 is here."""
-        shard = self._served(0, epoch)
+        shard = self.served(0, epoch)
         return tuple(shard.progress[:256]) if shard else ()
 
     def heard(self, clock: int) -> None:
@@ -100,7 +100,8 @@ class Server:
         shards = self._shards(epoch).values()
         return bool(shards) and all(shard.version >= self.limit for shard in shards)
 
-    def _served(self, partition: int, epoch: int) -> Shard | None:
+    def served(self, partition: int, epoch: int) -> Shard | None:
+        """The shard of a partition that is served in `epoch`."""
         return self._copies.get(partition, {}).get(epoch)
 
     def _shards(self, epoch: int) -> dict[int, Shard]:
@@ -110,7 +111,7 @@ class Server:
 
     def pull(self, worker: str, message: Pull) -> None:
         """Answer a pull at once, or keep it until the shard reaches the version."""
-        shard = self._served(message.partition, message.epoch)
+        shard = self.served(message.partition, message.epoch)
         if shard is None:
             return
         waiting = self._waiting.setdefault(message.partition, {})
@@ -142,7 +143,7 @@ class Server:
         """Count a bundle, unless it is counted already, and acknowledge it. `given`: its arrays may be overwritten. The
         acknowledgement of a push that pulls the next clock is delayed, because the parameters imply it.
         """
-        shard = self._served(message.partition, message.epoch)
+        shard = self.served(message.partition, message.epoch)
         if shard is None:
             return
         before = shard.version
@@ -258,13 +259,13 @@ class Server:
         part = self._unacked.get(message.partition)
         if part and part.epoch == message.epoch and part.cut.clock == message.clock:
             del self._unacked[message.partition]
-            if shard := self._served(message.partition, message.epoch):
+            if shard := self.served(message.partition, message.epoch):
                 shard.stored()
 
     def part_refused(self, message: PartRefused) -> None:
         """The backup lacks the cut that the rows build on: send the whole part."""
         part = self._unacked.get(message.partition)
-        shard = self._served(message.partition, message.epoch)
+        shard = self.served(message.partition, message.epoch)
         name = CutId(message.clock, message.epoch)
         if self._view is None or part is None or shard is None or part.only is None or name != self._next:
             return
@@ -317,18 +318,18 @@ class Server:
 
     def own_cut(self, partition: int, tag: int) -> Cut | None:
         """The committed cut of a partition, from the shard here."""
-        shard = self._served(partition, tag)
+        shard = self.served(partition, tag)
         return shard.own_cut(self._committed) if shard else None
 
     def shard_cut(self, partition: int, tag: int) -> Cut | None:
         """The frozen shard at its own version."""
-        shard = self._served(partition, tag)
+        shard = self.served(partition, tag)
         return shard.copy().cut if shard else None
 
     def copy_for(self, message: Get, tag: int) -> ShardCopy | None:
         """The copy that a new owner requested, if it is here."""
         if message.source.kind is SourceKind.SHARD:
-            shard = self._served(message.partition, tag)
+            shard = self.served(message.partition, tag)
             return shard.copy(message.have) if shard else None
         cut = self.own_cut(message.partition, tag)
         return ShardCopy(cut, None, ()) if cut else None

@@ -38,6 +38,7 @@ class TimeSpent:
     def __init__(self) -> None:
         self.doing = Doing.IDLE
         self.units = 0  # computed so far
+        self.units_helped = 0  # of them, those of other machines
         self.log = WorkLog()
         self.on_span: OnSpan | None = None  # called for each stretch that ends
         self.clock = 0
@@ -73,6 +74,11 @@ class TimeSpent:
         if any(partition == 0 for partition, _ in event.contributions):
             self.units += (units := event.bundle.bit_count())
             self.log.computed(units)
+
+    def helped(self, helpee: str, clock: int, units: int) -> None:
+        """Units were computed for another machine."""
+        self.units_helped += units
+        self.log.helped(helpee, units)
 
     def _count(self, now_s: float) -> None:
         if self._since_s is not None:

@@ -24,8 +24,8 @@ def window(clocks_before: int) -> tuple[int, int]:
 class WorkRow:
     """The work of one machine in the clocks first .. first + clocks - 1 of a view.
 
-    `wait_s`: from the end of computing a clock to the beginning of the next one, but for changes of members. Rows of
-    one window add up.
+    `wait_s`: from the end of computing a clock to the beginning of the next one, but for changes of members. `helped`:
+    of the units, those that it computed for others, by their names. Rows of one window add up.
     """
 
     epoch: int
@@ -34,6 +34,7 @@ class WorkRow:
     units: int
     compute_s: float
     wait_s: float
+    helped: tuple[tuple[str, int], ...] = ()
 
 
 class WorkLog:
@@ -44,6 +45,7 @@ class WorkLog:
         self._window: tuple[int, int] | None = None  # first clock and length
         self._units = 0
         self._compute_s = self._wait_s = 0.0
+        self._helped: dict[str, int] = {}
         self._rows: deque[WorkRow] = deque()
 
     def begin_view(self, epoch: int, base: int) -> None:
@@ -62,6 +64,10 @@ class WorkLog:
         """Units were computed."""
         self._units += units
 
+    def helped(self, helpee: str, units: int) -> None:
+        """Of the units computed, these were another machine's."""
+        self._helped[helpee] = self._helped.get(helpee, 0) + units
+
     def spent(self, compute_s: float, wait_s: float) -> None:
         """Time has passed."""
         self._compute_s += compute_s
@@ -70,7 +76,11 @@ class WorkLog:
     def close(self) -> None:
         """End the present window, or this machine's part of it. Time before the first computation is nobody's."""
         if self._window is not None and (self._units or self._compute_s):
-            self._rows.append(WorkRow(self._epoch, *self._window, self._units, self._compute_s, self._wait_s))
+            helped = tuple(sorted(self._helped.items()))
+            self._rows.append(
+                WorkRow(self._epoch, *self._window, self._units, self._compute_s, self._wait_s, helped)
+            )
+            self._helped = {}
         self._window = None
         self._units, self._compute_s, self._wait_s = 0, 0.0, 0.0
 

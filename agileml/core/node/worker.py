@@ -65,6 +65,10 @@ class Worker:
         self._void: dict[tuple[int, Units], int] = {}
         self._reading: dict[int, Reading] = {}  # by clock: this one, and the next one ahead
         self._carried = CarriedBlocks()
+        # Where others help: whether nothing of a clock is given away and open; all clocks up to one are counted.
+        self.may_leave: Callable[[int], bool] = lambda clock: True
+        self.all_counted: Callable[[int], None] = lambda clock: None
+        self._recut: dict[int, tuple[Units, ...]] = {}  # bundles of clocks of which units were given away
 
     @property
     def doing(self) -> Doing:
@@ -86,6 +90,9 @@ class Worker:
         elif not self.job.exchange.has_replicas:
             # With plans partition 0 is asked again: a plan holds in its epoch alone.
             self._carried.carry(self._reading.values(), but=0 if self._is_timed else None)
+        for key in [key for key in self._computing if key[0] in self._recut]:
+            self._drop(key)
+        self._recut.clear()  # what was given away is dealt again
         self._view = view
         self._deal = Deal(self.job, view)
         self.clock = view.base
@@ -104,16 +111,38 @@ class Worker:
                 self._orders.append(order)
                 continue
             order.cursor.abort()
-            for key in [(order.clock, bundle) for bundle in order.bundles]:
-                if key in self._computing:  # dealt again later, it is computed whole
-                    self._computing.discard(key)
-                    self._kept.pop(key, None)
-                    self._void.pop(key, None)
+            for bundle in order.bundles:
+                self._drop((order.clock, bundle))
+
+    def _drop(self, key: tuple[int, Units]) -> None:
+        """If this bundle is being computed, do not wait for it: dealt again later, it is computed whole."""
+        if key in self._computing:
+            self._computing.discard(key)
+            self._kept.pop(key, None)
+            self._void.pop(key, None)
 
     def bundles(self, clock: int) -> tuple[Units, ...] | None:
         """The bundles of a clock that this worker computes under the present view; None while they are not planned."""
         assert self._deal is not None
-        return self._deal.bundles(clock, self.me)
+        return self._recut.get(clock) or self._deal.bundles(clock, self.me)
+
+    def give_away(self, clock: int, kept: tuple[Units, ...]) -> None:
+        """The tail of what this worker computes of a clock goes to others: these are its bundles from now on."""
+        before = self.bundles(clock) or ()
+        self._recut[clock] = kept
+        self._computing -= {(clock, bundle) for bundle in before if bundle not in kept}
+        self._computing |= {(clock, bundle) for bundle in kept if bundle not in before}
+
+    def take_back(self, event: Computed) -> None:
+        """Contribute a bundle that was given away all the same."""
+        self._recut[event.clock] = (*(self.bundles(event.clock) or ()), event.bundle)
+        self._computing.add((event.clock, event.bundle))
+        self.computed(event)
+
+    def has_computed(self, clock: int) -> bool:
+        """True when all bundles of a clock are computed."""
+        found = [self._kept.get((clock, bundle)) for bundle in self.bundles(clock) or ()]
+        return all(kept is not None and len(kept.contributions) == self._partitions for kept in found)
 
     def _server_of(self, partition: int) -> str:
         """The node to pull a partition from and to push its contributions to."""
@@ -121,8 +150,7 @@ class Worker:
         return self.job.exchange.server_of(self._view, partition, self.me)
 
     def forget(self, clock: int, bundle: Units) -> None:
-        """Drop the contributions of a bundle, whose arrays were overwritten. It is computed again if it is still
-        dealt."""
+        """Drop the contributions of a bundle, whose arrays were overwritten. It is computed again if still dealt."""
         key = (clock, bundle)
         kept = self._kept.pop(key, None)
         if key in self._computing and key not in self._void:
@@ -143,11 +171,10 @@ class Worker:
                 self._push(bundle, kept)
         if not self._begin(self.clock):
             self._look_ahead()
-            self._go_on()
+            self.go_on()
 
     def _begin(self, clock: int) -> bool:
-        """Start reading for the bundles of a clock that are neither computed nor being computed. False: there are
-        none."""
+        """Start reading for the bundles of a clock that are not computed, or being computed. False: there are none."""
         begin = self._missing(clock)
         if begin is not None and not begin.bundles:
             return False
@@ -166,8 +193,7 @@ class Worker:
     def _missing(self, clock: int) -> Begin | None:
         """The bundles of a clock that are neither computed nor being computed; None while it has no plan."""
         assert self._view is not None
-        bundles = self.bundles(clock)
-        if bundles is None:
+        if (bundles := self.bundles(clock)) is None:
             return None
         missing = [b for b in bundles if (clock, b) not in self._kept and (clock, b) not in self._computing]
         return Begin(self._view.timeline, clock, tuple(missing))
@@ -206,7 +232,9 @@ class Worker:
             for bundle in self.bundles(self.clock) or ():
                 if (kept := self._kept.get((self.clock, bundle))) is not None:
                     kept.acked.add(message.partition)
-            self._go_on()
+            if len(reading.parts) == self._partitions and self.job.consistency.slack == 0:
+                self.all_counted(self.clock)
+            self.go_on()
         self._compute()
 
     def _compute(self) -> None:
@@ -254,17 +282,17 @@ class Worker:
     def behind(self, message: Behind) -> None:
         """The clock is done everywhere without this worker: go on to the next."""
         if message.clock == self.clock:
-            self._leave_clock()
+            self.all_counted(self.clock)
+            if message.clock == self.clock:
+                self._leave_clock()
         elif message.clock > self.clock:
             self._abort(self._reading.pop(message.clock, None))  # pulled again when it is the current clock
 
     def computed(self, event: Computed) -> None:
         """Push the contributions of a bundle if the view still deals it to this worker."""
-        if self._view is None or event.timeline != self._view.timeline:
-            return
         key = (event.clock, event.bundle)
-        if key not in self._computing:
-            return  # it was aborted too late
+        if self._view is None or event.timeline != self._view.timeline or key not in self._computing:
+            return  # of another timeline, or aborted too late
         if key in self._void:
             self._void[key] -= len(event.contributions)
             if not self._void[key]:
@@ -295,11 +323,7 @@ class Worker:
 
     def _look_ahead(self) -> None:
         """Pull the parameters of the next clock once all of this one is computed."""
-        for bundle in self.bundles(self.clock) or ():
-            kept = self._kept.get((self.clock, bundle))
-            if kept is None or len(kept.contributions) < self._partitions:
-                return
-        if self.clock + 1 < self.job.clocks:
+        if self.has_computed(self.clock) and self.clock + 1 < self.job.clocks:
             self._begin(self.clock + 1)
 
     def _look_ahead_at(self, partition: int) -> None:
@@ -332,9 +356,8 @@ class Worker:
         if partition == 0 and self._is_timed:
             if len(kept.contributions) < self._partitions:
                 return  # partition 0 is told what the whole bundle took
-            push: Push = TimedPush(
-                epoch, partition, self.clock, bundle, contribution, compute_s=kept.compute_s
-            )
+            at = epoch, partition, self.clock, bundle, contribution
+            push: Push = TimedPush(*at, compute_s=kept.compute_s)
         else:
             push = Push(epoch, partition, self.clock, bundle, contribution)
         self._send(self._server_of(partition), push)
@@ -345,22 +368,23 @@ class Worker:
         if kept is not None:
             kept.acked.add(message.partition)
             if message.clock == self.clock:
-                self._go_on()
+                self.go_on()
 
-    def _go_on(self) -> None:
+    def go_on(self) -> None:
         """Go on to the next clock once every partition has every bundle of this one."""
         bundles = self.bundles(self.clock) or ()
         for bundle in bundles:
             kept = self._kept.get((self.clock, bundle))
             if kept is None or len(kept.acked) < self._partitions:
                 return
-        if bundles:
+        if bundles and self.may_leave(self.clock):
             self._leave_clock()
 
     def _leave_clock(self) -> None:
         self._abort(self._reading.pop(self.clock, None))
         self._kept = {key: kept for key, kept in self._kept.items() if key[0] > self.clock}
         self._carried.take(self.clock)
+        self._recut.pop(self.clock, None)
         self.clock += 1
         self._start()
         self._compute()

@@ -16,7 +16,7 @@ import numba
 import numpy as np
 
 from agileml.core.parameters.layout import Block, Dense, Sparse, read_only
-from straggler.coverage import Units, show
+from straggler.coverage import Units, show, span
 
 
 @dataclass(frozen=True)
@@ -161,6 +161,14 @@ class Fold:
         """The sum of a complete clock."""
         assert len(self._nodes) == 1, sorted(self._nodes)
         return next(iter(self._nodes.values())).total
+
+    def sums(self) -> list[tuple[Units, Contribution]]:
+        """(units, sum) of each sum so far, ascending: one of all, or of each aligned subtree where order counts."""
+        if not self.deterministic:
+            return [(self.counted, node.total) for node in self._nodes.values()]
+        return [
+            (span(first, first + size), self._nodes[first, size].total) for first, size in sorted(self._nodes)
+        ]
 
     def copied(self) -> FoldCopy:
         """A copy of all pending sums, for another server."""

@@ -27,11 +27,15 @@ class Send:
 
 @dataclass(frozen=True)
 class Begin:
-    """Load the slices that these bundles of a clock need, and find out which rows they read. Answered by `Begun`."""
+    """Load the slices that these bundles of a clock need, and find out which rows they read. Answered by `Begun`.
+
+    `is_help`: as in `Compute`.
+    """
 
     timeline: int
     clock: int
     bundles: tuple[Units, ...]
+    is_help: bool = False
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,7 @@ class Compute:
 
     Where a partition's blocks are None, a `Deliver` brings them. What needs them waits, and no answer is given before
     all are there. At most one computation lacks blocks, the one asked for last.
+    `is_help`: before whatever else is being computed, which goes on afterwards, and with memory of its own for inputs.
     """
 
     timeline: int
@@ -48,6 +53,7 @@ class Compute:
     bundles: tuple[Units, ...]
     parts: tuple[tuple[Array, ...] | None, ...]
     cursor: Cursor
+    is_help: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,9 +76,13 @@ class Abort:
 
 @dataclass(frozen=True)
 class LoadSlices:
-    """Load this set of slices, and no others. Answered by `Loaded`."""
+    """Load this set of slices, and no others. Answered by `Loaded`.
+
+    `ahead`: how many more are to follow, where one is added to help others; None: the machine needs them for its share.
+    """
 
     slices: Units
+    ahead: int | None = None
 
 
 @dataclass(frozen=True)
@@ -159,6 +169,14 @@ class Computed:
 
 
 @dataclass(frozen=True)
+class MarkPassed:
+    """The cursor of the computation of a clock has passed its mark."""
+
+    timeline: int
+    clock: int
+
+
+@dataclass(frozen=True)
 class Loaded:
     """These slices are loaded."""
 
@@ -219,7 +237,7 @@ NodeCommand = (
     | Abandon
     | Leave
 )
-NodeEvent = Begun | Computed | Loaded | PartSaved | Met | Reduced | Broken
+NodeEvent = Begun | Computed | MarkPassed | Loaded | PartSaved | Met | Reduced | Broken
 
 # -- asked of the controller's shell ------------------------------------------------------------------------
 

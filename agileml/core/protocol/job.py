@@ -14,6 +14,7 @@ from agileml.core.parameters.optimizer import Optimizer
 from agileml.core.protocol.exchange import Exchange
 from straggler.consistency import Consistency
 from straggler.coverage import Units, span
+from straggler.flexrr.protocol import FlexRrParameters
 from straggler.lbbsp.policy import Balancer
 
 # From the units of a clock, and those of each worker in the view's share.
@@ -33,7 +34,8 @@ class Job:
     """`slices` of `parts` units each make a clock (both powers of two); the run ends after `clocks` clocks.
 
     `balancer` makes the policy that plans the units of each worker clock by clock, in a job with BSP; None: the view's
-    share holds for every clock.
+    share holds for every clock. `helping`: machines that are ahead take over units of those that are behind, in a job
+    with servers and with BSP or SSP; None: they do not.
     """
 
     layout: Layout
@@ -46,6 +48,7 @@ class Job:
     exchange: Exchange
     balancer: MakeBalancer | None = None
     overlap: Overlap = Overlap.OFF
+    helping: FlexRrParameters | None = None
     metrics: tuple[str, ...] = ()
 
     @property

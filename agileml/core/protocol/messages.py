@@ -14,6 +14,7 @@ from enum import Enum
 from agileml.application import Array
 from agileml.core.parameters.fold import Contribution, FoldCopy
 from agileml.core.parameters.gradient_norm import SquareSums
+from agileml.core.protocol.help_messages import HelpMessage, HelpOver, HelpParams, HelpPull
 from agileml.core.protocol.view import ClockPlan, CutId, View
 from agileml.events.terms import Task
 from straggler.coverage import Units
@@ -158,6 +159,11 @@ class TimedPush(Push):
     """A `Push` to partition 0 with the seconds that the worker computed for the bundle; 0: not known."""
 
     compute_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class HelpPush(Push):
+    """The push of a helper, of units that another worker gave away."""
 
 
 @dataclass(frozen=True)
@@ -500,6 +506,11 @@ Message = (
     | TimedPush
     | Ack
     | Squares
+    | HelpMessage
+    | HelpPull
+    | HelpParams
+    | HelpOver
+    | HelpPush
     | Meet
     | Pause
     | GroupFailed

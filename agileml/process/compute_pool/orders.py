@@ -40,12 +40,13 @@ class ReadRows:
 class ComputeSums:
     """Compute bundles of a clock whose parameters are in shared memory. Answered by `SumDone` for each bundle.
 
-    `counts[table]`: rows of a sparse table that are there.
+    `counts[table]`: rows of a sparse table that are there. `is_help`: the parameters are those of help.
     """
 
     clock: int
     bundles: tuple[Units, ...]
     counts: tuple[int, ...]
+    is_help: bool = False
 
 
 @dataclass(frozen=True)

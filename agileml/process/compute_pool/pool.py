@@ -20,9 +20,19 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 
 from agileml.application import Array
+from agileml.core.compute.cursor import Cursor
 from agileml.core.compute.unit_computer import Reads, UnitComputer
 from agileml.core.parameters.fold import Fold
-from agileml.core.protocol.commands import Begin, Begun, Compute, Computed, Loaded, LoadSlices, NodeEvent
+from agileml.core.protocol.commands import (
+    Begin,
+    Begun,
+    Compute,
+    Computed,
+    Loaded,
+    LoadSlices,
+    MarkPassed,
+    NodeEvent,
+)
 from agileml.core.protocol.messages import Failure
 from agileml.process.compute import ComputeJobs, Delivery
 from agileml.process.compute_pool.memory import Results, SharedTables, anonymous_file, kept
@@ -39,6 +49,7 @@ from agileml.process.compute_pool.orders import (
     SumDone,
 )
 from agileml.process.compute_pool.shares import shares
+from agileml.process.hardware import ItemsAhead
 from agileml.process.user_failures import ComputeJob, failure_while, told
 from straggler.coverage import Units, aligned_subtrees, members, union
 
@@ -78,7 +89,10 @@ class ComputePool(ComputeJobs):
         self._died = died
         self._tables_fd = anonymous_file("proteus-parameters")
         self.tables = SharedTables(work.layout, self._tables_fd)
+        self._help_fd = anonymous_file("proteus-help-parameters")  # takes memory as it is written
+        self._help_tables = SharedTables(work.layout, self._help_fd)
         self._processes: list[_Process] = []
+        self._ahead = ItemsAhead(lambda: [process.popen.pid for process in self._processes])
         self._reads: tuple[tuple[int, tuple[Units, ...]], Reads] | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="compute", daemon=True)
@@ -134,7 +148,7 @@ class ComputePool(ComputeJobs):
         ours, theirs = Pipe()
         life_read, life_write = os.pipe()
         results_fd = anonymous_file("proteus-results")
-        passed = (theirs.fileno(), life_read, self._tables_fd, results_fd)
+        passed = (theirs.fileno(), life_read, self._tables_fd, self._help_fd, results_fd)
         popen = subprocess.Popen(
             [sys.executable, "-m", "agileml.process.compute_pool.process", *map(str, passed)],
             pass_fds=passed,
@@ -172,13 +186,23 @@ class ComputePool(ComputeJobs):
     def _do(self, job: ComputeJob, delivery: Delivery | None) -> None:
         match job:
             case LoadSlices():
-                self._load(job.slices)
+                load = partial(self._load, job.slices)
+                if job.ahead is None:
+                    load()
+                elif (problem := self._ahead.measured(load, job.ahead)) is not None:
+                    self._report(Failure(problem, ""))
                 self._report(Loaded(job.slices))
             case Begin():
                 self._report(Begun(job, self._rows(job.clock, job.bundles).by_partition))
+            case Compute() if job.cursor.chunk:
+                assert delivery is not None
+                self._compute_by_chunks(job, delivery)
+                self._over(job)
             case Compute():
                 assert delivery is not None
-                self._compute(job, delivery)
+                if job.cursor.claim(job.cursor.units):
+                    self._compute(job, delivery)
+                self._over(job)
 
     def _load(self, slices: Units) -> None:
         """Each process loads its share of the slices that none has."""
@@ -223,9 +247,6 @@ class ComputePool(ComputeJobs):
 
     def _compute(self, job: Compute, delivery: Delivery) -> None:
         """Report each bundle when its last sum is there; with the last one, the parameters may be overwritten."""
-        if not job.cursor.claim(job.cursor.units):
-            self._over(job)
-            return
         reads = self._rows(job.clock, job.bundles)
         self.tables.fill(reads.rows, delivery.all())
         counts = tuple(len(reads.rows[t.name]) if t.sparse else 0 for t in self._work.layout.tables)
@@ -255,6 +276,50 @@ class ComputePool(ComputeJobs):
                 found = tuple(enumerate(parts))
                 waited_s = delivery.settled()
                 self._report(Computed(job.timeline, job.clock, bundle, found, took_s, waited_s))
+
+    def _compute_by_chunks(self, job: Compute, delivery: Delivery) -> None:
+        """As `_compute`, bundle by bundle, in rounds of so many chunks as there are processes. Between them the machine
+        may want help to be computed first."""
+        reads = self._rows(job.clock, job.bundles)
+        (self._help_tables if job.is_help else self.tables).fill(reads.rows, delivery.all())
+        counts = tuple(len(reads.rows[t.name]) if t.sparse else 0 for t in self._work.layout.tables)
+        for bundle in job.bundles:
+            numbers, at, since_s = list(members(bundle)), 0, time.monotonic()
+            fold = Fold(self._work.deterministic)
+            while count := self._claim(job.cursor, len(numbers) - at):
+                self._add_round(fold, job, union(1 << n for n in numbers[at : at + count]), counts)
+                at += count
+                if job.cursor.passes():
+                    self._report(MarkPassed(job.timeline, job.clock))
+                if not job.is_help:
+                    self._give_help()
+            if job.cursor.is_aborted:
+                return
+            took_s = time.monotonic() - since_s
+            for units, total in fold.sums():
+                parts = tuple(enumerate(self._work.split(total)))
+                self._report(Computed(job.timeline, job.clock, units, parts, took_s))
+                took_s = 0.0  # with the first: sums of one bundle add up
+
+    def _claim(self, cursor: Cursor, most: int) -> int:
+        """A chunk for each process."""
+        count = 0
+        for _ in self._processes:
+            count += cursor.claim(most - count)
+        return count
+
+    def _add_round(self, fold: Fold, job: Compute, units: Units, counts: tuple[int, ...]) -> None:
+        """Have the processes compute some units, and add up what they find."""
+        expected = {}
+        for index, mine in enumerate(self._dealt((units,))):
+            if mine:
+                pieces = tuple(self._pieces(mine))
+                order = ComputeSums(job.clock, pieces, counts, job.is_help)
+                self._processes[index].pipe.send(order)
+                expected[index] = len(pieces)
+        for index, answer in self._answers(expected):
+            assert isinstance(answer, SumDone), answer
+            fold.add(answer.bundle, kept(self._processes[index].results.read_sum(answer.total)))
 
     def _pieces(self, units: Units) -> list[Units]:
         """The sums that a process makes of its units of a bundle: aligned subtrees where the order of adding counts."""

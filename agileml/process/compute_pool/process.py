@@ -1,9 +1,9 @@
 """A compute process: builds the application, loads the slices that fall to it, and computes sums into shared memory.
 
-    python -m agileml.process.compute_pool.process PIPE LIFE TABLES RESULTS
+    python -m agileml.process.compute_pool.process PIPE LIFE TABLES HELP RESULTS
 
 The arguments are file descriptors: the pipe to the machine, one end of a pipe that closes when the machine's process
-ends, and the shared memory of the parameters and of this process's results.
+ends, and the shared memory of the parameters, of those of help, and of this process's results.
 """
 
 from __future__ import annotations
@@ -41,10 +41,12 @@ from straggler.coverage import Units, members, union
 class ComputeProcess:
     """Answers the orders of its machine."""
 
-    def __init__(self, start: Start, application: Application, tables_fd: int, results_fd: int) -> None:
+    def __init__(
+        self, start: Start, application: Application, tables_fds: tuple[int, int], results_fd: int
+    ) -> None:
         job = start.spec.job(application)
         self._work = UnitComputer(application, job.layout, job.parts, deterministic=job.deterministic)
-        self._tables = SharedTables(job.layout, tables_fd)
+        self._tables, self._help_tables = (SharedTables(job.layout, fd) for fd in tables_fds)
         self._results = Results(results_fd)
         self._speed = start.speed
         self._pace = Pace(start.spec.pace_s, start.speed)
@@ -88,7 +90,8 @@ class ComputeProcess:
     def compute(self, order: ComputeSums, pipe: Connection) -> None:
         """Send the sum of each bundle as soon as it is there."""
         mine = self._reads(order.clock, union(order.bundles))
-        tables, rows = self._tables.tables(order.counts)
+        shared = self._help_tables if order.is_help else self._tables
+        tables, rows = shared.tables(order.counts)
         inputs = Inputs(Reads(order.clock, mine.by_unit, rows, ()), tables, is_shared=True)
         self._results.clear()
         for bundle in order.bundles:
@@ -101,13 +104,13 @@ class ComputeProcess:
             pipe.send(SumDone(bundle, self._results.write_sum(total)))
 
 
-def serve(pipe: Connection, tables_fd: int, results_fd: int) -> None:
+def serve(pipe: Connection, tables_fds: tuple[int, int], results_fd: int) -> None:
     """Answer the machine's orders until it closes the pipe, or user code fails."""
     start = pipe.recv()
     assert isinstance(start, Start), start
     with limited_threads(start.split.threads):
         try:
-            process = ComputeProcess(start, start.spec.build(), tables_fd, results_fd)
+            process = ComputeProcess(start, start.spec.build(), tables_fds, results_fd)
             pipe.send(Ready())
             while True:
                 order = pipe.recv()
@@ -136,9 +139,9 @@ def end_with(life_fd: int) -> None:
 
 
 def main() -> None:
-    pipe_fd, life_fd, tables_fd, results_fd = map(int, sys.argv[1:])
+    pipe_fd, life_fd, tables_fd, help_fd, results_fd = map(int, sys.argv[1:])
     end_with(life_fd)
-    serve(Connection(pipe_fd), tables_fd, results_fd)
+    serve(Connection(pipe_fd), (tables_fd, help_fd), results_fd)
 
 
 if __name__ == "__main__":

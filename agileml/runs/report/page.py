@@ -43,6 +43,7 @@ from agileml.events.run import (
 from agileml.events.schema import Log, RunEvent, SchemaError, events_of, of_type
 from agileml.runs.event_log import EVENTS, read_events
 from agileml.runs.folder import CONFIG, REPORT, SUMMARY, RunFolder
+from agileml.runs.help import help_rows
 from agileml.runs.progress import duration
 from agileml.runs.report.market import decisions
 from agileml.runs.report.market import tiles as market_tiles
@@ -70,6 +71,7 @@ def build_report(config_text: str, log: Log, summary: Mapping[str, Any]) -> str:
         pictures=pictures(log) if log else [],
         decisions=decisions(log),
         rows=_flat(summary),
+        help_rows=help_rows(log),
         plan=_plan(config.get("plan") or [], log),
         timeline=[
             (f"{e.t_s:.3f}", e.event.kind, text) for e in log if (text := sentence(e.event)) is not None

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agileml.config.helping import HelpingConfig
 from agileml.config.job import ConfigError, JobConfig, dump, from_values, load, locate
 from agileml.config.market import KINDS
 from agileml.config.optimizer import AdamConfig, MomentumConfig
@@ -54,6 +55,27 @@ MISTAKES = [
     ("data: movies.csv", ":3: data: found 'movies.csv', expected a mapping of keys"),
     ("model: {l2: .nan}", ":3: model.l2: found nan, expected a finite number"),
     ("consistency: {kind: bps}", ":3: consistency.kind: found 'bps', expected bsp, ssp or asp"),
+    ("helping: yes", ":3: helping: found 'yes', expected true, false or a mapping of keys"),
+    ("helping: {replication: 1.5}", ":3: helping.replication: found 1.5, expected at most 1"),
+    ("helping: {initail: 0.1}", ":3: helping.initail: unknown key, did you mean initial?"),
+    (
+        "helping: true\nconsistency: {kind: asp}",
+        ":3: helping: found helping with consistency asp, expected bsp or ssp: with asp no machine waits for another",
+    ),
+    (
+        "helping: true\nexchange: allreduce\ndeterministic: false",
+        ":3: helping: found helping with exchange: allreduce, expected servers: there each machine adds up its own "
+        "units",
+    ),
+    (
+        "helping: true\noverlap: true",
+        ":4: overlap: found true with helping, expected false: what a clock gives away is decided once its parameters "
+        "are there",
+    ),
+    (
+        "helping: true\nbalance: lbbsp",
+        ":4: balance: found lbbsp with helping, expected static: both would move the same units",
+    ),
     (
         "balance: lbbsp\nconsistency: {kind: ssp, slack: 1}",
         ":3: balance: found lbbsp with consistency ssp, expected static or auto: only the workers of bsp wait for each "
@@ -365,3 +387,11 @@ def test_the_documentation_names_every_key() -> None:
         below = list(type(value).model_fields) if isinstance(value, Section) else []
         for key in below or [name]:
             assert re.search(rf"\b{key}\b", text), f"{name}.{key}"
+
+
+def test_helping_is_a_switch_or_its_settings() -> None:
+    assert from_values(BASE).helping is False
+    assert from_values({**BASE, "helping": False}).helping is False
+    assert from_values({**BASE, "helping": True}).helping == HelpingConfig()
+    tuned = from_values({**BASE, "helping": {"group_size": 2, "replication": 0.25}})
+    assert tuned.helping == HelpingConfig(group_size=2, replication=0.25)

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from tests.model.mutants import allreduce, changes, clocks, cuts, fences, norms, overlap, plans, repeats
+from tests.model.mutants import (
+    allreduce,
+    changes,
+    clocks,
+    cuts,
+    fences,
+    helping,
+    norms,
+    overlap,
+    plans,
+    repeats,
+)
 from tests.model.mutants.mutant import Mutant
 
 MUTANTS = tuple(
     value
-    for module in (fences, clocks, changes, cuts, allreduce, plans, norms, overlap, repeats)
+    for module in (fences, clocks, changes, cuts, allreduce, plans, norms, overlap, helping, repeats)
     for value in vars(module).values()
     if isinstance(value, Mutant)
 )

@@ -13,6 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from straggler.coverage import Verdict, judge, ranges, span
+from straggler.flexrr.groups import helper_groups
 from straggler.flexrr.protocol import (
     BegunHelping,
     Bundle,
@@ -33,7 +34,6 @@ from straggler.flexrr.protocol import (
     Tick,
     WakeAt,
 )
-from straggler.simulate.groups import helper_groups
 
 
 class ViolationError(AssertionError):

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from straggler.flexrr.groups import helper_groups
 from straggler.flexrr.help_queue import HelpQueue
 from straggler.flexrr.protocol import (
     BegunHelping,
@@ -34,7 +35,6 @@ from straggler.flexrr.protocol import (
 )
 from straggler.flexrr.tasks import Fate, Offer, Offers
 from straggler.flexrr.worker import FlexRrWorker
-from straggler.simulate.groups import helper_groups
 from tests.straggler.flexrr.protocol_model import Model, ViolationError
 
 SCHEDULES = 5000

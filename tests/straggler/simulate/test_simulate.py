@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from straggler.flexrr.groups import machine_of
 from straggler.flexrr.protocol import FlexRrParameters
-from straggler.simulate.groups import machine_of
 from straggler.simulate.outcome import Departure, Network
 from straggler.simulate.patterns import Cluster, parse_pattern
 from straggler.simulate.profile import Piece, SpeedProfile, ideal_time_s

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from agileml.core.compute.contract import initial_values
-from agileml.core.node.node import Node, Timers
+from agileml.core.node.node import Node
+from agileml.core.node.retry import Timers
 from agileml.core.parameters.fold import Contribution
 from agileml.core.parameters.layout import Dense
 from agileml.core.protocol.commands import (

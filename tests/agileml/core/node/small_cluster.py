@@ -6,7 +6,8 @@ from collections import deque
 
 import numpy as np
 
-from agileml.core.node.node import Node, Timers
+from agileml.core.node.node import Node
+from agileml.core.node.retry import Timers
 from agileml.core.parameters.fold import Contribution
 from agileml.core.parameters.layout import Dense, Sparse
 from agileml.core.protocol.commands import Send

@@ -1,0 +1,374 @@
+"""Help between the workers of a view: FlexRR's RapidReassignment (thesis 3.3) around one machine's worker.
+
+Stands between the worker and the shell. `FlexRrWorker` decides who computes which range of whose units; this class
+turns that into computations, pulls and pushes. A worker contributes what it was dealt, less what it gave away, plus
+what it took over: whoever computes a range pushes it in the same bundles, so each of its units counts once.
+
+Help lasts as long as a view. A membership change drops all that is under way and deals again what no partition has.
+Clocks that the view lists as open are not helped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from agileml.core.node.help.given_range import GivenRange, GivenRanges
+from agileml.core.node.server import Server
+from agileml.core.node.worker import Worker
+from agileml.core.protocol.commands import Begun, Compute, Computed, LoadSlices, MarkPassed, NodeCommand
+from agileml.core.protocol.deal import Deal, bundles_of
+from agileml.core.protocol.help_messages import HelpMessage, HelpOver, HelpParams, HelpPull
+from agileml.core.protocol.job import Job
+from agileml.core.protocol.messages import Ack, HelpPush, Message
+from agileml.core.protocol.view import View
+from straggler.consistency import Read
+from straggler.coverage import Units, members, union
+from straggler.flexrr.groups import helper_groups
+from straggler.flexrr.protocol import (
+    AllCounted,
+    Bundle,
+    ClockDone,
+    Command,
+    Discard,
+    DoThis,
+    Event,
+    FlexRrParameters,
+    Progress,
+    ProgressReport,
+    Received,
+    Send,
+    StartClock,
+    TaskDone,
+    Tick,
+    WakeAt,
+)
+from straggler.flexrr.protocol import Push as PushRange
+from straggler.flexrr.tasks import TaskKind
+from straggler.flexrr.worker import FlexRrWorker
+
+SECOND_NS = 1_000_000_000
+HelpAnswer = HelpMessage | HelpPull | HelpParams | HelpOver
+
+
+@dataclass
+class _Own:
+    """The worker's own range of a clock: its units in their order, and how far it is."""
+
+    order: Compute
+    units: tuple[int, ...]
+    is_asked: bool = False  # of the shell
+    is_finished: bool = False
+
+
+class Helping:
+    """The helper and helpee in one machine. `now_s` is set by the node before each call."""
+
+    def __init__(
+        self,
+        job: Job,
+        worker: Worker,
+        server: Server,
+        send: Callable[[str, Message], None],
+        ask: Callable[[NodeCommand], None],
+        helped: Callable[[str, int, int], None],
+        loaded: Callable[[], Units],
+    ) -> None:
+        """`helped(helpee, clock, units)` is called when this machine has computed units for another. `loaded()`: the
+        slices whose items are here."""
+        assert job.helping is not None
+        self.now_s = 0.0
+        self._parameters: FlexRrParameters = job.helping
+        self._job = job
+        self._worker = worker
+        worker.may_leave, worker.all_counted = self.may_leave, self.all_counted
+        self._server = server
+        self._send = send
+        self._ask = ask
+        self._helped = helped
+        self._loaded = loaded
+        self._wanted: Units = 0  # slices whose units others may give away to this machine
+        self._is_loading = False
+        self._view: View | None = None
+        self._deal: Deal | None = None
+        self._names: tuple[str, ...] = ()
+        self._flex: FlexRrWorker | None = None
+        self._own: _Own | None = None
+        self._ranges = GivenRanges(job, send, ask)
+        self._results: dict[Bundle, GivenRange] = {}  # computed, and not pushed yet
+        self._pushes: dict[
+            tuple[int, Units, int], HelpPush
+        ] = {}  # not acknowledged: by clock, bundle, partition
+        self._heard: dict[int, float] = {}  # by helper, the progress that it reported
+        self._wake_ns: int | None = None
+
+    @property
+    def is_computing(self) -> bool:
+        """True while this machine computes, or waits to compute, a range that was given away."""
+        return self._ranges.now is not None
+
+    def adopt(self, view: View) -> None:
+        """A view is in force. The worker does not know it yet."""
+        self._ranges.adopt(view)
+        own = self._own
+        if own is not None and own.order.cursor.stop < len(own.units):
+            own.order.cursor.abort()  # its bundles are no longer those that it was asked for
+        self._own, self._wake_ns = None, None
+        self._results.clear()
+        self._pushes.clear()
+        self._heard.clear()
+        self._view, self._deal = view, Deal(self._job, view)
+        self._names = tuple(view.workers())
+        self._flex = self._new_flex(self._names.index(self._worker.me)) if self._can_help() else None
+        self._wanted = self._slices_of_helpees()
+
+    def _can_help(self) -> bool:
+        return self._worker.me in self._names and len(self._names) > 1 and self._parameters.group_size > 0
+
+    def _new_flex(self, me: int) -> FlexRrWorker:
+        count = len(self._names)
+        groups = helper_groups(count, count, min(self._parameters.group_size, count - 1))
+        return FlexRrWorker(me, groups.helpers[me], groups.helpees[me], self._parameters)
+
+    # -- the worker -----------------------------------------------------------------------------------------
+
+    def ask(self, command: NodeCommand) -> None:
+        """The worker's commands for the shell. Its own range of a clock begins here."""
+        if not isinstance(command, Compute) or not self._is_helped(command):
+            self._ask(command)
+            return
+        slack = self._job.consistency.slack
+        assert slack is not None and self._flex is not None
+        self._tell(AllCounted(command.clock - 1 - slack))  # its parameters say so
+        units = tuple(members(union(command.bundles)))
+        command.cursor.chunk = max(1, len(units) // self._parameters.checks)
+        self._own = _Own(command, units)
+        self._tell(StartClock(command.clock, len(units), units[0] if self._job.deterministic else None))
+
+    def _is_helped(self, order: Compute) -> bool:
+        """True for a whole clock's work of this worker, in a clock that began under this view."""
+        if self._flex is None or self._view is None or order.clock in self._view.open_at:
+            return False
+        return order.clock > self._flex.clock and order.bundles == self._worker.bundles(order.clock)
+
+    def may_leave(self, clock: int) -> bool:
+        """False while units of the clock that the worker gave away are not counted."""
+        return self._flex is None or self._flex.clock != clock or self._flex.is_clock_done
+
+    def all_counted(self, clock: int) -> None:
+        """Every unit of all clocks up to this one is counted."""
+        if self._flex is not None:
+            self._tell(AllCounted(clock))
+
+    # -- what happens ---------------------------------------------------------------------------------------
+
+    def received(self, sender: str, message: HelpAnswer, *, is_frozen: bool) -> None:
+        """A message of the promised epoch."""
+        if isinstance(message, HelpPull):
+            self._give(sender, message)
+        elif is_frozen or self._flex is None:
+            return
+        elif isinstance(message, HelpMessage):
+            self._heard_of(sender, message)
+        elif isinstance(message, HelpParams):
+            self._ranges.params(message)
+        elif self._ranges.now is not None and message.task == self._ranges.now.number:
+            self._tell(AllCounted(message.clock))
+
+    def _give(self, worker: str, message: HelpPull) -> None:
+        """Answer a pull. Whoever gives units away has read the clock's parameters everywhere, so they are there, or
+        the clock is done."""
+        shard = self._server.served(message.partition, message.epoch)
+        answer = shard.read(message.clock, message.rows) if shard is not None else Read.WAIT
+        at = message.epoch, message.partition, message.clock, message.task
+        if isinstance(answer, tuple):
+            self._send(worker, HelpParams(*at, answer[1]))
+        elif answer is Read.BEHIND:
+            self._send(worker, HelpOver(*at))
+
+    def _heard_of(self, sender: str, message: HelpMessage) -> None:
+        if sender not in self._names:
+            return
+        who, body = self._names.index(sender), message.body
+        if isinstance(body, DoThis) and not self._is_valid(who, body.bundle):
+            return
+        if isinstance(body, ProgressReport):
+            # Timed here, as clocks of machines differ. A report that comes twice says nothing new.
+            if body.progress <= self._heard.get(who, -1.0):
+                return
+            self._heard[who] = body.progress
+            body = ProgressReport(body.progress, self._now_ns)
+        self._tell(Received(who, body))
+
+    def _is_valid(self, helpee: int, bundle: Bundle) -> bool:
+        count = len(self._units_of(bundle.clock, helpee))
+        return bundle.owner == helpee and 0 <= bundle.start < bundle.stop <= count
+
+    def begun(self, event: Begun) -> None:
+        """The rows that a range reads are known."""
+        self._ranges.begun(event)
+
+    def passed(self, event: MarkPassed) -> None:
+        """The own computation is at the checkpoint, where helpees are told."""
+        own = self._own
+        if own is not None and (own.order.timeline, own.order.clock) == (event.timeline, event.clock):
+            self._tell(None)
+
+    def computed(self, event: Computed) -> None:
+        """A bundle is computed, here or there."""
+        if self._ranges.has(event):
+            if (found := self._ranges.computed(event)) is not None:
+                self._results[found.task.bundle] = found
+                self._tell(TaskDone())
+            return
+        self._worker.computed(event)
+        own = self._own
+        if own is None or own.is_finished or event.clock != own.order.clock:
+            return
+        if self._worker.has_computed(event.clock):
+            own.is_finished = True
+            assert self._flex is not None
+            if self._flex.computing_own:
+                self._tell(TaskDone())
+
+    def ack(self, message: Ack) -> bool:
+        """A partition has counted a bundle; False if it was not a helper's."""
+        return self._pushes.pop((message.clock, message.bundle, message.partition), None) is not None
+
+    def tick(self) -> None:
+        """Ask helpers again whose answers are overdue."""
+        if self._wake_ns is not None and self._now_ns >= self._wake_ns:
+            self._wake_ns = None
+            self._tell(Tick())
+
+    def resend(self) -> None:
+        """Repeat every unanswered pull and push."""
+        for push in self._pushes.values():
+            self._push(push)
+        self._ranges.pull()
+
+    # -- inside ---------------------------------------------------------------------------------------------
+
+    @property
+    def _now_ns(self) -> int:
+        return int(self.now_s * SECOND_NS)
+
+    def _tell(self, event: Event | None) -> None:
+        """Tell the state machine how far the own range is, then the event. While it decides, nothing more is begun."""
+        flex, own = self._flex, self._own
+        assert flex is not None
+        if own is None or own.is_finished or own.order.clock != flex.clock:
+            self._do(flex.handle(event, self._now_ns) if event is not None else [])
+            return
+        cursor, commands = own.order.cursor, []
+        with cursor.held() as begun:
+            if flex.computing_own and flex.task is not None:
+                commands += flex.handle(Progress(begun - flex.task.bundle.start), self._now_ns)
+            else:
+                flex.has_done(begun)
+            if event is not None:
+                commands += flex.handle(event, self._now_ns)
+            is_cut = flex.stop < cursor.stop
+            if is_cut:
+                cursor.end_at(flex.stop)
+            cursor.mark = flex.next_report_at
+        if is_cut:
+            kept = union(1 << unit for unit in own.units[: flex.stop])
+            self._worker.give_away(own.order.clock, bundles_of(self._job, kept))
+        self._do(commands)
+
+    def _do(self, commands: Sequence[Command]) -> None:
+        epoch = self._view.epoch if self._view else 0
+        is_done = False
+        for command in commands:
+            match command:
+                case Send(to, body):
+                    self._send(self._names[to], HelpMessage(epoch, body))
+                case PushRange(bundle) if bundle in self._results:
+                    self._contribute(bundle, self._results.pop(bundle))
+                case Discard(bundle):
+                    self._results.pop(bundle, None)
+                case WakeAt(at_ns):
+                    self._wake_ns = at_ns
+                case ClockDone():
+                    is_done = True
+                case _:
+                    pass  # the own range is pushed as it is computed; what to compute, the task says
+        self._follow_task()
+        if is_done:
+            self._worker.go_on()
+
+    def _follow_task(self) -> None:
+        """Have the shell compute what the state machine computes."""
+        assert self._flex is not None
+        task = self._flex.task
+        if self._ranges.now is not None and self._ranges.now.task is not task:
+            self._ranges.drop()
+        if task is None:
+            self._load_ahead()
+        if task is None or self._ranges.now is not None:
+            return
+        if task.kind is not TaskKind.OWN:
+            whole = self._units_of(task.bundle.clock, task.bundle.owner)
+            units = whole[task.bundle.start : task.bundle.stop]
+            self._ranges.begin(task, bundles_of(self._job, union(1 << unit for unit in units)))
+            return
+        own = self._own
+        assert own is not None
+        if not own.is_asked:
+            own.is_asked = True
+            own.order.cursor.mark = self._flex.next_report_at
+            self._ask(own.order)
+        elif own.is_finished:  # while another range was to come first
+            self._tell(TaskDone())
+
+    def _load_ahead(self) -> None:
+        """While there is nothing to compute, load the items of a slice that others may give away."""
+        if self._is_loading or self._own is None or not self._own.is_finished:
+            return
+        missing = self._wanted & ~self._loaded()
+        if missing:
+            self._is_loading = True
+            self._ask(LoadSlices(self._loaded() | missing & -missing, ahead=missing.bit_count() - 1))
+
+    def _slices_of_helpees(self) -> Units:
+        assert self._view is not None
+        found = 0
+        for helpee in self._flex.helpees if self._flex is not None else ():
+            units = tuple(members(self._view.share[helpee][1]))
+            first = self._parameters.first_replicated(len(units))
+            found |= union(1 << unit // self._job.parts for unit in units[first:])
+        return found
+
+    def loaded(self) -> None:
+        """Slices are loaded: go on with the next, if there is still time."""
+        self._is_loading = False
+        if self._flex is not None and self._flex.task is None:
+            self._load_ahead()
+
+    def _units_of(self, clock: int, worker: int) -> tuple[int, ...]:
+        assert self._deal is not None
+        return tuple(members(union(self._deal.bundles(clock, self._names[worker]) or ())))
+
+    def _contribute(self, bundle: Bundle, found: GivenRange) -> None:
+        """Push a range that is computed: as one's own, if one's own it is."""
+        assert self._view is not None
+        clock = bundle.clock
+        if found.task.kind is TaskKind.RECLAIM:
+            for units, parts in found.found.items():
+                self._worker.take_back(Computed(found.begin.timeline, clock, units, tuple(parts.items())))
+            return
+        self._helped(self._names[bundle.owner], clock, bundle.stop - bundle.start)
+        for push in self._pushes_of(found):
+            self._pushes[push.clock, push.bundle, push.partition] = push
+            self._push(push)
+
+    def _pushes_of(self, found: GivenRange) -> Iterator[HelpPush]:
+        assert self._view is not None
+        for units, parts in found.found.items():
+            for partition, contribution in parts.items():
+                yield HelpPush(self._view.epoch, partition, found.begin.clock, units, contribution)
+
+    def _push(self, push: HelpPush) -> None:
+        assert self._view is not None
+        self._send(self._view.owner[push.partition], push)

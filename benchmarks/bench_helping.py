@@ -1,0 +1,109 @@
+"""Machines that help each other (FlexRR) in the engine, beside BSP, SSP, the ideal and the simulator.
+
+    python benchmarks/bench_helping.py [--quick] [--rounds 3] [--clock 2.0] [--clocks 20]
+
+Eight machines with 128 units each. They stand for machines that are slow now and then (thesis 3.4.3): a unit ends
+when a speed profile, drawn beforehand and the same for every scheme, has done its work. So two cores are enough for
+eight, and what is compared is who waits for whom. The machines are threads of this process and talk by real sockets.
+The ideal divides all work perfectly at all times and costs nothing. The simulator runs the same profiles.
+"""
+
+import argparse
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from uneven_rig import UnevenRun
+
+from straggler.simulate.patterns import Cluster, parse_pattern
+from straggler.simulate.profile import ideal_time_s
+from straggler.simulate.schemes import Experiment, parse_scheme, run_scheme
+
+MACHINES, UNITS = 8, 128
+DELAYS = (0, 100, 200, 400)
+TARGETS: Mapping[int, str] = {0: "1.01 of bsp, ssp", 100: "1.08", 200: "1.08", 400: "1.12"}
+SSP = {"consistency": {"kind": "ssp", "slack": 1}}
+SCHEMES: Mapping[str, Mapping[str, Any]] = {
+    "bsp": {},
+    "ssp:1": SSP,
+    "bsp-rr": {"helping": True},
+    "flexrr": {"helping": True, **SSP},
+}
+
+
+def job(clock_s: float, clocks: int, keys: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "clocks": clocks,
+        "slices": 16,
+        "units_per_slice": MACHINES * UNITS // 16,
+        "stage": 1,
+        "machines": {"reliable": 1, "transient": MACHINES - 1, "max": MACHINES},
+        "pace": {"unit_s": clock_s / UNITS},
+        **keys,
+    }
+
+
+def run_s(scheme: str, delay: int, seed: int, clock_s: float, clocks: int) -> tuple[float, float]:
+    """Seconds from the first computation to the last clock, and the share of units that helpers computed."""
+    cluster = Cluster(MACHINES, MACHINES, iteration_s=clock_s)
+    profiles = parse_pattern(f"slow-worker:{delay}").profiles(cluster, seed)
+    run = UnevenRun(job(clock_s, clocks, SCHEMES[scheme]), profiles)
+    trial = run.train()
+    assert run.start.at_s is not None
+    began_s = run.start.at_s + time.time() - time.monotonic()
+    return trial.done_s[clocks] - began_s, trial.helped / (clocks * MACHINES * UNITS)
+
+
+def show(delay: int, rounds: int, clock_s: float, clocks: int) -> None:
+    """One row for each scheme: medians of the rounds, each with profiles of its own."""
+    cluster = Cluster(MACHINES, MACHINES, iteration_s=clock_s)
+    experiment = Experiment(cluster, iterations=clocks, units=UNITS)
+    over: dict[str, list[float]] = {scheme: [] for scheme in SCHEMES}
+    simulated: dict[str, list[float]] = {scheme: [] for scheme in SCHEMES}
+    moved: dict[str, list[float]] = {scheme: [] for scheme in SCHEMES}
+    pattern = parse_pattern(f"slow-worker:{delay}")
+    for seed in range(rounds):
+        ideal = ideal_time_s(pattern.profiles(cluster, seed), clocks * MACHINES * clock_s)
+        for scheme in SCHEMES:
+            took_s, share = run_s(scheme, delay, seed, clock_s, clocks)
+            over[scheme].append(took_s / ideal)
+            moved[scheme].append(share)
+            simulated[scheme].append(
+                run_scheme(parse_scheme(scheme), pattern, experiment, seed)[0].over_ideal
+            )
+    for scheme in SCHEMES:
+        measured, said = statistics.median(over[scheme]), statistics.median(simulated[scheme])
+        target = (
+            TARGETS[delay] if scheme == "flexrr" else "1.15" if (scheme, delay) == ("bsp-rr", 200) else "-"
+        )
+        row = f"{delay:5}% {scheme:8}{measured:12.3f}{said:12.3f}{measured / said:10.3f}"
+        print(f"{row}{statistics.median(moved[scheme]):9.1%}  {target}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="one round of short clocks, with 200%% only")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--clock", type=float, default=2.0, help="seconds of an undisturbed clock")
+    parser.add_argument("--clocks", type=int, default=20)
+    parser.add_argument("--delays", type=int, nargs="+", default=DELAYS)
+    arguments = parser.parse_args()
+    rounds, clock_s, clocks = arguments.rounds, arguments.clock, arguments.clocks
+    delays = arguments.delays
+    if arguments.quick:
+        rounds, clock_s, clocks, delays = 1, 0.5, 8, (200,)
+    print(f"python {platform.python_version()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
+    print(f"{MACHINES} machines, {UNITS} units each, {clocks} clocks of {clock_s:g} s, {rounds} rounds")
+    print("delay  scheme    over ideal  simulated     ratio   moved  target", flush=True)
+    for delay in delays:
+        show(delay, rounds, clock_s, clocks)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

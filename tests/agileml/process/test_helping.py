@@ -1,0 +1,81 @@
+"""Machines that help each other, over real sockets in one process: every unit once, and the same bits with BSP."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agileml.events.run import ClockDone, MembershipChanged
+from agileml.process.hardware import ItemsAhead, too_large
+from tests.agileml.process.engine_rig import Rig, reference
+from tests.agileml.process.test_engine import MF, MLR, PLAN, job
+
+PACE = {"pace": {"unit_s": 0.002, "speeds": {"m0": 0.25, "m2": 0.5}}, "units_per_slice": 8}
+
+
+def units(rig: Rig) -> tuple[int, int]:
+    """Units that were computed, and those of them that were computed for others."""
+    spent = [machine.node.spent for machine in rig.machines.values()]
+    return sum(each.units for each in spent), sum(each.units_helped for each in spent)
+
+
+@pytest.mark.parametrize("base", [MF, MLR], ids=["mf", "mlr"])
+def test_help_does_not_change_a_bit(base: Mapping[str, Any], tmp_path: Path) -> None:
+    values = job(base, helping=True, plan=PLAN, clocks=26, **PACE)
+    rig = Rig(values, tmp_path)
+    ran = rig.finish()
+    assert ran.sha256 == reference(values)
+    assert units(rig)[1] > 50
+    assert len(ran.of(MembershipChanged)) >= 4
+
+
+class TwoProcesses(Rig):
+    """Machines of two cores."""
+
+    cores = 2
+
+
+def test_machines_of_two_processes_help_each_other_too(tmp_path: Path) -> None:
+    machines = {"reliable": 1, "transient": 1, "max": 3}
+    pace = {"unit_s": 0.004, "speeds": {"m0": 0.25}}
+    values = job(MF, helping=True, clocks=8, units_per_slice=8, machines=machines, pace=pace)
+    rig = TwoProcesses(values, tmp_path)
+    ran = rig.finish()
+    assert ran.sha256 == reference(values)
+    assert units(rig)[1] > 20
+
+
+def test_with_ssp_help_counts_every_unit_once_and_saves_time(tmp_path: Path) -> None:
+    values = job(MLR, helping=True, clocks=20, consistency={"kind": "ssp", "slack": 1}, stage=1, **PACE)
+    rig = Rig(values, tmp_path)
+    ran = rig.finish()
+    clocks = ran.of(ClockDone)
+    assert [clock.clock for clock in clocks] == list(range(1, 21))
+    assert {clock.examples for clock in clocks[3::4]} == {clocks[3].examples}
+    assert np.mean([c.loss for c in clocks[-4:]]) < 0.5 * np.mean([c.loss for c in clocks[:4]])
+    computed, helped = units(rig)
+    assert computed >= 20 * 64  # what an owner and its helper both computed is counted once all the same
+    assert helped > 100
+
+
+def test_items_that_do_not_fit_the_memory_are_one_sentence() -> None:
+    assert too_large(1e9, 3, 8e9) is None
+    assert too_large(1e9, 12, 8e9) == (
+        "helping.replication: the items of 12 more slices, which this machine loads to help others, take about 12 GB, "
+        "and 8 GB of memory are free; expected a smaller replication or group_size, or more memory"
+    )
+
+
+def test_a_slice_that_is_loaded_ahead_is_measured() -> None:
+    import os
+
+    held = []
+    ahead = ItemsAhead(lambda: [os.getpid()])
+    size = 64 << 20
+    assert ahead.measured(lambda: held.append(np.ones(size, np.uint8)), 1) is None
+    found = ahead.measured(lambda: held.append(np.ones(size, np.uint8)), 1 << 20)
+    assert found is not None and found.startswith("helping.replication: the items of 1048576 more slices")

@@ -1,0 +1,65 @@
+"""Machines that help each other disagree about who computes which units, or compute them from other parameters."""
+
+from __future__ import annotations
+
+from agileml.core.compute.cursor import Cursor
+from agileml.core.node.help.given_range import GivenRanges
+from agileml.core.node.help.helping import Helping
+from agileml.core.node.worker import Worker
+from straggler.flexrr.help_queue import HelpQueue
+from straggler.flexrr.protocol import CancelAck
+from straggler.flexrr.worker import FlexRrWorker
+from tests.model.mutants.mutant import replaces
+
+
+@replaces(Cursor.end_at, mode="bsp-helped", caught_by=0)
+def who_gives_units_away_computes_them_too(original, self, stop):
+    """The same units are in two bundles, which overlap in part."""
+
+
+@replaces(FlexRrWorker._offer, mode="sum-helped", caught_by=0)
+def an_offer_goes_beyond_the_tail(original, self, helper, share, now_ns):
+    """The last unit that the worker keeps is in the range that it gives away."""
+    before = self.stop
+    original(self, helper, share, now_ns)
+    if self.stop < before:
+        self.stop += 1
+
+
+@replaces(GivenRanges.begin, mode="dense-helped", caught_by=0)
+def a_helper_reads_the_version_of_an_earlier_clock(original, self, task, bundles):
+    """It has whole parameters already, and does not look of which clock they are."""
+    if self._known is not None:
+        self._known = task.bundle.clock, self._known[1]
+    original(self, task, bundles)
+
+
+@replaces(Worker.adopt, mode="dense-helped", caught_by=0)
+def what_a_dead_helper_took_stays_given_away(original, self, view):
+    """Nobody computes it."""
+    recut = dict(self._recut)
+    original(self, view)
+    self._recut = {clock: kept for clock, kept in recut.items() if clock >= view.base}
+
+
+@replaces(HelpQueue.cancel, mode="sum-helped", caught_by=2)
+def a_cancel_is_answered_as_if_work_had_begun(original, self, helpee, cancel):
+    """The helper drops the range, and its owner waits for it."""
+    original(self, helpee, cancel)
+    return CancelAck(cancel.assignment, begun=True)
+
+
+@replaces(FlexRrWorker._on_cancel_ack, mode="ssp-helped", caught_by=0)
+def a_cancel_needs_no_acknowledgement(original, self, message, now_ns):
+    """What was taken back is never pushed."""
+
+
+@replaces(Helping.may_leave, mode="ssp-helped", caught_by=0)
+def a_clock_ends_with_units_still_given_away(original, self, clock):
+    """The next one begins while the state of this one is open."""
+    return True
+
+
+@replaces(Helping.resend, mode="bsp-helped", caught_by=4)
+def a_lost_push_of_a_helper_is_not_repeated(original, self):
+    """Its owner was told that it is computed."""
