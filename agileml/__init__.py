@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from agileml.application import Application, InputError, Settings, Table, Unit, Update, Updates
+    from agileml.apps.loop.training import Training
     from agileml.errors import RunError
     from agileml.runs.callbacks import Callback, EarlyStopping
     from agileml.session import Result, run
@@ -25,6 +26,7 @@ __all__ = [
     "Settings",
     "Table",
     "Trainer",
+    "Training",
     "Unit",
     "Update",
     "Updates",
@@ -35,6 +37,7 @@ _HOMES = {
     "Result": "agileml.session",
     "run": "agileml.session",
     "Trainer": "agileml.session.trainer",
+    "Training": "agileml.apps.loop.training",
     "RunError": "agileml.errors",
 }
 _HOMES |= dict.fromkeys(("Callback", "EarlyStopping"), "agileml.runs.callbacks")

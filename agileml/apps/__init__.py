@@ -6,6 +6,8 @@ An application may be changed or added without knowing the engine: it sees `agil
 
 from __future__ import annotations
 
+from typing import Any
+
 from agileml.application import Application, InputError, Settings
 from agileml.apps.user_code import imported, split_name
 
@@ -21,11 +23,16 @@ def build(name: str, settings: Settings) -> Application:
         from agileml.apps.loop.module import ScriptModule
 
         return ScriptModule(settings)
-    return application_class(name)(settings)
+    found = application_class(name)
+    if issubclass(found, Application):
+        return found(settings)
+    from agileml.apps.loop.training import application_of
+
+    return application_of(found).with_settings(settings)
 
 
-def application_class(name: str) -> type[Application]:
-    """The class that `name` stands for. Raises InputError."""
+def application_class(name: str) -> type[Any]:
+    """The class that `name` stands for: an application, or an `agileml.Training`. Raises InputError."""
     if name == "kmeans":
         from agileml.apps.kmeans import KMeans
 
@@ -53,12 +60,20 @@ def application_class(name: str) -> type[Application]:
     found = getattr(imported(name, module_name, "application"), class_name, None)
     if found is None:
         raise InputError(f"application: {name}: module {module_name} has no {class_name!r}")
-    if not (isinstance(found, type) and issubclass(found, Application)):
+    if not (isinstance(found, type) and (issubclass(found, Application) or _is_training(found))):
         raise InputError(
-            f"application: {name}: {class_name} is no subclass of agileml.application.Application"
+            f"application: {name}: {class_name} is no subclass of agileml.application.Application or agileml.Training"
         )
+    if not issubclass(found, Application):
+        return found
     if found.__abstractmethods__:
         raise InputError(
             f"application: {name}: {class_name} lacks {', '.join(sorted(found.__abstractmethods__))}()"
         )
     return found
+
+
+def _is_training(found: type[Any]) -> bool:
+    from agileml.apps.loop.training import Training
+
+    return issubclass(found, Training)

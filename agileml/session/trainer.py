@@ -20,12 +20,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agileml.application import InputError
+from agileml.application import Application, InputError
 from agileml.apps.loop.module import ScriptModule
 from agileml.apps.loop.prepared import Every, Prepared, prepared_from
 from agileml.apps.loop.script import current
-from agileml.apps.loop.source import FunctionSource, ScriptSource, UserCode
+from agileml.apps.loop.source import FunctionSource, ScriptSource
 from agileml.apps.loop.steps import Loop, loop_of
+from agileml.apps.loop.training import Training, application_of
 from agileml.apps.torch.export import torch_state
 from agileml.config.job import from_values
 from agileml.config.text import ConfigError, Document
@@ -122,16 +123,18 @@ class Trainer:
             raise InputError("passes(): found no prepare() before it, expected the data that passes go over")
         return self._loop.passes(count)
 
-    def run(self, function: Callable[[], Any]) -> Result:
-        """Train by a function that makes a Trainer, prepares and loops, as a script does: for notebooks."""
-        return self._run(FunctionSource(function), is_shown=True)
+    def run(self, what: Callable[[], Any] | Training | type[Training]) -> Result:
+        """Train by a function that makes a Trainer, prepares and loops, as a script does: for notebooks. Or by a class
+        without a loop: an `agileml.Training`."""
+        if isinstance(what, Training) or (isinstance(what, type) and issubclass(what, Training)):
+            return self._run(application_of(what))
+        return self._run(ScriptModule(source=FunctionSource(what)))
 
     def _in_config(self, key: str) -> Any:
         section = self._values.get("model", {})
         return section.get(key) if isinstance(section, Mapping) else None
 
-    def _run(self, source: UserCode, *, is_shown: bool, **more: Any) -> Result:
-        application = ScriptModule(source=source, is_shown=is_shown)
+    def _run(self, application: Application, **more: Any) -> Result:
         self.result = run({**self._values, **more}, application, name=self._name, **self._options)
         return self.result
 
@@ -170,7 +173,7 @@ class StartingLoader:
                     f"found {given}, but {passes} passes over the data take {more['clocks']}; expected one of them",
                     key=("clocks",),
                 )
-        result = trainer._run(_script(), is_shown=False, **more)
+        result = trainer._run(ScriptModule(source=_script(), is_shown=False), **more)
         model = self._prepared.model
         model.load_state_dict(torch_state(result.parameters, model))
 

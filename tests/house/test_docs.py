@@ -28,7 +28,7 @@ IN_BACKTICKS = re.compile(r"`([^`\n]+)`")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 REPOSITORY_PATH = re.compile(rf"(?<![\w./-])(?:{'|'.join(FOLDERS)})/[\w./*-]*[\w*]")
 PYTHON_FILE = re.compile(r"(?<![\w./-])((?:\w+/)*\w+\.py)(?::([A-Za-z_][\w.]*))?")
-EXAMPLES = {"linear.py", "net.py", "train.py", "mymodel.py"}  # files of the reader's own
+EXAMPLES = {"linear.py", "net.py", "train.py", "digits.py", "mymodel.py"}  # files of the reader's own
 
 
 def name_of(page: Path) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor
 from agileml.application import InputError
 from agileml.apps.torch.data import Examples
 from agileml.apps.torch.objective import right_places
-from agileml.apps.torch.step import Stepper
+from agileml.apps.torch.step import Batch, Stepper
 from agileml.apps.torch.trial import placed_batch
 
 LOSS, ACCURACY = "test_loss", "test_accuracy"
@@ -39,13 +39,18 @@ class Evaluation:
         self.stepper.module.eval()
         for first in range(start, stop, self.at_once):
             numbers = np.arange(first, min(first + self.at_once, stop))
-            items = len(numbers)
-            judged = self.stepper.judged(placed_batch(self.test.take(numbers), items, None, self.stepper))
-            _add(found, LOSS, float(judged.loss) * items, items)
-            if (places := right_places(judged.output, judged.target)) is not None:
-                _add(found, ACCURACY, float(places.sum()), places.numel())
-            for name, function in self.functions.items():
-                _add(found, name, *_sum_and_weight(name, function(judged.output, judged.target), items))
+            batch = placed_batch(self.test.take(numbers), len(numbers), None, self.stepper)
+            add(found, self.measured(batch))
+        return found
+
+    def measured(self, batch: Batch) -> Sums:
+        """The sums over a batch."""
+        judged = self.stepper.judged(batch)
+        found: Sums = {LOSS: (float(judged.loss) * batch.items, batch.items)}
+        if (places := right_places(judged.output, judged.target)) is not None:
+            found[ACCURACY] = float(places.sum()), places.numel()
+        for name, function in self.functions.items():
+            found[name] = sum_and_weight(name, function(judged.output, judged.target), batch.items)
         return found
 
 
@@ -54,12 +59,15 @@ def means(sums: Sums) -> dict[str, float]:
     return {name: total / weight for name, (total, weight) in sums.items() if weight}
 
 
-def _add(sums: Sums, name: str, total: float, weight: float) -> None:
-    before = sums.get(name, (0.0, 0.0))
-    sums[name] = before[0] + total, before[1] + weight
+def add(sums: Sums, more: Sums) -> None:
+    """Add to sums and weights."""
+    for name, (total, weight) in more.items():
+        before = sums.get(name, (0.0, 0.0))
+        sums[name] = before[0] + total, before[1] + weight
 
 
-def _sum_and_weight(name: str, found: Any, items: int) -> tuple[float, float]:
+def sum_and_weight(name: str, found: Any, items: int) -> tuple[float, float]:
+    """What a metric returned for a batch of so many items, as a sum and its weight. Raises InputError."""
     pair = found if isinstance(found, tuple) and len(found) == 2 else None
     numbers = [float(each) for each in pair or (found,) if _is_number(each)]
     if len(numbers) != (1 if pair is None else 2):

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from agileml.application import Application, Array, InputError, Settings, Table, Unit, Updates
 from agileml.apps.torch.data import DataSet, Examples, load_data
-from agileml.apps.torch.evaluation import ACCURACY, LOSS, Evaluation, means
+from agileml.apps.torch.evaluation import ACCURACY, LOSS, Evaluation, Sums, add, means
 from agileml.apps.torch.export import exported, optimizer_state, torch_state
 from agileml.apps.torch.flat import PARAMETERS, FlatModule
 from agileml.apps.torch.loader import Loader, Request
@@ -319,7 +319,7 @@ class TorchModule(Application):
             return {}
         with _TORCH, seeded(self.settings.seed, self.model.threads, self._stepper.device):
             self._stepper.use({name: np.ascontiguousarray(table) for name, table in parameters.items()})
-            return means(self._evaluation(test).of(0, len(test)))
+            return means(self._evaluation_with(self._stepper, test).of(0, len(test)))
 
     def metrics(self) -> tuple[str, ...]:
         return (LOSS, ACCURACY, *self._metric_functions) if self._evaluates_every else ()
@@ -351,22 +351,24 @@ class TorchModule(Application):
         named = {name: function_named(at, f"model.metrics.{name}") for name, at in self.model.metrics.items()}
         return named | own
 
-    def _evaluation(self, test: Examples) -> Evaluation:
-        at_once = min(ITEMS_AT_ONCE, self.model.micro_batch or ITEMS_AT_ONCE)
-        return Evaluation(self._stepper, test, self._metric_functions, at_once)
+    @property
+    def _at_once(self) -> int:
+        """Test items that are evaluated together."""
+        return min(ITEMS_AT_ONCE, self.model.micro_batch or ITEMS_AT_ONCE)
+
+    def _evaluation_with(self, stepper: Stepper, test: Examples) -> Evaluation:
+        return Evaluation(stepper, test, self._metric_functions, self._at_once)
 
     def _evaluated(self, units: Sequence[Unit]) -> dict[str, tuple[float, float]]:
         """The units' share of the test items, evaluated with the parameters of their clock, where that is due."""
         clock, every, test = units[0].clock, self._evaluates_every, self.data.test
         if every is None or test is None or not clock or clock % every:
             return {}
-        found: dict[str, tuple[float, float]] = {}
+        found: Sums = {}
+        evaluation = self._evaluation_with(self._stepper, test)
         for unit in units:
             of, number = self.settings.slices * unit.parts, unit.slice * unit.parts + unit.part
-            sums = self._evaluation(test).of(number * len(test) // of, (number + 1) * len(test) // of)
-            for name, (total, weight) in sums.items():
-                before = found.get(name, (0.0, 0.0))
-                found[name] = before[0] + total, before[1] + weight
+            add(found, evaluation.of(number * len(test) // of, (number + 1) * len(test) // of))
         return found
 
     def describe(self) -> dict[str, Any]:
