@@ -85,12 +85,13 @@ def test_schedules_in_which_the_norm_of_gradients_is_limited(mode: str, seeds: i
     assert not {"kill", "kill_many", "notice_all", "join", "freeze"} - set(tally.fired), tally
 
 
-@pytest.mark.parametrize(("mode", "seeds"), [("bsp", 40), ("dense", 40), ("sum", 20), ("ssp", 60)])
+@pytest.mark.parametrize(("mode", "seeds"), [("bsp", 20), ("dense", 20), ("sum", 12), ("ssp", 20)])
 def test_schedules_in_which_machines_help_each_other(mode: str, seeds: int) -> None:
     tally = assert_clean(range(seeds), mode + HELPED)
     for message in ("BegunHelping", "HelpCompleted", "CancelHelp", "CancelAck", "HelpPush"):
         assert tally.seen[message] > 5 * seeds, tally
-    assert not {"kill", "kill_many", "notice_all", "join", "freeze"} - set(tally.fired), tally
+    deaths = sum(tally.fired[kind] for kind in ("kill", "kill_owner", "kill_many", "kill_reliable"))
+    assert deaths > seeds / 4 and tally.fired["join"] > seeds / 4, tally
 
 
 @pytest.mark.parametrize(
@@ -145,7 +146,8 @@ def test_a_run_ends_though_another_controller_heard_of_its_last_clocks() -> None
 @pytest.mark.parametrize("mode", MODES)
 def test_nobody_has_to_repeat_anything_where_nothing_is_lost(mode: str) -> None:
     """Whatever is only found again by a repeat stops everybody for as long as that is waited for."""
-    tally = run_many(range(40 if mode in PLAIN else 30), mode, orderly=True)
+    seeds = 40 if mode in PLAIN else 12 if mode.endswith(HELPED) else 30
+    tally = run_many(range(seeds), mode, orderly=True)
     print(f"\n{tally}")
     how = f"python -m tests.model.run --orderly --mode {mode}"
     assert not tally.failed, f"{len(tally.failed)} of {tally.runs} failed; {how} --seed N: {tally.failed[:5]}"
