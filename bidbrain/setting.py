@@ -63,11 +63,11 @@ class Workload:
     deadline: float | None = None
     engine: Engine = field(default_factory=Engine)
 
-    @property
+    @cached_property
     def cap_vcpus(self) -> int:
         return int(Fraction(str(self.cap)) * self.vcpus)
 
-    @property
+    @cached_property
     def work_vcpu_s(self) -> float:
         return float(self.vcpus * HOUR_S * Fraction(str(self.hours)))
 

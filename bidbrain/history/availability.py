@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -36,8 +37,8 @@ class Trace:
         return len(self.counts) * self.tick_s
 
     @cached_property
-    def _changes(self) -> Ints:
-        return (np.flatnonzero(np.diff(self.counts)) + 1) * self.tick_s
+    def _changes(self) -> list[int]:
+        return ((np.flatnonzero(np.diff(self.counts)) + 1) * self.tick_s).tolist()
 
     @cached_property
     def _count_list(self) -> list[int]:
@@ -48,8 +49,8 @@ class Trace:
         return self._count_list[min(now_s // self.tick_s, len(self._count_list) - 1)]
 
     def next_change_s(self, now_s: int) -> int:
-        index = int(np.searchsorted(self._changes, now_s, side="right"))
-        return int(self._changes[index]) if index < len(self._changes) else NEVER_S
+        index = bisect_right(self._changes, now_s)
+        return self._changes[index] if index < len(self._changes) else NEVER_S
 
 
 def read_trace(path: Path) -> Trace:

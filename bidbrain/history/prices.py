@@ -28,6 +28,17 @@ class Market:
     zone: str
     product: str = DEFAULT_PRODUCT
 
+    def __hash__(self) -> int:
+        # Markets are the keys of most tables, and hashing three texts anew for each look-up is what it would cost.
+        found: int | None = self.__dict__.get("_hash")
+        if found is None:
+            found = self.__dict__["_hash"] = hash((self.instance_type, self.zone, self.product))
+        return found
+
+    def __reduce__(self) -> tuple[type[Market], tuple[str, str, str]]:
+        """Without the kept hash: the hashes of texts differ from process to process."""
+        return Market, (self.instance_type, self.zone, self.product)
+
     def __str__(self) -> str:
         tail = "" if self.product == DEFAULT_PRODUCT else f"/{self.product}"
         return f"{self.instance_type}@{self.zone}{tail}"

@@ -29,7 +29,8 @@ from bidbrain.policy.base import (
     next_tick_s,
 )
 from bidbrain.policy.footprint import scaling_efficiency
-from bidbrain.policy.pool_model import Choices, Footprint, Terms, fill
+from bidbrain.policy.pool_model import Choices, Footprint, Terms
+from bidbrain.policy.pool_search import fill
 from bidbrain.risk.book import Hazard, RiskBook
 from bidbrain.setting import ON_DEMAND_ZONE, Setting
 
@@ -85,13 +86,14 @@ class ExpectedCost:
     def decide(self, now_s: int, view: MarketView) -> Decision:
         spot = [h for h in view.holdings if h.market.zone != ON_DEMAND_ZONE]
         bought = [h for h in view.holdings if h.market.zone == ON_DEMAND_ZONE]
-        hazards = self._hazards(now_s, view, spot)
-        lateness = self._lateness(now_s, view, (spot, bought), hazards)
+        pools = _by_market(spot)
+        hazards = self._hazards(now_s, view, pools)
+        lateness = self._lateness(now_s, view, pools, hazards, some_bought=bool(bought))
         if lateness.last:
             return self._only_on_demand(now_s, view, spot, bought, lateness)
         terms = self._terms(view, hazards)
         time_left_h = max(view.work_left_vcpu_s / max(1, view.job.vcpus) / HOUR_S, 1 / 60)
-        held = _by_market([h for h in spot if h.number not in view.warned])
+        held = _by_market([h for h in spot if h.number not in view.warned]) if view.warned else pools
         choices, markets = self._choices(view, hazards, held, time_left_h)
         footprint = Footprint(terms, choices)
         size = view.job.vcpus
@@ -103,12 +105,12 @@ class ExpectedCost:
 
     # -- what is known -------------------------------------------------------------------------------------------------
 
-    def _hazards(self, now_s: int, view: MarketView, spot: Sequence[Holding]) -> Odds:
+    def _hazards(self, now_s: int, view: MarketView, pools: dict[Market, list[Holding]]) -> Odds:
         """The odds of the pools now."""
         risk = view.risk or self._nobody
         new = {offer.market: risk.hazard(offer.market, now_s) for offer in view.offers}
         held: dict[Market, Hazard] = {}
-        for market, own in _by_market(spot).items():
+        for market, own in pools.items():
             age_h = sum(now_s - h.grant_s for h in own) / len(own) / HOUR_S
             held[market] = risk.hazard(market, now_s, age_h)
         return Odds(new, held)
@@ -161,24 +163,27 @@ class ExpectedCost:
         return self._on_demand * chance
 
     def _lateness(
-        self, now_s: int, view: MarketView, holdings: tuple[list[Holding], list[Holding]], hazards: Odds
+        self,
+        now_s: int,
+        view: MarketView,
+        pools: dict[Market, list[Holding]],
+        hazards: Odds,
+        *,
+        some_bought: bool,
     ) -> Lateness:
         """Late if the work left fits no more, with a margin for what evictions of the held may still stop."""
         if self._deadline_s is None:
             return Lateness()
         job, engine = view.job, view.job.engine
-        spot, bought = holdings
         most = job.cap_vcpus * scaling_efficiency(job.cap_vcpus, job.vcpus, job.phi)
         needed_s = view.work_left_vcpu_s / most
-        now_per_h = sum(
-            hazards.held[market].events_per_h(len(own)) for market, own in _by_market(spot).items()
-        )
+        now_per_h = sum(hazards.held[market].events_per_h(len(own)) for market, own in pools.items())
         soon_per_h = min((each.events_per_h(job.vcpus) for each in hazards.new.values()), default=0.0)
         expected = max(now_per_h, soon_per_h) * needed_s / HOUR_S
         last_s = TICK_S + engine.boot_s + 2 * engine.lambda_s
         margin_s = last_s + TICK_S + engine.lambda_s * (expected + 2.0 * math.sqrt(expected))
         left_s = self._deadline_s - now_s - needed_s
-        if bought:
+        if some_bought:
             margin_s += STAY_S
         return Lateness(left_s - margin_s, left_s < margin_s, left_s < last_s)
 

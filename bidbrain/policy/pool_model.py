@@ -9,6 +9,9 @@ A machine is paid by the second and lost at its pool's rate; losses come in even
 F: work per hour of a size (equation 4.3: phi beyond the job's own); e_i: events per hour of pool i; s_i: what an event
 of it takes at once. So a pool that goes as a whole is weighed as a whole: where phi < 1, spreading pays.
 Times in hours, prices in any one currency per hour, work in vCPU hours.
+
+The equations are small functions of numbers; compiled loops apply them to a footprint (`Footprint`) and to every choice
+that could be added. `pool_search` fills a footprint.
 """
 
 from __future__ import annotations
@@ -17,11 +20,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from numba import njit
+from numba.extending import register_jitable
 
 Floats = npt.NDArray[np.float64]
-MOST_EXCHANGES = 12
-MOST_WEIGHED = 6  # choices that an exchange may give up, the dearest
-LEAST_GAIN = 1e-6  # of E: below it an exchange is noise
+Ints = npt.NDArray[np.int64]
+Figures = tuple[float, float, float, float, float, float, float, float]
 MOST_STOPPED = 0.95  # of the time: where evictions stop the job for longer, the model says nothing any more
 
 
@@ -33,12 +37,17 @@ class Choices:
     new one pays; nu: work per hour of one; loss: losses per machine hour.
     """
 
-    pool: npt.NDArray[np.int64]
+    pool: Ints
     most: Floats
     price: Floats
     nu: Floats
     vcpus: Floats
     loss: Floats
+
+    @property
+    def arrays(self) -> tuple[Ints, Floats, Floats, Floats, Floats, Floats]:
+        """All of them, in order, for the compiled loops."""
+        return self.pool, self.most, self.price, self.nu, self.vcpus, self.loss
 
 
 @dataclass(frozen=True)
@@ -57,22 +66,116 @@ class Terms:
     fixed_nu: float = 0.0
     fixed_vcpus: float = 0.0
 
+    @property
+    def figures(self) -> Figures:
+        """All of them, in order, as floats for the compiled loops."""
+        return (
+            *(float(self.job_vcpus), float(self.phi), float(self.boot_h), float(self.lambda_h)),
+            *(float(self.correlation), float(self.fixed), float(self.fixed_nu), float(self.fixed_vcpus)),
+        )
 
-def work_rate(terms: Terms, nu: Floats | float, vcpus: Floats | float) -> Floats:
+
+@register_jitable
+def work_rate(job_vcpus: float, phi: float, nu: float, vcpus: float) -> float:
     """F of (4.3): work per hour of machines worth `nu`, of nominal size `vcpus`."""
-    size = np.maximum(vcpus, 1e-12)
-    beyond = (terms.job_vcpus + terms.phi * (size - terms.job_vcpus)) / size
-    return np.where(size <= terms.job_vcpus, 1.0, beyond) * nu
+    size = max(vcpus, 1e-12)
+    if size <= job_vcpus:
+        return nu
+    return (job_vcpus + phi * (size - job_vcpus)) / size * nu
 
 
-def event_rate(loss: Floats | float, machines: Floats | float, correlation: float) -> Floats:
-    """Events per hour among machines of one pool, each lost at `loss` per hour."""
-    return np.asarray(machines * loss / taken_at_once(machines, correlation))
-
-
-def taken_at_once(machines: Floats | float, correlation: float) -> Floats:
+@register_jitable
+def taken_at_once(machines: float, correlation: float) -> float:
     """Machines that an event of a pool takes: one, and of those beside it the share that goes with it."""
-    return 1.0 + correlation * np.maximum(0.0, np.asarray(machines) - 1.0)
+    return 1.0 + correlation * max(0.0, machines - 1.0)
+
+
+@register_jitable
+def events_and_share(machines: float, lost: float, correlation: float) -> tuple[float, float]:
+    """(events per hour, share of the machines that an event takes) of a pool that loses `lost` machines per hour."""
+    taken = taken_at_once(machines, correlation)
+    return lost / taken, (min(1.0, taken / max(machines, 1e-12)) if machines > 0.0 else 0.0)
+
+
+@register_jitable
+def useful_work(whole: float, lambda_h: float, boot_h: float, events: float, taken: float) -> float:
+    """W: the work of all machines, without the stops that events make, and without what they take until it has booted.
+
+    events: per hour; taken: work per hour that they take, each by its rate.
+    """
+    return whole * (1.0 - min(MOST_STOPPED, lambda_h * events)) - boot_h * taken
+
+
+@njit(cache=True)
+def footprint_value(
+    figures: Figures, machines: Floats, lost: Floats, nu: Floats, vcpus: float, cost: float
+) -> float:
+    """E = C / W of machines by pool: their number, losses per hour and work per hour; infinite without useful work."""
+    job_vcpus, phi, boot_h, lambda_h, correlation, _, fixed_nu, _ = figures
+    total = fixed_nu + nu.sum()
+    whole = work_rate(job_vcpus, phi, total, vcpus)
+    all_events, taken = 0.0, 0.0
+    for pool in range(len(machines)):
+        events, share = events_and_share(machines[pool], lost[pool], correlation)
+        part = 1.0 - share * nu[pool] / max(total, 1e-12)
+        all_events += events
+        taken += events * (whole - work_rate(job_vcpus, phi, total * part, vcpus * part))
+    useful = useful_work(whole, lambda_h, boot_h, all_events, taken)
+    return cost / useful if useful > 0.0 else np.inf
+
+
+@njit(cache=True)
+def values_with_more(
+    figures: Figures,
+    choices: tuple[Ints, Floats, Floats, Floats, Floats, Floats],
+    pools: tuple[Floats, Floats, Floats],
+    vcpus: float,
+    cost: float,
+    more: Floats,
+    values: Floats,
+) -> None:
+    """Fill values[i] with E of the footprint with more[i] machines of choice i; infinite where more[i] is 0.
+
+    pools: machines, losses and work per hour by pool, as for `footprint_value`.
+    """
+    job_vcpus, phi, boot_h, lambda_h, correlation, _, fixed_nu, _ = figures
+    pool_of, _, price, nu_of, vcpus_of, loss = choices
+    machines, lost, nu = pools
+    events, gone = np.empty(len(machines)), np.empty(len(machines))
+    all_events = 0.0
+    used = np.flatnonzero(machines > 0.0)
+    for pool in range(len(machines)):
+        events[pool], share = events_and_share(machines[pool], lost[pool], correlation)
+        gone[pool] = share * nu[pool]
+        all_events += events[pool]
+    now = fixed_nu + nu.sum()
+    for i in range(len(pool_of)):
+        values[i] = np.inf
+        if more[i] <= 0.0:
+            continue
+        own, size, total = pool_of[i], vcpus + more[i] * vcpus_of[i], now + more[i] * nu_of[i]
+        whole = work_rate(job_vcpus, phi, total, size)
+        taken, own_before = 0.0, 0.0
+        for other in used:
+            part = 1.0 - gone[other] / max(total, 1e-12)
+            each = events[other] * (whole - work_rate(job_vcpus, phi, total * part, size * part))
+            taken += each
+            if other == own:
+                own_before = each
+        own_events, own_share = events_and_share(
+            machines[own] + more[i], lost[own] + more[i] * loss[i], correlation
+        )
+        part = 1.0 - own_share * (nu[own] + more[i] * nu_of[i]) / max(total, 1e-12)
+        own_taken = own_events * (whole - work_rate(job_vcpus, phi, total * part, size * part))
+        useful = useful_work(
+            whole,
+            lambda_h,
+            boot_h,
+            all_events - events[own] + own_events,
+            taken - own_before + own_taken,
+        )
+        if useful > 0.0:
+            values[i] = (cost + more[i] * price[i]) / max(useful, 1e-300)
 
 
 def cost_per_useful_work(terms: Terms, choices: Choices, counts: Floats) -> float:
@@ -81,137 +184,36 @@ def cost_per_useful_work(terms: Terms, choices: Choices, counts: Floats) -> floa
 
 
 class Footprint:
-    """A footprint that machines are added to, with the sums that its E consists of."""
+    """A footprint that machines are added to, with the sums that its E consists of.
+
+    counts: machines by choice. machines, lost, nu: by pool, their number, losses per hour and work per hour.
+    """
 
     def __init__(self, terms: Terms, choices: Choices, counts: Floats | None = None) -> None:
         self.terms, self.choices = terms, choices
         pools = int(choices.pool.max()) + 1 if len(choices.pool) else 0
-        self.counts = np.zeros(len(choices.pool)) if counts is None else counts.astype(np.float64)
-        self._machines, self._lost, self._nu = np.zeros(pools), np.zeros(pools), np.zeros(pools)
-        np.add.at(self._machines, choices.pool, self.counts)
-        np.add.at(self._lost, choices.pool, self.counts * choices.loss)
-        np.add.at(self._nu, choices.pool, self.counts * choices.nu)
-        self.vcpus = terms.fixed_vcpus + float(self.counts @ choices.vcpus)
-        self.cost = terms.fixed + float(self.counts @ choices.price)
-
-    def _per_pool(self, machines: Floats, lost: Floats, nu: Floats) -> tuple[Floats, Floats]:
-        """(events per hour, share of the pool's machines that an event takes)."""
-        taken = taken_at_once(machines, self.terms.correlation)
-        there = np.maximum(machines, 1e-12)
-        return lost / taken, np.where(machines > 0.0, np.minimum(1.0, taken / there), 0.0)
+        self.machines, self.lost, self.nu = np.zeros(pools), np.zeros(pools), np.zeros(pools)
+        self.vcpus, self.cost = float(terms.fixed_vcpus), float(terms.fixed)
+        if counts is None:
+            self.counts = np.zeros(len(choices.pool))
+            return
+        self.counts = counts.astype(np.float64)
+        np.add.at(self.machines, choices.pool, self.counts)
+        np.add.at(self.lost, choices.pool, self.counts * choices.loss)
+        np.add.at(self.nu, choices.pool, self.counts * choices.nu)
+        self.vcpus += float(self.counts @ choices.vcpus)
+        self.cost += float(self.counts @ choices.price)
 
     @property
     def value(self) -> float:
         """E of the footprint."""
-        events, share = self._per_pool(self._machines, self._lost, self._nu)
-        nu = self.terms.fixed_nu + float(self._nu.sum())
-        whole = float(work_rate(self.terms, nu, self.vcpus))
-        part = 1.0 - share * self._nu / max(nu, 1e-12)
-        left = work_rate(self.terms, nu * part, self.vcpus * part)
-        stopped = min(MOST_STOPPED, self.terms.lambda_h * float(events.sum()))
-        useful = whole * (1.0 - stopped) - self.terms.boot_h * float(events @ (whole - left))
-        return self.cost / useful if useful > 0.0 else float("inf")
+        return float(
+            footprint_value(self.terms.figures, self.machines, self.lost, self.nu, self.vcpus, self.cost)
+        )
 
     def values_with(self, more: Floats) -> Floats:
         """E of the footprint with `more` machines of one choice, for each choice."""
-        terms, choices = self.terms, self.choices
-        pool = choices.pool
-        events, share = self._per_pool(self._machines, self._lost, self._nu)
-        nu, vcpus = terms.fixed_nu + float(self._nu.sum()), self.vcpus
-        size, total = vcpus + more * choices.vcpus, nu + more * choices.nu
-        machines, lost = self._machines[pool] + more, self._lost[pool] + more * choices.loss
-        own_nu = self._nu[pool] + more * choices.nu
-        own_events, own_share = self._per_pool(machines, lost, own_nu)
-        whole = work_rate(terms, total, size)
-        used = np.flatnonzero(self._machines > 0.0)
-        # What an event of another pool takes, with one choice more: a row per pool that is held, a column per choice.
-        gone = (share[used] * self._nu[used])[:, None] / np.maximum(total, 1e-12)
-        left = work_rate(terms, total * (1.0 - gone), size * (1.0 - gone))
-        taken = events[used][:, None] * (whole - left)
-        others = taken.sum(axis=0) - np.where(used[:, None] == pool, taken, 0.0).sum(axis=0)
-        own_part = 1.0 - own_share * own_nu / np.maximum(total, 1e-12)
-        own_taken = own_events * (whole - work_rate(terms, total * own_part, size * own_part))
-        sum_events = float(events.sum()) - events[pool] + own_events
-        stopped = np.minimum(MOST_STOPPED, terms.lambda_h * sum_events)
-        useful = whole * (1.0 - stopped) - terms.boot_h * (others + own_taken)
-        cost = self.cost + more * choices.price
-        return np.where((more > 0.0) & (useful > 0.0), cost / np.maximum(useful, 1e-300), np.inf)
-
-    def add(self, choice: int, more: float) -> None:
-        """Hold so many machines more of a choice."""
-        choices, pool = self.choices, int(self.choices.pool[choice])
-        self.counts[choice] += more
-        self._machines[pool] += more
-        self._lost[pool] += more * choices.loss[choice]
-        self._nu[pool] += more * choices.nu[choice]
-        self.vcpus += more * float(choices.vcpus[choice])
-        self.cost += more * float(choices.price[choice])
-
-
-def fill(footprint: Footprint, size_vcpus: float, cap_vcpus: float, step_vcpus: float, worth: float) -> None:
-    """Add the choices of least E, step by step: up to `size_vcpus`; from there to `cap_vcpus` while it pays.
-
-    It pays if E falls, or if the work that is added costs at most `worth` (what it would cost otherwise). Then choices
-    are exchanged while that lowers E.
-    """
-    _grow(footprint, size_vcpus, cap_vcpus, step_vcpus, worth)
-    if not exchange(footprint, step_vcpus):
-        return
-    _grow(footprint, size_vcpus, cap_vcpus, step_vcpus, worth)
-
-
-def exchange(footprint: Footprint, step_vcpus: float) -> bool:
-    """Give machines of one choice up for as many vCPUs of another while that lowers E; whether anything was changed."""
-    changed = False
-    for _ in range(MOST_EXCHANGES):
-        found = _best_exchange(footprint, step_vcpus)
-        if found is None:
-            return changed
-        choice, less, other, more = found
-        footprint.add(choice, -less)
-        footprint.add(other, more)
-        changed = True
-    return changed
-
-
-def _best_exchange(footprint: Footprint, step_vcpus: float) -> tuple[int, float, int, float] | None:
-    """(choice, machines less, other choice, machines more) that lowers E most; None: nothing does."""
-    choices, terms, now = footprint.choices, footprint.terms, footprint.value
-    alone = choices.price / (choices.nu * np.maximum(1.0 - choices.loss * terms.boot_h, 1e-3))
-    used = np.flatnonzero(footprint.counts > 0.0)
-    dearest = used[np.argsort(-alone[used], kind="stable")][:MOST_WEIGHED]
-    best, least = None, now * (1.0 - LEAST_GAIN)
-    for choice in dearest.tolist():
-        held, vcpus = float(footprint.counts[choice]), float(choices.vcpus[choice])
-        for less in sorted({min(max(1.0, step_vcpus // vcpus), held), held}):
-            freed = less * vcpus
-            footprint.add(choice, -less)
-            more = np.minimum(np.floor(freed / choices.vcpus + 1e-9), choices.most - footprint.counts)
-            more[(more * choices.vcpus < freed - 1e-9) | (np.arange(len(more)) == choice)] = 0.0
-            values = footprint.values_with(np.maximum(0.0, more))
-            footprint.add(choice, less)
-            other = int(values.argmin())
-            if values[other] < least:
-                least, best = float(values[other]), (choice, less, other, float(more[other]))
-    return best
-
-
-def _grow(footprint: Footprint, size_vcpus: float, cap_vcpus: float, step_vcpus: float, worth: float) -> None:
-    choices = footprint.choices
-    while footprint.vcpus < cap_vcpus - 1e-9:
-        needed = footprint.vcpus < size_vcpus - 1e-9
-        room = (size_vcpus if needed else cap_vcpus) - footprint.vcpus
-        step = np.ceil(min(step_vcpus, room) / choices.vcpus - 1e-9)
-        fits = np.minimum(step, np.floor((cap_vcpus - footprint.vcpus) / choices.vcpus + 1e-9))
-        more = np.minimum(fits, choices.most - footprint.counts)
-        values = footprint.values_with(np.maximum(0.0, more))
-        if not len(values) or not np.isfinite(best := float(values.min())):
-            return
-        choice = int(values.argmin())
-        if not needed and best >= footprint.value:
-            now = footprint.value
-            added = footprint.cost + float(more[choice] * choices.price[choice])
-            work, then = footprint.cost / now, added / best
-            if then <= work or (added - footprint.cost) / (then - work) > worth:
-                return
-        footprint.add(choice, float(more[choice]))
+        values = np.empty(len(self.choices.pool))
+        pools = (self.machines, self.lost, self.nu)
+        values_with_more(self.terms.figures, self.choices.arrays, pools, self.vcpus, self.cost, more, values)
+        return values

@@ -104,7 +104,14 @@ class RiskBook:
         market = self.watch.market_of(number)
         if market is None:
             return
-        regime = self._advanced(market, at_s)
+        regime = self._regimes.get(market)
+        if evicted and regime is not None and regime.at_s == at_s:
+            # No time has passed since the pool's last event, and rates are due anew after this one: none are needed.
+            if self._rates_are_due(at_s):
+                self.watch.count(at_s)
+            regime.advance(at_s, 0.0)
+        else:
+            regime = self._advanced(market, at_s)
         if self.watch.ended(at_s, number, evicted=evicted):
             regime.chances = lost(regime.chances)
         if evicted:
@@ -151,10 +158,12 @@ class RiskBook:
         regime.advance(at_s, self._events_per_h(market, usual))
         return regime
 
+    def _rates_are_due(self, now_s: int) -> bool:
+        return self._rates is None or now_s // HOUR_S != self._rates_hour
+
     def _rates_at(self, now_s: int) -> Rates:
         """The usual rates, computed once an hour and after an eviction."""
-        hour = now_s // HOUR_S
-        if self._rates is None or hour != self._rates_hour:
+        if self._rates is None or self._rates_are_due(now_s):
             self.watch.count(now_s)
             sums: dict[Market, Cell] = {}
             fade = fading(self._known.at_s, now_s)
@@ -163,5 +172,5 @@ class RiskBook:
             for market, cell in sums_of(self.watch.tally, now_s).items():
                 sums.setdefault(market, Cell()).add(cell)
             self._rates = pooled_rates(sums, self._bands.rate, self._known.factors)
-            self._rates_hour = hour
+            self._rates_hour = now_s // HOUR_S
         return self._rates

@@ -73,11 +73,20 @@ class Rates:
 
 
 def sums_of(tally: Tally, now_s: int) -> dict[Market, Cell]:
-    """All hours of each pool, faded as of now."""
-    found: dict[Market, Cell] = defaultdict(Cell)
+    """All hours of each pool, faded as of now, without their split by age."""
+    found: dict[Market, Cell] = {}
     for (market, hour_s), cell in tally.cells.items():
-        found[market].add(cell, fading(hour_s, now_s))
-    return dict(found)
+        if (own := found.get(market)) is None:
+            own = found[market] = Cell()
+        weight = fading(hour_s, now_s)
+        own.node_h += weight * cell.node_h
+        own.lost += weight * cell.lost
+        own.events += weight * cell.events
+        own.extra += weight * cell.extra
+        own.beside += weight * cell.beside
+        own.granted += weight * cell.granted
+        own.refused += weight * cell.refused
+    return found
 
 
 def pooled_rates(

@@ -10,6 +10,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+from numba import njit
+
 STATES = (0.1, 0.4, 1.5, 6.0, 24.0)
 WEIGHTS = (0.55, 0.25, 0.12, 0.06, 0.02)
 _MEAN = sum(weight * state for weight, state in zip(WEIGHTS, STATES, strict=True))
@@ -34,19 +37,26 @@ def quiet(chances: Chances, hours: float, events_per_h: float) -> Chances:
     First the regime may have changed (with probability 1 - exp(-hours / STAY_H) it was drawn anew), then the silence is
     weighed: exp(-m e t).
     """
+    return _quiet(chances, hours, events_per_h)
+
+
+@njit(cache=True)
+def _quiet(chances: Chances, hours: float, events_per_h: float) -> Chances:
     # Where nothing is held there is no silence to weigh: one step says the same as many.
     whole = int(hours / STEP_H) if events_per_h > 0.0 else 0
+    moved, silent = np.array(chances), np.empty(len(STATES))
     for steps, step_h in ((whole, STEP_H), (1, hours - whole * STEP_H)):
         stay = math.exp(-step_h / STAY_H)
-        silent = [math.exp(-m * events_per_h * step_h) for m in MULTIPLIERS]
+        for i in range(len(STATES)):
+            silent[i] = math.exp(-MULTIPLIERS[i] * events_per_h * step_h)
         for _ in range(steps):
-            moved = [
-                (stay * chance + (1.0 - stay) * weight) * each
-                for chance, weight, each in zip(chances, WEIGHTS, silent, strict=True)
-            ]
-            total = sum(moved)
-            chances = tuple(each / total for each in moved)
-    return chances
+            total = 0.0
+            for i in range(len(STATES)):
+                moved[i] = (stay * moved[i] + (1.0 - stay) * WEIGHTS[i]) * silent[i]
+                total += moved[i]
+            for i in range(len(STATES)):
+                moved[i] /= total
+    return moved[0], moved[1], moved[2], moved[3], moved[4]
 
 
 def lost(chances: Chances) -> Chances:

@@ -118,11 +118,15 @@ class PoolExchange:
         return used + request.vcpus <= self._pools[request.market].count_at(now_s)
 
     def taken_back(self, held: Sequence[Allocation], now_s: int) -> list[Allocation]:
+        own: dict[Market, list[Allocation]] = {}
+        for allocation in held:
+            own.setdefault(allocation.market, []).append(allocation)
         gone: list[Allocation] = []
         for market, pool in self._pools.items():
-            own = [allocation for allocation in held if allocation.market == market]
-            over = sum(allocation.vcpus for allocation in own) - pool.count_at(now_s)
-            for allocation in own:
+            if market not in own:
+                continue
+            over = sum(allocation.vcpus for allocation in own[market]) - pool.count_at(now_s)
+            for allocation in own[market]:
                 if over <= 0:
                     break
                 gone.append(allocation)

@@ -162,7 +162,10 @@ class Simulation:
         return [a for a in self._books.open if not a.on_demand]
 
     def _held(self) -> list[Allocation]:
-        return [a for a in self._spot() if a.phase is not Phase.REQUESTED]
+        return [a for a in self._books.open if not a.on_demand and a.phase is not Phase.REQUESTED]
+
+    def _requested(self) -> list[Allocation]:
+        return [a for a in self._books.open if a.phase is Phase.REQUESTED and not a.on_demand]
 
     def _happen(self, now_s: int) -> bool:
         """Apply evictions, ends of hours and due requests of this instant; whether the policy must be asked."""
@@ -184,7 +187,7 @@ class Simulation:
 
     def _come_due(self, now_s: int) -> bool:
         """Grant or refuse the requests that are due."""
-        due = [a for a in self._spot() if a.phase is Phase.REQUESTED and a.grant_s == now_s]
+        due = [a for a in self._requested() if a.grant_s == now_s]
         for allocation in due:
             price = self._exchange.price(allocation.market, now_s)
             if self._exchange.grants(allocation, self._held(), now_s):
@@ -206,7 +209,8 @@ class Simulation:
             match action:
                 case Request(_, _, _, count):
                     for _ in range(count):
-                        self._request(now_s, action, decision, full)
+                        if not self._request(now_s, action, decision, full):
+                            break
                 case RequestOnDemand(_, vcpus):
                     r = setting.reliable
                     account.buy_on_demand(now_s, r.market, vcpus, r.vcpus_per_machine, r.on_demand)
@@ -220,12 +224,12 @@ class Simulation:
         if setting.bidding.grant_delay_s == 0:
             self._come_due(now_s)
 
-    def _request(self, now_s: int, request: Request, decision: Decision, full: set[Market]) -> None:
-        """One request of a decision, unless `fill` is reached or its market has just refused."""
+    def _request(self, now_s: int, request: Request, decision: Decision, full: set[Market]) -> bool:
+        """One request of a decision; False if `fill` is reached or its market has just refused, now as before."""
         account, setting = self._books, self._setting
         market, vcpus = request.market, request.vcpus
         if decision.fill is not None and (market in full or self._spot_vcpus() + vcpus > decision.fill):
-            return
+            return False
         if market not in setting.by_market or vcpus <= 0:
             raise PolicyError(f"the policy requests {vcpus} vCPUs of {market}")
         nu = setting.by_market[market].vcpus
@@ -235,6 +239,7 @@ class Simulation:
             self._come_due(now_s)
             if asked not in account.open:
                 full.add(market)
+        return True
 
     def _own(self, number: int) -> Allocation:
         allocation = self._books.find(number)
@@ -258,7 +263,7 @@ class Simulation:
         held = self._held()
         times = [self._exchange.next_eviction_s(held, now_s)]
         times += [a.hour_start_s + HOUR_S for a in held]
-        times += [a.grant_s for a in self._spot() if a.phase is Phase.REQUESTED]
+        times += [a.grant_s for a in self._requested()]
         return min(times)
 
     def _close(self, now_s: int, finished: bool) -> tuple[Outcome, tuple[Entry, ...]]:

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bidbrain.policy.pool_model import Choices, Footprint, Terms, cost_per_useful_work, fill
+from bidbrain.policy.pool_model import Choices, Footprint, Terms, cost_per_useful_work
+from bidbrain.policy.pool_search import fill
+from tests.bidbrain.policy import plain_pool_model as plain
 
 POOLS = st.lists(
     st.tuples(st.floats(0.05, 1.0), st.floats(0.5, 2.0), st.floats(0.0, 1.0)), min_size=1, max_size=4
@@ -111,3 +113,41 @@ def test_reliable_machines_make_more_spot_cheaper_per_work_up_to_what_scaling_is
         footprint = Footprint(Terms(8, phi, 0.05, 0.0, 0.0, fixed=2.0), choices_of([(0.3, 1.0, 0.0)]))
         fill(footprint, 8, 12, 1.0, 0.0)
         assert footprint.vcpus == most
+
+
+KINDS = st.lists(
+    st.tuples(
+        *(st.floats(0.05, 1.0), st.floats(0.5, 2.0), st.floats(0.0, 1.0)),
+        *(st.sampled_from([1.0, 2.0, 4.0]), st.floats(0.0, 12.0), st.booleans()),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@given(
+    KINDS,
+    st.floats(0.1, 1.0),
+    st.floats(0, 1),
+    st.floats(0, 2),
+    st.sampled_from([8, 12, 16]),
+    st.sampled_from([0.0, 0.4]),
+)
+@settings(max_examples=150, deadline=None, derandomize=True)
+def test_the_compiled_search_finds_what_the_plain_one_finds(
+    kinds, phi, correlation, fixed, cap, worth
+) -> None:
+    """Each pool may have machines that are held already as a second choice. Not one bit may differ."""
+    rows = []
+    for pool, (price, nu, loss, vcpus, held, is_held) in enumerate(kinds):
+        if is_held:
+            rows.append((pool, held, price, nu, vcpus, loss * 0.5))
+        rows.append((pool, np.floor(cap / vcpus), price * 1.1, nu, vcpus, loss))
+    table = np.array(rows, np.float64)
+    choices = Choices(table[:, 0].astype(np.int64), *(table[:, i].copy() for i in range(1, 6)))
+    terms = Terms(8, phi, 0.05, 1 / 60, correlation, fixed=fixed)
+    compiled, expected = Footprint(terms, choices), plain.Footprint(terms, choices)
+    fill(compiled, 8, cap, max(1.0, cap / 12), worth)
+    plain.fill(expected, 8, cap, max(1.0, cap / 12), worth)
+    assert compiled.counts.tolist() == expected.counts.tolist()
+    assert (compiled.value, compiled.vcpus, compiled.cost) == (expected.value, expected.vcpus, expected.cost)
