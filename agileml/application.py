@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -23,6 +23,7 @@ class Update(Enum):
 
     GRADIENT = "gradient"  # the optimizer of the job takes one step along them
     STEP = "step"  # added to the parameters as they are
+    NONE = "none"  # no unit updates it: the replica of each machine does, when it takes a step
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,8 @@ class Table:
     `sparse`: read and updated by row; otherwise every unit reads the whole table and updates all of it.
     `ranges`: the parameters that a dense table is made of, in order, all of it; empty where they have no names.
     `may_be_infinite`: infinities are values as others are; otherwise they end the run, as NaN does everywhere.
+    `resident`: its values are in the application's replica (`Application.replica`) on every machine; units do not get
+    it among their parameters. Only with an all-reduce.
     """
 
     name: str
@@ -53,6 +56,7 @@ class Table:
     update: Update = Update.GRADIENT
     may_be_infinite: bool = False
     ranges: tuple[Range, ...] = ()
+    resident: bool = False
 
     def __post_init__(self) -> None:
         if self.rows < 1 or self.columns < 1:
@@ -100,13 +104,17 @@ class Updates:
 
 @dataclass(frozen=True)
 class Settings:
-    """The parts of a job that an application sees: its sections of the config, and how work is cut."""
+    """The parts of a job that an application sees: its sections of the config, and how work is cut.
+
+    `optimizer`: the section, where the application's replica takes the steps (`kind: torch`); otherwise empty.
+    """
 
     data: Mapping[str, Any] = field(default_factory=dict)
     model: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
     slices: int = 1
     clocks_per_pass: int = 1
+    optimizer: Mapping[str, Any] = field(default_factory=dict)
 
     def rng(self, *key: int) -> np.random.Generator:
         """Random numbers that depend on the job's seed and `key` alone, not on who draws them."""
@@ -129,6 +137,23 @@ class ArrivingTables(dict[str, Array]):
         """Return when every element of every table is here."""
         for table in self:
             self.wait(table)
+
+
+class Replica(Protocol):
+    """The resident tables of one machine where it computes, and the optimizer that steps them there.
+
+    The machines' replicas must stay equal: a step depends on its arguments and the values alone. Calls come while no
+    unit of the view in force is computed; a unit of an abandoned one may be.
+    """
+
+    def place(self, values: Mapping[str, Array]) -> None:
+        """Take the values of all resident tables, each flat and whole."""
+
+    def read(self, table: str, start: int, stop: int) -> Array:
+        """Elements [start, stop) of a table, as a new array of the table's dtype."""
+
+    def step(self, clock: int, updates: Mapping[str, Array]) -> None:
+        """Take the step of `clock` (0-based) along the summed updates, each flat and whole. They may be overwritten."""
 
 
 class InputError(ValueError):
@@ -202,6 +227,11 @@ class Application(ABC):
         `initial` is called again only if all machines go back to the start. Does nothing unless overridden."""
         return
 
+    def replica(self, rate_at: Callable[[int], float]) -> Replica | None:
+        """Called once in every machine, and in a sequential run, of a job with resident tables: what holds and steps
+        them. `rate_at` gives the learning rate of a clock (0-based). None (the default): there are no such tables."""
+        return None
+
     def metrics(self) -> Sequence[str]:
         """Names of the metrics that units may return: each is a mean over all units of a clock, of the parameters that
         the clock began with."""
@@ -264,7 +294,8 @@ class Application(ABC):
         """The state of the optimizer after `clocks` clocks for optimizer.pt, as torch.save takes it; None: no file.
 
         factor: of the learning rate, at the next clock.
-        slots: for each array of state that the optimizer has (momentum; first and second moments), its tables.
+        slots: for each array of state that the optimizer has (momentum; first and second moments), its tables; in a job
+        with resident tables all tables, as one entry.
         optimizer: the section of the config.
         """
         return None

@@ -1,10 +1,14 @@
 """A step of data-parallel training: the engine against torch's DistributedDataParallel over gloo.
 
-Two processes on this machine, one thread of computing each, the same modules, optimizer (momentum) and minibatch: 64
-items a process, so 128 a clock. Everything is measured in turn, for several rounds; a time is the median of the rounds'
-medians, a ratio the median of the rounds' ratios. CPU is that of both processes together per step, all their threads:
-it says what the work is where other programs share the machine.
-`python benchmarks/bench_ddp.py [--quick] [--models mlp,cnn] [--partitions 2] [--rounds 5]`.
+Two processes on this machine, one thread of computing each, the same modules, optimizer and minibatch. `mlp` and `cnn`:
+64 items a process, so 128 a clock, SGD with momentum. `gpt` and `gpt-bf16`: a transformer, 8 sequences a process, AdamW
+with two groups (matrices decay, the rest does not), the gradient's norm limited to 1, without and with bfloat16.
+Everything is measured in turn, for several rounds; a time is the median of the rounds' medians, a ratio the median of
+the rounds' ratios. CPU is that of both processes together per step, all their threads: it says what the work is where
+other programs share the machine.
+`python benchmarks/bench_ddp.py [--quick] [--models mlp,cnn,gpt,gpt-bf16] [--partitions 2] [--rounds 5]`.
+
+"replicas": `optimizer.kind: torch` with an all-reduce, so parameters and optimizer state stay where they are used.
 
 The limit: the model's own step in one process on its own share (no exchange at all), while the other does the same.
 """
@@ -46,7 +50,7 @@ os.environ |= {
 import ddp_peer
 import numpy as np
 import torch
-from ddp_peer import Options, Task, items, resident_mb
+from ddp_peer import Options, Task, Training, items, resident_mb
 
 from agileml.apps.torch.module import TorchModule
 from agileml.config.job import from_values
@@ -60,12 +64,19 @@ from agileml.process.spec import RunSpec
 
 WORLD = 2
 BATCH = 64
+GPT = {"vocabulary": 1000, "tokens": 32, "width": 320, "layers": 8, "heads": 8}
 LIMIT_S = 300.0
 WARM_UP = 3  # steps that are not counted: DistributedDataParallel makes its buckets anew after the first
 TASKS = {
     "mlp": Task("MLP, 25.0 M parameters", "mlp", {"sizes": (2500,) * 5}, (2500,), 2500, BATCH, 512),
     "cnn": Task("CNN, 0.2 M parameters", "cnn", {}, (1, 28, 28), 10, BATCH, 4096),
+    "gpt": Task("transformer, 10.5 M", "gpt", GPT, (32,), 1000, 8, 256, Training("adamw")),
+    "gpt-bf16": Task(
+        "transformer, bfloat16", "gpt", GPT, (32,), 1000, 8, 256, Training("adamw", autocast=True)
+    ),
 }
+STEPS = {"mlp": 12, "cnn": 150, "gpt": 12, "gpt-bf16": 12}
+QUICK_STEPS = {"mlp": 6, "cnn": 60, "gpt": 6, "gpt-bf16": 6}
 
 
 def data_of(task: Task, world: int) -> Any:
@@ -80,22 +91,46 @@ def application(task: Task, world: int = WORLD) -> TorchModule:
 
 @dataclass(frozen=True)
 class Engine:
-    """How the engine runs. `slices` None: not deterministic, one sum per worker and clock."""
+    """How the engine runs. `slices` None: not deterministic, one sum per worker and clock. `is_resident`: optimizers of
+    torch step replicas."""
 
     slices: int | None
     partitions: int
     exchange: str = "servers"
+    is_resident: bool = False
 
     def __str__(self) -> str:
         if self.exchange == "allreduce":
-            return f"exchange: allreduce, {self.partitions} partitions"
+            replicas = ", replicas" if self.is_resident else ""
+            return f"exchange: allreduce, {self.partitions} partitions{replicas}"
         return "not deterministic" if self.slices is None else f"deterministic, {self.slices} slices"
 
-    def config(self, clocks: int) -> dict[str, Any]:
+    def optimizer(self, task: Task) -> dict[str, Any]:
+        if task.training.kind == "momentum":
+            momentum = {"learning_rate": 0.001, "momentum": 0.9}
+            if not self.is_resident:
+                return {"kind": "momentum", **momentum}
+            return {
+                "kind": "torch",
+                "name": "SGD",
+                "learning_rate": momentum.pop("learning_rate"),
+                "arguments": momentum,
+            }
+        vectors = [name for name, p in task.build().named_parameters() if p.ndim <= 1]
+        groups = [{"parameters": vectors, "weight_decay": 0.0}]
+        shared = {"learning_rate": 0.0003, "clip_norm": 1.0, "groups": groups}
+        if not self.is_resident:
+            return {"kind": "adamw", "weight_decay": 0.1, **shared}
+        return {"kind": "torch", "name": "AdamW", "arguments": {"weight_decay": 0.1}, **shared}
+
+    def config(self, clocks: int, task: Task) -> dict[str, Any]:
         return {
             "application": "torch",
-            "model": {"batch_size": WORLD * BATCH},
-            "optimizer": {"kind": "momentum", "learning_rate": 0.001, "momentum": 0.9},
+            "model": {
+                "batch_size": WORLD * task.batch,
+                "autocast": "bfloat16" if task.training.autocast else None,
+            },
+            "optimizer": self.optimizer(task),
             "clocks": clocks,
             "slices": self.slices or WORLD,
             "deterministic": self.slices is not None,
@@ -201,7 +236,7 @@ def run_ddp(pair: Pair, task: Task, options: Options | None, steps: int) -> Samp
 
 
 def run_engine(pair: Pair, task: Task, engine: Engine, steps: int) -> Sample:
-    spec = RunSpec(secrets.token_hex(4), from_values(engine.config(steps)), application(task))
+    spec = RunSpec(secrets.token_hex(4), from_values(engine.config(steps, task)), application(task))
     ends, answers = train(pair, spec)
     seconds = [after - before for before, after in pairwise(ends)]
     first, last = ends[WARM_UP - 1], ends[-1]
@@ -274,7 +309,7 @@ def main() -> None:
     parser.add_argument(
         "--quick", action="store_true", help="fewer rounds, steps and variants: under a minute"
     )
-    parser.add_argument("--models", default=",".join(TASKS))
+    parser.add_argument("--models", default="mlp,cnn")
     parser.add_argument("--partitions", type=int, default=WORLD)
     parser.add_argument("--rounds", type=int)
     parser.add_argument(
@@ -290,7 +325,7 @@ def main() -> None:
     print(
         f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, "
         f"torch {torch.__version__}, python {platform.python_version()}; "
-        f"{WORLD} processes, batch {BATCH} each, momentum; {rounds} rounds",
+        f"{WORLD} processes, one thread each; {rounds} rounds",
         flush=True,
     )
     peers = Pair(ddp_peer.serve, WORLD, free_port())
@@ -298,9 +333,7 @@ def main() -> None:
     try:
         for name in arguments.models.split(","):
             task = TASKS[name]
-            steps = (
-                WARM_UP + {"mlp": 6 if arguments.quick else 12, "cnn": 60 if arguments.quick else 150}[name]
-            )
+            steps = WARM_UP + (QUICK_STEPS if arguments.quick else STEPS)[name]
             variants: dict[str, Callable[[], Sample]] = {
                 "no exchange (limit)": partial(run_ddp, peers, task, None, steps)
             }
@@ -312,6 +345,7 @@ def main() -> None:
                 for engine in (
                     *(Engine(count, arguments.partitions) for count in (None, *slices)),
                     *(Engine(None, partitions, "allreduce") for partitions in by_sums),
+                    *(Engine(None, partitions, "allreduce", is_resident=True) for partitions in by_sums),
                 )
             }
             found: dict[str, list[Sample]] = {label: [] for label in (*variants, *engines)}

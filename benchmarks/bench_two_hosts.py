@@ -53,7 +53,7 @@ def main() -> None:
 
         def engine(count: int) -> float:
             how = Engine(None, count)
-            ran = rig.run([RELIABLE] * WORLD, how.config(steps), application(task))
+            ran = rig.run([RELIABLE] * WORLD, how.config(steps, task), application(task))
             return statistics.median(ran.seconds(WARM_UP))
 
         variants: dict[str, Callable[[], float]] = {"no exchange": partial(peer, None)}

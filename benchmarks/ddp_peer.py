@@ -8,11 +8,32 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from gpt import Gpt
 from paused import paused
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from agileml.apps.torch.models import cnn, mlp
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a task is trained: SGD with momentum, or AdamW that decays matrices alone and limits the gradient's norm."""
+
+    kind: str = "momentum"
+    autocast: bool = False
+
+    def optimizer(self, module: nn.Module, *, at_its_best: bool) -> torch.optim.Optimizer:
+        if self.kind == "momentum":
+            return torch.optim.SGD(module.parameters(), lr=0.001, momentum=0.9)
+        matrices = [p for p in module.parameters() if p.ndim > 1]
+        others = [p for p in module.parameters() if p.ndim <= 1]
+        groups = [{"params": matrices}, {"params": others, "weight_decay": 0.0}]
+        return torch.optim.AdamW(groups, lr=0.0003, weight_decay=0.1, fused=at_its_best or None)
+
+    @property
+    def clip_norm(self) -> float | None:
+        return None if self.kind == "momentum" else 1.0
 
 
 @dataclass(frozen=True)
@@ -26,9 +47,10 @@ class Task:
     classes: int
     batch: int  # items of a step and process
     examples: int
+    training: Training = Training()
 
     def build(self) -> nn.Module:
-        return {"cnn": cnn, "mlp": mlp, "paused": paused}[self.kind](**self.arguments)
+        return {"cnn": cnn, "mlp": mlp, "paused": paused, "gpt": Gpt}[self.kind](**self.arguments)
 
 
 @dataclass(frozen=True)
@@ -51,6 +73,9 @@ class Options:
 def items(task: Task, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Made items of a process: what is trained on does not matter, only its size."""
     generator = torch.Generator().manual_seed(rank)
+    if task.kind == "gpt":
+        tokens = torch.randint(task.classes, (task.examples, *task.shape), generator=generator)
+        return tokens, tokens.roll(-1, 1)
     x = torch.randn(task.examples, *task.shape, generator=generator)
     return x, torch.randint(task.classes, (task.examples,), generator=generator)
 
@@ -68,16 +93,21 @@ def steps_of(task: Task, options: Options | None, steps: int, rank: int) -> list
     module: nn.Module = task.build()
     if options is not None:
         module = DistributedDataParallel(module, **options.keywords())
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.001, momentum=0.9)
+    optimizer = task.training.optimizer(
+        module, at_its_best=options is not None and options.bucket_mb is not None
+    )
     x, y = items(task, rank)
     starts = task.examples // task.batch
     seconds = []
     for step in range(steps):
         begin_s, begin_cpu_s = time.perf_counter(), time.process_time()
         at = slice(step % starts * task.batch, (step % starts + 1) * task.batch)
-        loss = nn.functional.cross_entropy(module(x[at]), y[at])
+        with torch.autocast("cpu", torch.bfloat16, enabled=task.training.autocast):
+            loss = nn.functional.cross_entropy(module(x[at]), y[at])
         optimizer.zero_grad()
         loss.backward()
+        if task.training.clip_norm is not None:
+            nn.utils.clip_grad_norm_(module.parameters(), task.training.clip_norm)
         optimizer.step()
         float(loss.detach())
         seconds.append((time.perf_counter() - begin_s, time.process_time() - begin_cpu_s))

@@ -11,7 +11,7 @@ from typing import Any
 from agileml.application import Application, InputError, Table
 from agileml.apps.user_code import imported, split_name
 from agileml.config.job import JobConfig
-from agileml.config.optimizer import FunctionConfig, GroupConfig, OwnScheduleConfig, SgdConfig
+from agileml.config.optimizer import FunctionConfig, GroupConfig, OwnScheduleConfig, SgdConfig, TorchConfig
 from agileml.config.text import ConfigError, show
 from agileml.core.parameters.groups import GroupedOptimizer
 from agileml.core.parameters.learning_rate import Schedule
@@ -60,6 +60,8 @@ def job_optimizer(config: JobConfig, application: Application, tables: Sequence[
     """Raises ConfigError, InputError: a function that is not there or returns no number, a pattern without a match."""
     section = config.optimizer
     settings: dict[str, Any] = section.model_dump(exclude={"groups"})
+    if isinstance(section, TorchConfig):  # the replica has the rest; here is the rate of a clock
+        settings = {"kind": "sgd", "learning_rate": section.learning_rate, "schedule": settings["schedule"]}
     if isinstance(section.schedule, FunctionConfig):
         settings["schedule"] = _schedule(section.schedule.function, config.clocks)
     elif isinstance(section.schedule, OwnScheduleConfig):

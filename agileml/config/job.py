@@ -22,7 +22,7 @@ from agileml.config.exchange import check_exchange, check_overlap
 from agileml.config.helping import Helping, check_helping
 from agileml.config.machines import MachinesConfig, PaceConfig
 from agileml.config.market import Market, check_with
-from agileml.config.optimizer import OptimizerConfig, SgdConfig
+from agileml.config.optimizer import OptimizerConfig, SgdConfig, check_optimizer
 from agileml.config.plan import MachineCounts, Plan, check_speeds, machines_over_time
 from agileml.config.section import Positive, PositiveInt, Section, validate
 from agileml.config.text import ConfigError, Document, Key, apply_flags, dump_yaml, nearest, show
@@ -239,15 +239,12 @@ class JobConfig(Section):
             is_trusted=self.trusted_network,
             gpus=self.machines.gpus,
         )
-        if self.optimizer.clip_norm is not None and self.consistency.kind == "asp":
-            raise ConfigError(
-                f"found {self.optimizer.clip_norm:g} with consistency asp, expected bsp or ssp: asp applies every push "
-                "by itself and never has the gradient of a clock",
-                key=("optimizer", "clip_norm"),
-            )
         if self.overlap is True:
             check_overlap(self.exchange, self.consistency.kind)
         self._check_shares()
+        check_optimizer(
+            self.optimizer, self.application, self.exchange, self.consistency.kind, self.machines.workers
+        )
         machines_over_time(self.plan, self.start, most, self.clocks)
         check_speeds(self.plan, self.pace.unit_s)
         if self.pace.unit_s and getattr(self.market, "paced", False):

@@ -5,11 +5,12 @@ The rules themselves are in `agileml.core.parameters`.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
 from agileml.config.section import Positive, PositiveInt, Section, one_of
+from agileml.config.text import ConfigError
 
 Rate = Annotated[float, Field(ge=0, lt=1)]
 
@@ -67,6 +68,10 @@ SCHEDULES: dict[str, type[Section]] = {
     "application": OwnScheduleConfig,
 }
 _pick_schedule = one_of(SCHEDULES, "kind", default="cosine")
+OptionalSchedule = Annotated[
+    StepsConfig | CosineConfig | LinearConfig | FunctionConfig | OwnScheduleConfig | None,
+    BeforeValidator(lambda value: None if value is None else _pick_schedule(value)),
+]
 
 
 class _Shaping(Section):
@@ -76,10 +81,7 @@ class _Shaping(Section):
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     clip_norm: Positive | None = None
     clip: Positive | None = None
-    schedule: Annotated[
-        StepsConfig | CosineConfig | LinearConfig | FunctionConfig | OwnScheduleConfig | None,
-        BeforeValidator(lambda value: None if value is None else _pick_schedule(value)),
-    ] = None
+    schedule: OptionalSchedule = None
     groups: Annotated[tuple[GroupConfig, ...], Field(strict=False)] = ()
 
 
@@ -116,13 +118,60 @@ class AdamWConfig(AdamConfig):
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
 
 
+class TorchConfig(Section):
+    """An optimizer of torch.optim, or package.module:Class, with its own `arguments`.
+
+    It steps where each machine computes, so it needs an all-reduce and a torch module.
+    """
+
+    kind: Literal["torch"] = "torch"
+    name: str
+    learning_rate: Positive = 0.001
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    clip_norm: Positive | None = None
+    schedule: OptionalSchedule = None
+    groups: Annotated[tuple[GroupConfig, ...], Field(strict=False)] = ()
+
+
 OPTIMIZERS: dict[str, type[Section]] = {
     "sgd": SgdConfig,
     "momentum": MomentumConfig,
     "adam": AdamConfig,
     "adamw": AdamWConfig,
+    "torch": TorchConfig,
 }
 OptimizerConfig = Annotated[
-    SgdConfig | MomentumConfig | AdamConfig | AdamWConfig,
+    SgdConfig | MomentumConfig | AdamConfig | AdamWConfig | TorchConfig,
     BeforeValidator(one_of(OPTIMIZERS, "kind", default="sgd")),
 ]
+
+
+def check_optimizer(
+    optimizer: _Shaping | TorchConfig, application: str, exchange: str, consistency: str, workers: int | str
+) -> None:
+    """Raises ConfigError where the section does not go together with other keys of the job."""
+    if optimizer.clip_norm is not None and consistency == "asp":
+        raise ConfigError(
+            f"found {optimizer.clip_norm:g} with consistency asp, expected bsp or ssp: asp applies every push by "
+            "itself and never has the gradient of a clock",
+            key=("optimizer", "clip_norm"),
+        )
+    if not isinstance(optimizer, TorchConfig):
+        return
+    if exchange != "allreduce":
+        raise ConfigError(
+            f"found torch with exchange: {exchange}, expected sgd, momentum, adam or adamw: servers step parts of "
+            "parameters, optimizers of torch step whole ones on every machine (exchange: allreduce)",
+            key=("optimizer", "kind"),
+        )
+    if application != "torch":
+        raise ConfigError(
+            f"found torch with application {application}, expected sgd, momentum, adam or adamw: only torch modules "
+            "are stepped where they are",
+            key=("optimizer", "kind"),
+        )
+    if workers not in ("auto", 1):
+        raise ConfigError(
+            f"found {workers} with optimizer.kind torch, expected 1: one process of a machine has the parameters",
+            key=("machines", "workers"),
+        )

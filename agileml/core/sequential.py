@@ -6,20 +6,21 @@ deterministic job ends with these bits wherever it runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from agileml.application import Application, Array
+from agileml.application import Application, Array, Replica, Table
 from agileml.core.compute.contract import checked_tables, initial_values
 from agileml.core.compute.threads import single_threaded
 from agileml.core.compute.unit_computer import UnitComputer
-from agileml.core.parameters.apply import apply_total, initial_state, partition_optimizers
+from agileml.core.parameters.apply import State, apply_total, initial_state, partition_optimizers
 from agileml.core.parameters.fold import Contribution, Fold
 from agileml.core.parameters.gradient_norm import SquareTree, clip_scale, norm
 from agileml.core.parameters.layout import Layout
 from agileml.core.parameters.optimizer import Optimizer
+from agileml.core.parameters.whole_updates import resident_updates, whole_blocks
 from straggler.coverage import Units, span
 
 OnClock = Callable[[int, float, int], bool | None]
@@ -64,10 +65,10 @@ def train(
     work.load(range(application.settings.slices))
     bundles = bundles if bundles is not None else [span(0, work.units)]
     start = initial_values(application, tables)
+    replica = _replica(application, optimizer, start) if any(table.resident for table in tables) else None
     shares = [layout.blocks(start, partition) for partition in range(partitions)]
     rules = [partition_optimizers(optimizer, layout, partition) for partition in range(partitions)]
     states = [initial_state(tables, blocks, optimizer) for blocks in shares]
-    tree = SquareTree(layout)
     with single_threaded() if deterministic else nullcontext():
         for clock in range(clocks):
             reads = work.reads(clock, bundles)
@@ -82,7 +83,9 @@ def train(
                 for fold, contribution in zip(folds, contributions, strict=True):
                     fold.add(bundle, contribution)
             totals = [fold.total() for fold in folds]
-            scale = _scale(tree, totals, optimizer.clip_norm)
+            scale = _scale(layout, totals, optimizer.clip_norm)
+            if replica is not None:
+                totals = _leave_to(replica, layout, clock, totals)
             for p, total in enumerate(totals):
                 applied = apply_total(
                     total, tables, shares[p], states[p], clock, rules[p], in_place=True, scale=scale
@@ -92,15 +95,53 @@ def train(
                 on_metrics(clock, totals[0].metrics)
             if on_clock is not None and on_clock(clock, totals[0].loss, totals[0].examples):
                 break
-    slots = (
-        layout.whole_slot([[arrays[slot] if arrays else None for arrays in state] for state in states])
-        for slot in range(optimizer.slots)
-    )
-    return Trained(layout.whole(shares), tuple(slots))
+    slots = (layout.whole_slot(_of_slot(states, slot)) for slot in range(optimizer.slots))
+    whole = layout.whole(shares)
+    return Trained(whole | _resident_tables(replica, tables), tuple(slots))
 
 
-def _scale(tree: SquareTree, totals: Sequence[Contribution], limit: float | None) -> float:
+def _of_slot(states: Sequence[Sequence[State]], slot: int) -> list[list[Array | None]]:
+    """One array of the optimizer's state of every partition and table."""
+    return [[arrays[slot] if arrays else None for arrays in state] for state in states]
+
+
+def _leave_to(
+    replica: Replica, layout: Layout, clock: int, totals: Sequence[Contribution]
+) -> list[Contribution]:
+    """Let the replica take its step; what is left for the other tables."""
+    replica.step(clock, resident_updates(layout, [whole_blocks(layout, p, t) for p, t in enumerate(totals)]))
+    return [
+        replace(
+            total,
+            blocks=tuple(None if t.resident else b for t, b in zip(layout.tables, total.blocks, strict=True)),
+        )
+        for total in totals
+    ]
+
+
+def _scale(layout: Layout, totals: Sequence[Contribution], limit: float | None) -> float:
     """The factor of a clock's gradient."""
     if limit is None:
         return 1.0
+    tree = SquareTree(layout)
     return clip_scale(norm(tree.sums(partition, total) for partition, total in enumerate(totals)), limit)
+
+
+def _resident_tables(replica: Replica | None, tables: Sequence[Table]) -> dict[str, Array]:
+    if replica is None:
+        return {}
+    return {
+        table.name: replica.read(table.name, 0, table.rows * table.columns).reshape(table.rows, table.columns)
+        for table in tables
+        if table.resident
+    }
+
+
+def _replica(application: Application, optimizer: Optimizer, start: Mapping[str, Array]) -> Replica:
+    """The application's replica with its tables of `start`."""
+    replica = application.replica(optimizer.rate_at)
+    assert replica is not None, "an application with resident tables has a replica"
+    replica.place(
+        {table.name: start[table.name].reshape(-1) for table in application.tables() if table.resident}
+    )
+    return replica

@@ -52,6 +52,8 @@ def split_of(config: JobConfig, cores: int) -> Split:
             f"found {threads}, expected at most {cores}: a machine's Ray node has {_cores(cores)}",
             key=("machines", "threads"),
         )
+    if machines.workers == "auto" and config.optimizer.kind == "torch":
+        return Split(1, threads)  # one process has the replica
     if machines.workers == "auto":
         return Split(max(1, int(machines.gpus) or most), threads)
     if machines.workers > max(1, most):

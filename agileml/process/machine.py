@@ -76,7 +76,8 @@ class Machine:
         self.application = application
         self.job = spec.job(application)
         self._stores = MachineStores(spec, application, self.job)
-        self.node = Node(name, self.job, spec.timers(), self._stores)
+        replica = application.replica(self.job.optimizer.rate_at) if self.job.is_resident else None
+        self.node = Node(name, self.job, spec.timers(), self._stores, replica)
         self._codec = run_codec()
         timeout_s = spec.config.heartbeat.timeout_s
         self._open: Callable[[], Transport] = lambda: open_transport(

@@ -85,6 +85,7 @@ class RunSpec:
             seed=config.seed,
             slices=config.slices,
             clocks_per_pass=config.clocks_per_pass,
+            optimizer=config.optimizer.model_dump() if config.optimizer.kind == "torch" else {},
         )
 
     def build(self) -> Application:

@@ -55,8 +55,11 @@ def _plan(make: MakeBalancer) -> None:
 
 
 def _row(job: Job, from_afar: bool) -> Contribution:
-    blocks: list[Block] = []
+    blocks: list[Block | None] = []
     for table in job.layout.tables:
+        if table.resident:
+            blocks.append(None)
+            continue
         zeros = _zeros(table, from_afar)
         blocks.append(
             Sparse(_fixed(np.zeros(1, np.int32), from_afar), zeros) if table.sparse else Dense(zeros)

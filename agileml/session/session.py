@@ -248,7 +248,7 @@ class _Session:
     def _write(self, folder: RunFolder, tables: dict[str, Array]) -> Result:
         digest = folder.write_model(tables, self.application.as_model(tables))
         if self._slots is not None:
-            self._write_optimizer(folder)
+            self._write_optimizer(folder, tables)
         with blame_user("evaluate()"):
             metrics = {key: float(value) for key, value in self.application.evaluate(tables).items()}
         with blame_user("describe()"):
@@ -274,10 +274,10 @@ class _Session:
             tables, metrics, summary, folder.path, code, self.application, self.job.optimizer.rate_at, again
         )
 
-    def _write_optimizer(self, folder: RunFolder) -> None:
+    def _write_optimizer(self, folder: RunFolder, tables: dict[str, Array]) -> None:
         """optimizer.pt, where the application knows how to write one."""
         assert self._slots is not None
-        clocks, slots = self._slots
+        clocks, slots = self._slots[0], [tables] if self.job.is_resident else self._slots[1]
         with blame_user("optimizer_state()"):
             settings = self.config.optimizer.model_dump()
             factor = self.job.optimizer.rate_at(clocks) / self.config.optimizer.learning_rate

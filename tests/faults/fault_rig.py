@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from agileml.application import Application
 from agileml.core.protocol.commands import Happened
 from agileml.core.protocol.inputs import NodeDown, NodeUp
 from agileml.core.protocol.plan import Strike
@@ -50,13 +51,14 @@ class FaultRig(Rig):
         values: Mapping[str, Any],
         folder: Path,
         watch: Callable[[FaultRig, HeadState], None] | None = None,
+        application: Application | None = None,
     ) -> None:
         self._records = folder / "records"
         self._ups: dict[str, NodeUp] = {}
         self.killed: set[str] = set()
         self._heal_at_s: dict[str, float] = {}
         self._watch = watch or (lambda rig, state: None)
-        super().__init__(values, folder)
+        super().__init__(values, folder, application)
 
     def add(self, tier: Tier, *, admitted: bool = True) -> Machine:
         machine = super().add(tier, admitted=admitted)

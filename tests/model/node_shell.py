@@ -9,6 +9,7 @@ from agileml.application import Array
 from agileml.core.compute.unit_computer import Reads, UnitComputer
 from agileml.core.node.node import Node
 from agileml.core.node.retry import Timers
+from agileml.core.parameters.optimizer import optimizer
 from agileml.core.protocol.commands import (
     Abandon,
     Abort,
@@ -34,6 +35,7 @@ from agileml.events.terms import Task, Tier
 from straggler.coverage import members
 from tests.model.chunks import ChunkedThread
 from tests.model.timeline import Process
+from tests.model.toy import ALGORITHMS, ToyReplica
 
 if TYPE_CHECKING:
     from tests.model.simulator import Simulation
@@ -55,6 +57,7 @@ class SimulatedNode(Process):
     is_sick: bool = False  # the next units that it computes fail
     failure: Failure | None = None
     thread: ChunkedThread | None = None  # where machines help each other
+    replica: ToyReplica | None = None
     link_free_s: float = 0.0  # when what it sends of cuts and moves is through
 
 
@@ -86,17 +89,22 @@ class NodeShell:
 
     def start(self, tier: Tier, *, admitted: bool = True) -> None:
         name = f"n{len(self.sim.nodes)}"
+        algorithm = self.sim.schedule.algorithm
+        rule = optimizer(algorithm, **ALGORITHMS[algorithm])
+        replica = ToyReplica(rule) if self.sim.job.is_resident else None
         node = Node(
             name,
             self.sim.job,
             Timers(status_s=0.2, retry_s=NEVER_S if self.sim.schedule.orderly else 1.0),
             SimulatedStores(self.sim),
+            replica,
         )
         work = UnitComputer(
             self.sim.toy, self.sim.job.layout, self.sim.job.parts, deterministic=self.sim.job.deterministic
         )
         capacity = self.sim.capacity(name)
         simulated = SimulatedNode(name, node=node, work=work, tier=tier, admitted=admitted, capacity=capacity)
+        simulated.replica = replica
         self.sim.nodes[name] = simulated
         for controller in self.sim.controllers:
             self.sim.tell(controller, NodeUp(name, tier, "", admitted, simulated.capacity))
@@ -223,6 +231,8 @@ class NodeShell:
             return
         reads = simulated.reads.pop(_key(command), None) or self.reads(simulated, command)
         inputs = simulated.work.assemble(reads, command.parts, apart=command.is_help)
+        if simulated.replica is not None:
+            inputs = replace(inputs, tables=simulated.replica.tables())
         if self.sim.job.helping is not None:
             if simulated.thread is None:
                 simulated.thread = ChunkedThread(self.sim, simulated)

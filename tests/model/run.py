@@ -12,7 +12,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from agileml.events.run import ClockDone, MachineQuarantined, MembershipChanged, ShortNoticeJudged
-from tests.model.schedule import CLIPPED, HELPED, PLANNED, Schedule, make_orderly, make_schedule, make_sick
+from tests.model.schedule import (
+    CLIPPED,
+    HELPED,
+    PLANNED,
+    RESIDENT,
+    Schedule,
+    make_orderly,
+    make_schedule,
+    make_sick,
+)
 from tests.model.simulator import Simulation
 
 LONGEST_S = 60  # of CPU time: a loop in no time at all
@@ -22,6 +31,7 @@ MODES = (
     *(mode + PLANNED for mode in ("bsp", "dense", "sum", "allreduce", "overlap")),
     *(mode + CLIPPED for mode in ("bsp", "dense", "ssp", "allreduce")),
     *(mode + HELPED for mode in ("bsp", "dense", "sum", "ssp")),
+    "allreduce" + RESIDENT,
 )
 
 

@@ -10,6 +10,7 @@ from agileml.core.protocol.plan import PlannedEvent, PlannedJoin, PlannedNotice
 PLANNED = "-planned"
 CLIPPED = "-clipped"
 HELPED = "-helped"
+RESIDENT = "-resident"
 
 # Messages in the middle of a change at which an aimed fault strikes.
 AIMS = (
@@ -54,7 +55,8 @@ class Schedule:
     """One run: the job's cut, the machines at the start, the network, the faults and the plan.
 
     `mode` is a mode of `toy_job`, or one with PLANNED at its end: then every clock has a plan, and no two the same;
-    with CLIPPED: then the norm of gradients is limited; with HELPED: then machines help each other at the least need.
+    with CLIPPED: then the norm of gradients is limited; with HELPED: then machines help each other at the least need;
+    with RESIDENT: then replicas have the tables.
     """
 
     seed: int
@@ -83,8 +85,14 @@ class Schedule:
 
     @property
     def toy_mode(self) -> str:
-        """The mode without its plans, limit or help."""
-        return self.mode.removesuffix(PLANNED).removesuffix(CLIPPED).removesuffix(HELPED)
+        """The mode without what is at its end."""
+        return (
+            self.mode.removesuffix(PLANNED).removesuffix(CLIPPED).removesuffix(HELPED).removesuffix(RESIDENT)
+        )
+
+    @property
+    def is_resident(self) -> bool:
+        return self.mode.endswith(RESIDENT)
 
     @property
     def is_planned(self) -> bool:

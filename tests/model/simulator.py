@@ -55,7 +55,15 @@ class Simulation(Timeline):
         self.fired: Counter[str] = Counter()
         plans = random_plans(s, self.fired)
         self.toy, self.job = toy_job(
-            s.toy_mode, s.algorithm, s.slices, s.parts, s.partitions, s.clocks, plans, s.clip_norm
+            s.toy_mode,
+            s.algorithm,
+            s.slices,
+            s.parts,
+            s.partitions,
+            s.clocks,
+            plans,
+            s.clip_norm,
+            is_resident=s.is_resident,
         )
         if s.is_helped:
             self.job = replace(self.job, helping=eager_help(s))

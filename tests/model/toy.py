@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from agileml.application import Application, Array, Settings, Table, Unit, Update, Updates
 from agileml.core.exchange import exchange_of
 from agileml.core.parameters.layout import Layout
-from agileml.core.parameters.optimizer import optimizer
+from agileml.core.parameters.optimizer import Optimizer, optimizer, take_step
 from agileml.core.protocol.job import Job, MakeBalancer, Overlap
 from straggler.consistency import consistency
 
@@ -92,6 +93,56 @@ class DenseToy(Toy):
         )
 
 
+SLOTS = 2  # the most arrays of state that an algorithm has
+
+
+class ResidentToy(DenseToy):
+    """The same with all tables in a replica, and the optimizer's state beside them."""
+
+    def tables(self) -> Sequence[Table]:
+        count, dense = super().tables()
+        states = [
+            Table(f"state{slot}", 5, 11, update=Update.NONE, resident=True, may_be_infinite=True)
+            for slot in range(SLOTS)
+        ]
+        return replace(count, resident=True), replace(dense, resident=True), *states
+
+    def initial(self, table: Table) -> Array:
+        if table.name.startswith("state"):
+            return np.zeros((table.rows, table.columns), table.dtype)
+        return super().initial(table)
+
+
+class ToyReplica:
+    """A machine's tables and optimizer, as a replica has them."""
+
+    def __init__(self, algorithm: Optimizer) -> None:
+        self._algorithm = algorithm
+        self.values: dict[str, Array] = {}
+
+    def place(self, values: Mapping[str, Array]) -> None:
+        self.values = {name: array.copy() for name, array in values.items()}
+
+    def read(self, table: str, start: int, stop: int) -> Array:
+        return self.values[table][start:stop].copy()
+
+    def step(self, clock: int, updates: Mapping[str, Array]) -> None:
+        self.values["count"] += updates["count"]
+        state = [self.values[f"state{slot}"] for slot in range(self._algorithm.slots)]
+        take_step(self._algorithm, clock, self.values["dense"], updates["dense"], state, in_place=True)
+
+    def tables(self) -> dict[str, Array]:
+        """What a unit reads."""
+        return {"count": self.values["count"].reshape(-1, 2), "dense": self.values["dense"].reshape(5, 11)}
+
+
+ALGORITHMS: Mapping[str, Mapping[str, float]] = {
+    "sgd": {"learning_rate": 0.05},
+    "momentum": {"learning_rate": 0.02, "momentum": 0.9},
+    "adam": {"learning_rate": 0.05},
+}
+
+
 def toy_job(
     mode: str,
     algorithm: str,
@@ -101,6 +152,8 @@ def toy_job(
     clocks: int,
     balancer: MakeBalancer | None = None,
     clip_norm: float | None = None,
+    *,
+    is_resident: bool = False,
 ) -> tuple[Toy, Job]:
     """A job in mode `bsp` (deterministic), `sum` (BSP, one sum per worker), `ssp` (slack 2), `asp`, or `allreduce`.
 
@@ -108,16 +161,13 @@ def toy_job(
     `overlap` is `dense` in which a clock is computed while its parameters are on their way.
     """
     made = DenseToy if mode in DENSE else Toy
+    made = ResidentToy if is_resident else made
     toy = made(Settings(seed=3, slices=slices, clocks_per_pass=2), parts)
     kind = mode if mode in ("ssp", "asp") else "bsp"
-    algorithms = {
-        "sgd": {"learning_rate": 0.05},
-        "momentum": {"learning_rate": 0.02, "momentum": 0.9},
-        "adam": {"learning_rate": 0.05},
-    }
+    rule = optimizer(algorithm, **ALGORITHMS[algorithm], clip_norm=clip_norm)
     job = Job(
         layout=Layout(tuple(toy.tables()), partitions),
-        optimizer=optimizer(algorithm, **algorithms[algorithm], clip_norm=clip_norm),
+        optimizer=optimizer("sgd", learning_rate=1.0) if is_resident else rule,
         consistency=consistency(kind, 2 if kind == "ssp" else 0),
         slices=slices,
         parts=parts,

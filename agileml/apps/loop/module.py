@@ -14,9 +14,9 @@ from agileml.apps.loop.prepared import Prepared
 from agileml.apps.loop.script import Script
 from agileml.apps.loop.source import ScriptSource, UserCode
 from agileml.apps.loop.stepper import LoopCudaStepper, LoopStepper, no_objective
+from agileml.apps.torch.batches.minibatches import ExampleSlice
 from agileml.apps.torch.data import DataSet
 from agileml.apps.torch.flat import FlatModule
-from agileml.apps.torch.minibatches import ExampleSlice
 from agileml.apps.torch.module import StreamReady, TorchModule, in_turn
 from agileml.apps.torch.step import Stepper, seeded
 from agileml.config.text import ConfigError

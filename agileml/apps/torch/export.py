@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from agileml.application import Array, InputError
 from agileml.apps.torch.flat import PARAMETERS, FlatModule
+from agileml.apps.torch.resident.state import TorchOptimizer
 
 
 def torch_state(result: str | Path | Mapping[str, Any], module: nn.Module) -> dict[str, Tensor]:
@@ -96,6 +97,8 @@ def optimizer_state(
     group of torch has the parameters without one, then come those of the config in order. factor: of the learning
     rates.
     """
+    if settings["kind"] == "torch":
+        return TorchOptimizer(flat, settings).state_dict(slots[0], factor)
     optimizer = _in_torch(flat.module, settings)
     names = STATES[settings["kind"]]
     arrays = [torch.from_numpy(np.array(slot[PARAMETERS]).reshape(-1)) for slot in slots]

@@ -22,15 +22,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from agileml.application import Application, Array, InputError, Settings, Table, Unit, Updates
+from agileml.application import Application, Array, InputError, Settings, Table, Unit, Update, Updates
+from agileml.apps.torch.batches.loader import Loader
+from agileml.apps.torch.batches.minibatches import ExampleSlice, Minibatches
 from agileml.apps.torch.data import DataSet, Examples, load_data
 from agileml.apps.torch.evaluation import ACCURACY, LOSS, Evaluation, Sums, add, means
 from agileml.apps.torch.export import exported, optimizer_state, torch_state
 from agileml.apps.torch.flat import PARAMETERS, FlatModule
-from agileml.apps.torch.loader import Loader, Request
-from agileml.apps.torch.minibatches import ExampleSlice, Minibatches
 from agileml.apps.torch.names import called, function_named, loss_named
 from agileml.apps.torch.objective import Objective, OutputLoss, UserStep
+from agileml.apps.torch.resident.replica import TorchReplica
+from agileml.apps.torch.resident.state import TorchOptimizer
 from agileml.apps.torch.settings import ModuleConfig
 from agileml.apps.torch.step import Ready, Stepper, seeded
 from agileml.apps.torch.trial import placed_batch, try_batches
@@ -199,9 +201,21 @@ class TorchModule(Application):
     # -- the application ----------------------------------------------------------------------------------------
 
     def tables(self) -> Sequence[Table]:
-        return self.flat.tables()
+        tables = self.flat.tables()
+        return tables if self._rule is None else self._rule.beside(tables)
+
+    @cached_property
+    def _rule(self) -> TorchOptimizer | None:
+        """The optimizer of torch that steps the parameters where they are, if the job has one."""
+        return TorchOptimizer(self.flat, self.settings.optimizer) if self.settings.optimizer else None
+
+    def replica(self, rate_at: Callable[[int], float]) -> TorchReplica:
+        assert self._rule is not None, "asked for only where tables are resident"
+        return TorchReplica(self._stepper, self._rule, rate_at, _TORCH, self.model.threads)
 
     def initial(self, table: Table) -> Array:
+        if table.update is Update.NONE:
+            return super().initial(table)
         # Once units were computed the module holds what they read.
         is_fresh = "_stepper" not in self.__dict__ and not self.flat.is_emptied
         fresh = self.flat if is_fresh else self._built()
@@ -260,7 +274,7 @@ class TorchModule(Application):
         ready: StreamReady | None,
     ) -> Updates:
         """The units' share of the mean gradient over the clock's minibatch, by one backward for each micro batch."""
-        request = self._request(units, items)
+        request = self.minibatches.request(units, items, self.model.micro_batch)
         stepper = self._stepper
         if not request.numbers:  # fewer items in a clock than units
             with _TORCH, seeded(request.seed, self.model.threads, stepper.device):
@@ -269,7 +283,8 @@ class TorchModule(Application):
         stream = None if ready is None else _to_stream(ready)
         with _TORCH:
             made = self._loader.batches(request)
-            self._loader.fetch_ahead(self._request([replace(u, clock=u.clock + 1) for u in units], items))
+            following = [replace(u, clock=u.clock + 1) for u in units]
+            self._loader.fetch_ahead(self.minibatches.request(following, items, self.model.micro_batch))
             with seeded(request.seed, self.model.threads, stepper.device):
                 stepper.use(parameters)
                 metrics = self._evaluated(units)
@@ -283,18 +298,6 @@ class TorchModule(Application):
                     return Updates({}, loss, request.items, metrics)
                 changes = self.flat.buffer_changes(parameters, request.items / self.minibatches.batch)
         return Updates({PARAMETERS: gradient.reshape(1, -1), **changes}, loss, request.items, metrics)
-
-    def _request(self, units: Sequence[Unit], items: Sequence[ExampleSlice]) -> Request:
-        """The batches of some units of a clock: their items in order, cut into micro batches."""
-        found = [self.minibatches.numbers(u, share) for u, share in zip(units, items, strict=True)]
-        numbers = np.concatenate(found)
-        most = self.model.micro_batch or max(1, len(numbers))
-        pieces = tuple(numbers[start : start + most] for start in range(0, len(numbers), most))
-        first = units[0]
-        name = tuple(unit.slice * unit.parts + unit.part for unit in units)
-        key = (self.settings.seed, first.clock, first.slice, first.part)
-        seed = int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> np.uint64(1))
-        return Request(first.clock, name, pieces, seed)
 
     # -- the result -----------------------------------------------------------------------------------------------
 
@@ -327,17 +330,15 @@ class TorchModule(Application):
     @cached_property
     def _evaluates_every(self) -> int | None:
         """Clocks from one evaluation to the next; None: none while it trains."""
-        if self.model.evaluate_every is None:
+        every = self.model.evaluate_every
+        if every is None:
             return None
         if self.data.test is None or not len(self.data.test):
             raise ConfigError(
-                f"found {self.model.evaluate_every} without test data, expected a data set (train, test)",
+                f"found {every} without test data, expected a data set (train, test)",
                 key=("model", "evaluate_every"),
             )
-        cut = self.minibatches
-        return (
-            -(-cut.count // cut.batch) if self.model.evaluate_every == "pass" else self.model.evaluate_every
-        )
+        return -(-self.minibatches.count // self.minibatches.batch) if every == "pass" else every
 
     @cached_property
     def _metric_functions(self) -> dict[str, Callable[..., Any]]:

@@ -48,6 +48,7 @@ class Stepper:
         self._autocast = autocast
         self._address = 0
         self._parameters: Tensor | None = None
+        self._resident: Tensor | None = None
         self._gradient: Tensor | None = None
         # The gradient before, which is used again once it has no reader.
         self._kept: tuple[Tensor, Array] | None = None
@@ -64,8 +65,17 @@ class Stepper:
         for span, (_, parameter) in zip(flat.spans, flat.parameters, strict=True):
             parameter.register_post_accumulate_grad_hook(self._hook(span))
 
+    def reside(self) -> Tensor:
+        """The flat tensor that the parameters lie in from now on: `use` leaves them as they are there."""
+        self._resident = torch.zeros(self.flat.elements, dtype=self.flat.dtype)
+        self.flat.point(self._resident)
+        return self._resident
+
     def use(self, tables: Mapping[str, Array]) -> None:
         """Take parameters and buffers from the tables of a clock. Parameters may still be on their way."""
+        if self._resident is not None:
+            self._use_resident(tables)
+            return
         self._arriving = tables if isinstance(tables, ArrivingTables) else None
         if self._arriving is not None:
             for name in tables:
@@ -76,6 +86,13 @@ class Stepper:
             self._parameters = borrowed(array)  # held, so that an equal address means the same memory
             self._address = array.ctypes.data
             self.flat.point(self._parameters)
+        self.flat.set_buffers(tables)
+
+    def _use_resident(self, tables: Mapping[str, Array]) -> None:
+        """A clock has no parameters here; what is evaluated after training has."""
+        assert self._resident is not None
+        if PARAMETERS in tables:
+            self._resident.copy_(borrowed(tables[PARAMETERS]))
         self.flat.set_buffers(tables)
 
     def placed(self, tensor: Tensor) -> Tensor:

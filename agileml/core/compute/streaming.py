@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from agileml.application import Array
+from agileml.application import Array, Update
 from agileml.core.parameters.fold import Contribution
 from agileml.core.parameters.layout import Dense, Layout
 
@@ -16,11 +16,12 @@ Emit = Callable[[int, Contribution], None]
 
 
 def can_stream(layout: Layout) -> bool:
-    """True if every partition but the first holds a part of one dense table alone: with more of them, a partition is
-    final only when all its blocks are."""
+    """True if every partition but the first holds a part of the first table alone, among those that units update: with
+    more of them, a partition is final only when all its blocks are."""
     if any(table.sparse for table in layout.tables):
         return False
-    return len(layout.tables) == 1 or layout.gathers
+    updated = [index for index, table in enumerate(layout.tables) if table.update is not Update.NONE]
+    return updated == [0] or layout.gathers
 
 
 class Stream:

@@ -137,6 +137,8 @@ class UnitComputer:
         `reads`. `apart`: without touching the memory of the inputs assembled before."""
         tables = {}
         for index, table in enumerate(self.layout.tables):
+            if table.resident:
+                continue
             pieces = [blocks[index] for blocks in pulled]
             if len(pieces) == 1:
                 whole = pieces[0].view()

@@ -17,13 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
-
-from agileml.application import Array
 from agileml.core.node.server import Server
 from agileml.core.node.worker import Worker
 from agileml.core.parameters.fold import Contribution, Fold
 from agileml.core.parameters.layout import Dense
+from agileml.core.parameters.whole_updates import whole_blocks
 from agileml.core.protocol.commands import Abandon, Broken, Form, Introduce, Met, NodeCommand, Reduce, Reduced
 from agileml.core.protocol.job import Job
 from agileml.core.protocol.messages import CONTROLLER, Ack, GroupFailed, Meet, Message, Push, TimedPush
@@ -55,7 +53,7 @@ class Reducer:
         self._next = 0  # the partition to hand over next; -1: all are handed over
         self._folds: dict[tuple[int, int], Fold] = {}  # by clock and partition
         self._away: set[int] = set()  # partitions of this clock that the group is adding up
-        self._held: list[Reduced] = []  # sums of this clock that wait for the norm of all
+        self._held: list[Reduced] = []  # sums of this clock that wait for those of all partitions
         self._wants_pause = False
         self._compute_s = 0.0  # of this clock's bundles
         self._met: dict[str, bytes] = {}
@@ -162,14 +160,20 @@ class Reducer:
             compute_s = dict(zip(self._view.group, event.compute_s, strict=True))
             self._server.measured(event.epoch, event.clock, compute_s)
         self._held.append(event)
-        if self.job.square_tree is None or event.partition == 0:  # the last one; the norm needs all
+        is_whole = self.job.square_tree is not None or self.job.is_resident  # the step needs the sums of all
+        if not is_whole or event.partition == 0:  # the last one
             held, self._held = self._held, []
+            if self._server.resident is not None:
+                self._server.resident.step(event.clock, [found.blocks for found in reversed(held)])
             for found in held:
                 self._apply(found, now_s)
         self._go_on()
 
     def _apply(self, event: Reduced, now_s: float) -> None:
-        blocks = tuple(Dense(block) for block in event.blocks)
+        tables = self.job.layout.tables
+        blocks = tuple(
+            None if t.resident else Dense(block) for t, block in zip(tables, event.blocks, strict=True)
+        )
         total = Contribution(blocks, event.loss, event.examples, event.metrics)
         push = Push(event.epoch, event.partition, event.clock, self.job.all_units, total)
         self._server.push(self.me, push, now_s, given=True)
@@ -208,7 +212,7 @@ class Reducer:
             self._next -= 1
             own = fold.total() if fold else Contribution((None,) * len(self.job.layout.tables))
             pause, compute_s = self._wants_pause and at[1] == 0, self._spent_s(at[1])
-            blocks = self._whole(at[1], own)
+            blocks = whole_blocks(self.job.layout, at[1], own)
             # As many numbers from every machine, whether it measured something or not.
             metrics = own.metrics or (0.0,) * (2 * len(self.job.metrics)) if at[1] == 0 else ()
             sums = own.loss, own.examples
@@ -220,12 +224,3 @@ class Reducer:
             return None
         compute_s, self._compute_s = self._compute_s, 0.0
         return compute_s
-
-    def _whole(self, partition: int, own: Contribution) -> tuple[Array, ...]:
-        """The blocks of a contribution, -0.0 where it has nothing: adding that changes no number."""
-        found = []
-        for index, (table, block) in enumerate(zip(self.job.layout.tables, own.blocks, strict=True)):
-            start, stop = self.job.layout.range_of(index, partition)
-            assert block is None or isinstance(block, Dense), table
-            found.append(np.full(stop - start, -0.0, table.dtype) if block is None else block.values)
-        return tuple(found)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import deque
 
+from agileml.application import Replica
 from agileml.core.node.backup import Backup, PartSaves
 from agileml.core.node.help.helping import Helping
 from agileml.core.node.overlap_choice import OverlapChoice
 from agileml.core.node.piggyback import can_piggyback, piggybacked
 from agileml.core.node.retry import RetryBackoff, Timers, subject_of
 from agileml.core.node.server import Server
-from agileml.core.node.stores import Stores, stored_cut
+from agileml.core.node.sources.stores import Stores, stored_cut
 from agileml.core.node.time_spent import Doing, TimeSpent
 from agileml.core.node.worker import Worker
 from agileml.core.protocol.commands import (
@@ -74,7 +75,9 @@ from agileml.core.protocol.view import View
 class Node:
     """The state of one machine."""
 
-    def __init__(self, name: str, job: Job, timers: Timers, stores: Stores) -> None:
+    def __init__(
+        self, name: str, job: Job, timers: Timers, stores: Stores, replica: Replica | None = None
+    ) -> None:
         self.name = name
         self.job = job
         self.timers = timers
@@ -84,7 +87,7 @@ class Node:
         self.loaded = 0
         self._out: list[NodeCommand] = []
         self._local: deque[Message] = deque()
-        self.server = Server(name, job, self._send, stores)
+        self.server = Server(name, job, self._send, stores, replica)
         self.spent = TimeSpent()
         self.worker = Worker(name, job, self._send, self._ask)
         self.helping: Helping | None = None
@@ -169,9 +172,7 @@ class Node:
         for fetch in self._fetching.values():
             self._ask_for(fetch)
         self._backoff.begin(now_s)
-        repeated = [
-            command for command in self._out if not isinstance(command, Send) or self._is_due(command)
-        ]
+        repeated = [c for c in self._out if not isinstance(c, Send) or self._is_due(c)]
         self._backoff.end()
         self._out[:] = fresh + repeated
 

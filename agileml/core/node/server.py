@@ -11,13 +11,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from agileml.application import Array
+from agileml.application import Array, Replica
 from agileml.core.node.clock_norms import NormRound
 from agileml.core.node.clock_plans import ClockPlans
 from agileml.core.node.clock_squares import ClockSquares
 from agileml.core.node.piggyback import DelayedAcks
 from agileml.core.node.shard import Shard
-from agileml.core.node.stores import Stores, stored_cut
+from agileml.core.node.sources.resident import ResidentTables
+from agileml.core.node.sources.stores import Stores, stored_cut
 from agileml.core.parameters.arena import Arena
 from agileml.core.protocol.job import Job
 from agileml.core.protocol.messages import (
@@ -57,11 +58,12 @@ SendTo = Callable[[str, Message], None]
 class Server:
     """Serves partitions in one epoch at a time. Its node hands over messages of that epoch only."""
 
-    def __init__(self, me: str, job: Job, send: SendTo, stores: Stores) -> None:
-        self.me = me
-        self.job = job
-        self.stores = stores
-        self._arena = Arena(job.layout) if job.exchange.has_replicas else None
+    def __init__(
+        self, me: str, job: Job, send: SendTo, stores: Stores, replica: Replica | None = None
+    ) -> None:
+        self.me, self.job, self.stores = me, job, stores
+        self.resident = ResidentTables(replica, job.layout) if replica is not None else None
+        self._arena = Arena(job.layout) if job.exchange.has_replicas and replica is None else None
         self.limit = 0  # clocks >= limit may not start; only partition 0 enforces it
         self._send = send
         self._view: View | None = None
@@ -117,10 +119,8 @@ class Server:
         waiting = self._waiting.setdefault(message.partition, {})
         key = (worker, message.clock)
         waiting.pop(key, None)
-        if message.partition == 0 and message.clock >= self.limit:
-            waiting[key] = message
-            return
-        answer = shard.read(message.clock, message.rows)
+        is_held_back = message.partition == 0 and message.clock >= self.limit
+        answer = Read.WAIT if is_held_back else shard.read(message.clock, message.rows)
         if answer is Read.WAIT:
             waiting[key] = message
         elif isinstance(answer, Read):
@@ -294,10 +294,9 @@ class Server:
             # After a rollback the same versions come again, while the old arrays may still be read.
             self._arena = Arena(self.job.layout)
         self._copies = {p: {message.tag: shard} for p, shard in self._shards(message.tag).items()}
-        for copies in self._copies.values():
-            for shard in copies.values():
-                shard.cut_at = None
-                shard.forget_cuts(self._committed)
+        for shard in self._shards(message.tag).values():
+            shard.cut_at = None
+            shard.forget_cuts(self._committed)
 
     def frozen(self, tag: int) -> tuple[tuple[int, ShardState], ...]:
         """The shards of the durable view that are here."""
@@ -380,6 +379,8 @@ class Server:
         self._unacked.clear()
         held = self.job.exchange.held(view, self.me)
         self._copies = {p: {view.epoch: self._copies[p][view.epoch]} for p in held}
+        if self.resident is not None:
+            self.resident.take(self._shards(view.epoch))
         has_plans = self.job.balancer is not None and 0 in held
         self._plans = ClockPlans(self.job, view, self._tell_plan) if has_plans else None
         for partition, copies in self._copies.items():

@@ -50,6 +50,8 @@ class Shard:
         self._part: tuple[Cut, Rows | None] | None = None  # the open cut's part, until the backup has it
         self.cut_at: CutId | None = None
         self.optimizers: Sequence[Optimizer] = ()  # of each table's block; empty: the job's for all
+        # Reads the present block of a resident table where the machine computes; None: the blocks are all here.
+        self.resident: Callable[[int], Array] | None = None
         self.squares: ClockSquares | None = None  # where the norm of gradients is limited
         self.room: Callable[[int], Sequence[Array | None]] | None = None  # memory for a version's blocks
         self._apart: tuple[int, tuple[Array, ...]] = (-1, ())  # a version and copies of its blocks
@@ -305,13 +307,28 @@ class Shard:
 
     def _blocks_apart(self) -> tuple[Array, ...]:
         """The blocks; those of dense tables copied out of the arena, which would otherwise stay alive as a whole."""
-        if self.room is None:
+        if self.room is None and self.resident is None:
             return self.blocks
+        if self._apart[0] != self.version and self.resident is not None:
+            self._apart = self.version, tuple(self.block_now(index) for index in range(len(self.blocks)))
         if self._apart[0] != self.version:
             tables = self.job.layout.tables
             apart = tuple(b if t.sparse else b.copy() for t, b in zip(tables, self.blocks, strict=True))
             self._apart = self.version, apart
         return self._apart[1]
+
+    def block_now(self, index: int) -> Array:
+        """The block of a table at this version."""
+        is_there = self.resident is not None and self.job.layout.tables[index].resident
+        return self.resident(index) if is_there and self.resident is not None else self.blocks[index]
+
+    def leave_to(self, resident: Callable[[int], Array]) -> None:
+        """The resident tables are where the machine computes from now on: let go of their blocks here."""
+        self.resident = resident
+        self.blocks = tuple(
+            np.empty(0, table.dtype) if table.resident else block
+            for table, block in zip(self.job.layout.tables, self.blocks, strict=True)
+        )
 
     def _own(self, blocks: Sequence[Array]) -> tuple[Array, ...]:
         """Blocks that this shard may keep: copies of sparse tables, which change in place, and dense tables as they

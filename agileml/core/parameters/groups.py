@@ -101,8 +101,7 @@ class _PiecewiseOptimizer:
         new_state: list[Array],
         scale: float = 1.0,
     ) -> None:
-        reached = _reached(gradient, *self._bounds)
-        for start, stop, rule in self._runs(reached):
+        for start, stop, rule in self._runs(reached(gradient, *self._bounds)):
             at = slice(start, stop)
             old, new = [array[at] for array in state], [array[at] for array in new_state]
             if rule is not None:
@@ -112,16 +111,22 @@ class _PiecewiseOptimizer:
                 if goal.ctypes.data != source.ctypes.data:
                     goal[:] = source
 
-    def _runs(self, reached: Array) -> list[tuple[int, int, Optimizer | None]]:
+    def _runs(self, found: Array) -> list[tuple[int, int, Optimizer | None]]:
         """(start, stop, rule) of neighbours with one rule; None: they got no gradient."""
         runs: list[tuple[int, int, Optimizer | None]] = []
-        for piece, is_reached in zip(self.pieces, reached, strict=True):
+        for piece, is_reached in zip(self.pieces, found, strict=True):
             rule = piece.optimizer if is_reached else None
             if runs and runs[-1][2] is rule:
                 runs[-1] = (runs[-1][0], piece.stop, rule)
             else:
                 runs.append((piece.start, piece.stop, rule))
         return runs
+
+
+def reached(gradient: Array, starts: Array, stops: Array) -> Array:
+    """For each range [start, stop) of a summed gradient, whether some unit had a gradient for it: True or False."""
+    found: Array = _reached(read_only(gradient), starts, stops)
+    return found
 
 
 def load_kernel(dtype: str) -> None:

@@ -65,6 +65,11 @@ class Job:
         """Adds up the squares of a gradient where its norm is limited."""
         return SquareTree(self.layout) if self.optimizer.clip_norm is not None else None
 
+    @cached_property
+    def is_resident(self) -> bool:
+        """True when tables stay where the machines compute."""
+        return any(table.resident for table in self.layout.tables)
+
     @property
     def units(self) -> int:
         """Units of one clock."""

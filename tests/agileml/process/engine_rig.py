@@ -56,10 +56,14 @@ class Rig:
     cores = 1  # of each machine
 
     def __init__(
-        self, values: Mapping[str, Any] | JobConfig, folder: Path, application: Application | None = None
+        self,
+        values: Mapping[str, Any] | JobConfig,
+        folder: Path,
+        application: Application | None = None,
+        resume: str | None = None,
     ):
         config = values if isinstance(values, JobConfig) else from_values(values)
-        self.spec = RunSpec(secrets.token_hex(4), config, application)
+        self.spec = RunSpec(secrets.token_hex(4), config, application, resume=resume)
         self.keys = KeyPair.generate()
         waiting = self.spec.waiting_machines()
         start = config.machines

@@ -13,12 +13,25 @@ from tests.model.mutants import (
     overlap,
     plans,
     repeats,
+    resident,
 )
 from tests.model.mutants.mutant import Mutant
 
 MUTANTS = tuple(
     value
-    for module in (fences, clocks, changes, cuts, allreduce, plans, norms, overlap, helping, repeats)
+    for module in (
+        fences,
+        clocks,
+        changes,
+        cuts,
+        allreduce,
+        plans,
+        norms,
+        overlap,
+        helping,
+        resident,
+        repeats,
+    )
     for value in vars(module).values()
     if isinstance(value, Mutant)
 )

@@ -40,7 +40,7 @@ def squares_of_later_clocks_are_dropped(original, self, clock, partition, sums, 
         original(self, clock, partition, sums, now_s)
 
 
-@replaces(Reducer.prepare, mode="allreduce-clipped")
+@replaces(Reducer.prepare, mode="allreduce-clipped", caught_by=772)
 def sums_that_wait_for_the_norm_are_taken_for_a_machines_own(original, self):
     """The group has written its sums over what the machine computed."""
     self._held.clear()

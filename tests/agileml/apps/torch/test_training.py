@@ -21,9 +21,9 @@ from torch import nn
 
 import agileml
 from agileml.application import Settings, Unit
+from agileml.apps.torch.batches.minibatches import Minibatches
 from agileml.apps.torch.export import torch_state
 from agileml.apps.torch.flat import BUFFERS, COUNTERS, PARAMETERS
-from agileml.apps.torch.minibatches import Minibatches
 from agileml.apps.torch.models import cnn
 from agileml.apps.torch.module import TorchModule
 from agileml.apps.torch.settings import ModuleConfig

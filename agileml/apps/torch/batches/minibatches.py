@@ -7,12 +7,14 @@ last one ends, so every item comes once a pass. The order depends on the seed an
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from agileml.application import Array, Settings, Unit
 from agileml.apps.data import Draw, share_of
+from agileml.apps.torch.batches.loader import Request
 
 
 @dataclass
@@ -55,6 +57,19 @@ class Minibatches:
             pieces.append(share.numbers[self._order(unit.slice, turn, share)[at:end]])
             start += end - at
         return np.concatenate(pieces) if pieces else np.empty(0, np.int64)
+
+    def request(
+        self, units: Sequence[Unit], shares: Sequence[ExampleSlice], micro_batch: int | None
+    ) -> Request:
+        """The batches of some units of a clock: their items in order, cut into micro batches."""
+        numbers = np.concatenate([self.numbers(u, share) for u, share in zip(units, shares, strict=True)])
+        most = micro_batch or max(1, len(numbers))
+        pieces = tuple(numbers[start : start + most] for start in range(0, len(numbers), most))
+        first = units[0]
+        name = tuple(unit.slice * unit.parts + unit.part for unit in units)
+        key = (self.settings.seed, first.clock, first.slice, first.part)
+        seed = int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> np.uint64(1))
+        return Request(first.clock, name, pieces, seed)
 
     def _order(self, slice_index: int, turn: int, share: ExampleSlice) -> Array:
         if share.order is None or share.order[0] != turn:

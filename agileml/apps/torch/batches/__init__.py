@@ -1,0 +1,1 @@
+"""Which items the units of a clock take, and processes that fetch them ahead."""

@@ -1,0 +1,1 @@
+"""Parameters and the state of a torch optimizer that stay where a machine computes."""

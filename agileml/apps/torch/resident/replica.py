@@ -1,0 +1,90 @@
+"""The parameters of a module and the state of a torch optimizer, where one machine computes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from agileml.application import Array
+from agileml.apps.torch.flat import PARAMETERS
+from agileml.apps.torch.resident.state import TorchOptimizer
+from agileml.apps.torch.step import Stepper
+from agileml.core.parameters.gradient_norm import EPSILON
+from agileml.core.parameters.groups import reached
+
+
+class TorchReplica:
+    """Steps a module's parameters in place, on the device that computes their gradients.
+
+    A parameter that no machine had a gradient for is left alone, as in torch. The learning rates of all groups follow
+    the schedule of the job.
+    """
+
+    def __init__(
+        self,
+        stepper: Stepper,
+        rule: TorchOptimizer,
+        rate_at: Callable[[int], float],
+        lock: threading.RLock,
+        threads: int,
+    ) -> None:
+        """lock: held while a unit is computed. threads: of torch, in a step."""
+        self._stepper = stepper
+        self._rule = rule
+        self._rate_at = rate_at
+        self._lock = lock
+        self._threads = threads
+        self._spans = stepper.flat.spans
+        self._bounds = (
+            np.array([span.start for span in self._spans], np.int64),
+            np.array([span.end for span in self._spans], np.int64),
+        )
+        self._values = stepper.reside()
+        self._parameters: list[nn.Parameter] = [parameter for _, parameter in stepper.flat.parameters]
+        self._optimizer = rule.over(self._parameters)
+        self._rates = [group["lr"] for group in self._optimizer.param_groups]
+
+    def place(self, values: Mapping[str, Array]) -> None:
+        """Take parameters and optimizer state."""
+        with self._lock, torch.no_grad():
+            self._values.copy_(torch.from_numpy(values[PARAMETERS].reshape(-1)))
+            self._rule.load(self._optimizer, values)
+
+    def read(self, table: str, start: int, stop: int) -> Array:
+        """Elements [start, stop) of a table, as a new array on the host."""
+        if table == PARAMETERS:
+            array: Array = self._values[start:stop].cpu().numpy().copy()
+            return array
+        return self._rule.read(self._optimizer, self._parameters, table, start, stop)
+
+    def step(self, clock: int, updates: Mapping[str, Array]) -> None:
+        """One step of the optimizer along the mean gradient over a clock's items."""
+        gradient = updates[PARAMETERS].reshape(-1)
+        has_gradient = reached(gradient, *self._bounds)
+        before = torch.get_num_threads()
+        with self._lock:
+            torch.set_num_threads(self._threads)
+            try:
+                self._take(clock, torch.from_numpy(gradient).to(self._values.device), has_gradient)
+            finally:
+                torch.set_num_threads(before)
+
+    def _take(self, clock: int, gradient: Tensor, has_gradient: Array) -> None:
+        found = zip(self._spans, self._parameters, has_gradient, strict=True)
+        stepped = [(span, parameter) for span, parameter, is_reached in found if is_reached]
+        for span, parameter in stepped:
+            parameter.grad = span.of(gradient)
+        if (limit := self._rule.section["clip_norm"]) is not None:
+            # As clip_grad_norm_, over the flat gradient: what no parameter has is 0 there.
+            norm = torch.linalg.vector_norm(gradient)
+            gradient.mul_(torch.clamp(limit / (norm + EPSILON), max=1.0))
+        factor = self._rate_at(clock) / self._rule.section["learning_rate"]
+        for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
+            group["lr"] = rate * factor
+        self._optimizer.step()
+        for _, parameter in stepped:
+            parameter.grad = None

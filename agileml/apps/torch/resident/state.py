@@ -1,0 +1,233 @@
+"""An optimizer of torch over a flat module, and its state as two tables of numbers.
+
+`optimizer` holds every state tensor of the parameters' dtype, `optimizer_numbers` everything else as float64: for each
+parameter whether it has a state at all, then its step counts and other numbers. What a state consists of is found by
+one step on tensors without memory.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from functools import cached_property
+from inspect import signature
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from agileml.application import Array, InputError, Table, Update
+from agileml.apps.torch.flat import DTYPES, FlatModule
+
+FORMS = {"fused", "foreach", "capturable"}  # ways of computing the same step
+STATE, NUMBERS = "optimizer", "optimizer_numbers"
+
+
+@dataclass(frozen=True)
+class StateTensor:
+    """One entry of a parameter's state: elements [start, start + size) of a table."""
+
+    parameter: int
+    key: str
+    table: str
+    start: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype | None  # None: a Python number
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class TorchOptimizer:
+    """The section `optimizer` of a job with `kind: torch`, for a module. Raises InputError."""
+
+    flat: FlatModule
+    section: Mapping[str, Any]
+
+    @cached_property
+    def _class(self) -> type[torch.optim.Optimizer]:
+        name = self.section["name"]
+        module, _, attribute = name.rpartition(":")
+        try:
+            found = getattr(importlib.import_module(module or "torch.optim"), attribute, None)
+        except ImportError as error:
+            raise InputError(f"optimizer.name: {name} cannot be imported: {error}") from None
+        if not (isinstance(found, type) and issubclass(found, torch.optim.Optimizer)):
+            raise InputError(
+                f"optimizer.name: found {name!r}, expected a class of torch.optim, such as AdamW, or "
+                "package.module:Class"
+            )
+        return found
+
+    def over(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        """The optimizer over these parameters, which stand for the module's in order: its fused form where torch has
+        one for them and `arguments` do not choose another. Raises InputError."""
+        if "fused" in signature(self._class).parameters and not FORMS & self.section["arguments"].keys():
+            with suppress(RuntimeError, InputError):
+                return self._made(parameters, {**self.section["arguments"], "fused": True})
+        return self._made(parameters, self.section["arguments"])
+
+    def _made(self, parameters: list[nn.Parameter], own: Mapping[str, Any]) -> torch.optim.Optimizer:
+        arguments = {"lr": self.section["learning_rate"], **own}
+        made = self._class
+        try:
+            return made(self._groups(parameters), **arguments)
+        except (TypeError, ValueError) as error:
+            called = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+            raise InputError(
+                f"optimizer.arguments: {self.section['name']}({called}) failed: {error}"
+            ) from None
+
+    def _groups(self, parameters: list[nn.Parameter]) -> list[dict[str, Any]]:
+        """The parameters that no section of `groups` names, then those of each section."""
+        sections = self.section["groups"]
+        members: list[list[nn.Parameter]] = [[] for _ in range(len(sections) + 1)]
+        for (name, _), parameter in zip(self.flat.parameters, parameters, strict=True):
+            matching = (
+                number
+                for number, section in enumerate(sections, 1)
+                if any(fnmatchcase(name, pattern) for pattern in section["parameters"])
+            )
+            members[next(matching, 0)].append(parameter)
+        names = {"learning_rate": "lr", "weight_decay": "weight_decay"}
+        own = [{theirs: s[ours] for ours, theirs in names.items() if s[ours] is not None} for s in sections]
+        groups = [{"params": params, **more} for params, more in zip(members, [{}, *own], strict=True)]
+        return [group for group in groups if group["params"]]
+
+    @cached_property
+    def layout(self) -> tuple[StateTensor, ...]:
+        """Every entry of every parameter's state. Raises InputError."""
+        name = self.section["name"]
+        try:
+            stepped = self._stepped("meta")
+        except InputError:
+            raise
+        except Exception:  # it may look at numbers, which such tensors do not have
+            try:
+                stepped = self._stepped("cpu")
+            except Exception as error:
+                raise InputError(
+                    f"optimizer.name: a step of {name} failed ({type(error).__name__}: {error}), expected an optimizer "
+                    "that steps by the gradients alone"
+                ) from None
+        ends = {STATE: 0, NUMBERS: len(stepped)}
+        found = []
+        for number, state in enumerate(stepped):
+            for key, value in sorted(state.items()):
+                if value is None:
+                    continue
+                if not isinstance(value, Tensor | int | float):
+                    raise InputError(
+                        f"optimizer.name: {name} keeps {key!r} as {type(value).__name__}, expected tensors and numbers"
+                    )
+                dtype = value.dtype if isinstance(value, Tensor) else None
+                shape = tuple(value.shape) if isinstance(value, Tensor) else ()
+                table = STATE if dtype == self.flat.dtype and shape else NUMBERS
+                entry = StateTensor(number, key, table, ends[table], shape, dtype)
+                ends[table] += entry.size
+                found.append(entry)
+        return tuple(found)
+
+    def _stepped(self, device: str) -> list[dict[str, Any]]:
+        """The state of each parameter after a step along zeros."""
+        parameters = [
+            nn.Parameter(torch.zeros(p.shape, dtype=p.dtype, device=device)) for _, p in self.flat.parameters
+        ]
+        arguments = self.section["arguments"]
+        optimizer = self._made(
+            parameters, {key: value for key, value in arguments.items() if key not in FORMS}
+        )
+        for parameter in parameters:
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+        return [optimizer.state[parameter] for parameter in parameters]
+
+    def beside(self, tables: Sequence[Table]) -> list[Table]:
+        """A module's tables with its parameters resident, and those of the state behind them. Raises InputError."""
+        parameters, *buffers = tables
+        return [replace(parameters, resident=True), *buffers, *self._tables()]
+
+    def _tables(self) -> list[Table]:
+        sizes = {STATE: 0, NUMBERS: len(self.flat.parameters)}
+        for entry in self.layout:
+            sizes[entry.table] += entry.size
+        dtypes = {STATE: DTYPES[self.flat.dtype], NUMBERS: "float64"}
+        return [
+            Table(name, 1, size, dtypes[name], update=Update.NONE, may_be_infinite=True, resident=True)
+            for name, size in sizes.items()
+            if size
+        ]
+
+    # -- the state of an optimizer --------------------------------------------------------------------------------
+
+    def read(
+        self,
+        optimizer: torch.optim.Optimizer,
+        parameters: list[nn.Parameter],
+        table: str,
+        start: int,
+        stop: int,
+    ) -> Array:
+        """Elements [start, stop) of a table, as a new array; zeros for parameters without a state."""
+        array = np.zeros(stop - start, DTYPES[self.flat.dtype] if table == STATE else "float64")
+        for at, value in self._values(optimizer, parameters, table):
+            flat = value.detach().reshape(-1)
+            first, last = max(at, start), min(at + flat.numel(), stop)
+            if first < last:
+                array[first - start : last - start] = flat[first - at : last - at].cpu().numpy()
+        return array
+
+    def _values(
+        self, optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter], table: str
+    ) -> Iterator[tuple[int, Tensor]]:
+        if table == NUMBERS:
+            yield (
+                0,
+                torch.tensor([float(bool(optimizer.state.get(p))) for p in parameters], dtype=torch.float64),
+            )
+        for entry in self.layout:
+            state = optimizer.state.get(parameters[entry.parameter])
+            if state and entry.table == table:
+                value = state[entry.key]
+                yield (
+                    entry.start,
+                    value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64),
+                )
+
+    def load(self, optimizer: torch.optim.Optimizer, values: Mapping[str, Array]) -> None:
+        """Give an optimizer the state that the tables hold; its parameters are the module's, in groups."""
+        numbers = values[NUMBERS].reshape(-1)
+        state: dict[int, dict[str, Any]] = {}
+        for entry in self.layout:
+            if not numbers[entry.parameter]:
+                continue
+            part = values[entry.table].reshape(-1)[entry.start : entry.start + entry.size]
+            found: Any
+            if entry.dtype is None:
+                found = float(part[0])
+            else:
+                found = torch.from_numpy(part.copy()).reshape(entry.shape).to(entry.dtype)
+            state.setdefault(self._place[entry.parameter], {})[entry.key] = found
+        optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+    @cached_property
+    def _place(self) -> dict[int, int]:
+        """By the number of a parameter in the module, its number in the optimizer's state dict."""
+        marks = [nn.Parameter(torch.empty(0)) for _ in self.flat.parameters]
+        order = [id(p) for group in self._groups(marks) for p in group["params"]]
+        return {number: order.index(id(mark)) for number, mark in enumerate(marks)}
+
+    def state_dict(self, values: Mapping[str, Array], factor: float) -> dict[str, Any]:
+        """What optimizer.pt holds: the state dict with these tables. factor: of the learning rates."""
+        optimizer = self.over([parameter for _, parameter in self.flat.parameters])
+        self.load(optimizer, values)
+        for group in optimizer.param_groups:
+            group["initial_lr"] = group["lr"]
+            group["lr"] = group["lr"] * factor
+        return optimizer.state_dict()

@@ -1,0 +1,201 @@
+"""Optimizers of torch that step where the machine computes: what plain torch does, through changes of machines."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import agileml
+from agileml.apps.torch.module import TorchModule
+from agileml.config.job import from_values
+from agileml.events.run import MembershipChanged
+from tests.agileml.process.engine_rig import Rig
+from tests.faults.fault_rig import FaultRig
+
+X = np.random.default_rng(1).normal(size=(48, 6))
+Y = (X[:, 0] > 0).astype(np.int64)
+CLOCKS = 25
+RATE = 0.02
+
+
+class Net(nn.Module):
+    """Has a layer that no loss reaches, and one with running means."""
+
+    def __init__(self, *, norm: bool = False) -> None:
+        super().__init__()
+        self.first = nn.Linear(6, 40)
+        self.norm = nn.BatchNorm1d(40) if norm else nn.Identity()
+        self.unused = nn.Linear(3, 3)
+        self.head = nn.Linear(40, 2)
+        self.double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.norm(self.first(x))))
+
+
+def normed() -> nn.Module:
+    return Net(norm=True)
+
+
+def factor(clock: int) -> float:
+    return min((clock + 1) / 5, 1.0) * (1 - clock / 60)
+
+
+def values(name: str = "AdamW", arguments: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
+    return {
+        "application": "torch",
+        "model": {"batch_size": 48},
+        "optimizer": {
+            "kind": "torch",
+            "name": name,
+            "learning_rate": RATE,
+            "arguments": arguments or {},
+            "clip_norm": 0.1,
+            "groups": [{"parameters": ["*.bias"], "learning_rate": RATE / 2, "weight_decay": 0.0}],
+            "schedule": {"kind": "function", "function": f"{__name__}:factor"},
+        },
+        "exchange": "allreduce",
+        "clocks": CLOCKS,
+        "seed": 3,
+        "slices": 4,
+        "partitions": 3,
+        "machines": {"reliable": 1, "transient": 1, "max": 4},
+        "cuts": {"every_s": 0.05, "max_clocks": 4},
+    } | changes
+
+
+def in_torch(module: nn.Module, name: str, arguments: dict[str, Any]) -> torch.optim.Optimizer:
+    biases = [p for n, p in module.named_parameters() if n.endswith("bias")]
+    others = [p for n, p in module.named_parameters() if not n.endswith("bias")]
+    groups = [{"params": others}, {"params": biases, "lr": RATE / 2, "weight_decay": 0.0}]
+    return getattr(torch.optim, name)(groups, lr=RATE, **arguments)
+
+
+def step(module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(module(torch.from_numpy(X)), torch.from_numpy(Y)).backward()
+    nn.utils.clip_grad_norm_(module.parameters(), 0.1)
+    optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("AdamW", {"weight_decay": 0.1}),
+        ("Adam", {"amsgrad": True, "foreach": True}),
+        ("SGD", {"momentum": 0.9, "nesterov": True}),
+        ("SGD", {}),
+        ("RMSprop", {"centered": True, "momentum": 0.5}),
+        ("NAdam", {}),
+        ("Adafactor", {}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "-".join(value) or "plain",
+)
+def test_its_steps_are_torchs(name: str, arguments: dict[str, Any], tmp_path: Path) -> None:
+    app = TorchModule(build=Net, dataset=(X, Y))
+    result = agileml.run(values(name, arguments, out=str(tmp_path / "run")), app, sequential=True)
+    torch.manual_seed(3)
+    module = Net()
+    before = module.unused.weight.detach().clone()
+    optimizer = in_torch(module, name, arguments)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+    for _ in range(CLOCKS):
+        step(module, optimizer)
+        schedule.step()
+    mine = result.module()
+    for key, tensor in module.state_dict().items():
+        torch.testing.assert_close(mine.state_dict()[key], tensor, rtol=1e-9, atol=1e-12, msg=key)
+    assert torch.equal(mine.unused.weight, before), "decayed, though no loss reaches it"  # type: ignore[union-attr]
+    # The file is the optimizer's own state: the next steps are the same as well.
+    again = in_torch(mine, name, arguments)
+    again.load_state_dict(torch.load(result.folder / "optimizer.pt", weights_only=True))
+    for _ in range(3):
+        step(module, optimizer)
+        step(mine, again)
+    for key, tensor in module.state_dict().items():
+        torch.testing.assert_close(mine.state_dict()[key], tensor, rtol=1e-9, atol=1e-12, msg=key)
+
+
+PLAN = [
+    {"at_clock": 4, "join": 2},
+    {"at_clock": 9, "kill": 1},
+    {"at_clock": 14, "notice": 1, "warning_s": 30},
+    {"at_clock": 18, "join": 1},
+    {"at_clock": 21, "kill": 1},
+]
+
+
+@pytest.mark.parametrize("name", ["AdamW", "Adafactor"])
+def test_machines_that_come_and_go_take_the_same_steps(name: str, tmp_path: Path) -> None:
+    """Newcomers copy parameters and state from a peer, a dead machine's clock is computed again."""
+    app = TorchModule(build=Net, dataset=(X, Y))
+    ran = FaultRig(values(name, plan=PLAN, clocks=26), tmp_path, application=app).finish()
+    assert ran.tables is not None, ran.halted
+    assert len(ran.of(MembershipChanged)) >= 5
+    alone = agileml.run(values(name, out=str(tmp_path / "run"), clocks=26), app, sequential=True)
+    for table, found in ran.tables.items():
+        np.testing.assert_allclose(found, alone.parameters[table], rtol=1e-8, atol=1e-11, err_msg=table)
+
+
+def test_buffers_are_beside_the_replica(tmp_path: Path) -> None:
+    """One machine, because batch norm sees the items of its machine alone."""
+    app = TorchModule(build=normed, dataset=(X, Y))
+    ran = Rig(values(machines={"reliable": 1, "transient": 0, "max": 2}), tmp_path, app).finish()
+    assert ran.tables is not None, ran.halted
+    alone = agileml.run(values(out=str(tmp_path / "run")), app, sequential=True)
+    assert ran.tables.keys() > {"parameters", "buffers", "counters", "optimizer"}
+    for table, found in ran.tables.items():
+        np.testing.assert_allclose(found, alone.parameters[table], rtol=1e-8, atol=1e-11, err_msg=table)
+
+
+def test_a_run_goes_on_from_the_state_in_its_checkpoint(tmp_path: Path) -> None:
+    app = TorchModule(build=Net, dataset=(X, Y))
+    place = {"path": str(tmp_path / "saved"), "every_s": 0.01}
+    saves = {"checkpoint": place, "cuts": {"every_s": 0.01, "max_clocks": 2}}
+    first = Rig(values(clocks=12, **saves), tmp_path / "first", app)
+    assert first.finish().tables is not None
+    config = from_values(values(clocks=CLOCKS, **saves))
+    second = Rig(config, tmp_path / "second", app, resume=place["path"]).finish()
+    assert second.tables is not None, second.halted
+    alone = agileml.run(values(out=str(tmp_path / "run")), app, sequential=True)
+    for table, found in second.tables.items():
+        np.testing.assert_allclose(found, alone.parameters[table], rtol=1e-8, atol=1e-11, err_msg=table)
+
+
+WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "no such class": (
+        {"name": "AdamX"},
+        {},
+        "optimizer.name: found 'AdamX', expected a class of torch.optim",
+    ),
+    "no such module": ({"name": "nowhere:Lion"}, {}, "optimizer.name: nowhere:Lion cannot be imported"),
+    "an argument": ({"arguments": {"beta": 1}}, {}, "got an unexpected keyword argument 'beta'"),
+    "a closure": (
+        {"name": "LBFGS", "groups": []},
+        {},
+        "expected an optimizer that steps by the gradients alone",
+    ),
+    "servers": ({}, {"exchange": "servers"}, "optimizer.kind: found torch with exchange: servers"),
+    "rows": ({}, {"application": "mlr", "model": {}}, "optimizer.kind: found torch with application mlr"),
+    "deterministic": ({}, {"deterministic": True}, "deterministic: found true with exchange: allreduce"),
+    "processes": (
+        {},
+        {"machines": {"reliable": 1, "transient": 0, "max": 4, "workers": 2}},
+        "machines.workers: found 2 with optimizer.kind torch, expected 1",
+    ),
+    "a key of ours": ({"weight_decay": 0.1}, {}, "unknown key for kind torch"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_sections_that_are_wrong(name: str) -> None:
+    section, changes, sentence = WRONG[name]
+    job = values(**changes)
+    job["optimizer"] |= section
+    app = TorchModule(build=Net, dataset=(X, Y)) if "application" not in changes else None
+    with pytest.raises(ValueError) as found:
+        agileml.run(job, app, sequential=True)
+    assert sentence in str(found.value) and "\n" not in str(found.value), found.value
