@@ -64,7 +64,8 @@ def first_clock_unix_s(run: subprocess.Popen[bytes], out: Path, since_unix_s: fl
 def plain_start_s(folder: Path) -> float:
     """From the command to its first clock."""
     begun_unix_s = time.time()
-    with subprocess.Popen(command(folder, 1 << 30), stderr=subprocess.DEVNULL) as run:
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command(folder, 1 << 30), **quiet) as run:
         took_s = first_clock_unix_s(run, folder, begun_unix_s) - begun_unix_s
         run.terminate()
     return took_s

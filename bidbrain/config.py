@@ -22,6 +22,9 @@ class SimulateConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     history: list[Path] = []
+    made: Literal["calm", "turbulent", "smooth"] | None = (
+        None  # without a history: prices of this character, by `seed`
+    )
     types: list[str] = []
     zones: list[str] = []
     product: str = "Linux/UNIX"

@@ -261,8 +261,15 @@ def chaos(
 
 def report(
     folder: Annotated[Path, typer.Argument(help="The folder of a run, such as runs/demo-20260101-120000.")],
+    picture: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw the machines above the loss instead: .svg, .png or .pdf."),
+    ] = None,
 ) -> None:
     """Rebuild report.html of a run from its config, events and summary."""
+    if picture is not None:
+        draw_picture(folder, picture)
+        return
     from agileml.runs.folder import StorageError
     from agileml.runs.report.page import ReportError, rebuild
 
@@ -273,6 +280,29 @@ def report(
     except StorageError as error:
         typer.echo(f"proteus: {error}", err=True)
         raise typer.Exit(1) from None
+
+
+def draw_picture(folder: Path, picture: Path) -> None:
+    """Draw machines and loss of the run in a folder to a file. Raises BadParameter."""
+    from agileml.events.schema import SchemaError
+    from agileml.runs.event_log import EVENTS, read_events
+    from agileml.runs.report.lanes_plot import write_picture
+
+    if picture.suffix not in (".svg", ".png", ".pdf"):
+        raise typer.BadParameter(
+            f"--picture: found {picture}, expected a name that ends in .svg, .png or .pdf"
+        )
+    try:
+        drawn = write_picture(read_events(folder / EVENTS), picture)
+    except SchemaError as error:
+        raise typer.BadParameter(str(error)) from None
+    except OSError as error:
+        raise typer.BadParameter(f"{error.filename} cannot be opened: {error.strerror}") from None
+    if not drawn:
+        raise typer.BadParameter(
+            f"{folder} has nothing to draw yet, expected a run with machines and two clocks"
+        )
+    print(picture)
 
 
 def doctor(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,7 +31,9 @@ def simulate(
     starts: int | None = typer.Option(None, help="Jobs per scheme and length."),
     schemes: list[str] | None = typer.Option(None, help="Schemes by commas; your own: package.module:Class."),
     seed: int | None = typer.Option(None, help="Seed of the starts and of the bootstrap."),
-    out: Path | None = typer.Option(None, help="Folder for tables, plots and report.html."),
+    out: Path | None = typer.Option(
+        None, help="Folder for tables, plots and report.html. [default: runs/simulate-TIME]"
+    ),
     rules: str | None = typer.Option(None, help="hourly_2016, per_second or per_second_paid."),
     reliable: int | None = typer.Option(None, help="Reliable on-demand machines (of 4 vCPUs)."),
     reliable_type: str | None = typer.Option(None, help="Type of the reliable machines (whole ones of it)."),
@@ -75,12 +78,12 @@ def _run(settings: SimulateConfig, sweep: str | None, *, as_json: bool) -> None:
     from bidbrain.config import ConfigError
 
     if settings.out is None:
-        raise ConfigError("out is missing: the folder for tables, plots and the report (--out DIR)")
+        settings = settings.model_copy(update={"out": Path("runs") / time.strftime("simulate-%Y%m%d-%H%M%S")})
     if settings.availability and settings.history:
         raise ConfigError("history and availability are two markets: name one of them")
     if settings.availability:
         run_pools(settings, sweep, as_json=as_json)
-    elif settings.history:
+    elif settings.history or settings.made:
         run_prices(settings, sweep, as_json=as_json)
     else:
         raise ConfigError("no market is named: --history PATH (prices) or --availability PATH (pools)")

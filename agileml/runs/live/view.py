@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass, field
 from typing import Any
 
 from agileml.events.market import Billed, MarketOpened
 from agileml.events.run import (
     BytesSent,
     ClockDone,
-    MachineLost,
-    MachineNoticed,
-    MachineReleased,
-    MachinesJoined,
     MembershipChanged,
     RunFailed,
     RunFinished,
-    RunRestarted,
     RunStarted,
     RunStopped,
 )
 from agileml.events.schema import Logged, RunEvent
 from agileml.events.sums import ClocksDone, Standing
+from agileml.runs.lanes import MachineLanes
 from agileml.runs.progress import Rate
 from agileml.runs.report.market import sentence as market_sentence
 from agileml.runs.report.page import sentence
@@ -63,18 +58,6 @@ class Series:
         return [*self._points, self._newest]
 
 
-@dataclass
-class Lane:
-    """A machine over time. `to_s` None: it is a member; `end` says why it is none any more."""
-
-    machine: str
-    tier: str
-    from_s: float
-    to_s: float | None = None
-    end: str = ""
-    marks: list[tuple[float, str]] = field(default_factory=list)
-
-
 class PageView:
     """Takes events; `as_json` is what the page gets. `version` grows with every change."""
 
@@ -84,7 +67,7 @@ class PageView:
         self._loss, self._speed, self._items, self._spend = Series(), Series(), Series(), Series()
         self._rate = Rate()
         self._told_speed: float | None = None
-        self._lanes: dict[str, Lane] = {}
+        self._lanes = MachineLanes(MOST_LANES)
         self._stages: deque[tuple[float, int]] = deque(maxlen=MOST_POINTS)
         self._news: deque[tuple[float, str, str]] = deque(maxlen=MOST_NEWS)
         self._bytes: dict[str, int] = {}
@@ -118,7 +101,7 @@ class PageView:
             case RunFinished() if self.state == "running":
                 self.state = "done"
             case _:
-                self._machine(t_s, event)
+                self._lanes.add(t_s, event)
         self._tell(t_s, event)
 
     def standing(self, event: Standing, clocks_per_s: float | None) -> None:
@@ -159,36 +142,6 @@ class PageView:
         opened_s, market = self._market
         return (t_s - opened_s) * market.speed / HOUR_S * market.on_demand_usd_per_h
 
-    def _machine(self, t_s: float, event: RunEvent) -> None:
-        match event:
-            case MachinesJoined(machines):
-                for name, tier in machines.items():
-                    lane = self._lanes.setdefault(name, Lane(name, str(tier), t_s))
-                    if lane.to_s is not None:  # it was silent for a while
-                        lane.to_s, lane.end = None, ""
-                        lane.marks.append((t_s, "back"))
-                self._forget_old()
-            case MachineNoticed(name):
-                if name in self._lanes:
-                    self._lanes[name].marks.append((t_s, "notice"))
-            case MachineReleased(name):
-                self._end(name, t_s, "left")
-            case MachineLost(name, loss):
-                self._end(name, t_s, str(loss))
-            case RunRestarted():
-                for name in self._lanes:
-                    self._end(name, t_s, "head lost")
-
-    def _end(self, name: str, t_s: float, reason: str) -> None:
-        lane = self._lanes.get(name)
-        if lane is not None and lane.to_s is None:
-            lane.to_s, lane.end = t_s, reason
-
-    def _forget_old(self) -> None:
-        ended = sorted((lane.to_s, name) for name, lane in self._lanes.items() if lane.to_s is not None)
-        for _, name in ended[: max(0, len(self._lanes) - MOST_LANES)]:
-            del self._lanes[name]
-
     def _tell(self, t_s: float, event: RunEvent) -> None:
         told = market_sentence(event)
         if told is not None:
@@ -212,7 +165,7 @@ class PageView:
             "stages": list(self._stages),
             "lanes": [
                 [lane.machine, lane.tier, lane.from_s, lane.to_s, lane.end, lane.marks[-8:]]
-                for lane in self._lanes.values()
+                for lane in self._lanes.all
             ],
             "bytes": self._bytes,
             "news": list(self._news)[::-1],

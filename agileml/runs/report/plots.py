@@ -5,9 +5,6 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Sequence
-from itertools import pairwise
-from typing import Any
 
 import matplotlib
 
@@ -22,13 +19,13 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from agileml.events.run import MachineLost, MachineNoticed, MachinesJoined, MembershipChanged, RunRestarted
 from agileml.events.schema import Log, RunEvent, of_type
+from agileml.runs.report.lanes_plot import machine_lanes
 from agileml.runs.report.market_plots import PICTURES as MARKET_PICTURES
+from agileml.runs.report.style import GRID, LINE, STYLE, TIERS, thinned
 from agileml.runs.report.work_plots import PICTURES as WORK_PICTURES
 from agileml.runs.summary import bytes_by_kind, spent_by_machine
 from agileml.runs.thinning import clocks_of
 
-INK, GRID, LINE = "#1f2933", "#dfe4ea", "#1f5fa8"
-TIERS = {"reliable": "#1f5fa8", "transient": "#f0a35e"}
 STAGES = {1: "#e4ecf7", 2: "#fbeed7", 3: "#dff2e4"}
 SPENT = {  # a worker's activity: colour and legend
     "compute": ("#2e8b57", "compute"),
@@ -44,20 +41,6 @@ MARKS: dict[type[RunEvent], tuple[str, str, float]] = {  # marker, colour, heigh
     MachineLost: ("X", "#c0392b", 1.22),
     RunRestarted: ("D", "#6b3fa0", 1.22),
 }
-MOST_POINTS = 1500
-STYLE: dict[str, Any] = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "proteus",
-    "font.family": "sans-serif",
-    "font.size": 9,
-    "axes.edgecolor": "#9aa5b1",
-    "axes.labelcolor": INK,
-    "text.color": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-}
 
 
 def pictures(log: Log) -> list[tuple[str, str]]:
@@ -66,6 +49,7 @@ def pictures(log: Log) -> list[tuple[str, str]]:
     with matplotlib.rc_context(STYLE):
         for title, draw in (
             ("Machines and stages over time", machines_over_time),
+            ("Machine by machine", machine_lanes),
             ("Loss over time", loss_over_time),
             *MARKET_PICTURES,
             ("Loss over clocks", loss_over_clocks),
@@ -256,19 +240,6 @@ def _time_axis(axes: Axes, start_s: float, end_s: float) -> None:
 
 def _end_s(log: Log) -> float:
     return log[-1].t_s
-
-
-def thinned(x: Sequence[float], y: Sequence[float], most: int = MOST_POINTS) -> tuple[np.ndarray, np.ndarray]:
-    """At most about `most` points: of each bucket the lowest and the highest, in their order, and the ends."""
-    xs, ys = np.asarray(x, float), np.asarray(y, float)
-    if len(xs) <= most:
-        return xs, ys
-    keep = {0, len(xs) - 1}
-    edges = np.linspace(0, len(xs), most // 2 + 1).astype(int)
-    for start, stop in pairwise(edges.tolist()):
-        keep |= {start + int(ys[start:stop].argmin()), start + int(ys[start:stop].argmax())}
-    chosen = sorted(keep)
-    return xs[chosen], ys[chosen]
 
 
 def _svg(figure: Figure) -> str:

@@ -217,8 +217,40 @@ def test_a_bad_config_names_its_key(capsys, tmp_path: Path, text: str, sentence:
 
 def test_no_market_or_folder_named(capsys, tmp_path: Path, history: Path) -> None:
     assert "no market is named" in proteus(capsys, "simulate", "--out", tmp_path)[2]
-    assert "out is missing" in proteus(capsys, "simulate", "--history", history)[2]
     assert "no such file" in proteus(capsys, "simulate", "--history", "none.csv", "--out", tmp_path)[2]
+
+
+@pytest.mark.parametrize("name", ["simulate_2016.yaml", "simulate_2015.yaml", "simulate_2021.yaml"])
+def test_a_config_of_ours_runs_as_it_stands(
+    capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """From any folder, without a recording; a new folder takes the results."""
+    monkeypatch.chdir(tmp_path)
+    code, said, error = proteus(
+        capsys, "simulate", ROOT / "configs" / name, "--starts", 2, "--schemes", "on_demand", "--job-hours", 2
+    )
+    assert code == 0, error
+    assert "note: the prices are made" in said
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert (folder / "report.html").is_file()
+
+
+def test_a_recording_takes_the_place_of_made_prices(capsys, tmp_path: Path, history: Path) -> None:
+    config = ROOT / "configs" / "simulate_2016.yaml"
+    windows = ("--train", "2016-03-01/2016-03-15", "--evaluate", "2016-03-15/2016-03-28")
+    market = ("--history", history, *windows, "--types", "c4.xlarge", "--zones", "us-east-1a")
+    job = ("--starts", 2, "--schemes", "on_demand", "--job-hours", 2, "--out", tmp_path / "out")
+    code, said, error = proteus(capsys, "simulate", config, *market, *job)
+    assert code == 0, error
+    assert "the prices are made" not in said
+
+
+def test_made_prices_need_their_windows(capsys, tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("made: calm\ntypes: [c4.xlarge]\n")
+    assert (
+        "made: found it without types, train or evaluate"
+        in proteus(capsys, "simulate", tmp_path / "c.yaml")[2]
+    )
 
 
 def test_a_window_in_a_hole_is_refused_and_a_small_cut_is_said(capsys, tmp_path: Path) -> None:
