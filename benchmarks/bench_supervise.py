@@ -112,6 +112,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         plain_s = [plain_start_s(folder / "before")]
+        print(f"  a plain start: {plain_s[0]:.1f} s", flush=True)
         out = folder / "run"
         saves = ("--set", f"checkpoint={{path: {folder}/saved, every_s: 0.5}}")
         with subprocess.Popen(command(out, clocks, "--supervise", *saves), stderr=subprocess.DEVNULL) as run:
