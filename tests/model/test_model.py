@@ -149,6 +149,11 @@ def test_a_run_ends_though_another_controller_heard_of_its_last_clocks() -> None
     assert run_one(854, "bsp").finished is not None
 
 
+def test_work_that_waits_for_help_to_end_goes_on_when_a_change_ends_it() -> None:
+    """The worker takes it that its own range is being computed, which had not begun."""
+    assert run_one(133, "ssp" + HELPED).finished is not None
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_nobody_has_to_repeat_anything_where_nothing_is_lost(mode: str) -> None:
     """Whatever is only found again by a repeat stops everybody for as long as that is waited for."""

@@ -113,6 +113,10 @@ class Helping:
         own = self._own
         if own is not None and own.order.cursor.stop < len(own.units):
             own.order.cursor.abort()  # its bundles are no longer those that it was asked for
+        elif own is not None and not own.is_asked:
+            self._ask(
+                own.order
+            )  # it waited for help to end; the worker aborts it if it is not dealt any more
         self._own, self._wake_ns = None, None
         self._results.clear()
         self._pushes.clear()
