@@ -235,15 +235,15 @@ def run_ddp(pair: Pair, task: Task, options: Options | None, steps: int) -> Samp
     )
 
 
-def run_engine(pair: Pair, task: Task, engine: Engine, steps: int) -> Sample:
+def run_engine(pair: Pair, task: Task, engine: Engine, steps: int, warm_up: int = WARM_UP) -> Sample:
     spec = RunSpec(secrets.token_hex(4), from_values(engine.config(steps, task)), application(task))
     ends, answers = train(pair, spec)
     seconds = [after - before for before, after in pairwise(ends)]
-    first, last = ends[WARM_UP - 1], ends[-1]
+    first, last = ends[warm_up - 1], ends[-1]
     cpu_s = sum(np.diff(np.interp((first, last), *zip(*seen, strict=True)))[0] for seen, _ in answers)
     return Sample(
-        statistics.median(seconds[WARM_UP - 1 :]),
-        float(cpu_s) / (len(ends) - WARM_UP),
+        statistics.median(seconds[warm_up - 1 :]),
+        float(cpu_s) / (len(ends) - warm_up),
         max(memory for _, memory in answers),
     )
 

@@ -28,6 +28,7 @@ from bench_ddp import (
     WORLD,
     Engine,
     Pair,
+    Sample,
     application,
     free_port,
     run_ddp,
@@ -51,12 +52,17 @@ class Overlapping(Engine):
 
     overlap: Any = False
 
+    @property
+    def warm_up(self) -> int:
+        """Clocks that are not counted; with auto those in which it measures."""
+        return 18 if self.overlap == "auto" else WARM_UP
+
     def __str__(self) -> str:
         shown = {True: "true", False: "false"}.get(self.overlap, self.overlap)
         return f"overlap: {shown}" + (f", {self.partitions} partitions" if self.partitions else "")
 
-    def config(self, clocks: int) -> dict[str, Any]:
-        values = super().config(clocks)
+    def config(self, clocks: int, task: Task) -> dict[str, Any]:
+        values = super().config(clocks, task)
         if not self.partitions:
             del values["partitions"]
         return values | {"overlap": self.overlap}
@@ -96,10 +102,10 @@ class Hosts2:
         answers = self.rig.call(WORLD, link_peer.steps, task, options, steps)
         return statistics.median(s for seconds in answers for s in seconds[WARM_UP:])
 
-    def engine(self, task: Task, how: Engine, steps: int) -> float:
-        values = how.config(steps) | {"model": {"batch_size": WORLD * task.batch}}
+    def engine(self, task: Task, how: Overlapping, steps: int) -> float:
+        values = how.config(steps - WARM_UP + how.warm_up, task)
         ran = self.rig.run([RELIABLE] * WORLD, values, application(task))
-        return statistics.median(ran.seconds(WARM_UP))
+        return statistics.median(ran.seconds(how.warm_up))
 
 
 def variants_of(engines: list[Overlapping]) -> dict[str, Overlapping]:
@@ -157,18 +163,26 @@ def machine(arguments: argparse.Namespace) -> None:
 def one_machine(arguments: argparse.Namespace, task: Task, steps: int) -> None:
     peers, machines = Pair(ddp_peer.serve, WORLD, free_port()), Pair(serve_machine)
 
-    def peer(options: Options) -> float:
-        return run_ddp(peers, task, options, WARM_UP + steps).seconds
+    cpu: dict[str, list[float]] = {}
 
-    def engine(how: Engine) -> float:
-        return run_engine(machines, task, how, WARM_UP + steps).seconds
+    def told(label: str, sample: Sample) -> float:
+        cpu.setdefault(label, []).append(sample.cpu_s)
+        return sample.seconds
+
+    def peer(label: str, options: Options) -> float:
+        return told(label, run_ddp(peers, task, options, WARM_UP + steps))
+
+    def engine(label: str, how: Overlapping) -> float:
+        return told(label, run_engine(machines, task, how, how.warm_up + steps, how.warm_up))
 
     variants: dict[str, Callable[[], float]] = {
-        f"DDP {options}": partial(peer, options) for options in (Options(), Options(25))
+        (label := f"DDP {options}"): partial(peer, label, options) for options in (Options(), Options(25))
     }
-    variants |= {label: partial(engine, how) for label, how in variants_of(chosen(arguments)).items()}
+    variants |= {label: partial(engine, label, how) for label, how in variants_of(chosen(arguments)).items()}
     print(f"\n{task.name}, batch {task.batch} each, {WORLD} processes over ipc", flush=True)
     compare(in_turn(variants, arguments.rounds), [BEFORE, "DDP defaults"])
+    print("  CPU time of both processes, which says what the work is where other programs share the cores")
+    compare(cpu, [BEFORE, "DDP defaults"])
     peers.end()
     machines.end()
 

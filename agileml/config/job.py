@@ -62,6 +62,12 @@ def _stage(value: Any) -> Any:
     return value
 
 
+def _overlap(value: Any) -> Any:
+    if isinstance(value, bool) or value == "auto":
+        return value
+    raise ConfigError(f"found {show(value)}, expected auto, true or false")
+
+
 Settings = Annotated[dict[str, Any], BeforeValidator(_settings)]
 
 
@@ -171,7 +177,7 @@ class JobConfig(Section):
     allreduce_backend: Literal["gloo", "nccl"] = "gloo"
     trusted_network: bool = False
     balance: Literal["static", "lbbsp", "auto"] = "static"
-    overlap: bool | Literal["auto"] = False
+    overlap: Annotated[bool | Literal["auto"], BeforeValidator(_overlap)] = False
     helping: Helping = False
 
     machines: MachinesConfig = MachinesConfig()

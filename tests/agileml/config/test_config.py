@@ -89,6 +89,7 @@ MISTAKES = [
         "overlap: true\nconsistency: {kind: ssp, slack: 1}",
         ":3: overlap: found true with consistency ssp, expected false: only in bsp does a clock wait",
     ),
+    ("overlap: maybe", ":3: overlap: found 'maybe', expected auto, true or false"),
     ("balance: fair", ":3: balance: found 'fair', expected"),
     ("consistency: {kind: asp, slack: 2}", ":3: consistency.slack: found 2 with kind asp"),
     ("consistency: {kind: ssp}\ndeterministic: true", ":4: deterministic: found true with consistency ssp"),
