@@ -23,7 +23,17 @@ PAGES = sorted(
         *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
     ]
 )
-FOLDERS = ("agileml", "bidbrain", "straggler", "pipeline", "tests", "benchmarks", "configs", "docs")
+FOLDERS = (
+    "agileml",
+    "examples",
+    "bidbrain",
+    "straggler",
+    "pipeline",
+    "tests",
+    "benchmarks",
+    "configs",
+    "docs",
+)
 IN_BACKTICKS = re.compile(r"`([^`\n]+)`")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 REPOSITORY_PATH = re.compile(rf"(?<![\w./-])(?:{'|'.join(FOLDERS)})/[\w./*-]*[\w*]")

@@ -64,10 +64,10 @@ class Loop:
             turn = self._next()
 
     def passes(self, count: int | None) -> Iterator[int]:
-        """The numbers of the passes that there is work in, up to `count`."""
+        """The numbers of the passes that there is work in: the clocks of the run decide, which `count` may have set."""
         self._is_by_pass = True
-        while (number := self._next().number) < (math.inf if count is None else count):
-            yield number
+        while True:
+            yield self._next().number
 
     def _next(self) -> Turn:
         if self._thread != get_ident():

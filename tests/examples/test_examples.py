@@ -1,0 +1,53 @@
+"""The examples: a plain script, the same made elastic by a few lines, and the same bits through faults."""
+
+import difflib
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agileml.config.text import parse_yaml
+from tests.agileml.process.engine_rig import reference
+from tests.faults.fault_rig import FaultRig
+
+ROOT = Path(__file__).parents[2]
+NAMES = ("resnet", "gpt")
+MOST_LINES = 10
+PLAN = [
+    {"at_clock": 4, "join": 1},
+    {"at_clock": 9, "kill": 1},
+    {"at_clock": 15, "notice": 1, "warning_s": 30},
+    {"at_clock": 20, "join": 2},
+    {"at_clock": 26, "kill_many": "all"},
+]
+
+
+def shown_diff(name: str) -> str:
+    """What was changed in the plain script, as the guide shows it."""
+    plain, elastic = ((ROOT / "examples" / f"{name}_{kind}.py").read_text() for kind in ("plain", "elastic"))
+    lines = difflib.unified_diff(plain.splitlines(), elastic.splitlines(), lineterm="", n=1)
+    return "\n".join(line for line in list(lines)[2:] if not line.startswith("@@")) + "\n"
+
+
+def values(name: str, **more: Any) -> dict[str, Any]:
+    machines, _ = parse_yaml((ROOT / "examples" / "machines.yaml").read_text(), "machines.yaml")
+    return {**machines, "model": {"script": str(ROOT / "examples" / f"{name}_elastic.py")}, **more}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_script_becomes_elastic_by_ten_lines_and_the_guide_shows_them(name: str) -> None:
+    diff = shown_diff(name)
+    changed = [line for line in diff.splitlines() if line[0] in "+-" and line[1:].strip()]
+    added, removed = (sum(line[0] == sign for line in changed) for sign in "+-")
+    assert max(added, removed) <= MOST_LINES and added + removed <= MOST_LINES, diff
+    page = (ROOT / "docs" / "guides" / "torch.md").read_text()
+    assert diff in re.findall(r"^```diff\n(.*?)^```$", page, re.M | re.S), f"```diff\n{diff}```"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_examples_end_with_the_same_bits_through_joins_notices_and_kills(name: str, tmp_path: Path) -> None:
+    config = values(name, plan=PLAN, clocks=32, cuts={"every_s": 0.2, "max_clocks": 4})
+    ran = FaultRig(config, tmp_path).finish()
+    assert ran.sha256 == reference(config)
