@@ -115,6 +115,8 @@ class Settings:
     slices: int = 1
     clocks_per_pass: int = 1
     optimizer: Mapping[str, Any] = field(default_factory=dict)
+    units_per_slice: int = 1
+    is_staged: bool = False  # units go through the stages of a pipeline: compute as those do, bit for bit
 
     def rng(self, *key: int) -> np.random.Generator:
         """Random numbers that depend on the job's seed and `key` alone, not on who draws them."""
@@ -154,6 +156,61 @@ class Replica(Protocol):
 
     def step(self, clock: int, updates: Mapping[str, Array]) -> None:
         """Take the step of `clock` (0-based) along the summed updates, each flat and whole. They may be overwritten."""
+
+
+@dataclass(frozen=True)
+class StageOutput:
+    """What goes on to the next stage; at the last one the sum of the losses of a unit's items, and their number."""
+
+    outgoing: tuple[Wire, ...] = ()
+    loss: float = 0.0
+    examples: int = 0
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """Partitions of consecutive layers: their ends in the one dense table, and the seconds that each takes."""
+
+    borders: tuple[int, ...]
+    seconds: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Wire:
+    """A tensor between two stages: its elements as they lie in memory (flat), and the strides of its dimensions."""
+
+    values: Array
+    strides: tuple[int, ...]
+
+
+class Stage(Protocol):
+    """Some consecutive layers. A unit goes forward, then back, then its updates are taken; several may be under way."""
+
+    def use(self, blocks: Sequence[Array]) -> None:
+        """Take the parameters of its partitions, one flat block each, and forget units under way."""
+
+    def forward(self, unit: Unit, items: Any, incoming: Sequence[Wire], *, defer: bool) -> StageOutput:
+        """The forward of a unit, whose slice has these items. defer: `backward` may put gradients of weights off."""
+
+    def backward(self, unit: Unit, gradients: Sequence[Wire | None]) -> list[Wire | None]:
+        """From the gradients of what went on to those of what came in; the last stage takes those of its loss."""
+
+    def updates(self, unit: Unit) -> list[Array]:
+        """The updates of a unit, one flat block for each partition; computes what was put off."""
+
+
+class Stages(Protocol):
+    """A model that can be cut into stages."""
+
+    @property
+    def most_partitions(self) -> int:
+        """Groups of parameters between which it can be cut."""
+
+    def plan(self, most: int) -> StagePlan:
+        """At most so many partitions, the same wherever it is asked, and the seconds that their layers take here."""
+
+    def stage(self, borders: Sequence[int], first: int, stop: int) -> Stage:
+        """The stage that holds the partitions first .. stop - 1."""
 
 
 class InputError(ValueError):
@@ -236,6 +293,10 @@ class Application(ABC):
         """Names of the metrics that units may return: each is a mean over all units of a clock, of the parameters that
         the clock began with."""
         return ()
+
+    def stages(self) -> Stages | None:
+        """The model in stages, for a pipeline; None where it cannot be cut. Raises InputError."""
+        return None
 
     def ended(self) -> None:
         """Called when a process has computed its last unit: end what `warm_up` or the units began. Does nothing unless

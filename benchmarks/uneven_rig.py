@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from agileml.application import Application, Array, Table, Unit, Updates
+from agileml.config.hardware import Hardware
 from agileml.config.job import from_values
 from agileml.core.compute.pace import MOST_CREDIT_S, Pace
 from agileml.core.protocol.commands import Happened
@@ -22,7 +23,6 @@ from agileml.events.run import ClockDone, FaultFired, MembershipChanged, WorkDon
 from agileml.events.terms import Fault, Loss, Tier
 from agileml.net.keys import KeyPair
 from agileml.process.compute import ComputeThread
-from agileml.process.hardware import Hardware
 from agileml.process.head import Head, HeadState
 from agileml.process.machine import Machine
 from agileml.process.record_store import FileStore

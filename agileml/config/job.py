@@ -23,6 +23,7 @@ from agileml.config.helping import Helping, check_helping
 from agileml.config.machines import MachinesConfig, PaceConfig
 from agileml.config.market import Market, check_with
 from agileml.config.optimizer import OptimizerConfig, SgdConfig, check_optimizer
+from agileml.config.pipeline import PipelineConfig, check_pipeline
 from agileml.config.plan import MachineCounts, Plan, check_speeds, machines_over_time
 from agileml.config.section import Positive, PositiveInt, Section, validate
 from agileml.config.text import ConfigError, Document, Key, apply_flags, dump_yaml, nearest, show
@@ -179,6 +180,7 @@ class JobConfig(Section):
     balance: Literal["static", "lbbsp", "auto"] = "static"
     overlap: Annotated[bool | Literal["auto"], BeforeValidator(_overlap)] = False
     helping: Helping = False
+    pipeline: PipelineConfig | None = None
 
     machines: MachinesConfig = MachinesConfig()
     pace: PaceConfig = PaceConfig()
@@ -282,6 +284,11 @@ class JobConfig(Section):
             )
         if self.helping:
             check_helping(self.consistency.kind, self.exchange, self.balance, self.overlap is True)
+
+    @model_validator(mode="after")
+    def _pipeline_agrees(self) -> Self:
+        check_pipeline(self)
+        return self
 
     @property
     def start(self) -> MachineCounts:

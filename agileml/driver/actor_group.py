@@ -15,6 +15,7 @@ import ray
 from agileml.application import Array
 from agileml.cluster.existing import TieredNode, tiered_nodes
 from agileml.cluster.fleet import Admitted, Appeared, FleetEvent, Leaving, Stopping, Vanished
+from agileml.config.hardware import Hardware, split_of
 from agileml.core.compute.spans import Spans
 from agileml.core.protocol.commands import Finished
 from agileml.core.protocol.inputs import Admit, ControllerInput, NodeDown, NodeFailed, NodeUp, Notice, Stop
@@ -27,7 +28,6 @@ from agileml.events.terms import Loss, Task, Tier
 from agileml.net.events import Address
 from agileml.net.keys import KeyPair
 from agileml.process.actors import environment, start_head, start_machine
-from agileml.process.hardware import Hardware, split_of
 from agileml.process.head import HeadState
 from agileml.process.spec import RunSpec
 

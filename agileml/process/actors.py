@@ -13,6 +13,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from agileml.application import Array
+from agileml.config.hardware import Hardware
 from agileml.config.job import JobConfig
 from agileml.core.compute.spans import Spans
 from agileml.core.protocol.commands import HaltKind
@@ -20,7 +21,6 @@ from agileml.core.protocol.inputs import ControllerInput, NodeUp
 from agileml.core.protocol.plan import Strike
 from agileml.net.events import Address
 from agileml.net.keys import KeyPair
-from agileml.process.hardware import Hardware
 from agileml.process.head import Head, HeadState
 from agileml.process.machine import Machine
 from agileml.process.record_store import GcsStore

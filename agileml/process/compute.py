@@ -12,12 +12,14 @@ from contextlib import nullcontext
 from functools import partial
 
 from agileml.application import Array
+from agileml.config.hardware import ItemsAhead
 from agileml.core.compute.pace import Pace
 from agileml.core.compute.threads import limited_threads
 from agileml.core.compute.unit_computer import Inputs, Reads, UnitComputer
 from agileml.core.parameters.fold import Contribution
 from agileml.core.protocol.commands import (
     Abort,
+    Arrange,
     Begin,
     Begun,
     Compute,
@@ -27,9 +29,9 @@ from agileml.core.protocol.commands import (
     LoadSlices,
     MarkPassed,
     NodeEvent,
+    PassOn,
 )
 from agileml.core.protocol.messages import Failure
-from agileml.process.hardware import ItemsAhead
 from agileml.process.steady_clock import wall_s
 from agileml.process.user_failures import ComputeJob, failure_while, told, warm_up
 from straggler.coverage import Units, members
@@ -114,10 +116,12 @@ class ComputeJobs(ABC):
         # Called after each job with its start and end, for a profile.
         self.on_done: Callable[[ComputeJob, float, float], None] | None = None
 
-    def ask(self, job: ComputeJob | Deliver | Abort) -> None:
+    def ask(self, job: ComputeJob | Deliver | Abort | Arrange | PassOn) -> None:
         """Queue a job, deliver blocks to the last computation, or give it up. Help comes before all other jobs, also
         before the rest of one that has begun."""
         match job:
+            case Arrange() | PassOn():
+                raise AssertionError(job)  # only the computations of a stage wait for such
             case Deliver():
                 self._delivery.deliver(job.partition, job.blocks)
             case Abort():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from agileml.config.hardware import Hardware, split_of
 from agileml.core.compute.pace import Pace
 from agileml.core.compute.unit_computer import UnitComputer
 from agileml.core.protocol.commands import NodeEvent
@@ -12,15 +13,29 @@ from agileml.core.protocol.messages import Failure
 from agileml.process.compute import ComputeThread
 from agileml.process.compute_pool.orders import Start
 from agileml.process.compute_pool.pool import ComputePool
-from agileml.process.hardware import Hardware, split_of
-from agileml.process.rendezvous import Rooms
+from agileml.process.rendezvous import NoRooms, Rooms
 from agileml.process.spec import RunSpec
 from agileml.process.warm_up import load_kernels
 
 Computing = ComputeThread | ComputePool
 
 
+def _stage_thread(
+    me: str,
+    spec: RunSpec,
+    work: UnitComputer,
+    report: Callable[[NodeEvent | Failure], None],
+    kernels: Callable[[], None],
+) -> ComputeThread:
+    from agileml.process.stage_thread import StageThread  # imports torch
+
+    assert spec.stages is not None and spec.config.pipeline is not None
+    puts_off = spec.config.pipeline.order == "zero-bubble"
+    return StageThread(me, work.application, spec.stages, work, report, kernels, puts_off=puts_off)
+
+
 def start_computing(
+    me: str,
     spec: RunSpec,
     work: UnitComputer,
     hardware: Hardware,
@@ -30,6 +45,8 @@ def start_computing(
     """Start what computes, and say where it wants parameters from other machines. Raises ConfigError."""
     split = split_of(spec.config, hardware.cores)
     kernels = partial(load_kernels, spec.job(work.application))
+    if spec.config.pipeline is not None:
+        return _stage_thread(me, spec, work, report, kernels), NoRooms(work.layout)
     if split.workers > 1:
         pool = ComputePool(Start(spec, split, hardware.speed), work, report, kernels, died)
         return pool, pool.tables

@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 from agileml.application import Application, Array
+from agileml.config.hardware import Hardware
 from agileml.core.compute.spans import FOLD, SERVING, Spans
 from agileml.core.compute.unit_computer import UnitComputer
 from agileml.core.node.node import Node
@@ -40,7 +41,6 @@ from agileml.net.transport import Transport
 from agileml.process.allreduce_exchange import AllReduceExchange
 from agileml.process.checkpoint_io import MachineStores, PartWriter
 from agileml.process.computing import start_computing
-from agileml.process.hardware import Hardware
 from agileml.process.rendezvous import RendezvousBuffers
 from agileml.process.spec import RunSpec
 from agileml.process.steady_clock import wall_s
@@ -98,7 +98,7 @@ class Machine:
         )
         self._inbox: queue.SimpleQueue[NodeEvent | Failure] = queue.SimpleQueue()
         self.computing, rooms = start_computing(
-            spec, work, hardware or Hardware(), self._report, died or self._compute_process_died
+            name, spec, work, hardware or Hardware(), self._report, died or self._compute_process_died
         )
         self.rendezvous = RendezvousBuffers(
             rooms, self._codec, self.computing.is_at_work, lambda: self._transport.keep_off()

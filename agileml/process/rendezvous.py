@@ -25,6 +25,16 @@ class Rooms(Protocol):
         ...
 
 
+class NoRooms:
+    """Nothing is received in place: a stage reads its own partitions, which lie where they are."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+
+    def room(self, table: int, partition: int, clock: int) -> Array | None:
+        return None
+
+
 class RendezvousBuffers:
     """Gives a transport memory for the answers to pulls.
 

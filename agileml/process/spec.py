@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from agileml.application import Application, Settings, Table
+from agileml.application import Application, Settings, StagePlan, Table
 from agileml.apps import build
 from agileml.apps.job_optimizer import completed, job_optimizer
 from agileml.checkpoints.opening import open_store
@@ -32,10 +32,10 @@ from agileml.config.text import ConfigError
 from agileml.core.compute.contract import checked_tables
 from agileml.core.controller.controller import ControllerSettings
 from agileml.core.cuts.rule import CutRule
-from agileml.core.exchange import exchange_of
+from agileml.core.exchange import StageExchange, exchange_of
 from agileml.core.node.retry import Timers
 from agileml.core.parameters.layout import Layout, partitions_for
-from agileml.core.protocol.job import Job, MakeBalancer, Overlap
+from agileml.core.protocol.job import Job, MakeBalancer, Overlap, PipelineRules
 from agileml.core.protocol.plan import PlannedEvent, PlannedFault, PlannedJoin, PlannedNotice
 from agileml.core.stage.auto_stage import TrialRule
 from agileml.core.stage.placement import StageRule
@@ -44,6 +44,8 @@ from straggler.consistency import consistency
 from straggler.flexrr.protocol import FlexRrParameters
 from straggler.lbbsp.policy import LbBsp
 from straggler.speed.predictors import RestartingEma
+
+MOST_PARTITIONS = 64  # of a pipeline: each costs a message per clock
 
 # The share of a clock that another plan must be expected to save, beyond what may be noise.
 HOLD = {"lbbsp": 0.01, "auto": 0.05}
@@ -56,7 +58,7 @@ class RunSpec:
     `folder`: the base of the config's relative paths, which need not be the current folder. `resume`: the checkpoints
     to resume from, a folder or s3://bucket/prefix. `unit_s`: seconds of a unit, on machines of a market that stand for
     slower ones; 0 for the config's. `restarts`: how often the head of this run died before; `least_epoch`: the newest
-    one until then.
+    one until then. `stages`: the layers of a pipeline, measured once where the run begins.
     """
 
     run: str
@@ -67,6 +69,7 @@ class RunSpec:
     unit_s: float = 0.0
     restarts: int = 0
     least_epoch: int = 0
+    stages: StagePlan | None = None
 
     def machine_name(self, number: int) -> str:
         """The name of the machine that started as this one, from 0. No other machine of the run ever has it."""
@@ -86,7 +89,28 @@ class RunSpec:
             slices=config.slices,
             clocks_per_pass=config.clocks_per_pass,
             optimizer=config.optimizer.model_dump() if config.optimizer.kind == "torch" else {},
+            is_staged=config.pipeline is not None,
+            units_per_slice=config.units_per_slice,
         )
+
+    def measured(self, application: Application) -> RunSpec:
+        """With the layers of the application's pipeline, where the config asks for one. Raises ConfigError."""
+        pipeline = self.config.pipeline
+        if pipeline is None:
+            return self
+        stages = application.stages()
+        if stages is None:
+            raise ConfigError(
+                f"found with application {self.config.application}, expected one that has stages",
+                key=("pipeline",),
+            )
+        if pipeline.stages != "auto" and pipeline.stages > stages.most_partitions:
+            raise ConfigError(
+                f"found {pipeline.stages}, expected at most {stages.most_partitions}: the model has so many layers "
+                "with parameters",
+                key=("pipeline", "stages"),
+            )
+        return replace(self, stages=stages.plan(self.config.partitions or MOST_PARTITIONS))
 
     def build(self) -> Application:
         """The application of this process. Raises InputError."""
@@ -113,24 +137,37 @@ class RunSpec:
         wanted = consistency(config.consistency.kind, config.consistency.slack)
         _check_slack(config, application.most_slack(), wanted.slack)
         return Job(
-            layout=Layout(
-                tables,
-                config.partitions
-                or partitions_for(tables, config.machines.max, overlaps=bool(config.overlap)),
-                gathers=bool(config.overlap),
-            ),
+            layout=self._layout(tables),
             optimizer=job_optimizer(config, application, tables),
             consistency=wanted,
             slices=config.slices,
             parts=config.units_per_slice,
             clocks=config.clocks,
             deterministic=config.deterministic,
-            exchange=chosen,
+            exchange=chosen if config.pipeline is None else StageExchange(),
             balancer=balancer(config),
             overlap=_overlap(config, application, tables),
             helping=helping(config),
             metrics=tuple(application.metrics()),
+            pipeline=self._pipeline(),
         )
+
+    def _layout(self, tables: tuple[Table, ...]) -> Layout:
+        config = self.config
+        if config.pipeline is not None:
+            assert self.stages is not None, "the layers of a pipeline are not measured"
+            return Layout(tables, len(self.stages.borders), borders=self.stages.borders)
+        overlaps = bool(config.overlap)
+        partitions = config.partitions or partitions_for(tables, config.machines.max, overlaps=overlaps)
+        return Layout(tables, partitions, gathers=overlaps)
+
+    def _pipeline(self) -> PipelineRules | None:
+        wanted = self.config.pipeline
+        if wanted is None:
+            return None
+        assert self.stages is not None, "the layers of a pipeline are not measured"
+        most = None if wanted.stages == "auto" else wanted.stages
+        return PipelineRules(self.stages.seconds, most, wanted.order == "zero-bubble")
 
     def stores(self) -> list[CheckpointStore]:
         """The stores of checkpoints: first the one that this run writes to, then the one that it resumes from."""
@@ -181,10 +218,10 @@ class RunSpec:
         return ControllerSettings(
             rule=StageRule(
                 config.stage_thresholds,
-                config.stage if isinstance(config.stage, int) else None,
+                3 if config.pipeline else config.stage if isinstance(config.stage, int) else None,
                 config.active_fraction,
             ),
-            auto_stage=TrialRule() if config.stage == "auto" else None,
+            auto_stage=TrialRule() if config.stage == "auto" and config.pipeline is None else None,
             cuts=CutRule(config.cuts.every_s, config.cuts.max_clocks),
             timeout_s=config.heartbeat.timeout_s,
             silent_limit_s=config.heartbeat.silent_limit_s,

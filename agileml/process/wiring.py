@@ -14,6 +14,7 @@ from agileml.core.protocol.help_messages import HelpParams, HelpPull
 from agileml.core.protocol.inputs import Measured
 from agileml.core.protocol.messages import (
     Copy,
+    Crossing,
     Get,
     HelpPush,
     Message,
@@ -45,6 +46,7 @@ _KIND_OF: dict[type, str] = {
     HelpParams: "pull",
     HelpPush: "push",
     Push: "push",
+    Crossing: "push",
     TimedPush: "push",
     Get: "fetch",
     Copy: "fetch",

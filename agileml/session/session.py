@@ -155,7 +155,7 @@ class _Session:
         with blame_user("application"):
             self.application = self.spec.build()
         with blame_user("tables()"):
-            self.spec = self.spec.settled(self.application)
+            self.spec = self.spec.settled(self.application).measured(self.application)
             self.config = config = self.spec.config
             self.job: Job = self.spec.job(self.application)
         with blame_user("check()"):

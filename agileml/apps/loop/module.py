@@ -17,8 +17,8 @@ from agileml.apps.loop.stepper import LoopCudaStepper, LoopStepper, no_objective
 from agileml.apps.torch.batches.minibatches import ExampleSlice
 from agileml.apps.torch.data import DataSet
 from agileml.apps.torch.flat import FlatModule
-from agileml.apps.torch.module import StreamReady, TorchModule, in_turn
-from agileml.apps.torch.step import Stepper, seeded
+from agileml.apps.torch.module import StreamReady, TorchModule
+from agileml.apps.torch.step import Stepper, in_turn, seeded
 from agileml.config.text import ConfigError
 
 KEYS = {"script", "batch_size", "micro_batch", "loader_processes", "device", "threads"}

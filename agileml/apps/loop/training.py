@@ -16,9 +16,9 @@ from agileml.application import InputError, Settings
 from agileml.apps.loop.optimizers import TorchSchedule, section_of
 from agileml.apps.torch.data import Examples
 from agileml.apps.torch.evaluation import ACCURACY, LOSS, Evaluation, Sums, sum_and_weight
-from agileml.apps.torch.module import TorchModule, in_turn
+from agileml.apps.torch.module import TorchModule
 from agileml.apps.torch.objective import Judged, OutputLoss, autocasting, right_places
-from agileml.apps.torch.step import Batch, Stepper, seeded
+from agileml.apps.torch.step import Batch, Stepper, in_turn, seeded
 from agileml.config.text import ConfigError
 
 KEYS = {

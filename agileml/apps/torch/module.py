@@ -11,7 +11,6 @@ Buffers that `state_dict()` does not have are constants.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -29,24 +28,17 @@ from agileml.apps.torch.data import DataSet, Examples, load_data
 from agileml.apps.torch.evaluation import ACCURACY, LOSS, Evaluation, Sums, add, means
 from agileml.apps.torch.export import exported, optimizer_state, torch_state
 from agileml.apps.torch.flat import PARAMETERS, FlatModule
-from agileml.apps.torch.names import called, function_named, loss_named
+from agileml.apps.torch.names import ModuleConfig, called, function_named, loss_named
 from agileml.apps.torch.objective import Objective, OutputLoss, UserStep
 from agileml.apps.torch.resident.replica import TorchReplica
 from agileml.apps.torch.resident.state import TorchOptimizer
-from agileml.apps.torch.settings import ModuleConfig
-from agileml.apps.torch.step import Ready, Stepper, seeded
+from agileml.apps.torch.staged import StagedModule, staged_module
+from agileml.apps.torch.step import TORCH, Ready, Stepper, seeded
 from agileml.apps.torch.trial import placed_batch, try_batches
 from agileml.config.section import validate
 from agileml.config.text import ConfigError
 
-# torch's random generator and its threads belong to the process: units of one process take turns.
-_TORCH = threading.RLock()
 ITEMS_AT_ONCE = 256  # when the test split is evaluated
-
-
-def in_turn() -> AbstractContextManager[Any]:
-    """One unit at a time in this process: torch's random numbers and threads are the process's own."""
-    return _TORCH
 
 
 StreamReady = Callable[[str, Array, int, int], None]
@@ -117,7 +109,7 @@ class TorchModule(Application):
 
     def _built(self) -> FlatModule:
         """The module as every machine builds it."""
-        with _TORCH, seeded(self.settings.seed, self.model.threads, torch.device("cpu")):
+        with TORCH, seeded(self.settings.seed, self.model.threads, torch.device("cpu")):
             if self._own["build"] is not None:
                 return FlatModule(called(self._own["build"], "build"), "build")
             assert self.model.module is not None
@@ -160,11 +152,11 @@ class TorchModule(Application):
         return function_named(named, f"model.{key}")
 
     @cached_property
-    def _augment(self) -> Callable[..., Any] | None:
+    def augment(self) -> Callable[..., Any] | None:
         return self._function("augment")
 
     @cached_property
-    def _loader(self) -> Loader:
+    def loader(self) -> Loader:
         return Loader(self._taking, self.model.loader_processes, seeded_for_data)
 
     def _taking(self) -> Callable[[Array], Any]:
@@ -188,8 +180,8 @@ class TorchModule(Application):
         share = self.minibatches.share(0)
         numbers = self.minibatches.numbers(Unit(0, 0), share)
         numbers = numbers if len(numbers) else share.numbers[:1]  # fewer items in a clock than units
-        with _TORCH, seeded(self.settings.seed, self.model.threads, torch.device("cpu")):
-            try_batches(self.data, numbers, stepper, self._augment, self._trials)
+        with TORCH, seeded(self.settings.seed, self.model.threads, torch.device("cpu")):
+            try_batches(self.data, numbers, stepper, self.augment, self._trials)
 
     # Of the training batch that is tried before any machine starts.
     _trials = 1
@@ -211,7 +203,7 @@ class TorchModule(Application):
 
     def replica(self, rate_at: Callable[[int], float]) -> TorchReplica:
         assert self._rule is not None, "asked for only where tables are resident"
-        return TorchReplica(self._stepper, self._rule, rate_at, _TORCH, self.model.threads)
+        return TorchReplica(self._stepper, self._rule, rate_at, TORCH, self.model.threads)
 
     def initial(self, table: Table) -> Array:
         if table.update is Update.NONE:
@@ -222,20 +214,20 @@ class TorchModule(Application):
         return fresh.gathered() if table.name == PARAMETERS else fresh.values(table)
 
     def warm_up(self) -> None:
-        self._loader.start()
+        self.loader.start()
 
     def ended(self) -> None:
-        if "_loader" in self.__dict__:
-            self._loader.stop()
+        if "loader" in self.__dict__:
+            self.loader.stop()
 
     def started(self) -> None:
         # A machine that only keeps cuts has no use for the module's own parameters; others read those of a clock.
-        if "_stepper" not in self.__dict__ and _TORCH.acquire(blocking=False):
+        if "_stepper" not in self.__dict__ and TORCH.acquire(blocking=False):
             try:
                 if "_stepper" not in self.__dict__:
                     self.flat.empty()
             finally:
-                _TORCH.release()
+                TORCH.release()
 
     def load(self, slice_index: int) -> ExampleSlice:
         return self.minibatches.share(slice_index)
@@ -274,23 +266,25 @@ class TorchModule(Application):
         ready: StreamReady | None,
     ) -> Updates:
         """The units' share of the mean gradient over the clock's minibatch, by one backward for each micro batch."""
+        if self.settings.is_staged:
+            return self._staged.whole_unit(units, items, parameters[PARAMETERS])
         request = self.minibatches.request(units, items, self.model.micro_batch)
         stepper = self._stepper
         if not request.numbers:  # fewer items in a clock than units
-            with _TORCH, seeded(request.seed, self.model.threads, stepper.device):
+            with TORCH, seeded(request.seed, self.model.threads, stepper.device):
                 stepper.use(parameters)
                 return Updates({}, metrics=self._evaluated(units))
         stream = None if ready is None else _to_stream(ready)
-        with _TORCH:
-            made = self._loader.batches(request)
+        with TORCH:
+            made = self.loader.batches(request)
             following = [replace(u, clock=u.clock + 1) for u in units]
-            self._loader.fetch_ahead(self.minibatches.request(following, items, self.model.micro_batch))
+            self.loader.fetch_ahead(self.minibatches.request(following, items, self.model.micro_batch))
             with seeded(request.seed, self.model.threads, stepper.device):
                 stepper.use(parameters)
                 metrics = self._evaluated(units)
             with seeded(request.seed, self.model.threads, stepper.device):
                 batches = [
-                    placed_batch(tree, len(numbers), self._augment, stepper)
+                    placed_batch(tree, len(numbers), self.augment, stepper)
                     for tree, numbers in zip(made, request.numbers, strict=True)
                 ]
                 gradient, loss = stepper.gradient(batches, self.minibatches.batch, stream)
@@ -298,6 +292,13 @@ class TorchModule(Application):
                     return Updates({}, loss, request.items, metrics)
                 changes = self.flat.buffer_changes(parameters, request.items / self.minibatches.batch)
         return Updates({PARAMETERS: gradient.reshape(1, -1), **changes}, loss, request.items, metrics)
+
+    def stages(self) -> StagedModule:
+        return self._staged
+
+    @cached_property
+    def _staged(self) -> StagedModule:
+        return staged_module(self, self._own, self._built())
 
     # -- the result -----------------------------------------------------------------------------------------------
 
@@ -320,7 +321,7 @@ class TorchModule(Application):
         test = self.data.test
         if test is None or not len(test):
             return {}
-        with _TORCH, seeded(self.settings.seed, self.model.threads, self._stepper.device):
+        with TORCH, seeded(self.settings.seed, self.model.threads, self._stepper.device):
             self._stepper.use({name: np.ascontiguousarray(table) for name, table in parameters.items()})
             return means(self._evaluation_with(self._stepper, test).of(0, len(test)))
 
@@ -394,7 +395,4 @@ def seeded_for_data(seed: int) -> AbstractContextManager[None]:
 
 
 def _to_stream(ready: StreamReady) -> Callable[[Array], Ready]:
-    def with_array(array: Array) -> Ready:
-        return lambda start, stop: ready(PARAMETERS, array, start, stop)
-
-    return with_array
+    return lambda array: lambda start, stop: ready(PARAMETERS, array, start, stop)

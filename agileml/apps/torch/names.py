@@ -1,14 +1,16 @@
-"""Names in a config: functions of the user's files, and torch's losses."""
+"""The section `model` of a torch job, and what its names stand for: functions of the user's files, torch's losses."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from pydantic import Field
 from torch.nn import functional
 
 from agileml.application import InputError
 from agileml.apps.user_code import imported, split_name
+from agileml.config.section import Section
 from agileml.config.text import nearest
 
 LOSSES: dict[str, Callable[..., Any]] = {
@@ -19,6 +21,26 @@ LOSSES: dict[str, Callable[..., Any]] = {
     "smooth_l1": functional.smooth_l1_loss,
     "bce_with_logits": functional.binary_cross_entropy_with_logits,
 }
+
+
+class ModuleConfig(Section):
+    """The section `model`. `batch_size`: items of a clock over all workers; None: `clocks_per_pass` clocks a pass."""
+
+    module: str | None = None
+    script: str | None = None
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    loss: str = "cross_entropy"
+    step: str | None = None
+    metrics: dict[str, str] = Field(default_factory=dict)
+    evaluate_every: Literal["pass"] | Annotated[int, Field(ge=1)] | None = None
+    augment: str | None = None
+    collate: str | None = None
+    loader_processes: Annotated[int, Field(ge=0)] = 0
+    micro_batch: Annotated[int, Field(ge=1)] | None = None
+    autocast: Literal["bfloat16"] | None = None
+    batch_size: Annotated[int, Field(ge=1)] | None = None
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: Annotated[int, Field(ge=1)] = 1
 
 
 def function_named(name: str, key: str) -> Callable[..., Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -259,6 +260,23 @@ class Stepper:
                     f"model.module: forward changed the buffer {name!r} that is not in the state dict, "
                     "expected register_buffer(..., persistent=True) for what changes"
                 )
+
+
+# torch's random generator and its threads belong to the process: units of one process take turns.
+TORCH = threading.RLock()
+
+
+def in_turn() -> AbstractContextManager[Any]:
+    """One unit at a time in this process: torch's random numbers and threads are the process's own."""
+    return TORCH
+
+
+@contextmanager
+def alone(threads: int) -> Iterator[None]:
+    """torch for this thread alone, with so many threads of its own and random numbers from a fixed seed on; as before
+    afterwards."""
+    with TORCH, seeded(0, threads, torch.device("cpu")):
+        yield
 
 
 @contextmanager

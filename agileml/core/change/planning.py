@@ -15,6 +15,7 @@ from agileml.core.protocol.exchange import nearest
 from agileml.core.protocol.job import Job
 from agileml.core.protocol.messages import Fetch, Promise, Role, ShardState, Source, SourceKind
 from agileml.core.protocol.view import NOBODY, CutId, Share, View
+from agileml.core.stage.pipeline_stages import place_stages
 from agileml.core.stage.placement import Machines, Placement, StageRule, moves, place
 from agileml.core.stage.shares import share_and_previous
 from straggler.coverage import Units, union
@@ -168,11 +169,13 @@ def _from_store(
 
 
 def _place(job: Job, rule: StageRule, view: View | None, machines: Machines) -> Placement:
-    nobody = (NOBODY,) * job.layout.partitions
-    if view is None:
-        no_slices = (NOBODY,) * job.slices
-        return place(machines, rule, nobody, nobody, no_slices, no_slices)
-    return place(machines, rule, view.owner, view.backup, workers_of_slices(job, view.share), view.previous)
+    nobody, no_slices = (NOBODY,) * job.layout.partitions, (NOBODY,) * job.slices
+    before = (nobody, nobody, no_slices, no_slices)
+    if view is not None:
+        before = view.owner, view.backup, workers_of_slices(job, view.share), view.previous
+    if job.pipeline is not None:
+        return place_stages(machines, job.pipeline, *before)
+    return place(machines, rule, *before)
 
 
 Holders = Mapping[int, Sequence[tuple[SourceKind, str, ShardState]]]
@@ -270,6 +273,9 @@ def _deal(
     share: Share,
     members: Sequence[str],
 ) -> tuple[tuple[str, Units], ...]:
+    if job.pipeline is not None:  # every stage computes what is open, whoever is named
+        loose = bundles_of(job, lacking & ~union(waiting))
+        return tuple((share[0][0], b) for b in (*loose, *waiting) if b & lacking)
     stays = set(members)
     before = had.assignments(clock) if had is not None else ()
     had_by = {bundle: node for node, bundle in before if node in stays}

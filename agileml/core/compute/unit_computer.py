@@ -117,6 +117,10 @@ class UnitComputer:
                 with _blamed(f"loading slice {index}"):
                     self._items[index] = self.application.load(index)
 
+    def items(self, index: int) -> Any:
+        """The items of a slice that is loaded."""
+        return self._items[index]
+
     def drop(self, slices: Iterable[int]) -> None:
         """Forget the items of these slices."""
         for index in slices:

@@ -1,4 +1,4 @@
-"""The two ways in which the contributions of a clock come together: parameter servers, and an all-reduce.
+"""The ways in which the contributions of a clock come together: parameter servers, an all-reduce, stages of a pipeline.
 
 Everything that only the all-reduce needs lies here: the sums of a machine (`reducer`), the copies that a membership
 change starts from (`replicas`) and the pause between two clocks before one (`pause`). Begin with
@@ -8,9 +8,10 @@ rest of the engine never asks which exchange it has.
 
 from agileml.core.exchange.allreduce import ReplicaExchange
 from agileml.core.exchange.parameter_servers import ServerExchange
+from agileml.core.exchange.stages import StageExchange
 from agileml.core.protocol.exchange import Exchange
 
-__all__ = ["ReplicaExchange", "ServerExchange", "exchange_of"]
+__all__ = ["ReplicaExchange", "ServerExchange", "StageExchange", "exchange_of"]
 
 EXCHANGES: dict[str, type[Exchange]] = {"servers": ServerExchange, "allreduce": ReplicaExchange}
 

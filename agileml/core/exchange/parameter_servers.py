@@ -8,10 +8,21 @@ from dataclasses import dataclass
 from agileml.core.controller.control import Control
 from agileml.core.node.server import Server
 from agileml.core.node.worker import Worker
-from agileml.core.protocol.commands import Broken, Met, NodeCommand, Reduced
+from agileml.core.protocol.commands import Broken, Crossed, Met, NodeCommand, Reduced
 from agileml.core.protocol.exchange import LiveCopies
 from agileml.core.protocol.job import Job
-from agileml.core.protocol.messages import Fetch, GroupFailed, Meet, Message, Promise, Push, Role, Source
+from agileml.core.protocol.messages import (
+    Crossing,
+    CrossingAck,
+    Fetch,
+    GroupFailed,
+    Meet,
+    Message,
+    Promise,
+    Push,
+    Role,
+    Source,
+)
 from agileml.core.protocol.view import CutId, View
 from agileml.events.terms import Trigger
 
@@ -83,6 +94,10 @@ class DirectPushes:
     def meet(self, message: Meet) -> None: ...
 
     def met(self, event: Met) -> None: ...
+
+    def crossed(self, event: Crossed) -> None: ...
+
+    def crossing(self, sender: str, message: Crossing | CrossingAck) -> None: ...
 
     def reduced(self, event: Reduced, now_s: float) -> None: ...
 

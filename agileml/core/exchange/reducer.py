@@ -22,9 +22,29 @@ from agileml.core.node.worker import Worker
 from agileml.core.parameters.fold import Contribution, Fold
 from agileml.core.parameters.layout import Dense
 from agileml.core.parameters.whole_updates import whole_blocks
-from agileml.core.protocol.commands import Abandon, Broken, Form, Introduce, Met, NodeCommand, Reduce, Reduced
+from agileml.core.protocol.commands import (
+    Abandon,
+    Broken,
+    Crossed,
+    Form,
+    Introduce,
+    Met,
+    NodeCommand,
+    Reduce,
+    Reduced,
+)
 from agileml.core.protocol.job import Job
-from agileml.core.protocol.messages import CONTROLLER, Ack, GroupFailed, Meet, Message, Push, TimedPush
+from agileml.core.protocol.messages import (
+    CONTROLLER,
+    Ack,
+    Crossing,
+    CrossingAck,
+    GroupFailed,
+    Meet,
+    Message,
+    Push,
+    TimedPush,
+)
 from agileml.core.protocol.view import View
 from straggler.coverage import Units, Verdict, judge, union
 
@@ -114,6 +134,10 @@ class Reducer:
             self._introduce()
         if self._view is not None and self._failure is not None:
             self._send(CONTROLLER, self._failure)
+
+    def crossed(self, event: Crossed) -> None: ...
+
+    def crossing(self, sender: str, message: Crossing | CrossingAck) -> None: ...
 
     def broken(self, event: Broken) -> None:
         """The group cannot add up any more: tell the controller, which will begin a change."""

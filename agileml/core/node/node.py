@@ -22,6 +22,7 @@ from agileml.core.protocol.commands import (
     Begun,
     Broken,
     Computed,
+    Crossed,
     Leave,
     Loaded,
     LoadSlices,
@@ -41,6 +42,8 @@ from agileml.core.protocol.messages import (
     Announce,
     Behind,
     Copy,
+    Crossing,
+    CrossingAck,
     Cut,
     Fetch,
     Get,
@@ -137,6 +140,8 @@ class Node:
                 self._status_due_s = now_s
             case PartSaved():
                 self.part_saves.saved(event.outcome)
+            case Crossed():
+                self.combiner.crossed(event)
             case Met():
                 self.combiner.met(event)
             case Reduced():
@@ -243,14 +248,9 @@ class Node:
 
     def status(self) -> Status:
         """The heartbeat."""
-        epoch = self.view.epoch if self.view else 0
-        return Status(
-            epoch,
-            self.server.versions(self.promised),
-            self.loaded,
-            self.server.progress(self.promised),
-            self.combiner.is_paused,
-        )
+        epoch, at = self.view.epoch if self.view else 0, self.promised
+        reports = self.server.versions(at), self.loaded, self.server.progress(at)
+        return Status(epoch, *reports, self.combiner.is_paused)
 
     def _dispatch(self, sender: str, message: Message, now_s: float) -> None:
         match message:
@@ -264,6 +264,8 @@ class Node:
             case HelpMessage() | HelpPull() | HelpParams() | HelpOver() if self.helping is not None:
                 if message.epoch == self.promised:
                     self.helping.received(sender, message, is_frozen=self.is_frozen)
+            case Crossing() | CrossingAck() if message.epoch == self.promised:
+                self.combiner.crossing(sender, message)
             case Meet() if message.epoch == self.promised:
                 self.combiner.meet(message)
             case Part() if message.epoch == self.promised:

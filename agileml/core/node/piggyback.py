@@ -21,7 +21,7 @@ ACK_S = 0.05  # for which an acknowledgement waits for the parameters
 def can_piggyback(job: Job) -> bool:
     """True for jobs whose pulls ride on pushes: small, BSP, with parameter servers, and every worker reads
     everything."""
-    if job.exchange.has_replicas or job.consistency.slack != 0:
+    if job.exchange.has_replicas or job.consistency.slack != 0 or job.pipeline is not None:
         return False
     return job.layout.whole_reads is not None and job.layout.size_bytes <= SMALL_BYTES
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agileml.application import Array
@@ -33,6 +33,10 @@ class Reading:
         for partition, blocks in carried.items():
             if all(chosen is None for chosen in rows[partition]):
                 self.parts[partition] = blocks
+
+    def parts_of(self, wanted: Sequence[int], partitions: int) -> tuple[Blocks | None, ...]:
+        """By partition, the blocks that are here, None for those on their way, nothing where they are not wanted."""
+        return tuple(self.parts.get(p, None if p in wanted else ()) for p in range(partitions))
 
     def pulls(self, epoch: int, partitions: Iterable[int]) -> Iterator[Pull]:
         """What to send for those of the partitions that are not here; nothing before the rows are known."""

@@ -11,7 +11,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from agileml.core.protocol.help_messages import HelpPull
-from agileml.core.protocol.messages import Get, Message, Part, Pull, Push
+from agileml.core.protocol.messages import Crossing, Get, Message, Part, Pull, Push
 
 LONGEST = 16  # the longest wait, in first waits
 
@@ -73,6 +73,8 @@ def subject_of(message: Message) -> Hashable:
             return "push", message.epoch, message.partition, message.clock, message.bundle
         case HelpPull():
             return "help", message.epoch, message.partition, message.task
+        case Crossing():
+            return "crossing", message.epoch, message.clock, message.unit, message.is_forward
         case Pull():
             return "pull", message.epoch, message.partition, message.clock
         case _:

@@ -50,7 +50,7 @@ class Worker:
         self.job = job
         self.clock = 0
         self.overlaps = job.overlap is Overlap.ON  # may change at any time
-        self._partitions = job.layout.partitions
+        self._mine: tuple[int, ...] = ()  # partitions that this worker reads and pushes
         self._reads_all = job.layout.whole_reads
         self._piggybacks = can_piggyback(job)
         self._is_timed = job.balancer is not None  # pushes tell partition 0 how long they took
@@ -83,7 +83,7 @@ class Worker:
         """Go on under a new view, from its base clock."""
         for reading in self._reading.values():
             self._abort(reading)
-        if self._view is None or view.timeline != self._view.timeline:
+        if self._view is None or self.job.line(view) != self.job.line(self._view):
             self._kept.clear()
             self._void.clear()
             self._carried.clear()
@@ -95,6 +95,7 @@ class Worker:
         self._recut.clear()  # what was given away is dealt again
         self._view = view
         self._deal = Deal(self.job, view)
+        self._mine = self._deal.partitions(self.me)
         self.clock = view.base
         self._reading.clear()
         self._kept = {key: kept for key, kept in self._kept.items() if key[0] >= view.base}
@@ -106,8 +107,8 @@ class Worker:
         assert self._view is not None
         orders, self._orders = self._orders, []
         for order in filter(self._is_under_way, orders):
-            dealt = (self.bundles(order.clock) or ()) if order.timeline == self._view.timeline else ()
-            if set(order.bundles) & set(dealt):
+            dealt = self.bundles(order.clock) if order.timeline == self.job.line(self._view) else ()
+            if set(order.bundles) & set(dealt or ()):
                 self._orders.append(order)
                 continue
             order.cursor.abort()
@@ -142,7 +143,7 @@ class Worker:
     def has_computed(self, clock: int) -> bool:
         """True when all bundles of a clock are computed."""
         found = [self._kept.get((clock, bundle)) for bundle in self.bundles(clock) or ()]
-        return all(kept is not None and len(kept.contributions) == self._partitions for kept in found)
+        return all(kept is not None and len(kept.contributions) == len(self._mine) for kept in found)
 
     def _server_of(self, partition: int) -> str:
         """The node to pull a partition from and to push its contributions to."""
@@ -154,7 +155,7 @@ class Worker:
         key = (clock, bundle)
         kept = self._kept.pop(key, None)
         if key in self._computing and key not in self._void:
-            self._void[key] = self._partitions - (len(kept.contributions) if kept else 0)
+            self._void[key] = len(self._mine) - (len(kept.contributions) if kept else 0)
 
     def _start(self) -> None:
         """Begin the next clock in which this worker has bundles."""
@@ -186,8 +187,8 @@ class Worker:
             else:
                 assert begin is not None, f"the plan of clock {clock} should have come a clock ago"
                 self._ask(begin)
-        elif len(reading.asked) < self._partitions:
-            self._pull(reading, set(range(self._partitions)) - reading.asked)
+        elif len(reading.asked) < len(self._mine):
+            self._pull(reading, set(self._mine) - reading.asked)
         return True
 
     def _missing(self, clock: int) -> Begin | None:
@@ -196,7 +197,7 @@ class Worker:
         if (bundles := self.bundles(clock)) is None:
             return None
         missing = [b for b in bundles if (clock, b) not in self._kept and (clock, b) not in self._computing]
-        return Begin(self._view.timeline, clock, tuple(missing))
+        return Begin(self.job.line(self._view), clock, tuple(missing))
 
     def begun(self, event: Begun) -> None:
         """The rows that the bundles read are known: pull them."""
@@ -206,7 +207,7 @@ class Worker:
 
     def _read(self, reading: Reading, rows: Rows) -> None:
         reading.choose(rows, self._carried.take(reading.clock))
-        self._pull(reading, range(self._partitions))
+        self._pull(reading, self._mine)
         self._compute()
 
     def _pull(self, reading: Reading, partitions: Iterable[int]) -> None:
@@ -232,7 +233,7 @@ class Worker:
             for bundle in self.bundles(self.clock) or ():
                 if (kept := self._kept.get((self.clock, bundle))) is not None:
                     kept.acked.add(message.partition)
-            if len(reading.parts) == self._partitions and self.job.consistency.slack == 0:
+            if len(reading.parts) == len(self._mine) and self.job.consistency.slack == 0:
                 self.all_counted(self.clock)
             self.go_on()
         self._compute()
@@ -242,7 +243,7 @@ class Worker:
         reading = self._reading.get(self.clock)
         if self.overlaps:
             reading = self._begin_early(reading or self._reading.get(self.clock + 1))
-        if reading is None or len(reading.parts) < self._partitions:
+        if reading is None or len(reading.parts) < len(self._mine):
             return
         begin = reading.begin
         assert begin is not None, f"the parameters of clock {reading.clock} are here and its plan is not"
@@ -256,13 +257,13 @@ class Worker:
         """Start to compute with partition 0, where the first layers are, once nothing else is computed."""
         if reading is None or reading.begin is None or reading.order is not None or self._computing:
             return reading
-        if 0 in reading.parts and len(reading.parts) < self._partitions:
+        if 0 in reading.parts and len(reading.parts) < len(self._mine):
             reading.order = self._ask_to_compute(reading, reading.begin)
         return reading
 
     def _ask_to_compute(self, reading: Reading, begin: Begin) -> Compute:
         self._computing |= {(begin.clock, bundle) for bundle in begin.bundles}
-        parts = tuple(reading.parts.get(partition) for partition in range(self._partitions))
+        parts = reading.parts_of(self._mine, self.job.layout.partitions)
         cursor = Cursor(sum(bundle.bit_count() for bundle in begin.bundles))
         order = Compute(begin.timeline, begin.clock, begin.bundles, parts, cursor)
         self._orders = [earlier for earlier in self._orders if self._is_under_way(earlier)] + [order]
@@ -291,7 +292,7 @@ class Worker:
     def computed(self, event: Computed) -> None:
         """Push the contributions of a bundle if the view still deals it to this worker."""
         key = (event.clock, event.bundle)
-        if self._view is None or event.timeline != self._view.timeline or key not in self._computing:
+        if self._view is None or event.timeline != self.job.line(self._view) or key not in self._computing:
             return  # of another timeline, or aborted too late
         if key in self._void:
             self._void[key] -= len(event.contributions)
@@ -314,7 +315,7 @@ class Worker:
             if event.clock == self.clock:
                 self._push_one(event.bundle, kept, partition)
                 self._look_ahead_at(partition)
-        if len(kept.contributions) == self._partitions:
+        if len(kept.contributions) == len(self._mine):
             if self._is_timed and event.clock == self.clock and event.contributions[-1][0] != 0:
                 self._push_one(event.bundle, kept, 0)
             self._computing.discard(key)
@@ -354,7 +355,7 @@ class Worker:
         assert self._view is not None
         epoch, contribution = self._view.epoch, kept.contributions[partition]
         if partition == 0 and self._is_timed:
-            if len(kept.contributions) < self._partitions:
+            if len(kept.contributions) < len(self._mine):
                 return  # partition 0 is told what the whole bundle took
             at = epoch, partition, self.clock, bundle, contribution
             push: Push = TimedPush(*at, compute_s=kept.compute_s)
@@ -373,10 +374,9 @@ class Worker:
     def go_on(self) -> None:
         """Go on to the next clock once every partition has every bundle of this one."""
         bundles = self.bundles(self.clock) or ()
-        for bundle in bundles:
-            kept = self._kept.get((self.clock, bundle))
-            if kept is None or len(kept.acked) < self._partitions:
-                return
+        found = [self._kept.get((self.clock, bundle)) for bundle in bundles]
+        if any(kept is None or len(kept.acked) < len(self._mine) for kept in found):
+            return
         if bundles and self.may_leave(self.clock):
             self._leave_clock()
 

@@ -68,7 +68,8 @@ class Layout:
     """The block of each table in each partition.
 
     A partition holds one block per table, in the order of `tables`: of a dense table a vector of elements,
-    of a sparse table a matrix of whole rows. Blocks may be empty.
+    of a sparse table a matrix of whole rows. Blocks may be empty. `borders`: where the partitions of the only table,
+    a dense one, end; by default they are even.
 
     `gathers`: dense tables behind the first lie in partition 0 alone, if the first is dense. Then every other partition
     is final, and of use, with its part of the first table.
@@ -77,6 +78,7 @@ class Layout:
     tables: tuple[Table, ...]
     partitions: int
     gathers: bool = False
+    borders: tuple[int, ...] = ()
 
     @cached_property
     def size_bytes(self) -> int:
@@ -94,6 +96,9 @@ class Layout:
 
     def _cut(self, table: Table, *, in_one: bool) -> list[int]:
         n = self.partitions
+        if self.borders:
+            assert len(self.borders) == n and len(self.tables) == 1 and not table.sparse, self
+            return [0, *self.borders]
         if table.sparse:
             return [p * table.rows // n for p in range(n + 1)]
         elements = table.rows * table.columns

@@ -8,7 +8,7 @@ from enum import Enum
 from agileml.application import Array
 from agileml.core.compute.cursor import Cursor
 from agileml.core.parameters.fold import Contribution
-from agileml.core.protocol.messages import Cut, Message, Saved, SaveFailed
+from agileml.core.protocol.messages import Crossing, Cut, Message, Saved, SaveFailed
 from agileml.core.protocol.plan import Strike
 from agileml.core.protocol.view import CutId
 from agileml.events.run import ControllerEvent
@@ -137,6 +137,22 @@ class Abandon:
 
 
 @dataclass(frozen=True)
+class Arrange:
+    """The stages of an epoch, in order: each machine with its first partition and the one behind its last. Computations
+    of older epochs end."""
+
+    epoch: int
+    stages: tuple[tuple[str, int, int], ...]
+
+
+@dataclass(frozen=True)
+class PassOn:
+    """What another stage sent, for the computation that waits for it. May come before its `Arrange`, and twice."""
+
+    crossing: Crossing
+
+
+@dataclass(frozen=True)
 class Leave:
     """This node holds nothing any more: end its process."""
 
@@ -174,6 +190,14 @@ class MarkPassed:
 
     timeline: int
     clock: int
+
+
+@dataclass(frozen=True)
+class Crossed:
+    """A computation has something for a neighbouring stage."""
+
+    to: str
+    crossing: Crossing
 
 
 @dataclass(frozen=True)
@@ -235,9 +259,11 @@ NodeCommand = (
     | Introduce
     | Reduce
     | Abandon
+    | Arrange
+    | PassOn
     | Leave
 )
-NodeEvent = Begun | Computed | MarkPassed | Loaded | PartSaved | Met | Reduced | Broken
+NodeEvent = Begun | Computed | Crossed | MarkPassed | Loaded | PartSaved | Met | Reduced | Broken
 
 # -- asked of the controller's shell ------------------------------------------------------------------------
 

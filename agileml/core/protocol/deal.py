@@ -59,6 +59,10 @@ class Deal:
     def bundles(self, clock: int, worker: str) -> tuple[Units, ...] | None:
         """The bundles of a clock that a worker computes; None while its plan is not known."""
         dealt = self.view.open_at.get(clock)
+        if self.job.pipeline is not None:  # all units go through all stages
+            if worker not in self.view.owner:
+                return ()
+            return (self.job.all_units,) if dealt is None else tuple(bundle for _, bundle in dealt)
         if dealt is not None:
             return tuple(bundle for node, bundle in dealt if node == worker)
         if worker not in self._share:
@@ -67,6 +71,12 @@ class Deal:
             return self._share[worker]
         plan = self._plans.get(clock)
         return self._bundles_by(plan)[worker] if plan is not None else None
+
+    def partitions(self, worker: str) -> tuple[int, ...]:
+        """The partitions that a worker reads and pushes: all, in a pipeline those that it owns."""
+        if self.job.pipeline is not None:
+            return tuple(self.view.partitions_of(worker))
+        return tuple(range(self.job.layout.partitions))
 
     def assignments(self, clock: int) -> tuple[tuple[str, Units], ...]:
         """All (worker, bundle) pairs of a clock; none while its plan is not known."""

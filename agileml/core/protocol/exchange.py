@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from agileml.core.protocol.commands import Broken, Met, NodeCommand, Reduced
+from agileml.core.protocol.commands import Broken, Crossed, Met, NodeCommand, Reduced
 from agileml.core.protocol.messages import (
+    Crossing,
+    CrossingAck,
     Fetch,
     GroupFailed,
     Meet,
@@ -60,6 +62,12 @@ class Combiner(Protocol):
 
     def met(self, event: Met) -> None:
         """Send this machine's entry for the rendezvous to the group."""
+
+    def crossed(self, event: Crossed) -> None:
+        """Send a neighbouring stage what this one computed for it."""
+
+    def crossing(self, sender: str, message: Crossing | CrossingAck) -> None:
+        """A neighbouring stage sent something, or has what this one sent."""
 
     def reduced(self, event: Reduced, now_s: float) -> None:
         """The sum of a partition over the group has arrived."""

@@ -12,6 +12,7 @@ from agileml.core.parameters.gradient_norm import SquareTree
 from agileml.core.parameters.layout import Layout
 from agileml.core.parameters.optimizer import Optimizer
 from agileml.core.protocol.exchange import Exchange
+from agileml.core.protocol.view import View
 from straggler.consistency import Consistency
 from straggler.coverage import Units, span
 from straggler.flexrr.protocol import FlexRrParameters
@@ -30,12 +31,26 @@ class Overlap(Enum):
 
 
 @dataclass(frozen=True)
+class PipelineRules:
+    """A job whose partitions are layers: the owner of some computes with them alone, for all units.
+
+    weights: of each partition, the seconds of its layers. most: stages (None: as many as there are machines).
+    puts_off: gradients of weights fill the bubble (zero-bubble).
+    """
+
+    weights: tuple[float, ...]
+    most: int | None = None
+    puts_off: bool = False
+
+
+@dataclass(frozen=True)
 class Job:
     """`slices` of `parts` units each make a clock (both powers of two); the run ends after `clocks` clocks.
 
     `balancer` makes the policy that plans the units of each worker clock by clock, in a job with BSP; None: the view's
     share holds for every clock. `helping`: machines that are ahead take over units of those that are behind, in a job
-    with servers and with BSP or SSP; None: they do not.
+    with servers and with BSP or SSP; None: they do not. `pipeline`: every worker computes all units with the partitions
+    that it owns; None: its share of the units with all partitions.
     """
 
     layout: Layout
@@ -50,11 +65,17 @@ class Job:
     overlap: Overlap = Overlap.OFF
     helping: FlexRrParameters | None = None
     metrics: tuple[str, ...] = ()
+    pipeline: PipelineRules | None = None
 
     @property
     def may_overlap(self) -> bool:
         """True if some clock may be computed while its parameters are on their way."""
         return self.overlap is not Overlap.OFF
+
+    def line(self, view: View) -> int:
+        """What a computation must share with a view to be of use under it: its timeline. In a pipeline its epoch: a
+        change ends a clock everywhere, because a stage that had done its part would not send it again."""
+        return view.timeline if self.pipeline is None else view.epoch
 
     def optimizers(self, partition: int) -> tuple[Optimizer, ...]:
         """The optimizer of each table's block in a partition."""

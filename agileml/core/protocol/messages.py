@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from agileml.application import Array
+from agileml.application import Array, Wire
 from agileml.core.parameters.fold import Contribution, FoldCopy
 from agileml.core.parameters.gradient_norm import SquareSums
 from agileml.core.protocol.help_messages import HelpMessage, HelpOver, HelpParams, HelpPull
@@ -164,6 +164,32 @@ class TimedPush(Push):
 @dataclass(frozen=True)
 class HelpPush(Push):
     """The push of a helper, of units that another worker gave away."""
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """Between neighbouring stages: a unit's activations (`is_forward`), or gradients on the way back.
+
+    With gradients comes the unit's loss, a sum over `examples`. Answered by `CrossingAck`; sent again until then.
+    """
+
+    epoch: int
+    clock: int
+    unit: int
+    is_forward: bool
+    tensors: tuple[Wire | None, ...]
+    loss: float = 0.0
+    examples: int = 0
+
+
+@dataclass(frozen=True)
+class CrossingAck:
+    """The answer to a `Crossing`: the neighbour has it."""
+
+    epoch: int
+    clock: int
+    unit: int
+    is_forward: bool
 
 
 @dataclass(frozen=True)
@@ -511,6 +537,8 @@ Message = (
     | HelpParams
     | HelpOver
     | HelpPush
+    | Crossing
+    | CrossingAck
     | Meet
     | Pause
     | GroupFailed

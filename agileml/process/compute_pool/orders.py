@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from agileml.config.hardware import Split
 from agileml.process.compute_pool.memory import Place, Summed
-from agileml.process.hardware import Split
 from agileml.process.spec import RunSpec
 from straggler.coverage import Units
 

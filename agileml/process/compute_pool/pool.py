@@ -20,6 +20,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 
 from agileml.application import Array
+from agileml.config.hardware import ItemsAhead
 from agileml.core.compute.cursor import Cursor
 from agileml.core.compute.unit_computer import Reads, UnitComputer
 from agileml.core.parameters.fold import Fold
@@ -49,7 +50,6 @@ from agileml.process.compute_pool.orders import (
     SumDone,
 )
 from agileml.process.compute_pool.shares import shares
-from agileml.process.hardware import ItemsAhead
 from agileml.process.user_failures import ComputeJob, failure_while, told
 from straggler.coverage import Units, aligned_subtrees, members, union
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from agileml.application import Application, Array
+from agileml.config.hardware import Hardware
 from agileml.config.job import JobConfig, from_values
 from agileml.core.protocol.commands import Halt, Happened
 from agileml.core.protocol.inputs import NodeUp
@@ -18,7 +19,6 @@ from agileml.core.sequential import run_sequential
 from agileml.events.schema import E
 from agileml.events.terms import Tier
 from agileml.net.keys import KeyPair
-from agileml.process.hardware import Hardware
 from agileml.process.head import Head
 from agileml.process.machine import Machine
 from agileml.process.record_store import FileStore
@@ -63,7 +63,8 @@ class Rig:
         resume: str | None = None,
     ):
         config = values if isinstance(values, JobConfig) else from_values(values)
-        self.spec = RunSpec(secrets.token_hex(4), config, application, resume=resume)
+        spec = RunSpec(secrets.token_hex(4), config, application, resume=resume)
+        self.spec = spec.measured(spec.build()) if config.pipeline is not None else spec
         self.keys = KeyPair.generate()
         waiting = self.spec.waiting_machines()
         start = config.machines
@@ -127,6 +128,7 @@ def reference(values: Mapping[str, Any] | JobConfig, application: Application | 
     config = values if isinstance(values, JobConfig) else from_values(values)
     spec = RunSpec("reference", config, application)
     application = spec.build()
+    spec = spec.measured(application)
     tables = run_sequential(
         application,
         optimizer=spec.job(application).optimizer,

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from agileml.config.hardware import ItemsAhead, too_large
 from agileml.events.run import ClockDone, MembershipChanged
-from agileml.process.hardware import ItemsAhead, too_large
 from tests.agileml.process.engine_rig import Rig, reference
 from tests.agileml.process.test_engine import MF, MLR, PLAN, job
 

@@ -225,7 +225,7 @@ def test_loader_processes_change_no_bit_and_fetch_ahead(monkeypatch: pytest.Monk
     shares = [app.load(index) for index in range(2)]
     app.warm_up()
     submitted: list[Any] = []
-    pool = app._loader._pool
+    pool = app.loader._pool
     assert pool is not None
     submit = pool.submit
     monkeypatch.setattr(pool, "submit", lambda *asked: (submitted.append(asked[1]), submit(*asked))[1])
@@ -240,7 +240,7 @@ def test_loader_processes_change_no_bit_and_fetch_ahead(monkeypatch: pytest.Monk
     assert clock(1, (0, 1)) == [(2, (0,)), (2, (1,))], "what was fetched ahead is used"
     assert clock(2, (1,)) == [(3, (1,))]
     assert clock(1, (0,)) == [(1, (0,))], "after a rollback it is made again; clock 2 is there still"
-    assert {key[0] for key in app._loader._ahead} <= {1, 2}
+    assert {key[0] for key in app.loader._ahead} <= {1, 2}
     app.ended()
 
 

@@ -26,7 +26,7 @@ from agileml.apps.torch.export import torch_state
 from agileml.apps.torch.flat import BUFFERS, COUNTERS, PARAMETERS
 from agileml.apps.torch.models import cnn
 from agileml.apps.torch.module import TorchModule
-from agileml.apps.torch.settings import ModuleConfig
+from agileml.apps.torch.names import ModuleConfig
 from agileml.config.job import from_values, load
 from agileml.core.parameters.optimizer import optimizer
 from agileml.core.sequential import run_sequential

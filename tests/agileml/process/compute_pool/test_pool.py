@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
+from agileml.config.hardware import Split
 from agileml.config.job import from_values
 from agileml.core.compute.cursor import Cursor
 from agileml.core.compute.unit_computer import UnitComputer
@@ -31,7 +32,6 @@ from agileml.core.protocol.messages import Failure
 from agileml.events.run import MachinesJoined
 from agileml.process.compute_pool.orders import Start
 from agileml.process.compute_pool.pool import ComputePool
-from agileml.process.hardware import Split
 from agileml.process.spec import RunSpec
 from straggler.coverage import span
 from tests.agileml.process.engine_rig import reference

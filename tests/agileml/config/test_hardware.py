@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from agileml.config.hardware import Split, split_of
 from agileml.config.job import ConfigError, from_values
-from agileml.process.hardware import Split, split_of
 
 
 def config(machines: dict[str, Any], **more: Any) -> Any:

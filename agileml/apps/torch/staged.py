@@ -1,0 +1,315 @@
+"""A module in stages: which partitions hold which layers, and computing one stage's share of a unit.
+
+The layers are those that `pipeline.stages` cuts between; each partition holds the parameters of consecutive layers. A
+unit is a microbatch: its items go through the stages forward, its gradients back, and each stage has the updates of its
+own partitions. Any cut has the bits of the whole module, dropout included.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from agileml.application import Array, InputError, StageOutput, StagePlan, Unit, Updates, Wire
+from agileml.apps.torch.flat import PARAMETERS, FlatModule, TensorSpan, borrowed
+from agileml.apps.torch.names import ModuleConfig, loss_named
+from agileml.apps.torch.objective import Loss
+from agileml.apps.torch.step import alone, in_turn, seeded
+from agileml.apps.torch.trial import placed_batch
+from agileml.config.text import ConfigError
+from pipeline.stages.cut import StageCode, cut
+from pipeline.stages.layering import Fact, StageError
+from pipeline.stages.measure import measured_profile
+from pipeline.stages.passes import Pass, StageCompute
+from pipeline.stages.traced import TracedModel, trace_model
+
+if TYPE_CHECKING:
+    from agileml.apps.torch.module import TorchModule
+
+
+@dataclass(frozen=True)
+class Microbatch:
+    """The items of a unit. key: of its random numbers. share: of the clock's items. load: the batch."""
+
+    items: int
+    key: int
+    share: float
+    load: Callable[[], Any]
+
+    def parts(self) -> tuple[tuple[Any, ...], Any]:
+        """(inputs, target). Raises InputError for a batch of another form."""
+        batch = self.load()
+        if not isinstance(batch, Sequence) or len(batch) < 2:
+            raise InputError(
+                f"pipeline: found a batch of type {type(batch).__name__}, expected (input, ..., target)"
+            )
+        *inputs, target = batch
+        return tuple(inputs), target
+
+
+Read = Callable[[Unit, Any], Microbatch]  # a unit and its slice's items
+
+
+class StagedModule:
+    """The layers of a module, for microbatches like the example. Raises InputError for what cannot be in stages."""
+
+    def __init__(self, flat: FlatModule, loss: Loss, read: Read, example: Microbatch, threads: int) -> None:
+        if flat.buffers or flat.counters:
+            name = (*flat.buffers, *flat.counters)[0].name
+            raise InputError(
+                f"pipeline: the module has the buffer {name!r}, expected none in its state dict: stages "
+                "do not exchange running statistics (batch norm)"
+            )
+        self.flat, self.loss, self.threads = flat, loss, threads
+        self._read, self._example = read, example
+        try:
+            with alone(threads):
+                self.traced: TracedModel = trace_model(flat.module, example.parts()[0])
+        except StageError as error:
+            raise InputError(f"pipeline: {error}") from None
+        if self.traced.changed:
+            raise InputError(
+                f"pipeline: forward changes the buffer {min(self.traced.changed)!r}, expected none that changes"
+            )
+        self._first_layer = _layer_of_spans(self.traced, flat.spans)
+        self._starts = [i for i, (a, b) in enumerate(pairwise(self._first_layer), 1) if a != b]
+
+    @property
+    def most_partitions(self) -> int:
+        """Groups of parameters between which the module can be cut."""
+        return len(self._starts) + 1
+
+    def borders(self, most: int) -> tuple[int, ...]:
+        """The ends of the partitions in the parameters' table, at most so many: as even in groups as can be."""
+        count = min(most, self.most_partitions)
+        firsts = [0, *self._starts]
+        begins = [firsts[p * len(firsts) // count] for p in range(count)]
+        spans = self.flat.spans
+        return (*(spans[begin - 1].end for begin in begins[1:]), spans[-1].end)
+
+    def plan(self, most: int, repeats: int = 3) -> StagePlan:
+        """The partitions, and the seconds that their layers take here."""
+        example, borders = self._example, self.borders(most)
+        with alone(self.threads):
+            inputs, target = example.parts()
+            measured = measured_profile(
+                self.traced,
+                self.loss,
+                inputs,
+                (target,),
+                model=type(self.flat.module).__name__,
+                batch=example.items,
+                repeats=repeats,
+            )
+        seconds = [layer.compute_s for layer in measured.layers]
+        ends = self._layer_ends(borders)
+        return StagePlan(borders, tuple(sum(seconds[a:b]) for a, b in pairwise((0, *ends))))
+
+    def stage(self, borders: Sequence[int], first: int, stop: int) -> TorchStage:
+        """The stage that holds the partitions first .. stop - 1."""
+        ends = self._layer_ends(borders)
+        cuts = [end for end in (ends[first - 1] if first else 0, ends[stop - 1]) if end]
+        places = cut(self.traced, sorted({*cuts, len(self.traced.layers)}))
+        return TorchStage(self, places[1 if first else 0], (0, *borders)[first : stop + 1], self._read)
+
+    def whole_unit(self, units: Sequence[Unit], shares: Sequence[Any], parameters: Array) -> Updates:
+        """A unit through all layers in one process: the bits of any number of stages."""
+        assert len(units) == 1, "a pipeline is deterministic: units are added one by one"
+        unit, items = units[0], shares[0]
+        stage = self._whole
+        stage.use([parameters.reshape(-1)])
+        output = stage.forward(unit, items, (), defer=False)
+        stage.backward(unit, ())
+        (update,) = stage.updates(unit)
+        return Updates({PARAMETERS: update.reshape(1, -1)}, output.loss, output.examples)
+
+    @cached_property
+    def _whole(self) -> TorchStage:
+        return self.stage((self.flat.elements,), 0, 1)
+
+    def _layer_ends(self, borders: Sequence[int]) -> list[int]:
+        """The layer behind the last one of each partition."""
+        begins = {span.start: layer for span, layer in zip(self.flat.spans, self._first_layer, strict=True)}
+        return [begins[border] for border in borders[:-1]] + [len(self.traced.layers)]
+
+
+@dataclass
+class _UnderWay:
+    """A unit between its forward and its updates."""
+
+    kept: Pass
+    share: float
+    own: list[Tensor | None]
+
+
+class TorchStage:
+    """Computes some layers of a module. `edges`: where its partitions begin in the table, and their end."""
+
+    def __init__(self, module: StagedModule, code: StageCode, edges: Sequence[int], read: Read) -> None:
+        self.code, self.edges = code, list(edges)
+        self._reads_items = bool(code.inputs) or code.is_last
+        self._module, self._read = module, read
+        self._compute = StageCompute(module.traced, code, loss=module.loss if code.is_last else None)
+        spans = {span.name: span for span in module.flat.spans}
+        self._spans = [spans.get(name) for name in code.parameters]
+        self._own = [s for s in module.flat.spans if edges[0] <= s.start < edges[-1]]
+        self._weights: list[Tensor] = []
+        self._under_way: dict[Unit, _UnderWay] = {}
+
+    def use(self, blocks: Sequence[Array]) -> None:
+        """Take the parameters of its partitions, one flat block each, and forget units under way."""
+        self._under_way.clear()
+        tensors = [borrowed(block) for block in blocks]
+        values = self._module.traced.values
+        self._weights = []
+        for name, span in zip(self.code.parameters, self._spans, strict=True):
+            if span is None:
+                self._weights.append(values[name].detach())  # frozen: the same on every machine
+                continue
+            at, start = self._place(span)
+            here = tensors[at][start : start + span.stop - span.start]
+            self._weights.append(here.view(span.shape).requires_grad_())
+
+    def forward(self, unit: Unit, items: Any, incoming: Sequence[Wire], *, defer: bool) -> StageOutput:
+        """The forward of a unit, whose slice has these items. defer: `backward` may put gradients of weights off."""
+        with alone(self._module.threads):
+            batch = self._read(unit, items)
+            given, target = batch.parts() if self._reads_items else ((), None)
+            inputs = self._module.traced.flat_inputs(given) if self._reads_items else []
+            facts = self.code.incoming
+            values = [_tensor(wire, fact) for wire, fact in zip(incoming, facts, strict=True)]
+            targets = (target,) if self.code.is_last else ()
+            kept = self._compute.forward(self._weights, values, inputs, targets, batch.key, defer=defer)
+            self._under_way[unit] = _UnderWay(kept, batch.share, [])
+            if self.code.is_last:
+                return StageOutput((), float(kept.outgoing[0].detach()) * batch.items, batch.items)
+            return StageOutput(tuple(_wire(value) for value in kept.outgoing))
+
+    def backward(self, unit: Unit, gradients: Sequence[Wire | None]) -> list[Wire | None]:
+        """From the gradients of what went on to those of what came in; the last stage takes those of its loss."""
+        with alone(self._module.threads):
+            one = self._under_way[unit]
+            if self.code.is_last:
+                roots: list[Tensor | None] = [torch.tensor(one.share, dtype=one.kept.outgoing[0].dtype)]
+            else:
+                pairs = zip(gradients, self.code.outgoing, strict=True)
+                roots = [None if wire is None else _tensor(wire, fact) for wire, fact in pairs]
+            into, one.own = self._compute.backward(one.kept, roots)
+            return [None if value is None else _wire(value) for value in into]
+
+    def updates(self, unit: Unit) -> list[Array]:
+        """The updates of a unit, one flat block for each partition; computes what was put off."""
+        with alone(self._module.threads):
+            one = self._under_way.pop(unit)
+            for place, gradient in self._compute.deferred(one.kept).items():
+                one.own[place] = gradient
+            blocks = [torch.zeros(b - a, dtype=self._module.flat.dtype) for a, b in pairwise(self.edges)]
+            found = dict(zip(self.code.parameters, one.own, strict=True))
+            for span in self._own:
+                at, start = self._place(span)
+                gradient = found.get(span.name)
+                if gradient is None:  # no loss reaches it: the optimizer leaves it alone
+                    blocks[at][start : start + span.end - span.start] = -0.0
+                else:
+                    blocks[at][start : start + span.stop - span.start].view(span.shape).copy_(gradient)
+            return [block.numpy() for block in blocks]
+
+    def _place(self, span: TensorSpan) -> tuple[int, int]:
+        """(partition of this stage, where the parameter begins in its block)."""
+        at = bisect_right(self.edges, span.start) - 1
+        return at, span.start - self.edges[at]
+
+
+def _layer_of_spans(traced: TracedModel, spans: Sequence[TensorSpan]) -> list[int]:
+    """The layer that reads each parameter first. Raises InputError where that is not their order in the table."""
+    where = {node: number for number, layer in enumerate(traced.layers) for node in layer.nodes}
+    first = {
+        name: min(where[user] for user in node.users if user in where)
+        for node, name in traced.parameters.items()
+        if any(user in where for user in node.users)
+    }
+    found: list[int] = []
+    for span, before in zip(spans, (None, *spans), strict=False):
+        last = found[-1] if found else 0
+        layer = first.get(span.name, last)
+        if layer < last:
+            assert before is not None
+            raise InputError(
+                f"pipeline: the forward reads the parameter {span.name!r} before {before.name!r}, expected parameters "
+                "in the order in which the module makes them: a stage holds neighbours"
+            )
+        found.append(layer)
+    return found
+
+
+def _wire(tensor: Tensor) -> Wire:
+    """A tensor as it lies in memory: a sum over another layout has other bits."""
+    dense = tensor.detach()
+    strides = torch.empty_like(dense, device="meta", memory_format=torch.preserve_format).stride()
+    flat = torch.empty(dense.numel(), dtype=dense.dtype)
+    flat.as_strided(dense.shape, strides).copy_(dense)
+    return Wire(flat.numpy(), strides)
+
+
+def _tensor(wire: Wire, fact: Fact) -> Tensor:
+    return borrowed(wire.values).as_strided(fact.shape, wire.strides)
+
+
+def staged_module(app: TorchModule, own: Mapping[str, Any], flat: FlatModule) -> StagedModule:
+    """The stages of a job. own: what the user gave instead of names. Raises ConfigError, InputError."""
+    settings, model, whole = app.settings, app.model, app.minibatches.batch
+    loss = _loss(model, own, is_evaluated=bool(app.metrics()))
+    units = settings.slices * settings.units_per_slice
+    if whole % units:
+        raise ConfigError(
+            f"found {whole} items in a clock, expected a multiple of the {units} units that go through the stages",
+            key=("model", "batch_size"),
+        )
+
+    def read(unit: Unit, items: Any) -> Microbatch:
+        request = app.minibatches.request([unit], [items], None)
+
+        def load() -> Any:
+            with in_turn():
+                (tree,) = app.loader.batches(request)
+                with seeded(request.seed, model.threads, torch.device("cpu")):
+                    return placed_batch(tree, request.items, app.augment, None).tree
+
+        return Microbatch(request.items, request.seed, request.items / whole, load)
+
+    example = read(Unit(0, 0, 0, settings.units_per_slice), app.minibatches.share(0))
+    return StagedModule(flat, loss, read, example, model.threads)
+
+
+def _loss(model: ModuleConfig, own: Mapping[str, Any], *, is_evaluated: bool) -> Loss:
+    """The loss of a job in stages. Raises ConfigError for keys of `model` that stages do not have."""
+    step = "a step" if own["step"] is not None else model.step
+    for key, found in (
+        ("step", step),
+        ("autocast", model.autocast),
+        ("micro_batch", model.micro_batch),
+        ("evaluate_every", model.evaluate_every if is_evaluated else None),
+        ("device", model.device if model.device == "cuda" else None),
+    ):
+        if found is not None:
+            raise ConfigError(
+                f"found {found} with a pipeline, expected none: {_REASONS[key]}", key=("model", key)
+            )
+    named = own["loss"] or model.loss
+    return loss_named(named) if isinstance(named, str) else named
+
+
+_REASONS = {
+    "step": "the last stage computes the loss from the model's output",
+    "autocast": "stages compute in the parameters' own precision",
+    "micro_batch": "a unit is a microbatch already, and units_per_slice makes them smaller",
+    "evaluate_every": "no machine has the whole model while it trains",
+    "device": "stages compute on the CPU",
+}

@@ -1,0 +1,63 @@
+"""The section `pipeline`: training in stages, each machine with some layers, and what it demands of other keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator
+
+from agileml.config.section import PositiveInt, Section
+from agileml.config.text import ConfigError, Key, show
+
+
+def _stages(value: Any) -> Any:
+    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
+        return value
+    raise ConfigError(f"found {show(value)}, expected a whole number of at least 1, or auto")
+
+
+class PipelineConfig(Section):
+    """mode flush: synchronous, the bits of data parallelism. stages: the most there may be (auto: as many as machines
+    compute). order: of a stage's actions; zero-bubble puts gradients of linear layers' weights off into the bubble."""
+
+    mode: Literal["flush"] = "flush"
+    stages: Annotated[PositiveInt | Literal["auto"], BeforeValidator(_stages)] = "auto"
+    order: Literal["1f1b", "zero-bubble"] = "1f1b"
+
+
+# (key, whether its value goes with a pipeline, what is expected and why)
+_DEMANDS: tuple[tuple[Key, Callable[[Any], bool], str], ...] = (
+    (
+        ("application",),
+        lambda name: name not in ("kmeans", "lda", "mf", "mlr"),
+        "torch: only a torch module has layers to cut between",
+    ),
+    (("deterministic",), lambda value: value, "true: its units are added along the fixed tree"),
+    (("exchange",), lambda value: value == "servers", "servers: a stage serves its own layers"),
+    (("balance",), lambda value: value == "static", "static: every stage computes all units"),
+    (("helping",), lambda value: not value, "false: no machine has another one's layers"),
+    (("overlap",), lambda value: not value, "false: a stage has its own layers already"),
+    (
+        ("stage",),
+        lambda value: value in ("auto", "thresholds"),
+        "auto: transient machines are its stages where there are some, else reliable ones",
+    ),
+    (("active_fraction",), lambda value: value == 1.0, "1: every stage serves its layers"),
+    (("machines", "workers"), lambda value: value in ("auto", 1), "1: a machine is one stage"),
+    (("machines", "gpus"), lambda value: value == 0, "0: stages compute on the CPU"),
+    (("pace", "unit_s"), lambda value: value == 0, "0: stages compute as fast as they can"),
+)
+
+
+def check_pipeline(config: Any) -> None:
+    """Raises ConfigError where another key of a job with a pipeline does not go with it."""
+    if config.pipeline is None:
+        return
+    for key, is_right, expected in _DEMANDS:
+        value = config
+        for name in key:
+            value = getattr(value, str(name))
+        if not is_right(value):
+            found = f"{value:g}" if isinstance(value, float) else show(value)
+            raise ConfigError(f"found {found} with a pipeline, expected {expected}", key=key)

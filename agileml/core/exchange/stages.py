@@ -1,0 +1,91 @@
+"""Stages of a pipeline: parameter servers whose owners compute with their own partitions, and pass units on.
+
+The machines that own partitions are the stages, in the order of the partitions. What one stage has for a neighbour is
+sent again until the neighbour answers. It counts nothing: only pushes do, and those are the parameter servers'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import groupby
+
+from agileml.core.exchange.parameter_servers import DirectPushes, ServerExchange
+from agileml.core.node.server import Server
+from agileml.core.node.worker import Worker
+from agileml.core.protocol.commands import Arrange, Crossed, NodeCommand, PassOn
+from agileml.core.protocol.job import Job
+from agileml.core.protocol.messages import Crossing, CrossingAck, Message
+from agileml.core.protocol.view import View
+
+
+@dataclass(frozen=True)
+class StageExchange(ServerExchange):
+    """As parameter servers; every owner is a stage."""
+
+    def combiner(
+        self,
+        me: str,
+        job: Job,
+        worker: Worker,
+        server: Server,
+        send: Callable[[str, Message], None],
+        ask: Callable[[NodeCommand], None],
+    ) -> StageLinks:
+        return StageLinks(me, server, send, ask)
+
+
+class StageLinks(DirectPushes):
+    """What this machine's stage sends to its neighbours, until they answer."""
+
+    def __init__(
+        self,
+        me: str,
+        server: Server,
+        send: Callable[[str, Message], None],
+        ask: Callable[[NodeCommand], None],
+    ) -> None:
+        super().__init__(me, server)
+        self._send, self._ask = send, ask
+        self._epoch = 0
+        self._unanswered: dict[tuple[int, int, bool], tuple[str, Crossing]] = {}
+
+    def prepare(self) -> None:
+        """A change begins: the clock under way is computed again, so nothing of it is sent any more."""
+        self._unanswered.clear()
+
+    def adopt(self, view: View) -> None:
+        """Tell the computation the stages of the view."""
+        self._epoch = view.epoch
+        self._ask(Arrange(view.epoch, stages_of(view.owner)))
+
+    def crossed(self, event: Crossed) -> None:
+        """Send a neighbouring stage what this one computed for it."""
+        message = event.crossing
+        if message.epoch == self._epoch:
+            self._unanswered[message.clock, message.unit, message.is_forward] = event.to, message
+            self._send(event.to, message)
+
+    def crossing(self, sender: str, message: Crossing | CrossingAck) -> None:
+        """Hand on what a neighbouring stage sent; it may know the view before this machine does."""
+        if isinstance(message, CrossingAck):
+            self._unanswered.pop((message.clock, message.unit, message.is_forward), None)
+            return
+        self._send(sender, CrossingAck(message.epoch, message.clock, message.unit, message.is_forward))
+        self._ask(PassOn(message))
+
+    def resend(self) -> None:
+        """Repeat what no neighbour has answered."""
+        for to, message in self._unanswered.values():
+            self._send(to, message)
+
+
+def stages_of(owner: tuple[str, ...]) -> tuple[tuple[str, int, int], ...]:
+    """(machine, first partition, the one behind its last) of each stage."""
+    found, first = [], 0
+    for node, same in groupby(owner):
+        stop = first + len(list(same))
+        found.append((node, first, stop))
+        first = stop
+    assert len({node for node, _, _ in found}) == len(found), owner
+    return tuple(found)

@@ -1,0 +1,55 @@
+"""The section `pipeline` and the keys that do not go with it, one sentence each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agileml.config.job import ConfigError, from_values
+from agileml.process.spec import RunSpec
+
+JOB: dict[str, Any] = {"application": "torch", "clocks": 3, "pipeline": {"mode": "flush"}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (["pipeline.mode=stash"], "pipeline.mode: found 'stash', expected flush"),
+        (["pipeline.stages=0"], "pipeline.stages: found 0, expected a whole number of at least 1, or auto"),
+        (["pipeline.order=fast"], "pipeline.order: found 'fast'"),
+        (["pipeline.replicas=2"], "pipeline.replicas: unknown key"),
+        (["application=mf"], "application: found 'mf' with a pipeline, expected torch"),
+        (["deterministic=false"], "deterministic: found false with a pipeline, expected true"),
+        (["balance=lbbsp"], "balance: found 'lbbsp' with a pipeline, expected static"),
+        (["exchange=allreduce", "deterministic=true"], "deterministic: found true with exchange: allreduce"),
+        (["overlap=true"], "overlap: found true with a pipeline, expected false"),
+        (["stage=2"], "stage: found 2 with a pipeline, expected auto"),
+        (["active_fraction=0.5"], "active_fraction: found 0.5 with a pipeline, expected 1"),
+        (["machines.workers=2"], "machines.workers: found 2 with a pipeline, expected 1"),
+        (["machines.gpus=1"], "machines.gpus: found 1 with a pipeline, expected 0"),
+        (["pace.unit_s=0.1"], "pace.unit_s: found 0.1 with a pipeline, expected 0"),
+    ],
+)
+def test_what_does_not_go_with_a_pipeline_is_one_sentence(changes: list[str], words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        from_values(JOB, changes)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_more_stages_than_layers_and_an_application_without_stages() -> None:
+    arguments = {"module": "agileml.apps.torch.models:cnn", "arguments": {"size": 8}, "batch_size": 64}
+    data = {"kind": "digits", "shape": [1, 8, 8]}
+    config = from_values(JOB | {"model": arguments, "data": data}, ["pipeline.stages=9"])
+    spec = RunSpec("r", config)
+    with pytest.raises(ConfigError, match="found 9, expected at most 4: the model has so many layers"):
+        spec.measured(spec.build())
+    other = from_values(JOB | {"application": "tests.agileml.apps.test_guide:Nothing"})
+    with pytest.raises(ConfigError, match="expected one that has stages"):
+        RunSpec("r", other).measured(_WithoutStages())
+
+
+class _WithoutStages:
+    def stages(self) -> None:
+        return None

@@ -1,0 +1,45 @@
+"""Stages of a pipeline on machines that come and go: one result, that of one process, whoever holds which layers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agileml.events.run import MembershipChanged
+from tests.agileml.process.engine_rig import reference
+from tests.faults.fault_rig import FaultRig
+
+JOB: dict[str, Any] = {
+    "application": "torch",
+    "data": {"kind": "digits", "shape": [1, 8, 8]},
+    "model": {
+        "module": "agileml.apps.torch.models:cnn",
+        "arguments": {"size": 8, "dropout": 0.25},
+        "batch_size": 64,
+    },
+    "optimizer": {"kind": "adam", "learning_rate": 0.01},
+    "clocks": 24,
+    "slices": 8,
+    "machines": {"reliable": 1, "transient": 3, "max": 8},
+    "cuts": {"every_s": 0.05, "max_clocks": 4},
+    "pipeline": {"mode": "flush"},
+}
+FAULTS = [
+    {"at_clock": 5, "kill": 1},
+    {"at_clock": 10, "join": 1},
+    {"at_clock": 15, "notice": 1, "warning_s": 30},
+]
+
+
+def stages(ran: Any) -> list[int]:
+    return [len(change.owners) for change in ran.of(MembershipChanged)]
+
+
+@pytest.mark.parametrize("order", ["1f1b", pytest.param("zero-bubble", marks=pytest.mark.slow)])
+def test_a_death_a_join_and_a_notice_change_the_stages_and_not_a_bit(order: str, tmp_path: Path) -> None:
+    values = JOB | {"plan": FAULTS, "pipeline": {"mode": "flush", "order": order}}
+    ran = FaultRig(values, tmp_path).finish()
+    assert ran.sha256 == reference(values)
+    assert stages(ran) == [3, 2, 3, 2]
