@@ -46,10 +46,6 @@ class StackPlan:
         """The first thing that must be put right before anything is made."""
         return next((check for check in self.checks if check.verdict is Verdict.WRONG), None)
 
-    def total(self, *, sure: bool) -> int:
-        """Micro-dollars per hour of what is there in any case, or of everything that there may be."""
-        return sum(cost.per_h or 0 for cost in self.costs if cost.is_sure or not sure)
-
     def as_json(self) -> str:
         """The whole report, for programs."""
         return json.dumps(

@@ -15,6 +15,9 @@ from agileml.cli.run import Settings
 
 if TYPE_CHECKING:
     from agileml.aws.commands import Stack, StackPlan
+    from agileml.aws.estimate import OfflinePlan
+    from agileml.config.job import JobConfig
+    from bidbrain.aws.stack.checks import Cost
     from bidbrain.aws.stack.parts import Step
 
 Config = Annotated[
@@ -49,18 +52,36 @@ def plan(
     config: Config,
     settings: Settings = None,
     as_json: Annotated[bool, typer.Option("--json", help="Everything as JSON.")] = False,
+    history: Annotated[
+        list[Path] | None,
+        typer.Option(help="Recorded prices (`proteus prices fetch`): the job's cost and its spread on them."),
+    ] = None,
+    offline: Annotated[
+        bool,
+        typer.Option("--offline", help="Do not ask AWS: template, rights, costs by the package's tables."),
+    ] = False,
 ) -> None:
     """Show the resources that `up` would make, their cost, and whether it can work; makes nothing."""
-    from agileml.aws.commands import build_wheel
+    from agileml.aws.estimate import forecast_json, job_forecast, offline_plan, show_forecast
 
     with _sentences():
-        stack = _stack(config, settings)
-        report = stack.look(build_wheel())
-        if as_json:
-            print(report.as_json())
+        job = _job(config, settings)
+        with _located(config, settings):
+            found = job_forecast(job, history) if history else None
+            alone = offline_plan(job) if offline else None
+        if alone is not None:
+            print(alone.as_json(found) if as_json else _offline_text(alone))
         else:
-            _show(report)
-        _stop_if_wrong(report)
+            report = _look(job)
+            if as_json:
+                told = {"forecast": forecast_json(found)} if found else {}
+                print(json.dumps(json.loads(report.as_json()) | told, indent=2))
+            else:
+                _show(report)
+        if found is not None and not as_json:
+            print(f"\n{show_forecast(found)}")
+        if alone is None:
+            _stop_if_wrong(report)
 
 
 @aws.command()
@@ -151,17 +172,48 @@ def _prove(stack: Stack, keep_data: bool) -> None:
 
 
 def _stack(config: Path, settings: list[str] | None) -> Stack:
+    return _connected(_job(config, settings))
+
+
+def _job(config: Path, settings: list[str] | None) -> JobConfig:
+    """The job of a config whose market is EC2. Raises ConfigError."""
+    from agileml.aws.commands import site_of
+    from agileml.config.job import load
+
+    job = load(config, tuple(settings or ()))
+    with _located(config, settings):
+        site_of(job)
+    return job
+
+
+def _look(job: JobConfig) -> StackPlan:
+    """The report of `plan`. Raises CloudError, ForeignError."""
+    from agileml.aws.commands import build_wheel
+    from bidbrain.live.cloud import CredentialsError
+
+    try:
+        return _connected(job).look(build_wheel())
+    except CredentialsError as error:
+        more = "--offline prints the template, the rights and a cost estimate without AWS"
+        raise CredentialsError(f"{error}; {more}") from None
+
+
+def _connected(job: JobConfig) -> Stack:
     from agileml.aws.commands import Stack, connect, site_of
-    from agileml.config.job import load, locate
+
+    return Stack(job, connect(site_of(job)[0]))
+
+
+@contextmanager
+def _located(config: Path, settings: list[str] | None) -> Iterator[None]:
+    """A ConfigError about a key says where in the file or the flags it stands."""
+    from agileml.config.job import locate
     from agileml.config.text import ConfigError
 
-    flags = tuple(settings or ())
-    job = load(config, flags)
     try:
-        site, _ = site_of(job)
+        yield
     except ConfigError as error:
-        raise locate(error, config, flags) from None
-    return Stack(job, connect(site))
+        raise (locate(error, config, tuple(settings or ())) if error.key else error) from None
 
 
 @contextmanager
@@ -210,15 +262,27 @@ def _show(report: StackPlan) -> None:
         print(f"\nIAM policy of {who}:\n{json.dumps(policy, indent=2)}")
 
 
+def _offline_text(plan: OfflinePlan) -> str:
+    """The report without AWS; ACCOUNT and IMAGE stand for what only the account knows."""
+    rights = [
+        f"IAM policy of {who}:\n{json.dumps(policy, indent=2)}" for who, policy in plan.policies.items()
+    ]
+    return "\n\n".join([f"CloudFormation template:\n{plan.template}", *rights, _cost_table(plan.costs)])
+
+
 def _show_costs(report: StackPlan) -> None:
-    print("\n$ per hour")
-    for cost in report.costs:
+    print(f"\n{_cost_table(report.costs)}")
+
+
+def _cost_table(costs: tuple[Cost, ...]) -> str:
+    lines = ["$ per hour"]
+    for cost in costs:
         figure = "?" if cost.per_h is None else f"{cost.per_h / 1e6:.4f}"
-        print(f"{figure:>10}  {cost.what} ({cost.basis})")
-    sure, most = report.total(sure=True) / 1e6, report.total(sure=False) / 1e6
-    print(
-        f"{sure:>10.4f}  while a job runs, before BidBrain buys anything; {most:.4f} at most at these prices"
-    )
+        lines.append(f"{figure:>10}  {cost.what} ({cost.basis})")
+    sure = sum(cost.per_h or 0 for cost in costs if cost.is_sure) / 1e6
+    most = sum(cost.per_h or 0 for cost in costs) / 1e6
+    rest = f"while a job runs, before BidBrain buys anything; {most:.4f} at most at these prices"
+    return "\n".join([*lines, f"{sure:>10.4f}  {rest}"])
 
 
 def _show_machines(machines: tuple[object, ...]) -> None:

@@ -207,6 +207,8 @@ def test_no_credentials(proteus: Callable[..., str], monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     for command in ("up", "down"):
         assert "no AWS credentials were found" in proteus(command, str(CONFIG), *LIFE, code=2)
+    said = proteus("plan", str(CONFIG), *LIFE, code=2)
+    assert "no AWS credentials were found" in said and "--offline prints" in said and said.count("\n") == 1
 
 
 def test_a_quota_of_nothing(proteus: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
