@@ -149,9 +149,10 @@ def test_a_run_ends_though_another_controller_heard_of_its_last_clocks() -> None
     assert run_one(854, "bsp").finished is not None
 
 
-def test_work_that_waits_for_help_to_end_goes_on_when_a_change_ends_it() -> None:
-    """The worker takes it that its own range is being computed, which had not begun."""
-    assert run_one(133, "ssp" + HELPED).finished is not None
+@pytest.mark.parametrize("seed", [133, 258])
+def test_help_that_comes_before_own_work(seed: int) -> None:
+    """133: the own range had not begun when a change ended the help. 258: it was done, but the help was not."""
+    assert run_one(seed, "ssp" + HELPED).finished is not None
 
 
 @pytest.mark.parametrize("mode", MODES)

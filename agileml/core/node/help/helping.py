@@ -261,7 +261,7 @@ class Helping:
         """Tell the state machine how far the own range is, then the event. While it decides, nothing more is begun."""
         flex, own = self._flex, self._own
         assert flex is not None
-        if own is None or own.is_finished or own.order.clock != flex.clock:
+        if own is None or own.order.clock != flex.clock:
             self._do(flex.handle(event, self._now_ns) if event is not None else [])
             return
         cursor, commands = own.order.cursor, []
