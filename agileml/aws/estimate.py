@@ -117,6 +117,7 @@ def forecast_json(found: Forecast) -> dict[str, Any]:
         "usd_p10": round(found.cost_p10 / 1e6, 6),
         "usd_p90": round(found.cost_p90 / 1e6, 6),
         "hours": round(found.hours, 4),
+        "holes": [str(hole) for hole in found.holes],
         "evictions": round(found.evictions, 4),
         "reason": found.reason,
         "pools": [
@@ -141,6 +142,8 @@ def show_forecast(found: Forecast) -> str:
     ]
     if found.finished < found.starts:
         lines.append(f"{found.starts - found.finished} of them did not finish within the recording.")
+    for hole in found.holes:
+        lines.append(f"The recording has a hole {hole} ({hole.seconds / 3600:.0f} h): no job starts in it.")
     for each in found.pools:
         lines.append(
             f"{each.machine_h:10.2f} machine hours of {each.market} at {each.price / 1e6:.4f} $/h, "

@@ -37,7 +37,8 @@ class PoolShare:
 class Forecast:
     """Jobs from several starts. Money in micro-dollars per job, without the head, disks and addresses.
 
-    evictions: expected per job. reason: of the first decision of the last job.
+    evictions: expected per job. reason: of the first decision of the last job. holes: of the recording; no job starts
+    in one.
     """
 
     window: Interval
@@ -50,6 +51,7 @@ class Forecast:
     evictions: float
     pools: tuple[PoolShare, ...]
     reason: str
+    holes: tuple[Interval, ...] = ()
 
 
 def forecast(setting: Setting, scheme: Scheme, history: History) -> Forecast:
@@ -87,6 +89,7 @@ def forecast(setting: Setting, scheme: Scheme, history: History) -> Forecast:
         sum(each.machine_h * each.loss_per_h for each in pools),
         pools,
         next((each.reason for each in ledger.entries if each.reason), "nothing is bought"),
+        history.holes,
     )
 
 

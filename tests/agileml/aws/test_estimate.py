@@ -101,6 +101,26 @@ def test_what_the_files_do_not_hold_is_one_sentence(
     assert error.startswith("proteus: ") and error.count("\n") == 1 and said in error
 
 
+def test_a_hole_of_the_recording_is_said(proteus: Callable[..., str], tmp_path: Path) -> None:
+    file = recording(tmp_path)
+    days = [f"2026-03-{day:02d}" for day in (6, 7, 8)]
+    file.write_text(
+        "".join(line for line in file.read_text().splitlines(True) if not line.startswith(tuple(days)))
+    )
+    said = proteus("--offline", "--history", str(file))
+    assert "a hole 2026-03-05T12:00:00Z/2026-03-09T12:00:00Z (96 h): no job starts in it" in said
+
+
+@pytest.mark.parametrize("price", ["€0.06", "0.06 EUR", "nan", "-0.06", ""])
+def test_a_price_that_is_no_amount_of_dollars_names_its_line(
+    proteus: Callable[..., str], tmp_path: Path, price: str
+) -> None:
+    file = recording(tmp_path)
+    file.write_text(file.read_text().replace(",0.09\n", f",{price}\n", 1))
+    error = proteus("--offline", "--history", str(file), code=2)
+    assert "prices.csv line " in error and "price" in error and error.count("\n") == 1
+
+
 def test_a_file_that_is_not_there(proteus: Callable[..., str], tmp_path: Path) -> None:
     error = proteus("--offline", "--history", str(tmp_path / "none.csv"), code=2)
     assert "none.csv: no such file" in error and error.count("\n") == 1
