@@ -4,7 +4,7 @@ A clock's parameters are pulled while the clock before is still in its backward,
 layers. What it can save lies between nothing (one of computing and transfer rules) and forward. `--part`:
 links    2 hosts, 25 M parameters (100 MB), a batch whose step takes as long as its transfer: against the engine
          without overlap, and DistributedDataParallel over gloo
-sides    the same with a transfer of a tenth and of ten times the step: overlap must cost nothing there
+sides    5 M parameters with a transfer of a tenth and of ten times the step: overlap must cost nothing there
 machine  one machine over ipc: the same network with batch 64, and a small convolutional one
 On the links layers pause instead of computing (`paused.py`), because two hosts on this machine share its cores;
 the peer trains the same layers. Variants are measured in turn for several rounds, a ratio is the median of theirs.
@@ -41,7 +41,6 @@ from link_rig import RELIABLE, Rig, machine_line
 from paused import EQUAL, VGG
 
 PORT = 29513
-ELEMENTS = 25_000_000
 TCP_SHARE = 1448 / 1514  # of a link's bytes: what is not headers
 BEFORE = "engine, overlap: false"
 
@@ -112,16 +111,16 @@ def variants_of(engines: list[Overlapping]) -> dict[str, Overlapping]:
     return {f"engine, {engine}": engine for engine in engines}
 
 
-def links(arguments: argparse.Namespace, ratios: list[float], *, with_peer: bool) -> None:
+def links(arguments: argparse.Namespace, ratios: list[float], elements: int, *, with_peer: bool) -> None:
     """Steps on two hosts, with a transfer of so many times the step."""
     rate = Link(arguments.rate, arguments.delay_ms)
     steps = WARM_UP + (4 if arguments.quick else 8)
-    link_s = 4 * ELEMENTS / (rate.bytes_per_s * TCP_SHARE)
+    link_s = 4 * elements / (rate.bytes_per_s * TCP_SHARE)
     with Rig(WORLD, rate) as rig:
         hosts = Hosts2(rig)
         for kind in arguments.model.split(","):
             for ratio in ratios:
-                task = paused_task(kind, link_s / ratio)
+                task = paused_task(kind, elements, link_s / ratio)
                 variants: dict[str, Callable[[], float]] = {}
                 if with_peer:
                     for options in (Options(), *map(Options, (25,) if arguments.quick else (5, 25, 100))):
@@ -140,10 +139,10 @@ def links(arguments: argparse.Namespace, ratios: list[float], *, with_peer: bool
         rig.call(WORLD, link_peer.leave)
 
 
-def paused_task(kind: str, step_s: float) -> Task:
+def paused_task(kind: str, elements: int, step_s: float) -> Task:
     shares = {"mlp": EQUAL, "vgg": VGG}[kind]
-    arguments = {"shares": shares, "elements": ELEMENTS, "step_s": step_s}
-    return Task(f"{kind}-like, 25 M parameters", "paused", arguments, (10,), 10, 2, 64)
+    arguments = {"shares": shares, "elements": elements, "step_s": step_s}
+    return Task(f"{kind}-like, {elements / 1e6:g} M parameters", "paused", arguments, (10,), 10, 2, 64)
 
 
 def chosen(arguments: argparse.Namespace) -> list[Overlapping]:
@@ -206,9 +205,9 @@ def main() -> None:
     parts = arguments.part.split(",")
     try:
         if "links" in parts:
-            links(arguments, [1.0], with_peer=not arguments.no_peer)
+            links(arguments, [1.0], 25_000_000, with_peer=not arguments.no_peer)
         if "sides" in parts:
-            links(arguments, [0.1, 10.0], with_peer=False)
+            links(arguments, [0.1, 10.0], 5_000_000, with_peer=False)
     except HostsError as error:
         print(f"skipped the links: {error}")
     if "machine" in parts:
