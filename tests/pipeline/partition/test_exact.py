@@ -94,7 +94,7 @@ def check(seed: int) -> str:
 
 
 def test_equals_brute_force() -> None:
-    kinds = [check(seed) for seed in range(150)]
+    kinds = [check(seed) for seed in range(60)]  # the long version is below
     assert len(set(kinds)) == 6
 
 
