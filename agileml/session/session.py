@@ -109,7 +109,7 @@ def run_job(
     done = f"done: {result.summary['clocks']} clocks"
     if result.summary["stopped"]:
         done = f"stopped: {result.summary['clocks']} of {config.clocks} clocks"
-    print(f"{done}, {result.summary['clocks_redone']} redone; {metrics}")
+    print(f"{done}, {result.summary['clocks_redone']} redone{metrics and '; '}{metrics}")
     print(f"params_sha256 {result.summary['params_sha256']}")
     for line in endings(result.summary, config.clocks):
         print(line)

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from agileml.cli.chaos import run_chaos
+from agileml.config.job import from_values
 from agileml.config.text import parse_yaml
 from tests.agileml.process.engine_rig import reference
 from tests.faults.fault_rig import FaultRig
@@ -51,3 +53,9 @@ def test_examples_end_with_the_same_bits_through_joins_notices_and_kills(name: s
     config = values(name, plan=PLAN, clocks=32, cuts={"every_s": 0.2, "max_clocks": 4})
     ran = FaultRig(config, tmp_path).finish()
     assert ran.sha256 == reference(config)
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_an_example_survives_twelve_faults_on_real_nodes(tmp_path: Path) -> None:
+    assert run_chaos(from_values(values("resnet", clocks=48)), 1, 12, tmp_path / "chaos").is_good
