@@ -24,7 +24,7 @@ check: style
 	$(BIN)/pytest -q tests/house/test_imports.py
 
 # Types, the tests without Ray nodes and those with them run beside each other: one process of mypy leaves the other cores
-# idle, and tests with Ray nodes mostly wait for Ray. The output of the latter comes when they are done.
+# idle, and tests with Ray nodes mostly wait for Ray. The output of the latter, two files at a time, comes when they are done.
 test: style
 	@$(MAKE) --no-print-directory -j3 types test-alone test-nodes
 
@@ -37,7 +37,7 @@ test-alone: venv
 # Only files with such tests are collected again.
 test-nodes: venv
 	@log=$$(mktemp) && trap "rm -f $$log" EXIT && \
-	{ $(BIN)/pytest -q -m "not slow and cluster" $$(grep -rl --include='test_*.py' "mark\.cluster" tests) >$$log 2>&1; code=$$?; \
+	{ $(BIN)/pytest -q -m "not slow and cluster" -n 2 --dist loadfile $$(grep -rl --include='test_*.py' "mark\.cluster" tests) >$$log 2>&1; code=$$?; \
 	printf "\nTests with Ray nodes:\n"; cat $$log; exit $$code; }
 
 test-all: check

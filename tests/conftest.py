@@ -17,10 +17,18 @@ from agileml.cluster.local import LocalCluster  # noqa: E402
 # How fast examples are made says how busy the computer is.
 settings.register_profile("proteus", suppress_health_check=[HealthCheck.too_slow], deadline=None)
 settings.load_profile("proteus")
-# A shell that runs a command in the background has it ignore SIGINT, nohup has it ignore SIGHUP, and so do the
-# processes that tests interrupt.
-signal.signal(signal.SIGINT, signal.default_int_handler)
+# nohup has a command ignore SIGHUP, and so do the processes that tests hang up.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.fixture(autouse=True)
+def _interruptible() -> None:
+    """Each test begins with SIGINT as it is in a terminal, and so do the processes that it interrupts.
+
+    A shell that runs a command in the background has it ignore SIGINT, and so does a command of ours once it was
+    interrupted.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="module")

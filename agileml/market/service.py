@@ -18,7 +18,7 @@ from agileml.market.nodes import InstanceNodes
 from agileml.market.setup import MarketSetup
 from agileml.market.trainer import RunTrainer
 from agileml.runs.folder import MARKET, RunFolder
-from bidbrain.live.cloud import Cloud, CloudError
+from bidbrain.live.cloud import Cloud, CloudError, CredentialsError
 from bidbrain.live.job import Timekeeper
 from bidbrain.live.journal import Closing, Journal
 from bidbrain.live.keeping import RiskKeeper
@@ -125,10 +125,7 @@ class OpenMarket:
                 self._service.run()
                 return
             except CloudError as error:
-                self._failed_s.append(time.monotonic())
-                while self._failed_s[0] < time.monotonic() - WITHIN_S:
-                    self._failed_s.popleft()
-                if len(self._failed_s) > MOST_FAILURES:
+                if not self._may_wait_for(error) and self._has_failed_too_often():
                     self._problem = f"market: {error}", ""
                     return
                 self._events.write(Warned(f"market: {error}; it is asked again in {AGAIN_S:g} s"))
@@ -143,6 +140,18 @@ class OpenMarket:
             except Exception as error:  # a bug of ours: the run must end with it
                 self._problem = f"market: {type(error).__name__}: {error}", traceback.format_exc()
                 return
+
+    def _may_wait_for(self, error: CloudError) -> bool:
+        """True while credentials have expired: somebody renews them, and the instances train on meanwhile."""
+        is_ending = self._stopping.is_set()
+        return isinstance(error, CredentialsError) and not is_ending and bool(self.state.open_instances())
+
+    def _has_failed_too_often(self) -> bool:
+        """Count a failure of the market; True if there were too many of them."""
+        self._failed_s.append(time.monotonic())
+        while self._failed_s[0] < time.monotonic() - WITHIN_S:
+            self._failed_s.popleft()
+        return len(self._failed_s) > MOST_FAILURES
 
     def _tell(self) -> None:
         now_s = self.clock.now_s()

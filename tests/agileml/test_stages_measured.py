@@ -147,9 +147,11 @@ def test_auto_finds_the_stage_that_the_links_like_best(
     """1 + 3 machines, nearly nothing to compute: servers send 3 W, 2 W and 1.5 W in stages 1, 2 and 3."""
     send = Transport.send
 
-    def send_slowly(self: Transport, name: str, header: bytes, arrays: Sequence[np.ndarray] = ()) -> bool:
+    def send_slowly(
+        self: Transport, name: str, header: bytes, arrays: Sequence[np.ndarray] = (), *, urgency: int = 0
+    ) -> bool:
         time.sleep(sum(array.nbytes for array in arrays) / BYTES_PER_S)
-        return send(self, name, header, arrays)
+        return send(self, name, header, arrays, urgency=urgency)
 
     monkeypatch.setattr(Transport, "send", send_slowly)
     trial_rule = TrialRule(worth=0.0)  # the run is short

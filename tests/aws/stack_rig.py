@@ -215,8 +215,9 @@ class StackRig:
         left += [
             r["Name"] for r in self.plain.client("events").list_rules(NamePrefix=f"proteus-{name}")["Rules"]
         ]
-        parameters = self.plain.client("ssm").describe_parameters()["Parameters"]
-        left += [p["Name"] for p in parameters if p["Name"].startswith(f"/proteus/{name}/")]
+        pages = self.plain.client("ssm").get_paginator("describe_parameters").paginate()
+        parameters = [parameter["Name"] for page in pages for parameter in page["Parameters"]]
+        left += [parameter for parameter in parameters if parameter.startswith(f"/proteus/{name}/")]
         buckets = self.plain.client("s3").list_buckets()["Buckets"]
         left += [b["Name"] for b in buckets if b["Name"].startswith(f"proteus-{name}-")]
         return left

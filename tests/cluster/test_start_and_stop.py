@@ -95,6 +95,7 @@ def test_a_module_that_hides_one_of_pythons_own_is_shown_and_the_run_can_be_stop
     assert "told to stop before the first clock: there is no result" in err
 
 
+@pytest.mark.slow
 def test_a_run_that_waits_says_for_which_nodes_and_gives_up(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(JOB)
     with started_cluster(["reliable"]) as cluster:

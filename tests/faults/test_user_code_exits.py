@@ -76,7 +76,8 @@ def test_one_exit_is_survived_and_a_lost_machine_is_none(local_cluster: LocalClu
     assert result.summary["params_sha256"] == wanted.summary["params_sha256"]
 
 
-@pytest.mark.parametrize("most", [0, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("most", [0, 2])
 def test_exits_again_and_again_stop_the_run_with_their_cause(
     most: int, local_cluster: LocalCluster, tmp_path: Path
 ) -> None:

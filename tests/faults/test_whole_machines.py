@@ -29,14 +29,8 @@ def compute_processes() -> list[psutil.Process]:
     return [each for each in psutil.process_iter(["cmdline"]) if PROCESS in (each.info["cmdline"] or [])]
 
 
-@pytest.mark.parametrize(
-    "base",
-    [
-        pytest.param(MLR, id="mlr"),
-        pytest.param(MF, id="mf", marks=pytest.mark.slow),
-        pytest.param(TORCH, id="torch", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("base", [MLR, MF, TORCH], ids=["mlr", "mf", "torch"])
 def test_a_machine_of_two_processes_is_killed(base: Mapping[str, Any], tmp_path: Path) -> None:
     before = set(compute_processes())
     values = job(base, machines=TWO_CORES, plan=[{"at_clock": 15, "kill": 1}])

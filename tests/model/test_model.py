@@ -67,7 +67,7 @@ def test_schedules_with_sums_by_all_reduce() -> None:
 def test_a_forward_that_waits_is_often_aborted_where_it_overlaps() -> None:
     tally = assert_clean(range(300, 340), "overlap")
     assert tally.fired["early"] > 500
-    assert tally.fired["abort"] > 20
+    assert tally.fired["abort"] > 10
 
 
 @pytest.mark.parametrize(

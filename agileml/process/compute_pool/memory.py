@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -32,6 +32,7 @@ class Summed:
     blocks: tuple[tuple[Place | None, Place] | None, ...]
     loss: float
     examples: int
+    metrics: tuple[float, ...]
 
 
 def anonymous_file(name: str) -> int:
@@ -137,7 +138,7 @@ class Results:
             else:
                 rows = self.write(block.rows) if isinstance(block, Sparse) else None
                 blocks.append((rows, self.write(block.values)))
-        return Summed(tuple(blocks), total.loss, total.examples)
+        return Summed(tuple(blocks), total.loss, total.examples, total.metrics)
 
     def read(self, place: Place) -> Array:
         """The array at a place, read-only and valid until the next order."""
@@ -155,7 +156,7 @@ class Results:
                 blocks.append(Dense(self.read(found[1])))
             else:
                 blocks.append(Sparse(self.read(found[0]), self.read(found[1])))
-        return Contribution(tuple(blocks), summed.loss, summed.examples)
+        return Contribution(tuple(blocks), summed.loss, summed.examples, summed.metrics)
 
     def _mapped(self, size: int) -> mmap.mmap:
         if self._memory is None or len(self._memory) < size:
@@ -179,4 +180,4 @@ def kept(total: Contribution) -> Contribution:
             blocks.append(Sparse(block.rows.copy(), block.values.copy()))
         else:
             blocks.append(Dense(block.values.copy()))
-    return Contribution(tuple(blocks), total.loss, total.examples)
+    return replace(total, blocks=tuple(blocks))

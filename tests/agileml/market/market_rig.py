@@ -32,7 +32,7 @@ from agileml.process.spec import RunSpec
 from agileml.runs.event_log import read_events
 from agileml.runs.folder import RunFolder, params_sha256
 from agileml.runs.report.page import build_report, summarize
-from bidbrain.live.cloud import Cloud, CredentialsError, Instance
+from bidbrain.live.cloud import Cloud, CloudError, CredentialsError, Instance
 from bidbrain.live.job import Timekeeper
 from bidbrain.live.replay import MarketClock, Replay, Warnings
 
@@ -94,6 +94,7 @@ class Moody:
     def __init__(self, market: Replay, every: int) -> None:
         self._market, self.every = market, every
         self.calls = self.failures = 0
+        self.error: type[CloudError] = CredentialsError
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._market, name)
@@ -104,11 +105,11 @@ class Moody:
             self.calls += 1
             if self.calls % self.every == 0:
                 self.failures += 1
-                raise CredentialsError("no credentials just now")
+                raise self.error("no credentials just now")
             answer = found(*arguments)
             if self.calls % self.every == self.every // 2 and name == "acquire":
                 self.failures += 1
-                raise CredentialsError("no credentials for the answer")
+                raise self.error("no credentials for the answer")
             return answer
 
         return call

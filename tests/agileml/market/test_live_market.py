@@ -23,11 +23,12 @@ from agileml.events.run import CheckpointSaved, MembershipChanged, Warned
 from agileml.market import service as market_service
 from agileml.market.setup import first_decision, set_up
 from agileml.runs.folder import REPORT
-from bidbrain.live.cloud import Instance
+from bidbrain.live.cloud import CloudError, Instance
 from bidbrain.live.job import EXIT_BUDGET, EXIT_FINISHED, EXIT_MARKET_CLOSED
 from tests.agileml.market.market_rig import InstantBackend, InstantNodes, MarketRig, reference
 from tests.bidbrain.makers import made_trace
 
+NEVER = 1 << 40  # calls between two failures
 MARKET: dict[str, Any] = {
     "kind": "made",
     "seed": 7,
@@ -164,14 +165,41 @@ def test_a_service_that_the_market_fails_goes_on_from_its_journal(
     assert rig.backend.market.held() == ()
 
 
+def test_credentials_that_expire_pause_buying_until_they_are_renewed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often the market refuses meanwhile, the machines that are there train on."""
+    monkeypatch.setattr(market_service, "AGAIN_S", 0.02)
+    monkeypatch.setattr(market_service, "MOST_FAILURES", 3)
+    rig = MarketRig(job(60, job_hours=1.0), tmp_path)
+    rig.backend.fails_every = NEVER
+
+    def expire(clock: int) -> None:
+        moody = rig.backend.moody
+        moody.every = 1 if clock >= 10 and moody.failures <= 10 else NEVER
+
+    rig.on_clock = expire
+    ran = rig.run()
+    assert ran.sha256 == reference(rig.config)
+    assert len([event for event in ran.of(Warned) if "no credentials just now" in event.reason]) > 3
+    assert ran.settlement.bill.differences == ()
+    assert rig.backend.market.held() == ()
+
+
 def test_a_market_that_fails_for_good_ends_the_run_and_says_what_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(market_service, "AGAIN_S", 0.02)
     monkeypatch.setattr(market_service, "MOST_FAILURES", 3)
     rig = MarketRig(job(4000), tmp_path)
-    rig.backend.fails_every = 1 << 40  # never, until
-    rig.on_clock = lambda clock: setattr(rig.backend.moody, "every", 1) if clock >= 10 else None
+    rig.backend.fails_every = NEVER
+
+    def fail(clock: int) -> None:
+        if clock >= 10:
+            rig.backend.moody.error = CloudError
+            rig.backend.moody.every = 1
+
+    rig.on_clock = fail
     rig.backend.may_leave = True
     with pytest.raises(RunError, match="market: no credentials just now"):
         rig.run()

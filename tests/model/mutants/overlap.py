@@ -47,6 +47,6 @@ def parameters_of_one_partition_acknowledge_all(original, self, message):
     """A push that was lost is not sent again, because another partition has counted its own."""
     if message.version > self.clock and message.clock > self.clock:
         for (clock, _), kept in self._kept.items():
-            if clock == self.clock and len(kept.contributions) == self._partitions:
-                kept.acked |= set(range(self._partitions))
+            if clock == self.clock and len(kept.contributions) == len(self._mine):
+                kept.acked |= set(self._mine)
     original(self, message)
