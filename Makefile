@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3; do $$p -c "" 2>/dev/nu
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: venv style types check test test-alone test-nodes test-all bench figures mutants demo clean
+.PHONY: venv style check test test-all bench figures mutants demo clean
 
 venv: $(STAMP)
 
@@ -23,22 +23,11 @@ check: style
 	$(BIN)/mypy
 	$(BIN)/pytest -q tests/house/test_imports.py
 
-# Types, the tests without Ray nodes and those with them run beside each other: one process of mypy leaves the other cores
-# idle, and tests with Ray nodes mostly wait for Ray. The output of the latter, two files at a time, comes when they are done.
+# Types are checked while the first tests run: one process of mypy leaves the other cores idle. Tests with Ray nodes mostly
+# wait for Ray, so two files of them run at a time; only files with such tests are collected again.
 test: style
-	@$(MAKE) --no-print-directory -j3 types test-alone test-nodes
-
-types: venv
-	@$(BIN)/mypy
-
-test-alone: venv
-	$(BIN)/pytest -q -m "not slow and not cluster" -n auto --dist worksteal
-
-# Only files with such tests are collected again.
-test-nodes: venv
-	@log=$$(mktemp) && trap "rm -f $$log" EXIT && \
-	{ $(BIN)/pytest -q -m "not slow and cluster" -n 2 --dist loadfile $$(grep -rl --include='test_*.py' "mark\.cluster" tests) >$$log 2>&1; code=$$?; \
-	printf "\nTests with Ray nodes:\n"; cat $$log; exit $$code; }
+	@$(BIN)/mypy & types=$$!; $(BIN)/pytest -q -m "not slow and not cluster" -n auto --dist worksteal; tests=$$?; wait $$types && exit $$tests
+	$(BIN)/pytest -q -m "not slow and cluster" -n 2 --dist loadfile $$(grep -rl --include='test_*.py' "mark\.cluster" tests)
 
 test-all: check
 	$(BIN)/pytest -q
