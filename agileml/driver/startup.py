@@ -14,6 +14,7 @@ SAY_S = 10.0  # without another machine, until the run says what it waits for
 OUTPUT_S = 30.0  # without another process, until it shows what that process printed
 CHECK_S = 2.0  # between two looks at the head
 LAST_LINES, LAST_BYTES = 12, 8192
+MTIME_LAG_S = 1.0  # a file's time may lie behind time.time(): kernels stamp files with a clock that ticks every 4-10 ms
 RAYS_OWN = (":job_id:", ":actor_name:", ":task_name:")  # lines that Ray puts into every log
 TOLD_TO_STOP = "told to stop before the first clock: there is no result"
 
@@ -85,7 +86,8 @@ def newest_output(folder: Path | None, since_unix_s: float) -> list[str]:
     if folder is None or not folder.is_dir():
         return []
     files = [file for name in ("worker-*.err", "raylet*.err") for file in folder.glob(name)]
-    recent = [(file.stat().st_mtime, file) for file in files if file.stat().st_mtime >= since_unix_s]
+    times = [(file.stat().st_mtime, file) for file in files]
+    recent = [(mtime_s, file) for mtime_s, file in times if mtime_s >= since_unix_s - MTIME_LAG_S]
     texts = [(file, lines) for _, file in sorted(recent, reverse=True) if (lines := _last_lines(file))]
     failed = [text for text in texts if any("Error" in line for line in text[1])]
     if not texts:
