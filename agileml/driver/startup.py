@@ -14,7 +14,7 @@ SAY_S = 10.0  # without another machine, until the run says what it waits for
 OUTPUT_S = 30.0  # without another process, until it shows what that process printed
 CHECK_S = 2.0  # between two looks at the head
 LAST_LINES, LAST_BYTES = 12, 8192
-MTIME_LAG_S = 1.0  # a file's time may lie behind time.time(): kernels stamp files with a clock that ticks every 4-10 ms
+MTIME_LAG_S = 1.0  # a file's time may lie behind time.time(): kernels stamp files with a coarser clock
 RAYS_OWN = (":job_id:", ":actor_name:", ":task_name:")  # lines that Ray puts into every log
 TOLD_TO_STOP = "told to stop before the first clock: there is no result"
 
