@@ -22,9 +22,8 @@ class SimulateConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     history: list[Path] = []
-    made: Literal["calm", "turbulent", "smooth"] | None = (
-        None  # without a history: prices of this character, by `seed`
-    )
+    # Without a history: prices of this character, by `seed`.
+    made: Literal["calm", "turbulent", "smooth"] | None = None
     types: list[str] = []
     zones: list[str] = []
     product: str = "Linux/UNIX"

@@ -136,9 +136,8 @@ class _Sum:
 
     asked: Reduce
     blocks: tuple[Array, ...]
-    facts: (
-        torch.Tensor | None
-    )  # with partition 0: loss, examples, pauses, and metrics, and each machine's seconds if asked
+    # With partition 0: loss, examples, pauses, and metrics, and each machine's seconds if asked.
+    facts: torch.Tensor | None
     works: list[PendingSum] = field(default_factory=list)
 
 

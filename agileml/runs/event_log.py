@@ -225,10 +225,8 @@ def _lines_backwards(file: Path) -> Iterator[str]:
             at = stream.seek(at - step)
             first, *whole = (stream.read(step) + tail).split(b"\n")
             if is_last:
-                whole, is_last = (
-                    whole[:-1],
-                    not whole,
-                )  # after the last line end stands half a line, or nothing
+                # After the last line end stands half a line, or nothing.
+                whole, is_last = whole[:-1], not whole
             for line in reversed(whole):
                 yield line.decode()
             tail = first

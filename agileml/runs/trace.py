@@ -28,9 +28,8 @@ CONTROLLER_PID = 0
 _CATEGORY = {"pull": "exchange", "push": "exchange", "compute": "work", "units": "work"}
 
 Event = Mapping[str, Any]
-Span = tuple[
-    int, int, int, int, int
-]  # track, name, clock, start and end in microseconds since the run's start
+# Track, name, clock, start and end in microseconds since the run's start.
+Span = tuple[int, int, int, int, int]
 
 
 def complete(pid: int, tid: int, name: str, clock: int, start_us: int, end_us: int) -> Event:

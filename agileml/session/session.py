@@ -161,9 +161,8 @@ class _Session:
         with blame_user("check()"):
             self.application.check()
         self.observers = observers(config, self.job, callbacks)
-        self.config = self.config.model_copy(
-            update={"partitions": self.job.layout.partitions}
-        )  # for the record
+        # For the record.
+        self.config = self.config.model_copy(update={"partitions": self.job.layout.partitions})
         if self.continued is None:
             check_out(config.out, overwrite=overwrite)
 

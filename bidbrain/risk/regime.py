@@ -16,9 +16,8 @@ from numba import njit
 STATES = (0.1, 0.4, 1.5, 6.0, 24.0)
 WEIGHTS = (0.55, 0.25, 0.12, 0.06, 0.02)
 _MEAN = sum(weight * state for weight, state in zip(WEIGHTS, STATES, strict=True))
-MULTIPLIERS = tuple(
-    state / _MEAN for state in STATES
-)  # their mean under WEIGHTS is 1: the usual rate stays usual
+# Their mean under WEIGHTS is 1: the usual rate stays usual.
+MULTIPLIERS = tuple(state / _MEAN for state in STATES)
 STAY_H = 12.0  # mean time in a regime
 STEP_H = 0.25  # longer stretches without news are taken in steps
 HALF_REFUSED = 4.0  # at this multiple of the usual rate, half of all launches are refused

@@ -30,9 +30,7 @@ class LoopStepper(Stepper):
     """
 
     script: Script
-    turn_of: Callable[
-        [], tuple[int, float]
-    ]  # number of the pass and factor of the rates, of the present clock
+    turn_of: Callable[[], tuple[int, float]]  # the present clock's number of the pass and factor of the rates
 
     def _backward(self, batch: Batch, clock_items: int, check: Callable[[Tensor], None]) -> float:
         self._wait_for_all()  # the script may read any of them at once

@@ -49,8 +49,7 @@ class Training:
         raise NotImplementedError
 
     def loss(self, module: nn.Module, batch: Any) -> Tensor:
-        """The mean loss of a batch: cross-entropy of (input, ..., target), or the loss that `module(**batch)` "
-        "returns."""
+        """A batch's mean loss: cross-entropy of (input, ..., target), or the loss that `module(**batch)` returns."""
         return _usual(module, batch).loss
 
     def evaluate(self, module: nn.Module, batch: Any) -> Mapping[str, Any]:

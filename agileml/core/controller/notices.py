@@ -30,9 +30,8 @@ class NoticeHandler:
     def __init__(self, control: Control, cuts: CutKeeper) -> None:
         self._control = control
         self._cuts = cuts
-        self._waiting: tuple[CutId, float] | None = (
-            None  # the committed cut while waiting for the next one; when to decide again
-        )
+        # The committed cut while waiting for the next one; when to decide again.
+        self._waiting: tuple[CutId, float] | None = None
         self._noted: tuple[int, Way] | None = None
 
     def waits(self, plan: Plan) -> bool:

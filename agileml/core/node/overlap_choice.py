@@ -45,9 +45,8 @@ class OverlapChoice:
         self._phase = _Phase.WITHOUT
         self._clocks: list[_Clock] = []
         self._skip = SETTLE
-        self._last: tuple[int, float, float] | None = (
-            None  # clock, when it began, seconds of waiting until then
-        )
+        # A clock, when it began, and the seconds of waiting until then.
+        self._last: tuple[int, float, float] | None = None
         self._before = _Clock(0.0, 0.0)
 
     @property
@@ -78,13 +77,12 @@ class OverlapChoice:
         if self._phase is _Phase.WITHOUT:
             # No more than what waits, or what is computed while it waits, can be saved.
             most_s = min(found.wait_s, found.length_s - found.wait_s)
+            waits = f"{found.wait_s:.3g} s of a clock of {found.length_s:.3g} s are spent waiting"
             if most_s <= WORTH * found.length_s:
                 self._turn(_Phase.DONE)
-                waits = f"{found.wait_s:.3g} s of a clock of {found.length_s:.3g} s are spent waiting"
                 return Chosen(clock, False, f"{waits}: overlap can save {max(0.0, most_s):.2g} s at most")
             self._before = found
             self._turn(_Phase.WITH)
-            waits = f"{found.wait_s:.3g} s of a clock of {found.length_s:.3g} s are spent waiting"
             return Chosen(clock, True, f"{waits}: overlap, which can save up to {most_s:.2g} s, is tried")
         pays = found.length_s <= (1 - WORTH) * self._before.length_s
         self._turn(_Phase.DONE)

@@ -21,11 +21,10 @@ from agileml.core.parameters.optimizer import Optimizer
 
 
 @dataclass(frozen=True)
-class GroupedOptimizer:
-    """`default`, and by the name of a parameter another rule of the same kind. All have the same slots."""
+class _LikeDefault:
+    """What all rules of a run have in common is that of the default."""
 
     default: Optimizer
-    by_name: Mapping[str, Optimizer]
 
     @property
     def slots(self) -> int:
@@ -40,6 +39,13 @@ class GroupedOptimizer:
     def rate_at(self, clock: int) -> float:
         """The learning rate of the default's clock (0-based)."""
         return self.default.rate_at(clock)
+
+
+@dataclass(frozen=True)
+class GroupedOptimizer(_LikeDefault):
+    """`default`, and by the name of a parameter another rule of the same kind. All have the same slots."""
+
+    by_name: Mapping[str, Optimizer]
 
     def for_block(self, table: Table, start: int, stop: int) -> Optimizer:
         """The rules of the parameters that lie in elements [start, stop) of a table."""
@@ -65,10 +71,9 @@ class _Piece:
 
 
 @dataclass(frozen=True)
-class _PiecewiseOptimizer:
+class _PiecewiseOptimizer(_LikeDefault):
     """The steps of one block, piece by piece."""
 
-    default: Optimizer
     pieces: tuple[_Piece, ...]
 
     @cached_property
@@ -76,17 +81,6 @@ class _PiecewiseOptimizer:
         """Where the pieces start and stop."""
         starts = [piece.start for piece in self.pieces]
         return np.array(starts, np.int64), np.array([piece.stop for piece in self.pieces], np.int64)
-
-    @property
-    def slots(self) -> int:
-        return self.default.slots
-
-    @property
-    def clip_norm(self) -> float | None:
-        return self.default.clip_norm
-
-    def rate_at(self, clock: int) -> float:
-        return self.default.rate_at(clock)
 
     def for_block(self, table: Table, start: int, stop: int) -> Optimizer:
         raise AssertionError("a block has its optimizer already")

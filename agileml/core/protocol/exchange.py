@@ -33,9 +33,8 @@ if TYPE_CHECKING:
     from agileml.core.node.worker import Worker
     from agileml.core.protocol.job import Job
 
-LiveCopies = Mapping[
-    int, tuple[ShardState, Sequence[str]]
-]  # by partition, its state and the nodes that have it
+# By partition, its state and the nodes that have it.
+LiveCopies = Mapping[int, tuple[ShardState, Sequence[str]]]
 
 
 class Combiner(Protocol):

@@ -219,9 +219,7 @@ class ComputePool(ComputeJobs):
         loaded = [process.loaded for process in self._processes]
         dealt = shares(union(bundles), self._work.parts, loaded)
         for process, mine in zip(self._processes, dealt, strict=True):
-            process.loaded |= {
-                unit // self._work.parts for unit in members(mine)
-            }  # it will load what it lacks
+            process.loaded |= {unit // self._work.parts for unit in members(mine)}  # it loads those it lacks
         return dealt
 
     def _rows(self, clock: int, bundles: tuple[Units, ...]) -> Reads:

@@ -247,6 +247,5 @@ def _svg(figure: Figure) -> str:
     figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
     svg = text.getvalue()
     svg = svg[svg.index("<svg") :]
-    return re.sub(
-        r'\b(width|height)="[\d.]+pt" ?', "", svg, count=2
-    )  # the viewBox stays: it scales with the page
+    # The viewBox stays: it scales with the page.
+    return re.sub(r'\b(width|height)="[\d.]+pt" ?', "", svg, count=2)

@@ -96,9 +96,8 @@ class Helping:
         self._own: _Own | None = None
         self._ranges = GivenRanges(job, send, ask)
         self._results: dict[Bundle, GivenRange] = {}  # computed, and not pushed yet
-        self._pushes: dict[
-            tuple[int, Units, int], HelpPush
-        ] = {}  # not acknowledged: by clock, bundle, partition
+        # Pushes that are not acknowledged, by clock, bundle and partition.
+        self._pushes: dict[tuple[int, Units, int], HelpPush] = {}
         self._heard: dict[int, float] = {}  # by helper, the progress that it reported
         self._wake_ns: int | None = None
 
@@ -114,9 +113,8 @@ class Helping:
         if own is not None and own.order.cursor.stop < len(own.units):
             own.order.cursor.abort()  # its bundles are no longer those that it was asked for
         elif own is not None and not own.is_asked:
-            self._ask(
-                own.order
-            )  # it waited for help to end; the worker aborts it if it is not dealt any more
+            # It waited for help to end; the worker aborts it if it is not dealt any more.
+            self._ask(own.order)
         self._own, self._wake_ns = None, None
         self._results.clear()
         self._pushes.clear()
