@@ -163,15 +163,32 @@ def _checksum(plain: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-def check_identity(manifest: Manifest, identity: Identity) -> list[str]:
-    """One sentence for each difference between a run (`identity`) and a checkpoint's; empty when it may resume."""
+# Which state an optimizer keeps. All its other settings say how a step uses that state, and may change between steps.
+STATE_KEYS = ("optimizer.kind", "optimizer.name")
+
+
+def check_identity(
+    manifest: Manifest, identity: Identity, *, may_change_optimizer: bool = False
+) -> list[str]:
+    """One sentence for each difference between a run (`identity`) and a checkpoint's; empty when it may resume.
+
+    may_change_optimizer: the optimizer's rate, schedule and other settings may differ, but not its kind.
+    """
     there, here = _flat(asdict(manifest.identity)), _flat(asdict(identity))
+    if may_change_optimizer:
+        there, here = _without_settings(there), _without_settings(here)
     return [
         f"{key}: found {_told(here, key)}, expected {_told(there, key)} as in the checkpoint "
         f"{folder_of(manifest.name)}"
         for key in {**there, **here}
         if _plain(there.get(key, ...)) != _plain(here.get(key, ...))
     ]
+
+
+def _without_settings(flat: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: value for key, value in flat.items() if not key.startswith("optimizer.") or key in STATE_KEYS
+    }
 
 
 def _flat(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agileml.cli.run import MOST_RESTARTS, Restarts, Settings, Stage, Supervise, Supervised
+from agileml.cli.run import MOST_RESTARTS, ChangeOptimizer, Restarts, Settings, Stage, Supervise, Supervised
 from agileml.runs.progress import Snapshot, duration, left_s, line, parse_line
 
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ def submit(
     resume: Annotated[
         str | None, typer.Option(metavar="PATH", help="Go on from the newest whole checkpoint there.")
     ] = None,
+    change_optimizer: ChangeOptimizer = False,
     python: Annotated[
         str, typer.Option(help="The interpreter on the head that has Proteus' packages.")
     ] = "python",
@@ -108,6 +109,7 @@ def submit(
 
         options = {"--out": out, "--stage": stage, "--resume": resume}
         given = [word for name, value in options.items() if value is not None for word in (name, value)]
+        given += ["--change-optimizer"] if change_optimizer else []
         if supervise:
             given += ["--supervise", "--restarts", str(restarts)]
         order = submission(config, [*(w for flag in flags for w in ("--set", flag)), *given], python=python)
@@ -123,7 +125,7 @@ def submit(
 def submitted(
     job: str, config: Path, settings: Settings = None, out: str | None = None, stage: str | None = None,
     resume: str | None = None, supervise: Supervise = False, restarts: Restarts = MOST_RESTARTS,
-    supervised: Supervised = False,
+    supervised: Supervised = False, change_optimizer: ChangeOptimizer = False,
 ) -> None:  # fmt: skip
     """The command that `submit` has a cluster run: `run`, with its results in the head's home folder."""
     from agileml.cli.run import supervised_run, supervisor_of, train, with_options
@@ -138,12 +140,15 @@ def submitted(
     if supervise:
         options = {"--stage": stage, "--resume": resume}
         given = [word for name, value in options.items() if value is not None for word in (name, value)]
+        given += ["--change-optimizer"] if change_optimizer else []
         words = ["submitted", job, str(config), *(w for flag in flags for w in ("--set", flag)), *given]
         start = supervisor_of(words, config.stem, place, restarts)
     elif supervised:
-        start = supervised_run(config.stem, place)
+        start = supervised_run(config.stem, place, change_optimizer=change_optimizer)
     # The user was asked when submitting it.
-    raise typer.Exit(train(config, flags, settle, resume=place, yes=True, start=start))
+    raise typer.Exit(
+        train(config, flags, settle, resume=place, change_optimizer=change_optimizer, yes=True, start=start)
+    )
 
 
 def status(

@@ -33,6 +33,13 @@ Restarts = Annotated[
     ),
 ]
 MOST_RESTARTS = 10
+ChangeOptimizer = Annotated[
+    bool,
+    typer.Option(
+        "--change-optimizer",
+        help="With --resume: rate, schedule and other settings of the optimizer may be new; its kind stays.",
+    ),
+]
 Supervised = Annotated[bool, typer.Option("--supervised", hidden=True)]
 Stage = Annotated[
     str | None, typer.Option(metavar="auto|thresholds|1|2|3", help="auto, thresholds alone, or a stage.")
@@ -72,6 +79,7 @@ def run(
             metavar="PATH", help="Go on from the newest whole checkpoint in a folder or s3://bucket/prefix."
         ),
     ] = None,
+    change_optimizer: ChangeOptimizer = False,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the files of an earlier run in --out.")
     ] = False,
@@ -90,17 +98,19 @@ def run(
     start = None
     if supervise:
         options = [*_words(flags, address, stage, resume), *(["--profile"] if profile else [])]
+        options += ["--change-optimizer"] if change_optimizer else []
         start = supervisor_of(
             ["run", str(config), *options], config.stem, resume, restarts, overwrite=overwrite
         )
     elif supervised:
-        start = supervised_run(config.stem, resume)
+        start = supervised_run(config.stem, resume, change_optimizer=change_optimizer)
     code = train(
         config,
         flags,
         lambda job: with_options(job, out=out, address=address, stage=stage, profile=profile),
         sequential=sequential,
         resume=resume,
+        change_optimizer=change_optimizer,
         overwrite=overwrite,
         dry_run=dry_run,
         yes=yes,
@@ -132,11 +142,13 @@ def supervisor_of(
     return lambda job: supervise(job, name, command, resume, restarts, overwrite=overwrite)
 
 
-def supervised_run(name: str, resume: str | None) -> Callable[[JobConfig], int]:
+def supervised_run(
+    name: str, resume: str | None, *, change_optimizer: bool = False
+) -> Callable[[JobConfig], int]:
     """For `train`: the process of a supervised run."""
     from agileml.cli.supervise import run_supervised
 
-    return lambda job: run_supervised(job, name, resume)
+    return lambda job: run_supervised(job, name, resume, change_optimizer=change_optimizer)
 
 
 def train(
@@ -146,6 +158,7 @@ def train(
     *,
     sequential: bool = False,
     resume: str | None = None,
+    change_optimizer: bool = False,
     overwrite: bool = False,
     dry_run: bool = False,
     yes: bool = False,
@@ -180,7 +193,14 @@ def train(
                 raise typer.BadParameter(str(error)) from None
         if start is not None:
             return start(job)
-        return run_job(job, name=config.stem, sequential=sequential, resume=resume, overwrite=overwrite)
+        return run_job(
+            job,
+            name=config.stem,
+            sequential=sequential,
+            resume=resume,
+            overwrite=overwrite,
+            change_optimizer=change_optimizer,
+        )
     except (ConfigError, InputError) as error:
         # The error names a key; `locate` adds its file and line (or its flag).
         raise typer.BadParameter(str(locate(_as_config_error(error), config, flags))) from None

@@ -118,7 +118,7 @@ def _newest_clock(places: Sequence[str | None], base: Path) -> int:
 # -- the supervised process ---------------------------------------------------------------------------------
 
 
-def run_supervised(job: JobConfig, name: str, resume: str | None) -> int:
+def run_supervised(job: JobConfig, name: str, resume: str | None, *, change_optimizer: bool = False) -> int:
     """Train as `run_job` does, in a process that dies with its supervisor. Returns the exit code.
 
     Its end is the end of the run, unless the head has died. Raises what `run_job` raises.
@@ -139,7 +139,14 @@ def run_supervised(job: JobConfig, name: str, resume: str | None) -> int:
         resume = job.checkpoint.path
     code = None
     try:
-        code = run_job(job, name=name, sequential=False, resume=resume, restart=restart)
+        code = run_job(
+            job,
+            name=name,
+            sequential=False,
+            resume=resume,
+            restart=restart,
+            change_optimizer=change_optimizer,
+        )
     except ClusterError as error:
         if restart is None:
             raise

@@ -167,7 +167,9 @@ def resumed(spec: RunSpec, job: Job, identity: Identity, report: Callable[[str],
     manifest = checkpoint.newest(store, report, checkpoint.Check.CHECKSUMS)
     if manifest is None:
         raise CheckpointError(f"{store.where} holds no whole checkpoint, expected one to resume from")
-    if problems := checkpoint.check_identity(manifest, identity):
+    if problems := checkpoint.check_identity(
+        manifest, identity, may_change_optimizer=spec.may_change_optimizer
+    ):
         raise CheckpointError("; ".join(problems))
     if manifest.name.clock > job.clocks:
         raise CheckpointError(
@@ -186,7 +188,9 @@ def saved_before(
     try:
         for store in spec.stores():
             manifest = checkpoint.newest(store, report, checkpoint.Check.SIZES)
-            if manifest is not None and not checkpoint.check_identity(manifest, identity):
+            if manifest is not None and not checkpoint.check_identity(
+                manifest, identity, may_change_optimizer=spec.may_change_optimizer
+            ):
                 return _checkpoint(store, manifest, job)
     except CheckpointError as error:
         report(f"the new controller knows of no checkpoint: {error}")

@@ -58,7 +58,8 @@ class RunSpec:
     `folder`: the base of the config's relative paths, which need not be the current folder. `resume`: the checkpoints
     to resume from, a folder or s3://bucket/prefix. `unit_s`: seconds of a unit, on machines of a market that stand for
     slower ones; 0 for the config's. `restarts`: how often the head of this run died before; `least_epoch`: the newest
-    one until then. `stages`: the layers of a pipeline, measured once where the run begins.
+    one until then. `stages`: the layers of a pipeline, measured once where the run begins. `may_change_optimizer`: a
+    resume takes the optimizer's settings from this config, not as they were.
     """
 
     run: str
@@ -70,6 +71,7 @@ class RunSpec:
     restarts: int = 0
     least_epoch: int = 0
     stages: StagePlan | None = None
+    may_change_optimizer: bool = False
 
     def machine_name(self, number: int) -> str:
         """The name of the machine that started as this one, from 0. No other machine of the run ever has it."""

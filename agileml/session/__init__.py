@@ -4,7 +4,8 @@ Begin with `session.run`. `result` is what a run returns; `assembly` chooses the
 names, and is the one place that knows every implementation.
 """
 
+from agileml.session.printed import run_job
 from agileml.session.result import Result
-from agileml.session.session import run, run_job
+from agileml.session.session import run
 
 __all__ = ["Result", "run", "run_job"]

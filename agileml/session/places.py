@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 
+from agileml.config.text import ConfigError
 from agileml.runs.folder import FolderError
 
 
@@ -37,8 +38,22 @@ def return_to(folder: str | None) -> None:
             os.chdir(folder)
 
 
-def check_resume(resume: str | None) -> None:
-    """Raise CheckpointError for text that cannot name a place of checkpoints."""
+def check_resume(resume: str | None, *, change_optimizer: bool, verify: bool) -> None:
+    """Raise CheckpointError for text that cannot name a place of checkpoints.
+
+    Raises ConfigError for a changed optimizer without a resume, or where one process is to compute the same bits.
+    """
+    if change_optimizer and resume is None:
+        raise ConfigError(
+            "found --change-optimizer without --resume, expected both: a new run has the optimizer of its config",
+            key=("optimizer",),
+        )
+    if change_optimizer and verify:
+        raise ConfigError(
+            "found true with --change-optimizer, expected false: one process would train all clocks with the new "
+            "settings",
+            key=("verify",),
+        )
     from agileml.checkpoints.errors import CheckpointError
     from agileml.config.checkpoint_location import location
 

@@ -55,6 +55,9 @@ class Result:
     def resume(self, **overrides: Any) -> Result:
         """Go on from the newest checkpoint of this run; overrides replace top keys of its config, such as `clocks`.
 
+        optimizer: a mapping of the settings that change, such as {"learning_rate": 0.001, "schedule": None}; the kind
+        stays. A schedule counts from the first clock of the first run. Other overrides are arguments of `agileml.run`.
+
         Raises InputError when the run wrote no checkpoints, and what `agileml.run` raises.
         """
         if self._again is None:

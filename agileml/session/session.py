@@ -18,7 +18,7 @@ from agileml.core.protocol.job import Job
 from agileml.core.sequential import run_sequential, train
 from agileml.driver.last_good import write_last_good
 from agileml.driver.stop_signal import StopSignal
-from agileml.errors import HEAD_LOST_CODE, HeadLostError, RunError
+from agileml.errors import HeadLostError, RunError
 from agileml.events.observed import Evaluated
 from agileml.events.run import ClockDone, RunFinished, RunStarted, RunStopped
 from agileml.market.protocol import BoughtFleet
@@ -28,7 +28,6 @@ from agileml.runs.event_log import read_events
 from agileml.runs.folder import RunFolder, check_out, params_sha256
 from agileml.runs.owner import this_process
 from agileml.runs.progress import Progress, Snapshot
-from agileml.runs.report.market import endings
 from agileml.runs.report.page import build_report, summarize
 from agileml.runs.supervision import Restart
 from agileml.session.continued import Continued
@@ -53,6 +52,7 @@ def run(
     overwrite: bool = False,
     callbacks: Sequence[Callback] = (),
     restart: Restart | None = None,
+    change_optimizer: bool = False,
     **overrides: Any,
 ) -> Result:
     """Train as a config says, on local Ray nodes or in the cluster that `address` names.
@@ -62,6 +62,8 @@ def run(
     sequential: in this process, without Ray; the reference of a deterministic job.
     fleet: where machines come from; None: local Ray nodes, or the cluster at `address`.
     resume: a folder or s3://bucket/prefix with checkpoints: resume from the newest whole one.
+    change_optimizer: with `resume`, the optimizer's rate, schedule and other settings, all but its kind, are those of
+    the config, though the checkpoint was written with others.
     callbacks: objects whose methods are called as the run goes on, in this process.
     overwrite: the files of an earlier run in `out` may be replaced, unless that run still goes on.
     restart: the head of the run in `out` has died; go on with it, and with its log (see `session/supervisor.py`).
@@ -75,7 +77,9 @@ def run(
         from agileml.cluster.existing import reach
 
         reach(found.address)  # before an application loads its data
-    session = _Session(found, application, name, resume, overwrite, callbacks, restart)
+    session = _Session(
+        found, application, name, resume, overwrite, callbacks, restart, change_optimizer=change_optimizer
+    )
     return session.run(fleet, sequential=sequential)
 
 
@@ -84,43 +88,6 @@ def _resolved(config: JobConfig | Mapping[str, Any] | str | Path, overrides: Map
         config = load(config)
     values = config.model_dump(mode="json") if isinstance(config, JobConfig) else dict(config)
     return from_values({**values, **overrides})
-
-
-def run_job(
-    config: JobConfig,
-    *,
-    name: str,
-    sequential: bool,
-    resume: str | None = None,
-    overwrite: bool = False,
-    restart: Restart | None = None,
-) -> int:
-    """Train and print where the report is, for `proteus run`. Returns the exit code."""
-    try:
-        result = run(
-            config, name=name, sequential=sequential, resume=resume, overwrite=overwrite, restart=restart
-        )
-    except RunError as error:
-        if error.trace:
-            print(error.trace.rstrip(), file=sys.stderr)
-        print(f"proteus: {error}", file=sys.stderr)
-        return HEAD_LOST_CODE if isinstance(error, HeadLostError) else 1
-    metrics = ", ".join(f"{key} {value:.4g}" for key, value in result.metrics.items())
-    done = f"done: {result.summary['clocks']} clocks"
-    if result.summary["stopped"]:
-        done = f"stopped: {result.summary['clocks']} of {config.clocks} clocks"
-    print(f"{done}, {result.summary['clocks_redone']} redone{metrics and '; '}{metrics}")
-    print(f"params_sha256 {result.summary['params_sha256']}")
-    for line in endings(result.summary, config.clocks):
-        print(line)
-    if result.summary["stopped"] and config.checkpoint is not None:
-        newest = result.summary["checkpoints"]["newest_clock"]
-        if newest is None:
-            print(f"this run wrote no checkpoint to {config.checkpoint.path}")
-        else:
-            print(f"go on with --resume {config.checkpoint.path}, which has clock {newest}")
-    print(f"report {result.folder / 'report.html'}")
-    return result.code
 
 
 class _Session:
@@ -135,6 +102,8 @@ class _Session:
         overwrite: bool,
         callbacks: Sequence[Callback],
         restart: Restart | None = None,
+        *,
+        change_optimizer: bool = False,
     ) -> None:
         self.config, self.name, self.overwrite = config, name, overwrite
         self.continued = None if restart is None else Continued.of(Path(config.out or "."), restart)
@@ -143,11 +112,13 @@ class _Session:
         self.is_whole = True
         self.is_reference = False  # it is the sequential run itself
         self._slots: tuple[int, Sequence[dict[str, Array]]] | None = None  # clocks, optimizer state
-        check_resume(resume)
+        check_resume(resume, change_optimizer=change_optimizer, verify=config.verify)
         run = secrets.token_hex(6)
         self.setup = self._market_setup(run) if config.market is not None else None
         unit_s = self.setup.unit_s if self.setup is not None else 0.0
-        self.spec = RunSpec(run, config, application, os.getcwd(), resume, unit_s)
+        self.spec = RunSpec(
+            run, config, application, os.getcwd(), resume, unit_s, may_change_optimizer=change_optimizer
+        )
         if self.continued is not None:
             self.spec = replace(
                 self.spec, restarts=self.continued.count, least_epoch=self.continued.least_epoch
@@ -288,7 +259,19 @@ class _Session:
         assert self.config.checkpoint is not None
         given = self.spec.application
         place = self.config.checkpoint.path
-        return run(self.config, given, name=self.name, resume=place, **{"out": None, **overrides})
+        told = "optimizer" in overrides
+        if told:
+            overrides["optimizer"] = {
+                **self.config.optimizer.model_dump(mode="json"),
+                **overrides["optimizer"],
+            }
+        return run(
+            self.config,
+            given,
+            name=self.name,
+            resume=place,
+            **{"out": None, "change_optimizer": told, **overrides},
+        )
 
     def _verified(self, digest: str) -> tuple[int, dict[str, Any]]:
         """Train once more in this process, if the config asks for it and the run was whole: are the bits the same?"""
@@ -396,4 +379,4 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), **found}
 
 
-__all__: Sequence[str] = ["Result", "RunError", "run", "run_job"]
+__all__: Sequence[str] = ["Result", "RunError", "run"]

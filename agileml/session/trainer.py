@@ -39,7 +39,7 @@ class Trainer:
     """A run of the user's own loop.
 
     config: the path of a YAML file, a mapping as a file would hold it, or None; settings replace its top keys.
-    sequential, resume, name, overwrite, callbacks: as `agileml.run` has them.
+    sequential, resume, change_optimizer, name, overwrite, callbacks: as `agileml.run` has them.
 
     Where a machine runs the script, its arguments do not count: the run has its config already.
     Raises ConfigError.
@@ -51,6 +51,7 @@ class Trainer:
         *,
         sequential: bool = False,
         resume: str | None = None,
+        change_optimizer: bool = False,
         name: str | None = None,
         overwrite: bool = False,
         callbacks: Sequence[Callback] = (),
@@ -62,6 +63,7 @@ class Trainer:
         self._options: dict[str, Any] = {
             "sequential": sequential,
             "resume": resume,
+            "change_optimizer": change_optimizer,
             "overwrite": overwrite,
             "callbacks": callbacks,
         }

@@ -52,13 +52,14 @@ class FaultRig(Rig):
         folder: Path,
         watch: Callable[[FaultRig, HeadState], None] | None = None,
         application: Application | None = None,
+        **resuming: Any,
     ) -> None:
         self._records = folder / "records"
         self._ups: dict[str, NodeUp] = {}
         self.killed: set[str] = set()
         self._heal_at_s: dict[str, float] = {}
         self._watch = watch or (lambda rig, state: None)
-        super().__init__(values, folder, application)
+        super().__init__(values, folder, application, **resuming)
 
     def add(self, tier: Tier, *, admitted: bool = True) -> Machine:
         machine = super().add(tier, admitted=admitted)

@@ -57,6 +57,26 @@ def test_a_resume_must_agree_with_the_checkpoint(changes: dict[str, Any], senten
     ]
 
 
+@pytest.mark.parametrize(
+    ("changes", "sentences"),
+    [
+        ({"kind": "momentum", "momentum": 0.5, "learning_rate": 0.3}, []),
+        ({"kind": "momentum", "clip_norm": 1.0, "schedule": {"kind": "cosine", "clocks": 9}}, []),
+        ({"kind": "sgd"}, ['optimizer.kind: found "sgd", expected "momentum"']),
+    ],
+)
+def test_a_resume_may_be_told_to_change_the_optimizer_but_not_its_kind(
+    changes: dict[str, Any], sentences: list[str]
+) -> None:
+    before = Identity.of(from_values({**CONFIG, "optimizer": {"kind": "momentum"}}), TABLES)
+    manifest, found = Manifest(NAME, 0.0, before, ()), other(optimizer=changes)
+    assert check_identity(manifest, found, may_change_optimizer=True) == [
+        f"{sentence} as in the checkpoint clock-7-3" for sentence in sentences
+    ]
+    assert check_identity(manifest, found)
+    assert check_identity(manifest, replace(found, seed=1), may_change_optimizer=True)
+
+
 def test_where_tables_lie_is_part_of_it() -> None:
     tables = (Table("parameters", 1, 500), Table("buffers", 1, 40, update=Update.STEP))
     config = {**CONFIG, "application": "torch", "model": {}, "partitions": 4}

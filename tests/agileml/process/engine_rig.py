@@ -61,9 +61,17 @@ class Rig:
         folder: Path,
         application: Application | None = None,
         resume: str | None = None,
+        *,
+        may_change_optimizer: bool = False,
     ):
         config = values if isinstance(values, JobConfig) else from_values(values)
-        spec = RunSpec(secrets.token_hex(4), config, application, resume=resume)
+        spec = RunSpec(
+            secrets.token_hex(4),
+            config,
+            application,
+            resume=resume,
+            may_change_optimizer=may_change_optimizer,
+        )
         self.spec = spec.measured(spec.build()) if config.pipeline is not None else spec
         self.keys = KeyPair.generate()
         waiting = self.spec.waiting_machines()

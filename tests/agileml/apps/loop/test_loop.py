@@ -50,8 +50,8 @@ def trained(path: str, tmp_path: Path, **more: Any) -> Result:
 
 
 def in_plain_torch(path: str, clocks: int, smoothing: float = 0.0) -> nn.Module:
-    """The same minibatches in a loop as everybody writes it: the objects that the script prepares, before they "
-    "train."""
+    """The same minibatches in a loop as everybody writes it: the objects that the script prepares, before they
+    train."""
     app = ScriptModule(Settings(model={"script": path}, slices=1))
     found = app.prepared
     model = copy.deepcopy(found.model).train()
