@@ -33,6 +33,12 @@ Restarts = Annotated[
     ),
 ]
 MOST_RESTARTS = 10
+Resume = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PATH", help="Go on from the newest whole checkpoint in a folder or s3://bucket/prefix."
+    ),
+]
 ChangeOptimizer = Annotated[
     bool,
     typer.Option(
@@ -73,12 +79,7 @@ def run(
     profile: Annotated[
         bool, typer.Option("--profile", help="Write trace.json, a timeline of every machine for Perfetto.")
     ] = False,
-    resume: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PATH", help="Go on from the newest whole checkpoint in a folder or s3://bucket/prefix."
-        ),
-    ] = None,
+    resume: Resume = None,
     change_optimizer: ChangeOptimizer = False,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the files of an earlier run in --out.")
