@@ -149,7 +149,10 @@ class Progress:
     def show(self, snapshot: Snapshot) -> None:
         """Show where the run is."""
         now_s = self._clock_s()
-        self._rate.add(now_s, snapshot.clock)
+        if (
+            snapshot.stage or snapshot.clock
+        ):  # before its first view, a run that resumes is not at clock 0 but nowhere
+            self._rate.add(now_s, snapshot.clock)
         if self._live is not None:
             self._live.update(panel(snapshot, self._rate.clocks_per_s))
         elif self._is_news(snapshot) or now_s - self._said_s >= self._every_s:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,7 +16,6 @@ if TYPE_CHECKING:
     from pipeline.compare import Row
     from pipeline.partition.plan import Plan
     from pipeline.partition.planner import Options
-    from pipeline.profile.layers import Profile
     from pipeline.topology.levels import Topology
 
 
@@ -38,44 +39,53 @@ def plan_command(
     out: Annotated[
         Path | None, typer.Option(help="Folder for plan.txt, schedule.txt, plan.json, plan.png.")
     ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each plan.")] = False,
 ) -> None:
     """Split a model into stages over machines, and compare with the other ways to train it."""
     from pipeline.compare import compare
-    from pipeline.partition.planner import Options, PartitionError, top_plans
+    from pipeline.partition.planner import Options, PartitionError, plans_for_machines, top_plans
     from pipeline.profile.layers import ProfileError, read
     from pipeline.topology.levels import TopologyError, parse_bytes
 
     check_out(out)
     try:
-        if recompute not in ("never", "auto", "always"):
-            raise PartitionError(f"--recompute must be never, auto or always, found {recompute!r}")
         where, file_memory, speeds = _topology(topology)
         limit = parse_bytes(memory, "--memory") if memory is not None else file_memory
         options = Options(
             cost_model=cost_model,
             memory_bytes=limit,
-            recompute=recompute if recompute == "auto" else recompute == "always",
+            recompute=_recompute(recompute),
             optimizer_factor=optimizer_factor,
             straight=straight,
             max_stages=max_stages,
             device_speed=speeds,
         )
-        measured = read(profile)
-        if batch is not None:
-            measured = measured.scaled(batch=batch)
+        measured = read(profile) if batch is None else read(profile).scaled(batch=batch)
         with progress("planning") as on_progress:
             plans = top_plans(measured, where, top, options, on_progress=on_progress)
-        best = plans[0]
-        _print_plans(plans)
-        _print_rows(compare(best, measured, where, options), best.data_parallel_seconds)
-        if machines is not None:
-            _print_counts(
-                [whole(part, "--machines") for part in machines.split(",")], measured, where, options
-            )
+        rows = compare(plans[0], measured, where, options)
+        counts = [whole(part, "--machines") for part in machines.split(",")] if machines is not None else []
+        fewer = plans_for_machines(measured, where, counts, options)
     except (ProfileError, TopologyError, PartitionError) as error:
         raise typer.BadParameter(str(error)) from None
+    if as_json:
+        _print_json(plans, rows, fewer, options)
+    else:
+        _print_plans(plans)
+        _print_rows(rows, plans[0].data_parallel_seconds)
+        _print_counts(fewer)
     if out is not None:
-        _write_plan(out, best, measured, where, options)
+        _write_plan(out, plans[0], rows, options)
+        typer.echo(f"Wrote plan.txt, schedule.txt, plan.json and plan.png to {out}", err=as_json)
+
+
+def _recompute(text: str) -> bool | str:
+    """The option --recompute as the planner takes it. Raises PartitionError."""
+    from pipeline.partition.planner import PartitionError
+
+    if text not in ("never", "auto", "always"):
+        raise PartitionError(f"--recompute must be never, auto or always, found {text!r}")
+    return text if text == "auto" else text == "always"
 
 
 def _print_plans(plans: Sequence[Plan]) -> None:
@@ -89,11 +99,9 @@ def _print_plans(plans: Sequence[Plan]) -> None:
     print()
 
 
-def _print_counts(counts: list[int], profile: Profile, topology: Topology, options: Options) -> None:
-    """The best plan on each of these numbers of machines."""
-    from pipeline.partition.planner import plans_for_machines
-
-    for count, plan in plans_for_machines(profile, topology, counts, options).items():
+def _print_counts(fewer: Mapping[int, Plan]) -> None:
+    """The best plan on each number of machines."""
+    for count, plan in fewer.items():
         print(
             f"{count} machines: {plan.config}, {plan.workers} devices, "
             f"{plan.seconds_per_minibatch * 1e3:.3f} ms per minibatch"
@@ -120,45 +128,61 @@ def _print_rows(rows: Sequence[Row], data_parallel_s: float) -> None:
         )
 
 
-def _write_plan(out: Path, plan: Plan, profile: Profile, topology: Topology, options: Options) -> None:
-    import json
+def _numbers(plan: Plan, rows: Sequence[Row], options: Options) -> dict[str, Any]:
+    """The plan for programs; seconds that are infinite (it does not fit) are null."""
     from dataclasses import asdict
 
-    from pipeline.compare import best_in_flight, compare, plan_schedule, simulate_long
+    from pipeline.compare import best_in_flight
+
+    def known(seconds: float | None) -> float | None:
+        return None if seconds is None or math.isinf(seconds) else seconds
+
+    stages = [
+        {"layers": list(s.layers), "devices": list(s.devices), "memory_bytes": s.memory_bytes}
+        for s in plan.stages
+    ]
+    return {
+        "model": plan.model,
+        "topology": plan.topology,
+        "cost_model": plan.cost_model,
+        "config": plan.config,
+        "in_flight_per_input_replica": best_in_flight(plan, options),
+        "seconds_per_minibatch": plan.seconds_per_minibatch,
+        "lower_bound_seconds": plan.lower_bound_seconds,
+        "data_parallel_seconds": known(plan.data_parallel_seconds),
+        "stages": stages,
+        "compared": [{**asdict(row), "simulated_s": known(row.simulated_s)} for row in rows],
+    }
+
+
+def _print_json(
+    plans: Sequence[Plan], rows: Sequence[Row], fewer: Mapping[int, Plan], options: Options
+) -> None:
+    """A line for each plan, the best first, then for each number of machines."""
+    found = [(None, plan, rows if number == 0 else []) for number, plan in enumerate(plans)]
+    for machines, plan, compared in [*found, *((count, plan, []) for count, plan in fewer.items())]:
+        print(json.dumps({"machines": machines, **_numbers(plan, compared, options)}, allow_nan=False))
+
+
+def _write_plan(out: Path, plan: Plan, rows: Sequence[Row], options: Options) -> None:
+    from pipeline.compare import plan_schedule, simulate_long
     from pipeline.report.plans import draw_plan
 
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise typer.BadParameter(f"{out} cannot be made: {error.strerror}") from None
+    numbers = _numbers(plan, rows, options)
+    in_flight = numbers["in_flight_per_input_replica"]
     write_text(out / "plan.txt", plan.to_text())
-    in_flight = best_in_flight(plan, options)
     write_text(out / "schedule.txt", str(plan_schedule(plan, 6 * plan.workers, in_flight)))
-    rows = [asdict(row) for row in compare(plan, profile, topology, options)]
-    stages = [
-        {"layers": list(s.layers), "devices": list(s.devices), "memory_bytes": s.memory_bytes}
-        for s in plan.stages
-    ]
-    numbers = {
-        "model": plan.model,
-        "topology": plan.topology,
-        "cost_model": plan.cost_model,
-        "config": plan.config,
-        "in_flight_per_input_replica": in_flight,
-        "seconds_per_minibatch": plan.seconds_per_minibatch,
-        "lower_bound_seconds": plan.lower_bound_seconds,
-        "data_parallel_seconds": plan.data_parallel_seconds,
-        "stages": stages,
-        "compared": rows,
-    }
-    write_text(out / "plan.json", json.dumps(numbers, indent=1) + "\n")
+    write_text(out / "plan.json", json.dumps(numbers, indent=1, allow_nan=False) + "\n")
     draw_plan(
         plan,
         simulate_long(plan, in_flight),
         out / "plan.png",
         optimizer_factor=options.optimizer_factor,
     )
-    print(f"Wrote plan.txt, schedule.txt, plan.json and plan.png to {out}")
 
 
 def _topology(text: str) -> tuple[Topology, float | None, tuple[float, ...] | None]:

@@ -133,10 +133,30 @@ def test_stragglers_and_size(tmp_path: Path) -> None:
     assert all(set(each) == documented()["size"] for each in answers)
 
 
+def test_plan(tmp_path: Path) -> None:
+    from pipeline.profile.layers import chain, write
+
+    profile = tmp_path / "p.json"
+    write(chain([8.0, 8.0, 8.0, 1.0, 1.0], [9.0, 4.0, 1.0, 1.0, 1.0], [0.1, 0.1, 0.1, 40.0, 20.0]), profile)
+    out = tmp_path / "out"
+    found = objects(
+        "plan", str(profile), "--topology", "4x10", "--top", "2", "--machines", "3", "--memory", "180",
+        "--out", str(out),
+    )  # fmt: skip
+    assert all(set(each) == documented()["plan"] for each in found)
+    best, second, fewer = found
+    assert (
+        best["machines"] is None and best["data_parallel_seconds"] is None
+    )  # the model fits no single device
+    assert best["seconds_per_minibatch"] <= second["seconds_per_minibatch"]
+    assert fewer["machines"] == 3 and best["compared"] and not second["compared"]
+    assert {**json.loads((out / "plan.json").read_text()), "machines": None} == best
+
+
 def commands_with_tables() -> list[Path]:
     return [
         path
-        for package in ("agileml", "bidbrain", "straggler")
+        for package in ("agileml", "bidbrain", "straggler", "pipeline")
         for path in (ROOT / package / "cli").glob("*.py")
     ]
 

@@ -3,6 +3,7 @@
 import json
 import re
 from html.parser import HTMLParser
+from io import StringIO
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from agileml.events.schema import Log, Logged, RunEvent, events_of, of_type
 from agileml.events.terms import Cause, Loss, Tier, Trigger
 from agileml.runs.event_log import read_events
 from agileml.runs.folder import RunFolder
-from agileml.runs.progress import Progress, Rate, Snapshot, duration, line
+from agileml.runs.progress import Progress, Rate, Snapshot, duration, line, parse_line
 from agileml.runs.report.page import ReportError, build_report, rebuild, summarize
 from agileml.runs.report.plots import moments, thinned
 from tests.agileml.events.samples import changed
@@ -305,6 +306,21 @@ def test_the_time_in_which_machines_start_is_no_part_of_the_rate() -> None:
     assert rate.clocks_per_s == 100  # since it was last at rest, not over 20 s
     rate.add(21.0, 100)
     assert rate.clocks_per_s == 50  # a pause in the middle does count
+
+
+def test_a_run_that_resumes_has_not_computed_the_clocks_before_its_checkpoint() -> None:
+    from rich.console import Console
+
+    times = iter([0.0, 30.0, 31.0, 32.0])
+    console = Console(file=StringIO(), record=True, width=200)
+    with Progress(1000, console=console, every_s=0.0, clock_s=lambda: next(times)) as progress:
+        progress.show(Snapshot(0, 1000, None, 0, 0, 0, "2 of 2 machines"))
+        for clock in (900, 905, 910):
+            progress.show(Snapshot(clock, 1000, 0.5, 1, 1, 1))
+    waiting, *lines = console.export_text().splitlines()
+    assert waiting == "clock 0/1000 (2 of 2 machines)"
+    parsed = [parse_line(each) for each in lines]
+    assert [each and each[1] for each in parsed] == [None, 5.0, 5.0]
 
 
 def test_one_kill_is_drawn_once() -> None:
