@@ -1,7 +1,8 @@
 """The workers of a pipeline as processes of this host.
 
-The parent writes the config, the stages and the schedule into the run's folder; each worker makes the same job from
-them, connects to its neighbours and runs its list. Weights and reports come back as files.
+The parent writes the config, the stages and the schedule into the run's folder and starts `main.py`, which forks the
+workers. Each makes the same job from the folder, connects to its neighbours and runs its list. Weights and reports come
+back as files.
 """
 
 from __future__ import annotations
@@ -15,10 +16,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -39,7 +38,7 @@ from pipeline.stages.layering import Fact
 
 CONFIG, SHAPE, START = "config.json", "shape.txt", "start.safetensors"
 NEIGHBOUR_GONE = 3  # exit code of a worker whose neighbour ended early
-_POLL_S = 0.02
+_STARTER_LOG = "starter.log"  # in the private folder: it matters only where no worker came to be
 # Big arrays are freed and made again all the time: keep their pages.
 MALLOC = {"MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_MMAP_MAX_": "0", "MALLOC_TOP_PAD_": "67108864"}
 
@@ -50,13 +49,12 @@ def run_processes(job: Job, shape: StageShape, folder: Path) -> None:
     Raises RunError when a worker fails: the sentence names it and its log.
     """
     save_start(job, shape, folder)
-    count = sum(shape.replicas)
-    with _private_folder() as links, contextlib.ExitStack() as stack:
-        children = [_start(folder, links, number, stack) for number in range(count)]
+    with _private_folder() as links:
+        starter = _start(folder, links, sum(shape.replicas))
         try:
-            _wait(children, folder)
+            _wait(starter, folder, links, sum(shape.replicas))
         finally:
-            _stop(children)
+            _stop(starter)
 
 
 def save_start(job: Job, shape: StageShape, folder: Path) -> None:
@@ -137,40 +135,55 @@ def _private_folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _start(folder: Path, links: Path, number: int, stack: contextlib.ExitStack) -> subprocess.Popen[bytes]:
-    log = stack.enter_context((folder / f"worker-{number}.log").open("wb"))
-    command = [sys.executable, "-m", "pipeline.run.main", str(folder), str(links), str(number)]
+def log_of(folder: Path, number: int) -> Path:
+    """Where worker `number` writes what it prints."""
+    return folder / f"worker-{number}.log"
+
+
+def _start(folder: Path, links: Path, count: int) -> subprocess.Popen[str]:
+    """Start the process whose forks are the workers, as the leader of a group of their own."""
+    command = [sys.executable, "-m", "pipeline.run.main", str(folder), str(links), str(count)]
     paths = os.pathsep.join(["", *(p for p in sys.path if p)])
     environment = {**MALLOC, **os.environ, "PYTHONPATH": paths.lstrip(os.pathsep)}
-    return subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
+    with (links / _STARTER_LOG).open("wb") as log:
+        return subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=log, env=environment, start_new_session=True, text=True
+        )
 
 
-def _wait(children: Sequence[subprocess.Popen[Any]], folder: Path) -> None:
+def _wait(starter: subprocess.Popen[str], folder: Path, links: Path, count: int) -> None:
     """Until all have ended well. Raises RunError at the first that has not."""
-    while True:
-        codes = [child.poll() for child in children]
+    codes: dict[int, int] = {}
+    assert starter.stdout is not None
+    for line in starter.stdout:
+        number, code = map(int, line.split())
+        codes[number] = code
         # Neighbours of a worker that failed see that it is gone, and may end first: the cause is another one.
-        failed = [number for number, code in enumerate(codes) if code not in (None, 0, NEIGHBOUR_GONE)]
-        if not failed and None not in codes:
-            failed = [number for number, code in enumerate(codes) if code != 0]
-            if not failed:
-                return
-        if failed:
-            raise RunError(
-                f"worker {failed[0]} ended with code {codes[failed[0]]}: {_last_line(folder, failed[0])} "
-                f"(its log is {folder / f'worker-{failed[0]}.log'})"
-            )
-        time.sleep(_POLL_S)
+        if code not in (0, NEIGHBOUR_GONE):
+            break
+    failed = sorted(
+        (number for number, code in codes.items() if code), key=lambda n: codes[n] == NEIGHBOUR_GONE
+    )
+    if failed:
+        log = log_of(folder, failed[0])
+        raise RunError(
+            f"worker {failed[0]} ended with code {codes[failed[0]]}: {_last_line(log)} (its log is {log})"
+        )
+    if len(codes) < count:
+        raise RunError(
+            f"the process that starts the workers ended too early: {_last_line(links / _STARTER_LOG)}"
+        )
 
 
-def _last_line(folder: Path, number: int) -> str:
-    text = (folder / f"worker-{number}.log").read_text(errors="replace").strip()
+def _last_line(log: Path) -> str:
+    text = log.read_text(errors="replace").strip()
     return text.rpartition("\n")[2][:300] or "it wrote nothing"
 
 
-def _stop(children: Sequence[subprocess.Popen[Any]]) -> None:
-    for child in children:
-        if child.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
+def _stop(starter: subprocess.Popen[str]) -> None:
+    """End what still runs: the starter leads a group in which all workers are."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(starter.pid, signal.SIGKILL)
+    starter.wait()
+    assert starter.stdout is not None
+    starter.stdout.close()

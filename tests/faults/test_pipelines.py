@@ -20,16 +20,16 @@ JOB: dict[str, Any] = {
         "batch_size": 64,
     },
     "optimizer": {"kind": "adam", "learning_rate": 0.01},
-    "clocks": 24,
-    "slices": 8,
-    "machines": {"reliable": 1, "transient": 3, "max": 8},
+    "clocks": 15,
+    "slices": 4,
+    "machines": {"reliable": 1, "transient": 3, "max": 4},
     "cuts": {"every_s": 0.05, "max_clocks": 4},
     "pipeline": {"mode": "flush"},
 }
 FAULTS = [
-    {"at_clock": 5, "kill": 1},
-    {"at_clock": 10, "join": 1},
-    {"at_clock": 15, "notice": 1, "warning_s": 30},
+    {"at_clock": 4, "kill": 1},
+    {"at_clock": 7, "join": 1},
+    {"at_clock": 10, "notice": 1, "warning_s": 30},
 ]
 
 

@@ -38,41 +38,39 @@ def sha(text: str) -> str:
     return next(line.split()[1] for line in text.splitlines() if line.startswith("params_sha256"))
 
 
-def test_profile_plan_run_and_replay(
-    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_profile_plan_and_run(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     profile, plan, out = tmp_path / "p.json", tmp_path / "plan.txt", tmp_path / "run"
     assert run("profile", config, "--repeats", 1, "--out", profile) == 0
     assert run("plan", config, "--profile", profile, "--out", plan) == 0
     assert len(read(profile).layers) == 9
     assert parse_plan(plan.read_text()).stages[-1].layers[-1] == 8
     capsys.readouterr()
-    assert run("run", config, "--profile", profile, "--set", f"plan={plan}", "--out", out) == 0
+    given = "run", config, "--sequential", "--profile", profile
+    assert run(*given, "--set", f"plan={plan}", "--out", out) == 0
+    planned = sha(capsys.readouterr().out)
+    # The answer of `flush` does not depend on the stages, nor on the order.
+    assert run(*given, "--set", "stages=3", "--set", "order=zero-bubble", "--out", tmp_path / "3") == 0
+    assert sha(capsys.readouterr().out) == planned
+
+
+def test_processes_have_the_bits_of_one_that_replays_them(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two replicas, a stage behind them, and a drain."""
+    out, again = tmp_path / "run", tmp_path / "again"
+    stash = ["--set", "mode=stash", "--set", "replicas=[2,1]", "--set", "epoch=3"]
+    assert run("run", config, *stash, "--out", out) == 0
     printed = capsys.readouterr().out
     assert "predicted" in printed
     assert "minibatch 5: loss" in printed
-    assert len(json.loads((out / "summary.json").read_text())["losses"]) == 5
     assert set(read_tensors(out / "model.safetensors")) == {
         f"{n}.{k}" for n in range(0, 9, 2) for k in ("weight", "bias")
     }
-    assert run("run", "--sequential", "--replay", out, "--out", tmp_path / "again") == 0
+    assert run("run", "--sequential", "--replay", out, "--out", again) == 0
     assert sha(capsys.readouterr().out) == sha(printed)
-    # The answer of `flush` does not depend on the stages, nor on the order.
-    assert (
-        run(
-            "run",
-            config,
-            "--sequential",
-            "--set",
-            "stages=3",
-            "--set",
-            "order=zero-bubble",
-            "--out",
-            tmp_path / "3",
-        )
-        == 0
-    )
-    assert sha(capsys.readouterr().out) == sha(printed)
+    apart, alone = (json.loads((folder / "summary.json").read_text())["losses"] for folder in (out, again))
+    assert apart == alone
+    assert len(alone) == 5
 
 
 @pytest.mark.parametrize(

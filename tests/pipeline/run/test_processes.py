@@ -44,11 +44,13 @@ def both(job: Job, replicas: tuple[int, ...], tmp_path: Path) -> tuple[str, str,
     return digest(found), digest(alone), len(minibatch_losses(reports, job.config.parts))
 
 
+@pytest.mark.slow  # test_cli_run.py has one such run
 @pytest.mark.parametrize(
     ("name", "changes", "replicas"),
     [
-        pytest.param("language", {"order": "zero-bubble"}, (1, 2), marks=pytest.mark.slow),
+        ("language", {"order": "zero-bubble"}, (1, 2)),
         ("mlp", {"mode": "stash", "minibatches": 9, "epoch": 6}, (2, 1)),
+        ("mlp", {"threads": 2}, (1, 1)),
     ],
 )
 def test_processes_have_the_bits_of_one(
