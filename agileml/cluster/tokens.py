@@ -6,8 +6,12 @@ This module reads it where Ray does. The token leaves this process only for the 
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+AUTH_VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 HOW_TO_NAME_IT = "set RAY_AUTH_TOKEN_PATH to the file that holds it"
 
 
@@ -24,9 +28,30 @@ def find_token() -> tuple[str | None, str]:
 
 
 def use_tokens() -> None:
-    """Switch this process and its children to token mode; Ray reads the mode only once, so it must read it again."""
+    """Switch this process and its children to token mode."""
+    os.environ["RAY_AUTH_MODE"] = "token"
+    _read_again()
+
+
+@contextmanager
+def authentication_as_before() -> Iterator[None]:
+    """Leave the variables of Ray's authentication, and what Ray has read of them, as they were."""
+    before = {name: os.environ.get(name) for name in AUTH_VARIABLES}
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        if "ray" in sys.modules:
+            _read_again()
+
+
+def _read_again() -> None:
+    """Ray reads mode and token only once."""
     from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
 
-    os.environ["RAY_AUTH_MODE"] = "token"
     Config.initialize("")
     AuthenticationTokenLoader.instance().reset_cache()

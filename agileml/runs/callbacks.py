@@ -65,6 +65,19 @@ class EarlyStopping(Callback):
         )
 
 
+class CallbackError(Exception):
+    """A callback raised in another process; the text is the sentence about it."""
+
+
+def failure_of(callback: Callback, error: Exception) -> str:
+    """A sentence about a callback that raised."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return (
+        f"the callback {type(callback).__name__} is called no more: {type(error).__name__}: {error} "
+        f"({Path(place.filename).name}:{place.lineno})"
+    )
+
+
 class Callbacks:
     """Hands the events of a run to callbacks."""
 
@@ -112,10 +125,6 @@ class Callbacks:
                 reason = call(callback) or reason
             except Exception as error:
                 self._callbacks.remove(callback)
-                name = type(callback).__name__
-                place = traceback.extract_tb(error.__traceback__)[-1]
-                self.warn(
-                    f"the callback {name} is called no more: {type(error).__name__}: {error} "
-                    f"({Path(place.filename).name}:{place.lineno})"
-                )
+                told = isinstance(error, CallbackError)
+                self.warn(str(error) if told else failure_of(callback, error))
         return reason

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agileml.application import Application, Array
+from agileml.cluster.tokens import authentication_as_before
 from agileml.config.job import ConfigError, JobConfig, dump, from_values, load
 from agileml.core.controller.progress_log import means
 from agileml.core.protocol.job import Job
@@ -30,10 +31,12 @@ from agileml.runs.owner import this_process
 from agileml.runs.progress import Progress, Snapshot
 from agileml.runs.report.page import build_report, summarize
 from agileml.runs.supervision import Restart
+from agileml.session.beside import is_ray_taken, run_beside
 from agileml.session.continued import Continued
 from agileml.session.observers import observe, observers
 from agileml.session.places import check_resume, return_to
 from agileml.session.result import Result
+from agileml.session.resumption import Resumption
 from agileml.session.user_errors import blame_user
 
 if TYPE_CHECKING:
@@ -73,14 +76,18 @@ def run(
     found = _resolved(config, overrides)
     if name is None:
         name = Path(config).stem if isinstance(config, str | Path) else "run"
-    if found.address is not None and fleet is None and not sequential:
-        from agileml.cluster.existing import reach
+    if is_ray_taken() and fleet is None and not sequential:
+        options = {"resume": resume, "overwrite": overwrite, "change_optimizer": change_optimizer}
+        return run_beside(found, application, callbacks, name=name, **options)
+    with authentication_as_before():
+        if found.address is not None and fleet is None and not sequential:
+            from agileml.cluster.existing import reach
 
-        reach(found.address)  # before an application loads its data
-    session = _Session(
-        found, application, name, resume, overwrite, callbacks, restart, change_optimizer=change_optimizer
-    )
-    return session.run(fleet, sequential=sequential)
+            reach(found.address)  # before an application loads its data
+        session = _Session(
+            found, application, name, resume, overwrite, callbacks, restart, change_optimizer=change_optimizer
+        )
+        return session.run(fleet, sequential=sequential)
 
 
 def _resolved(config: JobConfig | Mapping[str, Any] | str | Path, overrides: Mapping[str, Any]) -> JobConfig:
@@ -239,7 +246,9 @@ class _Session:
             code = self.market.code or code
         folder.write_summary(summary)
         folder.write_report(build_report(dump(self.config), events, summary))
-        again = None if self.is_reference or self.config.checkpoint is None else self._resume
+        again = None
+        if self.config.checkpoint is not None and not self.is_reference:
+            again = Resumption(self.config, self.spec.application, self.name)
         return Result(
             tables, metrics, summary, folder.path, code, self.application, self.job.optimizer.rate_at, again
         )
@@ -254,24 +263,6 @@ class _Session:
             state = self.application.optimizer_state(slots, settings, clocks, factor)
         if state is not None:
             folder.write_optimizer(state)
-
-    def _resume(self, **overrides: Any) -> Result:
-        assert self.config.checkpoint is not None
-        given = self.spec.application
-        place = self.config.checkpoint.path
-        told = "optimizer" in overrides
-        if told:
-            overrides["optimizer"] = {
-                **self.config.optimizer.model_dump(mode="json"),
-                **overrides["optimizer"],
-            }
-        return run(
-            self.config,
-            given,
-            name=self.name,
-            resume=place,
-            **{"out": None, "change_optimizer": told, **overrides},
-        )
 
     def _verified(self, digest: str) -> tuple[int, dict[str, Any]]:
         """Train once more in this process, if the config asks for it and the run was whole: are the bits the same?"""
