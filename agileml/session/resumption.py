@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agileml.application import Application
 from agileml.config.job import JobConfig
-
-if TYPE_CHECKING:
-    from agileml.session.result import Result
+from agileml.session.result import Result
 
 
 @dataclass(frozen=True)
 class Resumption:
-    """What goes on: a run with checkpoints. `application`: the user's own instance, None for the config's."""
+    """What goes on: a run with checkpoints. `run`: starts one, as `agileml.run`. `application`: the user's own
+    instance, None for the config's."""
 
+    run: Callable[..., Result]
     config: JobConfig
     application: Application | None
     name: str
 
     def __call__(self, **overrides: Any) -> Result:
         """Run from the newest checkpoint; overrides are keys of the config and arguments of `run`."""
-        from agileml.session.session import run  # which makes results, so it imports this module
-
         assert self.config.checkpoint is not None
         changes = "optimizer" in overrides
         if changes:
@@ -31,4 +30,4 @@ class Resumption:
             overrides["optimizer"] = {**before, **overrides["optimizer"]}
         more = {"out": None, "change_optimizer": changes, **overrides}
         place = self.config.checkpoint.path
-        return run(self.config, self.application, name=self.name, resume=place, **more)
+        return self.run(self.config, self.application, name=self.name, resume=place, **more)

@@ -248,7 +248,7 @@ class _Session:
         folder.write_report(build_report(dump(self.config), events, summary))
         again = None
         if self.config.checkpoint is not None and not self.is_reference:
-            again = Resumption(self.config, self.spec.application, self.name)
+            again = Resumption(run, self.config, self.spec.application, self.name)
         return Result(
             tables, metrics, summary, folder.path, code, self.application, self.job.optimizer.rate_at, again
         )
