@@ -35,69 +35,77 @@ def assert_everything_happened(tally: Tally) -> None:
         assert tally.seen[what], what
 
 
+def assert_machines_came_and_went(tally: Tally, kinds: Iterable[str] = ("join", "notice", "kill")) -> None:
+    """Of each kind at least one in ten schedules."""
+    for kind in kinds:
+        found = sum(count for fired, count in tally.fired.items() if kind in fired)
+        assert found >= tally.runs / 10, (kind, tally)
+
+
 @pytest.mark.parametrize(
-    ("mode", "first"), [("bsp", 0), ("dense", 150), ("ssp", 0), ("asp", 0), ("overlap", 150)]
+    ("mode", "seeds"), [("bsp", 150), ("dense", 50), ("ssp", 60), ("asp", 60), ("overlap", 30)]
 )
-def test_schedules_of_every_fault(mode: str, first: int) -> None:
-    """These seeds have even the rarest of all that may happen; others are in the long test."""
-    assert_everything_happened(assert_clean(range(first, first + 150), mode))
+def test_schedules_of_every_fault(mode: str, seeds: int) -> None:
+    """150 seeds have even the rarest of all that may happen; the long test has thousands in every mode."""
+    tally = assert_clean(range(seeds), mode)
+    if seeds == 150:
+        assert_everything_happened(tally)
 
 
 @pytest.mark.parametrize("mode", ["bsp", "ssp", "allreduce"])
 def test_schedules_in_which_work_fails_on_machines(mode: str) -> None:
-    tally = run_many(range(40), mode, sick=True)
+    tally = run_many(range(20), mode, sick=True)
     print(f"\n{tally}")
     assert not tally.failed, f"python -m tests.model.run --mode {mode} --sick --seed N: {tally.failed[:5]}"
-    assert tally.fired["sick"] > 20
-    assert tally.seen["quarantined"] > 12
+    assert tally.fired["sick"] > 10
+    assert tally.seen["quarantined"] > 6
 
 
 def test_schedules_with_one_sum_per_worker() -> None:
-    assert_clean(range(50), "sum")
+    assert_clean(range(30), "sum")
 
 
 def test_schedules_with_sums_by_all_reduce() -> None:
     """Gentle ones have to end with no clock done again and no sum given up half way: the simulator asserts it."""
-    tally = assert_clean(range(100), "allreduce")
+    tally = assert_clean(range(60), "allreduce")
     assert not {"kill", "kill_many", "notice_all", "join", "freeze", "cut"} - set(tally.fired)
     for stage in ("stage 1", "stage 2", "stage 3"):
         assert tally.seen[stage]
 
 
 def test_a_forward_that_waits_is_often_aborted_where_it_overlaps() -> None:
-    tally = assert_clean(range(300, 340), "overlap")
-    assert tally.fired["early"] > 500
-    assert tally.fired["abort"] > 10
+    tally = assert_clean(range(300, 325), "overlap")
+    assert tally.fired["early"] > 300
+    assert tally.fired["abort"] > 5
 
 
 @pytest.mark.parametrize(
-    ("mode", "seeds"), [("bsp", 50), ("dense", 50), ("sum", 30), ("allreduce", 40), ("overlap", 30)]
+    ("mode", "seeds"), [("bsp", 25), ("dense", 25), ("sum", 15), ("allreduce", 20), ("overlap", 15)]
 )
 def test_schedules_with_a_plan_for_every_clock(mode: str, seeds: int) -> None:
     tally = assert_clean(range(seeds), mode + PLANNED)
     assert tally.fired["plan"] > seeds
-    assert not {"kill", "kill_many", "notice_all", "join", "freeze"} - set(tally.fired), tally
+    assert_machines_came_and_went(tally)
 
 
-@pytest.mark.parametrize(("mode", "seeds"), [("bsp", 30), ("dense", 30), ("ssp", 40), ("allreduce", 30)])
+@pytest.mark.parametrize(("mode", "seeds"), [("bsp", 20), ("dense", 15), ("ssp", 20), ("allreduce", 15)])
 def test_schedules_in_which_the_norm_of_gradients_is_limited(mode: str, seeds: int) -> None:
     tally = assert_clean(range(seeds), mode + CLIPPED)
-    assert not {"kill", "kill_many", "notice_all", "join", "freeze"} - set(tally.fired), tally
+    assert_machines_came_and_went(tally)
 
 
-@pytest.mark.parametrize(("mode", "seeds"), [("bsp", 20), ("dense", 20), ("sum", 12), ("ssp", 20)])
+@pytest.mark.parametrize(("mode", "seeds"), [("bsp", 10), ("dense", 10), ("sum", 6), ("ssp", 10)])
 def test_schedules_in_which_machines_help_each_other(mode: str, seeds: int) -> None:
     tally = assert_clean(range(seeds), mode + HELPED)
     for message in ("BegunHelping", "HelpCompleted", "CancelHelp", "CancelAck", "HelpPush"):
         assert tally.seen[message] > 5 * seeds, tally
-    deaths = sum(tally.fired[kind] for kind in ("kill", "kill_owner", "kill_many", "kill_reliable"))
-    assert deaths > seeds / 4 and tally.fired["join"] > seeds / 4, tally
+    assert_machines_came_and_went(tally)
 
 
-def test_100_schedules_with_tables_in_replicas() -> None:
+def test_schedules_with_tables_in_replicas() -> None:
     """The counts of every cut are checked, so a cut that a replica is ahead of or behind fails."""
-    tally = assert_clean(range(100), "allreduce" + RESIDENT)
-    assert not {"kill", "kill_many", "notice_all", "join", "freeze"} - set(tally.fired), tally
+    tally = assert_clean(range(40), "allreduce" + RESIDENT)
+    assert_machines_came_and_went(tally)
 
 
 @pytest.mark.parametrize(
@@ -111,11 +119,10 @@ def test_schedules_of_30_faults(mode: str, seeds: int) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_seed_repeats_exactly(mode: str) -> None:
-    for seed in range(4):
-        first, second = run_one(seed, mode, 8), run_one(seed, mode, 8)
-        assert first.events == second.events
-        assert first.store == second.store
-        assert (first.messages, first.now_s) == (second.messages, second.now_s)
+    first, second = run_one(3, mode, 8), run_one(3, mode, 8)
+    assert first.events == second.events
+    assert first.store == second.store
+    assert (first.messages, first.now_s) == (second.messages, second.now_s)
 
 
 @pytest.mark.slow
@@ -158,9 +165,9 @@ def test_help_that_comes_before_own_work(seed: int) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_nobody_has_to_repeat_anything_where_nothing_is_lost(mode: str) -> None:
     """Whatever is only found again by a repeat stops everybody for as long as that is waited for."""
-    seeds = 40 if mode in PLAIN else 12 if mode.endswith(HELPED) else 30
+    seeds = 25 if mode in PLAIN else 10
     tally = run_many(range(seeds), mode, orderly=True)
     print(f"\n{tally}")
     how = f"python -m tests.model.run --orderly --mode {mode}"
     assert not tally.failed, f"{len(tally.failed)} of {tally.runs} failed; {how} --seed N: {tally.failed[:5]}"
-    assert not {"join", "notice", "kill_owner"} - set(tally.fired), tally
+    assert_machines_came_and_went(tally, ("join", "notice"))
