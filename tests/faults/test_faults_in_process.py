@@ -101,16 +101,16 @@ def test_one_of_two_reliable_machines_dies(stage: int, tmp_path: Path) -> None:
 def test_in_stage_1_everyone_goes_back_to_the_checkpoint(tmp_path: Path) -> None:
     values = job(
         MLR,
-        clocks=200,
+        clocks=80,
         machines=TWO_RELIABLE,
         stage=1,
         checkpoint={"path": str(tmp_path / "checkpoints"), "every_s": 0.05},
-        plan=[{"at_clock": 150, "kill_reliable": 1}],
+        plan=[{"at_clock": 60, "kill_reliable": 1}],
     )
     ran = FaultRig(values, tmp_path).finish()
     assert ran.sha256 == reference(values)
     after = ran.of(MembershipChanged)[-1]
-    assert after.rolled_back and 0 < after.base <= 150
+    assert after.rolled_back and 0 < after.base <= 60
     assert "back to the checkpoint at clock" in after.reason
 
 
@@ -134,11 +134,11 @@ def test_a_reliable_machine_dies_while_checkpoints_are_written(seed: int, tmp_pa
 def test_a_new_controller_knows_the_checkpoints_of_the_one_before(tmp_path: Path) -> None:
     values = job(
         MLR,
-        clocks=200,
+        clocks=80,
         machines=TWO_RELIABLE,
         stage=1,
         checkpoint={"path": str(tmp_path / "checkpoints"), "every_s": 0.1},
-        plan=[{"at_clock": 150, "kill_controller": True}, {"at_clock": 151, "kill_reliable": 1}],
+        plan=[{"at_clock": 60, "kill_controller": True}, {"at_clock": 61, "kill_reliable": 1}],
     )
     ran = FaultRig(values, tmp_path).finish()
     assert ran.sha256 == reference(values)

@@ -230,6 +230,7 @@ def test_a_controller_that_dies_while_nobody_asks_is_told_everything_again(
     assert any(each.event.trigger.cause is Cause.RESTART for each in log_of(result, MembershipChanged))
 
 
+@pytest.mark.slow
 def test_chaos_from_the_command_line(tmp_path: Path) -> None:
     command = [
         sys.executable,

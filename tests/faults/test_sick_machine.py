@@ -95,12 +95,7 @@ def wanted(tmp_path_factory: pytest.TempPathFactory) -> str:
     "kind",
     [
         "device",
-        "constructor",
-        *(
-            pytest.param(kind, marks=pytest.mark.slow)
-            for kind in PROBLEMS
-            if kind not in ("device", "constructor")
-        ),
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in PROBLEMS if kind != "device"),
     ],
 )
 def test_every_kind_ends_with_the_same_bits_and_one_line(

@@ -41,6 +41,7 @@ def test_a_machine_of_two_processes_is_killed(base: Mapping[str, Any], tmp_path:
     assert not psutil.wait_procs(left, timeout=60)[1]
 
 
+@pytest.mark.slow
 def test_a_machine_goes_with_one_of_its_processes_and_another_takes_its_place(tmp_path: Path) -> None:
     before = set(compute_processes())
 

@@ -39,6 +39,7 @@ class TwoProcesses(Rig):
     cores = 2
 
 
+@pytest.mark.slow
 def test_machines_of_two_processes_help_each_other_too(tmp_path: Path) -> None:
     machines = {"reliable": 1, "transient": 1, "max": 3}
     pace = {"unit_s": 0.004, "speeds": {"m0": 0.25}}

@@ -151,6 +151,7 @@ for number in trainer.passes():
     assert by_pass == {number: set(range(640)) for number in range(3)}
 
 
+@pytest.mark.slow
 def test_a_script_goes_on_with_the_trained_model_after_its_loop(tmp_path: Path) -> None:
     rest = """
 print("begin")

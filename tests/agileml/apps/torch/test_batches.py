@@ -244,6 +244,7 @@ def test_loader_processes_change_no_bit_and_fetch_ahead(monkeypatch: pytest.Monk
     app.ended()
 
 
+@pytest.mark.slow
 def test_an_exception_in_a_loader_process_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PROTEUS_TEST_BAD_ITEM", "17")
     app = TorchModule(
@@ -267,6 +268,7 @@ class Deadly(Noisy):
         return super().__getitem__(index)
 
 
+@pytest.mark.slow
 def test_a_loader_process_that_dies_is_a_sentence() -> None:
     app = TorchModule(
         Settings(model={"batch_size": 40, "loader_processes": 1}), build=linear, dataset=Deadly()

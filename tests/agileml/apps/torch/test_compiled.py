@@ -63,8 +63,14 @@ def parameters(build: Callable[[], nn.Module], exchange: str, folder: Path) -> d
     return {name.removeprefix("_orig_mod."): tensor for name, tensor in found.items()}
 
 
-@pytest.mark.parametrize("exchange", OPTIMIZERS)
-@pytest.mark.parametrize("name", BUILDS)
+@pytest.mark.parametrize(
+    ("name", "exchange"),
+    [
+        pytest.param(name, exchange, marks=[pytest.mark.slow] if name == "compiled in place" else [])
+        for name in BUILDS
+        for exchange in OPTIMIZERS
+    ],
+)
 def test_its_steps_are_those_of_the_plain_module(name: str, exchange: str, tmp_path: Path) -> None:
     plain = parameters(Net, exchange, tmp_path / "plain")
     found = parameters(BUILDS[name], exchange, tmp_path / "run")

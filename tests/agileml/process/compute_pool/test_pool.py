@@ -131,6 +131,7 @@ def test_user_code_that_fails_is_one_sentence_and_each_process_sees_one_gpu(
         alone.pool.stop()
 
 
+@pytest.mark.slow
 def test_a_run_whose_user_code_fails_ends_with_that_sentence(tmp_path: Path) -> None:
     values = job({"application": "tests.agileml.process.compute_pool.failing:FailsAtUnit5"})
     ran = WholeRig({**values, "machines": {"reliable": 1, "transient": 0, "max": 1}}, tmp_path).finish()
