@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
 import os
@@ -10,7 +9,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self, runtime_checkable
 
@@ -18,6 +16,7 @@ from agileml.cluster import existing
 from agileml.cluster.errors import ClusterError
 from agileml.cluster.existing import TieredNode
 from agileml.cluster.local import LocalCluster
+from agileml.cluster.travel import code_of
 from agileml.cluster.wanted import shortage
 from agileml.config.job import JobConfig
 from agileml.core.protocol.commands import Happened
@@ -330,18 +329,4 @@ def travelling(config: JobConfig) -> dict[str, Any]:
     It is empty for a submitted job, which carries its code already: Ray refuses to get it twice.
     """
     job = json.loads(os.environ.get(JOB_VARIABLE, "{}"))
-    return {} if "py_modules" in job.get("runtime_env", {}) else {"py_modules": our_modules(config)}
-
-
-def our_modules(config: JobConfig) -> list[str]:
-    """The code folders that processes on other nodes need: ours, and the user's application."""
-    names = ["agileml", "bidbrain", "straggler"]
-    if ":" in config.application:
-        names.append(config.application.partition(":")[0].split(".")[0])
-    found = []
-    for name in names:
-        file = importlib.import_module(name).__file__
-        assert file is not None, name
-        path = Path(file)
-        found.append(str(path.parent if path.name == "__init__.py" else path))
-    return found
+    return {} if "py_modules" in job.get("runtime_env", {}) else {"py_modules": code_of(config)}

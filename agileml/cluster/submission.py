@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from agileml.cluster.errors import ClusterError
+from agileml.cluster.travel import PACKAGES
 from agileml.config.job import JobConfig
 
-PACKAGES = ("agileml", "bidbrain", "straggler", "pipeline")
 RESULTS = "proteus-runs"  # in the home folder of the user who started the cluster's head
 EXCLUDED = ["/runs", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis"]
 

@@ -87,3 +87,53 @@ def transient_node(started: Started) -> str:
         [sys.executable, "-c", script], env=started.environment, capture_output=True, text=True, check=True
     )
     return done.stdout.split()[-1]
+
+
+USERS = {
+    "net.py": """
+import torch
+from helper import WIDTH
+
+def make(): return torch.nn.Sequential(torch.nn.Linear(4, WIDTH), torch.nn.ReLU(), torch.nn.Linear(WIDTH, 2))
+def step(module, batch): return torch.nn.functional.cross_entropy(module(batch[0]), batch[1])
+""",
+    "helper.py": "WIDTH = 8",
+    "items/__init__.py": """
+import numpy as np
+
+def data():
+    x = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)
+    return x, (x[:, 0] > 0).astype(np.int64)
+""",
+    "rates.py": "def factor(clock): return 1 / (1 + clock)",
+    "job.yaml": """
+application: torch
+model: {module: net:make, step: net:step, batch_size: 16}
+data: {dataset: items:data}
+optimizer: {kind: sgd, learning_rate: 0.1, schedule: {kind: function, function: rates:factor}}
+machines: {reliable: 1, transient: 2, max: 3}
+clocks: 8
+""",
+}
+
+
+def test_the_modules_that_a_config_names_travel_with_the_run(started: Started, tmp_path: Path) -> None:
+    for name, text in USERS.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    command = [sys.executable, "-m", "agileml.cli", "run", "job.yaml", "--out"]
+    done = subprocess.run(
+        [*command, "out", "--address", started.address],
+        cwd=tmp_path,
+        env=started.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    [digest] = [line for line in done.stdout.splitlines() if line.startswith("params_sha256")]
+    alone = subprocess.run(
+        [*command, "alone", "--sequential"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert digest in alone.stdout
