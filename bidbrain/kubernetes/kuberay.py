@@ -1,0 +1,309 @@
+"""A RayCluster of KubeRay as a market: an order raises a worker group's replicas, a release names the pods that go.
+
+A pool is a worker group on spot nodes; the reliable machines are a group on nodes that stay. Prices are the config's.
+A pod counts from when KubeRay made it, scheduled or not; one that finds no node within `pending_s` is given back, and
+its pool left alone for a while. KubeRay makes a new pod in place of one that was lost: the next order of its group
+takes it, and if none comes the service gives it back as a stray.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bidbrain.billing import Ending
+from bidbrain.history.prices import Market
+from bidbrain.kubernetes.api import Api, ConflictError, NotFoundError, path_of
+from bidbrain.kubernetes.book import Book, Booking, filled, free, patch, scale, staying
+from bidbrain.kubernetes.mirror import Mirror
+from bidbrain.kubernetes.notices import TAINTS, TaintTimes, notices_of
+from bidbrain.kubernetes.objects import (
+    CLUSTER_LABEL,
+    Group,
+    Phase,
+    Pod,
+    RayCluster,
+    cluster_of,
+    node_of,
+    workers_of,
+)
+from bidbrain.live.cloud import (
+    CapacityError,
+    CloudError,
+    EndedInstance,
+    Instance,
+    InstanceNotice,
+    Order,
+    QuotaError,
+    Quotes,
+    RefusedError,
+    UnknownOutcomeError,
+)
+from bidbrain.policy.base import Offer
+from bidbrain.setting import ON_DEMAND_ZONE, Setting
+
+MADE_S = 5.0  # for KubeRay to make the pods that were asked for; they need not run
+GIVE_UP_S = 60  # without pods for so long, the order is answered with those that there are
+FREE_S = 60  # a pod of no order waits so long for one
+FULL_S = 600  # how long a pool is left alone in which a pod found no node
+ATTEMPTS = 8  # at a patch, when others write too
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a job's pods are. groups: market -> worker group. prices: micro-dollars per pod hour.
+
+    seconds: from a taint to the end of its node, by the taint's key.
+    """
+
+    namespace: str
+    cluster: str
+    groups: Mapping[Market, str]
+    prices: Mapping[Market, int]
+    pending_s: int = 600
+    seconds: Mapping[str, int] = field(default_factory=lambda: dict(TAINTS))
+
+    @property
+    def path(self) -> str:
+        """Of the RayCluster."""
+        return path_of("apis", "ray.io", "v1", "namespaces", self.namespace, "rayclusters", self.cluster)
+
+    @property
+    def pods_path(self) -> str:
+        """Of its pods."""
+        selector = f"{CLUSTER_LABEL}={self.cluster}"
+        return path_of("api", "v1", "namespaces", self.namespace, "pods", labelSelector=selector)
+
+    def market(self, group: str) -> Market:
+        """The market whose instances are the pods of a group."""
+        return next(market for market, name in self.groups.items() if name == group)
+
+
+NODES = path_of("api", "v1", "nodes")
+
+
+class KubeRay:
+    """The market of one job. `now_s`: Unix time. Raises CloudError when made, if it could not work."""
+
+    together = False
+
+    def __init__(self, api: Api, place: Place, job: str, setting: Setting, now_s: Callable[[], int]) -> None:
+        self._api, self._place, self._job = api, place, job
+        self._setting, self._now_s = setting, now_s
+        self._ours = frozenset(place.groups.values())
+        cluster = self._look()
+        _check(cluster, place)
+        self._booked = Book.of(cluster, job).tokens
+        self._nodes = Mirror(api, NODES, lambda items: {n.name: n for n in map(node_of, items)})
+        self._pods = Mirror(api, place.pods_path, self._workers)
+        self._times = TaintTimes()
+        self._full_until_s: dict[Market, int] = {}
+        self._free_since_s: dict[str, int] = {}
+        self._given_back: set[str] = set()
+        self._ended: dict[str, EndedInstance] = {}
+
+    def close(self) -> None:
+        """End the watches."""
+        self._nodes.close()
+        self._pods.close()
+
+    def _workers(self, items: Iterable[Mapping[str, Any]]) -> dict[str, Pod]:
+        return {name: pod for name, pod in workers_of(items).items() if pod.group in self._ours}
+
+    def _look(self) -> RayCluster:
+        try:
+            return cluster_of(self._api.get(self._place.path))
+        except NotFoundError:
+            raise RefusedError(
+                f"market.cluster: found no RayCluster {self._place.cluster} in namespace {self._place.namespace}, "
+                "expected one, such as `proteus k8s template` prints"
+            ) from None
+
+    def _list_pods(self) -> dict[str, Pod]:
+        return self._workers(self._api.get(self._place.pods_path)["items"])
+
+    # -- prices ---------------------------------------------------------------------------------------------------
+
+    def quotes(self, now_s: int) -> Quotes:
+        offers = tuple(
+            Offer(each.market, price, price, each.on_demand, each.vcpus, float(each.vcpus))
+            for each in self._setting.listings
+            for price in (self.price(each.market, now_s),)
+        )
+        full = frozenset(market for market, until_s in self._full_until_s.items() if until_s > now_s)
+        return Quotes(offers, " ".join(sorted(map(str, full))), full)
+
+    def price(self, market: Market, at_s: int) -> int:
+        return self._place.prices[market]
+
+    # -- buying -----------------------------------------------------------------------------------------------------
+
+    def acquire(self, order: Order) -> tuple[Instance, ...]:
+        now_s = self._now_s()
+        name = self._place.groups.get(order.market)
+        if name is None:
+            raise RefusedError(f"{order.market}: no worker group stands for it")
+        booking = self._book_order(order, name, now_s)
+        if booking.awaited:
+            self._pods.wait_for(lambda pods: self._unbooked(name, pods) >= booking.awaited, MADE_S)
+            booking = self._fill(booking)
+        if booking.awaited:
+            if now_s - booking.at_s < GIVE_UP_S:
+                raise UnknownOutcomeError(
+                    f"{order.market}: KubeRay has made {len(booking.pods)} of {booking.count} pods so far"
+                )
+            booking = self._cut(booking)
+        pods = self._list_pods()
+        made = tuple(
+            Instance(pod, order.token, order.market, pods[pod].created_s if pod in pods else now_s)
+            for pod in booking.pods
+        )
+        if not made:
+            self._full_until_s[order.market] = now_s + FULL_S
+            raise CapacityError(
+                f"{order.market}: KubeRay has made no pod in {GIVE_UP_S} s: is its operator there?"
+            )
+        return made
+
+    def _book_order(self, order: Order, name: str, now_s: int) -> Booking:
+        """The order's booking, made now if it is new, with the pods that there are for it."""
+
+        def change(cluster: RayCluster, book: Book, pods: dict[str, Pod]) -> Book:
+            group = _group(cluster, name)
+            if book.find(order.token) is None:
+                if self._full_until_s.get(order.market, now_s) > now_s:
+                    raise CapacityError(f"{order.market}: a pod found no node a short while ago")
+                taken = len(staying(group, pods.values())) - len(free(book, group, pods.values()))
+                room = group.most - taken - sum(b.awaited for b in book.bookings if b.group == name)
+                if room <= 0:
+                    raise QuotaError(f"{order.market}: maxReplicas of the worker group is {group.most}")
+                book = book.booked(Booking(order.token, name, min(order.instances, room), now_s))
+            return filled(book, order.token, group, pods.values())
+
+        booking = self._write(change).find(order.token)
+        assert booking is not None
+        return booking
+
+    def _unbooked(self, group: str, pods: Mapping[str, Pod]) -> int:
+        """How many pods of a group an order could have."""
+        taken = self._booked.keys() | self._given_back
+        return sum(pod.group == group and pod.is_staying and pod.name not in taken for pod in pods.values())
+
+    def _fill(self, booking: Booking) -> Booking:
+        """The booking with pods that have been made meanwhile."""
+        book = self._write(
+            lambda cluster, book, pods: filled(
+                book, booking.token, _group(cluster, booking.group), pods.values()
+            )
+        )
+        return book.find(booking.token) or booking
+
+    def _cut(self, booking: Booking) -> Booking:
+        """The booking without the pods that never came."""
+        cut = Booking(booking.token, booking.group, len(booking.pods), booking.at_s, booking.pods)
+        # Without pods it is no booking, and awaits none.
+        self._write(lambda cluster, book, pods: book.booked(cut).without(()))
+        return cut
+
+    def _write(
+        self, change: Callable[[RayCluster, Book, dict[str, Pod]], Book], leaving: Iterable[str] = ()
+    ) -> Book:
+        """Write the book that `change` makes, and the groups as they then should be. Raises CloudError."""
+        problem: CloudError | None = None
+        for _ in range(ATTEMPTS):
+            cluster, pods = self._look(), self._list_pods()
+            known = Book.of(cluster, self._job).without(self._ended)  # which the journal knows to be over
+            book = change(cluster, known, pods)
+            groups = [group for group in cluster.groups if group.name in self._ours]
+            going = set(leaving) if book.bookings else set(pods)  # the last one leaves nothing behind
+            operations = patch(cluster, book, [scale(book, group, pods, going) for group in groups])
+            try:
+                if operations:
+                    self._api.patch(self._place.path, operations)
+            except ConflictError as error:
+                problem = error
+                continue
+            self._booked = book.tokens
+            return book
+        assert problem is not None
+        raise UnknownOutcomeError(str(problem))
+
+    def release(self, instance_ids: tuple[str, ...]) -> None:
+        gone = set(instance_ids)
+        self._given_back |= gone
+        self._write(lambda cluster, book, pods: book.without(gone), gone)
+
+    # -- what there is ----------------------------------------------------------------------------------------------
+
+    def held(self) -> tuple[Instance, ...]:
+        """Pods of the job's orders, and those that have belonged to none for a while."""
+        now_s = self._now_s()
+        cluster, pods = self._look(), self._list_pods()
+        book = Book.of(cluster, self._job)
+        own = [pods[name] for name in book.tokens if name in pods and not pods[name].is_over]
+        idle = [pod for name in self._ours for pod in free(book, _group(cluster, name), pods.values())]
+        self._free_since_s = {pod.name: self._free_since_s.get(pod.name, now_s) for pod in idle}
+        own += [pod for pod in idle if now_s - self._free_since_s[pod.name] >= FREE_S]
+        return tuple(
+            Instance(pod.name, book.tokens.get(pod.name, ""), self._place.market(pod.group), pod.created_s)
+            for pod in own
+        )
+
+    def ended(self, instance_ids: tuple[str, ...]) -> tuple[EndedInstance, ...]:
+        pods, now_s = self._pods.objects(), self._now_s()
+        for name in instance_ids:
+            if name not in self._ended and (ending := self._ending(name, pods, now_s)) is not None:
+                self._ended[name] = EndedInstance(name, now_s, ending)
+        return tuple(self._ended[name] for name in instance_ids if name in self._ended)
+
+    def _ending(self, name: str, pods: Mapping[str, Pod], now_s: int) -> Ending | None:
+        """How a pod ended; None: it has not."""
+        pod = pods.get(name)
+        lost = Ending.TERMINATED if name in self._given_back else Ending.EVICTED
+        if pod is None:  # the watch may be behind
+            return lost if self._is_gone(self._place.pods_path, name) else None
+        if pod.is_over:
+            return lost
+        if pod.node and pod.node not in self._nodes.objects() and self._is_gone(NODES, pod.node):
+            return lost
+        if pod.phase is Phase.PENDING and not pod.node and now_s - pod.created_s >= self._place.pending_s:
+            self.release((name,))
+            self._full_until_s[self._place.market(pod.group)] = now_s + FULL_S
+            return Ending.TERMINATED
+        return None
+
+    def _is_gone(self, path: str, name: str) -> bool:
+        try:
+            self._api.get(f"{path.partition('?')[0]}/{name}")
+        except NotFoundError:
+            return True
+        return False
+
+    def notices(self) -> tuple[InstanceNotice, ...]:
+        pods = [pod for pod in self._pods.objects().values() if pod.name in self._booked]
+        self._times.look(self._nodes.objects().values(), self._now_s())
+        return notices_of(pods, self._times, self._place.seconds)
+
+
+def _group(cluster: RayCluster, name: str) -> Group:
+    group = cluster.group(name)
+    if group is None:
+        raise RefusedError(f"RayCluster {cluster.name} has no worker group {name} any more")
+    return group
+
+
+def _check(cluster: RayCluster, place: Place) -> None:
+    """Raise RefusedError for a RayCluster that this market cannot be."""
+    known = ", ".join(group.name for group in cluster.groups) or "none"
+    for market, name in place.groups.items():
+        if cluster.group(name) is None:
+            key = "reliable.group" if market.zone == ON_DEMAND_ZONE else "pools"
+            raise RefusedError(
+                f"market.{key}: found {name}, expected a worker group of RayCluster {cluster.name} (there are {known})"
+            )
+    if cluster.autoscales:
+        raise RefusedError(
+            f"market.cluster: RayCluster {cluster.name} has enableInTreeAutoscaling on, expected off: "
+            "Ray's autoscaler and this job would set the same replicas"
+        )

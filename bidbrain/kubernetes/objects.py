@@ -1,0 +1,146 @@
+"""Pods, nodes and worker groups as the API server describes them, reduced to what a market needs. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+CLUSTER_LABEL, GROUP_LABEL, NODE_TYPE_LABEL = "ray.io/cluster", "ray.io/group", "ray.io/node-type"
+WORKER = "worker"
+MOST = 2**31 - 1  # the default of maxReplicas
+
+
+class Phase(StrEnum):
+    """The phase of a pod, in Kubernetes' words."""
+
+    PENDING = "Pending"
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    UNKNOWN = "Unknown"
+
+
+@dataclass(frozen=True)
+class Pod:
+    """A worker pod. created_s, deadline_s: Unix time; deadline_s: the end of its grace period, None if nobody has
+    deleted it. node: where it is scheduled, "" while it is not."""
+
+    name: str
+    group: str
+    phase: Phase
+    created_s: int
+    deadline_s: int | None = None
+    node: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its containers have ended for good."""
+        return self.phase in (Phase.SUCCEEDED, Phase.FAILED)
+
+    @property
+    def is_staying(self) -> bool:
+        """Whether it runs or will run, and nobody has deleted it."""
+        return not self.is_over and self.deadline_s is None
+
+
+@dataclass(frozen=True)
+class Taint:
+    """A taint of a node. added_s: Unix time; None where the server does not say it."""
+
+    key: str
+    added_s: int | None = None
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node of the Kubernetes cluster."""
+
+    name: str
+    taints: tuple[Taint, ...] = ()
+
+
+@dataclass(frozen=True)
+class Group:
+    """A worker group of a RayCluster. index: its place in the spec, which patches name. to_delete: `workersToDelete`."""
+
+    name: str
+    index: int
+    replicas: int
+    most: int = MOST
+    to_delete: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class RayCluster:
+    """A RayCluster. version: its resourceVersion, which changes with every write."""
+
+    name: str
+    version: str
+    groups: tuple[Group, ...]
+    annotations: Mapping[str, str]
+    autoscales: bool = False
+
+    def group(self, name: str) -> Group | None:
+        """The worker group of that name."""
+        return next((group for group in self.groups if group.name == name), None)
+
+
+def instant(text: str | None) -> int | None:
+    """RFC 3339 as Unix time."""
+    return None if not text else int(datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp())
+
+
+def pod_of(item: Mapping[str, Any]) -> Pod:
+    """A Pod object. Raises KeyError, ValueError where it is none."""
+    about = item["metadata"]
+    created_s = instant(about["creationTimestamp"])
+    assert created_s is not None
+    return Pod(
+        about["name"],
+        about.get("labels", {}).get(GROUP_LABEL, ""),
+        Phase(item.get("status", {}).get("phase", Phase.PENDING)),
+        created_s,
+        instant(about.get("deletionTimestamp")),
+        item.get("spec", {}).get("nodeName", ""),
+    )
+
+
+def workers_of(items: Iterable[Mapping[str, Any]]) -> dict[str, Pod]:
+    """The worker pods among Pod objects, by name."""
+    return {
+        pod.name: pod
+        for item in items
+        if item["metadata"].get("labels", {}).get(NODE_TYPE_LABEL) == WORKER
+        for pod in (pod_of(item),)
+    }
+
+
+def node_of(item: Mapping[str, Any]) -> Node:
+    """A Node object. Raises KeyError where it is none."""
+    taints = item.get("spec", {}).get("taints") or ()
+    return Node(
+        item["metadata"]["name"],
+        tuple(Taint(taint["key"], instant(taint.get("timeAdded"))) for taint in taints),
+    )
+
+
+def cluster_of(item: Mapping[str, Any]) -> RayCluster:
+    """A RayCluster object. Raises KeyError where it is none."""
+    about, spec = item["metadata"], item["spec"]
+    groups = tuple(
+        Group(
+            group["groupName"],
+            index,
+            group.get("replicas") or 0,
+            MOST if group.get("maxReplicas") is None else group["maxReplicas"],
+            tuple((group.get("scaleStrategy") or {}).get("workersToDelete") or ()),
+        )
+        for index, group in enumerate(spec.get("workerGroupSpecs") or ())
+    )
+    autoscales = bool(spec.get("enableInTreeAutoscaling"))
+    return RayCluster(
+        about["name"], about["resourceVersion"], groups, about.get("annotations") or {}, autoscales
+    )
