@@ -16,7 +16,7 @@ from typer.exceptions import TyperException
 import bidbrain.cli
 import pipeline.cli
 import straggler.cli
-from agileml.cli import aws, checkpoint, clean, configs, jobs, machines, replay, run
+from agileml.cli import aws, checkpoint, clean, configs, jobs, kubernetes, machines, replay, run
 
 INTERRUPTED = 130
 
@@ -55,6 +55,7 @@ pipeline.cli.mount(app)
 checkpoint.mount(app)
 replay.mount(app)
 aws.mount(app)
+kubernetes.mount(app)
 
 
 def _sentence(error: TyperException) -> str:

@@ -10,10 +10,11 @@ from itertools import groupby
 import typer
 
 from agileml.config.job import JobConfig
-from agileml.config.market import Ec2MarketConfig
+from agileml.config.market import CloudMarketConfig
 from agileml.config.text import ConfigError
 from agileml.market.log import show_step
 from agileml.market.setup import MarketSetup, first_decision, set_up
+from agileml.session.clouds import kind_of
 from bidbrain.live.cloud import Cloud, CloudError
 from bidbrain.live.dry_run import Purchase
 from bidbrain.live.journal import Buy
@@ -63,17 +64,8 @@ def _words(purchase: Purchase, vcpus: int) -> str:
 
 
 def _cloud(job: JobConfig, setup: MarketSetup) -> Cloud | None:
-    """EC2 as it is now; None: the played market."""
-    if not isinstance(job.market, Ec2MarketConfig):
-        return None
-    from bidbrain.aws.ec2 import Ec2 as Ec2Market
-    from bidbrain.aws.stack.attach import attach
-
-    attached = attach(job.market, setup.plan.name)
-    return Ec2Market(attached.ec2, attached.place, setup.plan.setting, lambda: setup.start_s)
-
-
-QUESTION = "Buy machines on EC2?"
+    """The cloud as it is now; None: the played market."""
+    return kind_of(job.market).cloud(setup) if isinstance(job.market, CloudMarketConfig) else None
 
 
 def may_run(job: JobConfig, name: str, *, dry_run: bool, yes: bool, can_ask: bool) -> bool:
@@ -81,27 +73,33 @@ def may_run(job: JobConfig, name: str, *, dry_run: bool, yes: bool, can_ask: boo
 
     Raises ConfigError, CloudError; BadParameter where the user cannot be asked.
     """
-    spends = isinstance(job.market, Ec2MarketConfig) and not yes
-    if not dry_run and not spends:
+    question = _question(job, yes)
+    if not dry_run and question is None:
         return True
-    if not dry_run:
-        _check_somebody(can_ask)
+    if not dry_run and question is not None:
+        _check_somebody(question, can_ask)
     for line in preview(job, name):
         print(line)
-    return not dry_run and typer.confirm(QUESTION)
+    return not dry_run and question is not None and typer.confirm(question)
 
 
 def may_submit(job: JobConfig, *, yes: bool, can_ask: bool) -> bool:
     """Ask before a job that buys machines is submitted: later the user cannot be asked any more."""
-    if not isinstance(job.market, Ec2MarketConfig) or yes:
+    question = _question(job, yes)
+    if question is None:
         return True
-    _check_somebody(can_ask)
-    return typer.confirm(QUESTION, err=True)  # standard output is the job's id
+    _check_somebody(question, can_ask)
+    return typer.confirm(question, err=True)  # standard output is the job's id
 
 
-def _check_somebody(can_ask: bool) -> None:
+def _question(job: JobConfig, yes: bool) -> str | None:
+    """The question to ask before money is spent; None: nothing is spent, or the user has said yes."""
+    return job.market.question if isinstance(job.market, CloudMarketConfig) and not yes else None
+
+
+def _check_somebody(question: str, can_ask: bool) -> None:
     if not can_ask:
-        raise typer.BadParameter(f"{QUESTION} There is nobody to ask here: say --yes")
+        raise typer.BadParameter(f"{question} There is nobody to ask here: say --yes")
 
 
 __all__ = ["CloudError", "may_run", "may_submit", "preview"]

@@ -19,6 +19,7 @@ from typing import Any
 from agileml.cluster.errors import ClusterError
 from agileml.cluster.travel import PACKAGES
 from agileml.config.job import JobConfig
+from agileml.config.market import CloudMarketConfig
 
 RESULTS = "proteus-runs"  # in the home folder of the user who started the cluster's head
 EXCLUDED = ["/runs", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis"]
@@ -86,7 +87,7 @@ def settled(config: JobConfig, job: str, home: Path) -> JobConfig:
     Without `out` in the config the run writes to a folder named after the job.
     """
     changes: dict[str, Any] = {"out": below_results(config.out or job, home)}
-    if config.market is None or config.market.kind == "ec2":
+    if config.market is None or isinstance(config.market, CloudMarketConfig):
         changes["address"] = "auto"
     if (checkpoint := config.checkpoint) is not None:
         changes["checkpoint"] = checkpoint.changed(path=below_results(checkpoint.path, home))

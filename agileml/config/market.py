@@ -1,18 +1,22 @@
 """The section `market` of a config: on which market BidBrain buys the machines of a run, and how it may buy.
 
-`made`, `replay` and `availability` play a history on local Ray nodes, `ec2` buys on AWS. Options that
-`proteus simulate` has too have its names.
+`made`, `replay` and `availability` play a history on local Ray nodes. `ec2` and `kubernetes` are clouds: a class of
+`CloudMarketConfig` says all that the rest of the project asks of a cloud's config. Options that `proteus simulate` has
+too have its names.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from agileml.config.section import Positive, Section, one_of
 from agileml.config.text import ConfigError
 from bidbrain.aws.site import Site
+from bidbrain.kubernetes.site import PodSite
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Seconds = Annotated[int, Field(ge=0)]
@@ -97,12 +101,30 @@ class AvailabilityMarketConfig(LocalMarketConfig):
     spot_share: Positive = 0.3
 
 
-class Ec2MarketConfig(MarketConfig, Site):
-    """EC2 in one region, in the stack that `proteus aws up` made."""
+@dataclass(frozen=True)
+class Offered:
+    """What a cloud sells: markets of spot machines as (type, zone), and the type of the reliable machines.
 
-    kind: Literal["ec2"] = "ec2"
+    on_demand, vcpus: dollars per hour and vCPUs of types that no table knows.
+    """
+
+    markets: tuple[tuple[str, str], ...]
+    reliable_type: str
+    on_demand: Mapping[str, float]
+    vcpus: Mapping[str, int]
+
+
+class CloudMarketConfig(MarketConfig):
+    """Shared by the clouds: machines cost money, and join the cluster behind `address`."""
+
     policy: str = "expected_cost"
-    rules: Literal["per_second", "per_second_paid"] = "per_second"
+    question: ClassVar[str]  # asked before anything is bought
+    head: ClassVar[str]  # the cluster that machines join, for who forgot its address
+
+    @property
+    def offered(self) -> Offered:
+        """What may be bought there."""
+        raise NotImplementedError
 
     @model_validator(mode="after")
     def _capped(self) -> Self:
@@ -113,11 +135,42 @@ class Ec2MarketConfig(MarketConfig, Site):
         return self
 
 
+class Ec2MarketConfig(CloudMarketConfig, Site):
+    """EC2 in one region, in the stack that `proteus aws up` made."""
+
+    kind: Literal["ec2"] = "ec2"
+    rules: Literal["per_second", "per_second_paid"] = "per_second"
+    question = "Buy machines on EC2?"
+    head = "machines from EC2 join: auto on the head that `proteus aws up` made"
+
+    @property
+    def offered(self) -> Offered:
+        """Every type in every zone."""
+        markets = tuple((kind, zone) for kind in self.types for zone in self.zones)
+        return Offered(markets, self.of_reliable, self.on_demand, self.vcpus)
+
+
+class KubernetesMarketConfig(CloudMarketConfig, PodSite):
+    """Worker groups of a RayCluster, as `proteus k8s template` prints one."""
+
+    kind: Literal["kubernetes"] = "kubernetes"
+    rules: Literal["per_second_paid"] = "per_second_paid"
+    question = "Start pods of the RayCluster, and nodes for them?"
+    head = "the pods join: auto in the RayCluster's head"
+
+    @property
+    def offered(self) -> Offered:
+        """Every pool."""
+        markets = tuple((pool, self.cluster) for pool in self.pools)
+        return Offered(markets, self.reliable.group, self.usd_on_demand, self.vcpus)
+
+
 KINDS: dict[str, type[Section]] = {
     "made": MadeMarketConfig,
     "replay": ReplayMarketConfig,
     "availability": AvailabilityMarketConfig,
     "ec2": Ec2MarketConfig,
+    "kubernetes": KubernetesMarketConfig,
 }
 _pick = one_of(KINDS, "kind", default="made")
 
@@ -126,7 +179,13 @@ def _market(value: Any) -> Any:
     return None if value is None else _pick(value)
 
 
-AnyMarketConfig = MadeMarketConfig | ReplayMarketConfig | AvailabilityMarketConfig | Ec2MarketConfig
+AnyMarketConfig = (
+    MadeMarketConfig
+    | ReplayMarketConfig
+    | AvailabilityMarketConfig
+    | Ec2MarketConfig
+    | KubernetesMarketConfig
+)
 Market = Annotated[AnyMarketConfig | None, BeforeValidator(_market)]
 
 
@@ -141,12 +200,9 @@ def check_with(
         )
     if plan:
         raise ConfigError("found a plan beside a market, expected one of them", key=("plan",))
-    if market.kind == "ec2" and not address:
-        raise ConfigError(
-            "missing, expected the cluster that machines from EC2 join: auto on the head that `proteus aws up` made",
-            key=("address",),
-        )
-    if market.kind != "ec2" and address:
+    if isinstance(market, CloudMarketConfig) and not address:
+        raise ConfigError(f"missing, expected the cluster that {market.head}", key=("address",))
+    if isinstance(market, LocalMarketConfig) and address:
         raise ConfigError(
             f"found an address with market.kind {market.kind}, expected none: its machines are nodes of this machine",
             key=("address",),

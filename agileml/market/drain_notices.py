@@ -6,10 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from agileml.cluster import existing
-from agileml.market.nodes import MACHINE_LABEL
-from bidbrain.aws.ec2 import NoticeSource
-from bidbrain.aws.notices import notice_of
-from bidbrain.live.cloud import Alert, InstanceNotice
+from agileml.market.nodes import Entry, labelled
+from bidbrain.live.cloud import Alert, InstanceNotice, NoticeSource, notice_of
 
 
 def _ray_nodes() -> list[Mapping[str, Any]]:
@@ -20,22 +18,23 @@ def _ray_nodes() -> list[Mapping[str, Any]]:
 
 
 class DrainNotices:
-    """A source of notices: nodes that are being drained with a deadline and carry the label of their machine."""
+    """A source of notices: nodes of instances that are being drained with a deadline."""
 
     def __init__(
         self,
         nodes: Callable[[], list[Mapping[str, Any]]] = _ray_nodes,
         draining: Callable[[], dict[str, float | None]] = existing.draining,
+        name_of: Callable[[Entry], str | None] = labelled,
     ) -> None:
-        """nodes: entries as of `ray.nodes()`. draining: node id -> Unix time."""
-        self._nodes, self._draining = nodes, draining
+        """nodes: entries as of `ray.nodes()`. draining: node id -> Unix time. name_of: see `nodes.JoinedNodes`."""
+        self._nodes, self._draining, self._name_of = nodes, draining, name_of
 
     def notices(self) -> tuple[InstanceNotice, ...]:
         """Those of now; they are repeated while the node drains."""
         deadlines = {node: at_s for node, at_s in self._draining().items() if at_s is not None}
         if not deadlines:
             return ()
-        machines = {node["NodeID"]: (node.get("Labels") or {}).get(MACHINE_LABEL) for node in self._nodes()}
+        machines = {node["NodeID"]: self._name_of(node) for node in self._nodes()}
         return tuple(
             notice_of(Alert.TERMINATE, machine, int(at_s))
             for node, at_s in sorted(deadlines.items())

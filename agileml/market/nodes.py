@@ -1,4 +1,4 @@
-"""How the instances of a market become Ray nodes: taken from nodes started ahead here, or found by label on EC2."""
+"""How the instances of a market become Ray nodes: taken from nodes started ahead here, or found in a cluster."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from bidbrain.live.cloud import Instance
 from bidbrain.setting import ON_DEMAND_ZONE
 
 MACHINE_LABEL = "machine"  # label of a Ray node: the market's id of its instance
+Entry = Mapping[str, object]  # of `ray.nodes()`
 LOOK_S = 0.5
 START_S = 60.0  # for a node to come up
 
@@ -189,12 +190,24 @@ class PrestartedNodes:
             raise self._problem
 
 
-class LabelledNodes:
-    """The nodes of a cluster that carry the label `machine`: EC2 instances that have joined it, by instance id."""
+def labelled(node: Entry) -> str | None:
+    """The instance of a Ray node by its label `machine`."""
+    labels = node.get("Labels") or {}
+    assert isinstance(labels, Mapping)
+    name = labels.get(MACHINE_LABEL)
+    return None if name is None else str(name)
 
-    def __init__(self, nodes: Callable[[], list[Mapping[str, object]]] | None = None) -> None:
-        """`nodes`: entries as of `ray.nodes()`, which is what None means."""
-        self._nodes = nodes or _ray_nodes
+
+class JoinedNodes:
+    """Instances that have joined a cluster, by the names that their Ray nodes say."""
+
+    def __init__(
+        self,
+        name_of: Callable[[Entry], str | None] = labelled,
+        nodes: Callable[[], list[Mapping[str, object]]] | None = None,
+    ) -> None:
+        """name_of: the instance of a node, if it is one. nodes: as `ray.nodes()`, which is what None means."""
+        self._name_of, self._nodes = name_of, nodes or _ray_nodes
         self._due_s = 0.0
         self._seen: dict[str, TieredNode] = {}
 
@@ -221,13 +234,13 @@ class LabelledNodes:
         if time.monotonic() < self._due_s:
             return
         self._due_s = time.monotonic() + LOOK_S
-        self._seen = {}
-        for node in self._nodes():
-            labels = node.get("Labels") or {}
-            assert isinstance(labels, Mapping)
-            info = as_tiered_node(node)
-            if node["Alive"] and MACHINE_LABEL in labels and info is not None:
-                self._seen[str(labels[MACHINE_LABEL])] = info
+        self._seen = {
+            name: info
+            for node in self._nodes()
+            if node["Alive"]
+            and (name := self._name_of(node)) is not None
+            and (info := as_tiered_node(node)) is not None
+        }
 
 
 def _ray_nodes() -> list[Mapping[str, object]]:

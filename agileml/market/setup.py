@@ -14,9 +14,10 @@ from pathlib import Path
 from agileml.config.job import JobConfig
 from agileml.config.market import (
     AvailabilityMarketConfig,
-    Ec2MarketConfig,
+    CloudMarketConfig,
     LocalMarketConfig,
     MadeMarketConfig,
+    Offered,
     ReplayMarketConfig,
 )
 from agileml.config.text import ConfigError
@@ -47,7 +48,7 @@ POOL_NAMES = ("boot_s", "lambda_s", "sigma_s", "phi", "rules", "spot_share", "ca
 BIDDING = ("proteus", "renewal", "standard_agileml")
 SAME_NAMES = (
     *("job_vcpus", "cap", "slot_vcpus", "min_delta", "boot_s", "lambda_s", "sigma_s", "phi", "rules"),
-    *("reliable_type", "deadline"),
+    "deadline",
 )
 
 
@@ -93,15 +94,15 @@ def on_demand_kind(instance_type: str) -> str:
 def set_up(config: JobConfig, name: str, run: str, now_s: int) -> MarketSetup:
     """The set-up that `config.market` asks for.
 
-    run: makes the job's name unique on EC2, where it starts at `now_s` (Unix time).
+    run: makes the job's name unique on a cloud, where it starts at `now_s` (Unix time).
 
     Raises ConfigError.
     """
     market = config.market
     assert market is not None
     with _users():
-        if isinstance(market, Ec2MarketConfig):
-            start_s, setting = now_s, _on_ec2(market, config, now_s)
+        if isinstance(market, CloudMarketConfig):
+            start_s, setting = now_s, _on_cloud(market, config, now_s)
         elif isinstance(market, AvailabilityMarketConfig):
             start_s, setting = round(market.start_hours * HOUR_S), _of_pools(market, config)
         else:
@@ -127,8 +128,8 @@ def set_up(config: JobConfig, name: str, run: str, now_s: int) -> MarketSetup:
     if isinstance(market, LocalMarketConfig):
         # One second of delay is many seconds of the market: the reserve covers their cost.
         guards = replace(guards, reserve_s=max(guards.reserve_s, market.drain_s, round(5 * market.speed)))
-    # EC2 answers a token that it has seen with the instances of that time, so the name must be new. On a played market
-    # the name stays, because with the seed it decides which instances get a notice.
+    # A cloud answers a token that it has seen with the instances of that time, so the name must be new. On a played
+    # market the name stays, because with the seed it decides which instances get a notice.
     job = (
         name
         if isinstance(market, LocalMarketConfig)
@@ -225,13 +226,13 @@ def _instant(market: LocalMarketConfig) -> int:
         raise ConfigError(str(error), key=("market", "start")) from None
 
 
-def _simulate_config(market: LocalMarketConfig | Ec2MarketConfig) -> SimulateConfig:
+def _simulate_config(market: LocalMarketConfig | CloudMarketConfig, offered: Offered) -> SimulateConfig:
     """The config that `proteus simulate` would get for the same job."""
     values = {key: getattr(market, key) for key in SAME_NAMES}
     return SimulateConfig.model_validate(
         values
-        | {"types": list(market.types), "job_hours": [market.job_hours], "reliable": 1}
-        | {"on_demand": dict(market.on_demand), "vcpus": dict(market.vcpus)}
+        | {"reliable_type": offered.reliable_type or None, "job_hours": [market.job_hours], "reliable": 1}
+        | {"on_demand": dict(offered.on_demand), "vcpus": dict(offered.vcpus)}
     )
 
 
@@ -244,8 +245,10 @@ def _setting(
     if not markets:
         raise ConfigError("found no market with a price then", key=("market", "start"))
     window = Interval(start_s, history.end_s)
+    places = tuple((each.instance_type, each.zone) for each in markets)
+    offered = Offered(places, market.reliable_type or "", market.on_demand, market.vcpus)
     return _reliable_as_configured(
-        make_setting(_simulate_config(market), history, markets, train, window), config
+        make_setting(_simulate_config(market, offered), history, markets, train, window), config
     )
 
 
@@ -267,13 +270,14 @@ def _of_pools(market: AvailabilityMarketConfig, config: JobConfig) -> Setting:
     return _reliable_as_configured(setting, config)
 
 
-def _on_ec2(market: Ec2MarketConfig, config: JobConfig, now_s: int) -> Setting:
+def _on_cloud(market: CloudMarketConfig, config: JobConfig, now_s: int) -> Setting:
     """A setting without history: prices are asked for when they are needed."""
-    markets = tuple(Market(kind, zone, PRODUCT) for kind in market.types for zone in market.zones)
+    offered = market.offered
+    markets = tuple(Market(kind, zone) for kind, zone in offered.markets)
     window = Interval(now_s - DAY_S, now_s)
     nothing = History({each: Steps.from_rows([now_s], [0]) for each in markets}, now_s)
-    values = _simulate_config(market).model_copy(update={"reliable_type": market.of_reliable})
-    setting = replace(make_setting(values, nothing, markets, window, window), history=History({}, now_s))
+    setting = make_setting(_simulate_config(market, offered), nothing, markets, window, window)
+    setting = replace(setting, history=History({}, now_s))
     return _reliable_as_configured(setting, config)
 
 
@@ -305,7 +309,7 @@ def _whole_machines(setting: Setting) -> None:
             )
 
 
-def _scheme(market: LocalMarketConfig | Ec2MarketConfig) -> Scheme:
+def _scheme(market: LocalMarketConfig | CloudMarketConfig) -> Scheme:
     name = market.policy
     try:
         scheme = find_scheme(name)
@@ -330,11 +334,11 @@ def _runs(scheme: Scheme) -> bool:
     return not scheme.yardstick and scheme.training in (Training.AGILEML, Training.STEADY)
 
 
-def _policies(market: LocalMarketConfig | Ec2MarketConfig) -> list[str]:
+def _policies(market: LocalMarketConfig | CloudMarketConfig) -> list[str]:
     """The built-in schemes that a job on this market can follow."""
     others = (
         BIDDING
-        if isinstance(market, Ec2MarketConfig | AvailabilityMarketConfig)
+        if isinstance(market, CloudMarketConfig | AvailabilityMarketConfig)
         else set(POOLS) - set(SCHEMES)
     )
     return [name for name in RUNNING if name not in others]

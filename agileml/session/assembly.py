@@ -1,7 +1,7 @@
-"""Builds the fleet and the market that a config names: the one place that knows every implementation.
+"""Builds the fleet and the market that a config names.
 
-The rooms below know the protocols only (`cluster.fleet.Fleet`, `market.service.MarketBackend`); a new fleet or a new
-cloud is named here.
+The rooms below know the protocols only (`cluster.fleet.Fleet`, `market.service.MarketBackend`); a new fleet is named
+here, a new cloud in `clouds`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agileml.config.market import Ec2MarketConfig
+from agileml.config.market import CloudMarketConfig
 from agileml.process.spec import RunSpec
+from agileml.session.clouds import kind_of
 from agileml.session.places import check_shadows
 
 if TYPE_CHECKING:
@@ -41,10 +42,8 @@ def fleet_for(spec: RunSpec, setup: MarketSetup | None = None) -> Fleet:
 
 
 def _backend(spec: RunSpec, setup: MarketSetup) -> MarketBackend:
-    if isinstance(spec.config.market, Ec2MarketConfig):
-        from agileml.market.ec2 import Ec2Backend
-
-        return Ec2Backend(setup, spec)
+    if isinstance(spec.config.market, CloudMarketConfig):
+        return kind_of(spec.config.market).backend(setup, spec)
     from agileml.market.played import PlayedBackend
 
     return PlayedBackend(setup, spec.config)

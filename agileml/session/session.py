@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from agileml.application import Application, Array
 from agileml.cluster.tokens import authentication_as_before
 from agileml.config.job import ConfigError, JobConfig, dump, from_values, load
+from agileml.config.market import CloudMarketConfig
 from agileml.core.controller.progress_log import means
 from agileml.core.protocol.job import Job
 from agileml.core.sequential import run_sequential, train
@@ -32,6 +33,7 @@ from agileml.runs.progress import Progress, Snapshot
 from agileml.runs.report.page import build_report, summarize
 from agileml.runs.supervision import Restart
 from agileml.session.beside import is_ray_taken, run_beside
+from agileml.session.clouds import kind_of
 from agileml.session.continued import Continued
 from agileml.session.observers import observe, observers
 from agileml.session.places import check_resume, return_to
@@ -213,14 +215,12 @@ class _Session:
             self._keep(folder.path)
 
     def _keep(self, folder: Path) -> None:
-        """Copy the results of a run on EC2 to S3, whatever happened: its machine will be given back."""
-        from agileml.config.market import Ec2MarketConfig
-
-        if isinstance(self.config.market, Ec2MarketConfig) and not self.is_reference:
-            from agileml.aws.run_upload import keep_run
-
-            worked, told = keep_run(folder, self.config.market)
-            print(f"kept {told}" if worked else f"proteus: {told}", file=sys.stdout if worked else sys.stderr)
+        """Copy the results of a run on a cloud whose head will be given back, whatever happened."""
+        if isinstance(self.config.market, CloudMarketConfig) and not self.is_reference:
+            worked, told = kind_of(self.config.market).keep(folder)
+            if told:
+                to = sys.stdout if worked else sys.stderr
+                print(f"kept {told}" if worked else f"proteus: {told}", file=to)
 
     def _write(self, folder: RunFolder, tables: dict[str, Array]) -> Result:
         digest = folder.write_model(tables, self.application.as_model(tables))

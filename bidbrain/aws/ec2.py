@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from bidbrain.aws.calls import errors, refusal
 from bidbrain.aws.prices import Ec2Prices
@@ -24,6 +24,7 @@ from bidbrain.live.cloud import (
     EndedInstance,
     Instance,
     InstanceNotice,
+    NoticeSource,
     Order,
     QuotaError,
     Quotes,
@@ -59,12 +60,6 @@ class Place:
     template_version: str
     subnets: Mapping[str, str]
     tags: Mapping[str, str]
-
-
-class NoticeSource(Protocol):
-    """A queue of warnings."""
-
-    def notices(self) -> tuple[InstanceNotice, ...]: ...
 
 
 class Ec2:

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from bidbrain.aws.calls import errors
-from bidbrain.live.cloud import Alert, InstanceNotice
+from bidbrain.live.cloud import Alert, InstanceNotice, notice_of
 
 WARNING_S = 120
 KINDS = {
@@ -27,11 +27,6 @@ TOKEN_TTL_S = 21_600
 
 def _instant(text: str) -> int:
     return int(datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp())
-
-
-def notice_of(alert: Alert, instance_id: str, deadline_s: int) -> InstanceNotice:
-    """One notice per kind and machine, whichever source told of it."""
-    return InstanceNotice(f"{alert}-{instance_id}", instance_id, alert, deadline_s)
 
 
 def parse_event(body: str) -> InstanceNotice | None:

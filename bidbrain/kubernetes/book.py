@@ -1,10 +1,10 @@
 """Which pods of a RayCluster belong to which order, and how its groups are scaled for that. Pure.
 
 The book lies in an annotation of the RayCluster, and is written in the same patch as the replicas: an order is booked
-and its pods are asked for, or neither. Two rules keep KubeRay from deleting a pod that we did not name. First, a group's
-`replicas` is the number of pods that stay and those that an order awaits: never lower. Second, `workersToDelete` names
-every pod of the group that is going. For where a group has more pods than replicas, named ones aside, KubeRay deletes
-some of its own choice.
+and its pods are asked for, or neither. Two rules keep KubeRay from deleting a pod that we did not name: a group's
+`replicas` counts the pods that stay and those that an order awaits, never fewer; and `workersToDelete` names every pod
+of the group that is going. Where a group has more pods than replicas, the named ones aside, KubeRay deletes some of
+its own choice.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bidbrain.kubernetes.objects import Group, Phase, Pod, RayCluster
+from bidbrain.kubernetes.objects import Group, Pod, PodPhase, RayCluster
 
 ANNOTATION = "proteus/orders"
 
@@ -85,7 +85,7 @@ class Book:
 
 
 @dataclass(frozen=True)
-class Scale:
+class GroupScale:
     """A group as it should be. to_delete: the pods that go, named."""
 
     group: Group
@@ -103,11 +103,11 @@ def staying(group: Group, pods: Iterable[Pod]) -> list[Pod]:
     found = [
         pod for pod in pods if pod.group == group.name and pod.is_staying and pod.name not in group.to_delete
     ]
-    return sorted(found, key=lambda pod: (pod.phase is not Phase.RUNNING, pod.created_s, pod.name))
+    return sorted(found, key=lambda pod: (pod.phase is not PodPhase.RUNNING, pod.created_s, pod.name))
 
 
 def free(book: Book, group: Group, pods: Iterable[Pod]) -> list[Pod]:
-    """Pods of the group that stay and belong to no order: of an earlier job, or made by KubeRay in place of lost ones."""
+    """Pods of the group that stay and belong to no order: of an earlier job, or made in place of lost ones."""
     return [pod for pod in staying(group, pods) if pod.name not in book.tokens]
 
 
@@ -119,7 +119,7 @@ def filled(book: Book, token: str, group: Group, pods: Iterable[Pod]) -> Book:
     return book.booked(replace(booking, pods=(*booking.pods, *given)))
 
 
-def scale(book: Book, group: Group, pods: Mapping[str, Pod], leaving: Iterable[str] = ()) -> Scale:
+def scale(book: Book, group: Group, pods: Mapping[str, Pod], leaving: Iterable[str] = ()) -> GroupScale:
     """The group for this book when the pods `leaving` are to go too."""
     going = set(leaving)
     stay = {pod.name for pod in staying(group, pods.values())} - going
@@ -130,10 +130,10 @@ def scale(book: Book, group: Group, pods: Mapping[str, Pod], leaving: Iterable[s
     named = tuple(
         sorted(pod.name for pod in pods.values() if pod.group == group.name and pod.name not in stay)
     )
-    return Scale(group, min(replicas, max(group.most, len(stay))), named)
+    return GroupScale(group, min(replicas, max(group.most, len(stay))), named)
 
 
-def patch(cluster: RayCluster, book: Book, scales: Iterable[Scale]) -> list[dict[str, Any]]:
+def patch(cluster: RayCluster, book: Book, scales: Iterable[GroupScale]) -> list[dict[str, Any]]:
     """The JSON patch that writes the book and these groups, if nobody else has written meanwhile; empty: no change."""
     operations: list[dict[str, Any]] = []
     for each in scales:

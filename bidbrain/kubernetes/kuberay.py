@@ -21,8 +21,8 @@ from bidbrain.kubernetes.notices import TAINTS, TaintTimes, notices_of
 from bidbrain.kubernetes.objects import (
     CLUSTER_LABEL,
     Group,
-    Phase,
     Pod,
+    PodPhase,
     RayCluster,
     cluster_of,
     node_of,
@@ -34,6 +34,7 @@ from bidbrain.live.cloud import (
     EndedInstance,
     Instance,
     InstanceNotice,
+    NoticeSource,
     Order,
     QuotaError,
     Quotes,
@@ -51,7 +52,7 @@ ATTEMPTS = 8  # at a patch, when others write too
 
 
 @dataclass(frozen=True)
-class Place:
+class PodPlace:
     """Where a job's pods are. groups: market -> worker group. prices: micro-dollars per pod hour.
 
     seconds: from a taint to the end of its node, by the taint's key.
@@ -88,7 +89,17 @@ class KubeRay:
 
     together = False
 
-    def __init__(self, api: Api, place: Place, job: str, setting: Setting, now_s: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        api: Api,
+        place: PodPlace,
+        job: str,
+        setting: Setting,
+        now_s: Callable[[], int],
+        others: NoticeSource | None = None,
+    ) -> None:
+        """others: notices of our pods from elsewhere."""
+        self._others = others
         self._api, self._place, self._job = api, place, job
         self._setting, self._now_s = setting, now_s
         self._ours = frozenset(place.groups.values())
@@ -267,7 +278,7 @@ class KubeRay:
             return lost
         if pod.node and pod.node not in self._nodes.objects() and self._is_gone(NODES, pod.node):
             return lost
-        if pod.phase is Phase.PENDING and not pod.node and now_s - pod.created_s >= self._place.pending_s:
+        if pod.phase is PodPhase.PENDING and not pod.node and now_s - pod.created_s >= self._place.pending_s:
             self.release((name,))
             self._full_until_s[self._place.market(pod.group)] = now_s + FULL_S
             return Ending.TERMINATED
@@ -283,7 +294,9 @@ class KubeRay:
     def notices(self) -> tuple[InstanceNotice, ...]:
         pods = [pod for pod in self._pods.objects().values() if pod.name in self._booked]
         self._times.look(self._nodes.objects().values(), self._now_s())
-        return notices_of(pods, self._times, self._place.seconds)
+        found = notices_of(pods, self._times, self._place.seconds)
+        more = () if self._others is None else self._others.notices()
+        return (*found, *(notice for notice in more if notice.instance_id in self._booked))
 
 
 def _group(cluster: RayCluster, name: str) -> Group:
@@ -293,7 +306,7 @@ def _group(cluster: RayCluster, name: str) -> Group:
     return group
 
 
-def _check(cluster: RayCluster, place: Place) -> None:
+def _check(cluster: RayCluster, place: PodPlace) -> None:
     """Raise RefusedError for a RayCluster that this market cannot be."""
     known = ", ".join(group.name for group in cluster.groups) or "none"
     for market, name in place.groups.items():

@@ -13,7 +13,7 @@ WORKER = "worker"
 MOST = 2**31 - 1  # the default of maxReplicas
 
 
-class Phase(StrEnum):
+class PodPhase(StrEnum):
     """The phase of a pod, in Kubernetes' words."""
 
     PENDING = "Pending"
@@ -30,7 +30,7 @@ class Pod:
 
     name: str
     group: str
-    phase: Phase
+    phase: PodPhase
     created_s: int
     deadline_s: int | None = None
     node: str = ""
@@ -38,7 +38,7 @@ class Pod:
     @property
     def is_over(self) -> bool:
         """Whether its containers have ended for good."""
-        return self.phase in (Phase.SUCCEEDED, Phase.FAILED)
+        return self.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED)
 
     @property
     def is_staying(self) -> bool:
@@ -64,7 +64,10 @@ class Node:
 
 @dataclass(frozen=True)
 class Group:
-    """A worker group of a RayCluster. index: its place in the spec, which patches name. to_delete: `workersToDelete`."""
+    """A worker group of a RayCluster. index: its place in the spec, which patches name.
+
+    to_delete: its `workersToDelete`, the pods that KubeRay deletes by name.
+    """
 
     name: str
     index: int
@@ -101,7 +104,7 @@ def pod_of(item: Mapping[str, Any]) -> Pod:
     return Pod(
         about["name"],
         about.get("labels", {}).get(GROUP_LABEL, ""),
-        Phase(item.get("status", {}).get("phase", Phase.PENDING)),
+        PodPhase(item.get("status", {}).get("phase", PodPhase.PENDING)),
         created_s,
         instant(about.get("deletionTimestamp")),
         item.get("spec", {}).get("nodeName", ""),

@@ -81,6 +81,19 @@ class InstanceNotice:
     deadline_s: int
 
 
+def notice_of(alert: Alert, instance_id: str, deadline_s: int) -> InstanceNotice:
+    """One notice per kind and machine, whichever source told of it."""
+    return InstanceNotice(f"{alert}-{instance_id}", instance_id, alert, deadline_s)
+
+
+class NoticeSource(Protocol):
+    """A source of warnings beside a cloud's own calls."""
+
+    def notices(self) -> tuple[InstanceNotice, ...]:
+        """See `Cloud.notices`."""
+        ...
+
+
 @dataclass(frozen=True)
 class Quotes:
     """The market now. pulse: changes whenever a request might be answered differently than before.

@@ -20,7 +20,7 @@ from agileml.config.text import ConfigError
 from agileml.events.market import InstanceNoticed, InstancesBought
 from agileml.events.run import MembershipChanged
 from agileml.events.schema import events_of
-from agileml.market.ec2 import UnixClock
+from agileml.market.joined import UnixClock
 from agileml.market.nodes import tier_of
 from agileml.market.setup import set_up
 from agileml.runs.event_log import read_events

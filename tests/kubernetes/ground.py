@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from bidbrain.history.prices import History, Market
 from bidbrain.instants import Interval
 from bidbrain.kubernetes.api import Api
-from bidbrain.kubernetes.kuberay import KubeRay, Place
+from bidbrain.kubernetes.kuberay import KubeRay, PodPlace
 from bidbrain.live.cloud import Order
 from bidbrain.setting import ON_DEMAND_ZONE, Listing, Reliable, Setting, Workload
-from tests.kubernetes.operator import Operator, operating, ray_cluster
-from tests.kubernetes.server import Server, served
+from tests.kubernetes.api_server import Server, served
+from tests.kubernetes.kuberay_operator import Operator, operating, ray_cluster
 
 SPOT, LARGE = Market("spot", "ray"), Market("large", "ray")
 STAYS = Market("stays", ON_DEMAND_ZONE)
@@ -45,10 +46,10 @@ class Ground:
     def api(self) -> Api:
         return Api("127.0.0.1", self.server.port, self.server.account)
 
-    def place(self, **changes: object) -> Place:
-        return Place("here", "ray", GROUPS, PRICES, **changes)  # type: ignore[arg-type]
+    def place(self, **changes: object) -> PodPlace:
+        return PodPlace("here", "ray", GROUPS, PRICES, **changes)  # type: ignore[arg-type]
 
-    def cloud(self, job: str = "job", place: Place | None = None) -> KubeRay:
+    def cloud(self, job: str = "job", place: PodPlace | None = None) -> KubeRay:
         """As a new process sees it."""
         self.clouds.append(KubeRay(self.api, place or self.place(), job, make_setting(), self.now_s))
         return self.clouds[-1]
@@ -64,6 +65,16 @@ class Ground:
         with self.server.changed:
             while any(len(self.operator.names(g)) != self.replicas(g) for g in GROUPS.values()):
                 assert self.server.changed.wait(deadline_s - time.monotonic())
+
+
+def soon(ground: Ground, condition: Callable[[], Any]) -> Any:
+    """What `condition()` returns once it is true; looked at whenever something changes."""
+    deadline_s = time.monotonic() + 10
+    while not (found := condition()):
+        assert time.monotonic() < deadline_s, "this never came true"
+        with ground.server.changed:
+            ground.server.changed.wait(0.02)
+    return found
 
 
 def order(token: str, machines: int, market: Market = SPOT) -> Order:

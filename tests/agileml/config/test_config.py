@@ -359,12 +359,19 @@ def test_the_resolved_config_loads_back_equal(config: JobConfig) -> None:
             "types": ["c5.xlarge"],
             "budget_usd": 1.0,
         },
+        {
+            "kind": "kubernetes",
+            "cluster": "ray",
+            "pools": {"spot": {"vcpus": 4, "usd_per_h": 0.06}},
+            "reliable": {"vcpus": 4, "usd_per_h": 0.2},
+            "budget_usd": 1.0,
+        },
     ],
 )
 def test_a_resolved_market_loads_back_equal(market: dict[str, Any]) -> None:
     from agileml.config.text import parse_yaml
 
-    more = {"address": "auto", "checkpoint": {"path": "ck"}} if market["kind"] == "ec2" else {}
+    more = {"address": "auto", "checkpoint": {"path": "ck"}} if "budget_usd" in market else {}
     config = from_values({**BASE, "market": {**market, "job_vcpus": 4, "job_hours": 1.0}, **more})
     values, _ = parse_yaml(dump(config), "text")
     assert from_values(values) == config

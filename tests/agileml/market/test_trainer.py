@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from agileml.cluster.existing import TieredNode
 from agileml.cluster.fleet import Admitted, Appeared, Leaving, Stopping, Vanished
 from agileml.events.terms import Loss, Tier
-from agileml.market.nodes import LabelledNodes, tier_of
+from agileml.market.nodes import JoinedNodes, tier_of
 from agileml.market.trainer import MarketTime, RunTrainer
 from bidbrain.history.prices import Market
 from bidbrain.live.cloud import Alert, Instance, InstanceNotice
@@ -51,7 +51,7 @@ class There:
 
 
 def trainer_of(
-    nodes: There | LabelledNodes, leave_s: float = 0.0, now_s: int = 100, speed: float = 60.0
+    nodes: There | JoinedNodes, leave_s: float = 0.0, now_s: int = 100, speed: float = 60.0
 ) -> RunTrainer:
     market_time = MarketTime(lambda: now_s, speed, leave_s)
     return RunTrainer(nodes, market_time, Estimator({}, 1, 1.0), clocks=100, work_vcpu_s=1000.0)
@@ -301,7 +301,7 @@ def test_nodes_of_a_cluster_are_found_by_the_label_with_their_instance_id() -> N
         {"NodeID": "4", "Alive": True, "NodeManagerAddress": "10.0.0.4", "Resources": {},
          "Labels": {"tier": "transient"}},
     ]  # fmt: skip
-    nodes = LabelledNodes(lambda: list(entries))
+    nodes = JoinedNodes(nodes=lambda: list(entries))
     wanted = {name: machine(name) for name in ("i-0a", "i-0c", "i-0d")} | {"i-0b": machine("i-0b", STEADY)}
     found = nodes.present(wanted, 0)
     assert {name: (node.node_id, node.tier) for name, node in found.items()} == {

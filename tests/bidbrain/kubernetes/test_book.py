@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bidbrain.kubernetes.book import ANNOTATION, Book, Booking, filled, free, patch, scale, staying
-from bidbrain.kubernetes.objects import Group, Phase, Pod, RayCluster
-from tests.kubernetes.operator import reconciled
-from tests.kubernetes.server import patched
+from bidbrain.kubernetes.objects import Group, Pod, PodPhase, RayCluster
+from tests.kubernetes.api_server import patched
+from tests.kubernetes.kuberay_operator import reconciled
 
 SPOT = Group("spot", 0, 0)
 STEPS = st.lists(
@@ -49,7 +49,7 @@ class Ground:
             del self.pods[pod]
         for _ in range(make):
             name = f"pod-{next(self.numbers)}"
-            self.pods[name] = Pod(name, "spot", Phase.RUNNING, next(self.numbers))
+            self.pods[name] = Pod(name, "spot", PodPhase.RUNNING, next(self.numbers))
 
     def step(self, what: str, number: int) -> None:
         names = sorted(self.pods)
@@ -107,11 +107,11 @@ def test_a_lost_pod_s_successor_goes_to_the_next_order() -> None:
 
 def test_running_pods_are_given_before_pending_ones_and_old_ones_before_young() -> None:
     pods = pods_of(
-        Pod("young", "spot", Phase.RUNNING, 30),
-        Pod("pending", "spot", Phase.PENDING, 10),
-        Pod("old", "spot", Phase.RUNNING, 20),
-        Pod("other", "large", Phase.RUNNING, 1),
-        Pod("leaving", "spot", Phase.RUNNING, 1, deadline_s=99),
+        Pod("young", "spot", PodPhase.RUNNING, 30),
+        Pod("pending", "spot", PodPhase.PENDING, 10),
+        Pod("old", "spot", PodPhase.RUNNING, 20),
+        Pod("other", "large", PodPhase.RUNNING, 1),
+        Pod("leaving", "spot", PodPhase.RUNNING, 1, deadline_s=99),
     )
     book = filled(Book("job").booked(Booking("a", "spot", 2, 0)), "a", SPOT, pods.values())
     assert book.bookings[0].pods == ("old", "young")
@@ -119,9 +119,9 @@ def test_running_pods_are_given_before_pending_ones_and_old_ones_before_young() 
 
 def test_a_pod_that_goes_is_named_and_no_replica_is_lost_for_it() -> None:
     pods = pods_of(
-        Pod("a", "spot", Phase.RUNNING, 1),
-        Pod("b", "spot", Phase.FAILED, 1),
-        Pod("c", "spot", Phase.RUNNING, 1, 9),
+        Pod("a", "spot", PodPhase.RUNNING, 1),
+        Pod("b", "spot", PodPhase.FAILED, 1),
+        Pod("c", "spot", PodPhase.RUNNING, 1, 9),
     )
     book = Book("job", (Booking("order", "spot", 3, 0, ("a", "b", "c")),))
     found = scale(book, Group("spot", 0, 3), pods)
@@ -132,7 +132,7 @@ def test_a_pod_that_goes_is_named_and_no_replica_is_lost_for_it() -> None:
 def test_the_groups_limit_holds_but_lowers_nothing() -> None:
     book = Book("job").booked(Booking("order", "spot", 9, 0))
     assert scale(book, Group("spot", 0, 0, most=4), {}).replicas == 4
-    pods = pods_of(*(Pod(f"{i}", "spot", Phase.RUNNING, i) for i in range(6)))
+    pods = pods_of(*(Pod(f"{i}", "spot", PodPhase.RUNNING, i) for i in range(6)))
     assert scale(Book("job"), Group("spot", 0, 6, most=4), pods).replicas == 6
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from bidbrain.kubernetes.notices import TAINTS, TaintTimes, notices_of
-from bidbrain.kubernetes.objects import Node, Phase, Pod, Taint, node_of, pod_of
+from bidbrain.kubernetes.objects import Node, Pod, PodPhase, Taint, node_of, pod_of
 from bidbrain.live.cloud import Alert
 
 NTH, GKE = "aws-node-termination-handler/spot-itn", "cloud.google.com/impending-node-termination"
 
 
 def pod(name: str = "a", node: str = "n", deadline_s: int | None = None) -> Pod:
-    return Pod(name, "spot", Phase.RUNNING, 0, deadline_s, node)
+    return Pod(name, "spot", PodPhase.RUNNING, 0, deadline_s, node)
 
 
 def ends(pods: list[Pod], times: TaintTimes) -> dict[str, int]:
@@ -73,7 +73,7 @@ def test_objects_of_the_server_are_read() -> None:
         "labels": {"ray.io/group": "spot"},
     }  # fmt: skip
     read = pod_of({"metadata": about, "spec": {"nodeName": "n"}, "status": {"phase": "Running"}})
-    assert (read.group, read.node, read.phase) == ("spot", "n", Phase.RUNNING)
+    assert (read.group, read.node, read.phase) == ("spot", "n", PodPhase.RUNNING)
     assert read.deadline_s is not None and read.deadline_s - read.created_s == 120
     assert not read.is_staying and not read.is_over
     taints = [{"key": "k", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z"}, {"key": "l"}]

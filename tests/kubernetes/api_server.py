@@ -1,4 +1,4 @@
-"""An API server for tests: HTTPS, bearer tokens, rights; get, list, watch and JSON patch of the resources that are used.
+"""An API server for tests: HTTPS, bearer tokens, rights; get, list, watch and JSON patch of three resources.
 
 Like the real one it counts versions, refuses a patch whose test fails, ends a watch from a version that is too old
 with 410, and answers 403 with the sentence that Kubernetes says.

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from bidbrain.kubernetes.objects import CLUSTER_LABEL, GROUP_LABEL, NODE_TYPE_LABEL
-from tests.kubernetes.server import Object, Server, now_text
+from tests.kubernetes.api_server import Object, Server, now_text
 
 
 def reconciled(replicas: int, named: list[str], pods: list[str]) -> tuple[int, list[str], list[str]]:

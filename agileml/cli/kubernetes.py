@@ -1,0 +1,106 @@
+"""`proteus k8s template | image`: the manifests and the image of a RayCluster on spot nodes."""
+
+from __future__ import annotations
+
+import re
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bidbrain.kubernetes.manifest import Provider
+
+k8s = typer.Typer(
+    name="k8s",
+    no_args_is_help=True,
+    help="Manifests and an image for a RayCluster on Kubernetes' spot nodes.",
+)
+NAME = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")  # KubeRay adds to it, and a label holds 63 characters
+MEMORY = re.compile(r"[1-9][0-9]*(Ki|Mi|Gi|Ti|k|M|G|T)?")
+
+
+def mount(app: typer.Typer) -> None:
+    """Add the commands to `app`."""
+    app.add_typer(k8s)
+
+
+@k8s.command()
+def template(
+    cloud: Annotated[
+        Provider | None,
+        typer.Option(help="Whose spot nodes: gke, eks (managed node groups), karpenter or aks."),
+    ] = None,
+    image: Annotated[
+        str | None, typer.Option(help="The pods' image, as your registry names it; see `proteus k8s image`.")
+    ] = None,
+    name: Annotated[str, typer.Option(help="Of the RayCluster and all that belongs to it.")] = "proteus",
+    namespace: Annotated[str, typer.Option(help="Where it is made; it must be there.")] = "default",
+    cpus: Annotated[int, typer.Option(min=1, help="CPUs of a worker's pod.")] = 4,
+    memory: Annotated[str, typer.Option(help="Memory of a worker's pod.")] = "16Gi",
+    most: Annotated[int, typer.Option(min=1, help="The most pods of a worker group.")] = 16,
+    reliable: Annotated[
+        int, typer.Option(min=0, help="Reliable pods from the beginning, for runs without a market.")
+    ] = 0,
+    spot: Annotated[
+        int, typer.Option(min=0, help="Spot pods from the beginning, for runs without a market.")
+    ] = 0,
+    dockerfile: Annotated[
+        bool, typer.Option("--dockerfile", help="Print the Dockerfile of the image instead.")
+    ] = False,
+) -> None:
+    """Print the manifests of a RayCluster and of its rights, for `kubectl apply -f -`."""
+    if dockerfile:
+        print(_dockerfile(f"proteus_train-{version('proteus-train')}-py3-none-any.whl"), end="")
+        return
+    from bidbrain.kubernetes.manifest import ClusterPlan, PodSize, text
+
+    if cloud is None:
+        known = ", ".join(Provider)
+        raise typer.BadParameter(f"missing --cloud, expected whose spot nodes these are: {known}")
+    if image is None:
+        raise typer.BadParameter(
+            "missing --image, expected the image that `proteus k8s image` prepares, in a registry"
+        )
+    for option, found in (("--name", name), ("--namespace", namespace)):
+        if not NAME.fullmatch(found):
+            raise typer.BadParameter(
+                f"{option}: found {found!r}, expected up to 40 of a-z, 0-9 and dash, a letter first"
+            )
+    if not MEMORY.fullmatch(memory):
+        raise typer.BadParameter(f"--memory: found {memory!r}, expected an amount such as 16Gi")
+    if max(reliable, spot) > most:
+        raise typer.BadParameter(
+            f"found {max(reliable, spot)} pods from the beginning, expected at most --most {most}"
+        )
+    size = PodSize(cpus, memory)
+    plan = ClusterPlan(name, namespace, image, cloud, version("ray"), size, most, reliable, spot)
+    print(text(plan), end="")
+
+
+@k8s.command()
+def image(
+    folder: Annotated[Path, typer.Argument(help="A new or empty folder.")],
+) -> None:
+    """Write the Dockerfile of the pods' image, with the wheel of this installation, for `docker build`."""
+    from agileml.aws.wheel import build_wheel
+    from bidbrain.kubernetes.image import CONSTRAINTS
+
+    try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise typer.BadParameter(f"{folder} is there already, expected a new or empty folder")
+        wheel = build_wheel()
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / wheel.name).write_bytes(wheel.content)
+        (folder / CONSTRAINTS).write_text(wheel.constraints)
+        (folder / "Dockerfile").write_text(_dockerfile(wheel.name))
+    except OSError as error:
+        raise typer.BadParameter(f"{folder} cannot be written: {error.strerror}") from None
+    print(f"docker build -t IMAGE {folder} && docker push IMAGE")
+
+
+def _dockerfile(wheel: str) -> str:
+    from bidbrain.kubernetes.image import dockerfile
+
+    return dockerfile(version("ray"), sys.version_info[:2], wheel)

@@ -1,0 +1,95 @@
+"""What the clouds' backends share: the cluster that machines join, held by one job at a time, and Unix time."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self
+
+from agileml.cluster import existing
+from agileml.cluster.errors import ClusterError
+from agileml.cluster.fleet import ExistingFleet
+from agileml.cluster.watchdog import LIVENESS_PORT, LivenessEndpoint
+from agileml.process.spec import RunSpec
+from bidbrain.live.cloud import CloudError
+
+WAIT_S = 5.0
+
+
+class UnixClock:
+    """The market's clock is Unix time. wait_s: how often a wait ends early."""
+
+    def __init__(
+        self,
+        sleep: Callable[[float], object],
+        now_s: Callable[[], float] = time.time,
+        wait_s: float = WAIT_S,
+    ) -> None:
+        self._sleep, self._now_s, self._wait_s = sleep, now_s, wait_s
+
+    def now_s(self) -> int:
+        """Unix time, whole seconds."""
+        return int(self._now_s())
+
+    def wait(self, until_s: int, market: bool) -> None:
+        """Until then, but looks every few seconds: notices and machines that have ended do not wait."""
+        self._sleep(max(0.0, min(self._wait_s, until_s - self._now_s())))
+
+
+class JoinedCluster:
+    """The cluster behind `address`, for one job that drives its market.
+
+    Machines may ask its endpoint whether a process still does. Raises ClusterError: no cluster, or another job.
+    """
+
+    warm = 0
+
+    def __init__(self, spec: RunSpec) -> None:
+        assert spec.config.address is not None
+        gcs_address = existing.reach(spec.config.address)
+        self._cluster = ExistingFleet(spec, gcs_address)
+        self.host = gcs_address.rpartition(":")[0]
+        try:
+            self._liveness = LivenessEndpoint(self.host, LIVENESS_PORT).__enter__()
+        except OSError as error:
+            raise ClusterError(
+                f"market: port {LIVENESS_PORT} of {self.host} is taken ({os.strerror(error.errno or 0)}), "
+                "expected no other job that drives this market from the same head"
+            ) from None
+
+    @contextmanager
+    def attaching(self) -> Iterator[None]:
+        """Around the rest of a constructor: a failure lets the cluster go, and CloudError becomes ClusterError."""
+        try:
+            yield
+        except CloudError as error:
+            self._liveness.__exit__(None, None, None)
+            raise ClusterError(str(error)) from None
+        except BaseException:
+            self._liveness.__exit__(None, None, None)
+            raise
+
+    @property
+    def head_node_id(self) -> str:
+        """The Ray node that keeps the controller."""
+        return self._cluster.head_node_id
+
+    def __enter__(self) -> Self:
+        self._cluster.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._cluster.__exit__(kind, error, trace)
+        self._liveness.__exit__(kind, error, trace)
+
+    def runtime_env(self) -> dict[str, Any]:
+        """The code travels with the job."""
+        return self._cluster.runtime_env()
+
+    def check(self) -> None:
+        """The head is no process of ours: Ray says when it is gone."""

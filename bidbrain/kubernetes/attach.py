@@ -1,0 +1,36 @@
+"""A RayCluster from the inside: what a service in its head needs to scale it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from bidbrain.history.prices import Market
+from bidbrain.kubernetes.api import Api
+from bidbrain.kubernetes.kuberay import KubeRay, PodPlace
+from bidbrain.kubernetes.notices import TAINTS
+from bidbrain.kubernetes.site import PodSite
+from bidbrain.live.cloud import NoticeSource
+from bidbrain.money import micro_usd
+from bidbrain.setting import ON_DEMAND_ZONE, Setting
+
+
+def place_of(site: PodSite, namespace: str) -> PodPlace:
+    """Where the pods of a site are, and what they cost. namespace: of the service account."""
+    stays = Market(site.reliable.group, ON_DEMAND_ZONE)
+    pools = {Market(name, site.cluster): name for name in site.pools}
+    prices = {market: micro_usd(site.pools[name].usd_per_h) for market, name in pools.items()}
+    return PodPlace(
+        site.namespace or namespace,
+        site.cluster,
+        pools | {stays: site.reliable.group},
+        prices | {stays: micro_usd(site.reliable.usd_per_h)},
+        site.pending_s,
+        TAINTS | site.taints,
+    )
+
+
+def attach(site: PodSite, job: str, setting: Setting, others: NoticeSource | None = None) -> KubeRay:
+    """The market of a job on the RayCluster of this pod. others: notices from elsewhere. Raises CloudError."""
+    api = Api.of_pod(Path(site.account))
+    return KubeRay(api, place_of(site, api.namespace), job, setting, lambda: int(time.time()), others)

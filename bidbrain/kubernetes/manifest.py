@@ -1,0 +1,276 @@
+"""What `kubectl apply` takes: a RayCluster for spot nodes, and the rights that a job in its head needs. Pure.
+
+The rights are the least that `kuberay` can do with: read pods of the namespace, read nodes, read and patch this one
+RayCluster. Who may patch a RayCluster could put any pod into it, so an admission policy lets this account change
+nothing but how many pods there are, which of them go, and the book of orders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import yaml
+
+from bidbrain.kubernetes.objects import CLUSTER_LABEL
+
+Manifest = dict[str, Any]
+RELIABLE, SPOT = "reliable", "spot"
+MARGIN_S = 5  # of a pod's grace, for the kubelet
+
+
+class Provider(StrEnum):
+    """Whose spot nodes; each has a label, perhaps a taint, and a warning of its own."""
+
+    GKE = "gke"
+    EKS = "eks"
+    KARPENTER = "karpenter"
+    AKS = "aks"
+
+
+@dataclass(frozen=True)
+class SpotNodes:
+    """The label of a provider's spot nodes, whether they carry it as a taint too, and seconds of grace in a pod there.
+
+    Of AWS's two minutes ten seconds are left for the eviction to begin. GKE lets a pod live for 15 s (25 s on nodes
+    with a longer grace period), Azure gives 30 s.
+    """
+
+    key: str
+    value: str
+    is_tainted: bool
+    grace_s: int
+
+
+NODES = {
+    Provider.GKE: SpotNodes("cloud.google.com/gke-spot", "true", True, 25),
+    Provider.EKS: SpotNodes("eks.amazonaws.com/capacityType", "SPOT", False, 110),
+    Provider.KARPENTER: SpotNodes("karpenter.sh/capacity-type", "spot", False, 110),
+    Provider.AKS: SpotNodes("kubernetes.azure.com/scalesetpriority", "spot", True, 25),
+}
+
+
+@dataclass(frozen=True)
+class PodSize:
+    """What a pod asks for. memory: as Kubernetes writes it, such as 16Gi."""
+
+    cpus: int
+    memory: str
+
+
+@dataclass(frozen=True)
+class ClusterPlan:
+    """A RayCluster to be. replicas: spot pods from the beginning, for runs without a market, and reliable ones.
+
+    most: maxReplicas of both groups. ray_version: of the image.
+    """
+
+    name: str
+    namespace: str
+    image: str
+    provider: Provider
+    ray_version: str
+    size: PodSize
+    most: int = 16
+    reliable_replicas: int = 0
+    spot_replicas: int = 0
+
+    @property
+    def spot(self) -> SpotNodes:
+        """The nodes of its pool."""
+        return NODES[self.provider]
+
+    @property
+    def account(self) -> str:
+        """The head's service account, as requests name it."""
+        return f"system:serviceaccount:{self.namespace}:{self.name}"
+
+
+def manifests(plan: ClusterPlan) -> list[Manifest]:
+    """Every object, in the order in which they are to be made."""
+    return [
+        _object("v1", "ServiceAccount", plan, automountServiceAccountToken=False),
+        *_rights(plan),
+        *_admission(plan),
+        _network(plan),
+        _ray_cluster(plan),
+    ]
+
+
+def text(plan: ClusterPlan) -> str:
+    """The manifests as YAML, with a head that says what to put into a job's config."""
+    found = yaml.dump_all(manifests(plan), Dumper=_NoAliases, sort_keys=False, width=110)
+    return "\n".join(_head(plan)) + "\n---\n" + found
+
+
+class _NoAliases(yaml.SafeDumper):
+    """Writes what is there twice twice: people read it."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _head(plan: ClusterPlan) -> Iterator[str]:
+    group = f"{{group: {RELIABLE}, vcpus: {plan.size.cpus}, usd_per_h: DOLLARS}}"
+    yield f"# A RayCluster with a group of pods on nodes that stay and one on spot nodes ({plan.provider})."
+    yield "# It needs KubeRay 1.5.1 or later (node labels, tokens) and Kubernetes 1.30 or later (admission policies)."
+    yield "# In the config of a job, with what a pod's share of a node costs:"
+    yield "#   address: auto"
+    yield "#   market:"
+    yield "#     kind: kubernetes"
+    yield f"#     cluster: {plan.name}"
+    yield f"#     pools: {{{SPOT}: {{vcpus: {plan.size.cpus}, usd_per_h: DOLLARS}}}}"
+    yield f"#     reliable: {group}"
+
+
+def _object(
+    version: str, kind: str, plan: ClusterPlan, *, cluster_wide: bool = False, **rest: Any
+) -> Manifest:
+    about = {"name": f"{plan.namespace}-{plan.name}"} if cluster_wide else {"name": plan.name}
+    if not cluster_wide:
+        about["namespace"] = plan.namespace
+    return {"apiVersion": version, "kind": kind, "metadata": about, **rest}
+
+
+def _rights(plan: ClusterPlan) -> Iterator[Manifest]:
+    group = "rbac.authorization.k8s.io"
+    version = f"{group}/v1"
+    subjects = [{"kind": "ServiceAccount", "name": plan.name, "namespace": plan.namespace}]
+    reads = ["get", "list", "watch"]
+    own = {"apiGroups": ["ray.io"], "resources": ["rayclusters"], "resourceNames": [plan.name]}
+    pods = {"apiGroups": [""], "resources": ["pods"], "verbs": reads}
+    nodes = {"apiGroups": [""], "resources": ["nodes"], "verbs": reads}
+    yield _object(version, "Role", plan, rules=[{**own, "verbs": ["get", "patch"]}, pods])
+    role = {"apiGroup": group, "kind": "Role", "name": plan.name}
+    yield _object(version, "RoleBinding", plan, roleRef=role, subjects=subjects)
+    yield _object(version, "ClusterRole", plan, cluster_wide=True, rules=[nodes])
+    role = {"apiGroup": group, "kind": "ClusterRole", "name": f"{plan.namespace}-{plan.name}"}
+    yield _object(version, "ClusterRoleBinding", plan, cluster_wide=True, roleRef=role, subjects=subjects)
+
+
+SCALES_ONLY = (
+    "object.spec.all(key, key == 'workerGroupSpecs' || (key in oldObject.spec && "
+    "object.spec[key] == oldObject.spec[key])) && oldObject.spec.all(key, key in object.spec)"
+)
+SAME_GROUPS = (
+    "size(object.spec.workerGroupSpecs) == size(oldObject.spec.workerGroupSpecs) && "
+    "object.spec.workerGroupSpecs.all(group, oldObject.spec.workerGroupSpecs.exists(old, "
+    "old.groupName == group.groupName && "
+    "group.all(key, key in ['replicas', 'scaleStrategy'] || (key in old && group[key] == old[key])) && "
+    "old.all(key, key in ['replicas', 'scaleStrategy'] || key in group)))"
+)
+
+
+def _admission(plan: ClusterPlan) -> Iterator[Manifest]:
+    version = "admissionregistration.k8s.io/v1"
+    rule = {
+        "apiGroups": ["ray.io"],
+        "apiVersions": ["*"],
+        "resources": ["rayclusters"],
+        "operations": ["UPDATE"],
+    }
+    spec = {
+        "failurePolicy": "Fail",
+        "matchConstraints": {"resourceRules": [rule]},
+        "matchConditions": [
+            {"name": "the-account-of-jobs", "expression": f"request.userInfo.username == '{plan.account}'"}
+        ],
+        "validations": [
+            {"expression": SCALES_ONLY, "message": "a job may change nothing but the worker groups"},
+            {
+                "expression": SAME_GROUPS,
+                "message": "a job may scale worker groups, and change nothing else of them",
+            },
+        ],
+    }
+    yield _object(version, "ValidatingAdmissionPolicy", plan, cluster_wide=True, spec=spec)
+    binding = {"policyName": f"{plan.namespace}-{plan.name}", "validationActions": ["Deny"]}
+    yield _object(version, "ValidatingAdmissionPolicyBinding", plan, cluster_wide=True, spec=binding)
+
+
+def _network(plan: ClusterPlan) -> Manifest:
+    """Only the cluster's own pods reach its pods; `kubectl port-forward` comes through the kubelet."""
+    own = {"matchLabels": {CLUSTER_LABEL: plan.name}}
+    spec = {"podSelector": own, "policyTypes": ["Ingress"], "ingress": [{"from": [{"podSelector": own}]}]}
+    return _object("networking.k8s.io/v1", "NetworkPolicy", plan, spec=spec)
+
+
+def _ray_cluster(plan: ClusterPlan) -> Manifest:
+    head = {
+        "rayStartParams": {"num-cpus": "0"},
+        "template": _pod(plan, "ray-head", PodSize(2, "4Gi"), _stays(plan), is_head=True),
+    }
+    spec = {
+        "rayVersion": plan.ray_version,
+        "enableInTreeAutoscaling": False,
+        "authOptions": {"mode": "token"},
+        "headGroupSpec": head,
+        "workerGroupSpecs": [
+            _group(plan, RELIABLE, "reliable", plan.reliable_replicas, _stays(plan)),
+            _group(plan, SPOT, "transient", plan.spot_replicas, _on_spot(plan)),
+        ],
+    }
+    return _object("ray.io/v1", "RayCluster", plan, spec=spec)
+
+
+def _group(plan: ClusterPlan, name: str, tier: str, replicas: int, where: Manifest) -> Manifest:
+    return {
+        "groupName": name,
+        "replicas": replicas,
+        "minReplicas": 0,
+        "maxReplicas": plan.most,
+        "labels": {"tier": tier},
+        "rayStartParams": {},
+        "template": _pod(plan, "ray-worker", plan.size, where),
+    }
+
+
+def _stays(plan: ClusterPlan) -> Manifest:
+    """On any nodes but spot ones."""
+    match = {"key": plan.spot.key, "operator": "NotIn", "values": [plan.spot.value]}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [match]}]}
+    return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}}
+
+
+def _on_spot(plan: ClusterPlan) -> Manifest:
+    spot = plan.spot
+    where: Manifest = {"nodeSelector": {spot.key: spot.value}}
+    if spot.is_tainted:
+        taint = {"key": spot.key, "operator": "Equal", "value": spot.value, "effect": "NoSchedule"}
+        where["tolerations"] = [taint]
+    return where | {"terminationGracePeriodSeconds": spot.grace_s}
+
+
+def _pod(
+    plan: ClusterPlan, container: str, size: PodSize, where: Manifest, *, is_head: bool = False
+) -> Manifest:
+    resources = {"cpu": str(size.cpus), "memory": size.memory}
+    runs: Manifest = {
+        "name": container,
+        "image": plan.image,
+        "resources": {"requests": dict(resources), "limits": dict(resources)},
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+    }
+    if not is_head:
+        seconds = where.get("terminationGracePeriodSeconds", 30) - MARGIN_S
+        runs["lifecycle"] = {"preStop": {"exec": {"command": ["/bin/bash", "-lc", leave(seconds)]}}}
+    account: Manifest = {"automountServiceAccountToken": is_head}
+    if is_head:
+        account["serviceAccountName"] = plan.name
+    user = {"runAsNonRoot": True, "runAsUser": 1000, "runAsGroup": 100, "fsGroup": 100}
+    secure = {"securityContext": user | {"seccompProfile": {"type": "RuntimeDefault"}}}
+    return {"spec": {**account, **secure, **where, "containers": [runs]}}
+
+
+def leave(seconds: int) -> str:
+    """The shell command before a worker's container is stopped: tell Ray, then wait until its node has left.
+
+    Ray passes the drain on to whoever trains, with or without a market; the node ends once nothing runs on it.
+    """
+    return (
+        'ray drain-node --address="$RAY_ADDRESS" --reason=DRAIN_NODE_REASON_PREEMPTION '
+        f'--reason-message="the pod was deleted" --deadline-remaining-seconds={seconds}; '
+        f"for i in $(seq {seconds}); do pgrep -x raylet > /dev/null || exit 0; sleep 1; done"
+    )

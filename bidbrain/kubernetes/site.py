@@ -1,0 +1,70 @@
+"""The part of a config that names the worker groups of a RayCluster, with what their pods have and cost."""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+Usd = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Vcpus = Annotated[int, Field(ge=1)]
+
+
+class PodPool(BaseModel):
+    """A pod of a worker group: its vCPUs, and the dollars per hour of its share of a node."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    vcpus: Vcpus
+    usd_per_h: Usd
+
+
+class ReliablePool(PodPool):
+    """The worker group of the reliable machines."""
+
+    group: str = "reliable"
+
+
+class PodSite(BaseModel):
+    """The worker groups of one RayCluster.
+
+    pools: the groups on spot nodes, by name. namespace: None: that of the service account. pending_s: a pod that has
+    found no node for so long is given back. taints: seconds from a taint to the end of its node, by key, beside those
+    of `notices.TAINTS`. account: the folder of the service account's token.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    cluster: str
+    namespace: str | None = None
+    pools: Annotated[dict[str, PodPool], Field(min_length=1)]
+    reliable: ReliablePool
+    pending_s: Annotated[int, Field(ge=30)] = 600
+    taints: dict[str, Annotated[int, Field(ge=1)]] = {}
+    account: str = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+    @field_validator("pools")
+    @classmethod
+    def _pools(cls, pools: dict[str, PodPool]) -> dict[str, PodPool]:
+        if bad := [name for name in pools if not name or "@" in name]:
+            raise ValueError(f"expected names of worker groups, found {bad[0]!r}")
+        return pools
+
+    @model_validator(mode="after")
+    def _apart(self) -> Self:
+        if self.reliable.group in self.pools:
+            raise ValueError(f"expected another group than {self.reliable.group} for the reliable machines")
+        return self
+
+    @property
+    def usd_on_demand(self) -> dict[str, float]:
+        """Dollars per hour on nodes that stay: of a pool's pod by the reliable group's price per vCPU."""
+        per_vcpu = self.reliable.usd_per_h / self.reliable.vcpus
+        found = {name: per_vcpu * pool.vcpus for name, pool in self.pools.items()}
+        return found | {self.reliable.group: self.reliable.usd_per_h}
+
+    @property
+    def vcpus(self) -> dict[str, int]:
+        """vCPUs of a pod by group."""
+        found = {name: pool.vcpus for name, pool in self.pools.items()}
+        return found | {self.reliable.group: self.reliable.vcpus}

@@ -1,0 +1,299 @@
+"""The manifests: valid objects of Kubernetes and KubeRay, with rights that suffice and no more."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from agileml.cli import main
+from bidbrain.kubernetes.kuberay import KubeRay, PodPlace
+from bidbrain.kubernetes.manifest import ClusterPlan, Manifest, PodSize, Provider, leave, manifests, text
+from tests.kubernetes.api_server import served
+from tests.kubernetes.ground import PRICES, SPOT, STAYS, Ground, make_setting, order, soon
+from tests.kubernetes.kuberay_operator import operating
+from tests.kubernetes.rights import allows, granted, refusal
+
+PLAN = ClusterPlan("ray", "here", "registry/proteus:1", Provider.EKS, "2.60.0", PodSize(4, "16Gi"))
+VERSION = "1.37"
+# Of KubeRay's reference of ray.io/v1: (fields, those that must be there).
+CLUSTER_FIELDS = (
+    {"rayVersion", "enableInTreeAutoscaling", "authOptions", "headGroupSpec", "workerGroupSpecs"},
+    {"headGroupSpec"},
+)
+HEAD_FIELDS = (
+    {"rayStartParams", "template", "labels", "resources", "serviceType"},
+    {"rayStartParams", "template"},
+)
+GROUP_FIELDS = (
+    {
+        *("groupName", "replicas", "minReplicas", "maxReplicas", "numOfHosts", "labels", "resources"),
+        *("rayStartParams", "template", "scaleStrategy", "idleTimeoutSeconds", "suspend"),
+    },
+    {"groupName", "minReplicas", "maxReplicas", "template"},
+)
+OWN = PLAN.account
+
+
+def the(kind: str, found: list[Manifest]) -> Manifest:
+    (only,) = (each for each in found if each["kind"] == kind)
+    return only
+
+
+@pytest.mark.parametrize("provider", Provider)
+def test_every_object_fits_its_schema(provider: Provider) -> None:
+    found = list(yaml.safe_load_all(text(replace(PLAN, provider=provider))))
+    assert found == manifests(replace(PLAN, provider=provider))
+    for each in found:
+        if each["kind"] != "RayCluster":
+            kubernetes_validate.validate(each, VERSION, strict=True)
+    spec = the("RayCluster", found)["spec"]
+    head, groups = spec["headGroupSpec"], spec["workerGroupSpecs"]
+    for item, (fields, needed) in [
+        (spec, CLUSTER_FIELDS),
+        (head, HEAD_FIELDS),
+        *((g, GROUP_FIELDS) for g in groups),
+    ]:
+        assert needed <= set(item) <= fields
+    for item in (head, *groups):
+        template = {
+            "apiVersion": "v1",
+            "kind": "PodTemplate",
+            "metadata": {"name": "x"},
+            "template": item["template"],
+        }
+        kubernetes_validate.validate(template, VERSION, strict=True)
+        assert all(isinstance(value, str) for value in item["rayStartParams"].values())
+        assert "labels" not in item["rayStartParams"], "KubeRay refuses them there"
+
+
+def test_the_schema_check_can_fail() -> None:
+    role = copy.deepcopy(the("Role", manifests(PLAN)))
+    role["rules"][0]["verb"] = role["rules"][0].pop("verbs")
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(role, VERSION, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("provider", "label", "seconds"),
+    [
+        (Provider.GKE, {"cloud.google.com/gke-spot": "true"}, 25),
+        (Provider.EKS, {"eks.amazonaws.com/capacityType": "SPOT"}, 110),
+        (Provider.KARPENTER, {"karpenter.sh/capacity-type": "spot"}, 110),
+        (Provider.AKS, {"kubernetes.azure.com/scalesetpriority": "spot"}, 25),
+    ],
+)
+def test_only_the_pool_is_on_spot_nodes(provider: Provider, label: dict[str, str], seconds: int) -> None:
+    spec = the("RayCluster", manifests(replace(PLAN, provider=provider)))["spec"]
+    reliable, spot = spec["workerGroupSpecs"]
+    ((key, value),) = label.items()
+    assert spot["template"]["spec"]["nodeSelector"] == label
+    assert spot["template"]["spec"]["terminationGracePeriodSeconds"] == seconds
+    for item in (spec["headGroupSpec"], reliable):
+        affinity = item["template"]["spec"]["affinity"]["nodeAffinity"]
+        ((term,),) = (
+            each["matchExpressions"]
+            for each in affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+        )
+        assert term == {"key": key, "operator": "NotIn", "values": [value]}
+    assert (reliable["labels"], spot["labels"]) == ({"tier": "reliable"}, {"tier": "transient"})
+
+
+def test_tokens_are_on_and_only_the_head_may_ask_the_api_server() -> None:
+    found = manifests(PLAN)
+    spec = the("RayCluster", found)["spec"]
+    assert spec["authOptions"] == {"mode": "token"} and spec["enableInTreeAutoscaling"] is False
+    assert spec["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0", "the head trains nothing"
+    pods = {"head": spec["headGroupSpec"], **{g["groupName"]: g for g in spec["workerGroupSpecs"]}}
+    has_token = {name: pod["template"]["spec"]["automountServiceAccountToken"] for name, pod in pods.items()}
+    assert has_token == {"head": True, "reliable": False, "spot": False}
+    for pod in pods.values():
+        (container,) = pod["template"]["spec"]["containers"]
+        assert pod["template"]["spec"]["securityContext"]["runAsNonRoot"] is True
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+        }
+    ((ingress,),) = (each["from"] for each in the("NetworkPolicy", found)["spec"]["ingress"])
+    assert ingress == {"podSelector": {"matchLabels": {"ray.io/cluster": "ray"}}}
+
+
+def test_the_rights_are_what_a_job_needs_and_no_more(tmp_path: Path) -> None:
+    """A job's whole life within the rights; each of them is used."""
+    found = manifests(PLAN)
+    rights = granted(found)
+    cluster = copy.deepcopy(the("RayCluster", found))
+    with served(tmp_path) as server:
+        server.allowed = lambda right: allows(rights, right)
+        server.put("rayclusters", cluster)
+        with operating(server) as operator:
+            _live(Ground(server, operator))
+        assert set(server.seen) == {f"{verb} {resource}" for verb, resource, _ in rights}
+    assert rights == {
+        *((verb, "rayclusters", "ray") for verb in ("get", "patch")),
+        *((verb, resource, "") for verb in ("get", "list", "watch") for resource in ("pods", "nodes")),
+    }
+
+
+def _live(ground: Ground) -> None:
+    """Buys, lives through two losses, and gives everything back."""
+    place = PodPlace("here", "ray", {SPOT: "spot", STAYS: "reliable"}, PRICES)
+    cloud = KubeRay(ground.api, place, "job", make_setting(), ground.now_s)
+    instances = cloud.acquire(order("a", 1, STAYS)) + cloud.acquire(order("b", 2))
+    lost, nodeless = (each.instance_id for each in instances[1:])
+    ground.server.remove("pods", lost)
+    ground.server.remove("nodes", f"node-{nodeless}")
+    soon(ground, lambda: len(cloud.ended((lost, nodeless))) == 2)
+    cloud.release(tuple(each.instance_id for each in cloud.held()))
+    cloud.close()
+
+
+def admitted(change: Callable[[Any], None], user: str = OWN) -> str | None:
+    found = manifests(PLAN)
+    old = the("RayCluster", found)
+    new = copy.deepcopy(old)
+    change(new)
+    return refusal(found, user, old, new)
+
+
+def test_a_job_may_scale() -> None:
+    def scale(item: Any) -> None:
+        item["spec"]["workerGroupSpecs"][1] |= {"replicas": 3, "scaleStrategy": {"workersToDelete": ["a"]}}
+        item["metadata"]["annotations"] = {"proteus/orders": "{}"}
+
+    assert admitted(scale) is None
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        lambda item: _container(item, 1).update(image="somebody/else:1"),
+        lambda item: _pod(item, 1).update(serviceAccountName="admin"),
+        lambda item: _pod(item, 0).update(hostPID=True),
+        lambda item: _container(item, 1).pop("securityContext"),
+        lambda item: _container(item, None).update(image="somebody/else:1"),
+        lambda item: item["spec"]["workerGroupSpecs"].append(
+            copy.deepcopy(item["spec"]["workerGroupSpecs"][1])
+        ),
+        lambda item: item["spec"]["workerGroupSpecs"].pop(),
+        lambda item: item["spec"]["workerGroupSpecs"][1].update(maxReplicas=999),
+        lambda item: item["spec"]["workerGroupSpecs"][1].update(numOfHosts=9),
+        lambda item: item["spec"]["workerGroupSpecs"][1].update(groupName="other"),
+        lambda item: item["spec"].update(authOptions={"mode": "disabled"}),
+        lambda item: item["spec"].pop("authOptions"),
+        lambda item: item["spec"].update(headServiceAnnotations={"a": "b"}),
+    ],
+)
+def test_a_job_may_change_nothing_else(attack: Callable[[Any], None]) -> None:
+    said = admitted(attack)
+    assert said is not None and said.startswith("a job may ")
+    assert admitted(attack, "the operator") is None, "others are not its business"
+
+
+def _pod(item: Any, group: int | None) -> Any:
+    spec = item["spec"]
+    found = spec["headGroupSpec"] if group is None else spec["workerGroupSpecs"][group]
+    return found["template"]["spec"]
+
+
+def _container(item: Any, group: int | None) -> Any:
+    return _pod(item, group)["containers"][0]
+
+
+def test_the_words_before_a_pod_stops_are_a_shell_s_and_end_with_the_raylet(tmp_path: Path) -> None:
+    """With a `ray` that notes what it is told, and no raylet: it ends at once."""
+    ray = tmp_path / "ray"
+    ray.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {tmp_path}/told\n')
+    ray.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "RAY_ADDRESS": "head:6379"}
+    words = leave(105).replace("pgrep -x raylet", "pgrep -x no-such-raylet")
+    done = subprocess.run(["/bin/bash", "-c", words], env=environment, timeout=10, check=False)
+    assert done.returncode == 0
+    assert (tmp_path / "told").read_text().splitlines() == [
+        "drain-node", "--address=head:6379", "--reason=DRAIN_NODE_REASON_PREEMPTION",
+        "--reason-message=the pod was deleted", "--deadline-remaining-seconds=105",
+    ]  # fmt: skip
+
+
+def command(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(["k8s", *words])
+    out, err = capsys.readouterr()
+    return int(ended.value.code or 0), out, err
+
+
+def test_the_command_prints_what_can_be_applied(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = command(
+        capsys,
+        "template",
+        "--cloud",
+        "aks",
+        "--image",
+        "reg/p:1",
+        "--name",
+        "nets",
+        "--spot",
+        "3",
+        "--cpus",
+        "8",
+    )
+    assert (code, err) == (0, "")
+    spec = the("RayCluster", list(yaml.safe_load_all(out)))["spec"]
+    assert [group["replicas"] for group in spec["workerGroupSpecs"]] == [0, 3]
+    assert (
+        spec["workerGroupSpecs"][1]["template"]["spec"]["containers"][0]["resources"]["limits"]["cpu"] == "8"
+    )
+    assert "#     pools: {spot: {vcpus: 8, usd_per_h: DOLLARS}}" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "missing --cloud, expected whose spot nodes these are: gke, eks, karpenter, aks"),
+        (["--cloud", "gke"], "missing --image, expected the image that `proteus k8s image` prepares"),
+        (
+            ["--cloud", "gke", "--image", "x", "--name", "A b"],
+            "--name: found 'A b', expected up to 40 of a-z",
+        ),
+        (
+            ["--cloud", "gke", "--image", "x", "--memory", "lots"],
+            "--memory: found 'lots', expected an amount such as",
+        ),
+        (["--cloud", "gke", "--image", "x", "--spot", "9", "--most", "8"], "found 9 pods from the beginning"),
+    ],
+)
+def test_bad_options_are_one_sentence(
+    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = command(capsys, "template", *words)
+    assert (code, out) == (2, "")
+    assert sentence in err and err.count("\n") == 1
+
+
+def test_the_image_s_folder_holds_all_that_its_dockerfile_copies(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "image"
+    code, out, _ = command(capsys, "image", str(folder))
+    assert code == 0 and f"docker build -t IMAGE {folder}" in out
+    lines = (folder / "Dockerfile").read_text().splitlines()
+    (copied,) = (line.split()[2:-1] for line in lines if line.startswith("COPY"))
+    assert {*copied, "Dockerfile"} == {path.name for path in folder.iterdir()}
+    (base,) = (line for line in lines if line.startswith("ARG RAY_IMAGE="))
+    ray = next(
+        line for line in (folder / "constraints.txt").read_text().splitlines() if line.startswith("ray==")
+    )
+    python = f"py{sys.version_info.major}{sys.version_info.minor}"
+    assert base == f"ARG RAY_IMAGE=rayproject/ray:{ray.removeprefix('ray==')}-{python}"
+    assert lines[-1] == "USER 1000"
+    assert command(capsys, "template", "--dockerfile")[1] == (folder / "Dockerfile").read_text()
+    code, _, err = command(capsys, "image", str(folder))
+    assert (code, err) == (2, f"proteus: {folder} is there already, expected a new or empty folder\n")
