@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -33,6 +34,7 @@ from agileml.process.spec import RunSpec
 
 RESTART_S = 30.0  # to wait for the controller's actor to come back
 STARTS = 3  # tries to start a process that dies each time
+ENDED_KEPT = 1000  # processes that are gone: new controllers are told of them, and late events name them
 
 
 @dataclass
@@ -61,7 +63,8 @@ class ActorGroup:
         self._actors: dict[str, _Actor] = {}
         self._by_node: dict[str, str] = {}
         self._failed_starts: Counter[str] = Counter()  # by node
-        self._ended: set[str] = set()  # machines whose process is known to be gone
+        self._ended: dict[str, None] = {}  # machines whose process is known to be gone, the last ones
+        self._numbers = itertools.count()
         self._replaces: dict[str, str] = {}  # a reliable machine's new process -> the one that died
         self.failures = Failures(spec.config.max_failures)
         self._notices: dict[str, Notice] = {}
@@ -104,7 +107,7 @@ class ActorGroup:
                 self.tell(Stop(event.deadline_s))
 
     def _start(self, node: TieredNode, *, admitted: bool) -> None:
-        name = self._spec.machine_name(len(self._actors))
+        name = self._spec.machine_name(next(self._numbers))
         hardware = self._hardware(name, node)
         up = NodeUp(name, Tier(str(node.tier)), node.allocation, admitted, self._capacity(hardware))
         handle = start_machine(
@@ -127,8 +130,16 @@ class ActorGroup:
     def _end(self, name: str, loss: Loss, detail: str = "") -> None:
         self._report_replaced(name)
         if name not in self._ended:
-            self._ended.add(name)
+            self._note_end(name)
             self.tell(NodeDown(name, loss, detail))
+
+    def _note_end(self, name: str) -> None:
+        """A process is gone. Only the last ones are remembered: over weeks there are thousands."""
+        self._ended[name] = None
+        if len(self._ended) > ENDED_KEPT:
+            oldest = next(iter(self._ended))
+            del self._ended[oldest], self._actors[oldest]
+            self._notices.pop(oldest, None)
 
     def introduce(self) -> list[str]:
         """Register the machines whose processes are up with the controller, and return their Ray nodes."""
@@ -142,6 +153,8 @@ class ActorGroup:
                 continue
             except ray.exceptions.RayError as error:
                 self._did_not_start(actor, error)
+                continue
+            if actor.name in self._ended:
                 continue
             if actor.watch is None:
                 actor.watch = actor.handle.until_gone.remote()
@@ -167,7 +180,7 @@ class ActorGroup:
             said = str(error)
             failure = Failure(f"it cannot start: {last_line(said)}", said, Task.START)
             self._report_replaced(actor.name)
-            self._ended.add(actor.name)
+            self._note_end(actor.name)
             self.tell(NodeFailed(actor.up, failure))
             return
         self._replace(actor, f"while it started: {cause_of(str(error))}")
@@ -197,7 +210,7 @@ class ActorGroup:
         if actor.up.tier is Tier.RELIABLE:
             # Without reliable machines the controller would give up, so it is told once the next one is up.
             self._report_replaced(actor.name)
-            self._ended.add(actor.name)
+            self._note_end(actor.name)
         else:
             self._end(actor.name, Loss.PROCESS_DIED, cause)
         self._start(actor.node, admitted=actor.up.admitted)
@@ -278,10 +291,10 @@ class ActorGroup:
         for actor in self._actors.values():
             if actor.address is None:
                 continue
-            self._head.register.remote(actor.address, actor.up)
             if actor.name in self._ended:
-                self._head.tell.remote(NodeDown(actor.name, Loss.GONE_BEFORE))
+                self._head.register_gone.remote(actor.up)
             else:
+                self._head.register.remote(actor.address, actor.up)
                 actor.handle.meet.remote(self._head_address)
         for notice in self._notices.values():
             if notice.node not in self._ended:

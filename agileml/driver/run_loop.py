@@ -73,6 +73,9 @@ class RunLoop:
         self._cut_until: dict[str, float] = {}
         self._bytes_due_s = 0.0
         self._spent_due_s = time.monotonic() + SPENT_S
+        self._spent_s: dict[
+            str, tuple[float, ...]
+        ] = {}  # by machine; of those that went since the last line too
         self._standstill = ""  # what the run is waiting for, if anything
         self._stop_signal = stop_signal
         self._startup = startup
@@ -134,6 +137,7 @@ class RunLoop:
                 self._work.add(machine, worked.rows)
             for machine, spans in state.spans:
                 self._trace.add(machine, spans)
+            self._spent_s |= state.spent_s
             for machine in state.released:
                 self._deadlines.pop(machine, None)
                 self._fleet.release(self._group.node_of(machine))
@@ -269,8 +273,9 @@ class RunLoop:
     def _log_spent(self, state: HeadState) -> None:
         spent = {
             machine: {doing.value: round(s, 6) for doing, s in zip(DOING, seconds, strict=True)}
-            for machine, seconds in state.spent_s.items()
+            for machine, seconds in self._spent_s.items()
         }
+        self._spent_s = dict(state.spent_s)  # without the machines that are gone, which are told now
         self._folder.events.write(WorkersSpent(spent))
         for done in self._work.take():
             self._folder.events.write(done)

@@ -88,6 +88,12 @@ class Inbox:
         for link in [link for link, assembly in self._assemblies.items() if assembly.head.sender == name]:
             self._tear(link)
 
+    def leave(self, name: str) -> None:
+        """As `forget`, for a sender that never comes back."""
+        self.forget(name)
+        for is_express in (False, True):
+            self._newest.pop((name, is_express), None)
+
     def _take_head(self, head: wire.MessageHead, pull: Any, events: list[Event]) -> int:
         lane = (head.sender, head.express)
         if wire.is_older(head.link, self._newest.get(lane, 0)):

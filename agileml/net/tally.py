@@ -13,7 +13,7 @@ class Tally:
 
     def __init__(self) -> None:
         self._peers: dict[str, _Peer] = {}
-        self._refused = 0
+        self.refused_handshakes = 0
         self.dropped_unknown = 0
         self.torn = 0
         self.malformed = 0
@@ -33,13 +33,17 @@ class Tally:
         self._peer(name).messages_dropped += messages
 
     def refused(self, handshakes: int) -> None:
-        self._refused += handshakes
+        self.refused_handshakes += handshakes
+
+    def leave(self, name: str) -> None:
+        """Drop the counts of a peer that never comes back."""
+        self._peers.pop(name, None)
 
     def counters(self) -> Counters:
         return Counters(
             {name: Traffic(**dataclasses.asdict(peer)) for name, peer in sorted(self._peers.items())},
             self.dropped_unknown,
-            self._refused,
+            self.refused_handshakes,
             self.torn,
             self.malformed,
             self.misaddressed,

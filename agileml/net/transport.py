@@ -116,6 +116,11 @@ class Transport:
         """Counts since the transport was opened."""
         return self._tally.counters()
 
+    @property
+    def refused_handshakes(self) -> int:
+        """Of `counters`, which costs more the more peers there were."""
+        return self._tally.refused_handshakes
+
     def connect(self, address: Address) -> None:
         """Start connecting to a peer; a new address for a known name replaces the old one.
 
@@ -161,6 +166,12 @@ class Transport:
         self._pending = [
             event for event in self._pending if isinstance(event, MessageReceived) or event.name != name
         ]
+
+    def forget(self, name: str) -> None:
+        """As `disconnect`, for a peer that never comes back under this name: its counts go too."""
+        self.disconnect(name)
+        self._inbox.leave(name)
+        self._tally.leave(name)
 
     def send(self, name: str, header: bytes, arrays: Sequence[np.ndarray] = (), *, urgency: int = 0) -> bool:
         """Queue a message for a peer, whole or not at all. Never blocks.

@@ -97,6 +97,10 @@ class HeadActor:
         """A machine is up at this address."""
         self._head.register(address, up)
 
+    def register_gone(self, up: NodeUp) -> None:
+        """A machine that this controller has not met is gone."""
+        self._head.register_gone(up)
+
     def tell(self, event: ControllerInput) -> None:
         """Hand an event to the controller."""
         self._head.tell(event)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import queue
 import secrets
 import threading
+import time
 import traceback
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -38,6 +40,7 @@ from agileml.core.protocol.messages import CONTROLLER
 from agileml.core.protocol.plan import Strike
 from agileml.core.protocol.record import Record
 from agileml.events.run import Warned
+from agileml.events.terms import Loss
 from agileml.net.events import Address, MessageReceived, PeerConnected, PeerLost
 from agileml.net.keys import KeyPair
 from agileml.process.checkpoint_io import ManifestWriter, highest_epoch, resumed, saved_before
@@ -48,6 +51,7 @@ from agileml.process.tracing import Ping, Pong
 from agileml.process.wiring import KINDS, Peers, Usage, Worked, measured, open_transport, run_codec
 
 TICK_S = 0.05
+GONE_TOLD = 256  # names of machines that went, repeated to those that stay: a message may be lost
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,9 @@ class HeadState:
     reliable: int
     transient: int
     bytes_sent: dict[str, int]
-    spent_s: dict[str, tuple[float, ...]]  # by machine, in the order of DOING
+    spent_s: dict[
+        str, tuple[float, ...]
+    ]  # by machine, in the order of DOING; of one that is gone for the last time
     worked: tuple[tuple[str, Worked], ...]  # by machine
     spans: tuple[tuple[str, Spans], ...]  # by machine; empty without a profile
     refused_handshakes: int
@@ -106,7 +112,11 @@ class Head:
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._addresses: dict[str, Address] = {}
         self._connected: set[str] = set()
+        self._seen_due_s = 0.0
         self._usage: dict[str, Usage] = {}
+        self._gone: deque[str] = deque(maxlen=GONE_TOLD)
+        self._to_drop: set[str] = set()  # of `_usage`, once it was told
+        self._bytes_before = (0,) * len(KINDS)  # sent by machines that are dropped
         self._worked: list[tuple[str, Worked]] = []
         self._spans: list[tuple[str, Spans]] = []
         self._released: list[str] = []
@@ -136,9 +146,19 @@ class Head:
             self._addresses[address.name] = address
             self._transport.connect(address)
             self._handle(up)
-            self._introduce(self._connected)
+            self._introduce(self._connected, address)
 
         self._call(meet)
+
+    def register_gone(self, up: NodeUp) -> None:
+        """A machine went before this controller took over: it may be a member of the durable view."""
+
+        def note() -> None:
+            self._handle(up)
+            self._forget(up.node)
+            self._handle(NodeDown(up.node, Loss.GONE_BEFORE))
+
+        self._call(note)
 
     def tell(self, event: ControllerInput) -> None:
         """Hand an event to the controller, such as a preemption notice, an admission or the loss of a machine."""
@@ -158,8 +178,10 @@ class Head:
             strikes, self._strikes = tuple(self._strikes), []
             worked, self._worked = tuple(self._worked), []
             spans, self._spans = tuple(self._spans), []
-            sent = [usage.bytes_sent for usage in self._usage.values()]
-            total = [sum(column) for column in zip(*sent, strict=True)] or [0] * len(KINDS)
+            sent = [self._bytes_before, *(usage.bytes_sent for usage in self._usage.values())]
+            total = [sum(column) for column in zip(*sent, strict=True)]
+            spent_s = {name: usage.spent_s for name, usage in self._usage.items()}
+            self._drop_gone()
             view = self._controller.view
             reliable, transient = self._controller.count_members()
             return HeadState(
@@ -172,13 +194,21 @@ class Head:
                 reliable=reliable,
                 transient=transient,
                 bytes_sent=dict(zip(KINDS, total, strict=True)),
-                spent_s={name: usage.spent_s for name, usage in self._usage.items()},
+                spent_s=spent_s,
                 worked=worked,
                 spans=spans,
-                refused_handshakes=self._transport.counters.refused_handshakes,
+                refused_handshakes=self._transport.refused_handshakes,
                 finished=self._finished,
                 halted=self._halted,
             )
+
+    def _drop_gone(self) -> None:
+        """Forget what machines that are gone have spent, which has been told; what they sent still counts."""
+        for name in self._to_drop:
+            if (usage := self._usage.pop(name, None)) is not None:
+                totals = zip(self._bytes_before, usage.bytes_sent, strict=True)
+                self._bytes_before = tuple(sum(pair) for pair in totals)
+        self._to_drop.clear()
 
     def _warn(self, problem: str) -> None:
         """Record a problem with checkpoints that does not end the run."""
@@ -209,7 +239,8 @@ class Head:
                     message = self._codec.decode(event.header, event.arrays)
                     if isinstance(message, Usage):
                         with self._lock:
-                            self._usage[event.sender] = message
+                            if event.sender in self._addresses:
+                                self._usage[event.sender] = message
                         self._handle(measured(event.sender, message))
                     elif isinstance(message, Worked):
                         with self._lock:
@@ -225,7 +256,7 @@ class Head:
                 case PeerConnected():
                     self._connected.add(event.name)
                     self._handle(NodeSeen(event.name))
-                    self._introduce([event.name])
+                    self._introduce([event.name], *self._addresses.values())
                 case PeerLost():
                     self._connected.discard(event.name)
                     self._handle(NodeLost(event.name, event.reason))
@@ -234,19 +265,26 @@ class Head:
                 self._calls.get_nowait()()
             except queue.Empty:
                 break
-        for name in self._connected:  # libzmq's threads answer heartbeats even while Python is busy
-            self._handle(NodeSeen(name))
+        if (now_s := time.monotonic()) >= self._seen_due_s:
+            self._seen_due_s = now_s + self._tick_s
+            for name in self._connected:  # libzmq's threads answer heartbeats even while Python is busy
+                self._handle(NodeSeen(name))
         self._handle(Tick())
 
-    def _introduce(self, names: set[str] | list[str]) -> None:
-        header, arrays = self._codec.encode(Peers(tuple(self._addresses.values())))
+    def _introduce(self, names: set[str] | list[str], *addresses: Address) -> None:
+        """Tell connected machines of others. One that connects again is told all: it may have missed some."""
+        header, arrays = self._codec.encode(Peers(addresses, tuple(self._gone)))
         for name in names:
             self._transport.send(name, header, arrays)
 
     def _forget(self, name: str) -> None:
         self._addresses.pop(name, None)
         self._connected.discard(name)
-        self._transport.disconnect(name)
+        self._transport.forget(name)
+        if name not in self._gone:
+            self._gone.append(name)
+        with self._lock:
+            self._to_drop.add(name)
 
     def _handle(self, event: ControllerInput) -> None:
         with self._lock:

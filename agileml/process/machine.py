@@ -315,6 +315,9 @@ class Machine:
         for address in peers.addresses:
             if address.name != self.name:
                 self._connect(address)
+        for name in peers.gone:
+            if self._peers.pop(name, None) is not None:
+                self._transport.forget(name)
 
     def _connect(self, address: Address) -> None:
         self._peers[address.name] = address

@@ -57,9 +57,13 @@ _KIND_OF: dict[type, str] = {
 
 @dataclass(frozen=True)
 class Peers:
-    """Head to machines: the addresses of all machines."""
+    """Head to machines: addresses of others, and the names of those that went last and never come back.
+
+    A machine that is not listed is not gone: a new controller learns of the machines one by one.
+    """
 
     addresses: tuple[Address, ...]
+    gone: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

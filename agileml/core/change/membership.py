@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
 from agileml.core.protocol.inputs import Measured
@@ -60,7 +60,7 @@ class Member:
 
 @dataclass
 class Membership:
-    """All machines that ever appeared, in order of appearance."""
+    """All machines that appeared, in order of appearance, until `forget` drops those that are gone."""
 
     timeout_s: float
     nodes: dict[str, Member] = field(default_factory=dict)
@@ -142,6 +142,13 @@ class Membership:
             return False
         member.deadline_s = deadline_s
         return True
+
+    def forget(self, kept: Collection[str]) -> list[str]:
+        """Drop and return the machines that are gone and not in `kept`: over weeks there are thousands of them."""
+        found = [name for name, member in self.nodes.items() if member.is_gone and name not in kept]
+        for name in found:
+            del self.nodes[name]
+        return found
 
     def send_away(self, node: str) -> bool:
         """A machine must leave at once, with what it holds. True if it was there."""

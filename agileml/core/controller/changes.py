@@ -264,4 +264,6 @@ class MembershipChanges:
         for member in control.members.alive():
             control.announce_to(member.name)
         self._cuts.send_save()  # other machines may have the parts now
+        for name in control.members.forget(view.member_set | control.plan.concerned):
+            self._cuts.links.forget(name)
         self._stages.changed(seconds)

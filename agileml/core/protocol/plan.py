@@ -118,6 +118,11 @@ class PlanRunner:
         return self._running is None
 
     @property
+    def concerned(self) -> frozenset[str]:
+        """The machines of the event that is not finished yet."""
+        return frozenset() if self._running is None else self._running[1]
+
+    @property
     def is_over(self) -> bool:
         """True when all events have fired and are finished."""
         return self.is_idle and not self._at_clock and not self._at_s

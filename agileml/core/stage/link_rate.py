@@ -43,6 +43,10 @@ class LinkRate:
         """A machine reports the bytes that it has received so far."""
         self._reports.setdefault(event.node, deque(maxlen=64)).append((now_s, event))
 
+    def forget(self, node: str) -> None:
+        """A machine is gone."""
+        self._reports.pop(node, None)
+
     def arrived(self, size_bytes: Mapping[str, int], since_s: float, now_s: float) -> None:
         """A transfer that began at `since_s` has ended. `size_bytes`: its bytes through each machine, without the
         clocks'."""

@@ -182,6 +182,19 @@ def test_connecting_twice_is_once_and_a_new_address_replaces_the_old(folder: Pat
         assert old.receive(0) == []
 
 
+def test_nothing_is_kept_of_a_peer_that_never_comes_back(folder: Path) -> None:
+    with open_transport("a", folder) as a, open_transport("b", folder) as b:
+        a.connect(b.address)
+        b.connect(a.address)
+        gather(b, of_kind(PeerConnected), a)
+        b.send("a", b"hello")
+        gather(a, of_kind(MessageReceived), b)
+        assert a.counters.peers.keys() == {"b"}
+        a.forget("b")
+        a.forget("b")
+        assert a.counters.peers == {} and not a.send("b", b"gone")
+
+
 def test_a_peer_that_is_not_there_is_reported_once_and_found_when_it_comes(folder: Path) -> None:
     quick = HeartbeatTimes(0.05, 0.2, unreachable_s=0.2)
     with open_transport("b", folder) as b:

@@ -91,6 +91,36 @@ def test_machines_that_come_together_join_in_one_change(scripts):
     assert "join of t1, t2, t3" in script.reason
 
 
+def test_machines_that_came_and_went_by_the_hundreds_are_forgotten(scripts):
+    script = scripts()
+    script.up("r0", "t0")
+    known = []
+    for number in range(1, 100):
+        script.up(f"t{number}")
+        old = f"t{number - 1}"
+        script.tell(Notice(old, script.now_s + 60.0) if number % 2 else NodeDown(old, Loss.DISCONNECTED))
+        script.wait(0.4)
+        script.tell(NodeDown(old, Loss.PROCESS_ENDED))
+        del script.machines[old]
+        known.append(len(script.controller._control.members.nodes))
+    assert script.view.members == ("r0", "t99")
+    assert max(known) <= 4, known
+
+
+def test_a_joiner_that_died_before_it_was_a_member_ends_the_planned_join_all_the_same(scripts):
+    script = scripts(make_job(clocks=12), [PlannedJoin(3, 2), PlannedNotice(6, 1, 60.0)], expected=3)
+    script.up("r0")
+    script.up("t1", "t2", admitted=False)
+    script.freeze("t2")
+    script.reach(3)
+    script.tell(Tick())  # both are admitted, and t2 does not promise
+    script.tell(NodeDown("t2", Loss.PROCESS_DIED))
+    script.wait(0.4)
+    assert script.view.members == ("r0", "t1")
+    assert script.controller.limit == 6
+    assert [type(event) for event in script.events_of(PlanFired | PlanFinished)] == [PlanFired, PlanFinished]
+
+
 def test_a_late_machine_holds_up_the_others_no_longer_than_the_wait(scripts):
     script = scripts(join_wait_s=1.0)
     script.up("r0")
