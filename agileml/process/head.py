@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from agileml.application import Array
 from agileml.checkpoints.checkpoint import Identity
 from agileml.core.compute.spans import Spans
 from agileml.core.controller.controller import Controller
@@ -105,6 +106,7 @@ class Head:
         )
         self._store = store
         self._codec = run_codec()
+        self._encoded: tuple[object, tuple[bytes, list[Array]]] = (None, (b"", []))  # the newest message
         # Well below the gap between ticks from which the controller concludes that it slept itself.
         self._tick_s = min(TICK_S, spec.config.heartbeat.timeout_s / 6)
         self._transport = open_transport(CONTROLLER, spec.run, node_ip, keys, spec.config.heartbeat.timeout_s)
@@ -294,8 +296,10 @@ class Head:
     def _do(self, command: ControllerCommand) -> None:
         match command:
             case Send():
-                header, arrays = self._codec.encode(command.message)
-                self._transport.send(command.to, header, arrays)
+                # A view is large, and all machines get the same.
+                if command.message != self._encoded[0]:
+                    self._encoded = command.message, self._codec.encode(command.message)
+                self._transport.send(command.to, *self._encoded[1])
             case Persist():
                 done = self._store.create(command.number, command.text)
                 answer = Persisted(command.number) if done else Superseded(command.number)

@@ -132,7 +132,7 @@ def open_transport(
     `is_ordered`: urgent messages overtake others, all but a few frames.
     """
     most = ORDERED_MESSAGES if is_ordered else PIPE_MESSAGES
-    beat = HeartbeatTimes(interval_s=min(0.2, timeout_s / 5), timeout_s=timeout_s)
+    beat = HeartbeatTimes(interval_s=timeout_s / 5, timeout_s=timeout_s)
     return Transport(
         name,
         node_ip=node_ip,
