@@ -146,7 +146,7 @@ class ExpectedCost:
             # A new machine pays its boot, and its share of the stop that its joining causes, over its expected life.
             overhead = (engine.boot_s + engine.sigma_s) / HOUR_S / life_h
             price = offer.price * (1.0 + overhead)
-            if price / max(offer.nu, 1e-9) < self._on_demand * offer.vcpus / max(offer.nu, 1e-9):
+            if price < self._on_demand * offer.vcpus:
                 rows.append((pool, math.floor(cap / offer.vcpus), price, offer.nu, offer.vcpus, loss))
                 which.append((offer, False))
         table = np.array(rows, np.float64).reshape(-1, 6)
