@@ -28,9 +28,10 @@ class Update(Enum):
 
 @dataclass(frozen=True)
 class Range:
-    """One parameter of a dense table: the elements before `stop`, from where the range before it ends.
+    """One parameter of a table: the elements before `stop`, from where the range before it ends.
 
-    If every element of its summed updates is -0.0, no unit had a gradient for it, and the optimizer leaves it alone.
+    If every element of its summed updates is -0.0, no unit had a gradient for it, and the optimizer leaves it alone. Of
+    a sparse table it leaves those rows alone for which no unit returned an update.
     """
 
     name: str
@@ -42,7 +43,8 @@ class Table:
     """A matrix of parameters of shape (rows, columns).
 
     `sparse`: read and updated by row; otherwise every unit reads the whole table and updates all of it.
-    `ranges`: the parameters that a dense table is made of, in order, all of it; empty where they have no names.
+    `ranges`: the parameters that a table is made of, in order, all of it (of a sparse table one); empty where they have
+    no names.
     `may_be_infinite`: infinities are values as others are; otherwise they end the run, as NaN does everywhere.
     `resident`: its values are in the application's replica (`Application.replica`) on every machine; units do not get
     it among their parameters. Only with an all-reduce.
@@ -91,8 +93,9 @@ class Unit:
 class Updates:
     """The result of a unit. `tables` maps a table's name to an array of updates in the table's dtype.
 
-    A dense table's array has the table's shape. A sparse table's array has one row for each row that `reads`
-    named, in that order. Tables without an entry are not updated. `loss` is a sum over `examples` examples.
+    A dense table's array has the table's shape. A sparse table's array has one row for each row that `reads` named, in
+    that order, or for each in `rows[name]`, some of these. Tables without an entry are not updated. `loss` is a sum over
+    `examples` examples.
     `metrics`: of some names in `Application.metrics()`, a weighted sum over what the unit evaluated, and its weight.
     """
 
@@ -100,6 +103,7 @@ class Updates:
     loss: float = 0.0
     examples: int = 0
     metrics: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    rows: Mapping[str, Array] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,17 @@ from agileml.application import Application, Array, Table, Updates
 
 class ContractError(ValueError):
     """User code returned something that the engine cannot use."""
+
+
+@dataclass(frozen=True)
+class CheckedUpdates:
+    """What units returned. `rows`: of each sparse table, the rows that its array updates."""
+
+    tables: Mapping[str, Array]
+    rows: Mapping[str, Array]
+    loss: float
+    examples: int
+    metrics: Mapping[str, tuple[float, float]]
 
 
 def checked_tables(application: Application) -> tuple[Table, ...]:
@@ -55,12 +67,8 @@ def checked_reads(tables: Sequence[Table], rows: Mapping[str, Array]) -> Mapping
             raise ContractError(
                 f"reads() named no rows of the sparse table {name!r}, expected an array, empty for none"
             )
-        found = rows[name]
         what = f"reads() of table {name!r} returned"
-        if not isinstance(found, np.ndarray) or found.dtype not in (np.int32, np.int64) or found.ndim != 1:
-            raise ContractError(f"{what} {_describe(found)}, expected a vector of int32 or int64")
-        if found.size and not (found[1:] > found[:-1]).all():
-            raise ContractError(f"{what} rows that are not ascending and distinct (np.unique makes them so)")
+        found = _checked_rows(what, rows[name])
         if found.size and (found[0] < 0 or found[-1] >= table.rows):
             raise ContractError(
                 f"{what} rows {found[0]} to {found[-1]}, expected rows from 0 to {table.rows - 1}"
@@ -70,17 +78,27 @@ def checked_reads(tables: Sequence[Table], rows: Mapping[str, Array]) -> Mapping
 
 def checked_updates(
     method: str, tables: Sequence[Table], rows: Mapping[str, Array], updates: Any
-) -> tuple[dict[str, Array], float, int, Mapping[str, tuple[float, float]]]:
-    """(arrays by table, loss, examples, metrics) as `process` or `process_many` returned them. Raises ContractError."""
+) -> CheckedUpdates:
+    """What `process` or `process_many` returned for units that read these rows. Raises ContractError."""
     if not isinstance(updates, Updates):
         raise ContractError(f"{method}() returned {_describe(updates)}, expected agileml.application.Updates")
     known = {table.name: table for table in tables}
     arrays = {}
+    updated = dict(rows)
+    for name, some in updates.rows.items():
+        if name not in rows:
+            raise ContractError(
+                f"{method}() named rows of {name!r}, expected only sparse tables ({_names(rows)})"
+            )
+        what = f"{method}() of table {name!r} returned"
+        updated[name] = _checked_rows(what, some)
+        if not np.isin(some, rows[name], assume_unique=True).all():
+            raise ContractError(f"{what} rows to update that reads() did not name, expected some of those")
     for name, found in updates.tables.items():
         if name not in known:
             raise ContractError(f"{method}() updated {name!r}, expected one of {_names(known)}")
         table = known[name]
-        shape = (len(rows[name]) if table.sparse else table.rows, table.columns)
+        shape = (len(updated[name]) if table.sparse else table.rows, table.columns)
         arrays[name] = _checked_array(f"{method}() of table {name!r}", table, found, shape)
     loss, examples = float(updates.loss), int(updates.examples)
     if not math.isfinite(loss):
@@ -88,7 +106,15 @@ def checked_updates(
             f"{method}() returned a loss of {loss}: the training diverged (a lower learning rate may help) "
             "or an item is not finite"
         )
-    return arrays, loss, examples, updates.metrics
+    return CheckedUpdates(arrays, updated, loss, examples, updates.metrics)
+
+
+def _checked_rows(what: str, found: Any) -> Array:
+    if not isinstance(found, np.ndarray) or found.dtype not in (np.int32, np.int64) or found.ndim != 1:
+        raise ContractError(f"{what} {_describe(found)}, expected a vector of int32 or int64")
+    if found.size and not (found[1:] > found[:-1]).all():
+        raise ContractError(f"{what} rows that are not ascending and distinct (np.unique makes them so)")
+    return found
 
 
 def _checked_array(what: str, table: Table, found: Any, shape: tuple[int, int]) -> Array:
@@ -105,5 +131,5 @@ def _describe(found: Any) -> str:
     return "nothing" if found is None else f"a value of type {type(found).__name__}"
 
 
-def _names(tables: Mapping[str, Table]) -> str:
+def _names(tables: Mapping[str, Any]) -> str:
     return ", ".join(tables) or "there are none"

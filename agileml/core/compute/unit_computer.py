@@ -20,7 +20,7 @@ import numpy as np
 
 from agileml.application import Application, Array, ArrivingTables, InputError, Unit
 from agileml.core.compute.arriving import ArrivingBlocks, bring
-from agileml.core.compute.contract import ContractError, checked_reads, checked_updates
+from agileml.core.compute.contract import CheckedUpdates, ContractError, checked_reads, checked_updates
 from agileml.core.compute.cursor import Cursor
 from agileml.core.compute.streaming import Emit, Stream, can_stream
 from agileml.core.parameters.arena import joined
@@ -30,7 +30,6 @@ from straggler.coverage import Units, members, show, span, union
 
 LOOKS = 32  # at the cursor during a bundle, where nobody asks for more
 Rows = Mapping[str, Array]  # ascending row numbers of each sparse table
-CheckedUpdates = tuple[dict[str, Array], float, int, Mapping[str, tuple[float, float]]]
 
 
 class UnitError(Exception):
@@ -215,7 +214,7 @@ class UnitComputer:
                 self._streams = False
                 return None
             checked = checked_updates("process_streaming", self.layout.tables, {}, updates)
-        for partition, contribution in enumerate(self.split(self._contribution({}, checked))):
+        for partition, contribution in enumerate(self.split(self._contribution(checked))):
             if partition not in stream.emitted:
                 emit(partition, contribution)
         return stream
@@ -297,7 +296,7 @@ class UnitComputer:
         items, parameters = self._items[unit.slice], self._parameters(inputs, rows)
         with _blamed(_place(unit)):
             updates = self.application.process(unit, items, parameters)
-            return self._contribution(rows, checked_updates("process", self.layout.tables, rows, updates))
+            return self._contribution(checked_updates("process", self.layout.tables, rows, updates))
 
     def _compute_many(self, inputs: Inputs, numbers: Sequence[int]) -> Contribution | None:
         clock = inputs.reads.clock
@@ -311,23 +310,20 @@ class UnitComputer:
             updates = self.application.process_many(units, items, rows, parameters)
             if updates is None:
                 return None
-            return self._contribution(
-                rows, checked_updates("process_many", self.layout.tables, rows, updates)
-            )
+            return self._contribution(checked_updates("process_many", self.layout.tables, rows, updates))
 
-    def _contribution(self, rows: Rows, updates: CheckedUpdates) -> Contribution:
+    def _contribution(self, updates: CheckedUpdates) -> Contribution:
         """The updates of whole tables. Splitting them after the addition gives the same sums."""
-        arrays, loss, examples, metrics = updates
         blocks: list[Block | None] = []
         for table in self.layout.tables:
-            values = arrays.get(table.name)
+            values = updates.tables.get(table.name)
             if values is None or values.size == 0:
                 blocks.append(None)
             elif table.sparse:
-                blocks.append(Sparse(rows[table.name].astype(np.int32, copy=False), values))
+                blocks.append(Sparse(updates.rows[table.name].astype(np.int32, copy=False), values))
             else:
                 blocks.append(Dense(values.reshape(-1)))
-        return Contribution(tuple(blocks), loss, examples, self._sums(metrics))
+        return Contribution(tuple(blocks), updates.loss, updates.examples, self._sums(updates.metrics))
 
     def _sums(self, metrics: Mapping[str, tuple[float, float]]) -> tuple[float, ...]:
         """Sum and weight of each metric of the application, in its order; nothing where none was measured."""

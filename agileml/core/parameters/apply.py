@@ -50,7 +50,7 @@ def initial_state(
 def partition_optimizers(optimizer: Optimizer, layout: Layout, partition: int) -> tuple[Optimizer, ...]:
     """The optimizer of each table's block in a partition."""
     return tuple(
-        optimizer if table.sparse else optimizer.for_block(table, *layout.range_of(index, partition))
+        optimizer.for_block(table, *layout.range_of(index, partition))
         for index, table in enumerate(layout.tables)
     )
 

@@ -48,7 +48,10 @@ class GroupedOptimizer(_LikeDefault):
     by_name: Mapping[str, Optimizer]
 
     def for_block(self, table: Table, start: int, stop: int) -> Optimizer:
-        """The rules of the parameters that lie in elements [start, stop) of a table."""
+        """The rules of the parameters that lie in elements [start, stop) of a dense table; of any rows of a sparse one
+        the rule of its parameter."""
+        if table.sparse:
+            return self.by_name.get(table.ranges[0].name, self.default) if table.ranges else self.default
         pieces: list[_Piece] = []
         first = 0
         for part in table.ranges:

@@ -34,7 +34,7 @@ class Optimizer(Protocol):
         """The learning rate of a clock (0-based)."""
 
     def for_block(self, table: Table, start: int, stop: int) -> Optimizer:
-        """The optimizer of elements [start, stop) of a table."""
+        """The optimizer of elements [start, stop) of a dense table, or of these rows of a sparse one."""
 
     def step(
         self,

@@ -132,6 +132,34 @@ def test_any_deal_folds_to_the_same_bits(bundles: list[Units]) -> None:
     assert total(bundles) == total([ALL])
 
 
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_a_unit_may_update_some_of_the_rows_that_it_reads(deterministic: bool) -> None:
+    class Some(Toy):
+        def process(self, unit: Unit, items: int, parameters: Mapping[str, np.ndarray]) -> Updates:
+            read = self.reads(unit, items)["sparse"]
+            some = read[read % 2 == unit.slice % 2]
+            return Updates({"sparse": np.ones((len(some), 3), np.float32)}, rows={"sparse": some})
+
+    work, values = make(Some, deterministic=deterministic)
+    (contributions,) = run(work, values, 2, [ALL])
+    expected = np.zeros((ROWS, 3))
+    updated = set()
+    for number in range(SLICES * PARTS):
+        unit = work.unit(2, number)
+        read = work.application.reads(unit, 0)["sparse"]
+        some = read[read % 2 == unit.slice % 2]
+        expected[some] += 1
+        updated |= set(some.tolist())
+    assert np.array_equal(whole(work, contributions)["sparse"], expected)
+    found = {
+        int(row) + work.layout.range_of(1, partition)[0]
+        for partition, contribution in enumerate(contributions)
+        if isinstance(contribution.blocks[1], Sparse)
+        for row in contribution.blocks[1].rows
+    }
+    assert found == updated, "no other row may look like an updated one"
+
+
 def test_parameters_are_read_only_and_slices_come_and_go() -> None:
     class Writer(Toy):
         def process(self, unit: Unit, items: int, parameters: Mapping[str, np.ndarray]) -> Updates:
@@ -193,6 +221,12 @@ WRONG: list[tuple[Callable[[Any], Any], str]] = [
     ),
     (lambda p: Updates({"dense": np.zeros((5, 7))}), r"dtype float64, expected .* dtype float32"),
     (lambda p: Updates({"dense": [1.0]}), r"table 'dense' returned a value of type list"),
+    (
+        lambda p: Updates({"sparse": np.ones((1, 3), "f4")}, rows={"sparse": np.array([ROWS])}),
+        r"table 'sparse' returned rows to update that reads\(\) did not name, expected some of those",
+    ),
+    (lambda p: Updates({}, rows={"sparse": np.array([3, 3])}), "not ascending and distinct"),
+    (lambda p: Updates({}, rows={"dense": np.arange(2)}), r"named rows of 'dense', expected only sparse"),
     (lambda p: Updates({}, loss=float("nan")), r"returned a loss of nan: the training diverged"),
     (lambda p: Updates({}, loss=float("inf")), r"returned a loss of inf: the training diverged"),
 ]

@@ -70,6 +70,16 @@ def test_each_parameter_takes_the_step_of_its_rule_or_none(
             assert np.array_equal(ours, theirs[start:stop])
 
 
+def test_a_sparse_table_takes_the_rule_of_its_parameter() -> None:
+    grouped = rules("momentum")
+    named = next(iter(grouped.by_name))
+    sparse = Table("t", 9, 4, sparse=True, ranges=(Range(named, 36),))
+    assert grouped.for_block(sparse, 3, 9) is grouped.by_name[named]
+    other = Table("t", 9, 4, sparse=True, ranges=(Range("another", 36),))
+    assert grouped.for_block(other, 0, 3) is grouped.default
+    assert grouped.for_block(Table("t", 9, 4, sparse=True), 0, 3) is grouped.default
+
+
 def test_a_table_without_names_takes_the_default() -> None:
     grouped = rules("sgd")
     assert grouped.for_block(Table("t", 1, 8), 0, 8) is grouped.default
