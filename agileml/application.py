@@ -94,8 +94,8 @@ class Updates:
     """The result of a unit. `tables` maps a table's name to an array of updates in the table's dtype.
 
     A dense table's array has the table's shape. A sparse table's array has one row for each row that `reads` named, in
-    that order, or for each in `rows[name]`, some of these. Tables without an entry are not updated. `loss` is a sum over
-    `examples` examples.
+    that order, or for each in `rows[name]`, some of these. Tables without an entry are not updated. `loss` is a sum
+    over `examples` examples.
     `metrics`: of some names in `Application.metrics()`, a weighted sum over what the unit evaluated, and its weight.
     """
 

@@ -17,8 +17,9 @@ from agileml.apps.loop.stepper import LoopCudaStepper, LoopStepper, no_objective
 from agileml.apps.torch.batches.minibatches import ExampleSlice
 from agileml.apps.torch.data import DataSet
 from agileml.apps.torch.flat import FlatModule
-from agileml.apps.torch.module import StreamReady, TorchModule
+from agileml.apps.torch.module import TorchModule
 from agileml.apps.torch.step import Stepper, in_turn, seeded
+from agileml.apps.torch.units import StreamReady
 from agileml.config.text import ConfigError
 
 KEYS = {"script", "batch_size", "micro_batch", "loader_processes", "device", "threads"}
@@ -113,7 +114,7 @@ class ScriptModule(TorchModule):
         if self._script is not None:
             self._script.stop()
         self._script, self._is_spent, self._is_shown = None, False, False
-        for name in ("data", "flat", "_stepper", "minibatches"):
+        for name in ("data", "flat", "stepper", "minibatches", "_computation"):
             self.__dict__.pop(name, None)
 
     # -- what it is made of -----------------------------------------------------------------------------------

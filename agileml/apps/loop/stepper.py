@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -31,6 +31,29 @@ class LoopStepper(Stepper):
 
     script: Script
     turn_of: Callable[[], tuple[int, float]]  # the present clock's number of the pass and factor of the rates
+
+    def hear(self, batch: Batch) -> None:
+        """The loop's body cannot run without a step, so the batch is handed to the model as usual: all but the target,
+        or a mapping as it is."""
+        self.module.train()
+        self.rows.hear(lambda: self._called_as_usual(batch.tree), "training")
+
+    def _called_as_usual(self, tree: Any) -> None:
+        try:
+            if isinstance(tree, Mapping):
+                self.module(**tree)
+            elif isinstance(tree, Sequence) and len(tree) > 1:
+                self.module(*tree[:-1])
+            else:
+                self.module(tree)
+        except InputError:
+            raise
+        except Exception as error:
+            raise InputError(
+                f"prepare(): the model has an embedding with sparse=True, whose rows are looked up before the loop gets "
+                f"a batch, and model(*batch[:-1]) failed ({type(error).__name__}: {error}); expected batches (input, "
+                "..., target) or mappings of the model's arguments, or a class of agileml.Training"
+            ) from error
 
     def _backward(self, batch: Batch, clock_items: int, check: Callable[[Tensor], None]) -> float:
         self._wait_for_all()  # the script may read any of them at once

@@ -149,7 +149,7 @@ class TrainingModule(TorchModule):
         return 1.0 if schedule is None else schedule.factor(clock)
 
     def metrics(self) -> tuple[str, ...]:
-        return self._metric_names if self._evaluates_every else ()
+        return self._metric_names if self.evaluates_every else ()
 
     @cached_property
     def _metric_names(self) -> tuple[str, ...]:
@@ -157,9 +157,9 @@ class TrainingModule(TorchModule):
         assert self.data.test is not None
         with in_turn(), seeded(self.settings.seed, self.model.threads, torch.device("cpu")):
             stepper = self._stepper_of(self._built())
-            return tuple(self._evaluation_with(stepper, self.data.test).of(0, 1))
+            return tuple(self.evaluation_with(stepper, self.data.test).of(0, 1))
 
-    def _evaluation_with(self, stepper: Stepper, test: Examples) -> Evaluation:
+    def evaluation_with(self, stepper: Stepper, test: Examples) -> Evaluation:
         return TrainingEvaluation(stepper, test, {}, self._at_once, self._training, self.model.autocast)
 
 

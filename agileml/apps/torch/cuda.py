@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -42,14 +43,16 @@ class CudaStepper(Stepper):
         self._resident = self._on_device
         return self._on_device
 
-    def use(self, tables: Mapping[str, Array]) -> None:
+    def use(self, tables: Mapping[str, Array], rows: Mapping[str, Array] | None = None) -> None:
         """Copy parameters and buffers from the tables of a clock to the device, when all are here."""
         if self._resident is not None:
             self._use_resident(tables)
             return
         if isinstance(tables, ArrivingTables):
             tables.wait_for_all()
-        source = borrowed(tables[PARAMETERS])
+        if self.rows:
+            self.rows.use(tables, rows)
+        source = borrowed(tables[PARAMETERS] if self.flat.spans else np.empty(0, np.float32))
         present = torch.cuda.current_stream(self.device)
         self._up.wait_stream(present)  # nothing reads the parameters of the clock before any more
         for turn, start in enumerate(range(0, self.flat.elements, CHUNK)):

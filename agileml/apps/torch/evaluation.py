@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -37,11 +38,20 @@ class Evaluation:
         """The sums over the test items [start, stop)."""
         found: Sums = {}
         self.stepper.module.eval()
-        for first in range(start, stop, self.at_once):
-            numbers = np.arange(first, min(first + self.at_once, stop))
-            batch = placed_batch(self.test.take(numbers), len(numbers), None, self.stepper)
+        for batch in self._batches(start, stop):
             add(found, self.measured(batch))
         return found
+
+    def hear(self, start: int, stop: int) -> None:
+        """Note in the stepper which rows `of` will look up."""
+        self.stepper.module.eval()
+        for batch in self._batches(start, stop):
+            self.stepper.rows.hear(partial(self.measured, batch), "evaluation")
+
+    def _batches(self, start: int, stop: int) -> Iterator[Batch]:
+        for first in range(start, stop, self.at_once):
+            numbers = np.arange(first, min(first + self.at_once, stop))
+            yield placed_batch(self.test.take(numbers), len(numbers), None, self.stepper)
 
     def measured(self, batch: Batch) -> Sums:
         """The sums over a batch."""

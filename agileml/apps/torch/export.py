@@ -12,8 +12,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from agileml.application import Array, InputError
-from agileml.apps.torch.flat import PARAMETERS, FlatModule
+from agileml.application import Array, InputError, Update
+from agileml.apps.torch.flat import FlatModule
 from agileml.apps.torch.resident.state import TorchOptimizer
 
 
@@ -34,9 +34,10 @@ def torch_state(result: str | Path | Mapping[str, Any], module: nn.Module) -> di
                 f"{table.columns} elements); found {', '.join(result) or 'none'}"
             )
         values = np.asarray(result[table.name])
-        if values.size != table.columns:
+        if values.size != table.rows * table.columns:
             raise InputError(
-                f"tables: table {table.name!r} has {values.size} elements, expected {table.columns} for this module"
+                f"tables: table {table.name!r} has {values.size} elements, expected {table.rows * table.columns} for "
+                "this module"
             )
         found = torch.from_numpy(np.array(values).reshape(-1))
         for span, tensor in flat.tensors(table.name):
@@ -45,7 +46,10 @@ def torch_state(result: str | Path | Mapping[str, Any], module: nn.Module) -> di
             by_tensor[id(tensor)] = value.to(tensor.dtype).clone()
     # state_dict() names a tied tensor once per place, and all of these names are the same object.
     own = module.state_dict(keep_vars=True)
-    return {name: by_tensor.get(id(tensor), tensor.detach()) for name, tensor in own.items()}
+    return {
+        name: by_tensor[id(tensor)] if id(tensor) in by_tensor else tensor.detach()
+        for name, tensor in own.items()
+    }
 
 
 def exported(tables: Mapping[str, Array], module: nn.Module) -> dict[str, Tensor]:
@@ -101,15 +105,18 @@ def optimizer_state(
         return TorchOptimizer(flat, settings).state_dict(slots[0], factor)
     optimizer = _in_torch(flat.module, settings)
     names = STATES[settings["kind"]]
-    arrays = [torch.from_numpy(np.array(slot[PARAMETERS]).reshape(-1)) for slot in slots]
-    for span, (_, parameter) in zip(flat.spans, flat.parameters, strict=True):
-        state: dict[str, Any] = {
-            name: span.of(array).clone() for name, array in zip(names, arrays, strict=True)
-        }
-        if settings["kind"] in ("adam", "adamw"):
-            state["step"] = torch.tensor(float(clocks))
-        if state and clocks:
-            optimizer.state[parameter] = state
+    for table in flat.tables():
+        if table.update is not Update.GRADIENT:
+            continue
+        arrays = [torch.from_numpy(np.array(slot[table.name]).reshape(-1)) for slot in slots]
+        for span, parameter in flat.tensors(table.name):
+            state: dict[str, Any] = {
+                name: span.of(array).clone() for name, array in zip(names, arrays, strict=True)
+            }
+            if settings["kind"] in ("adam", "adamw"):
+                state["step"] = torch.tensor(float(clocks))
+            if state and clocks:
+                optimizer.state[parameter] = state
     for group in optimizer.param_groups:
         group["initial_lr"] = group["lr"]
         group["lr"] *= factor

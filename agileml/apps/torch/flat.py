@@ -3,7 +3,8 @@
 Parameters lie in the order of `named_parameters()`, each from a multiple of 16 elements (64 bytes of float32): so no
 two share a cache line, and a sum over one does not depend on where it lies. Gaps are zero and stay zero. A tied
 parameter is there once. Buffers that `state_dict()` has lie the same way in two more tables: numbers with fractions in
-`buffers`, whole numbers and flags in `counters` (float64 holds them exactly up to 2^53).
+`buffers`, whole numbers and flags in `counters` (float64 holds them exactly up to 2^53). The weight of an embedding
+with `sparse=True` is a table of its own under its own name, read by row; the parameters without these may be none.
 """
 
 from __future__ import annotations
@@ -60,8 +61,11 @@ class FlatModule:
     def __init__(self, module: nn.Module, source: str) -> None:
         self.module = module
         self.is_emptied = False  # the module does not hold what it was built with any more
-        self.parameters = _trainable(module, source)
-        self.dtype = self.parameters[0][1].dtype
+        trainable = _trainable(module, source)
+        self.dtype = trainable[0][1].dtype
+        by_row = _read_by_row(module)
+        self.parameters = [(name, p) for name, p in trainable if id(p) not in by_row]
+        self.row_parameters = [(name, p) for name, p in trainable if id(p) in by_row]
         self.spans = lay_out((name, parameter.shape) for name, parameter in self.parameters)
         saved = set(module.state_dict(keep_vars=True))
         persistent = [(name, buffer) for name, buffer in module.named_buffers() if name in saved]
@@ -77,28 +81,44 @@ class FlatModule:
     @property
     def elements(self) -> int:
         """Elements of the parameters' table, gaps included."""
-        return self.spans[-1].end
+        return self.spans[-1].end if self.spans else 0
 
     def tables(self) -> list[Table]:
-        """The tables, each of one row; those of buffers only where there are some."""
+        """The tables, each of one row, those that are read by row last; each only where it holds something."""
         dtype = DTYPES[self.dtype]
-        ranges = tuple(Range(span.name, span.end) for span in self.spans)
-        found = [Table(PARAMETERS, 1, self.elements, dtype, ranges=ranges)]
+        found = []
+        if self.spans:
+            ranges = tuple(Range(span.name, span.end) for span in self.spans)
+            found.append(Table(PARAMETERS, 1, self.elements, dtype, ranges=ranges))
         if self.buffers and self.buffers[-1].end:
             found.append(
                 Table(BUFFERS, 1, self.buffers[-1].end, dtype, update=Update.STEP, may_be_infinite=True)
             )
         if self.counters and self.counters[-1].end:
             found.append(Table(COUNTERS, 1, self.counters[-1].end, "float64", update=Update.STEP))
+        for name, parameter in self.row_parameters:
+            whole = (Range(name, parameter.numel()),)
+            rows, columns = parameter.shape
+            found.append(Table(name, rows, columns, dtype, sparse=True, ranges=whole))
         return found
 
     def values(self, table: Table) -> Array:
-        """The present values of the module's tensors, as a new table."""
+        """The present values of the module's tensors, as a new table; of a table that is read by row they are the
+        module's own, read-only."""
+        if table.sparse:
+            return self._row_values(table.name)
         flat = torch.zeros(table.columns, dtype=torch.from_numpy(np.empty(0, table.dtype)).dtype)
         with torch.no_grad():
             for span, tensor in self.tensors(table.name):
                 span.of(flat).copy_(tensor)
         return flat.numpy().reshape(1, -1)
+
+    def _row_values(self, name: str) -> Array:
+        parameter = dict(self.row_parameters)[name]
+        with torch._C.DisableTorchFunctionSubclass():
+            array: Array = parameter.detach().cpu().contiguous().numpy()
+        array.flags.writeable = False
+        return array
 
     def gathered(self) -> Array:
         """The parameters' table as `values` has it, read-only, and from now on the memory that they lie in.
@@ -117,13 +137,16 @@ class FlatModule:
     def empty(self) -> None:
         """Let go of the parameters' memory; `point` gives them another."""
         self.is_emptied = True
-        for _, parameter in self.parameters:
+        for _, parameter in (*self.parameters, *self.row_parameters):
             parameter.data = torch.zeros(1, dtype=self.dtype).expand(parameter.shape)
 
     def tensors(self, table: str) -> list[tuple[TensorSpan, Tensor]]:
         """The tensors of a table and where each lies in it."""
         if table == PARAMETERS:
             return [(span, tensor) for span, (_, tensor) in zip(self.spans, self.parameters, strict=True)]
+        if table in (by_row := dict(self.row_parameters)):
+            (span,) = lay_out([(table, by_row[table].shape)])
+            return [(span, by_row[table])]
         spans = self.buffers if table == BUFFERS else self.counters
         return [(span, self.module.get_buffer(span.name)) for span in spans]
 
@@ -147,7 +170,9 @@ class FlatModule:
         Raises InputError for a buffer that was infinite and is not any more: the mean of changes is not defined.
         """
         changes = {}
-        for table in self.tables()[1:]:
+        for table in self.tables():
+            if table.name not in (BUFFERS, COUNTERS):
+                continue
             now = self.values(table)
             start = before[table.name] if table.name == BUFFERS else np.rint(before[table.name])
             is_same = now == start  # infinities too, whose difference is not a number
@@ -201,6 +226,15 @@ def _trainable(module: nn.Module, source: str) -> list[tuple[str, nn.Parameter]]
                 "expected the same Parameter object for tied weights"
             )
     return found
+
+
+def _read_by_row(module: nn.Module) -> set[int]:
+    """The ids of the weights of embeddings that torch gives sparse gradients."""
+    return {
+        id(layer.weight)
+        for layer in module.modules()
+        if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.sparse
+    }
 
 
 def _extent(tensor: Tensor) -> tuple[int, int]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -25,7 +24,7 @@ from agileml.application import Application, Array, InputError, Settings, Table,
 from agileml.apps.torch.batches.loader import Loader
 from agileml.apps.torch.batches.minibatches import ExampleSlice, Minibatches
 from agileml.apps.torch.data import DataSet, Examples, load_data
-from agileml.apps.torch.evaluation import ACCURACY, LOSS, Evaluation, Sums, add, means
+from agileml.apps.torch.evaluation import ACCURACY, LOSS, Evaluation, means
 from agileml.apps.torch.export import exported, optimizer_state, torch_state
 from agileml.apps.torch.flat import PARAMETERS, FlatModule
 from agileml.apps.torch.names import ModuleConfig, called, function_named, loss_named
@@ -33,15 +32,14 @@ from agileml.apps.torch.objective import Objective, OutputLoss, UserStep
 from agileml.apps.torch.resident.replica import TorchReplica
 from agileml.apps.torch.resident.state import TorchOptimizer
 from agileml.apps.torch.staged import StagedModule, staged_module
-from agileml.apps.torch.step import TORCH, Ready, Stepper, seeded
-from agileml.apps.torch.trial import placed_batch, try_batches
+from agileml.apps.torch.step import TORCH, Stepper, seeded
+from agileml.apps.torch.trial import try_batches
+from agileml.apps.torch.units import StreamReady, UnitComputation
 from agileml.config.section import validate
 from agileml.config.text import ConfigError
+from agileml.core.parameters.optimizer import KINDS
 
 ITEMS_AT_ONCE = 256  # when the test split is evaluated
-
-
-StreamReady = Callable[[str, Array, int, int], None]
 
 
 class TorchModule(Application):
@@ -117,7 +115,8 @@ class TorchModule(Application):
             return FlatModule(called(build, "model.module", **self.model.arguments), "model.module")
 
     @cached_property
-    def _stepper(self) -> Stepper:
+    def stepper(self) -> Stepper:
+        """Computes gradients with the module."""
         return self._stepper_of(self.flat)
 
     def _stepper_of(self, flat: FlatModule) -> Stepper:
@@ -193,6 +192,13 @@ class TorchModule(Application):
     # -- the application ----------------------------------------------------------------------------------------
 
     def tables(self) -> Sequence[Table]:
+        by_row = self.flat.row_parameters
+        if by_row and self.settings.optimizer:
+            raise ConfigError(
+                f"found torch with an embedding of sparse=True ({by_row[0][0]}), expected one of {', '.join(KINDS)}: "
+                "servers step the rows that a clock reads",
+                key=("optimizer", "kind"),
+            )
         tables = self.flat.tables()
         return tables if self._rule is None else self._rule.beside(tables)
 
@@ -203,13 +209,13 @@ class TorchModule(Application):
 
     def replica(self, rate_at: Callable[[int], float]) -> TorchReplica:
         assert self._rule is not None, "asked for only where tables are resident"
-        return TorchReplica(self._stepper, self._rule, rate_at, TORCH, self.model.threads)
+        return TorchReplica(self.stepper, self._rule, rate_at, TORCH, self.model.threads)
 
     def initial(self, table: Table) -> Array:
         if table.update is Update.NONE:
             return super().initial(table)
         # Once units were computed the module holds what they read.
-        is_fresh = "_stepper" not in self.__dict__ and not self.flat.is_emptied
+        is_fresh = "stepper" not in self.__dict__ and not self.flat.is_emptied
         fresh = self.flat if is_fresh else self._built()
         return fresh.gathered() if table.name == PARAMETERS else fresh.values(table)
 
@@ -222,15 +228,22 @@ class TorchModule(Application):
 
     def started(self) -> None:
         # A machine that only keeps cuts has no use for the module's own parameters; others read those of a clock.
-        if "_stepper" not in self.__dict__ and TORCH.acquire(blocking=False):
+        if "stepper" not in self.__dict__ and TORCH.acquire(blocking=False):
             try:
-                if "_stepper" not in self.__dict__:
+                if "stepper" not in self.__dict__:
                     self.flat.empty()
             finally:
                 TORCH.release()
 
     def load(self, slice_index: int) -> ExampleSlice:
         return self.minibatches.share(slice_index)
+
+    def reads(self, unit: Unit, items: ExampleSlice) -> Mapping[str, Array]:
+        return self._computation.reads(unit, items)
+
+    @cached_property
+    def _computation(self) -> UnitComputation:
+        return UnitComputation(self)
 
     def process(self, unit: Unit, items: ExampleSlice, parameters: Mapping[str, Array]) -> Updates:
         return self._updates([unit], [items], parameters, None)
@@ -241,7 +254,9 @@ class TorchModule(Application):
         items: Sequence[Any],
         rows: Mapping[str, Array],
         parameters: Mapping[str, Array],
-    ) -> Updates:
+    ) -> Updates | None:
+        if self.flat.row_parameters:
+            return None  # each unit has looked up its rows in batches of its own
         return self._updates(units, items, parameters, None)
 
     def process_streaming(
@@ -268,30 +283,7 @@ class TorchModule(Application):
         """The units' share of the mean gradient over the clock's minibatch, by one backward for each micro batch."""
         if self.settings.is_staged:
             return self._staged.whole_unit(units, items, parameters[PARAMETERS])
-        request = self.minibatches.request(units, items, self.model.micro_batch)
-        stepper = self._stepper
-        if not request.numbers:  # fewer items in a clock than units
-            with TORCH, seeded(request.seed, self.model.threads, stepper.device):
-                stepper.use(parameters)
-                return Updates({}, metrics=self._evaluated(units))
-        stream = None if ready is None else _to_stream(ready)
-        with TORCH:
-            made = self.loader.batches(request)
-            following = [replace(u, clock=u.clock + 1) for u in units]
-            self.loader.fetch_ahead(self.minibatches.request(following, items, self.model.micro_batch))
-            with seeded(request.seed, self.model.threads, stepper.device):
-                stepper.use(parameters)
-                metrics = self._evaluated(units)
-            with seeded(request.seed, self.model.threads, stepper.device):
-                batches = [
-                    placed_batch(tree, len(numbers), self.augment, stepper)
-                    for tree, numbers in zip(made, request.numbers, strict=True)
-                ]
-                gradient, loss = stepper.gradient(batches, self.minibatches.batch, stream)
-                if gradient is None:
-                    return Updates({}, loss, request.items, metrics)
-                changes = self.flat.buffer_changes(parameters, request.items / self.minibatches.batch)
-        return Updates({PARAMETERS: gradient.reshape(1, -1), **changes}, loss, request.items, metrics)
+        return self._computation.updates(units, items, parameters, ready)
 
     def stages(self) -> StagedModule:
         return self._staged
@@ -321,15 +313,15 @@ class TorchModule(Application):
         test = self.data.test
         if test is None or not len(test):
             return {}
-        with TORCH, seeded(self.settings.seed, self.model.threads, self._stepper.device):
-            self._stepper.use({name: np.ascontiguousarray(table) for name, table in parameters.items()})
-            return means(self._evaluation_with(self._stepper, test).of(0, len(test)))
+        with TORCH, seeded(self.settings.seed, self.model.threads, self.stepper.device):
+            self.stepper.use({name: np.ascontiguousarray(table) for name, table in parameters.items()})
+            return means(self.evaluation_with(self.stepper, test).of(0, len(test)))
 
     def metrics(self) -> tuple[str, ...]:
-        return (LOSS, ACCURACY, *self._metric_functions) if self._evaluates_every else ()
+        return (LOSS, ACCURACY, *self._metric_functions) if self.evaluates_every else ()
 
     @cached_property
-    def _evaluates_every(self) -> int | None:
+    def evaluates_every(self) -> int | None:
         """Clocks from one evaluation to the next; None: none while it trains."""
         every = self.model.evaluate_every
         if every is None:
@@ -358,20 +350,9 @@ class TorchModule(Application):
         """Test items that are evaluated together."""
         return min(ITEMS_AT_ONCE, self.model.micro_batch or ITEMS_AT_ONCE)
 
-    def _evaluation_with(self, stepper: Stepper, test: Examples) -> Evaluation:
+    def evaluation_with(self, stepper: Stepper, test: Examples) -> Evaluation:
+        """What measures test items."""
         return Evaluation(stepper, test, self._metric_functions, self._at_once)
-
-    def _evaluated(self, units: Sequence[Unit]) -> dict[str, tuple[float, float]]:
-        """The units' share of the test items, evaluated with the parameters of their clock, where that is due."""
-        clock, every, test = units[0].clock, self._evaluates_every, self.data.test
-        if every is None or test is None or not clock or clock % every:
-            return {}
-        found: Sums = {}
-        evaluation = self._evaluation_with(self._stepper, test)
-        for unit in units:
-            of, number = self.settings.slices * unit.parts, unit.slice * unit.parts + unit.part
-            add(found, evaluation.of(number * len(test) // of, (number + 1) * len(test) // of))
-        return found
 
     def describe(self) -> dict[str, Any]:
         data = self.data
@@ -392,7 +373,3 @@ def _restored(settings: Settings, own: dict[str, Any]) -> TorchModule:
 def seeded_for_data(seed: int) -> AbstractContextManager[None]:
     """Random numbers of a data set from `seed` on, in whichever process its items are made."""
     return seeded(seed, 1, torch.device("cpu"))
-
-
-def _to_stream(ready: StreamReady) -> Callable[[Array], Ready]:
-    return lambda array: lambda start, stop: ready(PARAMETERS, array, start, stop)

@@ -67,6 +67,11 @@ class StagedModule:
                 f"pipeline: the module has the buffer {name!r}, expected none in its state dict: stages "
                 "do not exchange running statistics (batch norm)"
             )
+        if flat.row_parameters:
+            raise InputError(
+                f"pipeline: the module has an embedding with sparse=True ({flat.row_parameters[0][0]}), expected "
+                "none: a stage holds its layers as a whole"
+            )
         self.flat, self.loss, self.threads = flat, loss, threads
         self._read, self._example = read, example
         try:

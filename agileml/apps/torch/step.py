@@ -16,9 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from agileml.application import Array, ArrivingTables, InputError
-from agileml.apps.torch.first_use import FirstUses
 from agileml.apps.torch.flat import PARAMETERS, FlatModule, TensorSpan, borrowed
-from agileml.apps.torch.linear import write_in_place
+from agileml.apps.torch.forward.first_use import FirstUses
+from agileml.apps.torch.forward.linear import write_in_place
+from agileml.apps.torch.forward.row_tables import RowTables
 from agileml.apps.torch.objective import Judged, Objective, autocasting
 
 Ready = Callable[[int, int], None]
@@ -63,6 +64,7 @@ class Stepper:
             self.module,
         )
         self._places = write_in_place(self.module, {id(p): name for name, p in flat.parameters})
+        self.rows = RowTables(flat, self.device)
         for span, (_, parameter) in zip(flat.spans, flat.parameters, strict=True):
             parameter.register_post_accumulate_grad_hook(self._hook(span))
 
@@ -72,8 +74,11 @@ class Stepper:
         self.flat.point(self._resident)
         return self._resident
 
-    def use(self, tables: Mapping[str, Array]) -> None:
-        """Take parameters and buffers from the tables of a clock. Parameters may still be on their way."""
+    def use(self, tables: Mapping[str, Array], rows: Mapping[str, Array] | None = None) -> None:
+        """Take parameters and buffers from the tables of a clock. Parameters may still be on their way.
+
+        rows: of the tables that are read by row those that are here, ascending; None: all.
+        """
         if self._resident is not None:
             self._use_resident(tables)
             return
@@ -82,8 +87,10 @@ class Stepper:
             for name in tables:
                 if name != PARAMETERS:
                     self._arriving.wait(name)
-        array = tables[PARAMETERS]
-        if array.ctypes.data != self._address:
+        if self.rows:
+            self.rows.use(tables, rows)
+        array = tables[PARAMETERS] if self.flat.spans else None
+        if array is not None and array.ctypes.data != self._address:
             self._parameters = borrowed(array)  # held, so that an equal address means the same memory
             self._address = array.ctypes.data
             self.flat.point(self._parameters)
@@ -106,10 +113,16 @@ class Stepper:
         with torch.no_grad(), autocasting(self.device, self._autocast):
             return self._objective(self.module, batch.tree)
 
+    def hear(self, batch: Batch) -> None:
+        """Note in `rows` which rows a forward of the batch looks up, whatever parameters there are."""
+        self.module.train()
+        with autocasting(self.device, self._autocast):
+            self.rows.hear(lambda: self._objective(self.module, batch.tree), "training")
+
     def gradient(
         self, batches: Sequence[Batch], clock_items: int, ready: Callable[[Array], Ready] | None = None
     ) -> tuple[Array | None, float]:
-        """(the gradient of sum of losses / clock_items, the sum of losses) as a new flat array.
+        """(the gradient of sum of losses / clock_items, the sum of losses) as a new flat array; rows' are in `rows`.
 
         The loss is the mean over a batch; the gradients of several batches are added up, one backward after the other.
         No gradient (None) where a loss is not finite.
@@ -122,6 +135,7 @@ class Stepper:
             self._ready = None if ready is None else ready(array)
             self._written.clear()
             self._finished.clear()
+            self.rows.forget_gradients()
             self.module.train()
             total = 0.0
             for batch in batches:

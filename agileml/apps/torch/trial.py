@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,8 +29,9 @@ def try_batches(
     with _tried(f"one training batch of {len(numbers)} items ({KEYS})"):
         batch = placed_batch(data.train.take(numbers), len(numbers), augment, stepper)
         if stepper is not None:
+            tables = {table.name: stepper.flat.values(table) for table in stepper.flat.tables()}
             for _ in range(times):
-                _step(stepper, batch)
+                _step(stepper, batch, tables)
     if data.test is None or not len(data.test):
         return
     items = min(len(data.test), MOST_ITEMS)
@@ -38,6 +39,7 @@ def try_batches(
         batch = placed_batch(data.test.take(np.arange(items)), items, None, stepper)
         if stepper is not None:
             stepper.module.eval()
+            stepper.use(tables)
             stepper.judged(batch)
 
 
@@ -51,10 +53,14 @@ def placed_batch(tree: Any, items: int, augment: Augment | None, stepper: Steppe
     return Batch(tree if stepper is None else mapped(tree, stepper.placed), items)
 
 
-def _step(stepper: Stepper, batch: Batch) -> None:
-    """One forward and backward with the module's own values."""
-    tables = {table.name: stepper.flat.values(table) for table in stepper.flat.tables()}
-    stepper.use(tables)
+def _step(stepper: Stepper, batch: Batch, values: Mapping[str, Array]) -> None:
+    """One forward and backward with these values of the module's tables."""
+    rows = {}
+    if stepper.rows:
+        stepper.hear(batch)
+        rows = stepper.rows.heard()
+    tables = {name: table[rows[name]] if name in rows else table for name, table in values.items()}
+    stepper.use(tables, rows)
     gradient, loss = stepper.gradient([batch], batch.items)
     if gradient is None:
         raise InputError(

@@ -1,4 +1,5 @@
-"""Applications whose tables keep the state of items or of a pass: the same bits through joins, notices and deaths."""
+"""Applications with tables that are read by row or keep the state of a pass: the same bits through joins, notices and
+deaths."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from tests.agileml.process.engine_rig import reference
 from tests.faults.fault_rig import FaultRig, job
 
 KMEANS = {"application": "kmeans", "data": {"kind": "digits"}, "clocks_per_pass": 1}
+SHOP = "tests.agileml.apps.torch.forward.shop"
 JOBS = {
     "kmeans": KMEANS,
     "lda": {
@@ -22,6 +24,12 @@ JOBS = {
         "clocks_per_pass": 3,
     },
     "kmeans-minibatch": {**KMEANS, "model": {"mode": "minibatch"}, "clocks_per_pass": 4},
+    "embeddings": {
+        "application": "torch",
+        "data": {"dataset": f"{SHOP}:data"},
+        "model": {"module": f"{SHOP}:Shop", "loss": "mse", "batch_size": 64, "evaluate_every": 8},
+        "optimizer": {"kind": "adam", "learning_rate": 0.01, "clip_norm": 0.5},
+    },
 }
 PLAN = [
     {"at_clock": 5, "join": 2},

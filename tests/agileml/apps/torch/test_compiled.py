@@ -82,9 +82,9 @@ def test_its_steps_are_those_of_the_plain_module(name: str, exchange: str, tmp_p
 def test_a_compiled_module_keeps_the_forward_of_its_layers() -> None:
     """One of ours would end the compiled graph at every linear layer."""
     app = TorchModule(build=BUILDS["compiled in place"], dataset=(X, Y))
-    module = app._stepper.module
+    module = app.stepper.module
     assert not any("forward" in vars(layer) for layer in module.modules())
     assert any(
-        "forward" in vars(layer) for layer in TorchModule(build=Net, dataset=(X, Y))._stepper.module.modules()
+        "forward" in vars(layer) for layer in TorchModule(build=Net, dataset=(X, Y)).stepper.module.modules()
     )
     assert module.state_dict().keys() == Net().state_dict().keys()

@@ -72,7 +72,7 @@ def write_in_place(module: nn.Module, parameters: Mapping[int, str]) -> dict[str
     `parameters` has the names by the parameter's id. Layers with a forward or weight of their own making stay so.
     """
     places: dict[str, GradientSlot] = {}
-    if any(_is_compiled(part) for part in module.modules()):
+    if any(is_compiled(part) for part in module.modules()):
         return places  # a compiled graph ends at every layer with a forward of ours, and is compiled for each anew
     for layer in module.modules():
         if type(layer) is not nn.Linear or "forward" in vars(layer) or "weight" not in layer._parameters:
@@ -84,6 +84,6 @@ def write_in_place(module: nn.Module, parameters: Mapping[int, str]) -> dict[str
     return places
 
 
-def _is_compiled(module: nn.Module) -> bool:
+def is_compiled(module: nn.Module) -> bool:
     """True for what `torch.compile(module)` returns, and for a module that was compiled in place."""
     return hasattr(module, "_orig_mod") or module._compiled_call_impl is not None

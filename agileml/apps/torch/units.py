@@ -1,0 +1,145 @@
+"""The units of a clock: their batches, the rows that these look up, their gradients, their share of the test items."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from agileml.application import Array, Unit, Updates
+from agileml.apps.torch.batches.loader import Request
+from agileml.apps.torch.batches.minibatches import ExampleSlice
+from agileml.apps.torch.evaluation import Evaluation, Sums, add
+from agileml.apps.torch.flat import PARAMETERS
+from agileml.apps.torch.step import TORCH, Batch, Ready, seeded
+from agileml.apps.torch.trial import placed_batch
+
+if TYPE_CHECKING:
+    from agileml.apps.torch.module import TorchModule
+
+StreamReady = Callable[[str, Array, int, int], None]
+NEAR = 1  # clocks from the present one whose look-ups may still be asked for
+
+
+@dataclass(frozen=True)
+class _Heard:
+    """What is known of a unit before its parameters: its batches, and the rows that it looks up."""
+
+    made: list[Any]
+    rows: Mapping[str, Array]
+
+
+class UnitComputation:
+    """Computes units of an application with its stepper.
+
+    Of a module with tables that are read by row, batches are made and their look-ups heard when the rows are asked for;
+    they are kept until the unit is computed.
+    """
+
+    def __init__(self, app: TorchModule) -> None:
+        self._app = app
+        self._heard: dict[Unit, _Heard] = {}
+
+    def reads(self, unit: Unit, items: ExampleSlice) -> Mapping[str, Array]:
+        """The rows that a unit looks up, for training and for its share of an evaluation."""
+        return self._of(unit, items).rows if self._app.flat.row_parameters else {}
+
+    def updates(
+        self,
+        units: Sequence[Unit],
+        items: Sequence[ExampleSlice],
+        parameters: Mapping[str, Array],
+        ready: StreamReady | None,
+    ) -> Updates:
+        """The units' share of the mean gradient over the clock's minibatch, by one backward for each micro batch."""
+        app = self._app
+        request = app.minibatches.request(units, items, app.model.micro_batch)
+        stepper, by_row = app.stepper, app.flat.row_parameters
+        assert len(units) == 1 or not by_row, "units that look rows up are computed one by one"
+        rows = self.reads(units[0], items[0])
+        if not request.numbers:  # fewer items in a clock than units
+            with TORCH, seeded(request.seed, app.model.threads, stepper.device):
+                stepper.use(parameters, rows)
+                return Updates({}, metrics=self._evaluated(units))
+        with TORCH:
+            made = self._of(units[0], items[0]).made if by_row else self._made(request, units, items)
+            with seeded(request.seed, app.model.threads, stepper.device):
+                stepper.use(parameters, rows)
+                metrics = self._evaluated(units)
+            with seeded(request.seed, app.model.threads, stepper.device):
+                batches = self._placed(made, request)
+                stream = None if ready is None else _to_stream(ready)
+                gradient, loss = stepper.gradient(batches, app.minibatches.batch, stream)
+                if gradient is None:
+                    return Updates({}, loss, request.items, metrics)
+                changes = app.flat.buffer_changes(parameters, request.items / app.minibatches.batch)
+        found = {PARAMETERS: gradient.reshape(1, -1)} if app.flat.spans else {}
+        of_rows = stepper.rows.updates()
+        updated = {name: some for name, (some, _) in of_rows.items()}
+        tables = {**found, **changes, **{name: values for name, (_, values) in of_rows.items()}}
+        return Updates(tables, loss, request.items, metrics, updated)
+
+    # -- batches and look-ups -----------------------------------------------------------------------------------
+
+    def _of(self, unit: Unit, items: ExampleSlice) -> _Heard:
+        """What is known of a unit, which does not depend on parameters: found again where it was forgotten."""
+        if unit not in self._heard:
+            near = {one: heard for one, heard in self._heard.items() if abs(one.clock - unit.clock) <= NEAR}
+            self._heard = {**near, unit: self._hear(unit, items)}
+        return self._heard[unit]
+
+    def _hear(self, unit: Unit, items: ExampleSlice) -> _Heard:
+        app = self._app
+        request = app.minibatches.request([unit], [items], app.model.micro_batch)
+        stepper = app.stepper
+        with TORCH:
+            made = self._made(request, [unit], [items]) if request.numbers else []
+            with seeded(request.seed, app.model.threads, stepper.device):
+                for batch in self._placed(made, request):
+                    stepper.hear(batch)
+            for start, stop in self._test_items([unit]):
+                with seeded(request.seed, app.model.threads, stepper.device):
+                    self._evaluation().hear(start, stop)
+            return _Heard(made, stepper.rows.heard())
+
+    def _made(self, request: Request, units: Sequence[Unit], items: Sequence[ExampleSlice]) -> list[Any]:
+        """The batches of a request; those of the next clock are made meanwhile."""
+        app = self._app
+        made = app.loader.batches(request)
+        following = [replace(unit, clock=unit.clock + 1) for unit in units]
+        app.loader.fetch_ahead(app.minibatches.request(following, items, app.model.micro_batch))
+        return made
+
+    def _placed(self, made: Sequence[Any], request: Request) -> list[Batch]:
+        app = self._app
+        return [
+            placed_batch(tree, len(numbers), app.augment, app.stepper)
+            for tree, numbers in zip(made, request.numbers, strict=True)
+        ]
+
+    # -- evaluation ---------------------------------------------------------------------------------------------
+
+    def _test_items(self, units: Sequence[Unit]) -> list[tuple[int, int]]:
+        """(start, stop) of the test items that each of the units evaluates; nothing in a clock without evaluation."""
+        app = self._app
+        clock, every, test = units[0].clock, app.evaluates_every, app.data.test
+        if every is None or test is None or not clock or clock % every:
+            return []
+        of = app.settings.slices * units[0].parts
+        numbers = [unit.slice * unit.parts + unit.part for unit in units]
+        return [(number * len(test) // of, (number + 1) * len(test) // of) for number in numbers]
+
+    def _evaluation(self) -> Evaluation:
+        assert self._app.data.test is not None
+        return self._app.evaluation_with(self._app.stepper, self._app.data.test)
+
+    def _evaluated(self, units: Sequence[Unit]) -> dict[str, tuple[float, float]]:
+        """The units' share of the test items, evaluated with the parameters of their clock, where that is due."""
+        found: Sums = {}
+        for start, stop in self._test_items(units):
+            add(found, self._evaluation().of(start, stop))
+        return found
+
+
+def _to_stream(ready: StreamReady) -> Callable[[Array], Ready]:
+    return lambda array: lambda start, stop: ready(PARAMETERS, array, start, stop)
