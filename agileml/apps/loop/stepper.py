@@ -50,7 +50,7 @@ class LoopStepper(Stepper):
             raise
         except Exception as error:
             raise InputError(
-                f"prepare(): the model has an embedding with sparse=True, whose rows are looked up before the loop gets "
+                "prepare(): the model has an embedding with sparse=True, whose rows are looked up before the loop gets "
                 f"a batch, and model(*batch[:-1]) failed ({type(error).__name__}: {error}); expected batches (input, "
                 "..., target) or mappings of the model's arguments, or a class of agileml.Training"
             ) from error
