@@ -118,6 +118,7 @@ def forecast_json(found: Forecast) -> dict[str, Any]:
         "usd_p90": round(found.cost_p90 / 1e6, 6),
         "hours": round(found.hours, 4),
         "holes": [str(hole) for hole in found.holes],
+        "gone": list(found.gone),
         "evictions": round(found.evictions, 4),
         "reason": found.reason,
         "pools": [
@@ -144,6 +145,7 @@ def show_forecast(found: Forecast) -> str:
         lines.append(f"{found.starts - found.finished} of them did not finish within the recording.")
     for hole in found.holes:
         lines.append(f"The recording has a hole {hole} ({hole.seconds / 3600:.0f} h): no job starts in it.")
+    lines += [f"{note}." for note in found.gone]
     for each in found.pools:
         lines.append(
             f"{each.machine_h:10.2f} machine hours of {each.market} at {each.price / 1e6:.4f} $/h, "

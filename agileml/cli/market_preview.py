@@ -45,7 +45,7 @@ def preview(job: JobConfig, name: str) -> list[str]:
         cost += ", no machine of the market"
     budget = setup.plan.guards.budget
     lines += [cost, "no budget" if budget is None else f"budget ${usd(budget):.2f}"]
-    return [*lines, f"warning: {setup.short}"] if setup.short else lines
+    return [*lines, *(f"warning: {warning}" for warning in setup.warnings)]
 
 
 def _show(purchase: Purchase, fills: bool) -> str:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
 from agileml.config.market import Ec2MarketConfig
 from agileml.market.drain_notices import DrainNotices, MergedNotices
-from agileml.market.joined import JoinedCluster, UnixClock
+from agileml.market.joined import JoinedCluster
 from agileml.market.nodes import JoinedNodes
 from agileml.market.service import pause
 from agileml.market.setup import MarketSetup, first_decision
@@ -54,7 +53,7 @@ class Ec2Backend(JoinedCluster):
                 attached.ec2,
                 attached.place,
                 setup.plan.setting,
-                lambda: int(time.time()),
+                self.clock.now_s,
                 MergedNotices(attached.queue, DrainNotices()),
                 archive,
             )
@@ -67,4 +66,5 @@ class Ec2Backend(JoinedCluster):
 
     def open(self, stopping: threading.Event) -> tuple[Cloud, Timekeeper]:
         """EC2, and Unix time."""
-        return self._cloud, UnixClock(lambda seconds: pause(stopping, seconds))
+        self.clock.sleep = lambda seconds: pause(stopping, seconds)
+        return self._cloud, self.clock

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
@@ -13,30 +12,9 @@ from agileml.cluster import existing
 from agileml.cluster.errors import ClusterError
 from agileml.cluster.fleet import ExistingFleet
 from agileml.cluster.watchdog import LIVENESS_PORT, LivenessEndpoint
+from agileml.market.unix_clock import UnixClock
 from agileml.process.spec import RunSpec
 from bidbrain.live.cloud import CloudError
-
-WAIT_S = 5.0
-
-
-class UnixClock:
-    """The market's clock is Unix time. wait_s: how often a wait ends early."""
-
-    def __init__(
-        self,
-        sleep: Callable[[float], object],
-        now_s: Callable[[], float] = time.time,
-        wait_s: float = WAIT_S,
-    ) -> None:
-        self._sleep, self._now_s, self._wait_s = sleep, now_s, wait_s
-
-    def now_s(self) -> int:
-        """Unix time, whole seconds."""
-        return int(self._now_s())
-
-    def wait(self, until_s: int, market: bool) -> None:
-        """Until then, but looks every few seconds: notices and machines that have ended do not wait."""
-        self._sleep(max(0.0, min(self._wait_s, until_s - self._now_s())))
 
 
 class JoinedCluster:
@@ -51,6 +29,7 @@ class JoinedCluster:
         assert spec.config.address is not None
         gcs_address = existing.reach(spec.config.address)
         self._cluster = ExistingFleet(spec, gcs_address)
+        self.clock = UnixClock()
         self.host = gcs_address.rpartition(":")[0]
         try:
             self._liveness = LivenessEndpoint(self.host, LIVENESS_PORT).__enter__()

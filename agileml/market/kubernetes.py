@@ -8,7 +8,7 @@ from types import TracebackType
 
 from agileml.config.market import KubernetesMarketConfig
 from agileml.market.drain_notices import DrainNotices
-from agileml.market.joined import JoinedCluster, UnixClock
+from agileml.market.joined import JoinedCluster
 from agileml.market.nodes import Entry, JoinedNodes, labelled
 from agileml.market.service import pause
 from agileml.market.setup import MarketSetup, first_decision
@@ -56,4 +56,6 @@ class KubernetesBackend(JoinedCluster):
 
     def open(self, stopping: threading.Event) -> tuple[Cloud, Timekeeper]:
         """The RayCluster, and Unix time."""
-        return self._cloud, UnixClock(lambda seconds: pause(stopping, seconds), wait_s=LOOK_S)
+        self.clock.wait_s = LOOK_S
+        self.clock.sleep = lambda seconds: pause(stopping, seconds)
+        return self._cloud, self.clock

@@ -24,6 +24,7 @@ from agileml.events.market import (
     StepPassed,
     StrayFound,
 )
+from agileml.events.run import Warned
 from agileml.events.schema import RunEvent
 from agileml.events.terms import AllocationEnding
 from bidbrain.history.prices import Market
@@ -46,6 +47,7 @@ from bidbrain.live.journal import (
     Record,
     Step,
     Stray,
+    Troubled,
 )
 from bidbrain.live.state import JobState
 from bidbrain.money import usd
@@ -83,6 +85,7 @@ class MarketLog:
         self._ordered: dict[int, Ordered] = {}
         self._prices: dict[Market, int] = {}
         self._measured = Measurements()
+        self._troubles: tuple[str, ...] = ()
 
     def of(self, journal: Log) -> Log:
         """A journal that appends to `journal` and writes each record as an event too."""
@@ -110,6 +113,8 @@ class MarketLog:
                 self._log.write(StepPassed(record.at_s, record.why))
             case Stray():
                 self._log.write(StrayFound(record.at_s, record.instance.instance_id))
+            case Troubled():
+                self._troubled(record.sentences)
             case Draining():
                 self._log.write(MarketDraining(record.at_s, record.reason, record.code))
             case Closing():
@@ -134,6 +139,16 @@ class MarketLog:
                 sigma_s=figures.sigma_s,
             )
         )
+
+    def _troubled(self, sentences: tuple[str, ...]) -> None:
+        """Say what is new, and what is over."""
+        for sentence in sentences:
+            if sentence not in self._troubles:
+                self._log.write(Warned(f"market: {sentence}"))
+        for sentence in self._troubles:
+            if sentence not in sentences:
+                self._log.write(Warned(f"market: no longer so: {sentence}"))
+        self._troubles = sentences
 
     def _answered(self, record: Answered) -> None:
         ordered = self._ordered[record.order]

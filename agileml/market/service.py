@@ -99,6 +99,8 @@ class OpenMarket:
         self._events.write(
             MarketOpened(setup.start_s, setup.speed, setup.plan.scheme, setup.vcpus, hourly_usd)
         )
+        for warning in setup.warnings:
+            self._events.write(Warned(f"market: {warning}"))
         self._thread = threading.Thread(target=self._serve, name="market", daemon=True)
 
     def _new_service(self) -> Service:
@@ -200,6 +202,11 @@ class _Ticking:
 
     def __init__(self, clock: Timekeeper, tell: Callable[[], None]) -> None:
         self._clock, self._tell = clock, tell
+
+    @property
+    def trouble(self) -> str:
+        """See `Timekeeper.trouble`."""
+        return self._clock.trouble
 
     def now_s(self) -> int:
         """The market's time."""

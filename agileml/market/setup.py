@@ -71,12 +71,22 @@ class MarketSetup:
         return bool(self.setting.history.steps)
 
     @property
-    def short(self) -> str:
-        """A sentence if the prices end before a job of job_hours could; empty if they suffice."""
-        hours = (self.setting.history.end_s - self.start_s) / HOUR_S
-        if not self.is_played or hours >= self.setting.job.hours:
-            return ""
-        return f"the market ends after {hours:.2f} h, before a job of {self.setting.job.hours:g} h does"
+    def warnings(self) -> tuple[str, ...]:
+        """What a played market's recording lacks, a sentence each: hours of the job, stretches of it, pools."""
+        history, job = self.setting.history, self.setting.job
+        if not self.is_played:
+            return ()
+        told: list[str] = []
+        if (hours := (history.end_s - self.start_s) / HOUR_S) < job.hours:
+            told.append(f"the market ends after {hours:.2f} h, before a job of {job.hours:g} h does")
+        length = Interval(self.start_s, self.start_s + round(job.hours * HOUR_S))
+        told += [
+            f"the recording has a hole {hole} ({hole.seconds / HOUR_S:.0f} h) within the job's hours: the prices "
+            "before it are taken to hold"
+            for hole in history.holes
+            if hole.overlap(length).seconds
+        ]
+        return (*told, *history.gone_notes)
 
     @property
     def vcpus(self) -> dict[str, int]:

@@ -44,6 +44,8 @@ CREDENTIALS = {
     "UnauthorizedOperation",
     "UnrecognizedClientException",
 }
+# What AWS answers, too, where a region is not enabled for the account.
+CLOSED_REGION = {"AuthFailure", "InvalidClientTokenId", "OptInRequired", "UnrecognizedClientException"}
 AGAIN = {
     "InternalError",
     "InternalFailure",
@@ -96,7 +98,8 @@ def refusal(code: str, message: str, what: str) -> CloudError:
     if code in QUOTA:
         return QuotaError(sentence)
     if code in CREDENTIALS:
-        return CredentialsError(sentence)
+        also = "; it says so, too, where the region is not enabled for the account"
+        return CredentialsError(sentence + also * (code in CLOSED_REGION))
     if code in AGAIN:
         return UnknownOutcomeError(sentence)
     return RefusedError(sentence)

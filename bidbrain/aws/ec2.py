@@ -91,9 +91,11 @@ class Ec2:
     def quotes(self, now_s: int) -> Quotes:
         self._prices.refresh(now_s)
         offers: list[Offer] = []
+        gone: list[str] = []
         for listing in self._setting.listings:
             steps = self._prices.steps(listing.market)
-            if steps is None:
+            if steps is None or not self._prices.is_quoted(listing.market):
+                gone.append(str(listing.market))
                 continue
             price = self._prices.price(listing.market, now_s)
             high = steps.highest(now_s - RECENT_S, now_s)
@@ -102,7 +104,11 @@ class Ec2:
         full = frozenset(market for market, until_s in self._full_until_s.items() if until_s > now_s)
         prices = " ".join(f"{offer.market} {offer.price}" for offer in offers)
         pulse = f"{now_s // PULSE_S}-{zlib.crc32(prices.encode()):08x}"
-        return Quotes(tuple(offers), pulse, full)
+        troubles: tuple[str, ...] = ()
+        if gone:
+            said = f"AWS has no spot price of {', '.join(gone)}: nothing is bought there, what is held there is kept"
+            troubles = (said,)
+        return Quotes(tuple(offers), pulse, full, troubles)
 
     def price(self, market: Market, at_s: int) -> int:
         if market.zone == ON_DEMAND_ZONE:

@@ -16,6 +16,7 @@ from bidbrain.money import micro_usd
 from bidbrain.risk.survival import RECENT_S
 
 REFRESH_S = 60
+GONE_S = 600
 
 
 class Ec2Prices:
@@ -27,6 +28,7 @@ class Ec2Prices:
         self._archive = archive
         self._rows: dict[Market, dict[int, int]] = {market: {} for market in markets}
         self._asked_s: int | None = None
+        self._seen_s: dict[Market, int] = {}  # when an answer last had the market
 
     def refresh(self, now_s: int) -> None:
         """Ask again if the last time was a minute ago."""
@@ -38,6 +40,7 @@ class Ec2Prices:
             if at_s not in self._rows[market]:
                 new.append((at_s, market.instance_type, market.zone, market.product, price))
             self._rows[market][at_s] = price
+            self._seen_s[market] = now_s
         if self._archive is not None and new:
             append_rows(self._archive, new)
         self._asked_s = now_s
@@ -62,9 +65,15 @@ class Ec2Prices:
         return found
 
     def steps(self, market: Market) -> Steps | None:
-        """The known prices of one market; None: AWS has no price for it (the type is not offered there)."""
+        """The known prices of one market; None: AWS never had one for it (the type is not offered there)."""
         rows = self._rows[market]
         return Steps.from_rows(rows.keys(), rows.values()) if rows else None
+
+    def is_quoted(self, market: Market) -> bool:
+        """Whether AWS has a price for it now. Every answer begins with the price that held at its beginning, so a
+        market that no answer has had for `GONE_S` is gone."""
+        seen_s = self._seen_s.get(market)
+        return seen_s is not None and self._asked_s is not None and self._asked_s - seen_s < GONE_S
 
     def price(self, market: Market, at_s: int) -> int:
         """Micro-dollars per machine hour; before the first row that is known, that of the first. Raises CloudError."""

@@ -106,6 +106,8 @@ def show(
         console.print(f"note: no on-demand price is known for {', '.join(missing)} (--on-demand TYPE=USD)")
     for hole in chosen.holes:
         console.print(f"note: a hole of {hole.seconds / 3600:.0f} h without any row: {hole}", highlight=False)
+    for note in chosen.gone_notes:
+        console.print(f"note: {note}", highlight=False, soft_wrap=True)
     if out is not None:
         from bidbrain.report.markets import plot_prices
 

@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from bidbrain.instants import DAY_S, Interval
+from bidbrain.instants import DAY_S, Interval, show_instant
 
 Ints = npt.NDArray[np.int64]
 NEVER_S = 1 << 60
@@ -116,13 +116,15 @@ class Steps:
 class History:
     """Markets with their steps. `holes`: times of over 24 h in which no market of a file had a row.
 
-    `end_s` is the last row's instant: nothing is known after it.
+    `end_s` is the last row's instant: nothing is known after it. `gone`: markets whose own rows end over 24 h before
+    the recording does, and when; their last price is taken to hold.
     """
 
     steps: Mapping[Market, Steps]
     end_s: int
     holes: tuple[Interval, ...] = ()
     sources: tuple[str, ...] = field(default=(), compare=False)
+    gone: Mapping[Market, int] = field(default_factory=dict)
 
     @cached_property
     def start_s(self) -> int:
@@ -138,8 +140,17 @@ class History:
 
     def select(self, markets: Iterable[Market]) -> History:
         """The same recording with only these markets; holes and end stay those of the recording."""
-        return History(
-            {market: self.steps[market] for market in markets}, self.end_s, self.holes, self.sources
+        steps = {market: self.steps[market] for market in markets}
+        gone = {market: at_s for market, at_s in self.gone.items() if market in steps}
+        return History(steps, self.end_s, self.holes, self.sources, gone)
+
+    @property
+    def gone_notes(self) -> tuple[str, ...]:
+        """A sentence for each market that ends early."""
+        return tuple(
+            f"{market} has no row after {show_instant(at_s)}, {(self.end_s - at_s) / DAY_S:.1f} days before the "
+            "recording ends: its last price is taken to hold"
+            for market, at_s in self.gone.items()
         )
 
     def usable(self, window: Interval) -> tuple[Interval, ...]:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bidbrain.history.prices import History, Market, Steps, find_holes
+from bidbrain.history.prices import HOLE_S, History, Market, Steps, find_holes
 from bidbrain.instants import Interval
 from bidbrain.money import micro_usd
 
@@ -89,7 +89,10 @@ def read_history(paths: Iterable[Path]) -> History:
     stamps = np.unique(np.concatenate([np.array(rows, np.int64) for rows in times.values()]))
     holes = tuple(sorted(set(find_holes(stamps)) & set(holes))) if len(files) > 1 else holes
     steps = {market: Steps.from_rows(times[market], prices[market]) for market in sorted(times)}
-    return History(steps, int(stamps[-1]), holes, tuple(str(file) for file in files))
+    end_s = int(stamps[-1])
+    last_s = {market: max(times[market]) for market in steps}
+    gone = {market: at_s for market, at_s in last_s.items() if end_s - at_s > HOLE_S}
+    return History(steps, end_s, holes, tuple(str(file) for file in files), gone)
 
 
 def read_rows(path: Path) -> Iterator[Row]:

@@ -98,12 +98,14 @@ class NoticeSource(Protocol):
 class Quotes:
     """The market now. pulse: changes whenever a request might be answered differently than before.
 
-    full: markets that refused a short while ago; nothing is ordered there for now.
+    full: markets that refused a short while ago; nothing is ordered there for now. troubles: what is wrong with the
+    market, a sentence each, as long as it lasts.
     """
 
     offers: tuple[Offer, ...]
     pulse: str
     full: frozenset[Market] = frozenset()
+    troubles: tuple[str, ...] = ()
 
 
 class Cloud(Protocol):

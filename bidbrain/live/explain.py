@@ -23,6 +23,7 @@ from bidbrain.live.journal import (
     Record,
     Step,
     Stray,
+    Troubled,
 )
 from bidbrain.money import usd
 from bidbrain.setting import ON_DEMAND_ZONE
@@ -96,6 +97,9 @@ def _lines(record: Record, told: _Told) -> Iterator[ExplainedLine]:
                 yield ExplainedLine(at_s, 1, f"notice: {notice.instance_id}, {notice.alert.value}")
         case Stray(at_s, instance):
             yield ExplainedLine(at_s, 1, f"{instance.instance_id} belongs to no order: given back")
+        case Troubled(at_s, sentences):
+            for sentence in sentences or ("all is well again",):
+                yield ExplainedLine(at_s, 0, sentence)
         case Draining(at_s, _, reason) | Closing(at_s, _, reason):
             yield ExplainedLine(at_s, 0, f"the end: {reason}")
 

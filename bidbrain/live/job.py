@@ -52,7 +52,12 @@ class Trainer(Protocol):
 
 
 class Timekeeper(Protocol):
-    """The clock of the market: Unix time, or market time in a replay."""
+    """The clock of the market: Unix time, or market time in a replay. It never goes backwards."""
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong with the clock, in a sentence; empty: nothing."""
+        ...
 
     def now_s(self) -> int: ...
 

@@ -193,6 +193,15 @@ class Stray:
 
 
 @dataclass(frozen=True)
+class Troubled:
+    """What is wrong with the market from now on, a sentence each; empty: nothing any more."""
+
+    at_s: int
+    sentences: tuple[str, ...]
+    kind: Literal["troubled"] = "troubled"
+
+
+@dataclass(frozen=True)
 class Draining:
     """The service buys nothing more; the job saves its work, until the deadline at the latest."""
 
@@ -225,7 +234,7 @@ class Closed:
 
 Record = (
     Opened | Decided | Ordered | Answered | Passed | Marked | Ended | HourPassed | Worked | Noticed | Stray
-    | Draining | Closing | Closed
+    | Troubled | Draining | Closing | Closed
 )  # fmt: skip
 _ADAPTER: TypeAdapter[Record] = TypeAdapter(Annotated[Record, Field(discriminator="kind")])
 

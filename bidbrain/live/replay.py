@@ -75,6 +75,8 @@ class Warnings:
 class MarketClock:
     """Market time: `start_s` when made, `speed` market seconds per second since. `wait` returns every `poll_s`."""
 
+    trouble = ""
+
     def __init__(
         self,
         start_s: int,

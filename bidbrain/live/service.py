@@ -13,11 +13,9 @@ from __future__ import annotations
 from bidbrain.billing import Ending
 from bidbrain.history.prices import NEVER_S
 from bidbrain.live.cloud import (
-    Alert,
     Cloud,
     EndedInstance,
     Instance,
-    InstanceNotice,
     MarketClosedError,
     Quotes,
     RefusedError,
@@ -54,10 +52,12 @@ from bidbrain.live.journal import (
     Passed,
     Record,
     Stray,
+    Troubled,
     Worked,
 )
 from bidbrain.live.keeping import RiskKeeper
 from bidbrain.live.state import JobState, Pending
+from bidbrain.live.troubles import Watch
 from bidbrain.money import HOUR_S
 from bidbrain.policy.base import Phase
 
@@ -87,6 +87,7 @@ class Service:
         self._journal = journal
         self.state = JobState(plan.setting, journal.records)
         self._keeper = keeper
+        self._watch = Watch()
         self._reconciled_s = -RECONCILE_S
         self._retry_s = NEVER_S
         self._stop: str | None = None
@@ -103,7 +104,9 @@ class Service:
         while self.state.closed is None:
             self.step()
             if self.state.closed is None:
-                until_s = min(self.state.next_s(), self._retry_s)
+                # What is overdue while no call is answered makes no call sooner.
+                due_s = NEVER_S if self._watch.is_unanswered else self.state.next_s()
+                until_s = min(due_s, self._retry_s)
                 decided = self.state.decided
                 self._time.wait(until_s, decided is not None and decided.wake_on_market)
         assert self.state.closing is not None
@@ -113,10 +116,13 @@ class Service:
         """Do everything that is due now."""
         now_s = self._time.now_s()
         self._retry_s = NEVER_S
+        self._watch.begin()
         if self.state.closing is None and not self._check_end(now_s):
             self._advance(now_s)
         if self.state.closing is not None:
             self._close(now_s, self.state.closing)
+        if (troubles := self._watch.troubles(now_s, self._time.trouble)) != self.state.troubles:
+            self._put(Troubled(now_s, troubles))
         if self._keeper is not None:
             self._keeper.keep(now_s, self.state.risk, is_last=self.state.closed is not None)
 
@@ -158,19 +164,15 @@ class Service:
                 self._cloud.release(ids)
             if strays := tuple(instance.instance_id for instance in self._cloud.held()):
                 self._cloud.release(strays)
-        except UnknownOutcomeError:
-            self._retry_s = now_s + RETRY_S
+        except UnknownOutcomeError as error:
+            self._not_answered(error)
             return
         for allocation in list(state.account.open):
             if allocation.phase is not Phase.REQUESTED:
                 end_s = max(closing.at_s, allocation.hour_start_s)
                 self._put(Ended(end_s, allocation.number, Ending.JOB_END))
         done = self._trainer.report(now_s).done_vcpu_s
-        self._put(Closed(max(closing.at_s, self._last_s()), done))
-
-    def _last_s(self) -> int:
-        entries = self.state.account.entries
-        return entries[-1].at_s if entries else self._plan.start_s
+        self._put(Closed(max(closing.at_s, self.state.last_s), done))
 
     # -- going on -----------------------------------------------------------------------------------------------
 
@@ -178,6 +180,7 @@ class Service:
         state = self.state
         try:
             quotes = self._cloud.quotes(now_s)
+            self._watch.quoted = quotes.troubles
             self._pass_on_notices(now_s)
             ended = self._ended_allocations()
             decided = state.decided
@@ -189,26 +192,26 @@ class Service:
                 return
             while (
                 at_s := min([state.next_s(), *(last.at_s for last in ended.values())])
-            ) <= now_s or self._asked:
-                at_s = max(min(at_s, now_s), self._last_s())  # a purchase may have taken seconds
+            ) <= now_s or state.asks:
+                at_s = max(min(at_s, now_s), self.state.last_s)  # a purchase may have taken seconds
                 if state.draining is not None and at_s >= state.draining.deadline_s:
                     return
                 self._record_events(at_s, ended)
                 if not self._ask_due(at_s, now_s):
                     return
                 woken = state.wake_s is not None and state.wake_s <= at_s
-                if (self._asked or woken) and not self._decide(at_s, now_s, quotes):
+                if (state.asks or woken) and not self._decide(at_s, now_s, quotes):
                     return
             self._look_again(now_s, quotes)
         except MarketClosedError as error:
             self._put(Closing(now_s, False, str(error), EXIT_MARKET_CLOSED))
-        except UnknownOutcomeError:
-            self._retry_s = now_s + RETRY_S
+        except UnknownOutcomeError as error:
+            self._not_answered(error)
 
-    @property
-    def _asked(self) -> bool:
-        """Whether an event calls for a decision of the policy."""
-        return self.state.heard and self.state.draining is None
+    def _not_answered(self, error: UnknownOutcomeError) -> None:
+        now_s = self._time.now_s()
+        self._retry_s = now_s + RETRY_S
+        self._watch.unanswered(now_s, str(error))
 
     def _look_again(self, now_s: int, quotes: Quotes) -> None:
         """Decide when the market changes, if the policy waits for that, and again soon after a full market."""
@@ -257,7 +260,7 @@ class Service:
                     price = self._cloud.price(allocation.market, end_s)
                     self._put(HourPassed(end_s, number, price))
         if state.work_due:
-            self._put(Worked(max(at_s, self._last_s()), self._trainer.report(at_s).done_vcpu_s))
+            self._put(Worked(max(at_s, self.state.last_s), self._trainer.report(at_s).done_vcpu_s))
         if over:
             self._tell_held(at_s)
 
@@ -294,7 +297,7 @@ class Service:
 
     def _decide(self, at_s: int, now_s: int, quotes: Quotes) -> bool:
         """Ask the policy and carry its decision out; False: an answer is missing, and the rest is done later."""
-        as_of_s = max(at_s if now_s - at_s <= LATE_S else now_s, self._last_s())
+        as_of_s = max(at_s if now_s - at_s <= LATE_S else now_s, self.state.last_s)
         plan, state = self._plan, self.state
         report = self._trainer.report(as_of_s)
         view = view_of(plan.setting, state, quotes, report.measured, plan.guards, report.done_vcpu_s)
@@ -308,7 +311,7 @@ class Service:
         assert decided is not None
         at_s = at_s if now_s - at_s <= LATE_S else now_s
         while True:
-            at_s = max(at_s, self._last_s())
+            at_s = max(at_s, self.state.last_s)
             due = state.due(at_s)
             if due and (decided.fill is not None or state.step is None):
                 if not self._ask(due[0], at_s):
@@ -332,8 +335,8 @@ class Service:
                     self._tell_held(at_s)
                 else:
                     self._put(Marked(at_s))
-                    if what is Marking.LET_GO:
-                        self._warn_of_hour_end(at_s, number)
+                    for notice in state.hour_end_notices(number) if what is Marking.LET_GO else ():
+                        self._trainer.warn(at_s, notice)
             case _ if late:
                 self._put(Passed(at_s, "too late for a purchase that was decided before"))
             case Buy(market):
@@ -351,15 +354,6 @@ class Service:
                 self._put(Ordered(at_s, state.orders, reliable.market, vcpus, 1, reliable.on_demand, at_s))
                 self._ask(list(state.pending.values())[-1], at_s)
 
-    def _warn_of_hour_end(self, at_s: int, number: int) -> None:
-        """Warn the trainer of the instances that leave at the end of their hour."""
-        allocation = self.state.account.find(number)
-        assert allocation is not None
-        deadline_s = allocation.hour_start_s + HOUR_S
-        for instance in self.state.instances.get(number, ()):
-            what = (f"hour-end-{instance.instance_id}", instance.instance_id, Alert.HOUR_END, deadline_s)
-            self._trainer.warn(at_s, InstanceNotice(*what))
-
     def _ask_due(self, at_s: int, now_s: int) -> bool:
         return all(self._ask(pending, at_s) for pending in self.state.due(at_s))
 
@@ -374,8 +368,8 @@ class Service:
             if self.state.closing is None:
                 raise
             instances, why = (), str(error)
-        except UnknownOutcomeError:
-            self._retry_s = self._time.now_s() + RETRY_S
+        except UnknownOutcomeError as error:
+            self._not_answered(error)
             return False
         if instances:
             at_s = max(pending.ordered.at_s, min(instance.launched_s for instance in instances))

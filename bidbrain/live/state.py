@@ -14,7 +14,7 @@ from bidbrain.accounts.evidence import LedgerRisk
 from bidbrain.accounts.ledger import Ledger
 from bidbrain.billing import RULES, Ending
 from bidbrain.history.prices import NEVER_S, Market
-from bidbrain.live.cloud import Alert, EndedInstance, Instance, Order
+from bidbrain.live.cloud import Alert, EndedInstance, Instance, InstanceNotice, Order
 from bidbrain.live.journal import (
     Answered,
     Closed,
@@ -33,6 +33,7 @@ from bidbrain.live.journal import (
     Record,
     Step,
     Stray,
+    Troubled,
     Worked,
 )
 from bidbrain.money import HOUR_S
@@ -71,6 +72,7 @@ class JobState:
         self.draining: Draining | None = None
         self.closing: Closing | None = None
         self.closed: Closed | None = None
+        self.troubles: tuple[str, ...] = ()
         self.strays = 0
         self.orders = 0
         for record in records:
@@ -107,6 +109,8 @@ class JobState:
                 self._notice(record)
             case Stray():
                 self.strays += 1
+            case Troubled(_, sentences):
+                self.troubles = sentences
             case Draining():
                 self.draining = record
             case Closing():
@@ -218,6 +222,18 @@ class JobState:
         return steps[self.cursor] if self.cursor < len(steps) else None
 
     @property
+    def asks(self) -> bool:
+        """Whether an event calls for a decision of the policy."""
+        return self.heard and self.draining is None
+
+    @property
+    def last_s(self) -> int:
+        """The instant of the ledger's last entry, else of the job's start."""
+        assert self.opened is not None
+        entries = self.account.entries
+        return entries[-1].at_s if entries else self.opened.start_s
+
+    @property
     def wake_s(self) -> int | None:
         """When the policy asked to decide again; None: it named no time."""
         return None if self.decided is None else self.decided.wake_s
@@ -253,6 +269,14 @@ class JobState:
         if self.draining is not None:
             times.append(self.draining.deadline_s)
         return min(times, default=NEVER_S)
+
+    def hour_end_notices(self, number: int) -> tuple[InstanceNotice, ...]:
+        """Notices for the instances of an allocation that leaves at the end of its hour."""
+        deadline_s = self._open(number).hour_start_s + HOUR_S
+        return tuple(
+            InstanceNotice(f"hour-end-{each.instance_id}", each.instance_id, Alert.HOUR_END, deadline_s)
+            for each in self.instances.get(number, ())
+        )
 
     def over(self, ended: Iterable[EndedInstance]) -> dict[int, EndedInstance]:
         """Allocations that are over because these instances ended, each with its last one."""

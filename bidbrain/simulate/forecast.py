@@ -38,7 +38,7 @@ class Forecast:
     """Jobs from several starts. Money in micro-dollars per job, without the head, disks and addresses.
 
     evictions: expected per job. reason: of the first decision of the last job. holes: of the recording; no job starts
-    in one.
+    in one. gone: a sentence for each pool whose recording ends early.
     """
 
     window: Interval
@@ -52,6 +52,7 @@ class Forecast:
     pools: tuple[PoolShare, ...]
     reason: str
     holes: tuple[Interval, ...] = ()
+    gone: tuple[str, ...] = ()
 
 
 def forecast(setting: Setting, scheme: Scheme, history: History) -> Forecast:
@@ -90,6 +91,7 @@ def forecast(setting: Setting, scheme: Scheme, history: History) -> Forecast:
         pools,
         next((each.reason for each in ledger.entries if each.reason), "nothing is bought"),
         history.holes,
+        own.history.gone_notes,
     )
 
 

@@ -48,6 +48,8 @@ def bought_by(job: str, site: Site, aws: Clients, machines: int = 1) -> list[str
 class AwsGround:
     """EC2, engine and clock: what goes on while services come and go. `events`: market time -> what happens then."""
 
+    trouble = ""
+
     def __init__(
         self,
         layer: Ec2Layer,

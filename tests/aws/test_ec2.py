@@ -16,10 +16,11 @@ from bidbrain.accounts.rebill import rebill
 from bidbrain.aws.calls import client
 from bidbrain.aws.ec2 import FULL_S
 from bidbrain.aws.notices import SqsNotices
+from bidbrain.aws.prices import GONE_S
 from bidbrain.history.prices import Market
 from bidbrain.live.cloud import Alert, CapacityError, CredentialsError, Order, RefusedError
 from bidbrain.live.guards import Guards
-from bidbrain.live.journal import Answered, Journal, Noticed
+from bidbrain.live.journal import Answered, Journal, Noticed, Troubled
 from tests.aws.ground import USD, AwsGround
 from tests.aws.layer import REGION, Ec2Layer
 from tests.bidbrain.live.kills import Fuse, FusedCloud, FusedJournal, Killed, pick
@@ -86,6 +87,41 @@ def test_full_pools_are_passed_over_and_left_alone_for_a_while(ec2: Ec2Layer) ->
     ground.at_s = answers[0].at_s + FULL_S - 1
     with pytest.raises(CapacityError, match="a short while ago"):
         ground.cloud.acquire(order_of(ground, "full-late", 1))
+
+
+def test_a_pool_that_vanishes_is_said_and_left_alone_and_its_machines_stay(ec2: Ec2Layer) -> None:
+    ground, log = AwsGround(ec2, "vanished", hours=1.5), Memory()
+    pool, price = ("c5.xlarge", "us-east-1a"), 0.05
+    ground.events = {
+        ground.start_s + 600: lambda: ec2.prices.pop(pool),
+        ground.start_s + 1800: lambda: ec2.evict(sorted(ground.engine.held)[0]),
+        ground.start_s + 3000: lambda: ec2.prices.update({pool: price}),
+    }
+    assert ground.play(log).finished
+    assert ground.service is not None
+    ledger = ground.service.state.ledger()
+    bought = Counter(str(e.market) for e in ledger.entries if e.kind is EntryKind.GRANT)
+    assert bought == {"c5.xlarge@on-demand": 1, "c5.xlarge@us-east-1a": 6, "c5.xlarge@us-east-1b": 1}
+    assert [e.kind for e in ledger.entries].count(EntryKind.EVICTION) == 1, (
+        "the five others stayed to the end"
+    )
+    begun, over = (record for record in log.records if isinstance(record, Troubled))
+    said = (
+        "AWS has no spot price of c5.xlarge@us-east-1a: nothing is bought there, what is held there is kept"
+    )
+    assert (begun.sentences, over.sentences) == ((said,), ())
+    assert ground.start_s + 480 + GONE_S <= begun.at_s <= ground.start_s + 1500 < over.at_s
+
+
+def test_a_market_without_any_price_is_said_and_the_job_waits(ec2: Ec2Layer) -> None:
+    ground, log = AwsGround(ec2, "bare"), Memory()
+    prices, ec2.prices = dict(ec2.prices), {}
+    ground.events[ground.start_s + 1200] = lambda: ec2.prices.update(prices)
+    assert ground.play(log).finished
+    begun, over = (record for record in log.records if isinstance(record, Troubled))
+    (sentence,) = begun.sentences
+    assert all(str(listing.market) in sentence for listing in ground.setting.listings)
+    assert over.sentences == () and over.at_s >= ground.start_s + 1200
 
 
 def event(kind: str, instance_id: str, at: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from bidbrain.aws.calls import ATTEMPTS
 from bidbrain.aws.site import Site
-from bidbrain.aws.stack.checks import Quota, Unread
+from bidbrain.aws.stack.checks import Quota, Scale, Unread, Verdict, checks
 from bidbrain.aws.stack.facts import check_region, read_facts
 from bidbrain.live.cloud import CloudError
 from tests.aws.layer import failure
@@ -30,12 +30,15 @@ class Account:
 
 
 class PriceList:
+    def __init__(self, currency: str = "USD") -> None:
+        self._currency = currency
+
     def get_products(self, **request: Any) -> dict[str, Any]:
         wanted = {each["Field"]: each["Value"] for each in request["Filters"]}
         assert wanted["regionCode"] == "us-east-1" and wanted["operatingSystem"] == "Linux"
         if wanted["instanceType"] != "c5.xlarge":
             return {"PriceList": []}
-        dimension = {"pricePerUnit": {"USD": "0.1700000000"}, "unit": "Hrs"}
+        dimension = {"pricePerUnit": {self._currency: "0.1700000000"}, "unit": "Hrs"}
         terms = {"OnDemand": {"SKU.TERM": {"priceDimensions": {"SKU.TERM.RATE": dimension}}}}
         return {"PriceList": [json.dumps({"product": {}, "terms": terms})]}
 
@@ -95,6 +98,23 @@ def test_who_says_what_a_type_costs(moto_url: str) -> None:
     assert facts.denied == ("iam:CreateRole",)
     assert not isinstance(facts.spot, Unread) and ("c5.xlarge", "us-east-1a") in facts.spot
     assert facts.types["c5.xlarge"].zones == ("us-east-1a",)
+
+
+def test_a_price_list_in_another_currency_is_said_and_no_dollars_are_made_up(moto_url: str) -> None:
+    facts = read_facts(
+        Account(moto_url, pricing=PriceList("CNY"), service_quotas=Quotas(), iam=Simulator()), SITE
+    )
+    assert facts.types["c5.xlarge"].on_demand is None
+    (said,) = [
+        check.text
+        for check in checks(SITE, Scale(1, 8, 3_000_000), facts)
+        if check.verdict is Verdict.WRONG and check.what == "prices"
+    ]
+    assert said == (
+        "machine type c5.xlarge: found no on-demand price (AWS's price list, which has CNY, not USD), "
+        "expected one in market.on_demand"
+    )
+    assert facts.types["m5.xlarge"].on_demand == 500_000, "what the config says goes first"
 
 
 def test_subnets_that_do_not_fit(moto_url: str) -> None:

@@ -20,9 +20,9 @@ from agileml.config.text import ConfigError
 from agileml.events.market import InstanceNoticed, InstancesBought
 from agileml.events.run import MembershipChanged
 from agileml.events.schema import events_of
-from agileml.market.joined import UnixClock
 from agileml.market.nodes import tier_of
 from agileml.market.setup import set_up
+from agileml.market.unix_clock import UnixClock
 from agileml.runs.event_log import read_events
 from bidbrain.aws.ec2 import Ec2, Place
 from bidbrain.aws.notices import SqsNotices
@@ -127,7 +127,9 @@ class MotoGround:
         return None
 
     def open(self, stopping: threading.Event) -> tuple[Cloud, Timekeeper]:
-        return self._cloud, UnixClock(lambda seconds: stopping.wait(min(0.2, seconds)))
+        clock = UnixClock()
+        clock.sleep = lambda seconds: stopping.wait(min(0.2, seconds))
+        return self._cloud, clock
 
 
 def test_a_job_lives_through_an_interruption_and_an_eviction(

@@ -111,3 +111,13 @@ def test_error_codes(code: str, kind: type[CloudError]) -> None:
     error = refusal(code, "It is so.\n Really.", "3 x c5@a")
     assert type(error) is kind
     assert str(error) == f"3 x c5@a: AWS answers {code}, It is so. Really"
+
+
+@pytest.mark.parametrize("code", ["OptInRequired", "AuthFailure"])
+def test_a_region_that_is_not_enabled_is_one_sentence_that_says_so(code: str) -> None:
+    error = refusal(code, "You are not subscribed to this service.", "spot prices")
+    assert type(error) is CredentialsError  # buying pauses, what is held is kept
+    assert str(error) == (
+        f"spot prices: AWS answers {code}, You are not subscribed to this service; "
+        "it says so, too, where the region is not enabled for the account"
+    )

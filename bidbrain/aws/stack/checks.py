@@ -207,7 +207,10 @@ def _quotas(site: Site, scale: Scale, facts: Facts) -> Iterator[Check]:
 def _prices(site: Site, facts: Facts) -> Iterator[Check]:
     for name in site.all_types:
         if facts.types[name].on_demand is None:
-            text = f"machine type {name}: found no on-demand price, expected one in market.on_demand"
+            asked = facts.types[name].source
+            text = (
+                f"machine type {name}: found no on-demand price ({asked}), expected one in market.on_demand"
+            )
             yield Check("prices", Verdict.WRONG, text)
     if isinstance(facts.spot, Unread):
         yield Check("prices", Verdict.UNREAD, f"spot prices: {facts.spot.why}")

@@ -14,21 +14,29 @@ from bidbrain.live.cloud import CloudError
 from bidbrain.machines import UnknownTypeError, find_type
 from bidbrain.money import micro_usd
 
+USD = "USD"
+
 
 def on_demand_price(aws: Clients, site: Site, name: str) -> tuple[int | None, str]:
-    """Micro-dollars per hour and where they are from: the config, AWS's price list, the package's table."""
+    """Micro-dollars per hour and where they are from: the config, AWS's price list, the package's table.
+
+    A price list in another currency is no source of dollars, and the package's dollars are none of its region.
+    """
     if name in site.on_demand:
         return micro_usd(str(site.on_demand[name])), "the config"
-    if (price := _listed(aws, site.region, name)) is not None:
-        return price, "AWS's price list"
+    prices = _listed(aws, site.region, name)
+    if USD in prices:
+        return micro_usd(prices[USD]), "AWS's price list"
+    if prices:
+        return None, f"AWS's price list, which has {' and '.join(prices)}, not {USD}"
     try:
         return find_type(name, 1 << 40).on_demand, "the package's table (us-east-1)"
     except UnknownTypeError:
-        return None, "nobody"
+        return None, "no source knows it"
 
 
-def _listed(aws: Clients, region: str, name: str) -> int | None:
-    """The price list's Linux price on shared hardware; None where it cannot be read."""
+def _listed(aws: Clients, region: str, name: str) -> dict[str, str]:
+    """The price list's Linux price on shared hardware, by currency; empty where it cannot be read."""
     wanted = {
         "instanceType": name,
         "regionCode": region,
@@ -42,13 +50,15 @@ def _listed(aws: Clients, region: str, name: str) -> int | None:
         with errors("prices"):
             answer = aws.client("pricing", NO_RETRY).get_products(ServiceCode="AmazonEC2", Filters=filters)
     except CloudError:
-        return None
+        return {}
     for text in answer.get("PriceList", ()):
         for term in json.loads(text).get("terms", {}).get("OnDemand", {}).values():
             for dimension in term["priceDimensions"].values():
-                if float(usd := dimension["pricePerUnit"].get("USD", "0")) > 0:
-                    return micro_usd(usd)
-    return None
+                if found := {
+                    unit: each for unit, each in dimension["pricePerUnit"].items() if float(each) > 0
+                }:
+                    return found
+    return {}
 
 
 def spot_prices(aws: Clients, site: Site, now: datetime) -> dict[tuple[str, str], int] | Unread:

@@ -111,6 +111,18 @@ def test_a_hole_of_the_recording_is_said(proteus: Callable[..., str], tmp_path: 
     assert "a hole 2026-03-05T12:00:00Z/2026-03-09T12:00:00Z (96 h): no job starts in it" in said
 
 
+def test_a_pool_that_ends_before_the_recording_is_said(proteus: Callable[..., str], tmp_path: Path) -> None:
+    file = recording(tmp_path)
+    lines = file.read_text().splitlines(True)
+    gone = "2026-03-14T00:00:00Z,c5.xlarge,us-east-1b"
+    file.write_text("".join(line for line in lines if not line.startswith(gone)))
+    said = proteus("--offline", "--history", str(file))
+    assert (
+        "c5.xlarge@us-east-1b has no row after 2026-03-01T00:00:00Z, 13.0 days before the recording ends"
+        in said
+    )
+
+
 @pytest.mark.parametrize("price", ["€0.06", "0.06 EUR", "nan", "-0.06", ""])
 def test_a_price_that_is_no_amount_of_dollars_names_its_line(
     proteus: Callable[..., str], tmp_path: Path, price: str
@@ -129,3 +141,9 @@ def test_a_file_that_is_not_there(proteus: Callable[..., str], tmp_path: Path) -
 def test_without_credentials_the_sentence_names_the_way_out(proteus: Callable[..., str]) -> None:
     error = proteus(code=2)
     assert "no AWS credentials were found" in error and "--offline" in error and error.count("\n") == 1
+
+
+def test_a_region_that_is_not_billed_in_dollars_wants_its_prices_said(proteus: Callable[..., str]) -> None:
+    china = ("--set", "market.region=cn-north-1", "--set", "market.zones=[cn-north-1a]")
+    error = proteus("--offline", *china, code=2)
+    assert "market.on_demand" in error and "AWS bills cn-north-1 in CNY" in error and error.count("\n") == 1

@@ -173,3 +173,27 @@ def test_only_ec2_is_asked_about_and_without_an_answer_nothing_is_bought() -> No
     assert may_submit(ec2, yes=True, can_ask=False)
     with pytest.raises(typer.BadParameter, match="nobody to ask here: say --yes"):
         may_submit(ec2, yes=False, can_ask=False)
+
+
+def test_a_replay_says_the_hole_and_the_pool_that_ends_before_it_buys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [f"2016-01-{day:02d}T00:00:00Z,c4.xlarge,us-east-1a,Linux/UNIX,0.05" for day in (*range(1, 7), 9)]
+    rows += [f"2016-01-{day:02d}T00:00:00Z,c4.xlarge,us-east-1b,Linux/UNIX,0.06" for day in range(1, 5)]
+    header = "timestamp,instance_type,availability_zone,product,price"
+    (tmp_path / "prices.csv").write_text("\n".join([header, *rows]) + "\n")
+    config = tmp_path / "job.yaml"
+    config.write_text(
+        "application: mlr\ndata: {kind: digits}\nclocks: 10\nmachines: {reliable: 1}\n"
+        "market: {kind: replay, history: [prices.csv], train: 2016-01-01/2016-01-02, start: 2016-01-05, "
+        "job_hours: 40, job_vcpus: 16}\n"
+    )
+    assert proteus("run", str(config), "--dry-run") == 0
+    warnings = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: ")]
+    assert warnings == [
+        "warning: the recording has a hole 2016-01-06T00:00:00Z/2016-01-09T00:00:00Z (72 h) within the job's hours: "
+        "the prices before it are taken to hold",
+        "warning: c4.xlarge@us-east-1b has no row after 2016-01-04T00:00:00Z, 5.0 days before the recording ends: "
+        "its last price is taken to hold",
+    ]

@@ -73,7 +73,9 @@ def test_what_is_wrong_is_one_sentence() -> None:
     assert "market.zones: found us-east-1z, expected us-east-1" in found["zone"][0]
     assert "market.subnets: found none for zone us-east-1b" in found["subnet"][0]
     assert "is built for x86_64, expected arm64 as m5.xlarge has" in found["arm"][0]
-    assert "m5.large: found no on-demand price, expected one in market.on_demand" in found["price"][0]
+    assert (
+        "m5.large: found no on-demand price (a table), expected one in market.on_demand" in found["price"][0]
+    )
     assert "market.budget_usd: found 0.200000, expected at least 0.28" in found["budget"][0]
     assert "spot prices: found none" in found["spot"][0]
     assert all("\n" not in text for texts in found.values() for text in texts)

@@ -193,3 +193,16 @@ def test_a_market_travels_to_another_process_without_its_hash() -> None:
     assert {market: 1}[Market("c5.xlarge", "us-east-1a")] == 1
     assert pickle.dumps(market) == fresh
     assert copy.copy(market) == market
+
+
+def test_a_pool_whose_rows_end_before_the_recording_does_is_named(tmp_path: Path) -> None:
+    rows = [f"2016-01-0{day}T00:00:00Z,c4.xlarge,us-east-1a,Linux/UNIX,0.05" for day in range(1, 8)]
+    rows += [f"2016-01-0{day}T01:00:00Z,c4.xlarge,us-east-1b,Linux/UNIX,0.06" for day in range(1, 3)]
+    history = read_history([write(tmp_path / "p.csv", "\n".join([HEADER, *rows]) + "\n")])
+    (note,) = history.gone_notes
+    assert note == (
+        "c4.xlarge@us-east-1b has no row after 2016-01-02T01:00:00Z, 5.0 days before the recording ends: "
+        "its last price is taken to hold"
+    )
+    assert history.select([Market("c4.xlarge", "us-east-1a")]).gone_notes == ()
+    assert history.select(history.markets).gone_notes == (note,)

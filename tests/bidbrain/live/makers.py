@@ -54,6 +54,8 @@ class ModelTrainer:
 class LiveRig:
     """Market, machines, engine and clock: what goes on while services come and go."""
 
+    trouble = ""
+
     def __init__(self, setting: Setting, start_s: int, warnings: Warnings | None = None) -> None:
         self.setting, self.start_s, self.at_s = setting, start_s, start_s
         self.launcher = InstantLauncher()
