@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -101,17 +102,22 @@ def show(
         )
     if not as_json:
         console.print(table)
-    missing = sorted({market.instance_type for market in chosen.markets} - set(known))
-    if missing:
-        console.print(f"note: no on-demand price is known for {', '.join(missing)} (--on-demand TYPE=USD)")
-    for hole in chosen.holes:
-        console.print(f"note: a hole of {hole.seconds / 3600:.0f} h without any row: {hole}", highlight=False)
-    for note in chosen.gone_notes:
+    for note in _notes(chosen, known):
         console.print(f"note: {note}", highlight=False, soft_wrap=True)
     if out is not None:
         from bidbrain.report.markets import plot_prices
 
         console.print(str(plot_prices(chosen, known, span, out)), highlight=False)
+
+
+def _notes(history: History, known: Mapping[str, int]) -> list[str]:
+    """What `show` does not know of these markets, a sentence each."""
+    missing = sorted({market.instance_type for market in history.markets} - set(known))
+    notes = (
+        [f"no on-demand price is known for {', '.join(missing)} (--on-demand TYPE=USD)"] if missing else []
+    )
+    notes += [f"a hole of {hole.seconds / 3600:.0f} h without any row: {hole}" for hole in history.holes]
+    return [*notes, *history.gone_notes]
 
 
 def _figures(row: MarketSummary, on_demand: int | None) -> dict[str, float | None]:

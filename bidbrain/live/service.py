@@ -57,7 +57,7 @@ from bidbrain.live.journal import (
 )
 from bidbrain.live.keeping import RiskKeeper
 from bidbrain.live.state import JobState, Pending
-from bidbrain.live.troubles import Watch
+from bidbrain.live.troubles import TroubleWatch
 from bidbrain.money import HOUR_S
 from bidbrain.policy.base import Phase
 
@@ -87,7 +87,7 @@ class Service:
         self._journal = journal
         self.state = JobState(plan.setting, journal.records)
         self._keeper = keeper
-        self._watch = Watch()
+        self._watch = TroubleWatch()
         self._reconciled_s = -RECONCILE_S
         self._retry_s = NEVER_S
         self._stop: str | None = None

@@ -10,7 +10,7 @@ SILENT_S = 120  # calls without an answer are normal for so long
 
 
 @dataclass
-class Watch:
+class TroubleWatch:
     """Collects what a service meets; `troubles` says it. A single call without an answer is no trouble yet."""
 
     quoted: tuple[str, ...] = ()  # what the market says of itself

@@ -13,7 +13,7 @@ from bidbrain.live.cloud import UnknownOutcomeError
 from bidbrain.live.explain import explain
 from bidbrain.live.journal import Closing, Troubled
 from bidbrain.live.service import Service
-from bidbrain.live.troubles import SILENT_S, Watch
+from bidbrain.live.troubles import SILENT_S, TroubleWatch
 from bidbrain.policy.registry import find_scheme
 from bidbrain.setting import Setting, Workload
 from tests.bidbrain.live.makers import LiveRig, Memory, plan_of, play
@@ -72,7 +72,7 @@ def test_a_region_that_does_not_answer_is_said_once_and_what_is_held_is_kept(set
 
 
 def test_single_calls_without_an_answer_are_no_trouble() -> None:
-    watch = Watch()
+    watch = TroubleWatch()
     for now_s in range(0, 600, 60):
         watch.begin()
         if now_s % 120 == 0:
