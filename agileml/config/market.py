@@ -132,14 +132,6 @@ class CloudMarketConfig(MarketConfig):
             raise ConfigError(
                 "missing, expected the most that this job may cost, in dollars", key=("budget_usd",)
             )
-        if self.region.startswith("cn-") and (
-            unknown := [t for t in self.all_types if t not in self.on_demand]
-        ):
-            raise ConfigError(
-                f"found no price of {', '.join(unknown)}, expected those of all types: AWS bills {self.region} in CNY "
-                "(then budget and prices of the whole config are CNY), and the package's table is in dollars",
-                key=("on_demand",),
-            )
         return self
 
 
@@ -156,6 +148,18 @@ class Ec2MarketConfig(CloudMarketConfig, Site):
         """Every type in every zone."""
         markets = tuple((kind, zone) for kind in self.types for zone in self.zones)
         return Offered(markets, self.of_reliable, self.on_demand, self.vcpus)
+
+    @model_validator(mode="after")
+    def _priced_as_billed(self) -> Self:
+        if self.region.startswith("cn-") and (
+            unknown := [t for t in self.all_types if t not in self.on_demand]
+        ):
+            raise ConfigError(
+                f"found no price of {', '.join(unknown)}, expected those of all types: AWS bills {self.region} in CNY "
+                "(then budget and prices of the whole config are CNY), and the package's table is in dollars",
+                key=("on_demand",),
+            )
+        return self
 
 
 class KubernetesMarketConfig(CloudMarketConfig, PodSite):
