@@ -42,9 +42,11 @@ class ControllerShell:
 
     def start(self) -> None:
         record = self.sim.newest_record()
-        s = self.sim.schedule
+        s, is_staged = self.sim.schedule, self.sim.job.pipeline is not None
         settings = ControllerSettings(
-            rule=StageRule(s.thresholds, s.forced, s.active_fraction),
+            rule=StageRule(s.thresholds, 3, 1.0)
+            if is_staged
+            else StageRule(s.thresholds, s.forced, s.active_fraction),
             cuts=CutRule(s.cut_every_s, s.cut_clocks),
             timeout_s=1.0,
             retry_s=NEVER_S if s.orderly else 0.5,
@@ -58,7 +60,7 @@ class ControllerShell:
             seed=s.seed,
             checkpoint_every_s=self.sim.checkpoint_every_s,
             links=LinkRule(least_bytes=64, settle_s=0.2),
-            auto_stage=RESTLESS if s.restless and s.forced is None else None,
+            auto_stage=RESTLESS if s.restless and s.forced is None and not is_staged else None,
         )
         newest = max(self.sim.sealed, key=lambda checkpoint: checkpoint.name, default=None)
         controller = Controller(

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from agileml.application import Update
+from agileml.core.exchange.stages import stages_of
 from agileml.core.protocol.job import Job
 from agileml.core.protocol.messages import Cut
 from agileml.core.protocol.record import Record
@@ -13,6 +15,7 @@ from agileml.core.protocol.view import CutId, View
 from agileml.events.run import MachineLost, MachinesJoined, MembershipChanged, ShortNoticeJudged
 from agileml.events.terms import Way
 from straggler.coverage import members, show
+from tests.model.staged_toy import counters
 
 if TYPE_CHECKING:
     from tests.model.simulator import Simulation
@@ -22,6 +25,10 @@ def check_view(job: Job, view: View) -> None:
     """Exactly one owner and backup for each partition, exactly one worker for each unit of each clock."""
     assert len(view.owner) == len(view.backup) == job.layout.partitions
     assert {*view.owner, *view.backup} <= set(view.members), view
+    if job.pipeline is not None:
+        assert stages_of(view.owner)[-1][2] == job.layout.partitions, (
+            view
+        )  # asserts that stages are neighbours
     covered = 0
     for node, units in view.share:
         assert node in view.members, view
@@ -138,6 +145,10 @@ def check_counts(job: Job, partition: int, cut: Cut) -> None:
     """Exactly the clocks < `cut.clock`, and of later ones what the cut says, have been counted once by each unit."""
     start, stop = job.layout.range_of(0, partition)
     seen = np.array([[1.0, (clock + 1.0) ** 2] for clock in range(cut.clock)]).reshape(-1, 2).sum(axis=0)
+    if job.pipeline is not None:
+        if job.layout.tables[0].update is Update.STEP:
+            assert (counters(cut.blocks[0], job.units) == seen).all(), (partition, cut.clock, cut.blocks[0])
+        return
     if not job.layout.tables[0].sparse:
         expected = np.tile(seen, job.units)[start:stop]
         assert (cut.blocks[0] == expected).all(), (partition, cut.clock, cut.blocks[0], expected)

@@ -13,6 +13,7 @@ from agileml.core.parameters.optimizer import optimizer
 from agileml.core.protocol.commands import (
     Abandon,
     Abort,
+    Arrange,
     Begin,
     Begun,
     Compute,
@@ -24,6 +25,7 @@ from agileml.core.protocol.commands import (
     Loaded,
     LoadSlices,
     PartSaved,
+    PassOn,
     Reduce,
     SavePart,
     Send,
@@ -34,6 +36,7 @@ from agileml.core.protocol.view import CutId
 from agileml.events.terms import Task, Tier
 from straggler.coverage import members
 from tests.model.chunks import ChunkedThread
+from tests.model.stage_shell import SimulatedStage
 from tests.model.timeline import Process
 from tests.model.toy import ALGORITHMS, ToyReplica
 
@@ -57,6 +60,7 @@ class SimulatedNode(Process):
     is_sick: bool = False  # the next units that it computes fail
     failure: Failure | None = None
     thread: ChunkedThread | None = None  # where machines help each other
+    stage: SimulatedStage | None = None  # in a pipeline
     replica: ToyReplica | None = None
     link_free_s: float = 0.0  # when what it sends of cuts and moves is through
 
@@ -105,6 +109,7 @@ class NodeShell:
         capacity = self.sim.capacity(name)
         simulated = SimulatedNode(name, node=node, work=work, tier=tier, admitted=admitted, capacity=capacity)
         simulated.replica = replica
+        simulated.stage = SimulatedStage(self.sim, simulated) if self.sim.job.pipeline is not None else None
         self.sim.nodes[name] = simulated
         for controller in self.sim.controllers:
             self.sim.tell(controller, NodeUp(name, tier, "", admitted, simulated.capacity))
@@ -156,6 +161,8 @@ class NodeShell:
             match command:
                 case Send():
                     self.sim.network.send(simulated.name, command.to, command.message)
+                case Compute() | Arrange() | PassOn() if simulated.stage is not None:
+                    simulated.stage.ask(command)
                 case Begin():
                     self.begin(simulated, command)
                 case Compute():

@@ -6,7 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Mapping
 
-from agileml.core.protocol.job import MakeBalancer
+from agileml.core.protocol.job import MakeBalancer, PipelineRules
 from straggler.flexrr.protocol import FlexRrParameters
 from straggler.lbbsp.policy import UnitPlan
 from straggler.speed.predictors import FREE, Resources
@@ -51,6 +51,13 @@ def random_plans(schedule: Schedule, fired: Counter[str]) -> MakeBalancer | None
     is_shared = schedule.toy_mode != "allreduce"
     rng = random.Random(f"{schedule.seed}/{schedule.mode}/plans") if is_shared else None
     return lambda units, home: RandomPlans(units, home, rng, fired)
+
+
+def random_rules(schedule: Schedule) -> PipelineRules:
+    """A pipeline whose layers take any time, so that any cut is the best one of some schedule."""
+    rng = random.Random(f"{schedule.seed}/{schedule.mode}/rules")
+    weights = tuple(rng.uniform(0.1, 3.0) for _ in range(schedule.partitions))
+    return PipelineRules(weights, rng.choice([None, None, 2, 3]), rng.random() < 0.5)
 
 
 def eager_help(schedule: Schedule) -> FlexRrParameters:

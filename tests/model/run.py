@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from agileml.events.run import ClockDone, MachineQuarantined, MembershipChanged, ShortNoticeJudged
 from tests.model.schedule import (
     CLIPPED,
+    FLUSH,
     HELPED,
     PLANNED,
     RESIDENT,
@@ -28,8 +29,9 @@ LONGEST_S = 60  # of CPU time: a loop in no time at all
 PLAIN = ("bsp", "dense", "sum", "ssp", "asp", "allreduce", "overlap")
 MODES = (
     *PLAIN,
+    FLUSH,
     *(mode + PLANNED for mode in ("bsp", "dense", "sum", "allreduce", "overlap")),
-    *(mode + CLIPPED for mode in ("bsp", "dense", "ssp", "allreduce")),
+    *(mode + CLIPPED for mode in ("bsp", "dense", "ssp", "allreduce", FLUSH)),
     *(mode + HELPED for mode in ("bsp", "dense", "sum", "ssp")),
     "allreduce" + RESIDENT,
 )

@@ -11,6 +11,7 @@ PLANNED = "-planned"
 CLIPPED = "-clipped"
 HELPED = "-helped"
 RESIDENT = "-resident"
+FLUSH = "flush"
 
 # Messages in the middle of a change at which an aimed fault strikes.
 AIMS = (
@@ -155,6 +156,8 @@ def make_schedule(seed: int, mode: str, faults: int | None = None) -> Schedule:
         # A generator of its own: other draws stay as they are.
         restless=random.Random(f"{seed}/{mode}/stages").random() < 0.3,
     )
+    if mode.startswith(FLUSH):  # every unit crosses every border twice
+        schedule = replace(schedule, slices=8, parts=1)
     links = random.Random(f"{seed}/{mode}/links")
     if links.random() >= 0.25:
         return schedule
@@ -200,7 +203,7 @@ def _over_slow_links(schedule: Schedule, rng: random.Random, *, is_quiet: bool) 
 
     `is_quiet`: little else goes wrong in a rough one, so that it is known by then what links carry.
     """
-    schedule = replace(schedule, bytes_per_s=rng.choice([300.0, 1000.0, 3000.0]))
+    schedule = replace(schedule, bytes_per_s=_scale(schedule.mode) * rng.choice([300.0, 1000.0, 3000.0]))
     if schedule.gentle:
         return schedule
     pressing = tuple(_pressing(rng) for _ in range(rng.randint(2, 5)))
@@ -225,6 +228,11 @@ def _over_slow_links(schedule: Schedule, rng: random.Random, *, is_quiet: bool) 
     return _woken(schedule, rng) if rng.random() < 0.2 else schedule
 
 
+def _scale(mode: str) -> int:
+    """How much larger than the other toys the one of a mode is."""
+    return 8 if mode.startswith(FLUSH) else 1
+
+
 def _woken(schedule: Schedule, rng: random.Random) -> Schedule:
     """An owner wakes while the rollback without it is copied, and then a notice has the change begin anew: with it."""
     at_s, seconds = rng.uniform(1.5, 5.0), rng.uniform(1.2, 2.0)
@@ -232,7 +240,7 @@ def _woken(schedule: Schedule, rng: random.Random) -> Schedule:
     return replace(
         schedule,
         reliable=2,
-        bytes_per_s=300.0,
+        bytes_per_s=300.0 * _scale(schedule.mode),
         network=Network(0.0, 0.0, 0.01, 0.0),
         faults=(Fault(WAKING, at_s, 1, seconds), notice),
     )

@@ -9,14 +9,15 @@ from functools import cache
 import numpy as np
 
 from agileml.application import Application, Array, Settings, Table, Unit, Update, Updates
-from agileml.core.exchange import exchange_of
+from agileml.core.exchange import StageExchange, exchange_of
 from agileml.core.parameters.layout import Layout
 from agileml.core.parameters.optimizer import Optimizer, optimizer, take_step
-from agileml.core.protocol.job import Job, MakeBalancer, Overlap
+from agileml.core.protocol.job import Job, MakeBalancer, Overlap, PipelineRules
 from straggler.consistency import consistency
+from tests.model.staged_toy import StagedToy
 
 DENSE = ("allreduce", "dense", "overlap")  # modes without sparse tables
-SAME_BITS = ("bsp", "dense", "overlap")  # modes that end with the bits of the sequential run
+SAME_BITS = ("bsp", "dense", "overlap", "flush")  # modes that end with the bits of the sequential run
 
 
 @cache
@@ -154,17 +155,19 @@ def toy_job(
     clip_norm: float | None = None,
     *,
     is_resident: bool = False,
-) -> tuple[Toy, Job]:
+) -> tuple[Toy | StagedToy, Job]:
     """A job in mode `bsp` (deterministic), `sum` (BSP, one sum per worker), `ssp` (slack 2), `asp`, or `allreduce`.
 
     `dense` is `bsp` with the tables of `allreduce`: nothing is chosen to be read, and a push asks for what is next.
-    `overlap` is `dense` in which a clock is computed while its parameters are on their way.
+    `overlap` is `dense` in which a clock is computed while its parameters are on their way. `flush` is a pipeline.
     """
+    rule = optimizer(algorithm, **ALGORITHMS[algorithm], clip_norm=clip_norm)
+    if mode == "flush":
+        return _staged(rule, Settings(seed=3, slices=slices, clocks_per_pass=2), parts, partitions, clocks)
     made = DenseToy if mode in DENSE else Toy
     made = ResidentToy if is_resident else made
     toy = made(Settings(seed=3, slices=slices, clocks_per_pass=2), parts)
     kind = mode if mode in ("ssp", "asp") else "bsp"
-    rule = optimizer(algorithm, **ALGORITHMS[algorithm], clip_norm=clip_norm)
     job = Job(
         layout=Layout(tuple(toy.tables()), partitions),
         optimizer=optimizer("sgd", learning_rate=1.0) if is_resident else rule,
@@ -176,5 +179,25 @@ def toy_job(
         exchange=exchange_of("allreduce" if mode == "allreduce" else "servers"),
         balancer=balancer,
         overlap=Overlap.ON if mode == "overlap" else Overlap.OFF,
+    )
+    return toy, job
+
+
+def _staged(
+    rule: Optimizer, settings: Settings, parts: int, partitions: int, clocks: int
+) -> tuple[StagedToy, Job]:
+    """A pipeline of equal layers, whose machines are its stages."""
+    toy = StagedToy(settings, parts, counts=rule.slots == 0)
+    plan = toy.plan(partitions)
+    job = Job(
+        layout=Layout(tuple(toy.tables()), partitions, borders=plan.borders),
+        optimizer=rule,
+        consistency=consistency("bsp", 0),
+        slices=settings.slices,
+        parts=parts,
+        clocks=clocks,
+        deterministic=True,
+        exchange=StageExchange(),
+        pipeline=PipelineRules(plan.seconds),
     )
     return toy, job

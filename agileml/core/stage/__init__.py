@@ -1,5 +1,6 @@
 """Who serves, backs up and computes: the three stages, the placement in each, and the choice between them.
 
 `placement` assigns partitions and slices with the fewest moves and can be read alone. `traffic` predicts the bytes of
-each stage, `link_rate` learns what links carry, and `auto_stage` decides from both; begin with `placement`.
+each stage, `link_rate` learns what links carry, and `auto_stage` decides from both; begin with `placement`. The
+stages of a pipeline are another thing: `pipeline_stages` places them, and `walk` takes one of them through a clock.
 """

@@ -11,6 +11,7 @@ from tests.model.mutants import (
     helping,
     norms,
     overlap,
+    pipelines,
     plans,
     repeats,
     resident,
@@ -30,6 +31,7 @@ MUTANTS = tuple(
         overlap,
         helping,
         resident,
+        pipelines,
         repeats,
     )
     for value in vars(module).values()

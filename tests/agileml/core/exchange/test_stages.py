@@ -14,6 +14,7 @@ from agileml.core.exchange.stages import StageLinks, stages_of
 from agileml.core.protocol.commands import Arrange, Crossed, PassOn
 from agileml.core.protocol.messages import Crossing, CrossingAck
 from agileml.core.protocol.view import INITIAL, View
+from agileml.core.stage.walk import Awaited
 from agileml.process.compute import Aborted
 from agileml.process.stage_thread import Mailbox
 
@@ -81,12 +82,12 @@ def test_the_mailbox_gives_each_message_to_its_clock_and_epoch() -> None:
     box.deliver(early)  # before the stages of its epoch are known here
     box.arrange(Arrange(3, stages_of(OWNERS)))
     box.deliver(crossing(epoch=2))  # older: dropped
-    assert box.take(3, 5, 0, is_forward=True, cursor=cursor) is early
+    assert box.take(Awaited(3, 5, 0, True), cursor) is early
     with pytest.raises(Aborted):
         box.stages(2, cursor)
     cursor.abort()
     with pytest.raises(Aborted):
-        box.take(2, 5, 0, is_forward=True, cursor=cursor)
+        box.take(Awaited(2, 5, 0, True), cursor)
 
 
 def test_the_mailbox_forgets_a_clock_that_is_over_and_older_epochs() -> None:
@@ -95,10 +96,10 @@ def test_the_mailbox_forgets_a_clock_that_is_over_and_older_epochs() -> None:
     box.deliver(crossing())
     box.deliver(later := crossing(clock=6))
     box.forget(2, 5)
-    assert box.take(2, 6, 0, is_forward=True, cursor=Cursor(1)) is later
+    assert box.take(Awaited(2, 6, 0, True), Cursor(1)) is later
     box.arrange(Arrange(3, stages_of(OWNERS)))
     over = Cursor(1)
     over.abort()
     with pytest.raises(Aborted):
-        box.take(2, 6, 0, is_forward=True, cursor=over)
+        box.take(Awaited(2, 6, 0, True), over)
     assert replace(later, epoch=3) != later

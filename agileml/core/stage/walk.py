@@ -1,0 +1,184 @@
+"""One stage's way through a clock of a pipeline: the fixed list of its actions, taken one after the other.
+
+The list is 1F1B with a flush for the units of a bundle, or the zero-bubble order. A walk stops where it needs what a
+neighbour sends, and where it has something for others: whoever drives it (a thread, or a simulation) answers the first
+and delivers the second. So it neither waits nor sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from functools import cache
+
+from agileml.application import Application, Array, Stage, StagePlan, Unit, Wire
+from agileml.core.compute.unit_computer import UnitComputer
+from agileml.core.parameters.fold import Contribution, Fold
+from agileml.core.parameters.layout import Dense
+from agileml.core.protocol.commands import Arrange, Compute, Computed, Crossed
+from agileml.core.protocol.messages import Crossing
+from pipeline.schedule.actions import Action, Kind
+from pipeline.schedule.policies import flush
+from straggler.coverage import Units, members
+
+
+@dataclass(frozen=True, order=True)
+class Awaited:
+    """What a stage needs of a neighbour before its next action: a unit's activations, or gradients on the way back."""
+
+    epoch: int
+    clock: int
+    unit: int
+    is_forward: bool
+
+
+# Yields what it has for others, and what it needs; what it needs is sent into it.
+Walk = Generator[Awaited | Crossed | Computed, Crossing | None, None]
+
+
+class Crossings:
+    """What neighbours sent, until the clock is over here. A message may come twice, and before its epoch's stages are
+    known."""
+
+    def __init__(self) -> None:
+        self.stages: Arrange | None = None
+        self._kept: dict[Awaited, Crossing] = {}
+
+    def arrange(self, command: Arrange) -> None:
+        """The stages of an epoch are known; what older epochs sent is dropped."""
+        self.stages = command
+        self._kept = {at: crossing for at, crossing in self._kept.items() if at.epoch >= command.epoch}
+
+    def deliver(self, crossing: Crossing) -> None:
+        """Keep a neighbour's message, unless it is of an older epoch."""
+        if self.stages is None or crossing.epoch >= self.stages.epoch:
+            at = Awaited(crossing.epoch, crossing.clock, crossing.unit, crossing.is_forward)
+            self._kept[at] = crossing
+
+    def get(self, at: Awaited) -> Crossing | None:
+        """What a stage needs, if it is here."""
+        return self._kept.get(at)
+
+    def forget(self, epoch: int, clock: int) -> None:
+        """All of a clock is computed here: its messages, also those that come again, are of no use."""
+        over = epoch, clock
+        self._kept = {at: crossing for at, crossing in self._kept.items() if (at.epoch, at.clock) > over}
+
+
+@dataclass
+class _Run:
+    """A bundle's way through this stage. before, behind: the neighbours, "" where there is none."""
+
+    job: Compute
+    stage: Stage
+    before: str
+    behind: str
+    folds: list[Fold]
+    sums: dict[int, tuple[float, int]] = field(default_factory=dict)  # by unit: loss, examples
+
+    def awaited(self, number: int, *, is_forward: bool) -> Awaited:
+        """What a neighbour sends of a unit."""
+        return Awaited(self.job.timeline, self.job.clock, number, is_forward)
+
+    def crossed(self, to: str, number: int, tensors: tuple[Wire | None, ...], *, is_forward: bool) -> Crossed:
+        """What this stage has for a neighbour."""
+        sums = (0.0, 0) if is_forward else self.sums[number]
+        return Crossed(to, Crossing(self.job.timeline, self.job.clock, number, is_forward, tensors, *sums))
+
+
+class StageWalker:
+    """Computes what this machine's stage has to of a clock. plan: where the run may cut the application's stages."""
+
+    def __init__(
+        self, me: str, application: Application, plan: StagePlan, work: UnitComputer, *, puts_off: bool
+    ) -> None:
+        self._me, self._application, self._plan = me, application, plan
+        self._work, self._puts_off = work, puts_off
+        self._made: tuple[tuple[int, int], Stage] | None = None
+
+    def walk(
+        self,
+        job: Compute,
+        stages: Arrange,
+        blocks: Callable[[int], tuple[Array, ...]],
+        now_s: Callable[[], float],
+    ) -> Walk:
+        """All bundles of a computation under the stages of its epoch; ends early when the computation is aborted.
+
+        `blocks` gives the parameters of a partition.
+        """
+        names = [node for node, _, _ in stages.stages]
+        at = names.index(self._me)
+        _, first, stop = stages.stages[at]
+        stage = self._stage(first, stop)
+        before, behind = names[at - 1] if at else "", names[at + 1] if at + 1 < len(names) else ""
+        for bundle in job.bundles:
+            started_s = now_s()
+            stage.use([blocks(partition)[0] for partition in range(first, stop)])
+            run = _Run(job, stage, before, behind, [Fold(deterministic=True) for _ in range(first, stop)])
+            yield from self._bundle(run, bundle, _actions(len(names), bundle.bit_count(), self._puts_off)[at])
+            if job.cursor.is_aborted:
+                return
+            found = tuple((first + place, fold.total()) for place, fold in enumerate(run.folds))
+            yield Computed(job.timeline, job.clock, bundle, found, now_s() - started_s)
+
+    def _bundle(self, run: _Run, bundle: Units, actions: tuple[Action, ...]) -> Walk:
+        units = list(members(bundle))
+        for action in actions:
+            if run.job.cursor.is_aborted:
+                return
+            number = units[action.minibatch - 1]
+            unit = self._work.unit(run.job.clock, number)
+            if action.kind is Kind.FORWARD:
+                yield from self._forward(run, unit, number)
+            elif action.kind is Kind.BACKWARD:
+                yield from self._backward(run, unit, number)
+            if action.kind is Kind.WEIGHTS or (action.kind is Kind.BACKWARD and not self._defers(run)):
+                self._count(run, unit, number)
+
+    def _stage(self, first: int, stop: int) -> Stage:
+        if self._made is None or self._made[0] != (first, stop):
+            stages = self._application.stages()
+            assert stages is not None, self._application
+            self._made = (first, stop), stages.stage(self._plan.borders, first, stop)
+        return self._made[1]
+
+    def _defers(self, run: _Run) -> bool:
+        """The first stage puts nothing off: it has no gradient to send back."""
+        return self._puts_off and bool(run.before)
+
+    def _forward(self, run: _Run, unit: Unit, number: int) -> Walk:
+        incoming: tuple[Wire, ...] = ()
+        if run.before:
+            came = yield run.awaited(number, is_forward=True)
+            assert came is not None
+            incoming = tuple(wire for wire in came.tensors if wire is not None)
+        self._work.load([unit.slice])
+        output = run.stage.forward(unit, self._work.items(unit.slice), incoming, defer=self._defers(run))
+        run.sums[number] = output.loss, output.examples
+        if run.behind:
+            yield run.crossed(run.behind, number, output.outgoing, is_forward=True)
+
+    def _backward(self, run: _Run, unit: Unit, number: int) -> Walk:
+        gradients: tuple[Wire | None, ...] = ()
+        if run.behind:
+            came = yield run.awaited(number, is_forward=False)
+            assert came is not None
+            gradients = came.tensors
+            run.sums[number] = came.loss, came.examples
+        into = run.stage.backward(unit, gradients)
+        if run.before:
+            yield run.crossed(run.before, number, tuple(into), is_forward=False)
+
+    def _count(self, run: _Run, unit: Unit, number: int) -> None:
+        """Add the unit's updates up along the tree; loss and examples go with partition 0, as in every job."""
+        loss, examples = run.sums.pop(number)
+        for place, (fold, values) in enumerate(zip(run.folds, run.stage.updates(unit), strict=True)):
+            sums = (loss, examples) if not run.before and not place else (0.0, 0)
+            fold.add(1 << number, Contribution((Dense(values),), *sums), given=True)
+
+
+@cache
+def _actions(stages: int, units: int, puts_off: bool) -> tuple[tuple[Action, ...], ...]:
+    """The lists of all stages for one flush of so many units."""
+    return flush((1,) * stages, units, units, zero_bubble=puts_off).workers
