@@ -1,4 +1,4 @@
-"""`proteus doctor`: can this machine run Proteus, and a remedy for each problem.
+"""`proteus doctor`: can this computer run Proteus, and a remedy for each problem.
 
 Each `judge_*` judges measured figures; `examine` measures them.
 """
@@ -143,7 +143,7 @@ def judge_gpus(names: list[str]) -> Finding:
 
 
 def check_ports(ip: str) -> Finding:
-    """Whether this machine can be reached at the address that it gives its peers."""
+    """Whether this computer can be reached at the address that it gives its peers."""
     try:
         with socket.create_server((ip, 0)) as server:
             port = server.getsockname()[1]
@@ -153,7 +153,7 @@ def check_ports(ip: str) -> Finding:
             "Ports",
             BLOCKS,
             f"{ip} cannot be reached from here ({error.strerror or error})",
-            "let the firewall pass connections of this machine to itself, and between machines of a cluster",
+            "let the firewall pass connections of this computer to itself, and between nodes of a cluster",
         )
     return Finding("Ports", OK, f"free ones, reachable at {ip}")
 
@@ -174,7 +174,7 @@ def check_ray_starts() -> Finding:
             "Ray",
             BLOCKS,
             f"does not start: {' '.join(str(error).split())[:200] or type(error).__name__}",
-            "see the lines above that are not ok; else look for proxies and VPNs that change this machine's address",
+            "see the lines above that are not ok; else look for proxies and VPNs that change this computer's address",
         )
     return Finding("Ray", OK, f"a local node started, worked and ended in {time.monotonic() - start_s:.1f} s")
 
@@ -246,9 +246,9 @@ def run_doctor(address: str | None, say: Callable[[str], None] = print, *, as_js
     if as_json:
         return 1 if blocked else 0
     if blocked:
-        say(f"This machine cannot run Proteus yet: {blocked} of {len(severities)} findings block it.")
+        say(f"This computer cannot run Proteus yet: {blocked} of {len(severities)} findings block it.")
         return 1
-    say(f"This machine can run Proteus. Try: {FIRST_TRY}")
+    say(f"This computer can run Proteus. Try: {FIRST_TRY}")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""`proteus submit`, `status`, `logs`, `stop`: runs of a cluster, and runs of this machine by their folder."""
+"""`proteus submit`, `status`, `logs`, `stop`: runs of a cluster, and runs of this computer by their folder."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Address = Annotated[
     str | None,
     typer.Option(
         help="The cluster: host:port, its dashboard's http address, or auto. "
-        "[default: RAY_API_SERVER_ADDRESS, or the cluster of this machine]"
+        "[default: RAY_API_SERVER_ADDRESS, or the cluster of this computer]"
     ),
 ]
 TAIL_LINES = 5  # of a job that is over
@@ -78,12 +78,13 @@ def submit(
         str, typer.Option(help="The interpreter on the head that has Proteus' packages.")
     ] = "python",
     yes: Annotated[
-        bool, typer.Option("--yes", help="Do not ask before a job that buys machines on EC2 is submitted.")
+        bool,
+        typer.Option("--yes", help="Do not ask before a job is submitted that buys instances of a cloud."),
     ] = False,
     supervise: Supervise = False,
     restarts: Restarts = MOST_RESTARTS,
 ) -> None:
-    """Run a job on a cluster; this machine may be switched off. Uploads the working folder and prints the job's id."""
+    """Run a job on a cluster; this computer may be switched off. Uploads the working folder and prints the job's id."""
     from agileml.cli.run import with_options
     from agileml.config.job import load
     from agileml.config.text import ConfigError

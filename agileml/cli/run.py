@@ -87,7 +87,9 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="With a market: show the first decision and what it costs.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before machines are bought on EC2.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do not ask before instances of a cloud are bought.")
+    ] = False,
     supervise: Supervise = False,
     restarts: Restarts = MOST_RESTARTS,
     supervised: Supervised = False,
@@ -332,7 +334,7 @@ def doctor(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each finding.")] = False,
 ) -> None:
-    """Check whether this machine can run Proteus, and advise on each problem."""
+    """Check whether this computer can run Proteus, and advise on each problem."""
     from agileml.cli.doctor import run_doctor
 
     raise typer.Exit(run_doctor(address, as_json=as_json))

@@ -171,7 +171,7 @@ def _on_this_machine() -> tuple[str, int]:
         found = file.read_text().strip()
     if not found:
         raise ClusterError(
-            "address: found no Ray cluster on this machine for auto, expected one that `ray start` began"
+            "address: found no Ray cluster on this computer for auto, expected one that `ray start` began"
         )
     return _host_and_port(found)
 
@@ -227,8 +227,8 @@ def _is_a_node(host: str, port: int) -> None:
         ):
             return
     raise ClusterError(
-        f"address: this machine is no node of the cluster at {host}:{port}; run it on the head node, "
-        f"or make this machine one: ray start --address={host}:{port} --num-cpus=0"
+        f"address: this computer is no node of the cluster at {host}:{port}; run it on the head node, "
+        f"or make this computer one: ray start --address={host}:{port} --num-cpus=0"
     )
 
 

@@ -1,4 +1,4 @@
-"""Fleets, the sources of Ray nodes for a run: nodes that we start on this machine, or nodes of an existing cluster."""
+"""Fleets, the sources of Ray nodes for a run: nodes that we start on this computer, or nodes of an existing cluster."""
 
 from __future__ import annotations
 
@@ -126,13 +126,13 @@ def check_head(cluster: LocalCluster) -> None:
     """Raise HeadLostError when Ray's processes of the head have ended: calls to them would wait for a minute."""
     if cluster.has_lost_head:
         raise HeadLostError(
-            "Ray's head on this machine has ended, and the run with it; "
+            "Ray's head on this computer has ended, and the run with it; "
             "start it again, with --resume if there are checkpoints"
         )
 
 
 class LocalFleet:
-    """Ray nodes that we start on this machine: those of the config, and those that its plan will join."""
+    """Ray nodes that we start on this computer: those of the config, and those that its plan will join."""
 
     def __init__(self, spec: RunSpec) -> None:
         self._config = spec.config

@@ -1,4 +1,4 @@
-"""A Ray cluster on this machine, with as many nodes as the job has machines.
+"""A Ray cluster on this computer, with as many nodes as the job has machines.
 
 Each node has a raylet of its own, labelled with tier and allocation, and can be removed or killed as a whole. A cluster
 shares nothing with other clusters here: its files, its token and the file with its address lie in one folder of its
@@ -256,7 +256,7 @@ class LocalCluster:
             except Exception as error:  # Ray raises no narrower type
                 failed = error
                 if self._cluster.head_node is not None and self.has_lost_head:
-                    raise HeadLostError("Ray's head on this machine has ended") from error
+                    raise HeadLostError("Ray's head on this computer has ended") from error
                 print(f"proteus: a Ray node did not start: {error}", file=sys.stderr)
                 # A raylet that registers too late would be one node too many.
                 started = [c for c in psutil.Process().children() if c not in before]

@@ -1,4 +1,4 @@
-"""Processes of this machine: those of a folder, those below another one, and how to end them for good."""
+"""Processes of this computer: those of a folder, those below another one, and how to end them for good."""
 
 from __future__ import annotations
 

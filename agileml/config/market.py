@@ -216,7 +216,7 @@ def check_with(
         raise ConfigError(f"missing, expected the cluster that {market.head}", key=("address",))
     if isinstance(market, LocalMarketConfig) and address:
         raise ConfigError(
-            f"found an address with market.kind {market.kind}, expected none: its machines are nodes of this machine",
+            f"found an address with market.kind {market.kind}, expected none: its machines are nodes of this computer",
             key=("address",),
         )
     if market.budget_usd is not None and not checkpoint:

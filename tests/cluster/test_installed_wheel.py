@@ -73,7 +73,7 @@ def test_it_is_the_wheel_that_runs(proteus: Path, tmp_path: Path) -> None:
 
 def test_doctor_passes(proteus: Path, tmp_path: Path) -> None:
     said = call(proteus, tmp_path, "doctor")
-    assert "This machine can run Proteus" in said
+    assert "This computer can run Proteus" in said
     assert str(ROOT) not in said
 
 

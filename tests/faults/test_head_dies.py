@@ -36,7 +36,7 @@ def test_a_run_whose_head_died_says_so_and_leaves_nothing(tmp_path: Path) -> Non
         finally:
             driver.kill()
     assert driver.returncode == HEAD_LOST_CODE, said
-    assert said.splitlines()[-1].startswith("proteus: Ray's head on this machine has ended"), said
+    assert said.splitlines()[-1].startswith("proteus: Ray's head on this computer has ended"), said
     assert "--resume" in said.splitlines()[-1]
     assert "Traceback" not in said
     assert not orphans()

@@ -57,7 +57,7 @@ def test_one_screen_and_an_exit_code() -> None:
         closed.bind(("127.0.0.1", 0))
         code = doctor.run_doctor(f"127.0.0.1:{closed.getsockname()[1]}", said.append)
     assert code == 1
-    assert said[-1].startswith("This machine cannot run Proteus yet: ")
+    assert said[-1].startswith("This computer cannot run Proteus yet: ")
     assert len(said) <= 24
     assert all(
         subject in "\n".join(said)
