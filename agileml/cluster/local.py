@@ -211,7 +211,8 @@ class LocalCluster:
 
         use_tokens()
         self._cluster = Cluster()
-        self._add_node(num_cpus=0, include_dashboard=False, _system_config=HEALTH_CHECK)
+        settings = dict(HEALTH_CHECK)  # Ray adds this cluster's folder to them
+        self._add_node(num_cpus=0, include_dashboard=False, _system_config=settings)
         handler = signal.getsignal(signal.SIGTERM)
         with self._rays_own_folder():
             connect(self._cluster.address, runtime_env=self._runtime_env, namespace=self._namespace)

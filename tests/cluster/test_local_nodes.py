@@ -23,7 +23,7 @@ import ray
 from agileml.cluster import existing as ray_cluster
 from agileml.cluster.errors import ClusterError
 from agileml.cluster.existing import reach
-from agileml.cluster.local import LocalCluster
+from agileml.cluster.local import HEALTH_CHECK, LocalCluster
 from agileml.errors import RunError
 from agileml.events.terms import Tier
 from tests.cluster.started import best_s
@@ -100,6 +100,11 @@ def test_a_signal_to_our_process_group_reaches_none_of_rays_processes(cluster: L
         cluster.kill(machine.node_id)
     assert len(groups) > 5
     assert os.getpgrp() not in groups
+
+
+def test_a_cluster_leaves_nothing_of_its_own_to_the_next_one_of_this_process(cluster: LocalCluster) -> None:
+    """Ray made folders of a cluster that was gone again: it had noted them in settings that all clusters shared."""
+    assert not [value for value in HEALTH_CHECK.values() if isinstance(value, str)]
 
 
 def test_a_drained_node_is_seen_with_its_deadline_and_a_removed_one_is_gone(cluster: LocalCluster) -> None:

@@ -8,6 +8,7 @@ with the process that started them.
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import threading
 import time
@@ -18,6 +19,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
+from multiprocessing.util import get_temp_dir
 from typing import Any
 
 import torch
@@ -133,6 +135,7 @@ def _begin(pickled: bytes, parent: int, path: list[str]) -> None:
 def _end_with(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(0.5)
+    shutil.rmtree(get_temp_dir(), ignore_errors=True)  # with the socket over which its tensors went
     os._exit(1)
 
 

@@ -2,7 +2,11 @@
 
 import dataclasses
 import os
+import subprocess
+import sys
+import time
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -276,3 +280,30 @@ def test_a_loader_process_that_dies_is_a_sentence() -> None:
     with pytest.raises(InputError, match=r"model\.loader_processes: a loader process died"):
         run_sequential(app, optimizer=optimizer("sgd", learning_rate=0.1), clocks=2)
     app.ended()
+
+
+KILLED = """
+import contextlib, time
+import numpy as np, torch
+from agileml.apps.torch.batches.loader import Loader, Request
+data = torch.arange(100.0)
+loader = Loader(lambda: lambda numbers: data[torch.as_tensor(numbers)], 1, lambda seed: contextlib.nullcontext())
+loader.batches(Request(0, (0,), (np.arange(10),), 0))
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.slow  # two processes that import torch
+def test_a_loader_process_whose_machine_was_killed_leaves_no_folder(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED],
+        env={**os.environ, "TMPDIR": str(tmp_path)}, stdout=subprocess.PIPE, text=True,
+    ) as machine:  # fmt: skip
+        assert machine.stdout is not None and machine.stdout.readline() == "ready\n"
+        assert list(tmp_path.iterdir())
+        machine.kill()
+    until_s = time.monotonic() + 60
+    while list(tmp_path.iterdir()):
+        assert time.monotonic() < until_s
+        time.sleep(0.1)
