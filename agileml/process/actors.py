@@ -54,7 +54,7 @@ class MachineActor:
         return self._machine.final_slots(partition, clock)
 
     def last_spans(self) -> Spans | None:
-        """What its profile recorded since the last report."""
+        """The spans that its profile recorded since the last report."""
         return self._machine.last_spans()
 
     def until_gone(self) -> None:
@@ -94,11 +94,11 @@ class HeadActor:
         return self._head.address
 
     def register(self, address: Address, up: NodeUp) -> None:
-        """A machine is up at this address."""
+        """Connect the controller to a machine that is up at this address."""
         self._head.register(address, up)
 
     def register_gone(self, up: NodeUp) -> None:
-        """A machine that this controller has not met is gone."""
+        """Tell a new controller of a machine that went before it took over."""
         self._head.register_gone(up)
 
     def tell(self, event: ControllerInput) -> None:

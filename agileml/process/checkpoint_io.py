@@ -97,7 +97,7 @@ class PartWriter:
             self._report(PartSaved(self._write(part)))
 
     def _write(self, part: SavePart) -> Saved | SaveFailed:
-        assert self._store is not None, "nobody asks for checkpoints without a place for them"
+        assert self._store is not None, "parts are written only in runs with a place for checkpoints"
         if time.monotonic() < self._full_until_s:
             return SaveFailed(part.name, part.partition, os.strerror(errno.ENOSPC))
         try:

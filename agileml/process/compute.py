@@ -40,7 +40,7 @@ Blocks = tuple[Array, ...]
 
 
 class Aborted(BaseException):
-    """No more blocks will come. Not an Exception: user code must not take it for an error of its own."""
+    """A computation waits for blocks that will not come. Not an Exception, so that user code does not catch it."""
 
 
 class Delivery:
@@ -59,7 +59,7 @@ class Delivery:
         return not self._missing
 
     def deliver(self, partition: int, blocks: Blocks) -> None:
-        """Bring the blocks of a partition."""
+        """Add the blocks of a partition."""
         with self._changed:
             assert self._parts[partition] is None, partition
             self._parts[partition] = blocks
@@ -67,7 +67,7 @@ class Delivery:
             self._changed.notify()
 
     def abort(self) -> None:
-        """Every `take` of blocks that are not here raises Aborted from now on."""
+        """From now on let every `take` of blocks that are not here raise Aborted."""
         with self._changed:
             self.is_aborted = True
             self._changed.notify()
@@ -91,8 +91,8 @@ class Delivery:
         return [self.take(partition) for partition in range(len(self._parts))]
 
     def settled(self) -> float:
-        """Wait for all blocks: whoever hears of a push takes it that its worker has read the clock everywhere. Returns
-        the seconds that was waited since this was asked last. Raises Aborted."""
+        """Wait for all blocks, because a push says that its worker has read the clock everywhere. Returns the seconds
+        of waiting since the last call. Raises Aborted."""
         if not self.is_whole:
             self.all()
         waited_s, self._waited_s = self._waited_s, 0.0
@@ -106,7 +106,7 @@ class ComputeJobs(ABC):
     """Takes jobs in one thread and carries them out, in order, in another."""
 
     def __init__(self, buffers: int = 1) -> None:
-        """`buffers`: for parameters, which the clocks use in turn."""
+        """`buffers`: how many buffers for parameters the clocks use in turn."""
         self._jobs: queue.SimpleQueue[_Asked | Callable[[], None] | None] = queue.SimpleQueue()
         self._help: queue.SimpleQueue[Begin | Compute] = queue.SimpleQueue()
         # Computations, by the turn of their buffer.
@@ -137,7 +137,7 @@ class ComputeJobs(ABC):
                 self._jobs.put((job, None))
 
     def _give_help(self) -> None:
-        """Do the jobs of helping that wait."""
+        """Do the jobs of helping that are queued."""
         while not self._help.empty():
             doing, job = self._doing, self._help.get()
             self._doing = job
@@ -151,7 +151,7 @@ class ComputeJobs(ABC):
         return self._asked[turn] != self._done[turn]
 
     def _over(self, job: Compute) -> None:
-        """A computation does not read its inputs any more."""
+        """Record that a computation does not read its inputs any more."""
         if not job.cursor.is_over:
             job.cursor.is_over = True
             self._done[job.clock % len(self._done)] += not job.is_help

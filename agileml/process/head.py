@@ -57,7 +57,10 @@ GONE_TOLD = 256  # names of machines that went, repeated to those that stay: a m
 
 @dataclass(frozen=True)
 class HeadState:
-    """The events since the last call of `Head.state`, and the state of the run. `address`: this controller's own."""
+    """The events since the last call of `Head.state`, and the state of the run. `address`: this controller's own.
+
+    `spent_s` has a machine that is gone one last time.
+    """
 
     address: Address
     events: tuple[Happened, ...]
@@ -68,9 +71,7 @@ class HeadState:
     reliable: int
     transient: int
     bytes_sent: dict[str, int]
-    spent_s: dict[
-        str, tuple[float, ...]
-    ]  # by machine, in the order of DOING; of one that is gone for the last time
+    spent_s: dict[str, tuple[float, ...]]  # by machine, in the order of DOING
     worked: tuple[tuple[str, Worked], ...]  # by machine
     spans: tuple[tuple[str, Spans], ...]  # by machine; empty without a profile
     refused_handshakes: int
@@ -142,7 +143,7 @@ class Head:
         self._manifest_writer.finish(1.5)  # our caller waits for 2 s
 
     def register(self, address: Address, up: NodeUp) -> None:
-        """A machine's process is up at this address."""
+        """Connect to a machine whose process is up at this address, and tell the controller."""
 
         def meet() -> None:
             self._addresses[address.name] = address
@@ -153,7 +154,7 @@ class Head:
         self._call(meet)
 
     def register_gone(self, up: NodeUp) -> None:
-        """A machine went before this controller took over: it may be a member of the durable view."""
+        """Tell the controller of a machine that went before it took over: the durable view may name it."""
 
         def note() -> None:
             self._handle(up)
@@ -205,7 +206,7 @@ class Head:
             )
 
     def _drop_gone(self) -> None:
-        """Forget what machines that are gone have spent, which has been told; what they sent still counts."""
+        """Forget the figures of machines that are gone, once `state` has returned them; their bytes still count."""
         for name in self._to_drop:
             if (usage := self._usage.pop(name, None)) is not None:
                 totals = zip(self._bytes_before, usage.bytes_sent, strict=True)
@@ -274,7 +275,7 @@ class Head:
         self._handle(Tick())
 
     def _introduce(self, names: set[str] | list[str], *addresses: Address) -> None:
-        """Tell connected machines of others. One that connects again is told all: it may have missed some."""
+        """Send machines the addresses of others. A machine that connects again gets all: it may have missed some."""
         header, arrays = self._codec.encode(Peers(addresses, tuple(self._gone)))
         for name in names:
             self._transport.send(name, header, arrays)

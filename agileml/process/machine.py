@@ -181,7 +181,7 @@ class Machine:
         return None if cut is None else cut.state
 
     def last_spans(self) -> Spans | None:
-        """What the profile recorded since the last report; None without a profile."""
+        """The spans that the profile recorded since the last report; None without a profile."""
         recorder = self._recorder
         return None if recorder is None else self._in_server_thread(recorder.end)
 

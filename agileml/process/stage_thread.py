@@ -30,7 +30,7 @@ from agileml.process.user_failures import ComputeJob
 
 
 class Mailbox:
-    """What neighbours sent. One thread delivers, another waits."""
+    """The messages of neighbouring stages. One thread delivers, another waits."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

@@ -1,4 +1,4 @@
-"""What a machine says when the application or its data fails: the same from a thread and from a compute process."""
+"""The report of an application or data that fails on a machine: the same from a thread and from a compute process."""
 
 from __future__ import annotations
 

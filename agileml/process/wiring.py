@@ -1,4 +1,4 @@
-"""What the processes of a run share: their codec, addresses, transport settings and kinds of traffic."""
+"""The codec, messages, transport settings and kinds of traffic that all processes of a run share."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def kind_of(message: object) -> int:
 
 
 def urgency_of(message: object) -> int:
-    """Where the next clock needs it: the first layers first, what no clock needs last."""
+    """How soon the next clock needs a message: the first layers first, messages that no clock needs last."""
     if isinstance(message, Push | Params):
         return message.partition
     return LAST

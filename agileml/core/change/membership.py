@@ -1,4 +1,4 @@
-"""Which machines exist, which of them are alive, and which may own, back up or compute something."""
+"""The machines of a run as the controller knows them: which are alive, and which may own, back up or compute."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Membership:
         now_s: float,
         capacity: float = 1.0,
     ) -> None:
-        """A machine appeared. A repeat changes nothing."""
+        """Add a machine that has appeared. A repeat changes nothing."""
         assert capacity > 0, (node, capacity)
         if node not in self.nodes:
             self.nodes[node] = Member(
@@ -84,7 +84,7 @@ class Membership:
             )
 
     def heard(self, node: str, now_s: float) -> Member | None:
-        """A machine gave a sign of life. None if it is unknown, gone or released."""
+        """Record a sign of life, and return the machine; None if it is unknown, gone or released."""
         member = self.nodes.get(node)
         if member is None or member.is_gone or member.is_released:
             return None
@@ -93,7 +93,7 @@ class Membership:
         return member
 
     def check(self, now_s: float) -> list[Member]:
-        """The machines whose silence has just exceeded the timeout.
+        """Mark the machines whose silence has just exceeded the timeout as silent, and return them.
 
         If this controller slept (no check for a third of the timeout), all machines get a fresh deadline first.
         """
@@ -110,12 +110,12 @@ class Membership:
         return found
 
     def admit(self, node: str) -> None:
-        """A machine may become a member."""
+        """Allow a machine to become a member."""
         if node in self.nodes:
             self.nodes[node].admitted = True
 
     def gone(self, node: str) -> bool:
-        """A machine's process is dead. True unless that was known or the machine was released."""
+        """Mark a machine whose process is dead. True unless that was known or the machine was released."""
         member = self.nodes.get(node)
         if member is None or member.is_gone:
             return False
@@ -123,7 +123,7 @@ class Membership:
         return not member.is_released
 
     def lost(self, node: str) -> bool:
-        """A machine does not answer. True if it was alive."""
+        """Mark a machine that does not answer as silent. True if it was alive."""
         member = self.nodes.get(node)
         if member is None or not member.is_alive:
             return False
@@ -131,9 +131,9 @@ class Membership:
         return True
 
     def notice(self, node: str, deadline_s: float) -> bool:
-        """A machine will be taken away at `deadline_s`. False for a repeat, unless its deadline is sooner.
+        """Record that a machine will be taken away at `deadline_s`. False for a repeat, unless its deadline is sooner.
 
-        A silent machine gets the notice too: if it comes back, it must not get work again.
+        A silent machine keeps its notice too: if it comes back, it must not get work again.
         """
         member = self.nodes.get(node)
         if member is None or member.is_gone or member.is_released:
@@ -151,7 +151,7 @@ class Membership:
         return found
 
     def send_away(self, node: str) -> bool:
-        """A machine must leave at once, with what it holds. True if it was there."""
+        """Release a machine at once, whatever it holds. True if it was there."""
         member = self.nodes.get(node)
         if member is None or member.is_gone or member.is_released:
             return False
@@ -159,7 +159,7 @@ class Membership:
         return True
 
     def is_last_reliable(self, node: str) -> bool:
-        """True for a reliable machine without another that stays."""
+        """True for a reliable machine while no other one is alive."""
         member = self.nodes.get(node)
         return (
             member is not None
@@ -174,7 +174,7 @@ class Membership:
         return any(member.tier is Tier.RELIABLE for member in self.alive())
 
     def late(self, members: frozenset[str], now_s: float, limit_s: float) -> list[Member]:
-        """The machines that should have got ready by now, and are no `members`."""
+        """The machines outside `members` that are not ready `limit_s` after their process came up."""
         return [
             m
             for m in self.alive()
@@ -183,7 +183,7 @@ class Membership:
 
     def weighted(self, machines: Machines, *, by_speed: bool) -> Machines:
         """The machines with their weights: capacities, or with `by_speed` measured speeds. One that is not measured yet
-        is as fast, for its capacity, as the mean of the others."""
+        counts as fast, for its capacity, as the mean of the others."""
         found = [self.nodes[name] for name in machines.reliable + machines.transient]
         ratios = [m.units_per_s / m.capacity for m in found if by_speed and m.units_per_s is not None]
         usual = sum(ratios) / len(ratios) if ratios else 1.0

@@ -51,7 +51,7 @@ def plan_change(
     finishing: Sequence[str] = (),
     checkpoint: Checkpoint | None = None,
 ) -> Change:
-    """The change to the nearest arrangement on these machines. Raises LostError.
+    """Plan the next view on these machines, so that as little as possible moves. Raises LostError.
 
     `finishing`: machines with a notice that have time to finish their bundles of the open clocks. `checkpoint`: where
     the run returns to if even the committed cut is lost; None: the start.
@@ -113,6 +113,7 @@ def _start(
     holders: Holders,
     checkpoint: Checkpoint | None,
 ) -> _Start:
+    """Start from the live shards; if one is lost, roll all back to the committed cut, a checkpoint or the start."""
     if view is None:
         return _from_store(job, epoch, checkpoint, "first view", rolled_back=False)
     found = job.exchange.live_copies(view, promises, committed)
@@ -153,6 +154,7 @@ def _with_backups(job: Job, epoch: int, start: _Start, holders: Holders) -> _Sta
 def _from_store(
     job: Job, epoch: int, checkpoint: Checkpoint | None, reason: str, *, rolled_back: bool
 ) -> _Start:
+    """Start every partition from the checkpoint; None: from the initial values."""
     partitions = range(job.layout.partitions)
     if checkpoint is None:
         initial = Source(SourceKind.INITIAL, NOBODY)
@@ -273,7 +275,8 @@ def _deal(
     share: Share,
     members: Sequence[str],
 ) -> tuple[tuple[str, Units], ...]:
-    if job.pipeline is not None:  # every stage computes what is open, whoever is named
+    """The (worker, bundle) pairs of the units that some partition lacks; `waiting`: bundles pending at a shard."""
+    if job.pipeline is not None:  # every stage computes all open units, whichever machine the deal names
         loose = bundles_of(job, lacking & ~union(waiting))
         return tuple((share[0][0], b) for b in (*loose, *waiting) if b & lacking)
     stays = set(members)

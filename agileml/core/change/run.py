@@ -39,23 +39,23 @@ class ChangeRun:
     _asked: set[str] = field(default_factory=set)
 
     def unasked(self, nodes: Iterable[str]) -> list[str]:
-        """Those of `nodes` that were not asked for a promise yet; now they count as asked."""
+        """Return those of `nodes` that were not asked for a promise yet, and count them as asked."""
         found = [node for node in nodes if node not in self._asked]
         self._asked.update(found)
         return found
 
     def promise(self, node: str, message: Promise) -> None:
-        """A node has promised the epoch and frozen its shards."""
+        """Record that a machine has promised the epoch and frozen its shards."""
         if self.phase is ChangePhase.PREPARE and message.epoch == self.epoch:
             self.promises[node] = message
 
     def installed(self, node: str, message: Installed) -> None:
-        """A node is ready for its role in the next view."""
+        """Record that a machine is ready for a role in the next view."""
         if self.phase is ChangePhase.INSTALL and message.epoch == self.epoch:
             self._installed.add((node, message.partition, message.role))
 
     def unpromised(self, nodes: Iterable[str]) -> list[str]:
-        """Those of `nodes` that have not promised yet."""
+        """The machines among `nodes` that have not promised yet."""
         return [node for node in nodes if node not in self.promises]
 
     def outstanding(self) -> Iterator[tuple[str, Fetch]]:

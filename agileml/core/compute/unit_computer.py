@@ -28,7 +28,7 @@ from agileml.core.parameters.fold import Contribution, TreeSum, running_sum
 from agileml.core.parameters.layout import Block, Dense, Layout, Sparse
 from straggler.coverage import Units, members, show, span, union
 
-LOOKS = 32  # at the cursor during a bundle, where nobody asks for more
+LOOKS = 32  # at the cursor during a bundle, unless more are asked for
 Rows = Mapping[str, Array]  # ascending row numbers of each sparse table
 
 

@@ -26,7 +26,7 @@ from agileml.events.terms import Cause, Tier, Trigger
 
 
 class MembershipChanges:
-    """Begins a change when there is a trigger, and drives it to completion."""
+    """Begins a change when there is a trigger, and drives it until the new view is announced."""
 
     def __init__(self, control: Control, cuts: CutKeeper, stages: StageChooser) -> None:
         self._control = control
@@ -79,6 +79,7 @@ class MembershipChanges:
         )
 
     def _claim(self, trigger: Trigger) -> None:
+        """Begin an attempt under the next epoch, which is written first: no other attempt may ever use it."""
         control = self._control
         epoch = control.record.claimed + 1
         control.begin_change(ChangeRun(epoch, trigger, control.now_s))
@@ -87,18 +88,18 @@ class MembershipChanges:
     # -- under way ------------------------------------------------------------------------------------------
 
     def claimed(self) -> None:
-        """The claim is durable: `drive` asks all nodes for their promises."""
+        """Go on to PREPARE, now that the claim is durable: `drive` asks all machines for their promises."""
         running = self._control.change
         assert running is not None
         running.phase = ChangePhase.PREPARE
 
     def promised(self, node: str, message: Promise) -> None:
-        """A node has promised the epoch and frozen its shards."""
+        """Record that a machine has promised the epoch and frozen its shards."""
         if (running := self._control.change) is not None:
             running.promise(node, message)
 
     def installed(self, node: str, message: Installed) -> None:
-        """A node is ready for its role in the next view."""
+        """Record that a machine is ready for a role in the next view."""
         if (running := self._control.change) is not None:
             running.installed(node, message)
 
@@ -124,6 +125,7 @@ class MembershipChanges:
                 control.persist(record, lambda: self.committed(before))
 
     def _install(self, running: ChangeRun) -> None:
+        """Plan the change and send its fetches. Where state is lost, wait for silent machines first, or halt."""
         control, view = self._control, self._control.view
         try:
             change = self._plan(running)
@@ -146,13 +148,13 @@ class MembershipChanges:
             control.send(node, fetch)
 
     def _plan(self, running: ChangeRun) -> Change:
-        """The change that the promises and the leavers' deadlines allow. Raises LostError."""
+        """Plan the change from the promises of the machines that are alive. Raises LostError."""
         alive = {member.name for member in self._control.members.alive()}
         promises = {node: promise for node, promise in running.promises.items() if node in alive}
         return self._notices.choose(lambda some: self._plan_from(running.epoch, some), promises)
 
     def _plan_from(self, epoch: int, promises: Mapping[str, Promise]) -> Change:
-        """The change that these promises allow. Raises LostError."""
+        """Plan the change that these promises allow. Raises LostError."""
         control = self._control
         return plan_change(
             control.job,
@@ -212,6 +214,7 @@ class MembershipChanges:
         return bool(names)
 
     def _prepare(self, running: ChangeRun, node: str) -> None:
+        """Ask a machine to promise the epoch and freeze its shards."""
         control = self._control
         tag = control.view.epoch if control.view else 0
         control.send(node, Prepare(running.epoch, tag, control.record.committed))
@@ -228,7 +231,7 @@ class MembershipChanges:
     # -- after ----------------------------------------------------------------------------------------------
 
     def committed(self, before: View | None) -> None:
-        """The view is durable: announce it and log the change."""
+        """Announce the view, which is durable now, and log the change."""
         control = self._control
         running, view = control.change, control.view
         assert running is not None

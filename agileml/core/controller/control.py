@@ -185,7 +185,7 @@ class Control:
     # -- updates --------------------------------------------------------------------------------------------
 
     def up(self, event: NodeUp, now_s: float, *, admitted: bool) -> None:
-        """A machine appeared."""
+        """Add a machine that has appeared."""
         self.members.up(event.node, event.tier, event.allocation, admitted, now_s, event.capacity)
 
     def begin_event(self, now_s: float) -> None:
@@ -227,7 +227,7 @@ class Control:
             self._versions[partition] = max(version, self._versions.get(partition, 0))
 
     def begin_change(self, change: ChangeRun) -> None:
-        """A membership change begins, or starts over."""
+        """Record the attempt at a membership change that begins, in place of an earlier one."""
         self._change = change
 
     def end_change(self) -> None:
@@ -244,7 +244,7 @@ class Control:
         self.ask(Persist(record.number, record.to_text()))
 
     def persisted(self, number: int) -> None:
-        """The record `number` is durable."""
+        """Adopt the record `number`, which is durable now, and call what waited for it."""
         if self._writing is not None and number == self._writing[0].number:
             (self._record, then), self._writing = self._writing, None
             then()

@@ -1,5 +1,5 @@
-"""The elasticity controller: events in, commands out. Its only durable state is one record; the machines report the
-rest again.
+"""The elasticity controller: events in, commands out. Its only durable state is one record; a new controller learns
+the rest from the machines' reports.
 
 up -> admitted -> ready -> MEMBER -> notice -> (change) -> released
                               |                              ^
@@ -11,12 +11,12 @@ CLAIM --durable--> PREPARE --all live nodes promised--> INSTALL --all installed-
   ^                   |                                    |                          |
   +-------------------+---- a death or a notice: the next epoch starts over -----------+ (then the next change)
 
-Stage 1: ParamServs on reliable machines, workers on all.
-Stage 2: ActivePSs on transient machines, BackupPSs on reliable ones, workers on all.
-Stage 3: as 2, but no workers on reliable machines.
-Stages 1 -> 2: ActivePSs get the shards, and reliable machines keep their committed cut as backups. 2 -> 1: ActivePSs
-hand over their shards, the open clock included. 2 <-> 3: only slices move. All are the same change with different
-placements (thesis 4.2).
+Stage 1: reliable machines own the partitions (the thesis' ParamServs), and all machines compute.
+Stage 2: transient machines own them (ActivePSs), reliable ones back them up (BackupPSs), and all compute.
+Stage 3: as 2, but reliable machines do not compute.
+Stages 1 -> 2: transient machines get the shards, and reliable ones keep their committed cut as backups. 2 -> 1: the
+owners hand over their shards, the open clock included. 2 <-> 3: only slices move. All are the same change with
+different placements (thesis 4.2).
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class Controller:
     # -- the entrance ---------------------------------------------------------------------------------------
 
     def handle(self, event: ControllerInput, now_s: float) -> list[ControllerCommand]:
-        """Take an event; return the commands that follow from it."""
+        """Take an event, begin the next step that it allows, and return the commands for the shell."""
         control = self._control
         control.begin_event(now_s)
         if control.is_halted:
@@ -222,6 +222,7 @@ class Controller:
     # -- machines -------------------------------------------------------------------------------------------
 
     def _notice(self, node: str, deadline_s: float) -> None:
+        """Record a preemption notice, and report it unless it is a repeat."""
         control = self._control
         if control.members.notice(node, deadline_s):
             control.note(MachineNoticed(node, deadline_s - control.now_s))
@@ -345,6 +346,7 @@ class Controller:
             self._cuts.name_next()
 
     def _play(self) -> None:
+        """Carry out the joins and notices of the plan that are due."""
         for action in self._planned.fire():
             match action:
                 case Admit():
@@ -368,7 +370,7 @@ class Controller:
         control.ask(Finished(control.record.committed.clock, control.view.backup))
 
     def _resend(self) -> None:
-        """Repeat everything unanswered."""
+        """Send every request again that a machine has not answered."""
         control, view = self._control, self.view
         for member in control.members.alive():
             if member.ready_since_s is None and member.status is not None:

@@ -50,13 +50,13 @@ class CutKeeper:
         return self._cut.next
 
     def begin_epoch(self) -> None:
-        """A new view is durable: drop the cut that was open under the previous one."""
+        """Drop the cut that was open under the previous view: a new one is durable."""
         self._cut = OpenCut(self._partitions)
 
     # -- cuts -----------------------------------------------------------------------------------------------
 
     def stored(self, message: Stored) -> None:
-        """A backup has its part of the open cut. A part with NaN or infinity ends the run at the committed cut."""
+        """Record that a backup has its part of the open cut. NaN or infinity ends the run at the committed cut."""
         if not message.is_finite and self._cut.is_open_at(message.clock):
             self._control.halt(
                 HaltKind.USER_CODE,
@@ -67,7 +67,7 @@ class CutKeeper:
         self._cut.stored(message.partition, message.clock, message.size_bytes)
 
     def missed(self, message: Missed) -> None:
-        """An owner was already past the named clock: name a later one."""
+        """Name a later clock: an owner was already past the named one."""
         if self._cut.is_open_at(message.clock):
             self._cut.missed(message.version, self._interval(), self._control.job.clocks)
             self.send_cut()
@@ -103,7 +103,7 @@ class CutKeeper:
         return self._cut.next, 0.0 if self._cut.is_whole else abs(self._travel_s - so_far_s)
 
     def committed(self) -> None:
-        """The cut is durable as the committed one, so the next one may be named."""
+        """Report the cut, which is durable as the committed one now, and tell all members."""
         self._control.note(CutCommitted(self._control.record.committed.clock, self._travel_s))
         self._cut.next = None
         self.send_cut()
@@ -148,17 +148,17 @@ class CutKeeper:
                 control.send(node, Save(self._save.cut))
 
     def saved(self, message: Saved) -> None:
-        """A part is written. With the last one the checkpoint is sealed."""
+        """Record that a part is written. After the last one, have the manifest written."""
         if (parts := self._save.saved(message)) is not None:
             self._control.ask(Seal(message.cut, tuple(parts)))
 
     def sealed(self, name: CutId) -> None:
-        """The checkpoint is whole."""
+        """Record that the manifest is written: the checkpoint is whole."""
         self._save.sealed(name)
         self._control.note(CheckpointSaved(name.clock))
 
     def save_failed(self, name: CutId, reason: str) -> None:
-        """A part or the manifest could not be written: drop this checkpoint."""
+        """Drop this checkpoint: a part or the manifest could not be written."""
         if self._save.failed(name):
             self._control.note(CheckpointFailed(name.clock, reason))
 

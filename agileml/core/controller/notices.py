@@ -1,7 +1,7 @@
 """Preemption notices: whether the partitions of a leaver can move in time, and what to do if they cannot.
 
-This is decided twice: before a change is claimed, while the open cut may still arrive, and again when all nodes have
-promised and the state of every shard is known.
+The handler decides twice: before a change is claimed, while the open cut may still arrive (`waits`), and again when all
+machines have promised and the state of every shard is known (`choose`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class NoticeHandler:
         self._noted: tuple[int, Way] | None = None
 
     def waits(self, plan: Plan) -> bool:
-        """True while a change for a notice waits for the open cut, to roll back to that one."""
+        """True while a change for a notice waits for the open cut, because a rollback to that one costs less."""
         control, view = self._control, self._control.view
         arriving = self._cuts.arriving()
         if view is None or arriving is None or control.is_restarted or not self._someone_leaves():
@@ -54,7 +54,7 @@ class NoticeHandler:
         return is_waiting
 
     def choose(self, plan: Plan, promises: Mapping[str, Promise]) -> Change:
-        """The change that the promises and the leavers' deadlines allow. Raises LostError."""
+        """Plan a change that moves the leavers' partitions or, where that costs less, rolls back. Raises LostError."""
         verdict, change = self._judge(plan, promises, is_frozen=True)
         if verdict is None or verdict.way is not Way.ROLL_BACK:
             return change
@@ -62,7 +62,7 @@ class NoticeHandler:
         return replace(back, reason=f"{verdict.reason}; {back.reason}")
 
     def copied(self, change: Change, promises: Mapping[str, Promise], since_s: float) -> None:
-        """All fetches of a change are answered: learn the rate of links from them."""
+        """Learn the rate of links from a change whose fetches are all answered."""
         if not self._control.job.exchange.has_replicas:
             moved = transfers(self._control.job, change, promises, self._cuts.part_bytes)
             self._cuts.links.arrived(through(moved), since_s, self._control.now_s)

@@ -42,7 +42,7 @@ class ProgressLog:
             yield ClockDone(self.heard, mean, entry.examples, seconds), entry.at_s
 
     def take_evaluations(self) -> list[tuple[Evaluated, float]]:
-        """What the clocks added since the last call measured, and when."""
+        """The metrics of the clocks added since the last call, each with its time."""
         found, self._evaluations = self._evaluations, []
         return found
 

@@ -1,4 +1,4 @@
-"""What to do about a machine on which work failed: send it away, or end the run.
+"""The decision about a machine on which work failed: send it away, or end the run.
 
 The same units may fail because of the machine or because of the user's code. A second machine tells: where they fail
 again, the code or the data is at fault, and the run ends with what both machines said.

@@ -45,7 +45,7 @@ class OpenSave:
         return committed
 
     def saved(self, message: Saved) -> Sequence[Saved] | None:
-        """A part is written. Returns all parts in order if it was the last one."""
+        """Record that a part is written. Returns all parts in order if it was the last one."""
         if message.cut != self.cut or self._is_sealing:
             return None
         self._parts[message.partition] = message
@@ -55,13 +55,13 @@ class OpenSave:
         return [self._parts[partition] for partition in range(self._partitions)]
 
     def sealed(self, name: CutId) -> None:
-        """The manifest is written."""
+        """Record that the manifest is written."""
         if name == self.cut:
             self.newest = Checkpoint(name, tuple(self._parts[p].counted for p in range(self._partitions)))
             self.cut = None
 
     def failed(self, name: CutId) -> bool:
-        """A part or the manifest could not be written: drop this checkpoint. False if it was dropped already."""
+        """Drop this checkpoint, of which something could not be written. False if it was dropped already."""
         if name != self.cut:
             return False
         self.cut = None

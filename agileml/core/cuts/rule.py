@@ -49,7 +49,7 @@ class OpenCut:
         self._choose(version + interval, last)
 
     def missed(self, version: int, interval: int, last: int) -> None:
-        """A shard was past the named clock: name a later one, each time farther ahead."""
+        """Name a later clock, each time farther ahead: a shard was past the named one."""
         self._extra *= 2
         self._choose(version + max(interval, self._extra), last)
 
@@ -59,7 +59,7 @@ class OpenCut:
         self.next = min(last, clock)
 
     def reached(self, version: int, now_s: float) -> None:
-        """An owner has reached `version`. At the clock of the cut, its parts begin to travel."""
+        """Record that an owner has reached `version`. At the clock of the cut, its parts begin to travel."""
         if self.next is not None and version >= self.next and self._left_s is None:
             self._left_s = now_s
 
@@ -73,7 +73,7 @@ class OpenCut:
         return 0.0 if self._left_s is None else now_s - self._left_s
 
     def stored(self, partition: int, clock: int, size_bytes: int = 0) -> None:
-        """A part has arrived at its backup."""
+        """Record that a part has arrived at its backup."""
         if clock == self.next:
             self._stored[partition] = size_bytes
 

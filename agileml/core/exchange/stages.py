@@ -36,7 +36,7 @@ class StageExchange(ServerExchange):
 
 
 class StageLinks(DirectPushes):
-    """What this machine's stage sends to its neighbours, until they answer."""
+    """The messages of this machine's stage to its neighbours, sent until they answer."""
 
     def __init__(
         self,

@@ -72,7 +72,7 @@ class Backup:
         self.send(owner, PartAck(message.epoch, message.partition, name.clock))
 
     def commit(self, committed: CutId) -> None:
-        """The cut `committed` is durable: its parts replace those of the cut before."""
+        """Replace the parts of the cut before by those of `committed`, which is durable."""
         if committed <= self.committed:
             return
         for partition, arriving in list(self._arriving.items()):
@@ -136,7 +136,7 @@ class Backup:
         return replace(copy, cut=cut, only=None)
 
     def prepare(self, committed: CutId, tag: int) -> None:
-        """A change begins. Parts staged for the durable view count, even if its announcement never arrived."""
+        """Get ready for a change. Parts staged for the durable view count, even if its announcement never arrived."""
         self.commit(committed)
         self._unstage(tag)
 
@@ -158,8 +158,7 @@ class Backup:
         return (epoch, partition) in self._staged
 
     def adopt(self, view: View, me: str) -> None:
-        """The view is durable: keep the partitions that it gives to this node, and the parts that arrived in its
-        epoch."""
+        """Keep the partitions that a durable view gives to this machine, and the parts that arrived in its epoch."""
         mine = {p for p, node in enumerate(view.backup) if node == me}
         self._unstage(view.epoch)
         self._cuts = {p: named for p, named in self._cuts.items() if p in mine}
@@ -173,7 +172,7 @@ class Backup:
 
 
 class PartSaves:
-    """Has each part written once, and repeats what became of it when the controller asks again."""
+    """Has each part written once, and repeats the outcome when the controller asks again."""
 
     def __init__(
         self,
@@ -190,7 +189,7 @@ class PartSaves:
         self._outcomes: dict[int, Saved | SaveFailed] = {}
 
     def saved(self, outcome: Saved | SaveFailed) -> None:
-        """A part was written, or could not be."""
+        """Report that a part was written, or could not be."""
         self._send(CONTROLLER, outcome)
         known = self._outcomes.get(outcome.partition)
         if known is None or known.cut <= outcome.cut:  # only the newest request is repeated

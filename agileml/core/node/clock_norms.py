@@ -1,9 +1,10 @@
 """The norm of a clock's gradient, which every partition must know before it takes its step.
 
 A shard that has all contributions of a clock adds up the squares of its own part. Owners tell each other these sums;
-who has those of all partitions knows the norm, scales the gradient and applies the clock. An owner that still lacks a
-sum when its timer is due sends its own once more and asks for the other's. Sums are kept as long as another partition
-may be waiting for them, and move with the shard, so a change of members loses none that it does not also compute again.
+an owner that has those of all partitions knows the norm, scales the gradient and applies the clock. An owner that
+still lacks a sum when its timer is due sends its own once more and asks for the other's. Sums are kept as long as
+another partition may be waiting for them, and move with the shard, so a change of members loses none that it does not
+also compute again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What one shard knows of the squares of each clock's gradient: its own sums, and those of other partitions."""
+"""The square sums of each clock's gradient at one shard: its own, and those of the other partitions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ClockSquares:
         self._behind = 1 + (job.consistency.slack or 0)
         self._partition = partition
         self._sums: dict[int, dict[int, SquareSums]] = {clock: {partition: sums} for clock, sums in own}
-        self._new: list[int] = []  # clocks whose own sums nobody has been told
+        self._new: list[int] = []  # clocks whose own sums were not sent yet
 
     @property
     def kept(self) -> SquaresOfClocks:
@@ -41,7 +41,7 @@ class ClockSquares:
             self._new.append(clock)
 
     def take_new(self) -> SquaresOfClocks:
-        """The own sums that nobody has been told; from now on they are."""
+        """Return the own sums that were not sent yet, and count them as sent."""
         new, self._new = self._new, []
         return tuple((clock, self._sums[clock][self._partition]) for clock in new if clock in self._sums)
 

@@ -39,7 +39,7 @@ class Reading:
         return tuple(self.parts.get(p, None if p in wanted else ()) for p in range(partitions))
 
     def pulls(self, epoch: int, partitions: Iterable[int]) -> Iterator[Pull]:
-        """What to send for those of the partitions that are not here; nothing before the rows are known."""
+        """The pulls of those partitions that are not here; none before the rows are known."""
         if self.rows is None:
             return
         wanted = sorted(partitions)

@@ -93,7 +93,7 @@ class Server:
         return tuple(shard.progress[:256]) if shard else ()
 
     def heard(self, clock: int) -> None:
-        """The controller has the reports of clocks < `clock`."""
+        """Drop the reports of clocks < `clock`: the controller has them."""
         for shard in self._copies.get(0, {}).values():
             shard.forget_progress(clock)
 
@@ -164,7 +164,7 @@ class Server:
         self._went_on(message.epoch, message.partition, shard, before, now_s)
 
     def _went_on(self, epoch: int, partition: int, shard: Shard, before: int, now_s: float) -> None:
-        """A shard was at version `before`, and may be further now."""
+        """Answer waiting pulls and send the cut's part, if a shard has gone on from version `before`."""
         if shard.version != before:
             if partition != 0:
                 shard.progress.clear()  # partition 0 alone reports
@@ -189,7 +189,7 @@ class Server:
             self._send(CONTROLLER, plan)
 
     def measured(self, epoch: int, clock: int, compute_s: Mapping[str, float]) -> None:
-        """The seconds that each machine of the group computed for a clock, with an all-reduce."""
+        """Take the seconds that each machine of the group computed for a clock, with an all-reduce."""
         if (plans := self._plans_of(0, epoch)) is not None:
             plans.measured(clock, compute_s)
 
@@ -203,7 +203,7 @@ class Server:
             self.pull(worker, pull)
 
     def raise_limit(self, limit: int) -> None:
-        """Clocks < `limit` may start."""
+        """Let clocks < `limit` start."""
         if limit > self.limit:
             self.limit = limit
             self._answer_waiting(0)
@@ -255,7 +255,7 @@ class Server:
         self._send(self._view.backup[partition], self._unacked[partition])
 
     def part_acked(self, message: PartAck) -> None:
-        """The backup has the part."""
+        """Send the part no more: the backup has it."""
         part = self._unacked.get(message.partition)
         if part and part.epoch == message.epoch and part.cut.clock == message.clock:
             del self._unacked[message.partition]
@@ -263,7 +263,7 @@ class Server:
                 shard.stored()
 
     def part_refused(self, message: PartRefused) -> None:
-        """The backup lacks the cut that the rows build on: send the whole part."""
+        """Send the whole part: the backup lacks the cut that the rows build on."""
         part = self._unacked.get(message.partition)
         shard = self.served(message.partition, message.epoch)
         name = CutId(message.clock, message.epoch)
@@ -334,7 +334,7 @@ class Server:
         return ShardCopy(cut, None, ()) if cut else None
 
     def install(self, message: Fetch, copy: ShardCopy) -> None:
-        """Stage a copy of a shard under a new epoch."""
+        """Keep a copy of a shard under the epoch of the next view, and tell the controller."""
         shard = Shard.restored(self.job, copy)
         shard.optimizers = self.job.optimizers(message.partition)
         if self.job.square_tree is not None:
@@ -373,7 +373,7 @@ class Server:
         return True
 
     def adopt(self, view: View, now_s: float) -> None:
-        """The view is durable: serve the partitions that it gives to this node, drop the others."""
+        """Serve the partitions that a durable view gives to this machine, and drop the others."""
         self.stores.release()
         self._view = view
         self._unacked.clear()

@@ -129,7 +129,7 @@ class Shard:
             self._apply_complete(now_s)
 
     def waits_for(self) -> tuple[int, SquareSums, list[int]] | None:
-        """A clock that lacks nothing but the square sums of some partitions, its own sums, and those partitions."""
+        """(clock, own sums, partitions) of a clock that lacks only the square sums of these partitions, or None."""
         if self.squares is None or not (missing := self.squares.missing(self.version)):
             return None
         own = dict(self.squares.kept).get(self.version)
@@ -167,6 +167,7 @@ class Shard:
         return verdict
 
     def _apply(self, total: Contribution, scale: float, now_s: float) -> None:
+        """Take the step of a complete clock, and keep the version before where slower workers may read it."""
         before = self.blocks
         applied = self._step(total, self.version, scale)
         if self.job.consistency.keeps_previous:
@@ -218,7 +219,7 @@ class Shard:
     # -- cuts and moves -------------------------------------------------------------------------------------
 
     def take_cut(self, name: CutId) -> None:
-        """Open a cut at this version, and copy the rows that changed since the committed cut for the backup."""
+        """Open a cut at this version, and copy for the backup the rows that changed since the committed cut."""
         assert name.clock == self.version, (name, self.version)
         assert self._open is None, self._open
         only = self._changed()
@@ -254,7 +255,7 @@ class Shard:
         return self._part if self._open is not None and self._open.name == name else None
 
     def stored(self) -> None:
-        """The backup has its part of the open cut."""
+        """Drop the part of the open cut: the backup has it."""
         self._part = None
 
     @property
@@ -323,7 +324,7 @@ class Shard:
         return self.resident(index) if is_there and self.resident is not None else self.blocks[index]
 
     def leave_to(self, resident: Callable[[int], Array]) -> None:
-        """The resident tables are where the machine computes from now on: let go of their blocks here."""
+        """Drop the blocks of resident tables: from now on they lie where the machine computes."""
         self.resident = resident
         self.blocks = tuple(
             np.empty(0, table.dtype) if table.resident else block

@@ -54,7 +54,7 @@ class WorkLog:
         self._epoch, self._base = epoch, base
 
     def computes(self, clock: int) -> None:
-        """What comes now belongs to this clock."""
+        """Count units and time for this clock from now on."""
         first, length = window(max(0, clock - self._base))
         if self._window != (found := (self._base + first, length)):
             self.close()
@@ -74,7 +74,7 @@ class WorkLog:
         self._wait_s += wait_s
 
     def close(self) -> None:
-        """End the present window, or this machine's part of it. Time before the first computation is nobody's."""
+        """End the present window, or this machine's part of it. Time before the first computation does not count."""
         if self._window is not None and (self._units or self._compute_s):
             helped = tuple(sorted(self._helped.items()))
             self._rows.append(

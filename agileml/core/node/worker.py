@@ -9,7 +9,7 @@ an answer with a later version also acknowledges the contributions to that parti
 themselves may come only with the answer of partition 0 (`protocol.deal`).
 
 Where a worker overlaps, the pull of a partition follows the last push to it, and computing begins when partition 0 is
-here. What is pulled later is delivered to the computation. A new view aborts a computation that still lacks blocks:
+here. Blocks that come later are delivered to the computation. A new view aborts a computation that still lacks some:
 those that came serve again if they are of the same timeline.
 """
 
@@ -116,7 +116,7 @@ class Worker:
                 self._drop((order.clock, bundle))
 
     def _drop(self, key: tuple[int, Units]) -> None:
-        """If this bundle is being computed, do not wait for it: dealt again later, it is computed whole."""
+        """Wait no longer for a bundle that is being computed: dealt again later, it is computed whole."""
         if key in self._computing:
             self._computing.discard(key)
             self._kept.pop(key, None)
@@ -128,7 +128,7 @@ class Worker:
         return self._recut.get(clock) or self._deal.bundles(clock, self.me)
 
     def give_away(self, clock: int, kept: tuple[Units, ...]) -> None:
-        """The tail of what this worker computes of a clock goes to others: these are its bundles from now on."""
+        """Give the tail of this worker's units of a clock to others; it keeps these bundles."""
         before = self.bundles(clock) or ()
         self._recut[clock] = kept
         self._computing -= {(clock, bundle) for bundle in before if bundle not in kept}
@@ -200,7 +200,7 @@ class Worker:
         return Begin(self.job.line(self._view), clock, tuple(missing))
 
     def begun(self, event: Begun) -> None:
-        """The rows that the bundles read are known: pull them."""
+        """Pull the rows that the bundles read, which are known now."""
         reading = self._reading.get(event.begin.clock)
         if reading is not None and reading.begin == event.begin:
             self._read(reading, event.rows)
@@ -281,7 +281,7 @@ class Worker:
         return any((order.clock, bundle) in self._computing for bundle in order.bundles)
 
     def behind(self, message: Behind) -> None:
-        """The clock is done everywhere without this worker: go on to the next."""
+        """Go on to the next clock: this one is done everywhere without this worker."""
         if message.clock == self.clock:
             self.all_counted(self.clock)
             if message.clock == self.clock:
@@ -356,7 +356,7 @@ class Worker:
         epoch, contribution = self._view.epoch, kept.contributions[partition]
         if partition == 0 and self._is_timed:
             if len(kept.contributions) < len(self._mine):
-                return  # partition 0 is told what the whole bundle took
+                return  # partition 0 gets the seconds of the whole bundle
             at = epoch, partition, self.clock, bundle, contribution
             push: Push = TimedPush(*at, compute_s=kept.compute_s)
         else:
@@ -364,7 +364,7 @@ class Worker:
         self._send(self._server_of(partition), push)
 
     def ack(self, message: Ack) -> None:
-        """A partition has counted a bundle."""
+        """Record that a partition has counted a bundle, and go on if that was the last."""
         kept = self._kept.get((message.clock, message.bundle))
         if kept is not None:
             kept.acked.add(message.partition)

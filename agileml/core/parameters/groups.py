@@ -22,7 +22,7 @@ from agileml.core.parameters.optimizer import Optimizer
 
 @dataclass(frozen=True)
 class _LikeDefault:
-    """What all rules of a run have in common is that of the default."""
+    """Slots, norm and rate, which all rules of a run share with the default one."""
 
     default: Optimizer
 

@@ -43,8 +43,8 @@ class Compute:
     """Compute these bundles from the pulled blocks of every partition. Answered by `Computed` for each bundle, or for
     as much of them as the cursor leaves.
 
-    Where a partition's blocks are None, a `Deliver` brings them. What needs them waits, and no answer is given before
-    all are there. At most one computation lacks blocks, the one asked for last.
+    Where a partition's blocks are None, a `Deliver` brings them. The computation waits where it needs them, and answers
+    only when all are there. At most one computation lacks blocks, the one asked for last.
     `is_help`: before whatever else is being computed, which goes on afterwards, and with memory of its own for inputs.
     """
 
@@ -147,7 +147,7 @@ class Arrange:
 
 @dataclass(frozen=True)
 class PassOn:
-    """What another stage sent, for the computation that waits for it. May come before its `Arrange`, and twice."""
+    """A message of another stage, for the computation that waits for it. May come before its `Arrange`, and twice."""
 
     crossing: Crossing
 
@@ -302,7 +302,7 @@ class Finished:
 
 @dataclass(frozen=True)
 class Released:
-    """This machine holds nothing any more and may be given back."""
+    """A machine holds nothing any more and may be given back."""
 
     node: str
 

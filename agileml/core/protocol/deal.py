@@ -1,4 +1,4 @@
-"""Who computes which units of which clock: the one answer that workers, all-reduce, changes and the stage rule use.
+"""The deal: which worker computes which units of a clock. Workers, all-reduce, changes and the stage rule share it.
 
 1. A clock that the view lists in `open` is dealt as the list says.
 2. In a job with a balancer every other clock has a plan: how many units each worker gets. Partition 0 fixes it once in

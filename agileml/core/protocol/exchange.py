@@ -1,6 +1,6 @@
-"""What the engine asks of an exchange: how the contributions of a clock come together, and who holds the parameters.
+"""The interface of an exchange: how the contributions of a clock come together, and which machines hold the parameters.
 
-`agileml.core.exchange` holds the two. With parameter servers, workers push to the owner of each partition and
+`agileml.core.exchange` holds them. With parameter servers, workers push to the owner of each partition and
 pull from it. With an all-reduce, the machines of a view add up among themselves and each applies the sum to a replica
 of all partitions; the owner of a partition is then the machine whose replica is backed up and copied from first.
 """

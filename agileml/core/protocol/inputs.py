@@ -73,7 +73,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Admit:
-    """This machine may become a member."""
+    """A machine may become a member: its market, or the plan, has admitted it."""
 
     node: str
 

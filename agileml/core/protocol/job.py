@@ -73,8 +73,8 @@ class Job:
         return self.overlap is not Overlap.OFF
 
     def line(self, view: View) -> int:
-        """What a computation must share with a view to be of use under it: its timeline. In a pipeline its epoch: a
-        change ends a clock everywhere, because a stage that had done its part would not send it again."""
+        """The number that a computation must share with a view to be of use under it: its timeline. In a pipeline its
+        epoch: a change ends a clock everywhere, because a stage that had done its part would not send it again."""
         return view.timeline if self.pipeline is None else view.epoch
 
     def optimizers(self, partition: int) -> tuple[Optimizer, ...]:

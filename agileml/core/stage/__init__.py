@@ -1,4 +1,4 @@
-"""Who serves, backs up and computes: the three stages, the placement in each, and the choice between them.
+"""The three stages: which machines serve, back up and compute in each, and the choice between them.
 
 `placement` assigns partitions and slices with the fewest moves and can be read alone. `traffic` predicts the bytes of
 each stage, `link_rate` learns what links carry, and `auto_stage` decides from both; begin with `placement`. The

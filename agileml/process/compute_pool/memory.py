@@ -111,7 +111,7 @@ def _view(array: Array) -> Array:
 
 
 class Results:
-    """What one compute process found out for an order: one process writes, the machine reads before the next order."""
+    """The results of one compute process for an order: the process writes, the machine reads before the next order."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -119,7 +119,7 @@ class Results:
         self._used = 0
 
     def clear(self) -> None:
-        """Begin anew: what was written may be overwritten."""
+        """Begin anew: earlier results may be overwritten."""
         self._used = 0
 
     def write(self, array: Array) -> Place:

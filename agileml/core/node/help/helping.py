@@ -2,7 +2,7 @@
 
 Stands between the worker and the shell. `FlexRrWorker` decides who computes which range of whose units; this class
 turns that into computations, pulls and pushes. A worker contributes what it was dealt, less what it gave away, plus
-what it took over: whoever computes a range pushes it in the same bundles, so each of its units counts once.
+what it took over. Giver and helper would push a range in the same bundles, so each of its units counts once.
 
 Help lasts as long as a view. A membership change drops all that is under way and deals again what no partition has.
 Clocks that the view lists as open are not helped.
@@ -178,8 +178,8 @@ class Helping:
             self._tell(AllCounted(message.clock))
 
     def _give(self, worker: str, message: HelpPull) -> None:
-        """Answer a pull. Whoever gives units away has read the clock's parameters everywhere, so they are there, or
-        the clock is done."""
+        """Answer a helper's pull. The worker that gave the units has read the clock's parameters everywhere, so they
+        are here, or the clock is done."""
         shard = self._server.served(message.partition, message.epoch)
         answer = shard.read(message.clock, message.rows) if shard is not None else Read.WAIT
         at = message.epoch, message.partition, message.clock, message.task
