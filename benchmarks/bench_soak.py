@@ -124,7 +124,8 @@ class Soak:
         done = self._do(due.harm)
         (self.fired if done else self.missed)[due.harm] += 1
         if done and due.harm in HEADS:
-            self.outages_s.append(self.first_clock_after(time.time() + 0.5) - time.time())
+            killed_s = time.time()
+            self.outages_s.append(self.first_clock_after(killed_s + 0.5) - killed_s)
 
     def _do(self, harm: Harm) -> bool:
         """False where there is nobody whom it could happen to."""
@@ -252,15 +253,19 @@ def drive(soak: Soak, plan: Sequence[Due], seconds: float) -> None:
 
 def print_growth(found: Sequence[Growth]) -> list[str]:
     """A line for each process; returns sentences about ours that grow."""
-    print(f"{'process':18} {'lived s':>8} {'MiB':>7} {'MiB/h':>16} {'descriptors':>12} {'per h':>14}")
+    print(
+        f"{'process':18} {'how many':>8} {'seen s':>7} {'MiB':>7} {'MiB/h':>16} {'descriptors':>12} {'per h':>14}"
+    )
     growing = []
     for each in found:
         mib = f"{each.mib_per_h:+.1f} ± {each.mib_error_per_h:.1f}"
         descriptors = f"{each.descriptors_per_h:+.1f} ± {each.descriptors_error_per_h:.1f}"
         print(
-            f"{each.kind:18} {each.lived_s:8.0f} {each.mib:7.1f} {mib:>16} {each.descriptors:12} {descriptors:>14}"
+            f"{each.kind:18} {each.processes:8} {each.watched_s:7.0f} {each.mib:7.1f} {mib:>16} {each.descriptors:12} "
+            f"{descriptors:>14}{'' if each.is_known else '  too little was seen'}"
         )
-        if each.kind in OURS and not each.is_flat(MOST_MIB_PER_H, MOST_DESCRIPTORS_PER_H):
+        is_ours = each.kind in OURS and each.is_known
+        if is_ours and not each.is_flat(MOST_MIB_PER_H, MOST_DESCRIPTORS_PER_H):
             growing.append(f"a {each.kind} grows by {mib} MiB and {descriptors} descriptors an hour")
     return growing
 

@@ -13,8 +13,9 @@ import numpy as np
 import psutil
 
 MIB = 1 << 20
-SETTLE_S = 60.0  # of a process' life: imports, first buffers
-LEAST_SAMPLES = 8
+SETTLE_S = 30.0  # of a process' life: imports, first buffers
+LEAST_SAMPLES = 4
+LEAST_WATCHED_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -27,16 +28,23 @@ class Sample:
 
 @dataclass(frozen=True)
 class Growth:
-    """A straight line through the samples of one process: per hour, with its standard error."""
+    """A straight line through the samples of the processes of a kind, each about its own mean: per hour, with its
+    standard error. `watched_s`: of all of them together; `mib` and `descriptors`: the most that one had at its end."""
 
     kind: str
-    lived_s: float
-    mib: float  # its last sample
+    processes: int
+    watched_s: float
+    mib: float
     mib_per_h: float
     mib_error_per_h: float
     descriptors: int
     descriptors_per_h: float
     descriptors_error_per_h: float
+
+    @property
+    def is_known(self) -> bool:
+        """False where too little was seen to tell growth from the start of a process."""
+        return self.watched_s >= LEAST_WATCHED_S
 
     def is_flat(self, most_mib_per_h: float, most_descriptors_per_h: float) -> bool:
         """True when growth beyond these rates is not certain: three standard errors."""
@@ -69,33 +77,41 @@ class Watch:
             self.shared_bytes.append((at_s, sum(sizes)))
 
     def growth(self, since_s: float) -> list[Growth]:
-        """Of the processes that lived long enough, from `since_s` of the soak on; the fastest growing first."""
-        found = []
+        """By kind, of the processes that lived long enough, from `since_s` of the soak on."""
+        by_kind: defaultdict[str, list[list[Sample]]] = defaultdict(list)
         for (kind, _, _), samples in self._samples.items():
             late = [each for each in samples if each.at_s >= since_s and each.age_s >= SETTLE_S]
-            if len(late) < LEAST_SAMPLES:
-                continue
-            mib, mib_error = slope([(each.at_s, each.bytes / MIB) for each in late])
-            fds, fds_error = slope([(each.at_s, float(each.descriptors)) for each in late])
-            lived_s, last = late[-1].age_s, late[-1]
+            if len(late) >= LEAST_SAMPLES:
+                by_kind[kind].append(late)
+        found = []
+        for kind, lives in sorted(by_kind.items()):
+            mib, mib_error = slope([[(each.at_s, each.bytes / MIB) for each in life] for life in lives])
+            rate, error = slope([[(each.at_s, float(each.descriptors)) for each in life] for life in lives])
+            watched_s = sum(life[-1].at_s - life[0].at_s for life in lives)
+            most_mib = max(life[-1].bytes for life in lives) / MIB
+            descriptors = max(life[-1].descriptors for life in lives)
             found.append(
-                Growth(kind, lived_s, last.bytes / MIB, mib, mib_error, last.descriptors, fds, fds_error)
+                Growth(kind, len(lives), watched_s, most_mib, mib, mib_error, descriptors, rate, error)
             )
-        return sorted(found, key=lambda growth: (growth.kind, -growth.lived_s))
+        return found
 
 
-def slope(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """(slope, its standard error) of the least-squares line, per hour. Neighbouring samples hang together, so the error
-    counts every fourth only."""
-    x, y = (np.array(column) for column in zip(*points, strict=True))
-    x = (x - x.mean()) / 3600
+def slope(lives: Sequence[Sequence[tuple[float, float]]]) -> tuple[float, float]:
+    """(slope, its standard error) per hour of the least-squares line that all of `lives` share, each from a level of
+    its own. Neighbouring samples hang together, so the error counts every fourth only."""
+    xs, ys = [], []
+    for life in lives:
+        x, y = (np.array(column) for column in zip(*life, strict=True))
+        xs.append((x - x.mean()) / 3600)
+        ys.append(y - y.mean())
+    x, y = np.concatenate(xs), np.concatenate(ys)
     spread = float((x * x).sum())
     if spread == 0.0:
         return 0.0, 0.0
-    rate = float((x * (y - y.mean())).sum()) / spread
-    rest = y - y.mean() - rate * x
-    free = max(1.0, len(points) / 4 - 2)
-    return rate, float(np.sqrt((rest * rest).mean() * len(points) / 4 / free / (spread / 4)))
+    rate = float((x * y).sum()) / spread
+    rest = y - rate * x
+    free = max(1.0, len(x) / 4 - 1 - len(lives))
+    return rate, float(np.sqrt((rest * rest).sum() / free / spread))
 
 
 def kind_of(process: psutil.Process, root: psutil.Process) -> str:

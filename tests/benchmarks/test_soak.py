@@ -37,11 +37,14 @@ def test_growth_is_told_from_noise() -> None:
     noise = [0.3 if n % 3 else -0.6 for n in range(200)]
     flat = [(3.0 * n, 100 + noise[n]) for n in range(200)]
     grows = [(3.0 * n, 100 + noise[n] + n * 3.0 / 3600 * 24) for n in range(200)]
-    rate, error = slope(flat)
+    rate, error = slope([flat])
     assert abs(rate) < 3 * error
-    rate, error = slope(grows)
+    rate, error = slope([grows])
     assert rate == pytest.approx(24, abs=2) and rate - 3 * error > 15
-    assert slope([(1.0, 5.0), (1.0, 6.0)]) == (0.0, 0.0)
+    lives = [[(at_s, 40 * number + mib) for at_s, mib in grows[:60]] for number in range(4)]
+    rate, error = slope(lives)  # processes one after the other, each with a level of its own
+    assert rate == pytest.approx(24, abs=6) and rate - 3 * error > 0
+    assert slope([[(1.0, 5.0), (1.0, 6.0)]]) == (0.0, 0.0)
 
 
 @pytest.mark.slow
