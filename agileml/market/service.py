@@ -144,7 +144,7 @@ class OpenMarket:
                 return
 
     def _may_wait_for(self, error: CloudError) -> bool:
-        """True while credentials have expired: somebody renews them, and the instances train on meanwhile."""
+        """True while credentials have expired: the user can renew them, and the instances train on meanwhile."""
         is_ending = self._stopping.is_set()
         return isinstance(error, CredentialsError) and not is_ending and bool(self.state.open_instances())
 

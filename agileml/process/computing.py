@@ -42,7 +42,7 @@ def start_computing(
     report: Callable[[NodeEvent | Failure], None],
     died: Callable[[str], None],
 ) -> tuple[Computing, Rooms]:
-    """Start what computes, and say where it wants parameters from other machines. Raises ConfigError."""
+    """Start the compute thread or processes; returned with the memory of their parameters. Raises ConfigError."""
     split = split_of(spec.config, hardware.cores)
     kernels = partial(load_kernels, spec.job(work.application))
     if spec.config.pipeline is not None:

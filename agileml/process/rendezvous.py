@@ -79,7 +79,7 @@ class RendezvousBuffers:
         return place.view(np.uint8)
 
     def _turn_to(self, reading: tuple[int, int]) -> None:
-        """Answers of older epochs and clocks have no place from now on."""
+        """Give answers of older epochs and clocks no place from now on."""
         if reading > self._reading:
             self._keep_off()
             self._reading = reading

@@ -108,17 +108,17 @@ class Recorder:
         self._spans.append((track, name, clock, start_s, end_s))
 
     def worked(self, doing: Doing, clock: int, start_s: float, end_s: float) -> None:
-        """The worker ended an activity at `end_s`."""
+        """Record an activity of the worker, which ended at `end_s`."""
         if doing is not Doing.IDLE:
             self.add(spans.WORKER, _DOING[doing], clock, start_s, end_s)
 
     def did(self, job: ComputeJob, start_s: float, end_s: float) -> None:
-        """The compute thread finished a job."""
+        """Record a job that the compute thread has finished."""
         name = {Compute: spans.UNITS, Begin: spans.READ, LoadSlices: spans.LOAD}[type(job)]
         self.add(spans.COMPUTING, name, -1 if isinstance(job, LoadSlices) else job.clock, start_s, end_s)
 
     def served(self, node: Node, message: Message, start_s: float, end_s: float) -> None:
-        """The serving thread handled a message."""
+        """Record a message that the serving thread has handled."""
         name = _SERVING.get(type(message))
         if name is not None:
             clock = node.worker.clock if name == spans.CHANGE else getattr(message, "clock", -1)
@@ -131,7 +131,7 @@ class Recorder:
                 self._cut_since_s = end_s
 
     def sent_part(self, part: Part, now_s: float) -> None:
-        """A part of a cut goes to its backup."""
+        """Record that a part of a cut goes to its backup."""
         if part.cut.clock != self._cut_clock:
             self._parts.clear()  # an older cut, abandoned
         if not self._parts:
@@ -139,7 +139,7 @@ class Recorder:
         self._parts.add(part.partition)
 
     def _follow_change(self, node: Node, start_s: float, end_s: float) -> None:
-        """From the promise of an epoch to its view, or to that of a later one."""
+        """Record a change, from the promise of an epoch to its view, or to that of a later one."""
         viewed = node.view.epoch if node.view else 0
         if node.promised > self._promised and self._frozen_since_s is None and viewed < node.promised:
             self._frozen_since_s = start_s

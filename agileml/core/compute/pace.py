@@ -36,5 +36,5 @@ class Pace:
         return self._owed_s
 
     def paused(self, seconds: float) -> None:
-        """A pause lasted `seconds`, which may be more than was asked for."""
+        """Take off a pause that lasted `seconds`, perhaps more than was asked for."""
         self._owed_s -= seconds

@@ -75,7 +75,7 @@ class Quarantine:
         self._cases: list[Case] = []
 
     def failed(self, node: str, failure: Failure) -> None:
-        """Work failed on a machine: send it away, or end the run."""
+        """Send a machine away on which work failed, or end the run."""
         control, case = self._control, Case(node, failure)
         most = control.settings.max_failures
         is_last = self._has_all() and control.members.is_last_reliable(node)

@@ -56,13 +56,13 @@ class StageChooser:
     # -- measurements ---------------------------------------------------------------------------------------
 
     def changed(self, seconds: float) -> None:
-        """A change is over: begin a new window."""
+        """Begin a new window, because a change is over."""
         assert self._control.view is not None
         self._change_s = max(LEAST_CHANGE_S, seconds)
         self._open(self._control.view.epoch)
 
     def clocks(self, seconds: Iterable[float | None]) -> None:
-        """Clocks are done; `seconds` has the duration of each (None: not known)."""
+        """Take the duration of each clock that is done (None: not known)."""
         for s in seconds:
             if self._to_skip:
                 self._to_skip -= 1
@@ -70,7 +70,7 @@ class StageChooser:
                 self._clocks_s.append(s)
 
     def measured(self, event: Measured) -> None:
-        """A machine reports its totals."""
+        """Take a machine's report of its totals."""
         if self._trial_rule is not None and not self._to_skip:
             self._first.setdefault(event.node, event)
             self._last[event.node] = event

@@ -74,7 +74,7 @@ class AllReducePause:
                 control.send(node, Pause(view.epoch))
 
     def failed(self, node: str, message: GroupFailed) -> None:
-        """A group cannot add up any more: a change will make another one."""
+        """Record that a group cannot add up any more: a change will make another one."""
         control = self._control
         if self._broken and self._broken[0] == message.epoch:
             return

@@ -83,7 +83,7 @@ class Reducer:
     # -- changes of members ---------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """A change begins: close the group and drop the sums under way."""
+        """Close the group and drop the sums under way, because a change begins."""
         if self._view is None:
             return
         for bundle in (self._worker.bundles(self._clock) or ()) if self._away or self._held else ():
@@ -129,7 +129,7 @@ class Reducer:
                     self._send(node, Meet(self._view.epoch, key, value))
 
     def resend(self) -> None:
-        """Repeat the introductions until the first sum is back, and the report of a failure."""
+        """Send the introductions again until the first sum is back, and the report of a failure."""
         if self._view is not None and not self._has_summed:
             self._introduce()
         if self._view is not None and self._failure is not None:
@@ -140,7 +140,7 @@ class Reducer:
     def crossing(self, sender: str, message: Crossing | CrossingAck) -> None: ...
 
     def broken(self, event: Broken) -> None:
-        """The group cannot add up any more: tell the controller, which will begin a change."""
+        """Tell the controller that the group cannot add up any more; it will begin a change."""
         if self._is_current(event.epoch):
             self._failure = GroupFailed(event.epoch, event.reason)
             self._send(CONTROLLER, self._failure)
@@ -172,7 +172,7 @@ class Reducer:
             self._go_on()
 
     def reduced(self, event: Reduced, now_s: float) -> None:
-        """The sum of a partition is back: apply it to the replica."""
+        """Apply the sum of a partition, which the group has added up, to the replica."""
         if not self._is_current(event.epoch):
             return
         assert (event.clock, self._version(event.partition)) == (self._clock, self._clock), event

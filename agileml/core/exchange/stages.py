@@ -1,7 +1,7 @@
 """Stages of a pipeline: parameter servers whose owners compute with their own partitions, and pass units on.
 
-The machines that own partitions are the stages, in the order of the partitions. What one stage has for a neighbour is
-sent again until the neighbour answers. It counts nothing: only pushes do, and those are the parameter servers'.
+The machines that own partitions are the stages, in the order of the partitions. A stage sends a message to its
+neighbour again until the neighbour answers. It counts nothing: only pushes do, and those are the parameter servers'.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class StageLinks(DirectPushes):
         self._unanswered: dict[tuple[int, int, bool], tuple[str, Crossing]] = {}
 
     def prepare(self) -> None:
-        """A change begins: the clock under way is computed again, so nothing of it is sent any more."""
+        """Send nothing more of the clock under way: after the change it is computed again."""
         self._unanswered.clear()
 
     def adopt(self, view: View) -> None:
@@ -67,7 +67,7 @@ class StageLinks(DirectPushes):
             self._send(event.to, message)
 
     def crossing(self, sender: str, message: Crossing | CrossingAck) -> None:
-        """Hand on what a neighbouring stage sent; it may know the view before this machine does."""
+        """Hand on a message of a neighbouring stage, which may know the view before this machine does."""
         if isinstance(message, CrossingAck):
             self._unanswered.pop((message.clock, message.unit, message.is_forward), None)
             return
@@ -75,7 +75,7 @@ class StageLinks(DirectPushes):
         self._ask(PassOn(message))
 
     def resend(self) -> None:
-        """Repeat what no neighbour has answered."""
+        """Send again the messages that no neighbour has answered."""
         for to, message in self._unanswered.values():
             self._send(to, message)
 

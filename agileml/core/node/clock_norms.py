@@ -26,8 +26,8 @@ class NormRound:
         self._send = send
 
     def told(self, view: View | None, epoch: int, partition: int, shard: Shard) -> Iterator[Squares]:
-        """The sums that a shard has added up since it was asked last. The other owners get them here, the shards of
-        this machine from the caller."""
+        """Send the other owners the sums that a shard has added up since the last call, and yield them for the shards
+        of this machine."""
         if shard.squares is None:
             return
         for clock, sums in shard.squares.take_new():
@@ -38,8 +38,8 @@ class NormRound:
             yield message
 
     def told_all(self, view: View, shards: Mapping[int, Shard]) -> list[Squares]:
-        """A view is in force: all sums that are kept here. The other owners get them here, the shards of this machine
-        from the caller."""
+        """Send the other owners of a new view all sums that are kept here, and return them for the shards of this
+        machine."""
         found = [
             Squares(view.epoch, partition, clock, sums)
             for partition, shard in shards.items()

@@ -85,14 +85,14 @@ class ClockPlans:
     # -- measurements ---------------------------------------------------------------------------------------
 
     def counted(self, worker: str, clock: int, bundle: Units, compute_s: float, now_s: float) -> None:
-        """A worker's bundle was counted."""
+        """Record a worker's bundle that was counted."""
         work = self._work.setdefault(clock, {}).setdefault(worker, _Work())
         work.units += bundle.bit_count()
         work.compute_s += compute_s
         work.last_s = now_s
 
     def advanced(self, version: int, now_s: float) -> None:
-        """Every clock before `version` is complete, and the next one has its parameters."""
+        """Learn the speeds from the clocks before `version`, which are complete."""
         for clock in sorted(clock for clock in self._work if clock < version):
             work, began_s = self._work.pop(clock), self._began_s.pop(clock, None)
             if clock in self._deal.view.open_at:
@@ -104,7 +104,7 @@ class ClockPlans:
         self._began_s = {version: now_s}
 
     def measured(self, clock: int, compute_s: Mapping[str, float]) -> None:
-        """The seconds that each machine of the group computed for a clock, with an all-reduce."""
+        """Take the seconds that each machine of the group computed for a clock, with an all-reduce."""
         plan = self._fixed.get(clock)
         if clock in self._deal.view.open_at or (plan is None and self._deal.is_planned(clock)):
             return

@@ -62,6 +62,6 @@ class ClockSquares:
         return clip_scale(norm(sums[partition] for partition in range(self._partitions)), self._limit)
 
     def forget(self, version: int) -> None:
-        """This partition is at `version`: drop what no partition waits for."""
+        """Drop the sums that no partition waits for, now that this one is at `version`."""
         for clock in [clock for clock in self._sums if clock < version - self._behind]:
             del self._sums[clock]

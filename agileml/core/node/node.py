@@ -119,7 +119,7 @@ class Node:
         return self._flush(now_s)
 
     def heard(self, peer: str, now_s: float) -> None:
-        """A piece of a message arrived, so this peer's other answers may be on their way."""
+        """Note that a piece of a message arrived: this peer's other answers may be on their way."""
         self._backoff.heard(peer, now_s)
 
     def happened(self, event: NodeEvent, now_s: float) -> list[NodeCommand]:

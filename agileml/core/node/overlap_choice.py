@@ -55,14 +55,14 @@ class OverlapChoice:
         return -1 if self._last is None else self._last[0]
 
     def begin_view(self, members: frozenset[str]) -> None:
-        """A view begins. With other members than before everything is measured anew."""
+        """Begin a view. With other members than before, everything is measured anew."""
         self._last = None
         if members != self._members:
             self._members = members
             self._turn(_Phase.WITHOUT)
 
     def reached(self, clock: int, now_s: float, wait_s: float) -> Chosen | None:
-        """The worker has come to a clock; it has waited `wait_s` for parameters so far. A decision, if there is one."""
+        """Take a clock that the worker has come to, and the `wait_s` of waiting so far; return a decision, if any."""
         last, self._last = self._last, (clock, now_s, wait_s)
         if self._phase is _Phase.DONE or last is None or clock != last[0] + 1:
             return None

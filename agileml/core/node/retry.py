@@ -35,11 +35,11 @@ class RetryBackoff:
         self._heard_s: dict[str, float] = {}
 
     def heard(self, peer: str, now_s: float) -> None:
-        """A message, or a piece of one, came from a peer."""
+        """Note that a message, or a piece of one, came from a peer."""
         self._heard_s[peer] = now_s
 
     def begin(self, now_s: float) -> None:
-        """A round begins."""
+        """Begin a round."""
         self._now_s = now_s
         self._asked = {}
 

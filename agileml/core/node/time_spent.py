@@ -48,7 +48,7 @@ class TimeSpent:
         self._seconds = [0.0] * len(DOING)
 
     def turn(self, doing: Doing, clock: int, now_s: float) -> None:
-        """The worker begins another activity, for this clock."""
+        """Begin another activity of the worker, for this clock."""
         self._count(now_s)
         if self.on_span is not None and now_s > self._began_s > 0:
             self.on_span(self.doing, self.clock, self._began_s, now_s)
@@ -59,16 +59,16 @@ class TimeSpent:
             self.log.close()
 
     def begin_view(self, epoch: int, base: int, now_s: float) -> None:
-        """The machine goes on under a new view, from clock `base`."""
+        """Go on under a new view, from clock `base`."""
         self._count(now_s)
         self.log.begin_view(epoch, base)
         if self.doing is Doing.COMPUTE:  # what it computes for the view before may count in this one
             self.log.computes(self.clock)
 
     def computed(self, event: Computed) -> None:
-        """A bundle was computed, for some partitions: its units count with partition 0, which comes once.
+        """Count the units of a computed bundle, with partition 0, which comes once.
 
-        What it waited for parameters meanwhile counts as PULL.
+        The time that it waited for parameters counts as PULL.
         """
         self._waited_s += event.waited_s
         if any(partition == 0 for partition, _ in event.contributions):
@@ -76,7 +76,7 @@ class TimeSpent:
             self.log.computed(units)
 
     def helped(self, helpee: str, clock: int, units: int) -> None:
-        """Units were computed for another machine."""
+        """Count units that were computed for another machine."""
         self.units_helped += units
         self.log.helped(helpee, units)
 
@@ -97,7 +97,7 @@ class TimeSpent:
         self._since_s, self._folded_s = now_s, 0.0
 
     def folded(self, seconds: float) -> None:
-        """The serving thread spent `seconds` adding up, after the last `turn`."""
+        """Count `seconds` that the serving thread spent adding up, after the last `turn`."""
         if self.doing is Doing.PULL or self.doing is Doing.PUSH:
             self._folded_s += seconds
 

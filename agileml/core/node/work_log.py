@@ -49,7 +49,7 @@ class WorkLog:
         self._rows: deque[WorkRow] = deque()
 
     def begin_view(self, epoch: int, base: int) -> None:
-        """Windows are counted from clock `base` of a new view."""
+        """Count windows from clock `base` of a new view."""
         self.close()
         self._epoch, self._base = epoch, base
 
@@ -61,15 +61,15 @@ class WorkLog:
             self._window = found
 
     def computed(self, units: int) -> None:
-        """Units were computed."""
+        """Count units that were computed."""
         self._units += units
 
     def helped(self, helpee: str, units: int) -> None:
-        """Of the units computed, these were another machine's."""
+        """Count units, of those computed, as another machine's."""
         self._helped[helpee] = self._helped.get(helpee, 0) + units
 
     def spent(self, compute_s: float, wait_s: float) -> None:
-        """Time has passed."""
+        """Add time that has passed."""
         self._compute_s += compute_s
         self._wait_s += wait_s
 

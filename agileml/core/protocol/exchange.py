@@ -45,16 +45,16 @@ class Combiner(Protocol):
         """True while this machine has stopped between two clocks because a change is to come."""
 
     def prepare(self) -> None:
-        """A change begins."""
+        """Stop what is under way, because a change begins."""
 
     def adopt(self, view: View) -> None:
-        """A view is in force. The server and the worker know it already."""
+        """Go on under a view, which the server and the worker know already."""
 
     def push(self, sender: str, message: Push, now_s: float) -> None:
-        """A worker pushed a bundle."""
+        """Take a bundle that a worker has pushed."""
 
     def pause(self) -> None:
-        """The controller asks the group to stop after a clock."""
+        """Stop after a clock, as the controller asks the group to."""
 
     def meet(self, message: Meet) -> None:
         """Take another machine's entry for the rendezvous."""
@@ -66,16 +66,16 @@ class Combiner(Protocol):
         """Send a neighbouring stage what this one computed for it."""
 
     def crossing(self, sender: str, message: Crossing | CrossingAck) -> None:
-        """A neighbouring stage sent something, or has what this one sent."""
+        """Take a message of a neighbouring stage, or its answer to one."""
 
     def reduced(self, event: Reduced, now_s: float) -> None:
-        """The sum of a partition over the group has arrived."""
+        """Take the sum of a partition over the group."""
 
     def broken(self, event: Broken) -> None:
-        """The group cannot add up any more."""
+        """Tell the controller that the group cannot add up any more."""
 
     def resend(self) -> None:
-        """Repeat unanswered messages."""
+        """Send unanswered messages again."""
 
 
 class ChangeGate(Protocol):
@@ -85,10 +85,10 @@ class ChangeGate(Protocol):
         """The reason for a change that may begin now; None while there is no reason, or the change must wait."""
 
     def failed(self, node: str, message: GroupFailed) -> None:
-        """A machine reports that its group cannot add up any more."""
+        """Record that a machine's group cannot add up any more."""
 
     def resend(self) -> None:
-        """Repeat unanswered requests."""
+        """Send unanswered requests again."""
 
 
 class Exchange(Protocol):

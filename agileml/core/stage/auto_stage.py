@@ -223,8 +223,8 @@ class AutoStage:
     def judge(
         self, stage: int, clock_s: float, predicted: Mapping[int, float], clocks_left: int, change_s: float
     ) -> StageDecision | None:
-        """A window in `stage` is over, with `clock_s` seconds per clock. Returns the decision; None: go on as
-        before."""
+        """Judge a window in `stage` that is over, with `clock_s` seconds per clock. Returns the decision; None: go on
+        as before."""
         assert all(self._machines), "a stage is chosen where there are machines of both tiers"
         trial, self._trial = self._trial, None
         before_s = self._measured.get(stage)

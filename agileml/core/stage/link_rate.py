@@ -40,16 +40,16 @@ class LinkRate:
         return max(self._rates, default=None)
 
     def measured(self, event: Measured, now_s: float) -> None:
-        """A machine reports the bytes that it has received so far."""
+        """Take a machine's report of the bytes that it has received so far."""
         self._reports.setdefault(event.node, deque(maxlen=64)).append((now_s, event))
 
     def forget(self, node: str) -> None:
-        """A machine is gone."""
+        """Drop the reports of a machine that is gone."""
         self._reports.pop(node, None)
 
     def arrived(self, size_bytes: Mapping[str, int], since_s: float, now_s: float) -> None:
-        """A transfer that began at `since_s` has ended. `size_bytes`: its bytes through each machine, without the
-        clocks'."""
+        """Learn from a transfer that began at `since_s` and has ended. `size_bytes`: its bytes through each machine,
+        without the clocks'."""
         if max(size_bytes.values(), default=0) < self._rule.least_bytes:
             return
         seconds = now_s - since_s - self._rule.settle_s

@@ -24,7 +24,7 @@ from straggler.coverage import Units, members
 
 @dataclass(frozen=True, order=True)
 class Awaited:
-    """What a stage needs of a neighbour before its next action: a unit's activations, or gradients on the way back."""
+    """The message that a stage needs from a neighbour for its next action: activations, or gradients coming back."""
 
     epoch: int
     clock: int
@@ -37,8 +37,8 @@ Walk = Generator[Awaited | Crossed | Computed, Crossing | None, None]
 
 
 class Crossings:
-    """What neighbours sent, until the clock is over here. A message may come twice, and before its epoch's stages are
-    known."""
+    """The messages of neighbouring stages, until the clock is over here. A message may come twice, and before its
+    epoch's stages are known."""
 
     def __init__(self) -> None:
         self.stages: Arrange | None = None

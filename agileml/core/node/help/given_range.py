@@ -52,12 +52,12 @@ class GivenRanges:
         self.now: GivenRange | None = None
 
     def adopt(self, view: View) -> None:
-        """A view is in force."""
+        """Drop the range, and work under a new view."""
         self.drop()
         self._view, self._known = view, None
 
     def drop(self) -> None:
-        """The range is not wanted any more."""
+        """Drop the range, which is not wanted any more."""
         if self.now is not None:
             self.now.cursor.abort()
             self.now = None
@@ -81,13 +81,13 @@ class GivenRanges:
             self.pull()
 
     def begun(self, event: Begun) -> None:
-        """The rows that a range reads are known: pull them."""
+        """Pull the rows that a range reads, which are known now."""
         if self.now is not None and self.now.begin == event.begin:
             self.now.rows = event.rows
             self.pull()
 
     def pull(self) -> None:
-        """Pull what is not here yet, also for another time."""
+        """Pull the partitions that are not here yet, or pull them again."""
         found = self.now
         if found is None or found.rows is None:
             return

@@ -107,7 +107,7 @@ class Helping:
         return self._ranges.now is not None
 
     def adopt(self, view: View) -> None:
-        """A view is in force. The worker does not know it yet."""
+        """Begin again under a view, which the worker does not know yet."""
         self._ranges.adopt(view)
         own = self._own
         if own is not None and own.order.cursor.stop < len(own.units):
@@ -135,7 +135,7 @@ class Helping:
     # -- the worker -----------------------------------------------------------------------------------------
 
     def ask(self, command: NodeCommand) -> None:
-        """The worker's commands for the shell. Its own range of a clock begins here."""
+        """Pass a command of the worker on to the shell. Its own range of a clock begins here."""
         if not isinstance(command, Compute) or not self._is_helped(command):
             self._ask(command)
             return
@@ -158,14 +158,14 @@ class Helping:
         return self._flex is None or self._flex.clock != clock or self._flex.is_clock_done
 
     def all_counted(self, clock: int) -> None:
-        """Every unit of all clocks up to this one is counted."""
+        """Record that every unit of all clocks up to this one is counted."""
         if self._flex is not None:
             self._tell(AllCounted(clock))
 
     # -- what happens ---------------------------------------------------------------------------------------
 
     def received(self, sender: str, message: HelpAnswer, *, is_frozen: bool) -> None:
-        """A message of the promised epoch."""
+        """Take a message of the promised epoch."""
         if isinstance(message, HelpPull):
             self._give(sender, message)
         elif is_frozen or self._flex is None:
@@ -207,11 +207,11 @@ class Helping:
         return bundle.owner == helpee and 0 <= bundle.start < bundle.stop <= count
 
     def begun(self, event: Begun) -> None:
-        """The rows that a range reads are known."""
+        """Pull the rows that a range reads, which are known now."""
         self._ranges.begun(event)
 
     def passed(self, event: MarkPassed) -> None:
-        """The own computation is at the checkpoint, where helpees are told."""
+        """Tell helpees how far the own computation is: it has reached the mark for that."""
         own = self._own
         if own is not None and (own.order.timeline, own.order.clock) == (event.timeline, event.clock):
             self._tell(None)
@@ -343,7 +343,7 @@ class Helping:
         return found
 
     def loaded(self) -> None:
-        """Slices are loaded: go on with the next, if there is still time."""
+        """Load the next slice after one is loaded, if there is still time."""
         self._is_loading = False
         if self._flex is not None and self._flex.task is None:
             self._load_ahead()

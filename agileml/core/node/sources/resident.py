@@ -27,7 +27,7 @@ class ResidentTables:
         self._layout = layout
 
     def take(self, shards: Mapping[int, Shard]) -> None:
-        """A view is in force: give the replica what its shards were installed with, unless it has that."""
+        """Give the replica the blocks that its shards were installed with, unless it has them: a view is in force."""
         if not shards or all(shard.resident is not None for shard in shards.values()):
             return
         tables = self._layout.tables

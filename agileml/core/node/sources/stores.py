@@ -21,7 +21,7 @@ class Stores(Protocol):
         """A partition's part of a checkpoint."""
 
     def release(self) -> None:
-        """A view is in force: free the data kept for other partitions."""
+        """Free the data kept for other partitions: a view is in force."""
 
 
 def stored_cut(stores: Stores, job: Job, partition: int, source: Source) -> Cut:
