@@ -31,13 +31,15 @@ MARKETS = {"spot": Tier.TRANSIENT, "on-demand": Tier.RELIABLE}
 
 @dataclass(frozen=True)
 class TieredNode:
-    """A Ray node with a tier, and its CPUs. Nodes of one `allocation` were acquired together."""
+    """A Ray node with a tier, and its CPUs. Nodes of one `allocation` were acquired together. `speed`: of the machine
+    that a local node stands for, as a multiple of the usual."""
 
     node_id: str
     ip: str
     tier: Tier
     allocation: str
     cpus: float = 1.0
+    speed: float = 1.0
 
 
 def connect(gcs_address: str, *, namespace: str, runtime_env: Mapping[str, Any] | None = None) -> None:

@@ -54,9 +54,10 @@ class Leaving:
 
 @dataclass(frozen=True)
 class Admitted:
-    """A node that appeared earlier may work from now on."""
+    """A node that appeared earlier may work from now on. `speed`: of the machine that it stands for."""
 
     node_id: str
+    speed: float = 1.0
 
 
 @dataclass(frozen=True)

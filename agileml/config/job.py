@@ -253,7 +253,9 @@ class JobConfig(Section):
         check_optimizer(
             self.optimizer, self.application, self.exchange, self.consistency.kind, self.machines.workers
         )
-        machines_over_time(self.plan, self.start, most, self.clocks)
+        reliable = self.machines.reliable
+        start = self.start if self.market is None else MachineCounts(reliable, most - reliable)  # at most
+        machines_over_time(self.plan, start, most, self.clocks)
         check_speeds(self.plan, self.pace.unit_s)
         if self.pace.unit_s and getattr(self.market, "paced", False):
             raise ConfigError(
@@ -268,7 +270,7 @@ class JobConfig(Section):
             check_with(
                 self.market,
                 transient=self.machines.transient,
-                plan=bool(self.plan),
+                plan=[event.kind for event in self.plan],
                 address=self.address is not None,
                 checkpoint=self.checkpoint is not None,
             )

@@ -7,7 +7,7 @@ too have its names.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -22,6 +22,8 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Seconds = Annotated[int, Field(ge=0)]
 Names = Annotated[tuple[str, ...], Field(strict=False)]
 Prices = dict[str, Positive]
+# Faults of a plan that bring and take no machine.
+BESIDE_A_MARKET = ("disk_full", "kill_controller", "slow")
 
 
 class MarketConfig(Section):
@@ -202,16 +204,21 @@ Market = Annotated[AnyMarketConfig | None, BeforeValidator(_market)]
 
 
 def check_with(
-    market: AnyMarketConfig, *, transient: int, plan: bool, address: bool, checkpoint: bool
+    market: AnyMarketConfig, *, transient: int, plan: Sequence[str], address: bool, checkpoint: bool
 ) -> None:
-    """Raise ConfigError for keys of the config that a market rules out."""
+    """Raise ConfigError for keys of the config that a market rules out. plan: the kinds of its events."""
     if transient:
         raise ConfigError(
             f"found {transient} with a market, expected 0: BidBrain buys the transient machines",
             key=("machines", "transient"),
         )
-    if plan:
-        raise ConfigError("found a plan beside a market, expected one of them", key=("plan",))
+    for index, kind in enumerate(plan):
+        if kind not in BESIDE_A_MARKET:
+            raise ConfigError(
+                f"found {kind} beside a market, expected {', '.join(BESIDE_A_MARKET[:-1])} or {BESIDE_A_MARKET[-1]}: "
+                "the market alone brings and takes machines",
+                key=("plan", index),
+            )
     if isinstance(market, CloudMarketConfig) and not address:
         raise ConfigError(f"missing, expected the cluster that {market.head}", key=("address",))
     if isinstance(market, LocalMarketConfig) and address:

@@ -96,8 +96,7 @@ class ActorGroup:
             case Appeared():
                 self._start(event.node, admitted=event.admitted)
             case Admitted() if event.node_id in self._by_node:
-                self.admitted(self._by_node[event.node_id])
-                self.tell(Admit(self._by_node[event.node_id]))
+                self._admit(self._by_node[event.node_id], event.speed)
             case Vanished() if event.node_id in self._by_node:
                 self.failures.machine_lost(event.node_id)
                 self._end(self._by_node.pop(event.node_id), event.loss)
@@ -106,10 +105,22 @@ class ActorGroup:
             case Stopping():
                 self.tell(Stop(event.deadline_s))
 
+    def _admit(self, name: str, speed: float) -> None:
+        """Let a machine that waits become a member, as a machine of this speed."""
+        self.admitted(name)
+        actor = self._actors[name]
+        actor.node = replace(actor.node, speed=speed)
+        hardware = self._hardware(name, actor.node)
+        actor.up = replace(actor.up, capacity=self._capacity(hardware, speed))
+        if hardware.speed != 1.0:
+            actor.handle.change_speed.remote(hardware.speed)
+        self.tell(Admit(name, actor.up.capacity))
+
     def _start(self, node: TieredNode, *, admitted: bool) -> None:
         name = self._spec.machine_name(next(self._numbers))
         hardware = self._hardware(name, node)
-        up = NodeUp(name, Tier(str(node.tier)), node.allocation, admitted, self._capacity(hardware))
+        capacity = self._capacity(hardware, node.speed)
+        up = NodeUp(name, Tier(str(node.tier)), node.allocation, admitted, capacity)
         handle = start_machine(
             name, node.node_id, self._spec, self._keys, self._head_address, hardware, self._env
         )
@@ -120,12 +131,13 @@ class ActorGroup:
         """The hardware of a machine on this node. Raises ConfigError where the config asks for more."""
         cores = max(1, int(node.cpus))
         split_of(self._spec.config, cores)
-        return Hardware(cores, self._spec.speed_of(name, node.tier))
+        return Hardware(cores, self._spec.speed_of(name, node.tier) * node.speed)
 
-    def _capacity(self, hardware: Hardware) -> float:
-        """The cores (with GPUs: the processes, one for each) that a machine computes with."""
+    def _capacity(self, hardware: Hardware, speed: float) -> float:
+        """The cores (with GPUs: the processes, one for each) that a machine of this speed computes with."""
         split = split_of(self._spec.config, hardware.cores)
-        return float(split.workers if self._spec.config.machines.gpus >= 1 else split.workers * split.threads)
+        count = split.workers if self._spec.config.machines.gpus >= 1 else split.workers * split.threads
+        return count * speed
 
     def _end(self, name: str, loss: Loss, detail: str = "") -> None:
         self._report_replaced(name)

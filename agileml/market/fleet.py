@@ -49,6 +49,7 @@ class MarketFleet:
             Estimator(setup.vcpus, setting.job.vcpus, setting.job.phi),
             clocks=clocks,
             work_vcpu_s=setting.job.work_vcpu_s,
+            speeds=setup.pacing.speeds,
         )
         self._finished = False
         self.settlement: Settlement | None = None

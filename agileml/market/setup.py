@@ -6,9 +6,9 @@ Every mistake of a user is reported here, before anything starts, as a ConfigErr
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from agileml.config.job import JobConfig
@@ -53,17 +53,29 @@ SAME_NAMES = (
 
 
 @dataclass(frozen=True)
+class Pacing:
+    """How fast local nodes compute for the machines that they stand for.
+
+    unit_s: least seconds of a unit on a machine of the smallest type that is offered, and on a reliable one; 0: as long
+    as it takes. speeds: of the types, as multiples of the smallest.
+    """
+
+    unit_s: float = 0.0
+    speeds: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class MarketSetup:
     """BidBrain's plan of a run. setting: of the job before its scheme changed the engine.
 
-    unit_s: least seconds of a unit on a paced machine. speed: market seconds per second.
+    pacing: how fast local nodes compute. speed: market seconds per second.
     """
 
     plan: JobPlan
     setting: Setting
     start_s: int
     speed: float
-    unit_s: float = 0.0
+    pacing: Pacing
 
     @property
     def is_played(self) -> bool:
@@ -156,7 +168,7 @@ def set_up(config: JobConfig, name: str, run: str, now_s: int) -> MarketSetup:
         drain_s=market.drain_s,
     )
     speed = market.speed if isinstance(market, LocalMarketConfig) else 1.0
-    return MarketSetup(plan, setting, start_s, speed, _unit_s(config, setting))
+    return MarketSetup(plan, setting, start_s, speed, _pacing(config, setting))
 
 
 def first_decision(setup: MarketSetup, cloud: Cloud | None = None) -> DryRun:
@@ -357,16 +369,13 @@ def _policies(market: LocalMarketConfig | CloudMarketConfig) -> list[str]:
 RUNNING = tuple(name for name, scheme in (SCHEMES | POOLS).items() if _runs(scheme))
 
 
-def _unit_s(config: JobConfig, setting: Setting) -> float:
-    """Seconds of a unit on one machine at which the job's machines together take job_hours."""
+def _pacing(config: JobConfig, setting: Setting) -> Pacing:
+    """The pace at which the job's machines together take job_hours."""
     market = config.market
     if not isinstance(market, LocalMarketConfig) or not market.paced:
-        return 0.0
-    sizes = {listing.vcpus for listing in setting.listings}
-    if len(sizes) > 1:
-        raise ConfigError(
-            f"found true with machines of {' and '.join(map(str, sorted(sizes)))} vCPUs, expected types of one size",
-            key=("market", "paced"),
-        )
+        return Pacing()
+    vcpus = {listing.market.instance_type: listing.vcpus for listing in setting.listings}
+    smallest = min(vcpus.values())
     units = config.clocks * config.slices * config.units_per_slice
-    return setting.job.work_vcpu_s / units / sizes.pop() / market.speed
+    unit_s = setting.job.work_vcpu_s / units / smallest / market.speed
+    return Pacing(unit_s, {kind: count / smallest for kind, count in vcpus.items()})

@@ -10,8 +10,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 from agileml.cluster.existing import TieredNode
 from agileml.cluster.fleet import Admitted, Appeared, FleetEvent, Leaving, Stopping, Vanished
@@ -43,7 +43,8 @@ class MarketTime:
 
 
 class RunTrainer:
-    """All methods may be called from any thread. `clocks`: of the whole job, for the share of the work that is done."""
+    """All methods may be called from any thread. `clocks`: of the whole job, for the share of the work that is done.
+    `speeds`: by type, of the machines that local nodes stand for; 1 where it names none."""
 
     def __init__(
         self,
@@ -53,7 +54,9 @@ class RunTrainer:
         *,
         clocks: int,
         work_vcpu_s: float,
+        speeds: Mapping[str, float] | None = None,
     ) -> None:
+        self._speeds = speeds or {}
         self._nodes, self._time, self._estimator = nodes, market_time, estimator
         self._clocks, self._work_vcpu_s = clocks, work_vcpu_s
         self._changed = threading.Condition()
@@ -174,10 +177,11 @@ class RunTrainer:
                 if instance_id not in self._given:
                     self._given[instance_id] = node.node_id
                     self._instance_of[node.node_id] = instance_id
+                    speed = self._speeds.get(self._kinds[instance_id], 1.0)
                     if self._is_new(node):
-                        found.append(Appeared(node, admitted=True))
+                        found.append(Appeared(replace(node, speed=speed), admitted=True))
                     else:
-                        found.append(Admitted(node.node_id))
+                        found.append(Admitted(node.node_id, speed))
             missing = self._nodes.missing(set(self._given.values()))
             found += [Vanished(node_id, Loss.NODE_GONE) for node_id in sorted(missing - self._let_go)]
             self._let_go |= missing

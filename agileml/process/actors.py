@@ -71,6 +71,10 @@ class MachineActor:
         """Carry out a planned fault."""
         self._machine.suffer(strike)
 
+    def change_speed(self, speed: float) -> None:
+        """Stand for a machine of this speed, as a multiple of the usual, from the next computation on."""
+        self._machine.computing.change_speed(speed)
+
     def meet(self, address: Address) -> None:
         """Connect to the new address of a process of the run."""
         self._machine.meet(address)

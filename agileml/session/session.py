@@ -124,7 +124,7 @@ class _Session:
         check_resume(resume, change_optimizer=change_optimizer, verify=config.verify)
         run = secrets.token_hex(6)
         self.setup = self._market_setup(run) if config.market is not None else None
-        unit_s = self.setup.unit_s if self.setup is not None else 0.0
+        unit_s = self.setup.pacing.unit_s if self.setup is not None else 0.0
         self.spec = RunSpec(
             run, config, application, os.getcwd(), resume, unit_s, may_change_optimizer=change_optimizer
         )

@@ -109,10 +109,12 @@ class Membership:
             member.is_silent = True
         return found
 
-    def admit(self, node: str) -> None:
-        """Allow a machine to become a member."""
+    def admit(self, node: str, capacity: float | None = None) -> None:
+        """Allow a machine to become a member. capacity: None if it is what it was said to be."""
         if node in self.nodes:
             self.nodes[node].admitted = True
+            if capacity is not None:
+                self.nodes[node].capacity = capacity
 
     def gone(self, node: str) -> bool:
         """Mark a machine whose process is dead. True unless that was known or the machine was released."""

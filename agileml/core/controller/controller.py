@@ -199,7 +199,7 @@ class Controller:
                 if control.members.lost(event.node):
                     control.note(MachineLost(event.node, event.loss, event.detail))
             case Admit():
-                control.members.admit(event.node)
+                control.members.admit(event.node, event.capacity)
             case Notice():
                 self._notice(event.node, event.deadline_s)
             case Received():

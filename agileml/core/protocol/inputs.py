@@ -73,9 +73,11 @@ class Measured:
 
 @dataclass(frozen=True)
 class Admit:
-    """A machine may become a member: its market, or the plan, has admitted it."""
+    """A machine may become a member: its market, or the plan, has admitted it. `capacity`: as `NodeUp` has it, if that
+    is known better by now."""
 
     node: str
+    capacity: float | None = None
 
 
 @dataclass(frozen=True)

@@ -143,6 +143,10 @@ MISTAKES = [
     ("pace: {speeds: {m1: 2}}", ":3: pace.speeds.m1: found 2 without unit_s, expected at most 1"),
     ("pace: {speeds: {spot: 0.5}}", ":3: pace.speeds.spot: found 'spot', expected the name of a machine: m0, m1"),
     (
+        "market: {job_vcpus: 4, job_hours: 1}\nplan: [{at_clock: 3, kill_controller: true}, {at_clock: 4, kill: 1}]",
+        ":4: plan[1]: found kill beside a market, expected disk_full, kill_controller or slow: the market alone",
+    ),
+    (
         "market: {job_vcpus: 4, job_hours: 1, paced: true}\npace: {unit_s: 0.1}",
         ":4: pace.unit_s: found 0.1 with market.paced, expected one of them",
     ),

@@ -195,7 +195,7 @@ class MarketRig:
         self.config = from_values(values)
         self.setup = set_up(self.config, "job", secrets.token_hex(4), int(time.time()))
         self.backend = backend(self) if backend is not None else self._played()
-        unit_s = self.setup.unit_s if unit_s is None else unit_s
+        unit_s = self.setup.pacing.unit_s if unit_s is None else unit_s
         self.spec = RunSpec(secrets.token_hex(4), self.config, resume=resume, unit_s=unit_s)
         self.fleet = MarketFleet(
             self.setup, self.backend, clocks=self.config.clocks, reliable=self.config.machines.reliable
@@ -283,8 +283,10 @@ class MarketRig:
                 self.backend.nodes.run(node.node_id, process)
                 head.register(process.address, NodeUp(name, node.tier, node.allocation, admitted))
                 self.fleet.started(node.node_id)
-            case Admitted(node_id):
-                head.tell(Admit(self._names[node_id]))
+            case Admitted(node_id, speed):
+                name = self._names[node_id]
+                self._process(name).computing.change_speed(speed)
+                head.tell(Admit(name, speed))
             case Vanished(node_id, loss):
                 head.tell(NodeDown(self._names[node_id], loss))
             case Leaving(node_id, deadline_s):

@@ -51,10 +51,16 @@ class There:
 
 
 def trainer_of(
-    nodes: There | JoinedNodes, leave_s: float = 0.0, now_s: int = 100, speed: float = 60.0
+    nodes: There | JoinedNodes,
+    leave_s: float = 0.0,
+    now_s: int = 100,
+    speed: float = 60.0,
+    speeds: Mapping[str, float] | None = None,
 ) -> RunTrainer:
     market_time = MarketTime(lambda: now_s, speed, leave_s)
-    return RunTrainer(nodes, market_time, Estimator({}, 1, 1.0), clocks=100, work_vcpu_s=1000.0)
+    return RunTrainer(
+        nodes, market_time, Estimator({}, 1, 1.0), clocks=100, work_vcpu_s=1000.0, speeds=speeds
+    )
 
 
 def test_a_machine_appears_once_it_is_held_and_has_booted() -> None:
@@ -80,6 +86,18 @@ def test_a_warm_node_is_started_ahead_and_admitted_when_it_is_a_machine() -> Non
     nodes.ahead, nodes.booted = [], {"a": machine("a")}
     trainer.hold(0, (), (machine("a"),))
     assert trainer.events() == [Admitted("node-a")]
+
+
+def test_a_machine_has_the_speed_of_its_type() -> None:
+    nodes = There()
+    nodes.ahead = [TieredNode("node-a", "", Tier.TRANSIENT, "t")]
+    trainer = trainer_of(nodes, speeds={SPOT.instance_type: 2.0})
+    trainer.events()
+    nodes.ahead, nodes.booted = [], {"a": machine("a"), "b": machine("b")}
+    trainer.hold(0, (), (machine("a"), machine("b")))
+    admitted, appeared = sorted(trainer.events(), key=lambda event: type(event).__name__)
+    assert admitted == Admitted("node-a", 2.0)
+    assert isinstance(appeared, Appeared) and appeared.node.speed == 2.0
 
 
 def test_a_notice_is_passed_on_once_with_its_deadline_on_the_wall_clock() -> None:

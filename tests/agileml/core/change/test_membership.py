@@ -84,6 +84,17 @@ def test_machines_weigh_as_much_as_their_cores_until_their_speed_is_known_and_as
     assert members.weighted(machines, by_speed=True).weights == {"a": 100.0, "b": 100.0, "c": 150.0}
 
 
+def test_a_machine_that_waits_is_admitted_for_another_one():
+    members = Membership(1.0)
+    members.up("a", Tier.RELIABLE, "", True, 0.0)
+    members.up("b", Tier.TRANSIENT, "", False, 0.0)
+    members.admit("b", 2.5)
+    members.admit("b")
+    machines = members.expected()
+    assert machines.transient == ("b",)
+    assert members.weighted(machines, by_speed=True).weights == {"a": 1.0, "b": 2.5}
+
+
 def test_a_machines_speed_follows_its_latest_reports_and_idle_ones_say_nothing():
     members = Membership(1.0)
     members.up("a", Tier.RELIABLE, "", True, 0.0)
