@@ -25,6 +25,7 @@ NEAR = 1  # clocks from the present one whose look-ups may still be asked for
 class _Heard:
     """What is known of a unit before its parameters: its batches, and the rows that it looks up."""
 
+    request: Request
     made: list[Any]
     rows: Mapping[str, Array]
 
@@ -53,19 +54,18 @@ class UnitComputation:
     ) -> Updates:
         """The units' share of the mean gradient over the clock's minibatch, by one backward for each micro batch."""
         app = self._app
-        request = app.minibatches.request(units, items, app.model.micro_batch)
-        stepper, by_row = app.stepper, app.flat.row_parameters
-        assert len(units) == 1 or not by_row, "units that look rows up are computed one by one"
-        rows = self.reads(units[0], items[0])
-        if not request.numbers:  # fewer items in a clock than units
-            with TORCH, seeded(request.seed, app.model.threads, stepper.device):
-                stepper.use(parameters, rows)
-                return Updates({}, metrics=self._evaluated(units))
+        stepper = app.stepper
+        heard = None
+        if app.flat.row_parameters:
+            assert len(units) == 1, "units that look rows up are computed one by one"
+            heard = self._of(units[0], items[0])
+        request = heard.request if heard else app.minibatches.request(units, items, app.model.micro_batch)
         with TORCH:
-            made = self._of(units[0], items[0]).made if by_row else self._made(request, units, items)
-            with seeded(request.seed, app.model.threads, stepper.device):
-                stepper.use(parameters, rows)
-                metrics = self._evaluated(units)
+            stepper.use(parameters, heard.rows if heard else None)
+            metrics = self._evaluated(units, request.seed)
+            if not request.numbers:  # fewer items in a clock than units
+                return Updates({}, metrics=metrics)
+            made = heard.made if heard else self._made(request, units, items)
             with seeded(request.seed, app.model.threads, stepper.device):
                 batches = self._placed(made, request)
                 stream = None if ready is None else _to_stream(ready)
@@ -100,14 +100,15 @@ class UnitComputation:
             for start, stop in self._test_items([unit]):
                 with seeded(request.seed, app.model.threads, stepper.device):
                     self._evaluation().hear(start, stop)
-            return _Heard(made, stepper.rows.heard())
+            return _Heard(request, made, stepper.rows.heard())
 
     def _made(self, request: Request, units: Sequence[Unit], items: Sequence[ExampleSlice]) -> list[Any]:
         """The batches of a request; those of the next clock are made meanwhile."""
         app = self._app
         made = app.loader.batches(request)
-        following = [replace(unit, clock=unit.clock + 1) for unit in units]
-        app.loader.fetch_ahead(app.minibatches.request(following, items, app.model.micro_batch))
+        if app.model.loader_processes:
+            following = [replace(unit, clock=unit.clock + 1) for unit in units]
+            app.loader.fetch_ahead(app.minibatches.request(following, items, app.model.micro_batch))
         return made
 
     def _placed(self, made: Sequence[Any], request: Request) -> list[Batch]:
@@ -133,11 +134,13 @@ class UnitComputation:
         assert self._app.data.test is not None
         return self._app.evaluation_with(self._app.stepper, self._app.data.test)
 
-    def _evaluated(self, units: Sequence[Unit]) -> dict[str, tuple[float, float]]:
+    def _evaluated(self, units: Sequence[Unit], seed: int) -> dict[str, tuple[float, float]]:
         """The units' share of the test items, evaluated with the parameters of their clock, where that is due."""
         found: Sums = {}
-        for start, stop in self._test_items(units):
-            add(found, self._evaluation().of(start, stop))
+        if test_items := self._test_items(units):
+            with seeded(seed, self._app.model.threads, self._app.stepper.device):
+                for start, stop in test_items:
+                    add(found, self._evaluation().of(start, stop))
         return found
 
 

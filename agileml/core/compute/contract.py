@@ -90,6 +90,8 @@ def checked_updates(
             raise ContractError(
                 f"{method}() named rows of {name!r}, expected only sparse tables ({_names(rows)})"
             )
+        if np.array_equal(some, rows[name]):
+            continue
         what = f"{method}() of table {name!r} returned"
         updated[name] = _checked_rows(what, some)
         if not np.isin(some, rows[name], assume_unique=True).all():
