@@ -101,6 +101,14 @@ class MomentumConfig(_Shaping):
     nesterov: bool = False
 
 
+class AdagradConfig(_Shaping):
+    """s += g * g; w -= learning_rate * g / (sqrt(s) + epsilon) (Duchi, Hazan and Singer 2011)."""
+
+    kind: Literal["adagrad"] = "adagrad"
+    learning_rate: Positive = 0.01
+    epsilon: Positive = 1e-10
+
+
 class AdamConfig(_Shaping):
     """Adam with bias correction (Kingma and Ba 2015, algorithm 1)."""
 
@@ -136,12 +144,14 @@ class TorchConfig(Section):
 OPTIMIZERS: dict[str, type[Section]] = {
     "sgd": SgdConfig,
     "momentum": MomentumConfig,
+    "adagrad": AdagradConfig,
     "adam": AdamConfig,
     "adamw": AdamWConfig,
     "torch": TorchConfig,
 }
+SERVED = tuple(kind for kind in OPTIMIZERS if kind != "torch")  # those that servers step
 OptimizerConfig = Annotated[
-    SgdConfig | MomentumConfig | AdamConfig | AdamWConfig | TorchConfig,
+    SgdConfig | MomentumConfig | AdagradConfig | AdamConfig | AdamWConfig | TorchConfig,
     BeforeValidator(one_of(OPTIMIZERS, "kind", default="sgd")),
 ]
 
@@ -160,13 +170,13 @@ def check_optimizer(
         return
     if exchange != "allreduce":
         raise ConfigError(
-            f"found torch with exchange: {exchange}, expected sgd, momentum, adam or adamw: servers step parts of "
+            f"found torch with exchange: {exchange}, expected {', '.join(SERVED)}: servers step parts of "
             "parameters, optimizers of torch step whole ones on every machine (exchange: allreduce)",
             key=("optimizer", "kind"),
         )
     if application != "torch":
         raise ConfigError(
-            f"found torch with application {application}, expected sgd, momentum, adam or adamw: only torch modules "
+            f"found torch with application {application}, expected {', '.join(SERVED)}: only torch modules "
             "are stepped where they are",
             key=("optimizer", "kind"),
         )

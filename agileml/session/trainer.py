@@ -91,11 +91,11 @@ class Trainer:
         """(model, optimizer, loader) to train with: the same model and optimizer, and a loader of this machine's
         batches.
 
-        optimizer: torch.optim.SGD, Adam or AdamW over all parameters of the model that need a gradient. dataset: a
-        torch Dataset with a length, or a tuple of arrays (input, ..., target). batch_size: items of a clock, over all
-        machines together; None: `model.batch_size` of the config. schedule: of torch.optim.lr_scheduler over the
-        optimizer; schedule_every: "batch" or "pass", how often the loop calls its step(). clip_norm: the norm that the
-        gradient of all machines together is limited to. collate: a list of items -> a batch.
+        optimizer: torch.optim.SGD, Adagrad, Adam or AdamW over all parameters of the model that need a gradient.
+        dataset: a torch Dataset with a length, or a tuple of arrays (input, ..., target). batch_size: items of a clock,
+        over all machines together; None: `model.batch_size` of the config. schedule: of torch.optim.lr_scheduler over
+        the optimizer; schedule_every: "batch" or "pass", how often the loop calls its step(). clip_norm: the norm that
+        the gradient of all machines together is limited to. collate: a list of items -> a batch.
 
         Raises InputError.
         """

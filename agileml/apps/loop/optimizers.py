@@ -20,17 +20,18 @@ from agileml.application import InputError
 HOW = ("foreach", "fused", "capturable", "differentiable")
 # By section key, torch's name. All but the first two are the same for all groups.
 OF_GROUP = {"learning_rate": "lr", "weight_decay": "weight_decay"}
-OFF = {"amsgrad": False, "maximize": False, "dampening": 0}  # settings that the engine has no step for
+# Settings that the engine has no step for.
+OFF = {"amsgrad": False, "maximize": False, "dampening": 0, "lr_decay": 0, "initial_accumulator_value": 0}
 
 
 def section_of(optimizer: Any, module: nn.Module) -> dict[str, Any]:
     """The section `optimizer` of a config whose steps are those of `optimizer` over the module's parameters.
 
-    Raises InputError: another optimizer than SGD, Adam and AdamW, settings that have no section, parameters that are
-    not the module's, state from earlier steps.
+    Raises InputError: another optimizer than SGD, Adagrad, Adam and AdamW, settings that have no section, parameters
+    that are not the module's, state from earlier steps.
     """
     kind = _kind(optimizer)
-    if any(optimizer.state.values()):
+    if any(state.get("step", 1) for state in optimizer.state.values() if state):  # Adagrad begins with one
         raise InputError(
             "prepare(): found an optimizer that has taken steps, expected a new one; to go on from a checkpoint, "
             "resume the run"
@@ -58,13 +59,15 @@ def _kind(optimizer: Any) -> str:
     match type(optimizer):
         case torch.optim.SGD:
             return "momentum" if optimizer.param_groups[0]["momentum"] else "sgd"
+        case torch.optim.Adagrad:
+            return "adagrad"
         case torch.optim.AdamW:
             return "adamw"
         case torch.optim.Adam:
             return "adamw" if optimizer.param_groups[0].get("decoupled_weight_decay") else "adam"
     raise InputError(
-        f"prepare(): found an optimizer of type {name}, expected torch.optim.SGD, Adam or AdamW: the machines that "
-        "hold the parameters take its steps"
+        f"prepare(): found an optimizer of type {name}, expected torch.optim.SGD, Adagrad, Adam or AdamW: the "
+        "machines that hold the parameters take its steps"
     )
 
 
@@ -83,7 +86,9 @@ def _settings(kind: str, group: Mapping[str, Any]) -> dict[str, Any]:
         found |= {"momentum": float(group["momentum"]), "nesterov": bool(group["nesterov"])}
     if kind in ("adam", "adamw"):
         beta1, beta2 = map(float, group["betas"])
-        found |= {"beta1": beta1, "beta2": beta2, "epsilon": float(group["eps"])}
+        found |= {"beta1": beta1, "beta2": beta2}
+    if kind in ("adagrad", "adam", "adamw"):
+        found["epsilon"] = float(group["eps"])
     return found
 
 

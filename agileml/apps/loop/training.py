@@ -65,7 +65,7 @@ class Training:
         return found if right is None else found | {ACCURACY: (right.sum(), right.numel())}
 
     def optimizer(self, module: nn.Module) -> torch.optim.Optimizer:
-        """SGD, Adam or AdamW of torch.optim over the module's parameters: AdamW."""
+        """SGD, Adagrad, Adam or AdamW of torch.optim over the module's parameters: AdamW."""
         return torch.optim.AdamW(module.parameters())
 
     def schedule(self, optimizer: torch.optim.Optimizer) -> LRScheduler | None:

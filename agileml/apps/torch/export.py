@@ -84,7 +84,12 @@ def _read(path: Path, module: nn.Module) -> dict[str, Tensor]:
     return found
 
 
-STATES = {"sgd": (), "momentum": ("momentum_buffer",), "adam": ("exp_avg", "exp_avg_sq")}
+STATES = {
+    "sgd": (),
+    "momentum": ("momentum_buffer",),
+    "adagrad": ("sum",),
+    "adam": ("exp_avg", "exp_avg_sq"),
+}
 STATES["adamw"] = STATES["adam"]
 
 
@@ -113,7 +118,7 @@ def optimizer_state(
             state: dict[str, Any] = {
                 name: span.of(array).clone() for name, array in zip(names, arrays, strict=True)
             }
-            if settings["kind"] in ("adam", "adamw"):
+            if settings["kind"] in ("adagrad", "adam", "adamw"):
                 state["step"] = torch.tensor(float(clocks))
             if state and clocks:
                 optimizer.state[parameter] = state
@@ -133,6 +138,8 @@ def _in_torch(module: nn.Module, settings: Mapping[str, Any]) -> torch.optim.Opt
         case "momentum":
             own = {"momentum": settings["momentum"], "nesterov": settings["nesterov"]}
             return torch.optim.SGD(groups, **shared, **own)
+        case "adagrad":
+            return torch.optim.Adagrad(groups, **shared, eps=settings["epsilon"])
         case "adam" | "adamw" as kind:
             made = torch.optim.Adam if kind == "adam" else torch.optim.AdamW
             betas = (settings["beta1"], settings["beta2"])

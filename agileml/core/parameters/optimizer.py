@@ -1,4 +1,4 @@
-"""Optimizers that run inside a shard: SGD, momentum, Nesterov, Adam, AdamW.
+"""Optimizers that run inside a shard: SGD, momentum, Nesterov, Adagrad, Adam, AdamW.
 
 Each is one fused pass over a block, in the block's own precision. Input and output arrays may be the same (in
 place) or not (while readers still need the old values). Rows of sparse tables that a clock does not touch keep
@@ -80,6 +80,15 @@ def _nesterov(rate, mu, scale, decay, clip, p, g, m, p_new, m_new):  # type: ign
         velocity = mu * m[i] + shaped
         m_new[i] = velocity
         p_new[i] = p[i] - rate * (shaped + mu * velocity)
+
+
+@numba.njit(cache=True, nogil=True)
+def _adagrad(rate, epsilon, scale, decay, clip, p, g, s, p_new, s_new):  # type: ignore[no-untyped-def]
+    for i in range(p.size):
+        shaped = _shaped(g[i], p[i], scale, decay, clip)
+        squares = s[i] + shaped * shaped
+        s_new[i] = squares
+        p_new[i] = p[i] - rate * (shaped / (math.sqrt(squares) + epsilon))
 
 
 @numba.njit(cache=True, nogil=True)
@@ -204,6 +213,39 @@ class Momentum(Shaping):
 
 
 @dataclass(frozen=True)
+class Adagrad(Shaping):
+    """s <- s + g^2; w <- w - rate g / (sqrt(s) + epsilon) (Duchi, Hazan and Singer, 2011, figure 1, diagonal)."""
+
+    learning_rate: float = 0.01
+    epsilon: float = 1e-10
+    slots: int = 1
+
+    def step(
+        self,
+        clock: int,
+        parameters: Array,
+        gradient: Array,
+        state: list[Array],
+        new_parameters: Array,
+        new_state: list[Array],
+        scale: float = 1.0,
+    ) -> None:
+        number = parameters.dtype.type
+        _adagrad(
+            number(self.rate_at(clock)),
+            number(self.epsilon),
+            number(scale),
+            number(self.weight_decay),
+            number(self.clip or 0),
+            parameters,
+            gradient,
+            state[0],
+            new_parameters,
+            new_state[0],
+        )
+
+
+@dataclass(frozen=True)
 class Adam(Shaping):
     """Adam with bias correction by the number of clocks (Kingma and Ba, 2015, algorithm 1)."""
 
@@ -266,7 +308,13 @@ class AdamW(Adam):
         return 1.0 - rate * self.weight_decay, 0.0
 
 
-KINDS: dict[str, type[Any]] = {"sgd": Sgd, "momentum": Momentum, "adam": Adam, "adamw": AdamW}
+KINDS: dict[str, type[Any]] = {
+    "sgd": Sgd,
+    "momentum": Momentum,
+    "adagrad": Adagrad,
+    "adam": Adam,
+    "adamw": AdamW,
+}
 
 
 def optimizer(kind: str, **settings: Any) -> Optimizer:

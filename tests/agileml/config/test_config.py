@@ -32,7 +32,7 @@ MISTAKES = [
     ("clock: 3", ":3: clock: unknown key, did you mean clocks?"),
     ("machines: {reliabel: 1}", ":3: machines.reliabel: unknown key, did you mean reliable?"),
     ("optimizer: {kind: adam, beta: 0.5}", ":3: optimizer.beta: unknown key for kind adam, did you mean beta2?"),
-    ("optimizer: {kind: adagrad}", ":3: optimizer.kind: found 'adagrad', expected one of sgd, momentum, adam"),
+    ("optimizer: {kind: adadelta}", ":3: optimizer.kind: found 'adadelta', expected one of sgd, momentum, adagrad"),
     ("slices: ten", ":3: slices: found 'ten', expected a whole number"),
     ("slices: 2.5", ":3: slices: found 2.5, expected a whole number"),
     ("slices: 12", ":3: slices: found 12, expected a power of two (8 or 16)"),
@@ -325,6 +325,9 @@ def configs(draw: st.DrawFn) -> JobConfig:
                     lambda kind, final: {"schedule": {"kind": kind, "clocks": 9, "final": final}},
                     st.sampled_from(["cosine", "linear"]),
                     rates,
+                )
+                | st.fixed_dictionaries(
+                    {"kind": st.just("adagrad"), "epsilon": positive, "weight_decay": rates}
                 )
                 | st.fixed_dictionaries({"kind": st.just("adam"), "beta1": rates, "epsilon": positive})
             ),

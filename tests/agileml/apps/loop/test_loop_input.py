@@ -135,11 +135,19 @@ def test_optimizers_are_read() -> None:
     assert section_of(adamw, net) == {**shared, "learning_rate": 0.1, "weight_decay": 0.2, "groups": [group]}
     sgd = torch.optim.SGD(net.parameters(), lr=0.1)
     assert section_of(sgd, net) == {"kind": "sgd", "learning_rate": 0.1, "weight_decay": 0.0}
+    adagrad = torch.optim.Adagrad(net.parameters(), lr=0.2, eps=1e-3)
+    expected = {"kind": "adagrad", "learning_rate": 0.2, "weight_decay": 0.0, "epsilon": 1e-3}
+    assert section_of(adagrad, net) == expected
+    net[0](torch.ones(3)).sum().backward()
+    adagrad.step()
+    with pytest.raises(InputError, match="has taken steps"):
+        section_of(adagrad, net)
 
 
 OPTIMIZERS = {
     "torch.optim.RMSprop(p)": "found an optimizer of type RMSprop, expected",
     "torch.optim.Adam(p, amsgrad=True)": "amsgrad=True",
+    "torch.optim.Adagrad(p, lr_decay=0.1)": "lr_decay=0.1, expected lr_decay=0",
     "torch.optim.SGD(p, lr=0.1, dampening=0.5)": "dampening=0.5",
     "torch.optim.SGD(p, lr=0.0)": "lr=0, expected more than 0",
     "torch.optim.SGD(p[:-1], lr=0.1)": "'1.bias' needs a gradient and is in no group",

@@ -42,6 +42,7 @@ OPTIMIZERS: dict[str, tuple[dict[str, Any], Any]] = {
         {"kind": "momentum", "learning_rate": 0.05, "nesterov": True, "weight_decay": 0.01},
         lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, nesterov=True, weight_decay=0.01),
     ),
+    "adagrad": ({"kind": "adagrad"}, lambda p: torch.optim.Adagrad(p)),
     "adamw": ({"kind": "adamw", "learning_rate": 0.01}, lambda p: torch.optim.AdamW(p, lr=0.01)),
     "sgd": ({"kind": "sgd", "learning_rate": 0.1}, lambda p: torch.optim.SGD(p, lr=0.1)),
 }

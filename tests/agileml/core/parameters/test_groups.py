@@ -10,7 +10,7 @@ from agileml.core.parameters.groups import GroupedOptimizer
 from agileml.core.parameters.layout import Layout
 from agileml.core.parameters.optimizer import optimizer, take_step
 
-KINDS = {"sgd": {}, "momentum": {}, "adam": {}, "adamw": {}}
+KINDS = {"sgd": {}, "momentum": {}, "adagrad": {}, "adam": {}, "adamw": {}}
 
 
 def rules(kind: str) -> GroupedOptimizer:

@@ -115,6 +115,12 @@ VARIANTS: dict[str, tuple[str, dict[str, Any], Callable[[Any], torch.optim.Optim
         {"learning_rate": 0.1, "momentum": 0.8, "nesterov": True, "weight_decay": 0.05},
         lambda w: torch.optim.SGD([w], lr=0.1, momentum=0.8, nesterov=True, weight_decay=0.05),
     ),
+    "adagrad": ("adagrad", {"learning_rate": 0.1}, lambda w: torch.optim.Adagrad([w], lr=0.1)),
+    "adagrad with decay": (
+        "adagrad",
+        {"learning_rate": 0.1, "weight_decay": 0.05, "epsilon": 0.1},
+        lambda w: torch.optim.Adagrad([w], lr=0.1, weight_decay=0.05, eps=0.1),
+    ),
     "adam with decay": (
         "adam",
         {"learning_rate": 0.05, "weight_decay": 0.05},
@@ -215,7 +221,7 @@ def test_a_config_builds_each(kind: str) -> None:
 
 def test_names_and_settings() -> None:
     assert math.isclose(optimizer("adam").learning_rate, 0.001)  # type: ignore[attr-defined]
-    with pytest.raises(ValueError, match="none of sgd, momentum, adam, adamw"):
+    with pytest.raises(ValueError, match="none of sgd, momentum, adagrad, adam, adamw"):
         optimizer("lion", learning_rate=1.0)
     with pytest.raises(ValueError, match="none of steps, cosine, linear"):
         optimizer("sgd", learning_rate=1.0, schedule={"kind": "poly"})

@@ -76,6 +76,7 @@ def with_sparse_adam(module: nn.Module) -> list[torch.optim.Optimizer]:
 
 PEERS: dict[str, tuple[dict[str, Any], Callable[[nn.Module], list[torch.optim.Optimizer]]]] = {
     "sgd": ({"learning_rate": 0.3}, lambda m: [torch.optim.SGD(m.parameters(), lr=0.3)]),
+    "adagrad": ({}, lambda m: [torch.optim.Adagrad(m.parameters())]),
     "adam": ({"learning_rate": 0.05, "epsilon": 1e-300}, with_sparse_adam),
 }
 
@@ -200,6 +201,56 @@ def test_plain_torch_loads_what_a_run_leaves(tmp_path: Path) -> None:
     state = torch.load(result.folder / "optimizer.pt", weights_only=True)["state"]
     shapes = {tuple(each["exp_avg"].shape) for each in state.values()}
     assert {(USERS, 6), (ITEMS, 6), (1, 6)} <= shapes
+
+
+def loop(batch: Callable[[list[Tensor]], Any] = tuple) -> Callable[[], None]:
+    """A training loop of the user's own; batch: the form in which the loader yields it."""
+
+    def train() -> None:
+        model: Any = Shop()
+        trained = torch.optim.Adam(model.parameters(), lr=0.01)
+        trainer = agileml.Trainer()
+        model, trained, loader = trainer.prepare(
+            model,
+            trained,
+            Purchases(),
+            batch_size=BATCH,
+            collate=lambda items: batch([torch.stack(column) for column in zip(*items, strict=True)]),
+        )
+        for users, items, before, words, wanted in loader:
+            loss = functional.mse_loss(model(users, items, before, words), wanted)
+            loss.backward()
+            assert model.users.weight.grad is None and model.top.weight.grad is not None
+            trained.step()
+            trained.zero_grad()
+
+    return train
+
+
+class Purchases(torch.utils.data.Dataset[tuple[Tensor, ...]]):
+    """One by one."""
+
+    def __len__(self) -> int:
+        return ROWS
+
+    def __getitem__(self, number: int) -> tuple[Tensor, ...]:
+        return tuple(torch.as_tensor(column[number]) for column in data()[0])
+
+
+def test_a_loop_of_ones_own_ends_with_the_bits_of_the_class(tmp_path: Path) -> None:
+    settings = {**job(out=str(tmp_path / "loop"), clocks=8), "model": {}}
+    looped = agileml.Trainer(settings, sequential=True).run(loop())
+    app = TorchModule(build=Shop, dataset=data)
+    expected = agileml.run(job(out=str(tmp_path / "class"), clocks=8), app, sequential=True)
+    assert params_sha256(looped.parameters) == params_sha256(expected.parameters)
+
+
+def test_a_loop_whose_batches_do_not_fit_the_model_is_told_so(tmp_path: Path) -> None:
+    settings = {**job(out=str(tmp_path / "out")), "model": {}}
+    with pytest.raises(
+        InputError, match=r"model\(\*batch\[:-1\]\) failed .* expected batches \(input, ..., target\)"
+    ):
+        agileml.Trainer(settings, sequential=True).run(loop(lambda columns: [*columns, columns[0]]))
 
 
 def only_tables() -> nn.Module:
