@@ -201,6 +201,8 @@ class Simulation(Timeline):
         if s.gentle:
             assert not any(change.rolled_back or change.redone for change in changes), changes
             assert not self.groups.given_up, self.groups.given_up
+            given_up = sum(node.stage.given_up for node in self.nodes.values() if node.stage is not None)
+            assert not given_up, f"{given_up} stages gave up what they had computed of a clock"
         check_rollbacks(self)
         for kind in (PlanFired, PlanFinished):
             assert sum(isinstance(event, kind) for event in self.events) == len(s.plan), kind

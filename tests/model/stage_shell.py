@@ -31,6 +31,8 @@ class SimulatedStage:
         self._walk: tuple[Compute, Walk] | None = None
         self._awaited: Awaited | None = None
         self._is_busy = False
+        self._has_begun = False  # something of this walk is computed
+        self.given_up = 0  # walks that were aborted after that
         # A generator of its own, so that other draws stay as they are.
         self._rng = random.Random(f"{sim.schedule.seed}/{sim.schedule.mode}/{node.name}/stage")
 
@@ -56,6 +58,7 @@ class SimulatedStage:
                 if answer is None and not order.cursor.is_aborted:
                     return
                 if order.cursor.is_aborted:
+                    self.given_up += self._has_begun
                     self._walk = self._awaited = None
                     continue
             self._awaited = None
@@ -63,6 +66,7 @@ class SimulatedStage:
                 step = walk.send(answer)
             except StopIteration:
                 self._crossings.forget(order.timeline, order.clock)
+                self.given_up += order.cursor.is_aborted
                 self._walk = None
                 continue
             if isinstance(step, Awaited):
@@ -88,6 +92,7 @@ class SimulatedStage:
                 assert found is not None, partition
                 return found
 
+            self._has_begun = False
             self._walk = order, self._walker.walk(order, stages, blocks, lambda: self._sim.now_s)
         return self._walk is not None
 
@@ -97,7 +102,7 @@ class SimulatedStage:
         seconds = self._rng.uniform(0.2, 1.8) * ACTION_S * slow
         if isinstance(step, Computed):  # gradients of weights that were put off
             seconds *= self._rng.choice([1, 30])
-        self._is_busy = True
+        self._is_busy = self._has_begun = True
 
         def done() -> None:
             self._is_busy = False

@@ -52,11 +52,13 @@ class MembershipChanges:
 
     def begin(self) -> bool:
         """Claim the next epoch if a change is due. True if so."""
-        trigger = self.gate.settle(self._trigger())
         next_epoch = self._control.record.claimed + 1
-        if trigger is not None and self._notices.waits(
-            lambda promises: self._plan_from(next_epoch, promises)
-        ):
+
+        def plan(promises: Mapping[str, Promise]) -> Change:
+            return self._plan_from(next_epoch, promises)
+
+        trigger = self.gate.settle(self._trigger(), lambda: self._notices.move_s(plan))
+        if trigger is not None and self._notices.waits(plan):
             trigger = None
         if trigger is not None:
             self._claim(trigger)

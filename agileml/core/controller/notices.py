@@ -53,6 +53,21 @@ class NoticeHandler:
         self._waiting = (committed, control.now_s + AGAIN_S) if is_waiting else None
         return is_waiting
 
+    def move_s(self, plan: Plan) -> float:
+        """The seconds that a change for a notice is expected to copy for; 0 where that is not known."""
+        control, rate = self._control, self._cuts.links.bytes_per_s
+        if rate is None or control.view is None or control.job.exchange.has_replicas:
+            return 0.0
+        if not self._someone_leaves():
+            return 0.0
+        promises = self._promises_now()
+        try:
+            move = plan(promises)
+        except LostError:
+            return 0.0
+        moved = transfers(control.job, move, promises, self._cuts.part_bytes)
+        return max(through(moved).values(), default=0) / rate
+
     def choose(self, plan: Plan, promises: Mapping[str, Promise]) -> Change:
         """Plan a change that moves the leavers' partitions or, where that costs less, rolls back. Raises LostError."""
         verdict, change = self._judge(plan, promises, is_frozen=True)

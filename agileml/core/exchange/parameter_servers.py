@@ -9,7 +9,7 @@ from agileml.core.controller.control import Control
 from agileml.core.node.server import Server
 from agileml.core.node.worker import Worker
 from agileml.core.protocol.commands import Broken, Crossed, Met, NodeCommand, Reduced
-from agileml.core.protocol.exchange import LiveCopies
+from agileml.core.protocol.exchange import ChangeGate, LiveCopies
 from agileml.core.protocol.job import Job
 from agileml.core.protocol.messages import (
     Crossing,
@@ -68,18 +68,20 @@ class ServerExchange:
     ) -> DirectPushes:
         return DirectPushes(me, server)
 
-    def gate(self, control: Control) -> OpenGate:
+    def gate(self, control: Control) -> ChangeGate:
         return OpenGate()
 
 
 class DirectPushes:
     """Hands every push to the server on this machine. There is no group, so nothing pauses or breaks."""
 
-    is_paused = False
-
     def __init__(self, me: str, server: Server) -> None:
         self._me = me
         self._server = server
+
+    @property
+    def is_paused(self) -> bool:
+        return False
 
     def push(self, sender: str, message: Push, now_s: float) -> None:
         """Count a bundle. Only arrays from another machine may be overwritten."""
@@ -109,7 +111,7 @@ class DirectPushes:
 class OpenGate:
     """A change may begin at once, because a push that it interrupts is sent again."""
 
-    def settle(self, trigger: Trigger | None) -> Trigger | None:
+    def settle(self, trigger: Trigger | None, move_s: Callable[[], float]) -> Trigger | None:
         return trigger
 
     def failed(self, node: str, message: GroupFailed) -> None: ...

@@ -1,59 +1,65 @@
-"""The pause before a membership change: with an all-reduce, the group first stops between two clocks.
+"""The pause before a membership change: with an all-reduce, or in a pipeline, machines first stop between two clocks.
 
-A change closes the group and loses the sums under way. So before a join, a notice or a stage change, the controller
-asks the group to pause. The sums themselves carry the request, so all machines pause after the same clock; then the
-change begins, and no clock is computed again. A failure does not wait, nor does a notice that leaves no time.
+A change closes the group of an all-reduce and loses the sums under way; in a pipeline it ends the clock under way at
+all stages. So before a join, a notice or a stage change, the controller asks the machines to pause, and no clock is
+computed again. With an all-reduce the sums themselves carry the request, so all machines pause after the same clock. In
+a pipeline the first stage begins no other clock, and the units that it has sent run through. A failure does not wait,
+nor does a notice that leaves no time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from agileml.core.controller.control import Control
 from agileml.core.protocol.commands import HaltKind
-from agileml.core.protocol.messages import GroupFailed, Pause
+from agileml.core.protocol.messages import GroupFailed, Pause, Status
 from agileml.core.protocol.view import View
 from agileml.events.run import ExchangeFailed
 from agileml.events.terms import Cause, Trigger
 
 SHORT_S = 0.5  # a notice with less time left does not wait, however short a clock is
+MARGIN = 2.0  # the error of what a clock, or a move, is expected to take
 MOST_FAILURES = 5  # groups in a row that may fail without a clock in between
 
 
-class AllReducePause:
-    """Decides when a change may begin, and ends the run when groups fail again and again."""
+class ClockPause:
+    """Decides when a change may begin: when the machines have stopped, or at once where it cannot wait."""
 
     def __init__(self, control: Control) -> None:
         self._control = control
         self._asked: tuple[int, Trigger] | None = None  # the epoch that is to pause, and why
-        self._broken: tuple[int, Trigger] | None = None  # the epoch whose group failed, and why
-        self._failures: list[int] = []  # clocks done at each failure since the last clock
 
-    def settle(self, trigger: Trigger | None) -> Trigger | None:
-        """The trigger of a change that may begin now; None if there is no trigger, or the group has not paused."""
+    def settle(self, trigger: Trigger | None, move_s: Callable[[], float]) -> Trigger | None:
+        """The trigger of a change that may begin now; None if there is no trigger, or the machines have not paused.
+
+        `move_s`: the seconds that copying what leavers hold is expected to take.
+        """
         control, view = self._control, self._control.view
         if view is None or control.is_restarted:
             return trigger
-        if self._broken and self._broken[0] == view.epoch:
-            return trigger or self._broken[1]
         if self._asked and self._asked[0] == view.epoch:
             trigger = trigger or self._asked[1]  # machines that have paused go on only after a change
-        if trigger is None or self._is_urgent(view) or self._has_stopped(view):
+        if trigger is None or self._is_urgent(view, move_s) or self._has_stopped(view):
             return trigger
         if self._asked is None or self._asked[0] != view.epoch:
             self._asked = (view.epoch, trigger)
             self.resend()
         return None
 
-    def _is_urgent(self, view: View) -> bool:
-        """True when a machine of the group is dead, or will be taken away before a clock ends."""
+    def _is_urgent(self, view: View, move_s: Callable[[], float]) -> bool:
+        """True when a machine at work is dead, or will be taken away before a clock ends and its shards are copied."""
         members, control = self._control.members, self._control
         if not all(members.is_alive(node) for node in view.group):
             return True
-        time_s = max(SHORT_S, 2 * (control.log.clock_s or 0.0))
-        deadlines_s = [members.nodes[node].deadline_s for node in view.group]
-        return any(at_s is not None and at_s - control.now_s < time_s for at_s in deadlines_s)
+        deadlines_s = [at_s for node in view.group if (at_s := members.nodes[node].deadline_s) is not None]
+        if not deadlines_s:
+            return False
+        needed_s = max(SHORT_S, MARGIN * ((control.log.clock_s or 0.0) + move_s()))
+        return min(deadlines_s) - control.now_s < needed_s
 
     def _has_stopped(self, view: View) -> bool:
-        """True when all machines of the group have paused, or have done all clocks below the limit."""
+        """True when all machines at work have paused, or have done all clocks below the limit."""
         control = self._control
         statuses = [control.members.nodes[node].status for node in view.group]
         there = [status for status in statuses if status is not None and status.epoch == view.epoch]
@@ -61,7 +67,10 @@ class AllReducePause:
             return False
         versions = [version for status in there for _, version in status.versions]
         at_limit = bool(versions) and min(versions) >= control.limit
-        return at_limit or all(status.is_paused for status in there)
+        return at_limit or self._are_paused(there)
+
+    def _are_paused(self, statuses: list[Status]) -> bool:
+        return all(status.is_paused for status in statuses)
 
     def resend(self) -> None:
         """Repeat the request to machines that have not paused."""
@@ -72,6 +81,37 @@ class AllReducePause:
             status = control.members.nodes[node].status
             if status is None or not (status.is_paused and status.epoch == view.epoch):
                 control.send(node, Pause(view.epoch))
+
+    def failed(self, node: str, message: GroupFailed) -> None:
+        """Do nothing: there is no group that could fail."""
+
+
+class StagePause(ClockPause):
+    """The stages of a pipeline have stopped when all are after the clock after which the first one stopped."""
+
+    def _are_paused(self, statuses: list[Status]) -> bool:
+        versions = {version for status in statuses for _, version in status.versions}
+        return super()._are_paused(statuses) and len(versions) == 1
+
+
+class AllReducePause(ClockPause):
+    """Ends the run, too, when groups fail again and again."""
+
+    def __init__(self, control: Control) -> None:
+        super().__init__(control)
+        self._broken: tuple[int, Trigger] | None = None  # the epoch whose group failed, and why
+        self._failures: list[int] = []  # clocks done at each failure since the last clock
+
+    def settle(self, trigger: Trigger | None, move_s: Callable[[], float]) -> Trigger | None:
+        view = self._control.view
+        if (
+            view is not None
+            and not self._control.is_restarted
+            and self._broken
+            and self._broken[0] == view.epoch
+        ):
+            return trigger or self._broken[1]
+        return super().settle(trigger, move_s)
 
     def failed(self, node: str, message: GroupFailed) -> None:
         """Record that a group cannot add up any more: a change will make another one."""

@@ -2,6 +2,9 @@
 
 The machines that own partitions are the stages, in the order of the partitions. A stage sends a message to its
 neighbour again until the neighbour answers. It counts nothing: only pushes do, and those are the parameter servers'.
+
+Before a change that can wait, the first stage is asked to begin no other clock. What it has sent runs through all
+stages and back, and the change then finds every partition after the same clock, and nothing under way.
 """
 
 from __future__ import annotations
@@ -10,7 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import groupby
 
+from agileml.core.controller.control import Control
 from agileml.core.exchange.parameter_servers import DirectPushes, ServerExchange
+from agileml.core.exchange.pause import StagePause
 from agileml.core.node.server import Server
 from agileml.core.node.worker import Worker
 from agileml.core.protocol.commands import Arrange, Crossed, NodeCommand, PassOn
@@ -32,22 +37,28 @@ class StageExchange(ServerExchange):
         send: Callable[[str, Message], None],
         ask: Callable[[NodeCommand], None],
     ) -> StageLinks:
-        return StageLinks(me, server, send, ask)
+        return StageLinks(me, worker, server, send, ask)
+
+    def gate(self, control: Control) -> StagePause:
+        return StagePause(control)
 
 
 class StageLinks(DirectPushes):
-    """The messages of this machine's stage to its neighbours, sent until they answer."""
+    """The messages of this machine's stage to its neighbours, sent until they answer; and whether it has paused."""
 
     def __init__(
         self,
         me: str,
+        worker: Worker,
         server: Server,
         send: Callable[[str, Message], None],
         ask: Callable[[NodeCommand], None],
     ) -> None:
         super().__init__(me, server)
-        self._send, self._ask = send, ask
+        self._worker, self._send, self._ask = worker, send, ask
         self._epoch = 0
+        self._is_first = self._is_asked = False  # the first stage; asked to pause
+        worker.may_leave = lambda clock: not (self._is_first and self._is_asked)
         self._unanswered: dict[tuple[int, int, bool], tuple[str, Crossing]] = {}
 
     def prepare(self) -> None:
@@ -57,7 +68,19 @@ class StageLinks(DirectPushes):
     def adopt(self, view: View) -> None:
         """Tell the computation the stages of the view."""
         self._epoch = view.epoch
+        self._is_first, self._is_asked = view.owner[0] == self._me, False
         self._ask(Arrange(view.epoch, stages_of(view.owner)))
+
+    @property
+    def is_paused(self) -> bool:
+        """True when this stage goes on only with the first one; at the first one, when what it computed is applied."""
+        if not self._is_asked or not self._is_first:
+            return self._is_asked
+        return all(version > self._worker.clock for _, version in self._server.versions(self._epoch))
+
+    def pause(self) -> None:
+        """The controller asks the stages to stop after a clock."""
+        self._is_asked = True
 
     def crossed(self, event: Crossed) -> None:
         """Send a neighbouring stage what this one computed for it."""

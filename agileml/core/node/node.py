@@ -107,6 +107,7 @@ class Node:
         self._retry_due_s = 0.0
         self._backoff = RetryBackoff(timers.retry_s)
         self._reported_limit = -1
+        self._stopped: tuple[tuple[int, int], ...] = ()  # the versions when it last said that it has paused
         self._piggybacks = can_piggyback(job)
         self._overlap = OverlapChoice() if job.overlap is Overlap.AUTO else None
 
@@ -145,10 +146,7 @@ class Node:
             case Met():
                 self.combiner.met(event)
             case Reduced():
-                was_paused = self.combiner.is_paused
                 self.combiner.reduced(event, now_s)
-                if self.combiner.is_paused and not was_paused:
-                    self._status_due_s = now_s
             case Broken():
                 self.combiner.broken(event)
         return self._flush(now_s)
@@ -216,6 +214,9 @@ class Node:
             # All clocks that may start are done: the controller waits for this before it moves the limit.
             self._reported_limit = limit
             self._status_due_s = now_s
+        stopped = self.server.versions(self.promised) if self.combiner.is_paused else ()
+        if stopped != self._stopped:  # the controller waits for it
+            self._stopped, self._status_due_s = stopped, now_s
         doing = self._doing()
         if doing is not self.spent.doing or (
             doing is Doing.COMPUTE and self.worker.clock != self.spent.clock

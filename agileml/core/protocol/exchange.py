@@ -54,7 +54,7 @@ class Combiner(Protocol):
         """Take a bundle that a worker has pushed."""
 
     def pause(self) -> None:
-        """Stop after a clock, as the controller asks the group to."""
+        """Stop after a clock, as the controller asks the machines at work to."""
 
     def meet(self, message: Meet) -> None:
         """Take another machine's entry for the rendezvous."""
@@ -81,8 +81,11 @@ class Combiner(Protocol):
 class ChangeGate(Protocol):
     """Tells the controller when a membership change may begin."""
 
-    def settle(self, trigger: Trigger | None) -> Trigger | None:
-        """The reason for a change that may begin now; None while there is no reason, or the change must wait."""
+    def settle(self, trigger: Trigger | None, move_s: Callable[[], float]) -> Trigger | None:
+        """The reason for a change that may begin now; None while there is no reason, or the change must wait.
+
+        `move_s`: the seconds that copying what leavers hold is expected to take.
+        """
 
     def failed(self, node: str, message: GroupFailed) -> None:
         """Record that a machine's group cannot add up any more."""

@@ -54,17 +54,17 @@ def lost_backups_are_not_made_again(original, job, epoch, start, holders):
 
 
 @replaces(AllReducePause.settle, mode="allreduce", caught_by=10)
-def a_change_does_not_wait_for_a_clocks_end(original, self, trigger):
+def a_change_does_not_wait_for_a_clocks_end(original, self, trigger, move_s):
     """A notice or a join costs sums that were under way."""
-    return trigger or original(self, None)
+    return trigger or original(self, None, move_s)
 
 
 @replaces(AllReducePause.settle, mode="allreduce", caught_by=312)
-def a_pause_that_nobody_hears_of_again(original, self, trigger):
+def a_pause_that_nobody_hears_of_again(original, self, trigger, move_s):
     """A joiner that dies while they pause leaves everybody paused."""
     if trigger is None:
         self._asked = None
-    return original(self, trigger)
+    return original(self, trigger, move_s)
 
 
 @replaces(Reducer.pause, mode="allreduce", caught_by=10)

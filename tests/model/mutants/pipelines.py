@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from agileml.core.exchange.pause import ClockPause, StagePause
 from agileml.core.exchange.stages import StageLinks
 from agileml.core.protocol.job import Job
 from agileml.core.protocol.messages import CrossingAck
@@ -85,3 +86,30 @@ def a_stage_keeps_its_layers_after_a_change(original, self, first, stop):
     if self._made is None:
         original(self, first, stop)
     return self._made[1]
+
+
+@replaces(ClockPause.settle, mode="flush", caught_by=26)
+def a_drain_is_forgotten(original, self, trigger, move_s):
+    """The clock under way is computed again though there was time to finish it."""
+    return trigger
+
+
+@replaces(StagePause._are_paused, mode="flush", caught_by=93)
+def a_drain_ends_when_all_have_heard_of_it(original, self, statuses):
+    """The clock under way is computed again though there was time to finish it."""
+    return all(status.is_paused for status in statuses)
+
+
+@replaces(StageLinks.adopt, mode="flush", caught_by=72)
+def every_stage_pauses_for_itself(original, self, view):
+    """The stages stop after different clocks, and wait for each other."""
+    original(self, view)
+    self._is_first = True
+
+
+@replaces(StageLinks.adopt, mode="flush", caught_by=4)
+def a_pause_outlives_the_change(original, self, view):
+    """The first stage never begins a clock again."""
+    asked = self._is_asked
+    original(self, view)
+    self._is_asked = asked

@@ -1,4 +1,5 @@
-"""Changes under `exchange: allreduce`: which one waits for a clock's end, and what broken groups lead to."""
+"""Changes under `exchange: allreduce`, and in a pipeline: which one waits for a clock's end, and what broken
+groups lead to."""
 
 from __future__ import annotations
 
@@ -8,31 +9,41 @@ from agileml.core.protocol.commands import HaltKind
 from agileml.core.protocol.inputs import NodeDown, NodeUp, Notice, Received
 from agileml.core.protocol.messages import ClockReport, GroupFailed, Message, Pause, Status
 from agileml.core.protocol.view import View
+from agileml.core.stage.placement import StageRule
 from agileml.events.terms import Loss, Tier
 from tests.agileml.core.fixtures import Machine, Script, make_job
 
 
 @dataclass
-class Replica(Machine):
-    """Holds every partition, and pauses when the test says so."""
+class Pausing(Machine):
+    """Pauses when the test says so."""
 
     is_paused: bool = False
 
     def adopt(self, view: View) -> None:
         super().adopt(view)
         self.is_paused = False
-        for partition in range(len(view.owner)) if self.name in view.group else ():
-            self.shards.setdefault(partition, {}).setdefault(view.epoch, view.base)
 
     def status(self, progress: tuple[ClockReport, ...] = ()) -> Status:
         return replace(super().status(progress), is_paused=self.is_paused)
 
 
+class Replica(Pausing):
+    """Holds every partition."""
+
+    def adopt(self, view: View) -> None:
+        super().adopt(view)
+        for partition in range(len(view.owner)) if self.name in view.group else ():
+            self.shards.setdefault(partition, {}).setdefault(view.epoch, view.base)
+
+
 class Replicas(Script):
+    kind: type[Pausing] = Replica
+
     def up(self, *names: str, admitted: bool = True) -> None:
         for name in names:
             tier = Tier.RELIABLE if name[0] == "r" else Tier.TRANSIENT
-            self.machines[name] = Replica(name, tier)
+            self.machines[name] = self.kind(name, tier)
             self.tell(NodeUp(name, tier, "", admitted))
         for name in names:
             self.tell(Received(name, self.machines[name].status()))
@@ -41,7 +52,7 @@ class Replicas(Script):
         """These machines say that they have paused."""
         for name in names:
             machine = self.machines[name]
-            assert isinstance(machine, Replica)
+            assert isinstance(machine, Pausing)
             machine.is_paused = True
             self.tell(Received(name, machine.status()))
 
@@ -134,3 +145,44 @@ def test_a_broken_group_is_made_again_and_five_without_a_clock_end_the_run() -> 
     (halt,) = script.halts
     assert halt.kind is HaltKind.LOST
     assert "could not add up by all-reduce 5 times in a row, last at t0: RuntimeError" in halt.reason
+
+
+class StagesOfTwo(Replicas):
+    kind = Pausing
+
+    def at_version(self, name: str, version: int) -> None:
+        """A stage has applied all clocks before this one."""
+        for copies in self.machines[name].shards.values():
+            copies.update(dict.fromkeys(copies, version))
+        self.tell(Received(name, self.machines[name].status()))
+
+
+def pipeline() -> StagesOfTwo:
+    script = StagesOfTwo(make_job("flush"), expected=3, join_wait_s=0.0, rule=StageRule((1.0, 15.0), 3, 1.0))
+    script.up("r0", "t0", "t1")
+    assert script.view.owner == ("t0", "t1")
+    return script
+
+
+def test_a_notice_waits_until_every_stage_is_after_the_clock_of_the_first() -> None:
+    script = pipeline()
+    script.tell(Notice("t1", script.now_s + 60.0))
+    assert script.asked() == ["t0", "t1"]
+    script.pause("t1")
+    script.at_version("t1", 3)
+    script.at_version("t0", 4)
+    script.pause("t0")
+    assert len(script.views) == 1  # t1 is still at clock 3
+    script.at_version("t1", 4)
+    assert script.view.owner == ("t0", "t0")
+    assert script.view.base == 4
+
+
+def test_a_stage_whose_notice_is_too_short_or_that_dies_is_not_waited_for() -> None:
+    script = pipeline()
+    script.tell(Notice("t1", script.now_s + 0.1))
+    assert script.view.owner == ("t0", "t0") and not script.asked()
+    script = pipeline()
+    script.tell(Notice("t1", script.now_s + 60.0))
+    script.tell(NodeDown("t0", Loss.PROCESS_DIED))
+    assert len(script.views) == 2

@@ -11,12 +11,14 @@ import pytest
 from agileml.application import Wire
 from agileml.core.compute.cursor import Cursor
 from agileml.core.exchange.stages import StageLinks, stages_of
+from agileml.core.node.worker import Worker
 from agileml.core.protocol.commands import Arrange, Crossed, PassOn
 from agileml.core.protocol.messages import Crossing, CrossingAck
 from agileml.core.protocol.view import INITIAL, View
 from agileml.core.stage.walk import Awaited
 from agileml.process.compute import Aborted
 from agileml.process.stage_thread import Mailbox
+from tests.agileml.core.fixtures import make_job
 
 OWNERS = ("a", "a", "b", "c")
 
@@ -33,7 +35,9 @@ class Rig:
     def __init__(self) -> None:
         self.sent: list[tuple[str, Any]] = []
         self.asked: list[Any] = []
-        self.links = StageLinks("a", None, lambda *sent: self.sent.append(sent), self.asked.append)  # type: ignore[arg-type]
+        send, ask = lambda *sent: self.sent.append(sent), self.asked.append
+        worker = Worker("a", make_job(), send, ask)
+        self.links = StageLinks("a", worker, None, send, ask)  # type: ignore[arg-type]
         self.links.adopt(view(2))
 
     def repeated(self) -> list[tuple[str, Any]]:
