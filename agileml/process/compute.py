@@ -109,9 +109,9 @@ class ComputeJobs(ABC):
         """`buffers`: how many buffers for parameters the clocks use in turn."""
         self._jobs: queue.SimpleQueue[_Asked | Callable[[], None] | None] = queue.SimpleQueue()
         self._help: queue.SimpleQueue[Begin | Compute] = queue.SimpleQueue()
-        # Computations, by the turn of their buffer.
+        # By buffer, how many computations were asked for, and how many are done.
         self._asked, self._done = [0] * buffers, [0] * buffers
-        self._delivery = Delivery(())  # of the last computation
+        self._delivery = Delivery(())  # of the newest computation
         self._doing: ComputeJob | None = None
         # Called after each job with its start and end, for a profile.
         self.on_done: Callable[[ComputeJob, float, float], None] | None = None
@@ -174,7 +174,7 @@ class ComputeJobs(ABC):
             self._doing = job
             try:
                 self._do(job, delivery)
-            except BaseException:  # with parameters of two views user code may fail as it likes
+            except BaseException:  # user code may fail in any way while its computation is aborted
                 if delivery is None or not delivery.is_aborted:
                     raise
                 assert isinstance(job, Compute), job

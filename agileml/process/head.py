@@ -118,8 +118,8 @@ class Head:
         self._seen_due_s = 0.0
         self._usage: dict[str, Usage] = {}
         self._gone: deque[str] = deque(maxlen=GONE_TOLD)
-        self._to_drop: set[str] = set()  # of `_usage`, once it was told
-        self._bytes_before = (0,) * len(KINDS)  # sent by machines that are dropped
+        self._to_drop: set[str] = set()  # from `_usage`, once `state` has returned it
+        self._bytes_before = (0,) * len(KINDS)  # sent by machines that were dropped
         self._worked: list[tuple[str, Worked]] = []
         self._spans: list[tuple[str, Spans]] = []
         self._released: list[str] = []

@@ -50,7 +50,7 @@ from agileml.process.wiring import KINDS, Peers, Usage, Worked, kind_of, open_tr
 TICK_S = 0.02
 USAGE_S = 0.5
 PUSHED = KINDS.index("push")
-SWITCH_S = 0.0002  # of the GIL: the server thread must not wait 5 ms for the compute thread
+SWITCH_S = 0.0002  # until a thread gives the GIL up: the server thread must not wait 5 ms for it
 
 
 T = TypeVar("T")

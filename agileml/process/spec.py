@@ -45,7 +45,7 @@ from straggler.flexrr.protocol import FlexRrParameters
 from straggler.lbbsp.policy import LbBsp
 from straggler.speed.predictors import RestartingEma
 
-MOST_PARTITIONS = 64  # of a pipeline: each costs a message per clock
+MOST_PARTITIONS = 64  # of a job with a pipeline: each costs a message per clock
 
 # The share of a clock that another plan must be expected to save, beyond what may be noise.
 HOLD = {"lbbsp": 0.01, "auto": 0.05}
@@ -178,7 +178,7 @@ class RunSpec:
         found: dict[str, CheckpointStore] = {}
         for path in (path for path in paths if path is not None):
             store = open_store(path, base)
-            is_folder = isinstance(store, FolderStore)  # a folder has many names
+            is_folder = isinstance(store, FolderStore)  # links and .. give a folder several names
             found.setdefault(str(Path(store.where).resolve()) if is_folder else store.where, store)
         return list(found.values())
 

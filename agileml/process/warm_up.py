@@ -47,7 +47,7 @@ def load_kernels(job: Job) -> None:
 
 
 def _plan(make: MakeBalancer) -> None:
-    for other_s in (0.0, 0.1):  # two laws of time, and a kernel for each
+    for other_s in (0.0, 0.1):  # without and with other time: each has its kernel
         balancer = make(2, {"a": 1, "b": 1})
         for worker in ("a", "b"):
             balancer.observe(worker, 1, 1.0, other_s=other_s)

@@ -35,7 +35,7 @@ from agileml.net.transport import Transport
 from agileml.process.tracing import Ping, Pong
 
 LAST = 1 << 30
-ORDERED_MESSAGES = 4  # in libzmq, where nothing overtakes; enough that a link is never idle
+ORDERED_MESSAGES = 4  # in libzmq, where none overtakes another; enough to keep a link busy
 
 KINDS = ("pull", "push", "fetch", "cut", "control")
 _KIND_OF: dict[type, str] = {

@@ -75,9 +75,9 @@ class Reducer:
         self._away: set[int] = set()  # partitions of this clock that the group is adding up
         self._held: list[Reduced] = []  # sums of this clock that wait for those of all partitions
         self._wants_pause = False
-        self._compute_s = 0.0  # of this clock's bundles
+        self._compute_s = 0.0  # spent on this clock's bundles
         self._met: dict[str, bytes] = {}
-        self._has_summed = False  # so the group is connected
+        self._has_summed = False  # True: a sum has come back, so the group is connected
         self._failure: GroupFailed | None = None
 
     # -- changes of members ---------------------------------------------------------------------------------

@@ -46,16 +46,16 @@ class Shard:
         self.counted: dict[int, list[Units]] = {clock: list(b) for clock, b in cut.counted}
         self.progress: list[ClockReport] = list(cut.progress)
         self._base: CutMark | None = None  # the committed cut
-        self._open: CutMark | None = None
+        self._open: CutMark | None = None  # the open cut
         self._part: tuple[Cut, Rows | None] | None = None  # the open cut's part, until the backup has it
         self.cut_at: CutId | None = None
-        self.optimizers: Sequence[Optimizer] = ()  # of each table's block; empty: the job's for all
+        self.optimizers: Sequence[Optimizer] = ()  # one for each table's block; empty: the job's for all
         # Reads the present block of a resident table where the machine computes; None: the blocks are all here.
         self.resident: Callable[[int], Array] | None = None
-        self.squares: ClockSquares | None = None  # where the norm of gradients is limited
+        self.squares: ClockSquares | None = None  # None unless the norm of gradients is limited
         self.room: Callable[[int], Sequence[Array | None]] | None = None  # memory for a version's blocks
         self._apart: tuple[int, tuple[Array, ...]] = (-1, ())  # a version and copies of its blocks
-        # So far, of clocks that are applied on arrival: loss, examples, metrics.
+        # By clock that is applied on arrival and not complete: loss, examples and metrics so far.
         self._losses: dict[int, tuple[float, int, tuple[float, ...]]] = {}
 
     # -- reading --------------------------------------------------------------------------------------------

@@ -57,18 +57,18 @@ class Worker:
         self._send = send
         self._ask = ask
         self._view: View | None = None
-        self._deal: Deal | None = None  # of the view
+        self._deal: Deal | None = None  # under the view
         self._kept: dict[tuple[int, Units], _Kept] = {}
-        self._computing: set[tuple[int, Units]] = set()  # of this timeline, at the shell
-        self._orders: list[Compute] = []  # of them, those that may be under way
-        # Of those, bundles to forget, with the number of contributions still to come.
+        self._computing: set[tuple[int, Units]] = set()  # at the shell, in this timeline
+        self._orders: list[Compute] = []  # computations that may be under way
+        # Bundles at the shell that are to be dropped, with the number of contributions still to come.
         self._void: dict[tuple[int, Units], int] = {}
         self._reading: dict[int, Reading] = {}  # by clock: this one, and the next one ahead
         self._carried = CarriedBlocks()
-        # Where others help: whether nothing of a clock is given away and open; all clocks up to one are counted.
+        # With help: whether no unit of a clock is given away and open; called when all clocks up to one are counted.
         self.may_leave: Callable[[int], bool] = lambda clock: True
         self.all_counted: Callable[[int], None] = lambda clock: None
-        self._recut: dict[int, tuple[Units, ...]] = {}  # bundles of clocks of which units were given away
+        self._recut: dict[int, tuple[Units, ...]] = {}  # by clock, what is left after giving units away
 
     @property
     def doing(self) -> Doing:
@@ -76,7 +76,7 @@ class Worker:
         if self._computing:
             return Doing.COMPUTE
         if self.clock in self._reading or (self._piggybacks and self.clock + 1 in self._reading):
-            return Doing.PULL  # the push itself takes a moment, the parameters that it asks for may take long
+            return Doing.PULL  # its push asked for parameters, which take longer than an answer to it
         return Doing.PUSH if self._kept else Doing.IDLE
 
     def adopt(self, view: View) -> None:
@@ -92,7 +92,7 @@ class Worker:
             self._carried.carry(self._reading.values(), but=0 if self._is_timed else None)
         for key in [key for key in self._computing if key[0] in self._recut]:
             self._drop(key)
-        self._recut.clear()  # what was given away is dealt again
+        self._recut.clear()  # the view deals units that were given away anew
         self._view = view
         self._deal = Deal(self.job, view)
         self._mine = self._deal.partitions(self.me)
@@ -251,7 +251,7 @@ class Worker:
         if reading.order is None:
             self._ask_to_compute(reading, begin)
         if begin.clock == self.clock:
-            self._begin(begin.clock)  # bundles that were forgotten meanwhile
+            self._begin(begin.clock)  # compute bundles that were forgotten meanwhile
 
     def _begin_early(self, reading: Reading | None) -> Reading | None:
         """Start to compute with partition 0, where the first layers are, once nothing else is computed."""

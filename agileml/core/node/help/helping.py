@@ -295,7 +295,7 @@ class Helping:
                 case ClockDone():
                     is_done = True
                 case _:
-                    pass  # the own range is pushed as it is computed; what to compute, the task says
+                    pass  # the worker pushes its own range as it is computed; the task says what to compute
         self._follow_task()
         if is_done:
             self._worker.go_on()
@@ -321,7 +321,7 @@ class Helping:
             own.is_asked = True
             own.order.cursor.mark = self._flex.next_report_at
             self._ask(own.order)
-        elif own.is_finished:  # while another range was to come first
+        elif own.is_finished:  # it ended while another range had to come first
             self._tell(TaskDone())
 
     def _load_ahead(self) -> None:
