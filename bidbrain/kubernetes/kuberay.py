@@ -3,7 +3,7 @@
 A pool is a worker group on spot nodes; the reliable machines are a group on nodes that stay. Prices are the config's.
 A pod counts from when KubeRay made it, scheduled or not; one that finds no node within `pending_s` is given back, and
 its pool left alone for a while. KubeRay makes a new pod in place of one that was lost: the next order of its group
-takes it, and if none comes the service gives it back as a stray.
+takes it, and if none comes within `IDLE_S` it is given back.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from bidbrain.setting import ON_DEMAND_ZONE, Setting
 
 MADE_S = 5.0  # for KubeRay to make the pods that were asked for; they need not run
 GIVE_UP_S = 60  # without pods for so long, the order is answered with those that there are
-FREE_S = 60  # a pod of no order waits so long for one
+IDLE_S = 30  # a pod of no order waits so long for one
 FULL_S = 600  # how long a pool is left alone in which a pod found no node
 ATTEMPTS = 8  # at a patch, when others write too
 
@@ -105,12 +105,12 @@ class KubeRay:
         self._ours = frozenset(place.groups.values())
         cluster = self._look()
         _check(cluster, place)
-        self._booked = Book.of(cluster, job).tokens
+        self._book = Book.of(cluster, job)
         self._nodes = Mirror(api, NODES, lambda items: {n.name: n for n in map(node_of, items)})
         self._pods = Mirror(api, place.pods_path, self._workers)
         self._times = TaintTimes()
         self._full_until_s: dict[Market, int] = {}
-        self._free_since_s: dict[str, int] = {}
+        self._idle_since_s: dict[str, int] = {}
         self._given_back: set[str] = set()
         self._ended: dict[str, EndedInstance] = {}
 
@@ -157,7 +157,7 @@ class KubeRay:
             raise RefusedError(f"{order.market}: no worker group stands for it")
         booking = self._book_order(order, name, now_s)
         if booking.awaited:
-            self._pods.wait_for(lambda pods: self._unbooked(name, pods) >= booking.awaited, MADE_S)
+            self._pods.wait_for(lambda pods: len(self._idle(name, pods)) >= booking.awaited, MADE_S)
             booking = self._fill(booking)
         if booking.awaited:
             if now_s - booking.at_s < GIVE_UP_S:
@@ -196,10 +196,14 @@ class KubeRay:
         assert booking is not None
         return booking
 
-    def _unbooked(self, group: str, pods: Mapping[str, Pod]) -> int:
-        """How many pods of a group an order could have."""
-        taken = self._booked.keys() | self._given_back
-        return sum(pod.group == group and pod.is_staying and pod.name not in taken for pod in pods.values())
+    def _idle(self, group: str, pods: Mapping[str, Pod]) -> list[str]:
+        """The pods of a group that an order could have."""
+        taken = self._book.tokens.keys() | self._given_back
+        return [
+            pod.name
+            for pod in pods.values()
+            if pod.group == group and pod.is_staying and pod.name not in taken
+        ]
 
     def _fill(self, booking: Booking) -> Booking:
         """The booking with pods that have been made meanwhile."""
@@ -235,7 +239,7 @@ class KubeRay:
             except ConflictError as error:
                 problem = error
                 continue
-            self._booked = book.tokens
+            self._book = book
             return book
         assert problem is not None
         raise UnknownOutcomeError(str(problem))
@@ -248,17 +252,12 @@ class KubeRay:
     # -- what there is ----------------------------------------------------------------------------------------------
 
     def held(self) -> tuple[Instance, ...]:
-        """Pods of the job's orders, and those that have belonged to none for a while."""
-        now_s = self._now_s()
-        cluster, pods = self._look(), self._list_pods()
-        book = Book.of(cluster, self._job)
-        own = [pods[name] for name in book.tokens if name in pods and not pods[name].is_over]
-        idle = [pod for name in self._ours for pod in free(book, _group(cluster, name), pods.values())]
-        self._free_since_s = {pod.name: self._free_since_s.get(pod.name, now_s) for pod in idle}
-        own += [pod for pod in idle if now_s - self._free_since_s[pod.name] >= FREE_S]
+        """Pods of the job's orders."""
+        book, pods = Book.of(self._look(), self._job), self._list_pods()
         return tuple(
-            Instance(pod.name, book.tokens.get(pod.name, ""), self._place.market(pod.group), pod.created_s)
-            for pod in own
+            Instance(name, token, self._place.market(pods[name].group), pods[name].created_s)
+            for name, token in book.tokens.items()
+            if name in pods and not pods[name].is_over
         )
 
     def ended(self, instance_ids: tuple[str, ...]) -> tuple[EndedInstance, ...]:
@@ -292,11 +291,21 @@ class KubeRay:
         return False
 
     def notices(self) -> tuple[InstanceNotice, ...]:
-        pods = [pod for pod in self._pods.objects().values() if pod.name in self._booked]
-        self._times.look(self._nodes.objects().values(), self._now_s())
-        found = notices_of(pods, self._times, self._place.seconds)
+        pods, now_s = self._pods.objects(), self._now_s()
+        self._give_back_idle(pods, now_s)
+        tokens = self._book.tokens
+        self._times.look(self._nodes.objects().values(), now_s)
+        found = notices_of((pods[name] for name in tokens if name in pods), self._times, self._place.seconds)
         more = () if self._others is None else self._others.notices()
-        return (*found, *(notice for notice in more if notice.instance_id in self._booked))
+        return (*found, *(notice for notice in more if notice.instance_id in tokens))
+
+    def _give_back_idle(self, pods: Mapping[str, Pod], now_s: int) -> None:
+        """Pods that KubeRay made and no order has wanted for a while go."""
+        waiting = {booking.group for booking in self._book.bookings if booking.awaited}
+        idle = [name for group in self._ours - waiting for name in self._idle(group, pods)]
+        self._idle_since_s = {name: self._idle_since_s.get(name, now_s) for name in idle}
+        if gone := tuple(name for name, at_s in self._idle_since_s.items() if now_s - at_s >= IDLE_S):
+            self.release(gone)
 
 
 def _group(cluster: RayCluster, name: str) -> Group:
