@@ -49,9 +49,12 @@ class Ground:
     def place(self, **changes: object) -> PodPlace:
         return PodPlace("here", "ray", GROUPS, PRICES, **changes)  # type: ignore[arg-type]
 
-    def cloud(self, job: str = "job", place: PodPlace | None = None) -> KubeRay:
+    def cloud(
+        self, job: str = "job", place: PodPlace | None = None, setting: Setting | None = None
+    ) -> KubeRay:
         """As a new process sees it."""
-        self.clouds.append(KubeRay(self.api, place or self.place(), job, make_setting(), self.now_s))
+        what = (place or self.place(), job, setting or make_setting(), self.now_s)
+        self.clouds.append(KubeRay(self.api, *what))
         return self.clouds[-1]
 
     def replicas(self, group: str) -> int:

@@ -136,6 +136,18 @@ def test_a_successor_that_nobody_orders_goes_after_a_while(ground: Ground) -> No
     assert ids(cloud.held()) == [stays]
 
 
+def test_with_the_last_order_s_pods_those_of_no_order_go_too(ground: Ground) -> None:
+    cloud = ground.cloud()
+    lost, stays = ids(cloud.acquire(order("a", 2)))
+    ground.operator.evict(lost)
+    ground.settled()
+    assert len(ground.operator.names("spot")) == 2, "one of them in place of the lost one"
+    soon(ground, lambda: cloud.ended((lost,)))
+    cloud.release((stays,))
+    ground.settled()
+    assert not ground.server.items("pods")
+
+
 def test_pods_of_an_earlier_job_are_taken_over(tmp_path: Path) -> None:
     with ground_of(tmp_path, spot=2) as ground:
         there = ground.operator.names("spot")

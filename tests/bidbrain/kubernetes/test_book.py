@@ -19,6 +19,7 @@ STEPS = st.lists(
     st.tuples(
         st.sampled_from(["buy", "give back", "lose", "delete", "end", "reconcile"]), st.integers(0, 99)
     ),
+    min_size=10,
     max_size=40,
 )
 
@@ -36,6 +37,7 @@ class Ground:
     book: Book = field(default_factory=lambda: Book("job"))
     numbers: Any = field(default_factory=count)
     unnamed: list[str] = field(default_factory=list)
+    given_back: set[str] = field(default_factory=set)
 
     def write(self, book: Book, leaving: frozenset[str] = frozenset()) -> None:
         found = scale(book, self.group, self.pods, leaving)
@@ -60,6 +62,7 @@ class Ground:
                 book = self.book.booked(Booking(token, "spot", 1 + number % 3, 0))
                 self.write(filled(book, token, self.group, self.pods.values()))
             case "give back" if some:
+                self.given_back.add(some)
                 self.write(self.book.without([some]), frozenset([some]))
             case "lose" if some:
                 del self.pods[some]
@@ -78,6 +81,10 @@ def test_no_pod_goes_that_was_not_named(steps: list[tuple[str, int]]) -> None:
     for what, number in steps:
         ground.step(what, number)
     assert not ground.unnamed
+    ground.reconcile()
+    assert not ground.given_back & ground.pods.keys(), (
+        "what was given back is gone, whatever was written since"
+    )
     # When all that was ordered has been made, nothing is awaited, and nobody has been given a pod twice.
     for booking in ground.book.bookings:
         ground.reconcile()
