@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 Usd = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Vcpus = Annotated[int, Field(ge=1)]
@@ -37,7 +37,7 @@ class PodSite(BaseModel):
 
     cluster: str
     namespace: str | None = None
-    pools: Annotated[dict[str, PodPool], Field(min_length=1)]
+    pools: dict[str, PodPool]
     reliable: ReliablePool
     pending_s: Annotated[int, Field(ge=30)] = 600
     taints: dict[str, Annotated[int, Field(ge=1)]] = {}
@@ -46,15 +46,24 @@ class PodSite(BaseModel):
     @field_validator("pools")
     @classmethod
     def _pools(cls, pools: dict[str, PodPool]) -> dict[str, PodPool]:
+        if not pools:
+            raise ValueError("expected a worker group at least")
         if bad := [name for name in pools if not name or "@" in name]:
             raise ValueError(f"expected names of worker groups, found {bad[0]!r}")
         return pools
 
-    @model_validator(mode="after")
-    def _apart(self) -> Self:
-        if self.reliable.group in self.pools:
-            raise ValueError(f"expected another group than {self.reliable.group} for the reliable machines")
-        return self
+    @field_validator("reliable")
+    @classmethod
+    def _apart(cls, reliable: ReliablePool, found: ValidationInfo) -> ReliablePool:
+        pools = found.data.get("pools", {})
+        if reliable.group in pools:
+            raise ValueError(f"expected another worker group than {reliable.group}, which is a pool")
+        for name, pool in pools.items():
+            if pool.usd_per_h * reliable.vcpus >= reliable.usd_per_h * pool.vcpus:
+                raise ValueError(
+                    f"expected a higher price per vCPU than that of {name}, or no pod of it is bought"
+                )
+        return reliable
 
     @property
     def usd_on_demand(self) -> dict[str, float]:

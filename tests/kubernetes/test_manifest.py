@@ -15,6 +15,11 @@ import pytest
 import yaml
 
 from agileml.cli import main
+from agileml.config.job import load
+from agileml.config.market import KubernetesMarketConfig
+from agileml.config.text import ConfigError
+from agileml.market.setup import set_up
+from bidbrain.history.prices import Market
 from bidbrain.kubernetes.kuberay import KubeRay, PodPlace
 from bidbrain.kubernetes.manifest import ClusterPlan, Manifest, PodSize, Provider, leave, manifests, text
 from tests.kubernetes.api_server import served
@@ -73,6 +78,47 @@ def test_every_object_fits_its_schema(provider: Provider) -> None:
         kubernetes_validate.validate(template, VERSION, strict=True)
         assert all(isinstance(value, str) for value in item["rayStartParams"].values())
         assert "labels" not in item["rayStartParams"], "KubeRay refuses them there"
+
+
+def test_the_example_s_config_names_what_the_manifests_make() -> None:
+    job = load(Path(__file__).resolve().parents[2] / "configs" / "kubernetes.yaml", [])
+    market = job.market
+    assert isinstance(market, KubernetesMarketConfig)
+    groups = the("RayCluster", manifests(PLAN))["spec"]["workerGroupSpecs"]
+    assert {group["groupName"] for group in groups} == {*market.pools, market.reliable.group}
+    plan = set_up(job, "demo", "run", 1_800_000_000).plan
+    assert plan.setting.markets == (Market("spot", "proteus"),)
+    assert (plan.setting.reliable.instance_type, plan.setting.reliable.on_demand) == ("reliable", 200_000)
+    assert plan.setting.by_market[Market("spot", "proteus")].on_demand == 200_000
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ("market.pools={}", "market.pools: found an empty mapping, expected a worker group at least"),
+        (
+            "market.reliable={group: spot, vcpus: 4, usd_per_h: 0.2}",
+            "expected another worker group than spot",
+        ),
+        (
+            "market.reliable={vcpus: 4, usd_per_h: 0.06}",
+            "expected a higher price per vCPU than that of spot, or no",
+        ),
+        ("market.budget_usd=null", "market.budget_usd: missing, expected the most that this job may cost"),
+        (
+            "address=null",
+            "address: missing, expected the cluster that the pods join: auto in the RayCluster's head",
+        ),
+        (
+            "market.policy=proteus",
+            "market.policy: found proteus, which learns from a history of bids, expected on_d",
+        ),
+    ],
+)
+def test_a_config_that_cannot_work_is_one_sentence(change: str, sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        set_up(load(Path("configs/kubernetes.yaml"), [change]), "demo", "run", 1_800_000_000)
+    assert sentence in str(caught.value)
 
 
 def test_the_schema_check_can_fail() -> None:
