@@ -1,4 +1,4 @@
-"""When a worker may start a clock and what it reads: BSP, SSP and ASP as policy objects.
+"""When a worker may start a clock and what it reads: BSP, SSP, ASP and ElasticBSP as policy objects.
 
 A partition has version v when exactly the clocks < v have been applied to it (thesis 2.2). A policy answers a
 worker that wants to start clock t from a partition of version v. It knows nothing of messages or machines.
@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
+
+from straggler.elasticbsp import Objective
 
 
 class Read(Enum):
@@ -82,6 +84,25 @@ class Asp:
 
     def read(self, clock: int, version: int, *, has_previous: bool) -> Read:
         # Clocks run apart without bound, but a worker goes on only when all partitions have what it did.
+        return Read.CURRENT
+
+
+@dataclass(frozen=True)
+class Elastic:
+    """ElasticBSP (Zhao et al., 2019): inside a superstep as ASP; at its end all workers meet.
+
+    A superstep gives each worker between one minibatch and `range` of them, chosen by `objective`
+    (`elasticbsp.zipline`). It ends at a position in the order of all minibatches, not at a clock, so the clock alone
+    never makes a reader wait.
+    """
+
+    range: int = 15
+    objective: Objective = "rate"
+    slack: None = None
+    applies_on_arrival: bool = True
+    keeps_previous: bool = False
+
+    def read(self, clock: int, version: int, *, has_previous: bool) -> Read:
         return Read.CURRENT
 
 

@@ -144,20 +144,21 @@ class ElasticBsp:
         units = tuple(int(index) + 1 for index in barrier.indices)
         assert all(1 <= count <= self.lookahead for count in units)
         if most is not None and sum(units) > most:
-            sizes = cpu_batch_sizes(1 / intervals, most, minimum=0)
-            return Superstep(
-                workers,
-                tuple(int(size) for size in sizes),
-                start_ns + int((sizes * intervals).max()),
-                f"the last {most} units",
-            )
+            return self.rest(start_ns, workers, most)
         return Superstep(
             workers,
             units,
             barrier.barrier_ns,
-            f"least {self.objective}: {barrier.wait_ns} ns of waiting "
-            f"in {barrier.barrier_ns - start_ns} ns, {min(units)} to {max(units)} units",
+            f"least {self.objective}: {barrier.wait_ns / 1e9:.3g} s of waiting "
+            f"in {(barrier.barrier_ns - start_ns) / 1e9:.3g} s, {min(units)} to {max(units)} units",
         )
+
+    def rest(self, start_ns: int, workers: tuple[int, ...], units: int) -> Superstep:
+        """A superstep of exactly so many units over all workers, which must be measured: the last ends soonest."""
+        intervals = np.array([self._interval_ns[worker] for worker in workers], dtype=np.int64)
+        sizes = cpu_batch_sizes(1 / intervals, units, minimum=0)
+        barrier_ns = start_ns + int((sizes * intervals).max())
+        return Superstep(workers, tuple(int(size) for size in sizes), barrier_ns, f"the last {units} units")
 
 
 def _checked(end_times: npt.ArrayLike) -> Times:

@@ -80,7 +80,8 @@ class Identity:
             model=plain["model"],
             # Without groups as in checkpoints from before there were any.
             optimizer={key: value for key, value in plain["optimizer"].items() if key != "groups" or value},
-            consistency=plain["consistency"],
+            # Without keys of kinds that it is not.
+            consistency={key: value for key, value in plain["consistency"].items() if value is not None},
             deterministic=config.deterministic,
             seed=config.seed,
             slices=config.slices,

@@ -90,11 +90,19 @@ def run_chaos(config: JobConfig, seed: int, faults: int, out: Path) -> ChaosResu
                 out.rmdir()
         raise
     same_bits = loss_off = None
+    is_elastic = config.consistency.kind == "elastic" and config.deterministic
     if (
-        config.consistency.kind == "bsp"
-    ):  # otherwise the parameters that a clock reads depend on the machines' speeds
+        config.consistency.kind == "bsp" or is_elastic
+    ):  # otherwise what is read depends on the machines' speeds
+        log = out / RUN if is_elastic else None
         reference = run(
-            config, name="chaos", sequential=True, clocks=clocks, plan=[], out=str(out / SEQUENTIAL)
+            config,
+            name="chaos",
+            sequential=True,
+            replay=log,
+            clocks=clocks,
+            plan=[],
+            out=str(out / SEQUENTIAL),
         )
         if config.deterministic:
             same_bits = reference.summary["params_sha256"] == result.summary["params_sha256"]

@@ -19,6 +19,20 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY.PATH=VALUE", help="Override one key of the config; may be repeated."),
 ]
+Sequential = Annotated[
+    bool, typer.Option("--sequential", help="One process without Ray: the reference of the same job.")
+]
+Profile = Annotated[
+    bool, typer.Option("--profile", help="Write trace.json, a timeline of every machine for Perfetto.")
+]
+ReplayOf = Annotated[
+    Path | None,
+    typer.Option(
+        "--replay",
+        metavar="RUN",
+        help="With --sequential and consistency elastic: take the steps that the log of this run's folder says.",
+    ),
+]
 Supervise = Annotated[
     bool,
     typer.Option(
@@ -72,13 +86,10 @@ def run(
         str | None,
         typer.Option(help="Join the Ray cluster at host:port, at its dashboard's http address, or auto."),
     ] = None,
-    sequential: Annotated[
-        bool, typer.Option("--sequential", help="One process without Ray: the reference of the same job.")
-    ] = False,
+    sequential: Sequential = False,
+    replay: ReplayOf = None,
     stage: Stage = None,
-    profile: Annotated[
-        bool, typer.Option("--profile", help="Write trace.json, a timeline of every machine for Perfetto.")
-    ] = False,
+    profile: Profile = False,
     resume: Resume = None,
     change_optimizer: ChangeOptimizer = False,
     overwrite: Annotated[
@@ -97,6 +108,8 @@ def run(
     """Train a model on machines that come and go."""
     _exclude({"--sequential": sequential, "--dry-run": dry_run}, {"--supervise": supervise})
     _exclude({"--dry-run": dry_run, "--address": address is not None}, {"--sequential": sequential})
+    if replay is not None and not sequential:
+        raise typer.BadParameter("found --replay without --sequential, expected both")
     flags = tuple(settings or ())
     start = None
     if supervise:
@@ -112,6 +125,7 @@ def run(
         flags,
         lambda job: with_options(job, out=out, address=address, stage=stage, profile=profile),
         sequential=sequential,
+        replay=replay,
         resume=resume,
         change_optimizer=change_optimizer,
         overwrite=overwrite,
@@ -160,6 +174,7 @@ def train(
     settle: Callable[[JobConfig], JobConfig],
     *,
     sequential: bool = False,
+    replay: Path | None = None,
     resume: str | None = None,
     change_optimizer: bool = False,
     overwrite: bool = False,
@@ -200,6 +215,7 @@ def train(
             job,
             name=config.stem,
             sequential=sequential,
+            replay=replay,
             resume=resume,
             overwrite=overwrite,
             change_optimizer=change_optimizer,

@@ -54,6 +54,8 @@ def split_of(config: JobConfig, cores: int) -> Split:
         )
     if machines.workers == "auto" and config.optimizer.kind == "torch":
         return Split(1, threads)  # one process has the replica
+    if machines.workers == "auto" and config.consistency.kind == "elastic":
+        return Split(1, threads)  # one minibatch at a time
     if machines.workers == "auto":
         return Split(max(1, int(machines.gpus) or most), threads)
     if machines.workers > max(1, most):

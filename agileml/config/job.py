@@ -26,10 +26,12 @@ from agileml.config.optimizer import OptimizerConfig, SgdConfig, check_optimizer
 from agileml.config.pipeline import PipelineConfig, check_pipeline
 from agileml.config.plan import MachineCounts, Plan, check_speeds, machines_over_time
 from agileml.config.section import Positive, PositiveInt, Section, validate
+from agileml.config.supersteps import check_supersteps
 from agileml.config.text import ConfigError, Document, Key, apply_flags, dump_yaml, nearest, show
 
 __all__ = ["ConfigError", "JobConfig", "dump", "from_values", "load"]
 
+SAME_BITS = ("bsp", "elastic")  # kinds of consistency with `deterministic`
 APPLICATIONS = ("kmeans", "lda", "mf", "mlr", "torch")
 
 
@@ -73,10 +75,21 @@ Settings = Annotated[dict[str, Any], BeforeValidator(_settings)]
 
 
 class ConsistencyConfig(Section):
-    """How old a read may be: bsp, exactly this clock; ssp, up to `slack` clocks older; asp, any."""
+    """How old a read may be: bsp, exactly this clock; ssp, up to `slack` clocks older; asp, any; elastic, none from
+    before the superstep, in which each machine makes 1 to `range` steps, as many as `objective` finds best."""
 
-    kind: Literal["bsp", "ssp", "asp"] = "bsp"
+    kind: Literal["bsp", "ssp", "asp", "elastic"] = "bsp"
     slack: Annotated[int, Field(ge=0)] = 0
+    range: PositiveInt | None = None
+    objective: Literal["rate", "wait"] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _elastic_has_defaults(cls, values: Any) -> Any:
+        """`range` and `objective` are there with elastic, and not given otherwise."""
+        if isinstance(values, dict) and values.get("kind") == "elastic":
+            return {"range": 15, "objective": "rate"} | values
+        return values
 
     @model_validator(mode="after")
     def _slack_is_for_ssp(self) -> Self:
@@ -85,6 +98,12 @@ class ConsistencyConfig(Section):
                 f"found {self.slack} with kind {self.kind}, expected a slack with kind ssp only",
                 key=("slack",),
             )
+        for name, given in (("range", self.range), ("objective", self.objective)):
+            if (given is not None) is not (self.kind == "elastic"):
+                raise ConfigError(
+                    f"found {show(given)} with kind {self.kind}, expected {name} with kind elastic only",
+                    key=(name,),
+                )
         return self
 
 
@@ -214,8 +233,8 @@ class JobConfig(Section):
             values.setdefault("slices", 1 << (most - 1).bit_length())
         else:  # machines.max itself is wrong, which has its own error
             values.setdefault("slices", 1)
-        is_bsp = _inside(values, "consistency", "kind", "bsp") == "bsp"
-        values.setdefault("deterministic", is_bsp and values.get("exchange") != "allreduce")
+        has_bits = _inside(values, "consistency", "kind", "bsp") in SAME_BITS
+        values.setdefault("deterministic", has_bits and values.get("exchange") != "allreduce")
         if values.get("market") is not None and isinstance(values.setdefault("machines", {}), dict):
             values["machines"] = {"transient": 0, **values["machines"]}
         return values
@@ -234,9 +253,10 @@ class JobConfig(Section):
                 f"found {self.slices}, expected at least machines.max = {most}: every machine works on its own slices",
                 key=("slices",),
             )
-        if self.deterministic and self.consistency.kind != "bsp":
+        if self.deterministic and self.consistency.kind not in SAME_BITS:
             raise ConfigError(
-                f"found true with consistency {self.consistency.kind}, expected false: only bsp gives the same bits",
+                f"found true with consistency {self.consistency.kind}, expected false: only bsp gives the same bits, "
+                "and elastic those of its log",
                 key=("deterministic",),
             )
         check_exchange(
@@ -283,6 +303,10 @@ class JobConfig(Section):
                 f"found lbbsp with consistency {self.consistency.kind}, expected static or auto: only the workers of "
                 "bsp wait for each other in every clock",
                 key=("balance",),
+            )
+        if self.consistency.kind == "elastic":
+            check_supersteps(
+                clip_norm=self.optimizer.clip_norm, helping=bool(self.helping), workers=self.machines.workers
             )
         if self.helping:
             check_helping(self.consistency.kind, self.exchange, self.balance, self.overlap is True)

@@ -301,6 +301,31 @@ class UnitsPlanned:
 
 
 @dataclass(frozen=True)
+class SuperstepPlanned:
+    """From minibatch `position` on, in the order of all, each superstep has so many minibatches for each machine, until
+    that is planned anew. `predicted_s`: how long it should last. `reason`: why its end lies there."""
+
+    kind: ClassVar = "superstep"
+    position: int
+    units: Mapping[str, int]
+    predicted_s: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class StepsLogged:
+    """Steps number `first`, ... of a partition: the minibatch that each took, and for each partition how many steps
+    were in what the gradient was computed from. Those of a later `timeline` replace others of their numbers."""
+
+    kind: ClassVar = "steps"
+    partition: int
+    timeline: int
+    first: int
+    positions: tuple[int, ...]
+    reads: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
 class OverlapDecided:
     """With `overlap: auto`: from `clock` on a machine pulls parameters while it computes, or does not.
 
@@ -407,7 +432,7 @@ ControllerEvent = (
     StopAsked | Warned | MachineQuarantined | UserCodeFailed | MachinesJoined | MachineNoticed | ShortNoticeJudged
     | MachineReleased | MachineLost | WaitingForSilent | GaveUpWaiting | MembershipChanged | ClockDone | Evaluated
     | CutCommitted | CheckpointSaved | CheckpointFailed | StageJudged | ExchangeFailed | UnitsPlanned | OverlapDecided
-    | PlanFired | PlanFinished | FaultFired
+    | SuperstepPlanned | StepsLogged | PlanFired | PlanFinished | FaultFired
 )  # fmt: skip
 DriverEvent = (
     RunStarted

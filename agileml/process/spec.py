@@ -32,7 +32,7 @@ from agileml.config.text import ConfigError
 from agileml.core.compute.contract import checked_tables
 from agileml.core.controller.controller import ControllerSettings
 from agileml.core.cuts.rule import CutRule
-from agileml.core.exchange import StageExchange, exchange_of
+from agileml.core.exchange import StageExchange, SuperstepExchange, exchange_of
 from agileml.core.node.retry import Timers
 from agileml.core.parameters.layout import Layout, partitions_for
 from agileml.core.protocol.job import Job, MakeBalancer, Overlap, PipelineRules
@@ -40,7 +40,7 @@ from agileml.core.protocol.plan import PlannedEvent, PlannedFault, PlannedJoin, 
 from agileml.core.stage.auto_stage import TrialRule
 from agileml.core.stage.placement import StageRule
 from agileml.events.terms import Fault, Tier
-from straggler.consistency import consistency
+from straggler.consistency import Consistency, Elastic, consistency
 from straggler.flexrr.protocol import FlexRrParameters
 from straggler.lbbsp.policy import LbBsp
 from straggler.speed.predictors import RestartingEma
@@ -129,14 +129,15 @@ class RunSpec:
         """The rules of the run."""
         config = completed(self.config, application)
         tables = checked_tables(application)
-        chosen = exchange_of(config.exchange)
+        is_elastic = config.consistency.kind == "elastic"
+        chosen = SuperstepExchange() if is_elastic else exchange_of(config.exchange)
         if chosen.has_replicas and (sparse := [table.name for table in tables if table.sparse]):
             raise ConfigError(
                 f"found allreduce, expected servers: {config.application} has sparse tables ({', '.join(sparse)}), "
                 "of which a worker reads and updates a few rows",
                 key=("exchange",),
             )
-        wanted = consistency(config.consistency.kind, config.consistency.slack)
+        wanted = _consistency(config)
         _check_slack(config, application.most_slack(), wanted.slack)
         return Job(
             layout=self._layout(tables),
@@ -146,7 +147,7 @@ class RunSpec:
             parts=config.units_per_slice,
             clocks=config.clocks,
             deterministic=config.deterministic,
-            exchange=chosen if config.pipeline is None else StageExchange(),
+            exchange=StageExchange() if config.pipeline else chosen,
             balancer=balancer(config),
             overlap=_overlap(config, application, tables),
             helping=helping(config),
@@ -267,6 +268,14 @@ def _overlap(config: JobConfig, application: Application, tables: Sequence[Table
             key=("overlap",),
         )
     return Overlap.ON
+
+
+def _consistency(config: JobConfig) -> Consistency:
+    section = config.consistency
+    if section.kind != "elastic":
+        return consistency(section.kind, section.slack)
+    assert section.range is not None and section.objective is not None
+    return Elastic(section.range, section.objective)
 
 
 def helping(config: JobConfig) -> FlexRrParameters | None:

@@ -17,6 +17,8 @@ from agileml.core.parameters.gradient_norm import load_kernels as load_square_ke
 from agileml.core.parameters.groups import load_kernel
 from agileml.core.parameters.layout import ALIGNMENT, Block, Dense, Sparse
 from agileml.core.protocol.job import Job, MakeBalancer
+from straggler.consistency import Elastic
+from straggler.elasticbsp import ElasticBsp
 
 
 def load_kernels(job: Job) -> None:
@@ -26,6 +28,8 @@ def load_kernels(job: Job) -> None:
     """
     if job.balancer is not None:
         _plan(job.balancer)
+    if job.elastic is not None:
+        _plan_supersteps(job.elastic)
     for table in job.layout.tables:
         if table.ranges:
             load_kernel(table.dtype)
@@ -52,6 +56,14 @@ def _plan(make: MakeBalancer) -> None:
         for worker in ("a", "b"):
             balancer.observe(worker, 1, 1.0, other_s=other_s)
         balancer.plan(("a", "b"))
+
+
+def _plan_supersteps(rule: Elastic) -> None:
+    policy = ElasticBsp(rule.range, rule.objective)
+    for worker in (0, 1):
+        policy.observe(worker, 1 + worker)
+    for most in (None, 1):
+        policy.plan(0, (0, 1), most)
 
 
 def _row(job: Job, from_afar: bool) -> Contribution:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 from agileml.config.job import JobConfig
 from agileml.errors import HEAD_LOST_CODE, HeadLostError, RunError
@@ -16,6 +17,7 @@ def run_job(
     *,
     name: str,
     sequential: bool,
+    replay: Path | None = None,
     resume: str | None = None,
     overwrite: bool = False,
     restart: Restart | None = None,
@@ -27,6 +29,7 @@ def run_job(
             config,
             name=name,
             sequential=sequential,
+            replay=replay,
             resume=resume,
             overwrite=overwrite,
             restart=restart,

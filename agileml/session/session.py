@@ -15,27 +15,28 @@ from agileml.application import Application, Array
 from agileml.cluster.tokens import authentication_as_before
 from agileml.config.job import ConfigError, JobConfig, dump, from_values, load
 from agileml.config.market import CloudMarketConfig
-from agileml.core.controller.progress_log import means
 from agileml.core.protocol.job import Job
-from agileml.core.sequential import run_sequential, train
+from agileml.core.sequential import run_sequential
+from agileml.core.stepwise import Stepwise
 from agileml.driver.last_good import write_last_good
 from agileml.driver.stop_signal import StopSignal
 from agileml.errors import HeadLostError, RunError
-from agileml.events.observed import Evaluated
-from agileml.events.run import ClockDone, RunFinished, RunStarted, RunStopped
+from agileml.events.run import RunFinished, RunStarted, RunStopped
+from agileml.events.schema import Log
 from agileml.market.protocol import BoughtFleet
 from agileml.process.spec import RunSpec
 from agileml.runs.callbacks import Callback
 from agileml.runs.event_log import read_events
 from agileml.runs.folder import RunFolder, check_out, params_sha256
 from agileml.runs.owner import this_process
-from agileml.runs.progress import Progress, Snapshot
+from agileml.runs.progress import Progress
 from agileml.runs.report.page import build_report, summarize
 from agileml.runs.supervision import Restart
 from agileml.session.beside import is_ray_taken, run_beside
 from agileml.session.clouds import kind_of
 from agileml.session.continued import Continued
 from agileml.session.observers import observe, observers
+from agileml.session.one_process import REPLAY_KEY, OneProcess, Replay, logged_steps, read_replay
 from agileml.session.places import check_resume, return_to
 from agileml.session.result import Result
 from agileml.session.resumption import Resumption
@@ -51,6 +52,7 @@ def run(
     application: Application | None = None,
     *,
     sequential: bool = False,
+    replay: str | Path | None = None,
     name: str | None = None,
     fleet: Fleet | None = None,
     resume: str | None = None,
@@ -64,7 +66,8 @@ def run(
 
     config: a JobConfig, a mapping as a file would hold it, or the path of a file. overrides replace its top keys.
     application: an instance of the user's own; None builds the one that the config names.
-    sequential: in this process, without Ray; the reference of a deterministic job.
+    sequential: in this process, without Ray; the reference of a deterministic job. replay: with `sequential`, the
+    folder of a run with supersteps, whose log says what to compute.
     fleet: where machines come from; None: local Ray nodes, or the cluster at `address`.
     resume: a folder or s3://bucket/prefix with checkpoints: resume from the newest whole one.
     change_optimizer: with `resume`, the optimizer's rate, schedule and other settings, all but its kind, are those of
@@ -86,10 +89,12 @@ def run(
             from agileml.cluster.existing import reach
 
             reach(found.address)  # before an application loads its data
+        if replay is not None and not sequential:
+            raise ConfigError(f"found {REPLAY_KEY} without --sequential, expected both", key=("consistency",))
         session = _Session(
             found, application, name, resume, overwrite, callbacks, restart, change_optimizer=change_optimizer
         )
-        return session.run(fleet, sequential=sequential)
+        return session.run(fleet, sequential=sequential, replay=replay)
 
 
 def _resolved(config: JobConfig | Mapping[str, Any] | str | Path, overrides: Mapping[str, Any]) -> JobConfig:
@@ -120,6 +125,7 @@ class _Session:
         self.stop_signal = StopSignal()
         self.is_whole = True
         self.is_reference = False  # it is the sequential run itself
+        self.replay: Replay | None = None  # whose log it follows
         self._slots: tuple[int, Sequence[dict[str, Array]]] | None = None  # clocks, optimizer state
         check_resume(resume, change_optimizer=change_optimizer, verify=config.verify)
         run = secrets.token_hex(6)
@@ -156,13 +162,15 @@ class _Session:
                 first_decision(setup)  # compile the policy's code before the clock runs
         return setup
 
-    def run(self, fleet: Fleet | None, *, sequential: bool) -> Result:
+    def run(self, fleet: Fleet | None, *, sequential: bool, replay: str | Path | None) -> Result:
         self.is_reference = sequential
         if sequential:
             if self.spec.resume is not None:
                 raise ConfigError("found --resume with --sequential, expected one of them", key=("resume",))
             if self.config.profile:
                 raise ConfigError("found true with --sequential, expected one of them", key=("profile",))
+            if replay is not None:
+                self.replay = read_replay(Path(replay), self.config)
             return self._finish_in(self._sequential)
         self._check_checkpoints()
         if self.config.model.get("device") == "cuda" and not self.config.machines.gpus:
@@ -230,8 +238,8 @@ class _Session:
             metrics = {key: float(value) for key, value in self.application.evaluate(tables).items()}
         with blame_user("describe()"):
             split = dict(self.application.describe())
-        code, verified = self._verified(digest)
         events = read_events(folder.events.path)
+        code, verified = self._verified(digest, events)
         summary = summarize(
             events,
             self.config,
@@ -264,53 +272,38 @@ class _Session:
         if state is not None:
             folder.write_optimizer(state)
 
-    def _verified(self, digest: str) -> tuple[int, dict[str, Any]]:
-        """Train once more in this process, if the config asks for it and the run was whole: are the bits the same?"""
+    def _verified(self, digest: str, events: Log) -> tuple[int, dict[str, Any]]:
+        """Is the result of a replay that of its run? Otherwise train once more in this process, if the config asks for
+        it and the run was whole: are the bits the same?"""
+        if self.replay is not None and self.replay.params_sha256 is not None:
+            is_same = self.replay.params_sha256 == digest
+            return 0 if is_same else 1, {"same_as_replayed": is_same}
         if not self.config.verify or self.is_reference or not self.is_whole:
             return 0, {}
         print("proteus: trains the same job in one process, to compare", file=sys.stderr)
         with blame_user("training"):
-            tables = run_sequential(
-                self.application,
-                optimizer=self.job.optimizer,
-                clocks=self.config.clocks,
-                parts=self.config.units_per_slice,
-                deterministic=True,
-            )
+            if self.job.elastic is not None:
+                steps = logged_steps(events, self.config, self.job.layout.partitions, self.config.clocks)
+                tables = Stepwise(self.application, self.job.optimizer, self.job.parts, steps).train().tables
+            else:
+                tables = run_sequential(
+                    self.application,
+                    optimizer=self.job.optimizer,
+                    clocks=self.config.clocks,
+                    parts=self.config.units_per_slice,
+                    deterministic=True,
+                )
         is_same = params_sha256(tables) == digest
         return 0 if is_same else 1, {"same_as_sequential": is_same}
 
     def _sequential(self, folder: RunFolder, progress: Progress) -> dict[str, Array]:
-        last_s = time.monotonic()
-        done = [0]
-
-        def on_metrics(clock: int, sums: tuple[float, ...]) -> None:
-            folder.events.write(Evaluated(clock, means(self.job.metrics, sums)))
-
-        def on_clock(clock: int, loss: float, examples: int) -> bool:
-            nonlocal last_s
-            now_s = time.monotonic()
-            mean = loss / max(1, examples)
-            folder.events.write(ClockDone(clock + 1, mean, examples, now_s - last_s))
-            last_s = now_s
-            progress.show(Snapshot(clock + 1, self.config.clocks, mean, 0, 1, 0, "sequential"))
-            done[0] = clock + 1
-            return self.stop_signal.is_asked
-
+        here = OneProcess(self.application, self.job, folder, progress, lambda: self.stop_signal.is_asked)
         with blame_user("training"):
-            trained = train(
-                self.application,
-                optimizer=self.job.optimizer,
-                clocks=self.config.clocks,
-                parts=self.config.units_per_slice,
-                deterministic=self.config.deterministic,
-                on_clock=on_clock,
-                on_metrics=on_metrics,
-            )
-            self._slots = done[0], trained.slots
-            self.is_whole = done[0] == self.config.clocks
+            trained = here.train() if self.job.elastic is None else here.take_steps(self.replay)
+            self._slots = here.done, trained.slots
+            self.is_whole = here.done == self.config.clocks
             if not self.is_whole:
-                folder.events.write(RunStopped(done[0]))
+                folder.events.write(RunStopped(here.done))
             self.application.ended()
             return trained.tables
 

@@ -72,6 +72,9 @@ def check_commit(simulation: Simulation, record: Record) -> None:
         assert cut.clock == committed.clock, (partition, node, committed, cut.clock)
         simulation.kept.add((committed, partition, node))
         check_counts(simulation.job, partition, cut)
+        assert not (simulation.job.elastic and cut.counted), (
+            f"a cut in the middle of a superstep: {cut.counted}"
+        )
         owner = simulation.nodes[view.owner[partition]]
         if not owner.is_dead:
             for p, version in owner.node.server.versions(view.epoch):

@@ -24,12 +24,14 @@ from tests.model.schedule import (
     make_sick,
 )
 from tests.model.simulator import Simulation
+from tests.model.toy import ELASTIC
 
 LONGEST_S = 60  # of CPU time: a loop in no time at all
 PLAIN = ("bsp", "dense", "sum", "ssp", "asp", "allreduce", "overlap")
 MODES = (
     *PLAIN,
     FLUSH,
+    *ELASTIC,
     *(mode + PLANNED for mode in ("bsp", "dense", "sum", "allreduce", "overlap")),
     *(mode + CLIPPED for mode in ("bsp", "dense", "ssp", "allreduce", FLUSH)),
     *(mode + HELPED for mode in ("bsp", "dense", "sum", "ssp")),

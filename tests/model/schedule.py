@@ -156,7 +156,8 @@ def make_schedule(seed: int, mode: str, faults: int | None = None) -> Schedule:
         # A generator of its own: other draws stay as they are.
         restless=random.Random(f"{seed}/{mode}/stages").random() < 0.3,
     )
-    if mode.startswith(FLUSH):  # every unit crosses every border twice
+    if mode.startswith(FLUSH) or mode.endswith("elastic"):
+        # Every unit crosses every border twice, or takes a round trip of its own.
         schedule = replace(schedule, slices=8, parts=1)
     links = random.Random(f"{seed}/{mode}/links")
     if links.random() >= 0.25:

@@ -19,7 +19,8 @@ from agileml.core.protocol.plan import PlannedJoin
 from agileml.core.protocol.record import Record
 from agileml.core.protocol.view import INITIAL, CutId
 from agileml.core.sequential import run_sequential
-from agileml.events.run import ControllerEvent, MembershipChanged, PlanFinished, PlanFired
+from agileml.core.stepwise import Stepwise, steps_of
+from agileml.events.run import ControllerEvent, MembershipChanged, PlanFinished, PlanFired, StepsLogged
 from agileml.events.terms import Tier
 from tests.model.controller_shell import ControllerShell, ModelError, SimulatedController
 from tests.model.faults import FaultInjector
@@ -30,7 +31,7 @@ from tests.model.node_shell import NodeShell, SimulatedNode
 from tests.model.plans import eager_help, random_plans, random_rules
 from tests.model.schedule import Schedule
 from tests.model.timeline import Timeline
-from tests.model.toy import DENSE, SAME_BITS, toy_job
+from tests.model.toy import DENSE, ELASTIC, SAME_BITS, toy_job
 
 LAST_S = 400.0  # simulated: a run that is not done by then hangs
 
@@ -182,6 +183,21 @@ class Simulation(Timeline):
             parts.append(cut.blocks)
         return self.job.layout.whole(parts)
 
+    def check_replay(self, found: dict[str, Array]) -> None:
+        """The log has every step once, and one process that takes them ends with the same bits."""
+        whole = self.job.clocks * self.job.units
+        steps = steps_of(
+            (event for event in self.events if isinstance(event, StepsLogged)),
+            (whole,) * self.job.layout.partitions,
+        )
+        for taken in steps:
+            assert sorted(step.position for step in taken) == list(range(whole))
+        replayed = Stepwise(self.toy, self.job.optimizer, self.job.parts, steps).train().tables
+        for name in found:
+            assert found[name].tobytes() == replayed[name].tobytes(), (
+                f"table {name} has other bits by the log"
+            )
+
     def check_end(self) -> None:
         s = self.schedule
         found = self.result()
@@ -197,6 +213,8 @@ class Simulation(Timeline):
                 assert found[name].tobytes() == wanted[name].tobytes(), f"table {name} has other bits"
         if mode in (*SAME_BITS, "sum", "allreduce") and mode != "flush":
             np.testing.assert_allclose(found["dense"], wanted["dense"], rtol=2e-2, atol=2e-3)
+        if mode in ELASTIC:
+            self.check_replay(found)
         changes = [event for event in self.events if isinstance(event, MembershipChanged)]
         if s.gentle:
             assert not any(change.rolled_back or change.redone for change in changes), changes

@@ -66,6 +66,13 @@ def test_schedules_with_one_sum_per_worker() -> None:
     assert_clean(range(30), "sum")
 
 
+@pytest.mark.parametrize(("mode", "seeds"), [("elastic", 25), ("denseelastic", 10)])
+def test_schedules_with_supersteps(mode: str, seeds: int) -> None:
+    """Each ends with the bits that its log gives, and with every minibatch once in the log."""
+    tally = assert_clean(range(seeds), mode)
+    assert tally.seen["rollbacks"] > seeds / 8 and tally.fired["join"] > seeds / 4, tally
+
+
 def test_schedules_with_sums_by_all_reduce() -> None:
     """Gentle ones have to end with no clock done again and no sum given up half way: the simulator asserts it."""
     tally = assert_clean(range(60), "allreduce")

@@ -9,14 +9,15 @@ from functools import cache
 import numpy as np
 
 from agileml.application import Application, Array, Settings, Table, Unit, Update, Updates
-from agileml.core.exchange import StageExchange, exchange_of
+from agileml.core.exchange import StageExchange, SuperstepExchange, exchange_of
 from agileml.core.parameters.layout import Layout
 from agileml.core.parameters.optimizer import Optimizer, optimizer, take_step
 from agileml.core.protocol.job import Job, MakeBalancer, Overlap, PipelineRules
-from straggler.consistency import consistency
+from straggler.consistency import Elastic, consistency
 from tests.model.staged_toy import StagedToy
 
-DENSE = ("allreduce", "dense", "overlap")  # modes without sparse tables
+DENSE = ("allreduce", "dense", "denseelastic", "overlap")  # modes without sparse tables
+ELASTIC = ("elastic", "denseelastic")  # modes with supersteps
 SAME_BITS = ("bsp", "dense", "overlap", "flush")  # modes that end with the bits of the sequential run
 
 
@@ -160,6 +161,7 @@ def toy_job(
 
     `dense` is `bsp` with the tables of `allreduce`: nothing is chosen to be read, and a push asks for what is next.
     `overlap` is `dense` in which a clock is computed while its parameters are on their way. `flush` is a pipeline.
+    `elastic` and `denseelastic` have supersteps.
     """
     rule = optimizer(algorithm, **ALGORITHMS[algorithm], clip_norm=clip_norm)
     if mode == "flush":
@@ -168,15 +170,20 @@ def toy_job(
     made = ResidentToy if is_resident else made
     toy = made(Settings(seed=3, slices=slices, clocks_per_pass=2), parts)
     kind = mode if mode in ("ssp", "asp") else "bsp"
+    if mode in ELASTIC:  # as many steps as units, each along a mean that is not of a clock but of one unit
+        slower = ALGORITHMS[algorithm]["learning_rate"] / (slices * parts)
+        rule = optimizer(algorithm, **{**ALGORITHMS[algorithm], "learning_rate": slower}, clip_norm=clip_norm)
     job = Job(
         layout=Layout(tuple(toy.tables()), partitions),
         optimizer=optimizer("sgd", learning_rate=1.0) if is_resident else rule,
-        consistency=consistency(kind, 2 if kind == "ssp" else 0),
+        consistency=Elastic(4) if mode in ELASTIC else consistency(kind, 2 if kind == "ssp" else 0),
         slices=slices,
         parts=parts,
         clocks=clocks,
-        deterministic=mode in SAME_BITS,
-        exchange=exchange_of("allreduce" if mode == "allreduce" else "servers"),
+        deterministic=mode in (*SAME_BITS, *ELASTIC),
+        exchange=SuperstepExchange()
+        if mode in ELASTIC
+        else exchange_of("allreduce" if mode == "allreduce" else "servers"),
         balancer=balancer,
         overlap=Overlap.ON if mode == "overlap" else Overlap.OFF,
     )

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from straggler.consistency import Asp, Bsp, Read, Ssp, consistency
+from straggler.consistency import Asp, Bsp, Elastic, Read, Ssp, consistency
 
 CLOCKS = st.integers(0, 20)
 
@@ -36,6 +36,12 @@ def test_ssp_waits_only_for_what_is_older_than_its_slack(
 @given(CLOCKS, CLOCKS, st.booleans())
 def test_asp_never_waits(clock: int, version: int, previous: bool) -> None:
     assert Asp().read(clock, version, has_previous=previous) is Read.CURRENT
+
+
+@settings(deadline=None, derandomize=True)
+@given(CLOCKS, CLOCKS, st.booleans())
+def test_in_a_superstep_nobody_waits_for_a_clock(clock: int, version: int, previous: bool) -> None:
+    assert Elastic(4).read(clock, version, has_previous=previous) is Read.CURRENT
 
 
 def test_policies_by_name() -> None:

@@ -186,8 +186,10 @@ class MembershipChanges:
         """Members with a notice and time to finish their current clock, if finishing it is worth a further change."""
         control = self._control
         clock_s = control.log.clock_s
-        if control.view is None or clock_s is None or control.job.exchange.has_replicas:
-            return []  # with an all-reduce, the change has already waited for the clock to end
+        if control.view is None or clock_s is None or control.job.elastic is not None:
+            return []  # a change ends the superstep, so a leaver has no part of it to finish
+        if control.job.exchange.has_replicas:
+            return []  # the change has already waited for the clock to end
         return [
             node
             for node in control.view.members
@@ -243,6 +245,8 @@ class MembershipChanges:
         completed = min(control.version(p) or 0 for p in range(control.job.layout.partitions))
         control.end_change()
         self._cuts.begin_epoch()
+        if running.change.rolled_back:
+            control.steps.roll_back()
         is_back = running.change.rolled_back or completed > view.base
         redone = control.log.roll_back(known, view.base) if is_back else 0
         old = before.member_set if before else frozenset()

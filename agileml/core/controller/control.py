@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from agileml.core.change.membership import Membership
 from agileml.core.change.run import ChangeRun
 from agileml.core.controller.progress_log import ProgressLog
+from agileml.core.controller.step_log import StepLog
 from agileml.core.cuts.rule import CutRule
 from agileml.core.protocol.commands import (
     ControllerCommand,
@@ -23,6 +24,7 @@ from agileml.core.protocol.job import Job
 from agileml.core.protocol.messages import Announce, Message
 from agileml.core.protocol.plan import PlannedEvent, PlanRunner
 from agileml.core.protocol.record import Record
+from agileml.core.protocol.superstep_messages import StepsTaken
 from agileml.core.protocol.view import View
 from agileml.core.stage.auto_stage import TrialRule
 from agileml.core.stage.link_rate import LinkRule
@@ -81,6 +83,7 @@ class Control:
         self.members = Membership(settings.timeout_s)
         self.plan = PlanRunner(plan, settings.seed, record.plan_fired)
         self.log = log
+        self.steps = StepLog()
         self._now_s = 0.0
         self._out: list[ControllerCommand] = []
         self._record = record
@@ -220,6 +223,14 @@ class Control:
         is_kept = kind is HaltKind.USER_CODE and self.view is not None and committed > 0
         kept = Finished(committed, self.view.backup) if is_kept and self.view is not None else None
         self.ask(Halt(kind, reason, trace, kept))
+
+    def steps_taken(self, owner: str, message: StepsTaken) -> None:
+        """Log the steps that an owner under the durable view tells, and answer."""
+        assert self.view is not None
+        if (event := self.steps.add(message, self.view.timeline)) is not None:
+            self.note(event)
+        if message.taken:
+            self.send(owner, self.steps.heard(message))
 
     def report_versions(self, versions: Iterable[tuple[int, int]]) -> None:
         """Record the (partition, version) pairs that an owner under the durable view reports."""

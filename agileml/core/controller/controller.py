@@ -74,6 +74,7 @@ from agileml.core.protocol.messages import (
 )
 from agileml.core.protocol.plan import PlannedEvent
 from agileml.core.protocol.record import Record
+from agileml.core.protocol.superstep_messages import StepsTaken, SuperstepChosen
 from agileml.core.protocol.view import View
 from agileml.events.run import (
     MachineLost,
@@ -264,6 +265,10 @@ class Controller:
                 control.note(UnitsPlanned(message.clock, units, message.predicted_s, message.reason))
             case OverlapChosen() if control.is_current(message.epoch):
                 control.note(OverlapDecided(sender, message.clock, message.overlaps, message.reason))
+            case SuperstepChosen() if control.is_current(message.epoch):
+                control.note(control.steps.chosen(message))
+            case StepsTaken() if control.is_current(message.epoch):
+                control.steps_taken(sender, message)
             case Stored() if control.is_current(message.epoch):
                 self._cuts.stored(message)
             case Missed() if control.is_current(message.epoch):

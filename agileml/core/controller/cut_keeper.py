@@ -31,6 +31,14 @@ class CutKeeper:
         self.ending = RunEnding(control.job.clocks)
 
     @property
+    def _lacks_steps(self) -> bool:
+        """True while the log lacks steps of the open cut, where it is to have all."""
+        job, clock = self._control.job, self._cut.next
+        if job.elastic is None or clock is None:
+            return False
+        return not self._control.steps.has_all(range(self._partitions), clock * job.units)
+
+    @property
     def newest(self) -> Checkpoint | None:
         """The newest whole checkpoint."""
         return self._save.newest
@@ -73,10 +81,10 @@ class CutKeeper:
             self.send_cut()
 
     def commit(self) -> bool:
-        """Write the open cut as the committed one, if it is whole."""
+        """Write the open cut as the committed one, if it is whole, and so is the log of its steps."""
         control = self._control
         self._cut.reached(control.reached, control.now_s)
-        if not self._cut.is_whole:
+        if not self._cut.is_whole or self._lacks_steps:
             return False
         self._travel_s = self._cut.travel_s(control.now_s)
         assert control.view is not None
@@ -119,7 +127,9 @@ class CutKeeper:
         self.send_cut()
 
     def _interval(self) -> int:
-        return self._control.settings.cuts.interval(self._control.log.clock_s, self._travel_s)
+        control = self._control
+        clocks = control.settings.cuts.interval(control.log.clock_s, self._travel_s)
+        return max(clocks, control.steps.least_clocks(control.job.units))
 
     def send_cut(self) -> None:
         """Tell all members the committed cut and the next one."""

@@ -9,9 +9,10 @@ rest of the engine never asks which exchange it has.
 from agileml.core.exchange.allreduce import ReplicaExchange
 from agileml.core.exchange.parameter_servers import ServerExchange
 from agileml.core.exchange.stages import StageExchange
+from agileml.core.exchange.supersteps import SuperstepExchange
 from agileml.core.protocol.exchange import Exchange
 
-__all__ = ["ReplicaExchange", "ServerExchange", "StageExchange", "exchange_of"]
+__all__ = ["ReplicaExchange", "ServerExchange", "StageExchange", "SuperstepExchange", "exchange_of"]
 
 EXCHANGES: dict[str, type[Exchange]] = {"servers": ServerExchange, "allreduce": ReplicaExchange}
 

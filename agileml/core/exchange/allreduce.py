@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from agileml.application import Replica
 from agileml.core.controller.control import Control
 from agileml.core.exchange import replicas
 from agileml.core.exchange.pause import AllReducePause
 from agileml.core.exchange.reducer import Reducer
-from agileml.core.node.server import Server
+from agileml.core.node.server import SendTo, Server
+from agileml.core.node.sources.stores import Stores
 from agileml.core.node.worker import Worker
 from agileml.core.protocol.commands import NodeCommand
 from agileml.core.protocol.exchange import LiveCopies
@@ -37,6 +39,12 @@ class ReplicaExchange:
         self, view: View, sources: Mapping[int, Source], copies: Mapping[int, Sequence[str]]
     ) -> list[tuple[str, Fetch]]:
         return replicas.fetches(view, sources, copies)
+
+    def server(self, me: str, job: Job, send: SendTo, stores: Stores, replica: Replica | None) -> Server:
+        return Server(me, job, send, stores, replica)
+
+    def worker(self, me: str, job: Job, send: SendTo, ask: Callable[[NodeCommand], None]) -> Worker:
+        return Worker(me, job, send, ask)
 
     def combiner(
         self,

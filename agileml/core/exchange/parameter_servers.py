@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from agileml.application import Replica
 from agileml.core.controller.control import Control
-from agileml.core.node.server import Server
+from agileml.core.node.server import SendTo, Server
+from agileml.core.node.sources.stores import Stores
 from agileml.core.node.worker import Worker
 from agileml.core.protocol.commands import Broken, Crossed, Met, NodeCommand, Reduced
 from agileml.core.protocol.exchange import ChangeGate, LiveCopies
@@ -23,6 +25,7 @@ from agileml.core.protocol.messages import (
     Role,
     Source,
 )
+from agileml.core.protocol.superstep_messages import HeardSteps, NextSuperstep, SuperstepFixed
 from agileml.core.protocol.view import CutId, View
 from agileml.events.terms import Trigger
 
@@ -56,6 +59,12 @@ class ServerExchange:
             (owner, Fetch(view.epoch, p, Role.OWNER, view.committed, sources[p]))
             for p, owner in enumerate(view.owner)
         ]
+
+    def server(self, me: str, job: Job, send: SendTo, stores: Stores, replica: Replica | None) -> Server:
+        return Server(me, job, send, stores, replica)
+
+    def worker(self, me: str, job: Job, send: SendTo, ask: Callable[[NodeCommand], None]) -> Worker:
+        return Worker(me, job, send, ask)
 
     def combiner(
         self,
@@ -104,6 +113,13 @@ class DirectPushes:
     def reduced(self, event: Reduced, now_s: float) -> None: ...
 
     def broken(self, event: Broken) -> None: ...
+
+    def superstep(
+        self, sender: str, message: NextSuperstep | SuperstepFixed | HeardSteps, now_s: float
+    ) -> None: ...
+
+    def reports(self) -> Iterable[Message]:
+        return ()
 
     def resend(self) -> None: ...
 

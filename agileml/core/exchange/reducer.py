@@ -15,7 +15,7 @@ whose sums did not come back.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from agileml.core.node.server import Server
 from agileml.core.node.worker import Worker
@@ -45,6 +45,7 @@ from agileml.core.protocol.messages import (
     Push,
     TimedPush,
 )
+from agileml.core.protocol.superstep_messages import HeardSteps, NextSuperstep, SuperstepFixed
 from agileml.core.protocol.view import View
 from straggler.coverage import Units, Verdict, judge, union
 
@@ -134,6 +135,14 @@ class Reducer:
             self._introduce()
         if self._view is not None and self._failure is not None:
             self._send(CONTROLLER, self._failure)
+
+    def superstep(
+        self, sender: str, message: NextSuperstep | SuperstepFixed | HeardSteps, now_s: float
+    ) -> None: ...
+
+    def reports(self) -> Iterable[Message]:
+        """Nothing: what a group does is told in clocks."""
+        return ()
 
     def crossed(self, event: Crossed) -> None: ...
 

@@ -14,10 +14,8 @@ from agileml.core.node.help.helping import Helping
 from agileml.core.node.overlap_choice import OverlapChoice
 from agileml.core.node.piggyback import can_piggyback, piggybacked
 from agileml.core.node.retry import RetryBackoff, Timers, subject_of
-from agileml.core.node.server import Server
 from agileml.core.node.sources.stores import Stores, stored_cut
 from agileml.core.node.time_spent import Doing, TimeSpent
-from agileml.core.node.worker import Worker
 from agileml.core.protocol.commands import (
     Begun,
     Broken,
@@ -72,6 +70,7 @@ from agileml.core.protocol.messages import (
     Squares,
     Status,
 )
+from agileml.core.protocol.superstep_messages import HeardSteps, NextSuperstep, SuperstepFixed
 from agileml.core.protocol.view import View
 
 
@@ -90,9 +89,9 @@ class Node:
         self.loaded = 0
         self._out: list[NodeCommand] = []
         self._local: deque[Message] = deque()
-        self.server = Server(name, job, self._send, stores, replica)
+        self.server = job.exchange.server(name, job, self._send, stores, replica)
         self.spent = TimeSpent()
-        self.worker = Worker(name, job, self._send, self._ask)
+        self.worker = job.exchange.worker(name, job, self._send, self._ask)
         self.helping: Helping | None = None
         if job.helping is not None:
             parts = self.worker, self.server, self._send, self._out.append
@@ -226,7 +225,8 @@ class Node:
             self._choose_overlap(self._overlap, self.view.epoch, now_s)
         if now_s >= self._status_due_s:
             self._status_due_s = now_s + self.timers.status_s
-            self._out.append(Send(CONTROLLER, self.status()))
+            reports = () if self.is_frozen else self.combiner.reports()
+            self._out += [Send(CONTROLLER, message) for message in (self.status(), *reports)]
         out = piggybacked(self._out) if self._piggybacks else list(self._out)
         self._out.clear()
         return out
@@ -267,6 +267,8 @@ class Node:
                     self.helping.received(sender, message, is_frozen=self.is_frozen)
             case Crossing() | CrossingAck() if message.epoch == self.promised:
                 self.combiner.crossing(sender, message)
+            case NextSuperstep() | SuperstepFixed() | HeardSteps() if message.epoch == self.promised:
+                self.combiner.superstep(sender, message, now_s)
             case Meet() if message.epoch == self.promised:
                 self.combiner.meet(message)
             case Part() if message.epoch == self.promised:
@@ -295,7 +297,7 @@ class Node:
             case Announce() if message.view.epoch >= self.promised:
                 self._announce(message, now_s)
             case Limit() if message.epoch == self.promised and not self.is_frozen:
-                self.server.raise_limit(message.limit)
+                self.server.raise_limit(message.limit, now_s)
             case Pause() if message.epoch == self.promised and not self.is_frozen:
                 self.combiner.pause()
             case NameCut() if message.epoch == self.promised:
@@ -303,16 +305,14 @@ class Node:
                 self.server.name_cut(message)
             case Save():
                 self.part_saves.save(message, self.view)
-            case Load():
-                if message.slices & ~self.loaded:
-                    self._out.append(LoadSlices(message.slices | self.loaded))
+            case Load() if message.slices & ~self.loaded:
+                self._out.append(LoadSlices(message.slices | self.loaded))
             case Heard():
                 self.server.heard(message.clock)
-            case Release():
-                if message.epoch >= self.promised:
-                    self._out.append(Leave())
+            case Release() if message.epoch >= self.promised:
+                self._out.append(Leave())
             case _:
-                pass  # of another epoch: fenced off
+                pass  # of another epoch: fenced off, or nothing to do
 
     def _prepare(self, message: Prepare) -> None:
         if message.epoch > self.promised:
@@ -378,7 +378,7 @@ class Node:
     def _announce(self, message: Announce, now_s: float) -> None:
         view = message.view
         if self.view is not None and self.view.epoch == view.epoch:
-            self.server.raise_limit(message.limit)
+            self.server.raise_limit(message.limit, now_s)
             return
         self.promised = self.tag = view.epoch
         self.view = view

@@ -11,7 +11,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from agileml.core.protocol.help_messages import HelpPull
-from agileml.core.protocol.messages import Crossing, Get, Message, Part, Pull, Push
+from agileml.core.protocol.messages import Crossing, Get, Message, MinibatchPull, Part, Pull, Push
 
 LONGEST = 16  # the longest wait, in first waits
 
@@ -75,6 +75,8 @@ def subject_of(message: Message) -> Hashable:
             return "help", message.epoch, message.partition, message.task
         case Crossing():
             return "crossing", message.epoch, message.clock, message.unit, message.is_forward
+        case MinibatchPull():
+            return "pull", message.epoch, message.partition, message.clock, message.unit
         case Pull():
             return "pull", message.epoch, message.partition, message.clock
         case _:

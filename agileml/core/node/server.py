@@ -58,6 +58,8 @@ SendTo = Callable[[str, Message], None]
 class Server:
     """Serves partitions in one epoch at a time. Its node hands over messages of that epoch only."""
 
+    shard_kind: type[Shard] = Shard
+
     def __init__(
         self, me: str, job: Job, send: SendTo, stores: Stores, replica: Replica | None = None
     ) -> None:
@@ -141,8 +143,7 @@ class Server:
 
     def push(self, worker: str, message: Push, now_s: float, *, given: bool) -> None:
         """Count a bundle, unless it is counted already, and acknowledge it. `given`: its arrays may be overwritten. The
-        acknowledgement of a push that pulls the next clock is delayed, because the parameters imply it.
-        """
+        acknowledgement of a push that pulls the next clock is delayed, because the parameters imply it."""
         shard = self.served(message.partition, message.epoch)
         if shard is None:
             return
@@ -202,7 +203,7 @@ class Server:
         for (worker, _), pull in list(self._waiting.get(partition, {}).items()):
             self.pull(worker, pull)
 
-    def raise_limit(self, limit: int) -> None:
+    def raise_limit(self, limit: int, now_s: float) -> None:
         """Let clocks < `limit` start."""
         if limit > self.limit:
             self.limit = limit
@@ -226,7 +227,7 @@ class Server:
                 continue
             if shard.version < self._next.clock:
                 shard.cut_at = self._next
-            elif shard.version == self._next.clock:
+            elif shard.is_at(self._next.clock):
                 shard.take_cut(self._next)
                 self._stream(partition, shard)
             else:
@@ -335,7 +336,7 @@ class Server:
 
     def install(self, message: Fetch, copy: ShardCopy) -> None:
         """Keep a copy of a shard under the epoch of the next view, and tell the controller."""
-        shard = Shard.restored(self.job, copy)
+        shard = self.shard_kind.restored(self.job, copy)
         shard.optimizers = self.job.optimizers(message.partition)
         if self.job.square_tree is not None:
             shard.squares = ClockSquares(self.job, message.partition, copy.squares)
@@ -358,9 +359,8 @@ class Server:
         if message.epoch in copies:
             self._send(CONTROLLER, Installed(message.epoch, message.partition, Role.OWNER))
         elif source.kind in (SourceKind.INITIAL, SourceKind.CHECKPOINT):
-            self.install(
-                message, ShardCopy(stored_cut(self.stores, self.job, message.partition, source), None, ())
-            )
+            stored = stored_cut(self.stores, self.job, message.partition, source)
+            self.install(message, ShardCopy(stored, None, ()))
         elif source.kind is SourceKind.SHARD and source.node == self.me:
             copies[message.epoch] = copies[tag]  # not moved: the same shard under its new tag
             self._send(CONTROLLER, Installed(message.epoch, message.partition, Role.OWNER))

@@ -9,6 +9,7 @@ change in place, so the shard gives away copies of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Self
 
 import numpy as np
 
@@ -213,10 +214,14 @@ class Shard:
         if self.squares is not None:
             self.squares.forget(self.version)
         self._apart = (-1, ())
-        if self.cut_at and self.version == self.cut_at.clock:
+        if self.cut_at and self.is_at(self.cut_at.clock):
             self.take_cut(self.cut_at)
 
     # -- cuts and moves -------------------------------------------------------------------------------------
+
+    def is_at(self, clock: int) -> bool:
+        """True when the cut of a clock can be taken now."""
+        return self.version == clock
 
     def take_cut(self, name: CutId) -> None:
         """Open a cut at this version, and copy for the backup the rows that changed since the committed cut."""
@@ -355,7 +360,7 @@ class Shard:
         return ShardCopy(cut, self.previous, pending, only, changed, squares)
 
     @classmethod
-    def restored(cls, job: Job, copy: ShardCopy) -> Shard:
+    def restored(cls, job: Job, copy: ShardCopy) -> Self:
         """The shard that `copy` was taken from."""
         assert copy.only is None, "rows that the receiver has must be added first"
         shard = cls(job, copy.cut)

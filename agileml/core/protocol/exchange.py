@@ -7,9 +7,10 @@ of all partitions; the owner of a partition is then the machine whose replica is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from agileml.application import Replica
 from agileml.core.protocol.commands import Broken, Crossed, Met, NodeCommand, Reduced
 from agileml.core.protocol.messages import (
     Crossing,
@@ -24,12 +25,14 @@ from agileml.core.protocol.messages import (
     Source,
     SourceKind,
 )
+from agileml.core.protocol.superstep_messages import HeardSteps, NextSuperstep, SuperstepFixed
 from agileml.core.protocol.view import CutId, View
 from agileml.events.terms import Trigger
 
 if TYPE_CHECKING:
     from agileml.core.controller.control import Control
     from agileml.core.node.server import Server
+    from agileml.core.node.sources.stores import Stores
     from agileml.core.node.worker import Worker
     from agileml.core.protocol.job import Job
 
@@ -74,6 +77,14 @@ class Combiner(Protocol):
     def broken(self, event: Broken) -> None:
         """Tell the controller that the group cannot add up any more."""
 
+    def superstep(
+        self, sender: str, message: NextSuperstep | SuperstepFixed | HeardSteps, now_s: float
+    ) -> None:
+        """What is said of supersteps and of the log of their steps."""
+
+    def reports(self) -> Iterable[Message]:
+        """What goes to the controller with every heartbeat."""
+
     def resend(self) -> None:
         """Send unanswered messages again."""
 
@@ -116,6 +127,25 @@ class Exchange(Protocol):
     ) -> list[tuple[str, Fetch]]:
         """The fetches that machines must answer before they can serve under `view`. `copies`: the nodes that have each
         source."""
+
+    def server(
+        self,
+        me: str,
+        job: Job,
+        send: Callable[[str, Message], None],
+        stores: Stores,
+        replica: Replica | None,
+    ) -> Server:
+        """The server of a machine."""
+
+    def worker(
+        self,
+        me: str,
+        job: Job,
+        send: Callable[[str, Message], None],
+        ask: Callable[[NodeCommand], None],
+    ) -> Worker:
+        """The worker of a machine."""
 
     def combiner(
         self,

@@ -10,10 +10,11 @@ from functools import cached_property
 from agileml.core.parameters.apply import partition_optimizers
 from agileml.core.parameters.gradient_norm import SquareTree
 from agileml.core.parameters.layout import Layout
+from agileml.core.parameters.minibatch_steps import per_minibatch
 from agileml.core.parameters.optimizer import Optimizer
 from agileml.core.protocol.exchange import Exchange
 from agileml.core.protocol.view import View
-from straggler.consistency import Consistency
+from straggler.consistency import Consistency, Elastic
 from straggler.coverage import Units, span
 from straggler.flexrr.protocol import FlexRrParameters
 from straggler.lbbsp.policy import Balancer
@@ -68,18 +69,26 @@ class Job:
     pipeline: PipelineRules | None = None
 
     @property
+    def elastic(self) -> Elastic | None:
+        """The rule of supersteps, where every minibatch is a step of its own."""
+        return self.consistency if isinstance(self.consistency, Elastic) else None
+
+    @property
     def may_overlap(self) -> bool:
         """True if some clock may be computed while its parameters are on their way."""
         return self.overlap is not Overlap.OFF
 
     def line(self, view: View) -> int:
         """The number that a computation must share with a view to be of use under it: its timeline. In a pipeline its
-        epoch: a change ends a clock everywhere, because a stage that had done its part would not send it again."""
-        return view.timeline if self.pipeline is None else view.epoch
+        epoch: a change ends a clock everywhere, because a stage that had done its part would not send it again. With
+        supersteps, too: a change ends the superstep, and with it the bound on how old a read may be."""
+        is_of_epoch = self.pipeline is not None or self.elastic is not None
+        return view.epoch if is_of_epoch else view.timeline
 
     def optimizers(self, partition: int) -> tuple[Optimizer, ...]:
         """The optimizer of each table's block in a partition."""
-        return partition_optimizers(self.optimizer, self.layout, partition)
+        rule = self.optimizer if self.elastic is None else per_minibatch(self.optimizer, self.units)
+        return partition_optimizers(rule, self.layout, partition)
 
     @cached_property
     def square_tree(self) -> SquareTree | None:

@@ -15,6 +15,14 @@ from agileml.application import Array, Wire
 from agileml.core.parameters.fold import Contribution, FoldCopy
 from agileml.core.parameters.gradient_norm import SquareSums
 from agileml.core.protocol.help_messages import HelpMessage, HelpOver, HelpParams, HelpPull
+from agileml.core.protocol.superstep_messages import (
+    HeardSteps,
+    NextSuperstep,
+    StepsTaken,
+    StepTaken,
+    SuperstepChosen,
+    SuperstepFixed,
+)
 from agileml.core.protocol.view import ClockPlan, CutId, View
 from agileml.events.terms import Task
 from straggler.coverage import Units
@@ -88,7 +96,7 @@ class ShardCopy:
 
     `only`: the cut contains only the rows that changed since a cut that the receiver has. `changed`: the rows that
     changed since the committed cut, which the next cut needs. `squares`: of its clocks that other partitions may wait
-    for.
+    for. `taken`: where minibatches are steps of their own, the last ones, which the log may lack.
     """
 
     cut: Cut
@@ -97,6 +105,7 @@ class ShardCopy:
     only: Rows | None = None
     changed: Rows | None = None
     squares: SquaresOfClocks = ()
+    taken: tuple[StepTaken, ...] = ()
 
 
 # -- workers and servers ------------------------------------------------------------------------------------
@@ -131,6 +140,20 @@ class PlannedParams(Params):
 
 
 @dataclass(frozen=True)
+class MinibatchPull(Pull):
+    """A `Pull` for one unit, of the newest parameters."""
+
+    unit: int
+
+
+@dataclass(frozen=True)
+class MinibatchParams(Params):
+    """The answer to a `MinibatchPull`. `version` is the number of steps that the partition has taken."""
+
+    unit: int
+
+
+@dataclass(frozen=True)
 class Behind:
     """Server to worker: that clock is done everywhere, go on to the next."""
 
@@ -159,6 +182,13 @@ class TimedPush(Push):
     """A `Push` to partition 0 with the seconds that the worker computed for the bundle; 0: not known."""
 
     compute_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class MinibatchPush(Push):
+    """A `Push` of one unit that is a step of its own. `reads`: for each partition, the steps in what was read of it."""
+
+    reads: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -537,6 +567,14 @@ Message = (
     | HelpParams
     | HelpOver
     | HelpPush
+    | MinibatchPull
+    | MinibatchParams
+    | MinibatchPush
+    | NextSuperstep
+    | SuperstepFixed
+    | SuperstepChosen
+    | StepsTaken
+    | HeardSteps
     | Crossing
     | CrossingAck
     | Meet

@@ -32,6 +32,10 @@ def endings(summary: Mapping[str, Any], clocks: int) -> list[str]:
     if "same_as_sequential" in summary:
         same = "the same bits as" if summary["same_as_sequential"] else "NOT the same bits as"
         lines.append(f"{same} one process that trained the same job")
+    if "same_as_replayed" in summary:
+        lines.append(
+            f"{'the' if summary['same_as_replayed'] else 'NOT the'} same bits as the run whose log it followed"
+        )
     market = summary.get("market")
     if market is not None:
         if not market["finished"]:

@@ -35,6 +35,7 @@ from agileml.events.run import (
     ShortNoticeJudged,
     StageJudged,
     StopAsked,
+    SuperstepPlanned,
     UnitsPlanned,
     UserCodeFailed,
     WaitingForSilent,
@@ -99,11 +100,16 @@ def rebuild(folder: Path) -> Path:
     return folder / REPORT
 
 
-def _tuning(event: UnitsPlanned | OverlapDecided) -> str:
+def _tuning(event: UnitsPlanned | OverlapDecided | SuperstepPlanned) -> str:
     """What machines chose from what they had measured."""
-    if isinstance(event, UnitsPlanned):
+    if not isinstance(event, OverlapDecided):
         shares = ", ".join(f"{machine} {count}" for machine, count in event.units.items())
-        return f"units of clock {event.clock}: {shares} ({event.reason})"
+        what = (
+            f"units of clock {event.clock}"
+            if isinstance(event, UnitsPlanned)
+            else f"superstep at minibatch {event.position}"
+        )
+        return f"{what}: {shares} ({event.reason})"
     does = "overlaps" if event.overlaps else "does not overlap"
     return f"{event.machine} {does} from clock {event.clock} on: {event.reason}"
 
@@ -141,7 +147,7 @@ def sentence(event: RunEvent) -> str | None:
             | MarketLeftOpen(reason)
         ):
             return reason
-        case UnitsPlanned() | OverlapDecided():
+        case UnitsPlanned() | OverlapDecided() | SuperstepPlanned():
             return _tuning(event)
         case MachineQuarantined(machine, _, _, problem, _, count, most):
             return f"work failed on {machine}, which is sent away ({count} of {most}): {problem}"

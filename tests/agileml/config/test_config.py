@@ -54,7 +54,34 @@ MISTAKES = [
     ("active_fraction: 1.5", ":3: active_fraction: found 1.5, expected at most 1"),
     ("data: movies.csv", ":3: data: found 'movies.csv', expected a mapping of keys"),
     ("model: {l2: .nan}", ":3: model.l2: found nan, expected a finite number"),
-    ("consistency: {kind: bps}", ":3: consistency.kind: found 'bps', expected bsp, ssp or asp"),
+    ("consistency: {kind: bps}", ":3: consistency.kind: found 'bps', expected bsp, ssp, asp or elastic"),
+    ("consistency: {kind: elastic, range: 0}", ":3: consistency.range: found 0, expected at least 1"),
+    (
+        "consistency: {kind: elastic, objective: speed}",
+        ":3: consistency.objective: found 'speed', expected rate or wait",
+    ),
+    (
+        "consistency: {kind: ssp, slack: 1, range: 4}",
+        ":3: consistency.range: found 4 with kind ssp, expected range with kind elastic only",
+    ),
+    (
+        "consistency: {kind: elastic}\nexchange: allreduce\ndeterministic: false",
+        ":4: exchange: found allreduce with consistency elastic, expected servers: an all-reduce is a clock",
+    ),
+    (
+        "consistency: {kind: elastic}\nbalance: lbbsp",
+        ":4: balance: found lbbsp with consistency elastic, expected static or auto",
+    ),
+    ("consistency: {kind: elastic}\noverlap: true", ":4: overlap: found true with consistency elastic, expected false"),
+    ("consistency: {kind: elastic}\nhelping: true", ":4: helping: found helping with consistency elastic"),
+    (
+        "consistency: {kind: elastic}\nmachines: {workers: 2}",
+        ":4: machines.workers: found 2 with consistency elastic, expected 1: a machine computes one",
+    ),
+    (
+        "consistency: {kind: elastic}\noptimizer: {clip_norm: 1.0}",
+        ":4: optimizer.clip_norm: found 1 with consistency elastic, expected bsp or ssp",
+    ),
     ("helping: yes", ":3: helping: found 'yes', expected true, false or a mapping of keys"),
     ("helping: {replication: 1.5}", ":3: helping.replication: found 1.5, expected at most 1"),
     ("helping: {initail: 0.1}", ":3: helping.initail: unknown key, did you mean initial?"),

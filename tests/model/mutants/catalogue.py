@@ -15,6 +15,7 @@ from tests.model.mutants import (
     plans,
     repeats,
     resident,
+    supersteps,
 )
 from tests.model.mutants.mutant import Mutant
 
@@ -32,6 +33,7 @@ MUTANTS = tuple(
         helping,
         resident,
         pipelines,
+        supersteps,
         repeats,
     )
     for value in vars(module).values()

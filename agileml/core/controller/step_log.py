@@ -1,0 +1,60 @@
+"""Which steps of which partition are in the run's log, where every minibatch is a step of its own.
+
+What the parameters are depends on the order of the steps and on what each was computed from, so a cut is committed only
+when all steps in it are in the log. Whoever goes back to a cut then finds its whole past there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from agileml.core.protocol.superstep_messages import HeardSteps, StepsTaken, SuperstepChosen
+from agileml.events.run import StepsLogged, SuperstepPlanned
+
+# Supersteps from one cut to the next, at least: one must end at the cut, where it may not end as well as elsewhere.
+APART = 8
+
+
+class StepLog:
+    """What this controller has heard of the timeline's steps, and of its supersteps."""
+
+    def __init__(self) -> None:
+        self._heard: dict[int, int] = {}  # by partition, steps in the log
+        self._minibatches = 0.0  # of a superstep, on average
+
+    def chosen(self, message: SuperstepChosen) -> SuperstepPlanned:
+        """From now on supersteps are planned like this."""
+        units = dict(message.units)
+        count = sum(units.values())
+        self._minibatches = 0.5 * (self._minibatches + count) if self._minibatches else float(count)
+        return SuperstepPlanned(message.first, units, message.predicted_s, message.reason)
+
+    def least_clocks(self, units: int) -> int:
+        """The clocks of `units` minibatches from one cut to the next, at least; 0 where nothing was planned."""
+        return math.ceil(APART * self._minibatches / units)
+
+    def add(self, message: StepsTaken, timeline: int) -> StepsLogged | None:
+        """Take the steps that an owner tells; what is new of them is an event.
+
+        Those before the first went to an earlier controller.
+        """
+        known = max(self._heard.get(message.partition, message.first), message.first)
+        fresh = message.taken[known - message.first :]
+        self._heard[message.partition] = known + len(fresh)
+        if not fresh:
+            return None
+        positions = tuple(step.position for step in fresh)
+        return StepsLogged(message.partition, timeline, known, positions, tuple(step.reads for step in fresh))
+
+    def heard(self, message: StepsTaken) -> HeardSteps:
+        """The answer to an owner: how many of the partition's first steps are in the log."""
+        return HeardSteps(message.epoch, message.partition, self._heard[message.partition])
+
+    def has_all(self, partitions: Iterable[int], steps: int) -> bool:
+        """True when the first `steps` steps of each partition are in the log."""
+        return all(self._heard.get(partition, -1) >= steps for partition in partitions)
+
+    def roll_back(self) -> None:
+        """Training goes back to a cut: steps come again, with other gradients."""
+        self._heard.clear()

@@ -1,0 +1,72 @@
+"""What travels for supersteps (`agileml.core.supersteps`), but for pulls and pushes of a minibatch (`messages`).
+
+A minibatch is named by its position in the order of all: unit u of clock c has position c x units + u.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class SuperstepPlan:
+    """`units[i]` minibatches for the i-th worker of the view's share, from position `first` on."""
+
+    first: int
+    units: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class StepTaken:
+    """A step of a partition: the minibatch whose gradient it took, and for each partition the number of steps in what
+    that was computed from."""
+
+    position: int
+    reads: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class NextSuperstep:
+    """Worker to the owner of partition 0: all before `first` that was mine is counted; what is next?"""
+
+    epoch: int
+    first: int
+
+
+@dataclass(frozen=True)
+class SuperstepFixed:
+    """The answer to `NextSuperstep`, the same for every worker."""
+
+    epoch: int
+    plan: SuperstepPlan
+
+
+@dataclass(frozen=True)
+class SuperstepChosen:
+    """Owner of partition 0 to controller, for the log: from `first` on workers get other numbers of minibatches."""
+
+    epoch: int
+    first: int
+    units: tuple[tuple[str, int], ...]
+    predicted_s: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class StepsTaken:
+    """Owner to controller, for the log: the steps of a partition that the controller may lack; number `first` comes
+    first. Repeated until `HeardSteps`."""
+
+    epoch: int
+    partition: int
+    first: int
+    taken: tuple[StepTaken, ...]
+
+
+@dataclass(frozen=True)
+class HeardSteps:
+    """Controller to owner: the first `steps` steps of a partition are in the log."""
+
+    epoch: int
+    partition: int
+    steps: int

@@ -1,0 +1,161 @@
+"""A server of partitions where every minibatch is a step; partition 0's holds back whoever is early for a superstep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from agileml.application import Replica
+from agileml.core.node.server import SendTo, Server
+from agileml.core.node.shard import Shard
+from agileml.core.node.sources.stores import Stores
+from agileml.core.protocol.job import Job
+from agileml.core.protocol.messages import (
+    CONTROLLER,
+    Ack,
+    Message,
+    MinibatchParams,
+    MinibatchPull,
+    MinibatchPush,
+    Missed,
+    NameCut,
+    Prepare,
+    Pull,
+    Push,
+)
+from agileml.core.protocol.superstep_messages import (
+    HeardSteps,
+    NextSuperstep,
+    StepsTaken,
+    SuperstepChosen,
+    SuperstepFixed,
+)
+from agileml.core.protocol.view import CutId, View
+from agileml.core.supersteps.planner import SuperstepPlanner
+from agileml.core.supersteps.shard import MinibatchShard
+from straggler.consistency import Read
+from straggler.coverage import Verdict
+
+MOST_TOLD = 512  # steps in a message to the controller
+
+
+class SuperstepServer(Server):
+    """As a `Server`, but for clocks: the owner of partition 0 says which superstep is next, and when."""
+
+    shard_kind: type[Shard] = MinibatchShard
+
+    def __init__(
+        self, me: str, job: Job, send: SendTo, stores: Stores, replica: Replica | None = None
+    ) -> None:
+        super().__init__(me, job, send, stores, replica)
+        self._planner: SuperstepPlanner | None = None  # of the view, where partition 0 is here
+        self._asks: dict[str, NextSuperstep] = {}  # by worker, unanswered
+
+    # -- workers --------------------------------------------------------------------------------------------
+
+    def pull(self, worker: str, message: Pull) -> None:
+        """Answer a pull at once: who pulls knows his superstep, and that was told when all before it was counted."""
+        assert isinstance(message, MinibatchPull), message
+        shard = self._steps_of(message.partition, message.epoch)
+        if shard is None:
+            return
+        found = shard.read(message.clock, message.rows)
+        assert not isinstance(found, Read), found
+        answer = message.epoch, message.partition, message.clock, shard.steps, found[1], message.unit
+        self._send(worker, MinibatchParams(*answer))
+
+    def _steps_of(self, partition: int, epoch: int) -> MinibatchShard | None:
+        shard = self.served(partition, epoch)
+        assert shard is None or isinstance(shard, MinibatchShard), shard
+        return shard
+
+    def push(self, worker: str, message: Push, now_s: float, *, given: bool) -> None:
+        """Take the step of a minibatch, unless it is taken already, and acknowledge it."""
+        assert isinstance(message, MinibatchPush), message
+        shard = self._steps_of(message.partition, message.epoch)
+        if shard is None:
+            return
+        before = shard.version
+        verdict = shard.take(message, now_s, given=given)
+        if verdict is Verdict.COUNT and message.partition == 0 and self._planner is not None:
+            self._planner.counted(worker, now_s)
+        self._send(worker, Ack(message.epoch, message.partition, message.clock, message.bundle))
+        self._went_on(message.epoch, message.partition, shard, before, now_s)
+
+    # -- supersteps -----------------------------------------------------------------------------------------
+
+    def next_superstep(self, worker: str, message: NextSuperstep, now_s: float) -> None:
+        """Tell a worker the superstep that begins at a position, once all are done with the one before."""
+        self._asks[worker] = message
+        planner, shard = self._planner, self._steps_of(0, message.epoch)
+        if planner is None or shard is None or planner.epoch != message.epoch:
+            return  # this machine does not know the view yet
+        stop = min(self.limit, self.job.clocks, *self._cut_clocks) * self.job.units
+        plan = planner.plan(worker, message.first, stop, now_s)
+        if plan is not None:
+            del self._asks[worker]
+            self._send(worker, SuperstepFixed(message.epoch, plan))
+            self._answer_asks(now_s)
+
+    def _answer_asks(self, now_s: float) -> None:
+        for worker, message in list(self._asks.items()):
+            self.next_superstep(worker, message, now_s)
+
+    @property
+    def _cut_clocks(self) -> list[int]:
+        """The clock of the next cut, where all must meet; nothing once it is taken."""
+        shard = self._steps_of(0, self._planner.epoch) if self._planner is not None else None
+        return [shard.cut_at.clock] if shard is not None and shard.cut_at is not None else []
+
+    def name_cut(self, message: NameCut) -> None:
+        """Record the committed cut and get ready for the next one, if all can meet at its clock."""
+        planner, clock = self._planner, message.next
+        if planner is not None and planner.epoch == message.epoch and clock is not None:
+            shard = self._steps_of(0, planner.epoch)
+            is_known = shard is not None and (
+                any(name == CutId(clock, message.epoch) for name in shard.own_cuts)
+                or (shard.cut_at is not None and shard.cut_at.clock == clock)
+            )
+            if not is_known and not planner.meets_at(clock):
+                super().name_cut(replace(message, next=None))
+                self._send(CONTROLLER, Missed(message.epoch, 0, clock, planner.version))
+                return
+        super().name_cut(message)
+
+    def raise_limit(self, limit: int, now_s: float) -> None:
+        """Clocks < `limit` may start."""
+        super().raise_limit(limit, now_s)
+        self._answer_asks(now_s)
+
+    def _tell_superstep(self, chosen: SuperstepChosen) -> None:
+        self._send(CONTROLLER, chosen)
+
+    # -- the log --------------------------------------------------------------------------------------------
+
+    def reports(self, epoch: int) -> Iterator[Message]:
+        """The steps that the log may lack."""
+        for partition, shard in self._shards(epoch).items():
+            assert isinstance(shard, MinibatchShard), shard
+            first, taken = shard.unheard
+            yield StepsTaken(epoch, partition, first, taken[:MOST_TOLD])
+
+    def heard_steps(self, message: HeardSteps) -> None:
+        """The controller has the first steps of a partition in the log."""
+        if (shard := self._steps_of(message.partition, message.epoch)) is not None:
+            shard.heard(message.steps)
+
+    # -- changes --------------------------------------------------------------------------------------------
+
+    def prepare(self, message: Prepare) -> None:
+        """Freeze the shards."""
+        super().prepare(message)
+        self._asks.clear()
+
+    def adopt(self, view: View, now_s: float) -> None:
+        """The view is durable: plan its supersteps if partition 0 is here."""
+        super().adopt(view, now_s)
+        known = self._planner.intervals_ns if self._planner is not None else {}
+        is_here = self.served(0, view.epoch) is not None
+        self._planner = SuperstepPlanner(self.job, view, self._tell_superstep, known) if is_here else None
+        self._asks = {worker: ask for worker, ask in self._asks.items() if ask.epoch == view.epoch}
+        self._answer_asks(now_s)

@@ -1,0 +1,74 @@
+"""A partition where every minibatch is a step of its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Self
+
+from agileml.core.node.shard import Shard
+from agileml.core.parameters.apply import Applied
+from agileml.core.parameters.fold import Contribution
+from agileml.core.protocol.job import Job
+from agileml.core.protocol.messages import Cut, MinibatchPush, ShardCopy
+from agileml.core.protocol.superstep_messages import StepTaken
+from agileml.core.protocol.view import CutId
+from straggler.coverage import Units, Verdict
+
+
+class MinibatchShard(Shard):
+    """Takes a step for each minibatch that arrives, and remembers their order until it is in the log.
+
+    The position in the order of all minibatches needs no state of its own: each is one step, so the number of steps is
+    that of the minibatches that are counted.
+    """
+
+    def __init__(self, job: Job, cut: Cut) -> None:
+        super().__init__(job, cut)
+        self._taken: list[StepTaken] = []
+
+    @property
+    def steps(self) -> int:
+        """The number of steps taken."""
+        return self.version * self.job.units + sum(len(bundles) for bundles in self.counted.values())
+
+    @property
+    def unheard(self) -> tuple[int, tuple[StepTaken, ...]]:
+        """The steps that the log may lack, and the number of the first of them."""
+        return self.steps - len(self._taken), tuple(self._taken)
+
+    def heard(self, steps: int) -> None:
+        """The first `steps` steps are in the log."""
+        first, _ = self.unheard
+        del self._taken[: max(0, steps - first)]
+
+    def is_at(self, clock: int) -> bool:
+        """True where a clock begins and all meet: a cut holds nothing that was computed from what is in no cut."""
+        return self.version == clock and not self.counted
+
+    def take(self, push: MinibatchPush, now_s: float, *, given: bool) -> Verdict:
+        """Take the step of a minibatch, unless it is taken already."""
+        assert push.bundle.bit_count() == 1, push.bundle
+        verdict = self.push(push.clock, push.bundle, push.contribution, now_s, given=given)
+        if verdict is Verdict.COUNT:
+            position = push.clock * self.job.units + _number(push.bundle)
+            self._taken.append(StepTaken(position, push.reads))
+        return verdict
+
+    def _step(self, total: Contribution, clock: int, scale: float = 1.0) -> Applied:
+        """One step along the minibatch's own mean: an update of a unit is its share of a clock's."""
+        return super()._step(total, self.steps, scale * self.job.units)
+
+    def copy(self, have: CutId | None = None) -> ShardCopy:
+        """All state that another server needs to take over."""
+        return replace(super().copy(have), taken=tuple(self._taken))
+
+    @classmethod
+    def restored(cls, job: Job, copy: ShardCopy) -> Self:
+        """The shard that `copy` was taken from."""
+        shard = super().restored(job, copy)
+        shard._taken = list(copy.taken)
+        return shard
+
+
+def _number(unit: Units) -> int:
+    return unit.bit_length() - 1

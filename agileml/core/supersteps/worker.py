@@ -1,0 +1,196 @@
+"""The worker of a machine with supersteps: goes through its minibatches one by one, then asks for more.
+
+For each minibatch it pulls the newest parameters, computes, and pushes to every partition; when all have counted it, it
+goes on. After its last one of a superstep it asks the owner of partition 0 for the next, which is told once everyone's
+are counted. A membership change ends the superstep: nothing that was read under an older view counts in the new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from agileml.core.compute.cursor import Cursor
+from agileml.core.node.reading import Blocks, Rows
+from agileml.core.node.time_spent import Doing
+from agileml.core.node.worker import Worker
+from agileml.core.parameters.fold import Contribution
+from agileml.core.protocol.commands import Begin, Begun, Compute, Computed, NodeCommand
+from agileml.core.protocol.job import Job
+from agileml.core.protocol.messages import (
+    Ack,
+    Behind,
+    Message,
+    MinibatchParams,
+    MinibatchPull,
+    MinibatchPush,
+    Params,
+)
+from agileml.core.protocol.superstep_messages import NextSuperstep, SuperstepPlan
+from agileml.core.protocol.supersteps import SuperstepDeal
+from agileml.core.protocol.view import View
+from straggler.coverage import Units
+
+
+@dataclass
+class _Minibatch:
+    """The minibatch under way. `after`: where its superstep begins. `reads`: of each partition that is here, how many
+    steps it had taken."""
+
+    clock: int
+    unit: int
+    after: int
+    begin: Begin
+    rows: Rows | None = None
+    parts: dict[int, Blocks] = field(default_factory=dict)
+    reads: dict[int, int] = field(default_factory=dict)
+    order: Compute | None = None
+    contributions: dict[int, Contribution] = field(default_factory=dict)
+    acked: set[int] = field(default_factory=set)
+
+    @property
+    def bundle(self) -> Units:
+        return 1 << self.unit
+
+
+class MinibatchWorker(Worker):
+    """Works on one minibatch at a time. Its clock is that of the minibatch."""
+
+    def __init__(
+        self, me: str, job: Job, send: Callable[[str, Message], None], ask: Callable[[NodeCommand], None]
+    ) -> None:
+        super().__init__(me, job, send, ask)
+        self._supersteps: SuperstepDeal | None = None  # of the view
+        self._first = 0  # where the superstep begins that is not known yet
+        self._after = 0  # where the present one began
+        self._todo: list[int] = []  # positions of this superstep
+        self._now: _Minibatch | None = None
+
+    @property
+    def doing(self) -> Doing:
+        """The present activity of the worker."""
+        if self._now is None:
+            return Doing.PULL if self._is_asking else Doing.IDLE
+        if self._now.order is None:
+            return Doing.PULL
+        return Doing.PUSH if len(self._now.contributions) == len(self._mine) else Doing.COMPUTE
+
+    @property
+    def _is_asking(self) -> bool:
+        found = self._supersteps
+        return found is not None and self.me in found.workers and self._first < found.end
+
+    def adopt(self, view: View) -> None:
+        """Go on under a new view, from its first minibatch."""
+        if self._now is not None and self._now.order is not None:
+            self._now.order.cursor.abort()
+        self._view, self._mine = view, tuple(range(self.job.layout.partitions))
+        self._supersteps = SuperstepDeal(self.job, view)
+        self._first, self._todo, self._now = self._supersteps.first, [], None
+        self.clock = view.base
+        self._go_on()
+
+    def planned(self, plan: SuperstepPlan) -> None:
+        """The next superstep is fixed, or one after those in which this worker has nothing."""
+        if plan.first < self._first:
+            return  # told again
+        assert self._supersteps is not None
+        assert self._now is None and not self._todo, (plan, self._todo)
+        self._todo = list(self._supersteps.deal(plan)[self.me])
+        self._after, self._first = plan.first, self._supersteps.after(plan)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Begin the next minibatch, or ask for the next superstep."""
+        assert self._view is not None
+        if not self._todo:
+            if self._is_asking:
+                self._send(self._server_of(0), NextSuperstep(self._view.epoch, self._first))
+            return
+        self.clock, unit = divmod(self._todo.pop(0), self.job.units)
+        begin = Begin(self.job.line(self._view), self.clock, (1 << unit,))
+        self._now = _Minibatch(self.clock, unit, self._after, begin)
+        if self._reads_all is not None:
+            self._read_rows(self._now, self._reads_all)
+        else:
+            self._ask(begin)
+
+    def begun(self, event: Begun) -> None:
+        """The rows that the minibatch reads are known: pull them."""
+        now = self._now
+        if now is not None and now.rows is None and now.begin == event.begin:
+            self._read_rows(now, event.rows)
+
+    def _read_rows(self, now: _Minibatch, rows: Rows) -> None:
+        now.rows = rows
+        self._pull_missing(now)
+
+    def _pull_missing(self, now: _Minibatch) -> None:
+        assert self._view is not None
+        if now.rows is None:
+            return
+        for partition in self._mine:
+            if partition not in now.parts:
+                asked = self._view.epoch, partition, now.clock, now.rows[partition], now.unit
+                self._send(self._server_of(partition), MinibatchPull(*asked))
+
+    def params(self, message: Params) -> None:
+        """Take the blocks of one partition. Computing starts when the last partition is here."""
+        assert isinstance(message, MinibatchParams), message
+        now = self._now
+        if now is None or now.rows is None or (now.clock, now.unit) != (message.clock, message.unit):
+            return
+        if message.partition in now.parts:
+            return
+        assert message.version >= now.after, (
+            f"partition {message.partition} has steps of the superstep before to come"
+        )
+        now.parts[message.partition] = message.blocks
+        now.reads[message.partition] = message.version
+        if len(now.parts) == len(self._mine):
+            parts = tuple(now.parts[partition] for partition in self._mine)
+            now.order = Compute(now.begin.timeline, now.clock, (now.bundle,), parts, Cursor(1))
+            self._ask(now.order)
+
+    def computed(self, event: Computed) -> None:
+        """Push the contributions of the minibatch."""
+        now = self._now
+        if now is None or now.order is None or event.timeline != now.begin.timeline:
+            return
+        if (event.clock, event.bundle) == (now.clock, now.bundle):
+            for partition, contribution in event.contributions:
+                now.contributions[partition] = contribution
+                self._push_step(now, partition)
+
+    def _push_step(self, now: _Minibatch, partition: int) -> None:
+        assert self._view is not None
+        reads = tuple(now.reads[each] for each in self._mine)
+        about = self._view.epoch, partition, now.clock, now.bundle, now.contributions[partition]
+        self._send(self._server_of(partition), MinibatchPush(*about, reads=reads))
+
+    def ack(self, message: Ack) -> None:
+        """A partition has counted the minibatch: with the last one, go on."""
+        now = self._now
+        if now is None or (message.clock, message.bundle) != (now.clock, now.bundle):
+            return
+        now.acked.add(message.partition)
+        if len(now.acked) == len(self._mine):
+            self._now = None
+            self._go_on()
+
+    def behind(self, message: Behind) -> None:
+        raise AssertionError(f"no superstep is over before its workers are done: {message}")
+
+    def resend(self) -> None:
+        """Repeat what is unanswered."""
+        now = self._now
+        if self._view is None:
+            return
+        if now is None:
+            self._go_on()
+        elif now.order is None:
+            self._pull_missing(now)
+        else:
+            for partition in now.contributions:
+                if partition not in now.acked:
+                    self._push_step(now, partition)

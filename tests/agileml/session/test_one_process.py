@@ -1,0 +1,109 @@
+"""A run with supersteps once more in one process: its bits, and a sentence where the log is not of this job."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agileml.config.job import dump, from_values
+from agileml.config.text import ConfigError
+from agileml.events.run import ClockDone, CutCommitted, RunFinished, RunStopped, StepsLogged
+from agileml.runs.event_log import EVENTS, EventLog, read_events
+from agileml.runs.folder import FolderError
+from agileml.session import run
+from agileml.session.one_process import end_of, read_replay
+from tests.agileml.process.engine_rig import Rig
+from tests.agileml.process.test_engine import MLR, job
+
+VALUES = job(
+    {**MLR, "optimizer": {}},
+    consistency={"kind": "elastic", "range": 4},
+    clocks=6,
+    plan=[{"at_clock": 3, "join": 1}],
+)
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder of a run, and its params_sha256."""
+    folder = tmp_path_factory.mktemp("recorded")
+    rig = Rig(VALUES, folder)
+    ran = rig.finish()
+    partitions = next(iter(rig.machines.values())).job.layout.partitions
+    config = rig.spec.config.model_copy(update={"partitions": partitions})
+    (folder / "config.yaml").write_text(dump(config))
+    log = EventLog(folder / EVENTS)
+    for happened in ran.events:
+        log.write(happened.event)
+    log.write(RunFinished(1.0))
+    log.close()
+    (folder / "summary.json").write_text(json.dumps({"params_sha256": ran.sha256}))
+    return folder, ran.sha256
+
+
+def test_one_process_computes_the_bits_of_the_log(recorded: tuple[Path, str], tmp_path: Path) -> None:
+    folder, digest = recorded
+    result = run(VALUES, sequential=True, replay=folder, out=str(tmp_path / "again"))
+    assert (result.code, result.summary["params_sha256"], result.summary["same_as_replayed"]) == (
+        0,
+        digest,
+        True,
+    )
+    clocks = [
+        done.event for done in read_events(tmp_path / "again" / EVENTS) if isinstance(done.event, ClockDone)
+    ]
+    assert [done.clock for done in clocks] == list(range(1, 7))
+
+
+def test_without_a_log_it_is_what_one_machine_would_do(recorded: tuple[Path, str], tmp_path: Path) -> None:
+    alone = run(VALUES, sequential=True, out=str(tmp_path / "alone"))
+    again = run({**VALUES, "partitions": 3}, sequential=True, out=str(tmp_path / "again"))
+    assert alone.summary["params_sha256"] == again.summary["params_sha256"] != recorded[1]
+    assert alone.summary["clocks"] == 6
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"seed": 7}, "seed: found 7, expected 0 as in"),
+        ({"clocks": 7}, "clocks: found 7, expected 6 as in"),
+        ({"consistency": {"kind": "elastic", "range": 5}}, "consistency: found"),
+        ({"consistency": {"kind": "bsp"}}, "consistency: found"),
+    ],
+)
+def test_another_job_is_a_sentence(
+    changes: Mapping[str, Any], found: str, recorded: tuple[Path, str]
+) -> None:
+    with pytest.raises(ConfigError) as raised:
+        read_replay(recorded[0], from_values({**VALUES, **changes}))
+    assert found in str(raised.value)
+
+
+def test_a_folder_without_the_steps_is_a_sentence(recorded: tuple[Path, str], tmp_path: Path) -> None:
+    config = from_values(VALUES)
+    with pytest.raises(FolderError, match=r"--replay: .* holds no config.yaml, expected the folder of a run"):
+        read_replay(tmp_path, config)
+    (tmp_path / "config.yaml").write_text((recorded[0] / "config.yaml").read_text())
+    lines = (recorded[0] / EVENTS).read_text().splitlines(keepends=True)
+    (tmp_path / EVENTS).write_text("".join(line for line in lines if '"kind": "steps"' not in line))
+    with pytest.raises(FolderError, match="found no step 0 of partition 0"):
+        read_replay(tmp_path, config)
+    (tmp_path / EVENTS).write_text(lines[0])
+    with pytest.raises(FolderError, match="holds no cut"):
+        read_replay(tmp_path, config)
+
+
+def test_the_result_of_a_run_is_that_of_its_last_cut(recorded: tuple[Path, str]) -> None:
+    log = read_events(recorded[0] / EVENTS)
+    assert end_of(log, 6) == 6
+    assert end_of([each for each in log if not isinstance(each.event, RunFinished)], 6) == 6
+    cuts = [each for each in log if isinstance(each.event, CutCommitted | StepsLogged)][:4]
+    assert end_of(cuts, 6) == max(
+        (c.event.clock for c in cuts if isinstance(c.event, CutCommitted)), default=None
+    )
+    stopped = type(log[0])(0.0, RunStopped(2))
+    assert end_of([*log, stopped], 6) == 2
