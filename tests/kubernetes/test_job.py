@@ -182,7 +182,7 @@ def test_a_job_lives_through_a_preemption_and_a_join(rig: Rig) -> None:
 
 def test_what_cannot_run_is_one_sentence(rig: Rig) -> None:
     wait_for_the_lock()
-    run = rig.proteus("refused", "market.cluster=gone")
+    run = rig.proteus("refused", "market.cluster=gone", "checkpoint.path=elsewhere")
     output, said = run.communicate(timeout=60)
     assert (run.returncode, output) == (2, ""), (output, said)
     sentence = "market.cluster: found no RayCluster gone in namespace here, expected one, such as"
