@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import PurePath
 from typing import Any, Self
+from zlib import crc32
 
 from agileml.application import Application, Table
 from agileml.checkpoints.errors import DamagedError
@@ -64,10 +65,17 @@ class Identity:
     version: str
 
     @classmethod
-    def of(cls, config: JobConfig, tables: Sequence[Table], application: Application | None = None) -> Self:
+    def of(
+        cls,
+        config: JobConfig,
+        tables: Sequence[Table],
+        application: Application | None = None,
+        borders: Sequence[int] = (),
+    ) -> Self:
         """The identity of a run; `application`: an instance of the user's, None for the config's own.
 
-        Of `data.path` the last part counts: the same file may lie elsewhere.
+        Of `data.path` the last part counts: the same file may lie elsewhere. borders: where the partitions end, in a
+        pipeline, whose layers say how many there are.
         """
         plain = config.model_dump(mode="json")
         data = dict(plain["data"])
@@ -87,20 +95,25 @@ class Identity:
             slices=config.slices,
             units_per_slice=config.units_per_slice,
             clocks_per_pass=config.clocks_per_pass,
-            partitions=config.partitions
+            partitions=len(borders)
+            or config.partitions
             or partitions_for(tables, config.machines.max, overlaps=bool(config.overlap)),
             tables={
-                table.name: _shown(table, is_gathered=bool(config.overlap and index and not table.sparse))
+                table.name: _shown(
+                    table, is_gathered=bool(config.overlap and index and not table.sparse), borders=borders
+                )
                 for index, table in enumerate(tables)
             },
             version=version("proteus-train"),
         )
 
 
-def _shown(table: Table, *, is_gathered: bool) -> str:
-    """`is_gathered`: it lies in the first partition alone, as in jobs that overlap."""
+def _shown(table: Table, *, is_gathered: bool, borders: Sequence[int]) -> str:
+    """`is_gathered`: it lies in the first partition alone, as in jobs that overlap. borders: as in `Identity.of`."""
     kind = "sparse" if table.sparse else "dense"
     where = ", in the first partition" if is_gathered else ""
+    if borders:
+        where = f", cut between layers ({crc32(repr(tuple(borders)).encode()):08x})"
     return f"{table.rows} x {table.columns} {table.dtype}, {kind}, {table.update.value}{where}"
 
 

@@ -94,7 +94,7 @@ class Head:
         name = name or f"c-{secrets.token_hex(4)}"  # unique, so that no two controllers write the same record
         application = spec.build()
         job = spec.job(application)
-        identity = Identity.of(spec.config, job.layout.tables, spec.application)
+        identity = Identity.of(spec.config, job.layout.tables, spec.application, job.layout.borders)
         self._events: list[Happened] = []
         newest = store.newest()
         checkpoint = (saved_before if newest else resumed)(spec, job, identity, self._warn)

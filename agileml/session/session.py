@@ -193,7 +193,8 @@ class _Session:
         from agileml.process.checkpoint_io import check_place, resumed
 
         check_place(self.spec)
-        identity = Identity.of(self.config, self.job.layout.tables, self.spec.application)
+        layout = self.job.layout
+        identity = Identity.of(self.config, layout.tables, self.spec.application, layout.borders)
         resumed(self.spec, self.job, identity, lambda problem: print(f"proteus: {problem}", file=sys.stderr))
 
     def _finish_in(self, train: Any) -> Result:

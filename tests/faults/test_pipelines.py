@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from agileml.checkpoints.errors import CheckpointError
 from agileml.events.run import MembershipChanged
-from tests.agileml.process.engine_rig import reference
+from tests.agileml.process.engine_rig import Rig, reference
 from tests.faults.fault_rig import FaultRig
 
 JOB: dict[str, Any] = {
@@ -37,9 +38,43 @@ def stages(ran: Any) -> list[int]:
     return [len(change.owners) for change in ran.of(MembershipChanged)]
 
 
+# Two layers that share weights, dropout, two groups of parameters, and a limit of the norm.
+TIED = JOB | {
+    "data": {"kind": "digits"},
+    "model": {"module": "tests.faults.tied_net:make", "batch_size": 64},
+    "optimizer": {
+        "kind": "adamw",
+        "learning_rate": 0.01,
+        "clip_norm": 0.5,
+        "groups": [{"parameters": ["*.bias", "*norm*"], "weight_decay": 0.0, "learning_rate": 0.02}],
+    },
+}
+
+
 @pytest.mark.parametrize("order", ["1f1b", pytest.param("zero-bubble", marks=pytest.mark.slow)])
 def test_a_death_a_join_and_a_notice_change_the_stages_and_not_a_bit(order: str, tmp_path: Path) -> None:
     values = JOB | {"plan": FAULTS, "pipeline": {"mode": "flush", "order": order}}
     ran = FaultRig(values, tmp_path).finish()
     assert ran.sha256 == reference(values)
     assert stages(ran) == [3, 2, 3, 2]
+
+
+def test_a_checkpoint_is_resumed_by_another_number_of_machines(tmp_path: Path) -> None:
+    """With all that crosses cuts: tied weights, the norm of all gradients, groups, dropout."""
+    saved = {"path": str(tmp_path / "saved"), "every_s": 60.0}  # at the end
+    before = TIED | {"clocks": 6, "checkpoint": saved}
+    Rig(before, tmp_path / "before").finish()
+    fewer = {"reliable": 1, "transient": 2, "max": 3}
+    after = TIED | {
+        "clocks": 12,
+        "machines": fewer,
+        "checkpoint": saved,
+        "plan": [{"at_clock": 9, "kill": 1}],
+    }
+    ran = FaultRig(after, tmp_path / "after", resume=saved["path"]).finish()
+    assert stages(ran) == [2, 1]
+    assert ran.of(MembershipChanged)[0].base == 6
+    assert ran.sha256 == reference(after)
+    without = {key: value for key, value in after.items() if key not in ("pipeline", "plan")}
+    with pytest.raises(CheckpointError, match="cut between layers"):
+        Rig(without, tmp_path / "refused", resume=saved["path"])
