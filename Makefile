@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3; do $$p -c "" 2>/dev/nu
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: venv style check test test-all bench figures mutants demo clean
+.PHONY: venv style check test test-all bench figures docs mutants demo clean
 
 venv: $(STAMP)
 
@@ -37,6 +37,12 @@ bench: venv
 
 figures: venv
 	$(BIN)/python -m benchmarks.figures
+
+# Strict: a link or an anchor that leads nowhere ends it.
+docs: venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+	@echo "open build/site/index.html"
 
 mutants: venv
 	$(BIN)/python -m tests.model.mutants
