@@ -298,6 +298,10 @@ class Application(ABC):
         the clock began with."""
         return ()
 
+    def evaluates_every(self) -> int | None:
+        """Clocks from one evaluation of `metrics` to the next, at clocks that are multiples of it; None: never."""
+        return None
+
     def stages(self) -> Stages | None:
         """The model in stages, for a pipeline; None where it cannot be cut. Raises InputError."""
         return None

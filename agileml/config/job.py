@@ -164,6 +164,13 @@ class EarlyStoppingConfig(Section):
     least_change: Annotated[float, Field(ge=0)] = 0.0
 
 
+class KeepBestConfig(Section):
+    """The parameters that were best by a metric, of those evaluated while it trains and at the end, stay in a file."""
+
+    metric: str = "test_loss"
+    mode: Literal["min", "max"] = "min"
+
+
 def _application(name: str) -> str:
     if name in APPLICATIONS or re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*", name):
         return name
@@ -217,6 +224,7 @@ class JobConfig(Section):
     market: Market = None
     verify: bool = False
     early_stopping: EarlyStoppingConfig | None = None
+    keep_best: KeepBestConfig | None = None
     log: Annotated[tuple[Literal["csv", "jsonl", "tensorboard"], ...], Field(strict=False)] = ()
     profile: bool = False
     out: str | None = None
@@ -297,7 +305,7 @@ class JobConfig(Section):
         return self
 
     def _check_shares(self) -> None:
-        """Raise ConfigError where the ways to share out work do not go together."""
+        """Raise ConfigError where consistency does not go together with how work is shared out and measured."""
         if self.balance == "lbbsp" and self.consistency.kind != "bsp":
             raise ConfigError(
                 f"found lbbsp with consistency {self.consistency.kind}, expected static or auto: only the workers of "
@@ -307,6 +315,12 @@ class JobConfig(Section):
         if self.consistency.kind == "elastic":
             check_supersteps(
                 clip_norm=self.optimizer.clip_norm, helping=bool(self.helping), workers=self.machines.workers
+            )
+        if self.keep_best is not None and self.consistency.kind != "bsp":
+            raise ConfigError(
+                f"found with consistency {self.consistency.kind}, expected bsp: only there is one version of the "
+                "parameters evaluated",
+                key=("keep_best",),
             )
         if self.helping:
             check_helping(self.consistency.kind, self.exchange, self.balance, self.overlap is True)

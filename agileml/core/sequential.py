@@ -23,6 +23,7 @@ from agileml.core.parameters.optimizer import Optimizer
 from agileml.core.parameters.whole_updates import resident_updates, whole_blocks
 from straggler.coverage import Units, span
 
+OnMetrics = Callable[[int, tuple[float, ...], Callable[[], dict[str, Array]]], None]
 OnClock = Callable[[int, float, int], bool | None]
 
 
@@ -49,14 +50,15 @@ def train(
     deterministic: bool = True,
     bundles: Sequence[Units] | None = None,
     on_clock: OnClock | None = None,
-    on_metrics: Callable[[int, tuple[float, ...]], None] | None = None,
+    on_metrics: OnMetrics | None = None,
 ) -> Trained:
     """Train for `clocks` clocks of `application.settings.slices` x `parts` units.
 
     Neither `partitions` nor `bundles` (disjoint sets that cover all units, aligned subtrees when deterministic; one of
     all by default) changes a bit of a deterministic result: they are there to show that.
     `on_clock(clock, loss, examples)` is called after each clock with the sums over its units, and ends the training if
-    it returns True; `on_metrics(clock, sums and weights)` before it, where something was measured.
+    it returns True; `on_metrics(clock, sums and weights, tables)` before its step, where something was measured;
+    `tables()` gives the tables that it was measured with, valid during the call.
     Raises InputError (bad data), UnitError (user code failed), ContractError (it returned what cannot be used).
     """
     tables = checked_tables(application)
@@ -83,6 +85,12 @@ def train(
                 for fold, contribution in zip(folds, contributions, strict=True):
                     fold.add(bundle, contribution)
             totals = [fold.total() for fold in folds]
+            if on_metrics is not None and totals[0].metrics:
+                on_metrics(
+                    clock,
+                    totals[0].metrics,
+                    lambda: layout.whole(shares) | _resident_tables(replica, tables),
+                )
             scale = _scale(layout, totals, optimizer.clip_norm)
             if replica is not None:
                 totals = _leave_to(replica, layout, clock, totals)
@@ -91,8 +99,6 @@ def train(
                     total, tables, shares[p], states[p], clock, rules[p], in_place=True, scale=scale
                 )
                 shares[p], states[p] = applied.blocks, applied.state
-            if on_metrics is not None and totals[0].metrics:
-                on_metrics(clock, totals[0].metrics)
             if on_clock is not None and on_clock(clock, totals[0].loss, totals[0].examples):
                 break
     slots = (layout.whole_slot(_of_slot(states, slot)) for slot in range(optimizer.slots))

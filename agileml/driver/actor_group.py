@@ -329,6 +329,28 @@ class ActorGroup:
         """The blocks of every partition in the last cut, from the backups. Raises RunError where one of them died."""
         return self._from_backups(finished, "final_blocks")
 
+    def begin_read(self, held: Finished) -> Callable[[], list[tuple[Array, ...]] | None]:
+        """Ask for the blocks of a cut while the run goes on. What is returned gives them, or None while they are on
+        their way; it raises RunError when a machine has lost its part or died."""
+        references = [
+            self._actors[backup].handle.final_blocks.remote(partition, held.clock)
+            for partition, backup in enumerate(held.backup)
+        ]
+
+        def read() -> list[tuple[Array, ...]] | None:
+            ready, _ = ray.wait(references, num_returns=len(references), timeout=0)
+            if len(ready) < len(references):
+                return None
+            try:
+                parts = ray.get(references)
+            except ray.exceptions.RayError as error:
+                raise RunError("a machine that holds a part of the cut has died") from error
+            if any(part is None for part in parts):
+                raise RunError("a machine has no part of the cut any more")
+            return list(parts)
+
+        return read
+
     def slots(self, finished: Finished) -> list[tuple[tuple[Array, ...], ...]]:
         """The optimizer state of every partition in the last cut, by slot and table. Raises RunError as `result`."""
         return self._from_backups(finished, "final_slots")

@@ -11,6 +11,7 @@ from agileml.core.node.time_spent import DOING
 from agileml.core.protocol.commands import Finished, HaltKind, Happened
 from agileml.core.protocol.plan import Strike
 from agileml.driver.actor_group import ActorGroup, logs_folder
+from agileml.driver.best_model import BestModel
 from agileml.driver.last_spans import complete
 from agileml.driver.startup import TOLD_TO_STOP, Startup
 from agileml.driver.stop_signal import StopSignal
@@ -59,6 +60,7 @@ class RunLoop:
         progress: Progress,
         stop_signal: StopSignal,
         startup: Startup,
+        best: BestModel | None = None,
     ) -> None:
         self._config = config
         self._fleet = fleet
@@ -79,6 +81,7 @@ class RunLoop:
         self._standstill = ""  # what the run is waiting for, if anything
         self._stop_signal = stop_signal
         self._startup = startup
+        self._best = best
         self._trace = Trace(self._wall_start_s)
         self._work = WorkTable()
         self._failures = 0
@@ -133,6 +136,7 @@ class RunLoop:
             state = self._group.state()
             for happened in state.events:
                 self._log(happened)
+            self._judge(state)
             for machine, worked in state.worked:
                 self._work.add(machine, worked.rows)
             for machine, spans in state.spans:
@@ -188,6 +192,16 @@ class RunLoop:
             raise RunError(TOLD_TO_STOP)
         self._progress.say("told to stop: the run ends with its next cut; told once more, it ends at once")
         self._group.tell(stop)
+
+    def _judge(self, state: HeadState) -> None:
+        """Keep the cut that the controller holds, if it is the best so far."""
+        if self._best is None:
+            return
+        for happened in state.events:
+            self._best.heard(happened.event)
+        judged = self._best.look(state.held, self._group.begin_read)
+        if judged is not None:
+            self._group.tell(judged)
 
     def _strike(self, strike: Strike) -> None:
         """Apply a planned fault."""

@@ -23,3 +23,13 @@ class StopDecided:
     kind: ClassVar = "stop_decided"
     clock: int
     reason: str
+
+
+@dataclass(frozen=True)
+class BestKept:
+    """The parameters after `clock` clocks are the best so far by `metric`, and are kept in best.safetensors."""
+
+    kind: ClassVar = "best"
+    clock: int
+    metric: str
+    value: float

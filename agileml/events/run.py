@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from agileml.events.observed import Evaluated, StopDecided
+from agileml.events.observed import BestKept, Evaluated, StopDecided
 from agileml.events.sums import ClocksDone, CutsCommitted, Standing
 from agileml.events.terms import Fault, Loss, Move, Task, Tier, Trigger, Way
 
@@ -438,6 +438,7 @@ DriverEvent = (
     RunStarted
     | RunRestarted
     | StopDecided
+    | BestKept
     | RunStopped
     | RunFailed
     | RunFinished

@@ -76,6 +76,7 @@ class HeadState:
     spans: tuple[tuple[str, Spans], ...]  # by machine; empty without a profile
     refused_handshakes: int
     finished: Finished | None
+    held: Finished | None  # a cut that waits to be judged
     halted: Halt | None
 
 
@@ -202,6 +203,7 @@ class Head:
                 spans=spans,
                 refused_handshakes=self._transport.refused_handshakes,
                 finished=self._finished,
+                held=self._controller.held,
                 halted=self._halted,
             )
 

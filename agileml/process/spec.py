@@ -152,6 +152,7 @@ class RunSpec:
             overlap=_overlap(config, application, tables),
             helping=helping(config),
             metrics=tuple(application.metrics()),
+            holds_every=application.evaluates_every() if config.keep_best else None,
             pipeline=self._pipeline(),
         )
 

@@ -29,9 +29,10 @@ from agileml.runs.event_log import EVENTS, EventLog, files_of, read_backwards, r
 from agileml.runs.owner import is_alive, is_here, owner_of, running_in
 
 CONFIG, MODEL, OPTIMIZER = "config.yaml", "model.safetensors", "optimizer.pt"
+BEST = "best.safetensors"
 SUMMARY, REPORT = "summary.json", "report.html"
 TRACE = "trace.json"
-FILES = (CONFIG, EVENTS, MODEL, OPTIMIZER, SUMMARY, REPORT)
+FILES = (CONFIG, EVENTS, MODEL, BEST, OPTIMIZER, SUMMARY, REPORT)
 MARKET = "market"  # a folder in that of the run: journal, ledger and prices of its market
 
 
@@ -79,7 +80,7 @@ def check_out(out: str | Path | None, *, overwrite: bool = False) -> None:
 
 def is_without_result(path: Path) -> bool:
     """True for the folder of a run of this host that failed, or was killed, before it wrote anything to keep."""
-    if any((path / name).exists() for name in (MODEL, OPTIMIZER, SUMMARY, REPORT, MARKET)):
+    if any((path / name).exists() for name in (MODEL, BEST, OPTIMIZER, SUMMARY, REPORT, MARKET)):
         return False
     try:
         process = owner_of(path)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from agileml.events.observed import Evaluated
+from agileml.events.observed import BestKept, Evaluated
 from agileml.events.run import ClockDone, MembershipChanged, Process, RunRestarted
 from agileml.events.sums import ClocksDone
 from agileml.runs.event_log import EVENTS, iterate_events, read_backwards
@@ -51,6 +51,11 @@ class Continued:
         """What the log says about it."""
         at = self.restart.clock
         return RunRestarted(self.restart.cause, at, max(0, self.clock - at), self.count, process)
+
+    def best(self) -> BestKept | None:
+        """What best.safetensors holds."""
+        events = (each.event for each in read_backwards(self.folder / EVENTS))
+        return next((event for event in events if isinstance(event, BestKept)), None)
 
     def evaluations(self) -> Iterator[Evaluated]:
         """What was measured before, up to the checkpoint."""

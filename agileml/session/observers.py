@@ -11,6 +11,7 @@ from agileml.driver.stop_signal import StopSignal
 from agileml.events.observed import Evaluated, StopDecided
 from agileml.events.run import ClockDone, Warned
 from agileml.events.schema import RunEvent
+from agileml.runs.best import BestRule
 from agileml.runs.callbacks import Callback, Callbacks, EarlyStopping
 from agileml.runs.folder import RunFolder
 from agileml.runs.loggers import LOGGERS
@@ -21,15 +22,28 @@ def observers(config: JobConfig, job: Job, own: Sequence[Callback]) -> Callbacks
     """Raises ConfigError for early stopping by a metric that the application does not measure."""
     found = [*own, *(LOGGERS[name]() for name in dict.fromkeys(config.log))]
     if (rule := config.early_stopping) is not None:
-        if rule.metric not in job.metrics:
-            expected = (
-                nearest(rule.metric, job.metrics)
-                if job.metrics
-                else "expected an application that evaluates while it trains: a torch module with model.evaluate_every"
-            )
-            raise ConfigError(f"found {rule.metric}, {expected}", key=("early_stopping", "metric"))
+        _check_metric("early_stopping", rule.metric, job)
         found.append(EarlyStopping(rule.metric, rule.patience, rule.mode, rule.least_change))
     return Callbacks(found, job.optimizer.rate_at)
+
+
+def best_rule(config: JobConfig, job: Job) -> BestRule | None:
+    """Which parameters are kept as the best; None where none are. Raises ConfigError as `observers`."""
+    if config.keep_best is None:
+        return None
+    _check_metric("keep_best", config.keep_best.metric, job)
+    return BestRule(config.keep_best.metric, config.keep_best.mode)
+
+
+def _check_metric(section: str, metric: str, job: Job) -> None:
+    if metric in job.metrics:
+        return
+    expected = (
+        nearest(metric, job.metrics)
+        if job.metrics
+        else "expected an application that evaluates while it trains: a torch module with model.evaluate_every"
+    )
+    raise ConfigError(f"found {metric}, {expected}", key=(section, "metric"))
 
 
 def observe(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agileml.application import Application
+from agileml.application import Application, Array
 from agileml.config.job import JobConfig, load
 from agileml.config.section import Section
 from agileml.config.text import ConfigError, show
@@ -17,6 +17,7 @@ from agileml.core.controller.progress_log import means
 from agileml.core.protocol.job import Job
 from agileml.core.sequential import Trained, train
 from agileml.core.stepwise import Steps, StepsMissingError, Stepwise, serial, steps_of
+from agileml.driver.best_model import BestModel
 from agileml.events.observed import Evaluated
 from agileml.events.run import ClockDone, CutCommitted, RunFailed, RunFinished, RunStopped, StepsLogged
 from agileml.events.schema import Log, SchemaError, events_of
@@ -128,7 +129,9 @@ class OneProcess:
         folder: RunFolder,
         progress: Progress,
         is_stopped: Callable[[], bool],
+        best: BestModel | None = None,
     ) -> None:
+        self._best = best
         self._application, self._job = application, job
         self._folder, self._progress, self._is_stopped = folder, progress, is_stopped
         self._last_s = time.monotonic()
@@ -145,10 +148,16 @@ class OneProcess:
             parts=job.parts,
             deterministic=job.deterministic,
             on_clock=self._on_clock,
-            on_metrics=lambda clock, sums: self._folder.events.write(
-                Evaluated(clock, means(job.metrics, sums))
-            ),
+            on_metrics=self._on_metrics,
         )
+
+    def _on_metrics(
+        self, clock: int, sums: tuple[float, ...], tables: Callable[[], dict[str, Array]]
+    ) -> None:
+        found = means(self._job.metrics, sums)
+        self._folder.events.write(Evaluated(clock, found))
+        if self._best is not None:
+            self._best.measured(clock, found, tables)
 
     def take_steps(self, replay: Replay | None) -> Trained:
         """Step by step: those of a run, or those that one machine would take. Raises StepsMissingError."""

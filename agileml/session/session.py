@@ -6,7 +6,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from agileml.config.market import CloudMarketConfig
 from agileml.core.protocol.job import Job
 from agileml.core.sequential import run_sequential
 from agileml.core.stepwise import Stepwise
+from agileml.driver.best_model import BestModel
 from agileml.driver.last_good import write_last_good
 from agileml.driver.stop_signal import StopSignal
 from agileml.errors import HeadLostError, RunError
@@ -35,7 +36,7 @@ from agileml.runs.supervision import Restart
 from agileml.session.beside import is_ray_taken, run_beside
 from agileml.session.clouds import kind_of
 from agileml.session.continued import Continued
-from agileml.session.observers import observe, observers
+from agileml.session.observers import best_rule, observe, observers
 from agileml.session.one_process import REPLAY_KEY, OneProcess, Replay, logged_steps, read_replay
 from agileml.session.places import check_resume, return_to
 from agileml.session.result import Result
@@ -124,6 +125,7 @@ class _Session:
         self.market: BoughtFleet | None = None
         self.stop_signal = StopSignal()
         self.is_whole = True
+        self.clock = 0  # of the result
         self.is_reference = False  # it is the sequential run itself
         self.replay: Replay | None = None  # whose log it follows
         self._slots: tuple[int, Sequence[dict[str, Array]]] | None = None  # clocks, optimizer state
@@ -147,6 +149,7 @@ class _Session:
         with blame_user("check()"):
             self.application.check()
         self.observers = observers(config, self.job, callbacks)
+        self.best_rule = best_rule(config, self.job)
         # For the record.
         self.config = self.config.model_copy(update={"partitions": self.job.layout.partitions})
         if self.continued is None:
@@ -211,6 +214,8 @@ class _Session:
             else:
                 folder.events.write(before.event(this_process()))
                 self.observers.recall(before.evaluations)
+                if self.best_rule is not None:
+                    self.best_rule.best = before.best()
             with Progress(self.config.clocks) as progress:
                 observe(self.observers, self.config, folder, progress, self.stop_signal)
                 tables = train(folder, progress)
@@ -239,6 +244,8 @@ class _Session:
             metrics = {key: float(value) for key, value in self.application.evaluate(tables).items()}
         with blame_user("describe()"):
             split = dict(self.application.describe())
+        if (best := self._best_model(folder)) is not None:
+            best.measured(self.clock, metrics, lambda: tables)
         events = read_events(folder.events.path)
         code, verified = self._verified(digest, events)
         summary = summarize(
@@ -250,6 +257,8 @@ class _Session:
             versions=versions(),
         )
         summary |= verified
+        if self.best_rule is not None:
+            summary |= self.best_rule.summary()
         if self.market is not None:
             summary["market"] = self.market.summary()
             code = self.market.code or code
@@ -298,15 +307,24 @@ class _Session:
         return 0 if is_same else 1, {"same_as_sequential": is_same}
 
     def _sequential(self, folder: RunFolder, progress: Progress) -> dict[str, Array]:
-        here = OneProcess(self.application, self.job, folder, progress, lambda: self.stop_signal.is_asked)
+        best = self._best_model(folder)
+        here = OneProcess(
+            self.application, self.job, folder, progress, lambda: self.stop_signal.is_asked, best
+        )
         with blame_user("training"):
             trained = here.train() if self.job.elastic is None else here.take_steps(self.replay)
-            self._slots = here.done, trained.slots
-            self.is_whole = here.done == self.config.clocks
+            self.clock = here.done
+            self._slots = self.clock, trained.slots
+            self.is_whole = self.clock == self.config.clocks
             if not self.is_whole:
-                folder.events.write(RunStopped(here.done))
+                folder.events.write(RunStopped(self.clock))
             self.application.ended()
             return trained.tables
+
+    def _best_model(self, folder: RunFolder) -> BestModel | None:
+        if self.best_rule is None:
+            return None
+        return BestModel(self.best_rule, folder, self.job.layout, self.application.as_model)
 
     def _whole_slots(self, parts: Sequence[Sequence[Sequence[Array]]]) -> list[dict[str, Array]]:
         layout = self.job.layout
@@ -329,8 +347,10 @@ class _Session:
             self.stop_signal.arm()
             group = ActorGroup(self.spec, fleet.expected, fleet.head_node_id, fleet.runtime_env(), startup)
             try:
-                loop = RunLoop(self.config, fleet, group, folder, progress, self.stop_signal, startup)
+                best = self._best_model(folder)
+                loop = RunLoop(self.config, fleet, group, folder, progress, self.stop_signal, startup, best)
                 finished = loop.run()
+                self.clock = finished.clock
                 self.is_whole = finished.clock == self.config.clocks
                 tables = self.job.layout.whole(group.result(finished))
                 if type(self.application).optimizer_state is not Application.optimizer_state:

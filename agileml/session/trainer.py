@@ -18,11 +18,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from agileml.application import Application, InputError
 from agileml.apps.loop.module import ScriptModule
-from agileml.apps.loop.prepared import Every, Prepared, prepared_from
+from agileml.apps.loop.prepared import Every, Prepared, prepared_from, with_evaluation
 from agileml.apps.loop.script import current
 from agileml.apps.loop.source import FunctionSource, ScriptSource
 from agileml.apps.loop.steps import Loop, loop_of
@@ -115,6 +115,28 @@ class Trainer:
         self._loop = StartingLoader(self, found) if self._machine is None else loop_of(self._machine, found)
         return model, optimizer, self._loop
 
+    def evaluate_on(
+        self,
+        test: Any,
+        measure: Callable[[Any, Any], Mapping[str, Any]],
+        *,
+        every: int | Literal["pass"] = "pass",
+        collate: Callable[[list[Any]], Any] | None = None,
+    ) -> None:
+        """Evaluate while the loop trains: the machines share the items, all at the parameters that a clock began with.
+
+        test: as `dataset` of `prepare`, which comes before. measure: from (model, batch), in eval mode and without
+        gradients, to metrics by name, each the mean over the items of the batch or a pair of a sum and its weight.
+        every: clocks, or "pass".
+
+        Raises InputError.
+        """
+        if self._loop is None:
+            raise InputError(
+                "evaluate_on(): found no prepare() before it, expected the model that is evaluated"
+            )
+        self._loop.evaluate_on(lambda prepared: with_evaluation(prepared, test, measure, every, collate))
+
     def passes(self, count: int | None = None) -> Iterator[int]:
         """The numbers of the passes over the data, of which each goes once through the loader: for a loop around a
         loop.
@@ -150,6 +172,10 @@ class StartingLoader:
     def __len__(self) -> int:
         """Clocks of one pass over the data."""
         return self._prepared.clocks_per_pass
+
+    def evaluate_on(self, add: Callable[[Prepared], Prepared]) -> None:
+        """Told before a machine starts if it cannot be evaluated."""
+        self._prepared = add(self._prepared)
 
     def __iter__(self) -> Iterator[Any]:
         self._train(None)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -15,10 +16,12 @@ from agileml.apps.loop.script import Script
 from agileml.apps.loop.source import ScriptSource, UserCode
 from agileml.apps.loop.stepper import LoopCudaStepper, LoopStepper, no_objective
 from agileml.apps.torch.batches.minibatches import ExampleSlice
-from agileml.apps.torch.data import DataSet
+from agileml.apps.torch.data import DataSet, Examples
+from agileml.apps.torch.evaluation import Evaluation, OwnEvaluation, measured_by
 from agileml.apps.torch.flat import FlatModule
 from agileml.apps.torch.module import TorchModule
 from agileml.apps.torch.step import Stepper, in_turn, seeded
+from agileml.apps.torch.trial import placed_batch
 from agileml.apps.torch.units import StreamReady
 from agileml.config.text import ConfigError
 
@@ -183,8 +186,40 @@ class ScriptModule(TorchModule):
         self._clock = units[0].clock
         return super()._updates(units, items, parameters, ready)
 
-    def evaluate(self, parameters: Mapping[str, Array]) -> dict[str, float]:
-        return {}
+    @property
+    def test(self) -> Examples | None:
+        evaluation = self.prepared.evaluation
+        return None if evaluation is None else evaluation.test
+
+    def evaluates_every(self) -> int | None:
+        return self.prepared.evaluates_every
+
+    def metrics(self) -> tuple[str, ...]:
+        return self._metric_names
+
+    @cached_property
+    def _metric_names(self) -> tuple[str, ...]:
+        """What the script measures, found out with one item."""
+        evaluation, module = self.prepared.evaluation, self.prepared.model
+        if evaluation is None:
+            return ()
+        was_training = module.training
+        with in_turn(), seeded(self.settings.seed, self.model.threads, torch.device("cpu")):
+            batch = placed_batch(evaluation.test.take(np.arange(1)), 1, None, None)
+            try:
+                return tuple(measured_by(evaluation.measure, module.eval(), batch))
+            except InputError:
+                raise
+            except Exception as error:
+                error.add_note("evaluate_on(): one test item")
+                raise
+            finally:
+                module.train(was_training)
+
+    def evaluation_with(self, stepper: Stepper, test: Examples) -> Evaluation:
+        evaluation = self.prepared.evaluation
+        assert evaluation is not None, "only what was prepared is evaluated"
+        return OwnEvaluation(stepper, test, {}, self._at_once, evaluation.measure, None)
 
     def ended(self) -> None:
         super().ended()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -12,10 +12,20 @@ from torch import nn
 
 from agileml.application import InputError, Settings
 from agileml.apps.loop.optimizers import TorchSchedule, section_of
-from agileml.apps.torch.data import DataSet, load_data
+from agileml.apps.torch.data import DataSet, Examples, load_data
+from agileml.apps.torch.evaluation import Measure
 from agileml.apps.torch.flat import FlatModule
 
 Every = Literal["batch", "pass"]
+
+
+@dataclass(frozen=True)
+class LoopEvaluation:
+    """What is evaluated while the loop trains: the items, what measures a batch of them, and every how many clocks."""
+
+    test: Examples
+    measure: Measure
+    every: int | Literal["pass"]
 
 
 @dataclass(frozen=True)
@@ -32,6 +42,14 @@ class Prepared:
     section: Mapping[str, Any]
     schedule: TorchSchedule | None = None
     per_pass: bool = False
+    evaluation: LoopEvaluation | None = None
+
+    @property
+    def evaluates_every(self) -> int | None:
+        """Clocks from one evaluation to the next; None: none."""
+        if self.evaluation is None:
+            return None
+        return self.clocks_per_pass if self.evaluation.every == "pass" else self.evaluation.every
 
     @property
     def clocks_per_pass(self) -> int:
@@ -80,3 +98,23 @@ def prepared_from(
             "items of the data set"
         )
     return Prepared(model, optimizer, data, batch_size, section, factors, schedule_every == "pass")
+
+
+def with_evaluation(
+    prepared: Prepared, test: Any, measure: Any, every: Any, collate: Callable[[list[Any]], Any] | None
+) -> Prepared:
+    """Raises InputError for what cannot be evaluated: one sentence."""
+    try:
+        data = load_data(Settings(), test, collate).train
+    except InputError as error:
+        raise InputError(f"evaluate_on(): {error}") from None
+    if not callable(measure):
+        raise InputError(
+            f"evaluate_on(): found a {type(measure).__name__}, expected a function of (model, batch) that returns "
+            "metrics by name"
+        )
+    if every != "pass" and (type(every) is not int or every < 1):
+        raise InputError(
+            f'evaluate_on(): found every={every!r}, expected "pass" or a number of clocks of at least 1'
+        )
+    return replace(prepared, evaluation=LoopEvaluation(data, measure, every))

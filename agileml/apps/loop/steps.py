@@ -54,6 +54,12 @@ class Loop:
         """Clocks of one pass over the data."""
         return self._prepared.clocks_per_pass
 
+    def evaluate_on(self, add: Callable[[Prepared], Prepared]) -> None:
+        """Before the loop: `add` an evaluation to what was prepared."""
+        if self._turn is not None:
+            raise InputError("evaluate_on(): found it inside the loop, expected it before")
+        self._prepared = add(self._prepared)
+
     def __iter__(self) -> Iterator[Any]:
         """The batches: of the present pass inside `passes`, else of all clocks to come."""
         turn = self._next()

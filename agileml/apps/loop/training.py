@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -15,10 +14,10 @@ from torch.optim.lr_scheduler import LRScheduler
 from agileml.application import InputError, Settings
 from agileml.apps.loop.optimizers import TorchSchedule, section_of
 from agileml.apps.torch.data import Examples
-from agileml.apps.torch.evaluation import ACCURACY, LOSS, Evaluation, Sums, sum_and_weight
+from agileml.apps.torch.evaluation import ACCURACY, LOSS, Evaluation, OwnEvaluation
 from agileml.apps.torch.module import TorchModule
-from agileml.apps.torch.objective import Judged, OutputLoss, autocasting, right_places
-from agileml.apps.torch.step import Batch, Stepper, in_turn, seeded
+from agileml.apps.torch.objective import Judged, OutputLoss, right_places
+from agileml.apps.torch.step import Stepper, in_turn, seeded
 from agileml.config.text import ConfigError
 
 KEYS = {
@@ -77,24 +76,6 @@ def _usual(module: nn.Module, batch: Any) -> Judged:
     return OutputLoss(cross_entropy)(module, batch)
 
 
-@dataclass(frozen=True)
-class TrainingEvaluation(Evaluation):
-    """The metrics of a class of the user's."""
-
-    training: Training
-    autocast: str | None
-
-    def measured(self, batch: Batch) -> Sums:
-        module, device = self.stepper.module, self.stepper.device
-        with torch.no_grad(), autocasting(device, self.autocast):
-            found = self.training.evaluate(module, batch.tree)
-        if not isinstance(found, Mapping):
-            raise InputError(
-                f"evaluate(): returned {type(found).__name__}, expected a mapping of metrics by name"
-            )
-        return {name: sum_and_weight(name, value, batch.items) for name, value in found.items()}
-
-
 class TrainingModule(TorchModule):
     """`torch` by a class of the user's."""
 
@@ -149,7 +130,7 @@ class TrainingModule(TorchModule):
         return 1.0 if schedule is None else schedule.factor(clock)
 
     def metrics(self) -> tuple[str, ...]:
-        return self._metric_names if self.evaluates_every else ()
+        return self._metric_names if self.evaluates_every() else ()
 
     @cached_property
     def _metric_names(self) -> tuple[str, ...]:
@@ -160,7 +141,7 @@ class TrainingModule(TorchModule):
             return tuple(self.evaluation_with(stepper, self.data.test).of(0, 1))
 
     def evaluation_with(self, stepper: Stepper, test: Examples) -> Evaluation:
-        return TrainingEvaluation(stepper, test, {}, self._at_once, self._training, self.model.autocast)
+        return OwnEvaluation(stepper, test, {}, self._at_once, self._training.evaluate, self.model.autocast)
 
 
 def application_of(training: Any) -> TrainingModule:

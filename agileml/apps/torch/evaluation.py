@@ -8,17 +8,19 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from agileml.application import InputError
 from agileml.apps.torch.data import Examples
-from agileml.apps.torch.objective import right_places
+from agileml.apps.torch.objective import autocasting, right_places
 from agileml.apps.torch.step import Batch, Stepper
 from agileml.apps.torch.trial import placed_batch
 
 LOSS, ACCURACY = "test_loss", "test_accuracy"
 Sums = dict[str, tuple[float, float]]  # by metric, a sum and its weight
 Metric = Callable[[Any, Any], Any]
+Measure = Callable[[nn.Module, Any], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,30 @@ class Evaluation:
         return found
 
 
+@dataclass(frozen=True)
+class OwnEvaluation(Evaluation):
+    """The metrics that a function of the user's measures: by name, the mean over the items of the batch, or a pair of a
+    sum and its weight."""
+
+    measure: Measure
+    autocast: str | None
+
+    def measured(self, batch: Batch) -> Sums:
+        with autocasting(self.stepper.device, self.autocast):
+            return measured_by(self.measure, self.stepper.module, batch)
+
+
+def measured_by(measure: Measure, module: nn.Module, batch: Batch) -> Sums:
+    """The sums over a batch that a function of the user's measures. Raises InputError."""
+    with torch.no_grad():
+        found = measure(module, batch.tree)
+    if not isinstance(found, Mapping):
+        raise InputError(
+            f"evaluate(): returned {type(found).__name__}, expected a mapping of metrics by name"
+        )
+    return {str(name): sum_and_weight(name, value, batch.items) for name, value in found.items()}
+
+
 def means(sums: Sums) -> dict[str, float]:
     """Each metric's mean."""
     return {name: total / weight for name, (total, weight) in sums.items() if weight}
@@ -82,7 +108,7 @@ def sum_and_weight(name: str, found: Any, items: int) -> tuple[float, float]:
     numbers = [float(each) for each in pair or (found,) if _is_number(each)]
     if len(numbers) != (1 if pair is None else 2):
         raise InputError(
-            f"model.metrics: {name} returned {type(found).__name__}, expected a number, the mean over the items of the "
+            f"metric {name}: found {type(found).__name__}, expected a number, the mean over the items of the "
             "batch, or a pair of a sum and its weight"
         )
     return (numbers[0], numbers[1]) if pair is not None else (numbers[0] * items, items)

@@ -308,9 +308,14 @@ class TorchModule(Application):
         module.load_state_dict(torch_state(parameters, module), strict=False)
         return module
 
+    @property
+    def test(self) -> Examples | None:
+        """The items that are evaluated."""
+        return self.data.test
+
     def evaluate(self, parameters: Mapping[str, Array]) -> dict[str, float]:
         """`test_loss`, and `test_accuracy` where outputs are scores of classes; nothing without a test split."""
-        test = self.data.test
+        test = self.test
         if test is None or not len(test):
             return {}
         with TORCH, seeded(self.settings.seed, self.model.threads, self.stepper.device):
@@ -318,15 +323,13 @@ class TorchModule(Application):
             return means(self.evaluation_with(self.stepper, test).of(0, len(test)))
 
     def metrics(self) -> tuple[str, ...]:
-        return (LOSS, ACCURACY, *self._metric_functions) if self.evaluates_every else ()
+        return (LOSS, ACCURACY, *self._metric_functions) if self.evaluates_every() else ()
 
-    @cached_property
     def evaluates_every(self) -> int | None:
-        """Clocks from one evaluation to the next; None: none while it trains."""
         every = self.model.evaluate_every
         if every is None:
             return None
-        if self.data.test is None or not len(self.data.test):
+        if self.test is None or not len(self.test):
             raise ConfigError(
                 f"found {every} without test data, expected a data set (train, test)",
                 key=("model", "evaluate_every"),
@@ -359,7 +362,7 @@ class TorchModule(Application):
         return {
             "data": data.name,
             "train_items": len(data.train),
-            "test_items": len(data.test) if data.test is not None else 0,
+            "test_items": len(self.test) if self.test is not None else 0,
             "batch_size": self.minibatches.batch,
             "parameters": sum(parameter.numel() for _, parameter in self.flat.parameters),
             **data.facts,

@@ -123,7 +123,7 @@ class UnitComputation:
     def _test_items(self, units: Sequence[Unit]) -> list[tuple[int, int]]:
         """(start, stop) of the test items that each of the units evaluates; nothing in a clock without evaluation."""
         app = self._app
-        clock, every, test = units[0].clock, app.evaluates_every, app.data.test
+        clock, every, test = units[0].clock, app.evaluates_every(), app.test
         if every is None or test is None or not clock or clock % every:
             return []
         of = app.settings.slices * units[0].parts
@@ -131,8 +131,8 @@ class UnitComputation:
         return [(number * len(test) // of, (number + 1) * len(test) // of) for number in numbers]
 
     def _evaluation(self) -> Evaluation:
-        assert self._app.data.test is not None
-        return self._app.evaluation_with(self._app.stepper, self._app.data.test)
+        assert self._app.test is not None
+        return self._app.evaluation_with(self._app.stepper, self._app.test)
 
     def _evaluated(self, units: Sequence[Unit], seed: int) -> dict[str, tuple[float, float]]:
         """The units' share of the test items, evaluated with the parameters of their clock, where that is due."""

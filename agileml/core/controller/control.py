@@ -91,6 +91,7 @@ class Control:
         self._change: ChangeRun | None = None
         self._is_restarted = record.view is not None
         self._is_halted = False
+        self._cut_limit: Callable[[], int] = lambda: job.clocks
         self._versions: dict[int, int] = {}  # by partition, the newest that its owner reported
 
     # -- queries --------------------------------------------------------------------------------------------
@@ -155,7 +156,7 @@ class Control:
     @property
     def limit(self) -> int:
         """Clocks >= the limit may not start yet."""
-        return self.plan.limit(self.job.clocks)
+        return min(self.plan.limit(self.job.clocks), self._cut_limit())
 
     @property
     def is_quiet(self) -> bool:
@@ -190,6 +191,10 @@ class Control:
     def up(self, event: NodeUp, now_s: float, *, admitted: bool) -> None:
         """Add a machine that has appeared."""
         self.members.up(event.node, event.tier, event.allocation, admitted, now_s, event.capacity)
+
+    def limit_by(self, limit: Callable[[], int]) -> None:
+        """Clocks >= what `limit` gives may not start either."""
+        self._cut_limit = limit
 
     def begin_event(self, now_s: float) -> None:
         self._now_s = now_s

@@ -38,6 +38,7 @@ from agileml.core.protocol.commands import ControllerCommand, Finished, HaltKind
 from agileml.core.protocol.inputs import (
     Admit,
     ControllerInput,
+    Judged,
     Measured,
     NodeDown,
     NodeFailed,
@@ -149,6 +150,13 @@ class Controller:
         return self._control.limit
 
     @property
+    def held(self) -> Finished | None:
+        """The committed cut, while it is held: where its parts are."""
+        view = self.view
+        clock = self._cuts.held
+        return None if clock is None or view is None or self.is_changing else Finished(clock, view.backup)
+
+    @property
     def is_changing(self) -> bool:
         """True while a change is under way."""
         return self._control.change is not None
@@ -215,6 +223,8 @@ class Controller:
                 self._cuts.save_failed(event.name, event.reason)
             case Stop():
                 self._stop(event)
+            case Judged():
+                self._cuts.judged(event.clock)
             case Tick():
                 self._tick()
         self._advance()

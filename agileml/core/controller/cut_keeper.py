@@ -11,7 +11,7 @@ from agileml.core.cuts.checkpoint import Checkpoint, OpenSave
 from agileml.core.cuts.ending import RunEnding
 from agileml.core.cuts.rule import OpenCut
 from agileml.core.protocol.commands import HaltKind, Seal
-from agileml.core.protocol.messages import Missed, NameCut, Save, Saved, Stored
+from agileml.core.protocol.messages import Limit, Missed, NameCut, Save, Saved, Stored
 from agileml.core.protocol.view import CutId
 from agileml.core.stage.link_rate import LinkRate
 from agileml.events.run import CheckpointFailed, CheckpointSaved, CutCommitted
@@ -29,6 +29,8 @@ class CutKeeper:
         self.links = LinkRate(control.settings.links)
         self._save = OpenSave(control.settings.checkpoint_every_s, self._partitions, checkpoint)
         self.ending = RunEnding(control.job.clocks)
+        self._judged = 0  # the clock of the newest cut that was judged
+        control.limit_by(self.limit)
 
     @property
     def _lacks_steps(self) -> bool:
@@ -57,6 +59,19 @@ class CutKeeper:
         """The clock of the open cut."""
         return self._cut.next
 
+    @property
+    def held(self) -> int | None:
+        """The clock of the committed cut, if it must stay until it was judged."""
+        every, clock = self._control.job.holds_every, self._control.record.committed.clock
+        if every is None or clock == 0 or clock % every or clock == self._judged or self._is_last:
+            return None
+        return clock
+
+    def judged(self, clock: int) -> None:
+        """The cut at `clock` need not be held any more."""
+        if clock == self.held:
+            self._judged = clock
+
     def begin_epoch(self) -> None:
         """Drop the cut that was open under the previous view: a new one is durable."""
         self._cut = OpenCut(self._partitions)
@@ -77,7 +92,8 @@ class CutKeeper:
     def missed(self, message: Missed) -> None:
         """Name a later clock: an owner was already past the named one."""
         if self._cut.is_open_at(message.clock):
-            self._cut.missed(message.version, self._interval(), self._control.job.clocks)
+            interval = self._interval(message.version)
+            self._cut.missed(message.version, interval, self._control.job.clocks)
             self.send_cut()
 
     def commit(self) -> bool:
@@ -120,16 +136,37 @@ class CutKeeper:
         """Name the next cut, unless one is open or the last one is committed."""
         control = self._control
         committed = control.record.committed.clock
-        if control.view is None or self._cut.next is not None or self._is_last:
+        if control.view is None or self._cut.next is not None or self._is_last or self.held is not None:
             return
         version = max(control.view.base, committed, control.reached)
-        self._cut.name(version, self._interval(), control.job.clocks)
+        self._cut.name(version, self._interval(version), control.job.clocks)
         self.send_cut()
 
-    def _interval(self) -> int:
+    def _interval(self, version: int) -> int:
+        """Clocks from `version` to the next cut. One that will be held is not passed over: the cut before it is left
+        out where clocks would have to wait until it is there."""
         control = self._control
-        clocks = control.settings.cuts.interval(control.log.clock_s, self._travel_s)
-        return max(clocks, control.steps.least_clocks(control.job.units))
+        interval = control.settings.cuts.interval(control.log.clock_s, self._travel_s)
+        interval = max(interval, control.steps.least_clocks(control.job.units))
+        if control.job.holds_every is None:
+            return interval
+        left = self._next_held(version) - version
+        return left if left <= 2 * interval else interval
+
+    def _next_held(self, version: int) -> int:
+        """The clock of the first cut from `version` on that will be held."""
+        every = self._control.job.holds_every
+        assert every is not None
+        first = max(1, -(-version // every)) * every
+        return first + every if first == self._control.record.committed.clock else first
+
+    def limit(self) -> int:
+        """Clocks >= the limit may not start yet: a clock that is evaluated begins when the cut before it is named."""
+        control = self._control
+        if control.job.holds_every is None or control.view is None:
+            return control.job.clocks
+        first = self._next_held(max(control.view.base, control.record.committed.clock, control.reached))
+        return first + control.job.holds_every if self._cut.next == first else first
 
     def send_cut(self) -> None:
         """Tell all members the committed cut and the next one."""
@@ -137,6 +174,9 @@ class CutKeeper:
         assert control.view is not None
         for node in control.view.members:
             control.send(node, NameCut(control.view.epoch, control.record.committed, self._cut.next))
+        if control.job.holds_every is not None:
+            for node in control.view.members:
+                control.send(node, Limit(control.view.epoch, control.limit))
 
     # -- checkpoints ----------------------------------------------------------------------------------------
 

@@ -294,7 +294,7 @@ class Seal:
 
 @dataclass(frozen=True)
 class Finished:
-    """The result is durable: `backup[p]` has partition p of the cut at `clock`."""
+    """A whole cut that stays: `backup[p]` has partition p of the cut at `clock`. As a command: it is the result."""
 
     clock: int
     backup: tuple[str, ...]

@@ -134,6 +134,13 @@ class Stop:
 
 
 @dataclass(frozen=True)
+class Judged:
+    """The held cut at `clock` is kept elsewhere, or not worth it: the next one may be named. May be repeated."""
+
+    clock: int
+
+
+@dataclass(frozen=True)
 class Tick:
     """Time has passed."""
 
@@ -153,5 +160,6 @@ ControllerInput = (
     | Sealed
     | SealFailed
     | Stop
+    | Judged
     | Tick
 )

@@ -51,7 +51,8 @@ class Job:
     `balancer` makes the policy that plans the units of each worker clock by clock, in a job with BSP; None: the view's
     share holds for every clock. `helping`: machines that are ahead take over units of those that are behind, in a job
     with servers and with BSP or SSP; None: they do not. `pipeline`: every worker computes all units with the partitions
-    that it owns; None: its share of the units with all partitions.
+    that it owns; None: its share of the units with all partitions. `holds_every`: the cut at each clock that is a
+    multiple of it is held until it was judged (`Judged`); None: no cut is.
     """
 
     layout: Layout
@@ -67,6 +68,7 @@ class Job:
     helping: FlexRrParameters | None = None
     metrics: tuple[str, ...] = ()
     pipeline: PipelineRules | None = None
+    holds_every: int | None = None
 
     @property
     def elastic(self) -> Elastic | None:

@@ -16,6 +16,7 @@ import agileml
 from agileml.application import Settings, Unit
 from agileml.apps.loop.module import ScriptModule
 from agileml.apps.torch.export import torch_state
+from agileml.events.observed import Evaluated
 from agileml.events.run import MembershipChanged
 from agileml.session import Result
 from tests.agileml.apps.loop.scripts import BODY, HEAD, OPTIMIZER, PREPARE, loop, script, values
@@ -191,3 +192,41 @@ def test_a_notebook_gives_a_function(tmp_path: Path) -> None:
         result.summary["params_sha256"]
         == trained(script(tmp_path), tmp_path / "again").summary["params_sha256"]
     )
+
+
+MEASURE = """
+def measure(model, batch):
+    assert not model.training
+    scores = model(batch[0])
+    right = (scores.argmax(1) == batch[1]).float()
+    return {"test_loss": nn.functional.cross_entropy(scores, batch[1]), "right": (right.sum(), len(right))}
+
+trainer.evaluate_on((x[:101], y[:101]), measure, every=EVERY)
+"""
+
+
+def test_machines_share_the_items_that_a_loop_evaluates(tmp_path: Path) -> None:
+    """At each pass' end, with the parameters of one version; the training keeps its bits."""
+    path = script(tmp_path, prepare=PREPARE + MEASURE.replace("EVERY", '"pass"'))
+    config = job(values(path), plan=PLAN, clocks=32)
+    ran = FaultRig(config, tmp_path).finish()
+    found = {each.clock: each.metrics for each in ran.of(Evaluated)}
+    assert sorted(found) == [10, 20, 30]
+    alone = trained(path, tmp_path, clocks=32, keep_best={"metric": "right", "mode": "max"})
+    seen = {row["clock"]: row for row in alone.history if "right" in row}
+    for clock, metrics in found.items():
+        assert metrics == pytest.approx(
+            {name: seen[clock][name] for name in ("test_loss", "right")}, rel=1e-6
+        )
+    assert set(alone.metrics) == {"test_loss", "right"} and alone.summary["best"]["metric"] == "right"
+    without = script(tmp_path)
+    config = job(values(without), plan=PLAN, clocks=32)
+    assert ran.sha256 == reference(config)
+
+
+def test_a_loop_is_evaluated_every_few_clocks(tmp_path: Path) -> None:
+    path = script(tmp_path, prepare=PREPARE + MEASURE.replace("EVERY", "12"))
+    early = {"metric": "test_loss", "patience": 1, "least_change": 9.0}
+    result = trained(path, tmp_path, clocks=64, early_stopping=early)
+    assert [row["clock"] for row in result.history if "right" in row] == [12, 24]
+    assert result.summary["clocks"] == 25

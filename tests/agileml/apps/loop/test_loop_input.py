@@ -51,6 +51,45 @@ LOOPS = {
 }
 
 
+MEASURE = """
+def measure(model, batch): return {"error": RETURNED}
+trainer.evaluate_on(TEST, measure, every=EVERY)
+"""
+EVALUATIONS = {
+    "no mapping": (
+        {"{": "list({", "RETURNED}": "0})"},
+        "returned list, expected a mapping of metrics by name",
+    ),
+    "no number": ({"RETURNED": "'much'"}, "metric error: found str, expected a number"),
+    "raises": ({"RETURNED": "1 / 0"}, "ZeroDivisionError"),
+    "no items": ({"TEST": "(x[:0], y[:0])"}, r"evaluate_on\(\): dataset: the given data set has no items"),
+    "no function": ({"TEST, measure": "TEST, 3"}, "found a int, expected a function"),
+    "every": ({"EVERY": "'clock'"}, "found every='clock', expected"),
+    "stops": (
+        {"RETURNED": "0", "EVERY": "2)\nx = iter(loader)\nnext(x)\n(trainer.evaluate_on(TEST, measure)"},
+        "inside the",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EVALUATIONS)
+def test_an_evaluation_that_is_wrong_is_found_before_machines_start(name: str, tmp_path: Path) -> None:
+    changes, sentence = EVALUATIONS[name]
+    text = MEASURE
+    usual = {"TEST": "(x, y)", "EVERY": '"pass"', "RETURNED": "0.5"}
+    for old, new in [*changes.items(), *usual.items()]:  # only the first change of a word counts
+        text = text.replace(old, new)
+    path = script(tmp_path, prepare=PREPARE + text)
+    with pytest.raises((InputError, agileml.RunError), match=sentence):
+        agileml.run(values(path), sequential=True, out=str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_evaluation_comes_after_prepare(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"evaluate_on\(\): found no prepare\(\) before it"):
+        agileml.Trainer(clocks=3).evaluate_on((np.ones(3), np.ones(3)), lambda model, batch: {})
+
+
 @pytest.mark.parametrize("name", LOOPS)
 def test_a_loop_that_is_wrong_is_found_before_machines_start(name: str, tmp_path: Path) -> None:
     body, sentence = LOOPS[name]

@@ -97,7 +97,9 @@ def test_a_pass_end_and_no_bit_changed() -> None:
     one = TorchModule(Settings(model=model, seed=3, slices=4), build=build, dataset=DATA)
     seen: dict[int, tuple[float, ...]] = {}
     adam = optimizer("adamw", learning_rate=0.01)
-    tables = train(one, optimizer=adam, clocks=8, on_metrics=seen.__setitem__).tables
+    tables = train(
+        one, optimizer=adam, clocks=8, on_metrics=lambda clock, sums, _: seen.update({clock: sums})
+    ).tables
     assert sorted(seen) == [3, 6]
     assert {sums[1] for sums in seen.values()} == {21.0}
     without = TorchModule(Settings(model={"batch_size": 16}, seed=3, slices=4), build=build, dataset=DATA)

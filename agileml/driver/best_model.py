@@ -1,0 +1,104 @@
+"""Keeps the best parameters of a run as best.safetensors, while the engine holds the cut that was evaluated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from agileml.application import Array
+from agileml.core.parameters.layout import Layout
+from agileml.core.protocol.commands import Finished
+from agileml.core.protocol.inputs import Judged
+from agileml.errors import RunError
+from agileml.events.observed import BestKept, Evaluated
+from agileml.events.run import ClockDone, MembershipChanged, Warned
+from agileml.events.schema import RunEvent
+from agileml.runs.best import BestRule
+from agileml.runs.folder import BEST, RunFolder, StorageError
+
+Parts = Sequence[Sequence[Array]]
+# Begins to read a cut. What it returns is called until it has all parts (None: not yet); both raise RunError.
+Read = Callable[[Finished], Callable[[], Parts | None]]
+
+
+class BestModel:
+    """Judges each held cut by what was evaluated, writes it if it is the best so far, and says that it was judged."""
+
+    def __init__(
+        self,
+        rule: BestRule,
+        folder: RunFolder,
+        layout: Layout,
+        as_model: Callable[[Mapping[str, Array]], Mapping[str, Any]],
+    ) -> None:
+        self._rule, self._folder, self._layout, self._as_model = rule, folder, layout, as_model
+        self._values: dict[int, float] = {}  # by clock, what was evaluated
+        self._done = 0  # the newest clock that is complete
+        self._reading: tuple[Finished, Callable[[], Parts | None]] | None = None
+
+    def heard(self, event: RunEvent | object) -> None:
+        """Something happened in the run."""
+        match event:
+            case ClockDone(clock):
+                self._done = clock
+            case MembershipChanged(base=base, rolled_back=True):  # what comes is done and evaluated again
+                self._done = min(self._done, base)
+                self._values = {clock: value for clock, value in self._values.items() if clock < base}
+            case Evaluated(clock, metrics) if self._rule.metric in metrics:
+                self._values[clock] = metrics[self._rule.metric]
+
+    def look(self, held: Finished | None, read: Read) -> Judged | None:
+        """To be called often, without waiting; returns the judgement about a held cut, once there is one."""
+        if held is None:
+            self._reading = None
+            return None
+        self._tell_passed_over(held.clock)
+        value = self._values.get(held.clock)
+        if value is None:
+            # Evaluated in the clock after; with later ones complete, the report of that clock was lost.
+            return Judged(held.clock) if self._done > held.clock + 1 else None
+        if not self._rule.is_better(value):
+            return Judged(held.clock)
+        try:
+            if self._reading is None or self._reading[0] != held:
+                self._reading = held, read(held)
+            parts = self._reading[1]()
+        except RunError:  # a machine died: what is held now is somewhere else soon
+            self._reading = None
+            return None
+        if parts is None:
+            return None
+        self._reading = None
+        self._keep(held.clock, value, self._layout.whole(parts))
+        return Judged(held.clock)
+
+    def _tell_passed_over(self, held: int) -> None:
+        """Of what was evaluated before the held cut, say which was better than the best and is lost."""
+        for clock in sorted(clock for clock in self._values if clock < held):
+            value = self._values.pop(clock)
+            best = self._rule.best
+            if self._rule.is_better(value) and (best is None or best.clock != clock):
+                self._folder.events.write(
+                    Warned(
+                        f"clock {clock} was better by {self._rule.metric} ({value:g}) than what is kept: machines "
+                        "changed before its cut was whole"
+                    )
+                )
+
+    def measured(
+        self, clock: int, metrics: Mapping[str, float], tables: Callable[[], Mapping[str, Array]]
+    ) -> None:
+        """The tables after `clock` clocks were evaluated, and are at hand: keep them if they are the best so far."""
+        value = metrics.get(self._rule.metric)
+        if value is not None and self._rule.is_better(value):
+            self._keep(clock, value, tables())
+
+    def _keep(self, clock: int, value: float, tables: Mapping[str, Array]) -> None:
+        """Write the tables as the best ones. A disk that is full costs this one alone."""
+        try:
+            self._folder.write_model(tables, self._as_model(tables), BEST)
+        except StorageError as error:
+            self._folder.events.write(Warned(str(error)))
+            return
+        self._rule.best = BestKept(clock, self._rule.metric, value)
+        self._folder.events.write(self._rule.best)

@@ -1,0 +1,227 @@
+"""The best parameters of a run stay in a file: those that were evaluated, whatever happens to machines meanwhile."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+import agileml
+from agileml.apps.torch.module import TorchModule
+from agileml.config.job import from_values
+from agileml.config.text import ConfigError
+from agileml.core.protocol.commands import Finished
+from agileml.driver.best_model import BestModel, Parts
+from agileml.errors import RunError
+from agileml.events.observed import BestKept, Evaluated
+from agileml.events.run import ClockDone
+from agileml.process.head import HeadState
+from agileml.process.spec import RunSpec
+from agileml.runs.best import BestRule
+from agileml.runs.folder import RunFolder
+from tests.faults.fault_rig import FaultRig
+
+RNG = np.random.default_rng(1)
+X = RNG.normal(size=(64, 6)).astype(np.float32)
+Y = (X[:, 0] * X[:, 1] > 0).astype(np.int64)
+DATA = ((X[:40], Y[:40]), (X[40:], Y[40:]))
+
+
+def build() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 2))
+
+
+def app() -> TorchModule:
+    return TorchModule(build=build, dataset=DATA)
+
+
+def values(**more: Any) -> dict[str, Any]:
+    job = {
+        "application": "torch",
+        "model": {"batch_size": 16, "evaluate_every": 5},
+        "optimizer": {
+            "kind": "adamw",
+            "learning_rate": 0.1,
+        },  # so high that the test loss has its minimum early
+        "clocks": 33,
+        "seed": 3,
+        "slices": 4,
+        "machines": {"reliable": 1, "transient": 2, "max": 4},
+        "keep_best": {"metric": "test_loss"},
+    }
+    return job | more
+
+
+def alone(folder: Path, **more: Any) -> agileml.Result:
+    return agileml.run(values(**more), app(), sequential=True, out=str(folder))
+
+
+def is_same(one: Path, other: Path) -> bool:
+    first, second = load_file(one), load_file(other)
+    return first.keys() == second.keys() and all(torch.equal(first[k], second[k]) for k in first)
+
+
+def test_the_best_of_what_was_evaluated_is_kept(tmp_path: Path) -> None:
+    result = alone(tmp_path / "whole")
+    seen = {row["clock"]: row["test_loss"] for row in result.history if "test_loss" in row}
+    best = result.summary["best"]
+    assert sorted(seen) == [5, 10, 15, 20, 25, 30]
+    assert best == {
+        "metric": "test_loss",
+        "value": min(seen.values()),
+        "clock": min(seen, key=lambda c: seen[c]),
+    }
+    assert best["clock"] < 30 and best["value"] < result.metrics["test_loss"]
+    until_best = alone(tmp_path / "best", clocks=best["clock"], keep_best=None)
+    assert is_same(result.folder / "best.safetensors", until_best.folder / "model.safetensors")
+    assert until_best.metrics["test_loss"] == pytest.approx(best["value"], rel=1e-6)
+
+
+def test_the_last_parameters_may_be_the_best(tmp_path: Path) -> None:
+    slow = {"kind": "sgd", "learning_rate": 0.01}
+    result = alone(tmp_path / "run", optimizer=slow)
+    assert result.summary["best"]["clock"] == 33
+    assert result.summary["best"]["value"] == result.metrics["test_loss"]
+    assert is_same(result.folder / "best.safetensors", result.folder / "model.safetensors")
+    accuracy = {"metric": "test_accuracy", "mode": "max"}
+    result = alone(tmp_path / "accuracy", keep_best=accuracy)
+    seen = [row["test_accuracy"] for row in result.history if "test_accuracy" in row]
+    assert result.summary["best"]["value"] == pytest.approx(max(*seen, result.metrics["test_accuracy"]))
+
+
+class Watching:
+    """Does what the driver does: judges the cuts that the controller holds."""
+
+    def __init__(self, folder: Path, config: dict[str, Any]) -> None:
+        self.folder = RunFolder.create(str(folder), "run")
+        spec = RunSpec("reader", from_values(config), app())
+        application = spec.build()
+        self.rule = BestRule("test_loss", "min")
+        self.best = BestModel(self.rule, self.folder, spec.job(application).layout, application.as_model)
+        self.held: set[int] = set()
+
+    def __call__(self, rig: FaultRig, state: HeadState) -> None:
+        for happened in state.events:
+            self.best.heard(happened.event)
+        if state.held is not None:
+            self.held.add(state.held.clock)
+        if (judged := self.best.look(state.held, lambda held: lambda: self._parts(rig, held))) is not None:
+            rig.head.tell(judged)
+
+    def _parts(self, rig: FaultRig, held: Finished) -> Parts:
+        found = [rig.machines[name].final_blocks(p, held.clock) for p, name in enumerate(held.backup)]
+        if any(part is None for part in found):
+            raise RunError("not there")
+        return [part for part in found if part is not None]
+
+
+PLAN = [
+    {"at_clock": 4, "join": 1},
+    {"at_clock": 9, "kill": 1},
+    {"at_clock": 14, "kill_controller": True},
+    {"at_clock": 19, "notice": 1, "warning_s": 30},
+    {"at_clock": 24, "kill_many": "all"},
+]
+
+
+@pytest.mark.parametrize("exchange", ["servers", "allreduce"])
+@pytest.mark.parametrize("plan", [[], PLAN], ids=["quiet", "faults"])
+def test_the_cuts_of_evaluated_clocks_are_held(tmp_path: Path, exchange: str, plan: list[Any]) -> None:
+    """All of them where machines stay; where they die, the best of those whose cut was whole is kept."""
+    config = values(
+        exchange=exchange,
+        deterministic=exchange == "servers",
+        plan=plan,
+        cuts={"every_s": 0.05, "max_clocks": 7},
+    )
+    watching = Watching(tmp_path / "out", config)
+    ran = FaultRig(config, tmp_path, watching, application=app()).finish()
+    assert ran.halted is None
+    seen = {each.clock: each.metrics["test_loss"] for each in ran.of(Evaluated)}
+    assert set(seen) == {5, 10, 15, 20, 25, 30} >= watching.held
+    assert plan or watching.held == set(seen)
+    kept = watching.rule.best
+    assert kept is not None and kept.value == min(seen[clock] for clock in watching.held)
+    told = "was better by test_loss" in watching.folder.events.path.read_text()
+    assert told == (min(seen.values()) < kept.value)
+    if exchange == "servers":
+        expected = alone(tmp_path / "expected", clocks=kept.clock, keep_best=None)
+        assert is_same(tmp_path / "out" / "best.safetensors", expected.folder / "model.safetensors")
+
+
+HELD = Finished(10, ("m0",))
+
+
+def judge(tmp_path: Path) -> tuple[BestModel, RunFolder]:
+    folder = RunFolder.create(str(tmp_path / "out"), "run")
+    spec = RunSpec("reader", from_values(values()), app())
+    application = spec.build()
+    best = BestModel(BestRule("test_loss", "min"), folder, spec.job(application).layout, application.as_model)
+    return best, folder
+
+
+def never(held: Finished) -> Any:
+    raise AssertionError("nothing is to be read")
+
+
+def test_a_cut_waits_for_its_evaluation_but_not_for_one_that_is_lost(tmp_path: Path) -> None:
+    best, _ = judge(tmp_path)
+    assert best.look(HELD, never) is None
+    best.heard(ClockDone(11, 0.1, 16, 0.1))
+    assert best.look(HELD, never) is None
+    best.heard(ClockDone(12, 0.1, 16, 0.1))
+    judged = best.look(HELD, never)
+    assert judged is not None and judged.clock == 10
+    best.heard(Evaluated(10, {"test_loss": float("nan")}))
+    assert best.look(HELD, never) is not None
+
+
+def test_a_machine_that_dies_while_it_is_read_is_asked_again_elsewhere(tmp_path: Path) -> None:
+    best, folder = judge(tmp_path)
+    best.heard(Evaluated(10, {"test_loss": 0.5}))
+
+    def broken() -> Any:
+        raise RunError("died")
+
+    assert best.look(HELD, lambda held: broken) is None
+    arrived: list[Any] = []
+    asked: list[Finished] = []
+
+    def read(held: Finished) -> Any:
+        asked.append(held)
+        return lambda: arrived[0] if arrived else None
+
+    moved = Finished(10, ("m1",))
+    assert best.look(HELD, read) is None and best.look(moved, read) is None and best.look(moved, read) is None
+    assert asked == [HELD, moved]
+    arrived.append([[np.zeros(table.rows * table.columns, np.float32) for table in app_tables()]])
+    assert best.look(moved, read) is not None
+    assert json.loads(folder.events.path.read_text().splitlines()[-1])["kind"] == BestKept.kind
+    assert set(load_file(folder.path / "best.safetensors")) == set(build().state_dict())
+
+
+def app_tables() -> Any:
+    return RunSpec("reader", from_values(values()), app()).build().tables()
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (
+            {"model": {"batch_size": 16}},
+            "keep_best.metric: found test_loss, expected an application that evaluates",
+        ),
+        ({"keep_best": {"metric": "test_los"}}, "keep_best.metric: found test_los, did you mean test_loss"),
+        ({"consistency": {"kind": "asp"}, "deterministic": False}, "keep_best: found with consistency asp"),
+        ({"keep_best": {"mode": "least"}}, "keep_best.mode: "),
+    ],
+)
+def test_what_cannot_be_kept_is_said(more: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        alone(tmp_path / "out", **more)
