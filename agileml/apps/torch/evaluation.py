@@ -62,7 +62,9 @@ class Evaluation:
         if (places := right_places(judged.output, judged.target)) is not None:
             found[ACCURACY] = float(places.sum()), places.numel()
         for name, function in self.functions.items():
-            found[name] = sum_and_weight(name, function(judged.output, judged.target), batch.items)
+            found[name] = sum_and_weight(
+                f"model.metrics: {name}", function(judged.output, judged.target), batch.items
+            )
         return found
 
 
@@ -87,7 +89,7 @@ def measured_by(measure: Measure, module: nn.Module, batch: Batch) -> Sums:
         raise InputError(
             f"evaluate(): returned {type(found).__name__}, expected a mapping of metrics by name"
         )
-    return {str(name): sum_and_weight(name, value, batch.items) for name, value in found.items()}
+    return {str(name): sum_and_weight(f"metric {name}", value, batch.items) for name, value in found.items()}
 
 
 def means(sums: Sums) -> dict[str, float]:
@@ -102,13 +104,13 @@ def add(sums: Sums, more: Sums) -> None:
         sums[name] = before[0] + total, before[1] + weight
 
 
-def sum_and_weight(name: str, found: Any, items: int) -> tuple[float, float]:
+def sum_and_weight(what: str, found: Any, items: int) -> tuple[float, float]:
     """What a metric returned for a batch of so many items, as a sum and its weight. Raises InputError."""
     pair = found if isinstance(found, tuple) and len(found) == 2 else None
     numbers = [float(each) for each in pair or (found,) if _is_number(each)]
     if len(numbers) != (1 if pair is None else 2):
         raise InputError(
-            f"metric {name}: found {type(found).__name__}, expected a number, the mean over the items of the "
+            f"{what} returned {type(found).__name__}, expected a number, the mean over the items of the "
             "batch, or a pair of a sum and its weight"
         )
     return (numbers[0], numbers[1]) if pair is not None else (numbers[0] * items, items)

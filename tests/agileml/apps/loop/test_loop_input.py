@@ -60,7 +60,7 @@ EVALUATIONS = {
         {"{": "list({", "RETURNED}": "0})"},
         "returned list, expected a mapping of metrics by name",
     ),
-    "no number": ({"RETURNED": "'much'"}, "metric error: found str, expected a number"),
+    "no number": ({"RETURNED": "'much'"}, "metric error returned str, expected a number"),
     "raises": ({"RETURNED": "1 / 0"}, "ZeroDivisionError"),
     "no items": ({"TEST": "(x[:0], y[:0])"}, r"evaluate_on\(\): dataset: the given data set has no items"),
     "no function": ({"TEST, measure": "TEST, 3"}, "found a int, expected a function"),
