@@ -14,7 +14,7 @@ from typing import Any
 from agileml.application import Application, Array, Replica, Table
 from agileml.core.compute.contract import checked_tables, initial_values
 from agileml.core.compute.threads import single_threaded
-from agileml.core.compute.unit_computer import UnitComputer
+from agileml.core.compute.unit_computer import Inputs, UnitComputer
 from agileml.core.parameters.apply import State, apply_total, initial_state, partition_optimizers
 from agileml.core.parameters.fold import Contribution, Fold
 from agileml.core.parameters.gradient_norm import SquareTree, clip_scale, norm
@@ -69,6 +69,10 @@ def train(
     start = initial_values(application, tables)
     replica = _replica(application, optimizer, start) if any(table.resident for table in tables) else None
     shares = [layout.blocks(start, partition) for partition in range(partitions)]
+
+    def whole() -> dict[str, Array]:
+        return layout.whole(shares) | _resident_tables(replica, tables)
+
     rules = [partition_optimizers(optimizer, layout, partition) for partition in range(partitions)]
     states = [initial_state(tables, blocks, optimizer) for blocks in shares]
     with single_threaded() if deterministic else nullcontext():
@@ -79,18 +83,9 @@ def train(
                 for blocks, wanted in zip(shares, reads.by_partition, strict=True)
             ]
             inputs = work.assemble(reads, pulled)
-            folds = [Fold(deterministic) for _ in range(partitions)]
-            for bundle in bundles:
-                contributions = work.compute(inputs, bundle)
-                for fold, contribution in zip(folds, contributions, strict=True):
-                    fold.add(bundle, contribution)
-            totals = [fold.total() for fold in folds]
+            totals = _totals(work, inputs, bundles, [Fold(deterministic) for _ in range(partitions)])
             if on_metrics is not None and totals[0].metrics:
-                on_metrics(
-                    clock,
-                    totals[0].metrics,
-                    lambda: layout.whole(shares) | _resident_tables(replica, tables),
-                )
+                on_metrics(clock, totals[0].metrics, whole)
             scale = _scale(layout, totals, optimizer.clip_norm)
             if replica is not None:
                 totals = _leave_to(replica, layout, clock, totals)
@@ -102,8 +97,17 @@ def train(
             if on_clock is not None and on_clock(clock, totals[0].loss, totals[0].examples):
                 break
     slots = (layout.whole_slot(_of_slot(states, slot)) for slot in range(optimizer.slots))
-    whole = layout.whole(shares)
-    return Trained(whole | _resident_tables(replica, tables), tuple(slots))
+    return Trained(whole(), tuple(slots))
+
+
+def _totals(
+    work: UnitComputer, inputs: Inputs, bundles: Sequence[Units], folds: Sequence[Fold]
+) -> list[Contribution]:
+    """The sums of a clock, by partition."""
+    for bundle in bundles:
+        for fold, contribution in zip(folds, work.compute(inputs, bundle), strict=True):
+            fold.add(bundle, contribution)
+    return [fold.total() for fold in folds]
 
 
 def _of_slot(states: Sequence[Sequence[State]], slot: int) -> list[list[Array | None]]:

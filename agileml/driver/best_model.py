@@ -3,22 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from agileml.application import Array
 from agileml.core.parameters.layout import Layout
 from agileml.core.protocol.commands import Finished
-from agileml.core.protocol.inputs import Judged
+from agileml.core.protocol.inputs import CutJudged
 from agileml.errors import RunError
 from agileml.events.observed import BestKept, Evaluated
 from agileml.events.run import ClockDone, MembershipChanged, Warned
 from agileml.events.schema import RunEvent
-from agileml.runs.best import BestRule
 from agileml.runs.folder import BEST, RunFolder, StorageError
 
 Parts = Sequence[Sequence[Array]]
 # Begins to read a cut. What it returns is called until it has all parts (None: not yet); both raise RunError.
 Read = Callable[[Finished], Callable[[], Parts | None]]
+
+
+@dataclass
+class BestRule:
+    """mode: "min" or "max", which is better. `best`: what is kept now."""
+
+    metric: str
+    mode: str
+    best: BestKept | None = None
+
+    def is_better(self, value: float) -> bool:
+        """True when parameters with this value are to replace the best. NaN is never better, an equal value neither."""
+        if self.best is None:
+            return value == value
+        return value < self.best.value if self.mode == "min" else value > self.best.value
+
+    def summary(self) -> dict[str, Any]:
+        """For summary.json."""
+        if self.best is None:
+            return {"best": None}
+        return {"best": {"metric": self.metric, "value": self.best.value, "clock": self.best.clock}}
 
 
 class BestModel:
@@ -47,7 +68,7 @@ class BestModel:
             case Evaluated(clock, metrics) if self._rule.metric in metrics:
                 self._values[clock] = metrics[self._rule.metric]
 
-    def look(self, held: Finished | None, read: Read) -> Judged | None:
+    def look(self, held: Finished | None, read: Read) -> CutJudged | None:
         """To be called often, without waiting; returns the judgement about a held cut, once there is one."""
         if held is None:
             self._reading = None
@@ -56,9 +77,9 @@ class BestModel:
         value = self._values.get(held.clock)
         if value is None:
             # Evaluated in the clock after; with later ones complete, the report of that clock was lost.
-            return Judged(held.clock) if self._done > held.clock + 1 else None
+            return CutJudged(held.clock) if self._done > held.clock + 1 else None
         if not self._rule.is_better(value):
-            return Judged(held.clock)
+            return CutJudged(held.clock)
         try:
             if self._reading is None or self._reading[0] != held:
                 self._reading = held, read(held)
@@ -70,7 +91,7 @@ class BestModel:
             return None
         self._reading = None
         self._keep(held.clock, value, self._layout.whole(parts))
-        return Judged(held.clock)
+        return CutJudged(held.clock)
 
     def _tell_passed_over(self, held: int) -> None:
         """Of what was evaluated before the held cut, say which was better than the best and is lost."""

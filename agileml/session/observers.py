@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from agileml.config.job import JobConfig
 from agileml.config.text import ConfigError, nearest
 from agileml.core.protocol.job import Job
+from agileml.driver.best_model import BestRule
 from agileml.driver.stop_signal import StopSignal
 from agileml.events.observed import Evaluated, StopDecided
 from agileml.events.run import ClockDone, Warned
 from agileml.events.schema import RunEvent
-from agileml.runs.best import BestRule
 from agileml.runs.callbacks import Callback, Callbacks, EarlyStopping
 from agileml.runs.folder import RunFolder
 from agileml.runs.loggers import LOGGERS

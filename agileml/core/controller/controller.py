@@ -38,7 +38,7 @@ from agileml.core.protocol.commands import ControllerCommand, Finished, HaltKind
 from agileml.core.protocol.inputs import (
     Admit,
     ControllerInput,
-    Judged,
+    CutJudged,
     Measured,
     NodeDown,
     NodeFailed,
@@ -223,7 +223,7 @@ class Controller:
                 self._cuts.save_failed(event.name, event.reason)
             case Stop():
                 self._stop(event)
-            case Judged():
+            case CutJudged():
                 self._cuts.judged(event.clock)
             case Tick():
                 self._tick()

@@ -134,7 +134,7 @@ class Stop:
 
 
 @dataclass(frozen=True)
-class Judged:
+class CutJudged:
     """The held cut at `clock` is kept elsewhere, or not worth it: the next one may be named. May be repeated."""
 
     clock: int
@@ -160,6 +160,6 @@ ControllerInput = (
     | Sealed
     | SealFailed
     | Stop
-    | Judged
+    | CutJudged
     | Tick
 )

@@ -52,7 +52,7 @@ class Job:
     share holds for every clock. `helping`: machines that are ahead take over units of those that are behind, in a job
     with servers and with BSP or SSP; None: they do not. `pipeline`: every worker computes all units with the partitions
     that it owns; None: its share of the units with all partitions. `holds_every`: the cut at each clock that is a
-    multiple of it is held until it was judged (`Judged`); None: no cut is.
+    multiple of it is held until it was judged (`CutJudged`); None: no cut is.
     """
 
     layout: Layout

@@ -17,13 +17,12 @@ from agileml.apps.torch.module import TorchModule
 from agileml.config.job import from_values
 from agileml.config.text import ConfigError
 from agileml.core.protocol.commands import Finished
-from agileml.driver.best_model import BestModel, Parts
+from agileml.driver.best_model import BestModel, BestRule, Parts
 from agileml.errors import RunError
 from agileml.events.observed import BestKept, Evaluated
 from agileml.events.run import ClockDone
 from agileml.process.head import HeadState
 from agileml.process.spec import RunSpec
-from agileml.runs.best import BestRule
 from agileml.runs.folder import RunFolder
 from tests.faults.fault_rig import FaultRig
 
