@@ -151,10 +151,8 @@ class Controller:
 
     @property
     def held(self) -> Finished | None:
-        """The committed cut, while it is held: where its parts are."""
-        view = self.view
-        clock = self._cuts.held
-        return None if clock is None or view is None or self.is_changing else Finished(clock, view.backup)
+        """The committed cut, while it is held."""
+        return self._cuts.held_cut
 
     @property
     def is_changing(self) -> bool:
@@ -217,14 +215,10 @@ class Controller:
                 control.persisted(event.number)
             case Superseded():
                 control.halt(HaltKind.REPLACED, f"another controller wrote record {event.number}")
-            case Sealed():
-                self._cuts.sealed(event.name)
-            case SealFailed():
-                self._cuts.save_failed(event.name, event.reason)
+            case Sealed() | SealFailed() | CutJudged():
+                self._cuts.told(event)
             case Stop():
                 self._stop(event)
-            case CutJudged():
-                self._cuts.judged(event.clock)
             case Tick():
                 self._tick()
         self._advance()

@@ -10,7 +10,8 @@ from agileml.core.controller.control import Control
 from agileml.core.cuts.checkpoint import Checkpoint, OpenSave
 from agileml.core.cuts.ending import RunEnding
 from agileml.core.cuts.rule import OpenCut
-from agileml.core.protocol.commands import HaltKind, Seal
+from agileml.core.protocol.commands import Finished, HaltKind, Seal
+from agileml.core.protocol.inputs import CutJudged, Sealed, SealFailed
 from agileml.core.protocol.messages import Limit, Missed, NameCut, Save, Saved, Stored
 from agileml.core.protocol.view import CutId
 from agileml.core.stage.link_rate import LinkRate
@@ -67,10 +68,23 @@ class CutKeeper:
             return None
         return clock
 
-    def judged(self, clock: int) -> None:
-        """The cut at `clock` need not be held any more."""
-        if clock == self.held:
-            self._judged = clock
+    @property
+    def held_cut(self) -> Finished | None:
+        """The held cut and where its parts are, while no change moves them."""
+        view, clock = self._control.view, self.held
+        if clock is None or view is None or self._control.change is not None:
+            return None
+        return Finished(clock, view.backup)
+
+    def told(self, event: Sealed | SealFailed | CutJudged) -> None:
+        """What became of a checkpoint, or of the held cut, which need not be held any more."""
+        match event:
+            case Sealed():
+                self.sealed(event.name)
+            case SealFailed():
+                self.save_failed(event.name, event.reason)
+            case CutJudged() if event.clock == self.held:
+                self._judged = event.clock
 
     def begin_epoch(self) -> None:
         """Drop the cut that was open under the previous view: a new one is durable."""
