@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Mirror(Generic[T]):
-    """The objects of a list by name. Raises CloudError when made, if the list cannot be had."""
+    """The objects of a list by name, watched from the first look on. Raises CloudError when made, if there is none."""
 
     def __init__(
         self, api: Api, path: str, read: Callable[[Iterable[Mapping[str, Any]]], dict[str, T]]
@@ -32,10 +32,11 @@ class Mirror(Generic[T]):
         self._objects: dict[str, T] = {}
         self._list()
         self._thread = threading.Thread(target=self._follow, name=f"watch {path}", daemon=True)
-        self._thread.start()
+        self._is_watching = False
 
     def objects(self) -> dict[str, T]:
         """The objects now. Raises the error of the last attempts where the copy is stale."""
+        self._watch()
         with self._changed:
             if self._failed_s is not None and time.monotonic() - self._failed_s > STALE_S:
                 assert self._problem is not None
@@ -44,6 +45,7 @@ class Mirror(Generic[T]):
 
     def wait_for(self, condition: Callable[[dict[str, T]], bool], timeout_s: float) -> bool:
         """Wait until the objects are so; False: they are not, after `timeout_s`."""
+        self._watch()
         with self._changed:
             return self._changed.wait_for(
                 lambda: self._is_closed.is_set() or condition(self._objects), timeout_s
@@ -54,6 +56,13 @@ class Mirror(Generic[T]):
         self._is_closed.set()
         with self._changed:
             self._changed.notify_all()
+
+    def _watch(self) -> None:
+        """A market that is only asked for its prices needs no thread."""
+        with self._changed:
+            if not self._is_watching:
+                self._is_watching = True
+                self._thread.start()
 
     def _list(self) -> None:
         found = self._api.get(self._path)

@@ -230,6 +230,13 @@ def test_a_taint_and_a_deletion_are_notices_with_their_seconds(ground: Ground) -
     assert {each.instance_id for each in cloud.notices()} == {tainted, stays}, "what we give back is no news"
 
 
+def test_a_market_that_is_asked_for_prices_alone_watches_nothing(ground: Ground) -> None:
+    quotes = ground.cloud().quotes(ground.now_s())
+    assert {offer.market: offer.price for offer in quotes.offers} == {SPOT: 60_000, LARGE: 110_000}
+    assert not quotes.full
+    assert not [name for name in ground.server.seen if name.startswith("watch")]
+
+
 def test_a_watch_that_breaks_off_or_is_too_old_misses_nothing(ground: Ground) -> None:
     cloud = ground.cloud()
     (pod,) = ids(cloud.acquire(order("a", 1)))
