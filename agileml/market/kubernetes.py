@@ -18,7 +18,7 @@ from bidbrain.live.cloud import Cloud
 from bidbrain.live.job import Timekeeper
 from bidbrain.live.keeping import FolderObjects, RiskKeeper
 
-LOOK_S = 2.0  # between two looks at the copies of pods and nodes, which cost no call: GKE gives 25 s
+LOOK_S = 2.0  # between two looks at the copies of pods and nodes, which cost no call: GKE gives 15 s
 LEAVE_S = 60.0
 RISK = Path("proteus-runs") / "risk"  # in the home folder of the head's user
 

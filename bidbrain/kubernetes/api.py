@@ -170,8 +170,10 @@ def _error(code: int, status: Mapping[str, Any], what: str) -> CloudError:
     message = " ".join(str(status.get("message", "")).split()).rstrip(".")
     sentence = f"{what}: Kubernetes answers {code}{', ' if message else ''}{message}"
     match code:
-        case 401 | 403:
-            return CredentialsError(sentence)
+        case 401:
+            return CredentialsError(f"{sentence}: expected the token of a service account that is there")
+        case 403:
+            return CredentialsError(f"{sentence} (`proteus k8s template` prints the rights that a job needs)")
         case 404:
             return NotFoundError(sentence)
         case 409 | 422:

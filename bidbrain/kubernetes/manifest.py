@@ -34,8 +34,8 @@ class Provider(StrEnum):
 class SpotNodes:
     """The label of a provider's spot nodes, whether they carry it as a taint too, and seconds of grace in a pod there.
 
-    Of AWS's two minutes ten seconds are left for the eviction to begin. GKE lets a pod live for 15 s (25 s on nodes
-    with a longer grace period), Azure gives 30 s.
+    Of AWS's two minutes ten seconds are left for the eviction to begin, of Azure's 30 s five. GKE's kubelet leaves 15 s
+    to pods that are not the system's.
     """
 
     key: str
@@ -45,7 +45,7 @@ class SpotNodes:
 
 
 NODES = {
-    Provider.GKE: SpotNodes("cloud.google.com/gke-spot", "true", True, 25),
+    Provider.GKE: SpotNodes("cloud.google.com/gke-spot", "true", True, 15),
     Provider.EKS: SpotNodes("eks.amazonaws.com/capacityType", "SPOT", False, 110),
     Provider.KARPENTER: SpotNodes("karpenter.sh/capacity-type", "spot", False, 110),
     Provider.AKS: SpotNodes("kubernetes.azure.com/scalesetpriority", "spot", True, 25),

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from bidbrain.kubernetes.objects import Node, Pod
 from bidbrain.live.cloud import Alert, InstanceNotice
 
-# Seconds from a taint to the end of its node. AWS gives two minutes and GKE 30 s, of which its kubelet keeps five.
+# Seconds from a taint to the end of the pods on its node. AWS gives two minutes. GKE gives 30 s, of which its kubelet
+# leaves 15 s to pods that are not the system's.
 TAINTS: dict[str, int] = {
     "aws-node-termination-handler/spot-itn": 120,
     "karpenter.sh/disrupted": 120,
-    "cloud.google.com/impending-node-termination": 25,
+    "cloud.google.com/impending-node-termination": 15,
 }
 HINTS = frozenset({"aws-node-termination-handler/rebalance-recommendation"})
 

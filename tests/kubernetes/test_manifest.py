@@ -131,7 +131,7 @@ def test_the_schema_check_can_fail() -> None:
 @pytest.mark.parametrize(
     ("provider", "label", "seconds"),
     [
-        (Provider.GKE, {"cloud.google.com/gke-spot": "true"}, 25),
+        (Provider.GKE, {"cloud.google.com/gke-spot": "true"}, 15),
         (Provider.EKS, {"eks.amazonaws.com/capacityType": "SPOT"}, 110),
         (Provider.KARPENTER, {"karpenter.sh/capacity-type": "spot"}, 110),
         (Provider.AKS, {"kubernetes.azure.com/scalesetpriority": "spot"}, 25),
