@@ -46,6 +46,12 @@ def template(
     spot: Annotated[
         int, typer.Option(min=0, help="Spot pods from the beginning, for runs without a market.")
     ] = 0,
+    grace_s: Annotated[
+        int | None,
+        typer.Option(
+            min=10, max=600, help="Seconds that a spot pod has to leave. [default: what the cloud gives]"
+        ),
+    ] = None,
     dockerfile: Annotated[
         bool, typer.Option("--dockerfile", help="Print the Dockerfile of the image instead.")
     ] = False,
@@ -75,7 +81,7 @@ def template(
             f"found {max(reliable, spot)} pods from the beginning, expected at most --most {most}"
         )
     size = PodSize(cpus, memory)
-    plan = ClusterPlan(name, namespace, image, cloud, version("ray"), size, most, reliable, spot)
+    plan = ClusterPlan(name, namespace, image, cloud, version("ray"), size, most, reliable, spot, grace_s)
     print(text(plan), end="")
 
 

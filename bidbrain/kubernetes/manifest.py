@@ -8,7 +8,7 @@ nothing but how many pods there are, which of them go, and the book of orders.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -64,7 +64,7 @@ class PodSize:
 class ClusterPlan:
     """A RayCluster to be. replicas: spot pods from the beginning, for runs without a market, and reliable ones.
 
-    most: maxReplicas of both groups. ray_version: of the image.
+    most: maxReplicas of both groups. ray_version: of the image. grace_s: of a spot pod; None: what the provider gives.
     """
 
     name: str
@@ -76,11 +76,13 @@ class ClusterPlan:
     most: int = 16
     reliable_replicas: int = 0
     spot_replicas: int = 0
+    grace_s: int | None = None
 
     @property
     def spot(self) -> SpotNodes:
         """The nodes of its pool."""
-        return NODES[self.provider]
+        nodes = NODES[self.provider]
+        return nodes if self.grace_s is None else replace(nodes, grace_s=self.grace_s)
 
     @property
     def account(self) -> str:

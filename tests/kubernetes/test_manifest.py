@@ -290,6 +290,8 @@ def test_the_command_prints_what_can_be_applied(capsys: pytest.CaptureFixture[st
         "3",
         "--cpus",
         "8",
+        "--grace-s",
+        "60",
     )
     assert (code, err) == (0, "")
     spec = the("RayCluster", list(yaml.safe_load_all(out)))["spec"]
@@ -297,6 +299,7 @@ def test_the_command_prints_what_can_be_applied(capsys: pytest.CaptureFixture[st
     assert (
         spec["workerGroupSpecs"][1]["template"]["spec"]["containers"][0]["resources"]["limits"]["cpu"] == "8"
     )
+    assert spec["workerGroupSpecs"][1]["template"]["spec"]["terminationGracePeriodSeconds"] == 60
     assert "#     pools: {spot: {vcpus: 8, usd_per_h: DOLLARS}}" in out
 
 
