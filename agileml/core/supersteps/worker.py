@@ -1,8 +1,9 @@
 """The worker of a machine with supersteps: goes through its minibatches one by one, then asks for more.
 
-For each minibatch it pulls the newest parameters, computes, and pushes to every partition; when all have counted it, it
-goes on. After its last one of a superstep it asks the owner of partition 0 for the next, which is told once everyone's
-are counted. A membership change ends the superstep: nothing that was read under an older view counts in the new one.
+For each minibatch it pulls the newest parameters, computes, and pushes to every partition, where the pull of the next
+one follows. When all have counted the last one of a superstep it asks the owner of partition 0 for the next, which is
+told once everyone's are counted. A membership change ends the superstep: nothing that was read under an older view
+counts in the new one.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class _Minibatch:
 
 
 class MinibatchWorker(Worker):
-    """Works on one minibatch at a time. Its clock is that of the minibatch."""
+    """Computes one minibatch at a time. Its clock is that of the minibatch."""
 
     def __init__(
         self, me: str, job: Job, send: Callable[[str, Message], None], ask: Callable[[NodeCommand], None]
@@ -64,16 +65,17 @@ class MinibatchWorker(Worker):
         self._first = 0  # where the superstep begins that is not known yet
         self._after = 0  # where the present one began
         self._todo: list[int] = []  # positions of this superstep
-        self._now: _Minibatch | None = None
+        self._now: _Minibatch | None = None  # pulled or computed
+        self._pushed: dict[tuple[int, Units], _Minibatch] = {}  # computed, and not counted by all partitions
 
     @property
     def doing(self) -> Doing:
         """The present activity of the worker."""
-        if self._now is None:
-            return Doing.PULL if self._is_asking else Doing.IDLE
-        if self._now.order is None:
-            return Doing.PULL
-        return Doing.PUSH if len(self._now.contributions) == len(self._mine) else Doing.COMPUTE
+        if self._now is not None:
+            return Doing.PULL if self._now.order is None else Doing.COMPUTE
+        if self._pushed:
+            return Doing.PUSH
+        return Doing.PULL if self._is_asking else Doing.IDLE
 
     @property
     def _is_asking(self) -> bool:
@@ -87,6 +89,7 @@ class MinibatchWorker(Worker):
         self._view, self._mine = view, tuple(range(self.job.layout.partitions))
         self._supersteps = SuperstepDeal(self.job, view)
         self._first, self._todo, self._now = self._supersteps.first, [], None
+        self._pushed.clear()
         self.clock = view.base
         self._go_on()
 
@@ -95,16 +98,16 @@ class MinibatchWorker(Worker):
         if plan.first < self._first:
             return  # told again
         assert self._supersteps is not None
-        assert self._now is None and not self._todo, (plan, self._todo)
+        assert self._now is None and not self._todo and not self._pushed, (plan, self._todo)
         self._todo = list(self._supersteps.deal(plan)[self.me])
         self._after, self._first = plan.first, self._supersteps.after(plan)
         self._go_on()
 
     def _go_on(self) -> None:
-        """Begin the next minibatch, or ask for the next superstep."""
+        """Begin the next minibatch, or ask for the next superstep once all of this one are counted."""
         assert self._view is not None
         if not self._todo:
-            if self._is_asking:
+            if self._is_asking and not self._pushed:
                 self._send(self._server_of(0), NextSuperstep(self._view.epoch, self._first))
             return
         self.clock, unit = divmod(self._todo.pop(0), self.job.units)
@@ -153,14 +156,21 @@ class MinibatchWorker(Worker):
             self._ask(now.order)
 
     def computed(self, event: Computed) -> None:
-        """Push the contributions of the minibatch."""
+        """Push the contributions of the minibatch; that to partition 0 last, where it tells how long all of it took."""
         now = self._now
         if now is None or now.order is None or event.timeline != now.begin.timeline:
             return
-        if (event.clock, event.bundle) == (now.clock, now.bundle):
-            for partition, contribution in event.contributions:
-                now.contributions[partition] = contribution
+        if (event.clock, event.bundle) != (now.clock, now.bundle):
+            return
+        for partition, contribution in event.contributions:
+            now.contributions[partition] = contribution
+            if partition != 0:
                 self._push_step(now, partition)
+        if len(now.contributions) == len(self._mine):
+            self._push_step(now, 0)
+            self._pushed[now.clock, now.bundle] = now
+            self._now = None
+            self._go_on()
 
     def _push_step(self, now: _Minibatch, partition: int) -> None:
         assert self._view is not None
@@ -169,14 +179,17 @@ class MinibatchWorker(Worker):
         self._send(self._server_of(partition), MinibatchPush(*about, reads=reads))
 
     def ack(self, message: Ack) -> None:
-        """A partition has counted the minibatch: with the last one, go on."""
+        """A partition has counted a minibatch."""
+        key = message.clock, message.bundle
         now = self._now
-        if now is None or (message.clock, message.bundle) != (now.clock, now.bundle):
+        made = now if now is not None and (now.clock, now.bundle) == key else self._pushed.get(key)
+        if made is None:
             return
-        now.acked.add(message.partition)
-        if len(now.acked) == len(self._mine):
-            self._now = None
-            self._go_on()
+        made.acked.add(message.partition)
+        if key in self._pushed and len(made.acked) == len(self._mine):
+            del self._pushed[key]
+            if self._now is None:
+                self._go_on()
 
     def behind(self, message: Behind) -> None:
         raise AssertionError(f"no superstep is over before its workers are done: {message}")
@@ -190,7 +203,7 @@ class MinibatchWorker(Worker):
             self._go_on()
         elif now.order is None:
             self._pull_missing(now)
-        else:
-            for partition in now.contributions:
-                if partition not in now.acked:
-                    self._push_step(now, partition)
+        for made in (*self._pushed.values(), *([now] if now is not None else [])):
+            for partition in made.contributions:
+                if partition not in made.acked and (partition != 0 or made is not now):
+                    self._push_step(made, partition)

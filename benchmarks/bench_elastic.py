@@ -1,0 +1,227 @@
+"""Supersteps on unequal machines: time and accuracy beside BSP, SSP, shares by speed, and a pool that nobody waits at.
+
+    python benchmarks/bench_elastic.py [--quick] [--rounds 3]
+
+Four machines at speeds 1, .7, .53 and .41, a fixed number of minibatches that cannot be cut. Time is that of the
+engine, over real sockets, with machines that pause to absolute deadlines (`uneven_rig`); schemes run in turn, ratios
+are medians of the rounds'. The pool is the bound: minibatches / sum of speeds, with no time for messages. Accuracy is
+that of a small CNN after the same minibatches, by the engine's own steps: in which order they were taken and what each
+had read follows from the speeds, exactly, so it is the same on every machine (`agileml.core.stepwise`).
+"""
+
+import argparse
+import heapq
+import os
+import platform
+import statistics
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from uneven_rig import Trial, UnevenRun
+
+from agileml.config.job import from_values
+from agileml.core.protocol.job import Job
+from agileml.core.protocol.superstep_messages import StepTaken
+from agileml.core.protocol.supersteps import SuperstepDeal
+from agileml.core.protocol.view import INITIAL, View
+from agileml.core.sequential import run_sequential
+from agileml.core.stepwise import Stepwise
+from agileml.core.supersteps.planner import SuperstepPlanner
+from agileml.process.spec import RunSpec
+
+SPEEDS = (1.0, 0.7, 0.53, 0.41)
+NAMES = tuple(f"m{number}" for number in range(len(SPEEDS)))
+SCHEMES: Mapping[str, Mapping[str, Any]] = {
+    "bsp": {},
+    "ssp(3)": {"consistency": {"kind": "ssp", "slack": 3}, "deterministic": False},
+    "lbbsp, 4 to a machine": {"balance": "lbbsp", "units_per_slice": 4},
+    "elastic(15)": {"consistency": {"kind": "elastic", "range": 15}},
+    "elastic(15), wait": {"consistency": {"kind": "elastic", "range": 15, "objective": "wait"}},
+}
+
+# -- time ---------------------------------------------------------------------------------------------------
+
+
+def job_values(unit_s: float, clocks: int, more: Mapping[str, Any]) -> dict[str, Any]:
+    """A job of as many minibatches in a clock as machines; m0 is reliable and owns the parameters."""
+    return {
+        "clocks": clocks,
+        "slices": len(SPEEDS),
+        "stage": 1,
+        "machines": {"reliable": 1, "transient": len(SPEEDS) - 1, "max": len(SPEEDS)},
+        "pace": {"unit_s": unit_s, "speeds": dict(zip(NAMES[1:], SPEEDS[1:], strict=True))},
+        **more,
+    }
+
+
+def timed(scheme: str, minibatches: int, unit_s: float) -> tuple[float, Trial]:
+    """Seconds from the first clock's end to the last's, of so many minibatches in all."""
+    more = dict(SCHEMES[scheme])
+    units = len(SPEEDS) * more.get("units_per_slice", 1)
+    clocks = minibatches // units
+    trial = UnevenRun(job_values(unit_s, clocks, more)).train()
+    return trial.took_s(1, clocks) * minibatches / (minibatches - units), trial
+
+
+def asp_s(minibatches: int, unit_s: float) -> float:
+    """Seconds of so many minibatches with asp, while all machines compute: nobody waits, and messages take time."""
+    clocks = minibatches // len(SPEEDS) // 2
+    trial = UnevenRun(
+        job_values(unit_s, clocks, {"consistency": {"kind": "asp"}, "deterministic": False})
+    ).train()
+    began = next(at_s for at_s, units in trial.units if units)
+    until = began + 0.9 * clocks * unit_s / max(SPEEDS)
+    seen = [(at_s, units) for at_s, units in trial.units if units and at_s <= until]
+    (from_s, some), (to_s, more) = seen[len(seen) // 5], seen[-1]
+    return (to_s - from_s) / (more - some) * minibatches
+
+
+def show_time(unit_s: float, minibatches: int, rounds: int) -> None:
+    pool_s = minibatches * unit_s / sum(SPEEDS)
+    even_s = minibatches * unit_s / len(SPEEDS) / min(SPEEDS)
+    print(
+        f"\n{minibatches} minibatches of {unit_s * 1e3:g} ms at speed 1; a pool at which nobody waits takes ",
+        end="",
+    )
+    print(f"{pool_s:.2f} s, bsp without messages {even_s:.2f} s ({pool_s / even_s:.3f})")
+    rows = [{scheme: timed(scheme, minibatches, unit_s) for scheme in SCHEMES} for _ in range(rounds)]
+    loose_s = statistics.median(asp_s(minibatches, unit_s) for _ in range(rounds))
+    print("scheme                  seconds   of bsp   of asp  over the pool  waiting")
+    for scheme in SCHEMES:
+        seconds = statistics.median(row[scheme][0] for row in rows)
+        ratio = statistics.median(row[scheme][0] / row["bsp"][0] for row in rows)
+        last = rows[-1][scheme][1]
+        waits = last.waiting(1, max(last.done_s))
+        rest = f"{ratio:9.3f}{seconds / loose_s:9.3f}{seconds / pool_s:15.3f}{waits:9.1%}"
+        print(f"{scheme:22}{seconds:9.2f}{rest}", flush=True)
+    print(f"{'asp, while all compute':22}{loose_s:9.2f}{'':18}{loose_s / pool_s:15.3f}")
+
+
+# -- accuracy -----------------------------------------------------------------------------------------------
+
+
+def config(seed: int, clocks: int, **more: Any) -> Any:
+    return from_values(
+        {
+            "application": "torch",
+            "data": {"kind": "large_digits"},
+            "model": {
+                "module": "agileml.apps.torch.models:cnn",
+                "arguments": {"channels": 1, "size": 28, "classes": 10},
+                "batch_size": 128,
+            },
+            "optimizer": {"kind": "sgd", "learning_rate": 0.1},
+            "clocks": clocks,
+            "slices": len(SPEEDS),
+            "seed": seed,
+            "machines": {"reliable": 1, "transient": 3, "max": len(SPEEDS)},
+            **more,
+        }
+    )
+
+
+def pooled(count: int) -> list[StepTaken]:
+    """ASP with a pool: whoever is free takes the next minibatch, computed from all that is there."""
+    free = [(0.0, worker) for worker in range(len(SPEEDS))]
+    under_way: list[tuple[float, int, int, int]] = []  # end, worker, position, what it read
+    taken: list[StepTaken] = []
+    for position in range(count):
+        at_s, worker = heapq.heappop(free)
+        taken += _ended(under_way, at_s)
+        end_s = at_s + 1 / SPEEDS[worker]
+        heapq.heappush(under_way, (end_s, worker, position, len(taken)))
+        heapq.heappush(free, (end_s, worker))
+    return taken + _ended(under_way, float("inf"))
+
+
+def _ended(under_way: list[tuple[float, int, int, int]], until_s: float) -> list[StepTaken]:
+    found = []
+    while under_way and under_way[0][0] <= until_s:
+        _, _, position, read = heapq.heappop(under_way)
+        found.append(StepTaken(position, (read,)))
+    return found
+
+
+def supersteps(job: Job) -> Iterator[StepTaken]:
+    """The steps of a run with supersteps, by the engine's planner, on machines that take no time for messages."""
+    share = tuple((name, 1 << unit) for unit, name in enumerate(NAMES))
+    view = View(1, 1, NAMES, (NAMES[0],), (NAMES[0],), share, NAMES, 0, (), 1, INITIAL)
+    planner, deal = SuperstepPlanner(job, view, lambda chosen: None, {}), SuperstepDeal(job, view)
+    first, count, now_s = 0, 0, 0.0
+    while first < deal.end:
+        for name in NAMES:
+            plan = planner.plan(name, first, deal.end, now_s)
+        assert plan is not None
+        ends = [
+            (now_s + (number + 1) / speed, name, position)
+            for (name, positions), speed in zip(deal.deal(plan).items(), SPEEDS, strict=True)
+            for number, position in enumerate(positions)
+        ]
+        before = dict.fromkeys(NAMES, count)  # steps at the time of each worker's pull
+        for end_s, name, position in sorted(ends):
+            planner.counted(name, end_s)
+            yield StepTaken(position, (before[name],))
+            count += 1
+            before[name] = count
+        first, now_s = deal.after(plan), max(ends)[0]
+
+
+def accuracies(seed: int, clocks: int) -> dict[str, float]:
+    """Test accuracy of each scheme after the same minibatches."""
+    found = {}
+    for scheme, more in {
+        "bsp": {},
+        "pooled asp": {"consistency": {"kind": "elastic"}},
+        "elastic(15)": SCHEMES["elastic(15)"],
+        "elastic(15), wait": SCHEMES["elastic(15), wait"],
+    }.items():
+        spec = RunSpec(scheme, config(seed, clocks, **more))
+        application = spec.build()
+        job = spec.job(application)
+        if scheme == "bsp":
+            tables = run_sequential(application, optimizer=job.optimizer, clocks=clocks, parts=job.parts)
+        else:
+            count = clocks * job.units
+            steps: Sequence[StepTaken] = pooled(count) if scheme == "pooled asp" else list(supersteps(job))
+            assert sorted(step.position for step in steps) == list(range(count))
+            tables = Stepwise(application, job.optimizer, job.parts, [steps]).train().tables
+        found[scheme] = 100 * application.evaluate(tables)["test_accuracy"]
+    return found
+
+
+def show_accuracy(seeds: int, lengths: Sequence[int]) -> None:
+    print(
+        f"\ntest accuracy in % of a CNN on digits, SGD at a rate of .1 a step, mean of {seeds} seeds (standard error)"
+    )
+    for clocks in lengths:
+        rows = [accuracies(seed, clocks) for seed in range(seeds)]
+        cells = []
+        for scheme in rows[0]:
+            values = [row[scheme] for row in rows]
+            error = np.std(values, ddof=1) / np.sqrt(seeds) if seeds > 1 else float("nan")
+            cells.append(f"{scheme} {statistics.mean(values):.2f} ({error:.2f})")
+        print(f"{clocks * len(SPEEDS):5} minibatches of 32: " + "; ".join(cells), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="one round of fewer and shorter minibatches")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", choices=["time", "accuracy"])
+    arguments = parser.parse_args()
+    print(f"python {platform.python_version()}, torch {torch.__version__}, {os.cpu_count()} cores, ", end="")
+    print(f"load {os.getloadavg()[0]:.1f}")
+    if arguments.only != "accuracy":
+        unit_s, count = (0.03, 160) if arguments.quick else (0.1, 320)
+        show_time(unit_s, count, 1 if arguments.quick else arguments.rounds)
+    if arguments.only != "time":
+        show_accuracy(1 if arguments.quick else 10, (50,) if arguments.quick else (50, 100, 200))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
