@@ -2,13 +2,17 @@
 
 Loading torch and its exporter takes seconds of a core, and is the same for all workers: this process does it once, and
 each worker is a fork of it. It calls nothing of the user's, so workers share no open file and no thread of theirs. As
-each worker ends, it prints the worker's number and exit code (minus the signal, if one ended it).
+each worker ends, it prints the worker's number and exit code (minus the signal, if one ended it). If the process that
+started it is killed, it ends the workers and removes what they share.
 """
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
+import shutil
+import signal
 import sys
 import traceback
 from pathlib import Path
@@ -21,6 +25,8 @@ from pipeline.run.links import LinkError
 from pipeline.run.processes import NEIGHBOUR_GONE, log_of, work
 from pipeline.stages.traced import trace_model
 
+PR_SET_PDEATHSIG = 1
+
 
 def main(folder: Path, links: Path, count: int) -> None:
     """Fork the workers and wait for them."""
@@ -30,7 +36,16 @@ def main(folder: Path, links: Path, count: int) -> None:
     )  # the exporter loads most of itself when it is first used
     gc.collect()
     gc.freeze()
-    numbers = {}
+    numbers: dict[int, int] = {}  # of workers, by their process
+
+    def abandoned(*_: object) -> None:
+        for pid in numbers:
+            os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(links, ignore_errors=True)
+        os._exit(1)
+
+    signal.signal(signal.SIGTERM, abandoned)
+    _when_parent_dies(signal.SIGTERM)
     for number in range(count):
         if (pid := os.fork()) == 0:
             _be_worker(folder, links, number)
@@ -40,8 +55,15 @@ def main(folder: Path, links: Path, count: int) -> None:
         print(numbers.pop(pid), os.waitstatus_to_exitcode(status), flush=True)
 
 
+def _when_parent_dies(number: signal.Signals) -> None:
+    """Have the kernel send this process a signal then."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
+
+
 def _be_worker(folder: Path, links: Path, number: int) -> NoReturn:
     code = 1
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _when_parent_dies(signal.SIGKILL)
     try:
         with log_of(folder, number).open("wb") as log:
             os.dup2(log.fileno(), 1)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -68,3 +72,41 @@ def test_a_worker_that_fails_is_named_and_the_others_end(tmp_path: Path) -> None
     with pytest.raises(RunError, match=r"worker 1 ended with code 1: RuntimeError: no such target"):
         run_processes(job, shape, tmp_path)
     assert not [name for name in os.listdir("/dev/shm") if name.startswith(f"proteus-{os.getpid()}-")]
+
+
+STARTS = """
+import sys
+from pathlib import Path
+from pipeline.run.job import StageShape
+from pipeline.run.processes import run_processes
+from tests.pipeline.run.test_processes import a_job
+
+job = a_job(minibatches=20_000)
+run_processes(job, StageShape((2, len(job.traced.layers)), (1, 1), (False, False)), Path(sys.argv[1]))
+"""
+
+
+@pytest.mark.slow
+def test_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
+    parent = subprocess.Popen([sys.executable, "-c", STARTS, str(tmp_path)])
+    until_s = time.monotonic() + 120
+    while not (tmp_path / "worker-1.log").exists():
+        assert parent.poll() is None and time.monotonic() < until_s
+        time.sleep(0.05)
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    while _running(tmp_path) or list(Path("/dev/shm").glob(f"proteus-{parent.pid}-*")):
+        assert time.monotonic() < until_s, _running(tmp_path)
+        time.sleep(0.05)
+
+
+def _running(folder: Path) -> list[str]:
+    """Processes that have the folder among their arguments."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if str(folder).encode() in path.read_bytes():
+                found.append(path.parent.name)
+        except OSError:  # it has ended
+            continue
+    return found
