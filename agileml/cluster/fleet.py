@@ -97,7 +97,7 @@ class Fleet(Protocol):
         """Raise HeadLostError when the cluster's head is gone. Asked after an error whose cause is not known."""
 
     def missing(self) -> str:
-        """What the fleet wants before a run can start, as "wants ..."; empty when it has all its nodes."""
+        """The nodes that the fleet lacks before a run can start, as "wants ..."; empty when it has all."""
 
     def release(self, node_id: str) -> None:
         """The run does not need this node any more."""

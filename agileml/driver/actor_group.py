@@ -273,7 +273,7 @@ class ActorGroup:
             actor.starting = actor.handle.address.remote()
 
     def state(self) -> HeadState:
-        """What happened since the last call. If the controller has died, wait for the next and repeat everything to it.
+        """Get the events since the last call. If the controller has died, wait for the next and tell it all again.
 
         Raises RunError where no controller comes back.
         """

@@ -164,7 +164,7 @@ class RunLoop:
                 time.sleep(POLL_S)
 
     def _missing(self) -> str:
-        """What the start waits for, as a part of a sentence; empty once every process is up."""
+        """The part of a sentence that says what the start waits for; empty once every process is up."""
         if missing := self._fleet.missing():
             return missing
         starting = self._group.starting
@@ -221,7 +221,7 @@ class RunLoop:
             self._group.heal(machine)
 
     def _log(self, happened: Happened) -> None:
-        """Act on an event of the controller, and log it."""
+        """Act on an event of the controller, and write it to the log."""
         if self._watcher is not None:
             self._watcher.happened(happened, self._group.node_of)
         match happened.event:

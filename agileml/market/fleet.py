@@ -110,7 +110,7 @@ class MarketFleet:
         return f"wants a reliable machine of the market; its last decision: {decision or 'none yet'}"
 
     def release(self, node_id: str) -> None:
-        """The run has released this node: the market may have it back."""
+        """Let the market have a node back that the run has released."""
         self.trainer.released(node_id)
 
     def take_away(self, node_id: str) -> None:
@@ -123,11 +123,11 @@ class MarketFleet:
     # -- a watcher ----------------------------------------------------------------------------------------------
 
     def started(self, node_id: str) -> None:
-        """The run's process on this node has started."""
+        """Record that the run's process on this node has started."""
         self._started.add(node_id)
 
     def happened(self, happened: Happened, node_of: Callable[[str], str]) -> None:
-        """The controller said this."""
+        """Pass an event of the controller on to BidBrain's service."""
         self.trainer.happened(happened, node_of)
 
     def standing(self) -> tuple[float, str]:
@@ -160,7 +160,7 @@ class MarketFleet:
     # -- the end ------------------------------------------------------------------------------------------------
 
     def ended(self, clock: int) -> None:
-        """The session holds the result of so many clocks."""
+        """Record that the session holds the result of so many clocks."""
         self._finished = clock >= self._clocks
         if self._finished:
             self.trainer.finished()

@@ -1,4 +1,4 @@
-"""The run as BidBrain's service sees it: calls about instances become events of a fleet, and reports go back.
+"""The run as BidBrain's service sees it: turns calls about instances into events of a fleet, and sends reports back.
 
 The service calls in a thread of its own (`bidbrain.live.job.Trainer`); the driver's loop takes the events and passes on
 the run's own events. Both sides state levels, not changes: the instances that are held, the nodes that the run was
@@ -154,7 +154,7 @@ class RunTrainer:
                     self._events.append(Vanished(node, Loss.GIVEN_BACK))
 
     def drain(self, now_s: int, deadline_s: int) -> None:
-        """The run ends with its next cut, which is its last checkpoint too."""
+        """Have the run end with its next cut, which is its last checkpoint too."""
         with self._changed:
             self._stop(self._time.deadline_s(deadline_s))
 
@@ -196,13 +196,13 @@ class RunTrainer:
         return True
 
     def released(self, node_id: str) -> None:
-        """The run has released this node."""
+        """Record that the run has released this node."""
         with self._changed:
             self._let_go.add(node_id)
             self._changed.notify_all()
 
     def happened(self, happened: Happened, node_of: Callable[[str], str]) -> None:
-        """The controller said this."""
+        """Learn from an event of the controller."""
         with self._changed:
             self._run.kind_of = lambda name: self._kinds.get(self._instance_of.get(node_of(name), ""))
             match happened.event:
@@ -218,13 +218,13 @@ class RunTrainer:
                 self._estimator.observe(clock)
 
     def finished(self) -> None:
-        """The result is in hand: the job is done as of now."""
+        """Record that the job is done as of now: its result is in hand."""
         with self._changed:
             self._finished_s = self._time.now_s()
             self._completed = self._clocks
 
     def part(self) -> None:
-        """No process of the run is left on any instance."""
+        """Record that no process of the run is left on any instance."""
         with self._changed:
             self._has_parted = True
             self._changed.notify_all()
