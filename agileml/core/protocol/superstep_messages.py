@@ -18,8 +18,8 @@ class SuperstepPlan:
 
 @dataclass(frozen=True)
 class StepTaken:
-    """A step of a partition: the minibatch whose gradient it took, and for each partition the number of steps in what
-    that was computed from."""
+    """A step of a partition: the position of its minibatch, and for each partition the number of steps in what
+    its gradient was computed from."""
 
     position: int
     reads: tuple[int, ...]
@@ -27,7 +27,7 @@ class StepTaken:
 
 @dataclass(frozen=True)
 class NextSuperstep:
-    """Worker to the owner of partition 0: all before `first` that was mine is counted; what is next?"""
+    """Worker to the owner of partition 0: all my minibatches before `first` are counted; which superstep is next?"""
 
     epoch: int
     first: int

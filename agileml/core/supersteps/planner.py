@@ -19,8 +19,8 @@ class SuperstepPlanner:
     """Fixes the plan of each superstep, and tells of plans that differ from the one told before.
 
     A worker's next iteration should take as long as its last one: from push to push as they arrive here, or from the
-    superstep's beginning to the first push. What was measured is advice and in no cut; `known` is what the planner of
-    the view before knew, where partition 0 has not moved.
+    superstep's beginning to the first push. Measurements are advice, and no cut holds them; `known` is what the planner
+    of the view before knew, where partition 0 has not moved.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class SuperstepPlanner:
         return found
 
     def counted(self, worker: str, now_s: float) -> None:
-        """A worker's minibatch was counted."""
+        """Record a worker's minibatch that was counted."""
         if worker in self._since_s:  # not a push of the view before, which no plan of this one dealt
             self._observe(worker, max(1, int((now_s - self._since_s[worker]) * SECOND_NS)))
             self._since_s[worker] = now_s

@@ -1,4 +1,4 @@
-"""A server of partitions where every minibatch is a step; partition 0's holds back whoever is early for a superstep."""
+"""A server of partitions where every minibatch is a step; that of partition 0 holds back workers that are early."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class SuperstepServer(Server):
     # -- workers --------------------------------------------------------------------------------------------
 
     def pull(self, worker: str, message: Pull) -> None:
-        """Answer a pull at once: who pulls knows his superstep, and that was told when all before it was counted."""
+        """Answer a pull at once: its worker was told the superstep, once all before it was counted."""
         assert isinstance(message, MinibatchPull), message
         shard = self._steps_of(message.partition, message.epoch)
         if shard is None:
@@ -123,7 +123,7 @@ class SuperstepServer(Server):
         super().name_cut(message)
 
     def raise_limit(self, limit: int, now_s: float) -> None:
-        """Clocks < `limit` may start."""
+        """Let clocks < `limit` start."""
         super().raise_limit(limit, now_s)
         self._answer_asks(now_s)
 
@@ -140,7 +140,7 @@ class SuperstepServer(Server):
             yield StepsTaken(epoch, partition, first, taken[:MOST_TOLD])
 
     def heard_steps(self, message: HeardSteps) -> None:
-        """The controller has the first steps of a partition in the log."""
+        """Drop the first steps of a partition, which the log has."""
         if (shard := self._steps_of(message.partition, message.epoch)) is not None:
             shard.heard(message.steps)
 
@@ -152,7 +152,7 @@ class SuperstepServer(Server):
         self._asks.clear()
 
     def adopt(self, view: View, now_s: float) -> None:
-        """The view is durable: plan its supersteps if partition 0 is here."""
+        """Serve under a durable view, and plan its supersteps if partition 0 is here."""
         super().adopt(view, now_s)
         known = self._planner.intervals_ns if self._planner is not None else {}
         is_here = self.served(0, view.epoch) is not None

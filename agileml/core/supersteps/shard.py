@@ -37,12 +37,12 @@ class MinibatchShard(Shard):
         return self.steps - len(self._taken), tuple(self._taken)
 
     def heard(self, steps: int) -> None:
-        """The first `steps` steps are in the log."""
+        """Drop the first `steps` steps, which the log has."""
         first, _ = self.unheard
         del self._taken[: max(0, steps - first)]
 
     def is_at(self, clock: int) -> bool:
-        """True where a clock begins and all meet: a cut holds nothing that was computed from what is in no cut."""
+        """True where a clock begins and no minibatch of it is counted: a cut then holds whole clocks alone."""
         return self.version == clock and not self.counted
 
     def take(self, push: MinibatchPush, now_s: float, *, given: bool) -> Verdict:

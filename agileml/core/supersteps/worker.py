@@ -94,7 +94,7 @@ class MinibatchWorker(Worker):
         self._go_on()
 
     def planned(self, plan: SuperstepPlan) -> None:
-        """The next superstep is fixed, or one after those in which this worker has nothing."""
+        """Take the next superstep, or one after those in which this worker has nothing."""
         if plan.first < self._first:
             return  # told again
         assert self._supersteps is not None
@@ -119,7 +119,7 @@ class MinibatchWorker(Worker):
             self._ask(begin)
 
     def begun(self, event: Begun) -> None:
-        """The rows that the minibatch reads are known: pull them."""
+        """Pull the rows that the minibatch reads, which are known now."""
         now = self._now
         if now is not None and now.rows is None and now.begin == event.begin:
             self._read_rows(now, event.rows)
@@ -179,7 +179,7 @@ class MinibatchWorker(Worker):
         self._send(self._server_of(partition), MinibatchPush(*about, reads=reads))
 
     def ack(self, message: Ack) -> None:
-        """A partition has counted a minibatch."""
+        """Record that a partition has counted a minibatch."""
         key = message.clock, message.bundle
         now = self._now
         made = now if now is not None and (now.clock, now.bundle) == key else self._pushed.get(key)
@@ -195,7 +195,7 @@ class MinibatchWorker(Worker):
         raise AssertionError(f"no superstep is over before its workers are done: {message}")
 
     def resend(self) -> None:
-        """Repeat what is unanswered."""
+        """Send unanswered messages again."""
         now = self._now
         if self._view is None:
             return
