@@ -6,7 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from transformers import BertForSequenceClassification
 
+import agileml
+from agileml.application import Settings
+from agileml.apps.loop.module import ScriptModule
 from agileml.cli.chaos import run_chaos
 from agileml.config.job import from_values
 from agileml.config.text import parse_yaml
@@ -14,7 +19,7 @@ from tests.agileml.process.engine_rig import reference
 from tests.faults.fault_rig import FaultRig
 
 ROOT = Path(__file__).parents[2]
-NAMES = ("resnet", "gpt")
+NAMES = ("resnet", "gpt", "bert")
 MOST_LINES = 10
 PLAN = [
     {"at_clock": 4, "join": 1},
@@ -57,5 +62,23 @@ def test_examples_end_with_the_same_bits_through_joins_notices_and_kills(name: s
 
 @pytest.mark.slow
 @pytest.mark.cluster
-def test_an_example_survives_twelve_faults_on_real_nodes(tmp_path: Path) -> None:
-    assert run_chaos(from_values(values("resnet", clocks=48)), 1, 12, tmp_path / "chaos").is_good
+@pytest.mark.parametrize("name", ["resnet", "gpt"])
+def test_an_example_survives_twelve_faults_on_real_nodes(name: str, tmp_path: Path) -> None:
+    """The bits of one process: so each item counted once in every pass, and no loss differs."""
+    assert run_chaos(from_values(values(name, clocks=48)), 1, 12, tmp_path / "chaos").is_good
+
+
+@pytest.mark.slow
+def test_a_hugging_face_model_comes_back_from_pretrained(tmp_path: Path) -> None:
+    """Its own format: what the run wrote, and the config of the model beside it."""
+    result = agileml.run(values("bert", clocks=8), sequential=True, out=str(tmp_path / "out"))
+    module = result.module()
+    module.config.save_pretrained(result.folder)
+    found = BertForSequenceClassification.from_pretrained(result.folder)
+    for (name, ours), theirs in zip(module.state_dict().items(), found.state_dict().values(), strict=True):
+        assert torch.equal(ours, theirs), name
+    start = ScriptModule(Settings(model={"script": str(ROOT / "examples" / "bert_elastic.py")}, slices=1))
+    before = start.prepared.model.state_dict()
+    frozen = [name for name, p in start.prepared.model.named_parameters() if not p.requires_grad]
+    assert frozen and all(torch.equal(before[name], found.state_dict()[name]) for name in frozen)
+    start.ended()
