@@ -149,7 +149,8 @@ def serve_machine(pipe: Connection, rank: int) -> None:
     torch.nn.Linear(8, 8)(torch.zeros(8, 8)).sum().backward()
     idle = resident_mb()["rss"]
     while (asked := pipe.recv()) is not None:
-        spec, keys, head = asked
+        spec, halves, head = asked
+        keys = KeyPair(*halves)
         clock = CpuClock()
         machine = Machine(f"m{rank}", spec, spec.build(), "127.0.0.1", keys, head)
         machine.start()
@@ -255,7 +256,7 @@ def train(machines: Pair, spec: RunSpec) -> tuple[list[float], list[Any]]:
         head = Head(spec, len(machines.pipes), "127.0.0.1", keys, FileStore(Path(folder) / "records"))
         head.start()
         try:
-            machines.tell((spec, keys, head.address))
+            machines.tell((spec, (keys.public, keys.secret), head.address))
             for rank, address in enumerate(machines.answers()):
                 tier = Tier.RELIABLE if rank < spec.config.machines.reliable else Tier.TRANSIENT
                 head.register(address, NodeUp(f"m{rank}", tier, "", True))

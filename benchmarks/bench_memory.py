@@ -190,7 +190,8 @@ def serve(pipe: Connection, names: list[str]) -> None:
         before = allocated_mb(), resident_mb("VmRSS")
         highest = [0.0]
         with highest_mb(highest):
-            spec, keys, head = asked
+            spec, halves, head = asked
+            keys = KeyPair(*halves)
             machines = [Machine(name, spec, spec.build(), "127.0.0.1", keys, head) for name in names]
             for machine in machines:
                 machine.start()
@@ -238,7 +239,7 @@ def run(pipes: list[Connection], mode: Mode, width: int, clocks: int) -> tuple[l
         head.start()
         try:
             for pipe in pipes:
-                pipe.send((spec, keys, head.address))
+                pipe.send((spec, (keys.public, keys.secret), head.address))
             for number, address in enumerate(address for pipe in pipes for address in pipe.recv()):
                 tier = Tier.RELIABLE if number < mode.reliable else Tier.TRANSIENT
                 head.register(address, NodeUp(f"m{number}", tier, "", True))

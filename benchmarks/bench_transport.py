@@ -48,7 +48,8 @@ def answer_of(size: int, made: dict[int, np.ndarray]) -> np.ndarray:
 
 
 def serve_transport(arguments: argparse.Namespace) -> None:
-    node_ip, folder, keys, parent = pickle.loads(base64.b64decode(sys.stdin.readline()))  # noqa: S301  our parent
+    node_ip, folder, halves, parent = pickle.loads(base64.b64decode(sys.stdin.readline()))  # noqa: S301  our parent
+    keys = None if halves is None else KeyPair(*halves)
     made: dict[int, np.ndarray] = {}
     with Transport(
         "b", node_ip=node_ip, ipc_folder=folder, keys=keys, curve=keys is not None, **options_of(arguments)
@@ -68,11 +69,14 @@ def transport_round(
     arguments: argparse.Namespace, node_ip: str, curve: bool, folder: Path
 ) -> Iterator[Round]:
     keys = KeyPair.generate() if curve else None
+    halves = None if keys is None else (keys.public, keys.secret)
     with Transport(
         "a", node_ip="127.0.0.1", ipc_folder=folder, keys=keys, curve=curve, **options_of(arguments)
     ) as transport:
         child = start_child("transport", arguments)
-        send_line(child, base64.b64encode(pickle.dumps((node_ip, folder, keys, transport.address))).decode())
+        send_line(
+            child, base64.b64encode(pickle.dumps((node_ip, folder, halves, transport.address))).decode()
+        )
         address = pickle.loads(base64.b64decode(read_line(child)))  # noqa: S301  our child
         transport.connect(address)
 

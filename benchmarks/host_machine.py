@@ -6,6 +6,7 @@ import sys
 from multiprocessing.connection import Client, Connection
 from typing import Any
 
+from agileml.net.keys import KeyPair
 from agileml.process.machine import Machine
 
 
@@ -33,9 +34,9 @@ def serve(pipe: Connection) -> None:
                 pipe.send(what(*arguments))
 
 
-def start(name: str, spec: Any, node_ip: str, keys: Any, head: Any) -> Machine:
-    """A machine that serves."""
-    machine = Machine(name, spec, spec.build(), node_ip, keys, head)
+def start(name: str, spec: Any, node_ip: str, halves: tuple[bytes, bytes], head: Any) -> Machine:
+    """A machine that serves. halves: of the run's keys."""
+    machine = Machine(name, spec, spec.build(), node_ip, KeyPair(*halves), head)
     machine.start()
     return machine
 

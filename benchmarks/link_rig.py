@@ -163,7 +163,8 @@ class Rig:
             head.start()
             try:
                 for rank in range(count):
-                    told = (f"m{rank}", spec, self.hosts.address(rank), keys, head.address)
+                    halves = keys.public, keys.secret
+                    told = (f"m{rank}", spec, self.hosts.address(rank), halves, head.address)
                     self._pipes[rank].send(("machine", told))
                 addresses = [self._pipes[rank].recv() for rank in range(count)]
                 for rank, (address, tier) in enumerate(zip(addresses, tiers, strict=True)):

@@ -76,7 +76,9 @@ class Host:
     def __init__(self, spec: RunSpec, keys: KeyPair, head: Address) -> None:
         context = multiprocessing.get_context("spawn")
         self.link, other = context.Pipe()
-        self._process = context.Process(target=_serve, args=(other, spec, keys, head), daemon=True)
+        self._process = context.Process(
+            target=_serve, args=(other, spec, (keys.public, keys.secret), head), daemon=True
+        )
         self._process.start()
         other.close()
 
@@ -87,7 +89,8 @@ class Host:
         self._process.kill()
 
 
-def _serve(link: Connection, spec: RunSpec, keys: KeyPair, head: Address) -> None:
+def _serve(link: Connection, spec: RunSpec, halves: tuple[bytes, bytes], head: Address) -> None:
+    keys = KeyPair(*halves)
     machines: dict[str, Machine] = {}
     try:
         while True:

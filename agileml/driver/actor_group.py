@@ -20,7 +20,7 @@ from agileml.config.hardware import Hardware, split_of
 from agileml.core.compute.spans import Spans
 from agileml.core.protocol.commands import Finished
 from agileml.core.protocol.inputs import Admit, ControllerInput, NodeDown, NodeFailed, NodeUp, Notice, Stop
-from agileml.core.protocol.messages import Failure
+from agileml.core.protocol.messages import CONTROLLER, Failure
 from agileml.core.protocol.plan import Strike
 from agileml.driver.failures import Death, Failures, cause_of, last_line
 from agileml.driver.startup import Startup
@@ -28,6 +28,7 @@ from agileml.errors import RunError
 from agileml.events.terms import Loss, Task, Tier
 from agileml.net.events import Address
 from agileml.net.keys import KeyPair
+from agileml.net.sealed_keys import seal
 from agileml.process.actors import environment, start_head, start_machine
 from agileml.process.head import HeadState
 from agileml.process.spec import RunSpec
@@ -43,9 +44,10 @@ class _Actor:
     node: TieredNode
     up: NodeUp
     handle: Any
-    starting: Any  # the reference to its address until that is known
+    starting: Any  # the reference to its public key, then to its address, until that is known
     watch: Any = None  # ends when its process does
     address: Address | None = None
+    head: Address | None = None  # the controller that it began with
 
 
 class ActorGroup:
@@ -69,8 +71,12 @@ class ActorGroup:
         self.failures = Failures(spec.config.max_failures)
         self._notices: dict[str, Notice] = {}
         self._stop: Stop | None = None
-        self._head = start_head(head_node, spec, expected, self._keys, self._env)
-        address = startup.result(self._head.address.remote(), "the controller's process", logs_folder)
+        self._head = start_head(head_node, spec, expected, self._env)
+        what = "the controller's process"
+        public = startup.result(self._head.public_key.remote(), what, logs_folder)
+        address = startup.result(self._begin_head(public), what, logs_folder)
+        if address is None:
+            raise RunError(f"{what} died while it started")
         self._head_address: Address = address
 
     def node_of(self, machine: str) -> str:
@@ -121,10 +127,8 @@ class ActorGroup:
         hardware = self._hardware(name, node)
         capacity = self._capacity(hardware, node.speed)
         up = NodeUp(name, Tier(str(node.tier)), node.allocation, admitted, capacity)
-        handle = start_machine(
-            name, node.node_id, self._spec, self._keys, self._head_address, hardware, self._env
-        )
-        self._actors[name] = _Actor(name, node, up, handle, handle.address.remote())
+        handle = start_machine(name, node.node_id, self._spec, hardware, self._env)
+        self._actors[name] = _Actor(name, node, up, handle, handle.public_key.remote())
         self._by_node[node.node_id] = name
 
     def _hardware(self, name: str, node: TieredNode) -> Hardware:
@@ -159,15 +163,24 @@ class ActorGroup:
         for actor in self._ready(lambda actor: actor.starting):
             reference, actor.starting = actor.starting, None
             try:
-                actor.address = ray.get(reference)
+                told = ray.get(reference)
             except ray.exceptions.ActorUnavailableError:  # a connection broke: the process may well live
-                actor.starting = actor.handle.address.remote()
+                is_begun = actor.address is not None
+                actor.starting = (actor.handle.address if is_begun else actor.handle.public_key).remote()
                 continue
             except ray.exceptions.RayError as error:
                 self._did_not_start(actor, error)
                 continue
             if actor.name in self._ended:
                 continue
+            if isinstance(told, bytes):
+                sealed = seal(self._keys, told, self._spec.run, actor.name)
+                actor.head = self._head_address
+                actor.starting = actor.handle.begin.remote(sealed, actor.head)
+                continue
+            actor.address = told
+            if actor.head != self._head_address:  # the controller was replaced meanwhile
+                actor.handle.meet.remote(self._head_address)
             if actor.watch is None:
                 actor.watch = actor.handle.until_gone.remote()
             self._head.register.remote(actor.address, actor.up)
@@ -279,27 +292,34 @@ class ActorGroup:
         """
         for _ in range(STARTS):
             try:
-                state: HeadState = ray.get(self._head.state.remote())
+                state: HeadState | None = ray.get(self._head.state.remote())
             except (ray.exceptions.ActorUnavailableError, ray.exceptions.ActorDiedError):
                 self._meet_new_head()  # which may die in its turn
             else:
-                if state.address != self._head_address:
+                if state is None or state.address != self._head_address:
                     self._meet_new_head()  # the one before died unobserved
-                return state
+                if state is not None:
+                    return state
         raise RunError(f"the controller's process died {STARTS} times in a row")
+
+    def _begin_head(self, public: bytes) -> Any:
+        """The reference to the controller's address; to None, if its process is another than that of this key."""
+        return self._head.begin.remote(public, seal(self._keys, public, self._spec.run, CONTROLLER))
 
     def _meet_new_head(self) -> None:
         until_s = time.monotonic() + RESTART_S
         while True:
             try:
-                self._head_address = ray.get(self._head.address.remote())
-                break
+                address = ray.get(self._begin_head(ray.get(self._head.public_key.remote())))
+                if address is not None:
+                    break
             except ray.exceptions.ActorUnavailableError as error:
                 if time.monotonic() > until_s:
                     raise RunError(f"the controller does not come back: {error}") from error
                 time.sleep(0.05)
-            except ray.exceptions.ActorDiedError as error:
+            except (ray.exceptions.ActorDiedError, ray.exceptions.RayTaskError) as error:
                 raise RunError(f"the controller cannot start again: {error}") from error
+        self._head_address = address
         for actor in self._actors.values():
             if actor.address is None:
                 continue

@@ -8,7 +8,7 @@ hold with the key of the run. A machine that leaves the run keeps the key: to sh
 
 import dataclasses
 import hmac
-from typing import Any
+from typing import Any, NoReturn
 
 import zmq
 
@@ -18,7 +18,10 @@ ZAP_DOMAIN = b"proteus"
 
 @dataclasses.dataclass(frozen=True)
 class KeyPair:
-    """A CURVE key pair, each half as 40 characters of Z85. Its text form shows the public half only."""
+    """A CURVE key pair, each half as 40 characters of Z85. Its text form shows the public half only.
+
+    It cannot be pickled, so nothing that pickles carries it along: see `sealed_keys`.
+    """
 
     public: bytes
     secret: bytes = dataclasses.field(repr=False)
@@ -30,6 +33,11 @@ class KeyPair:
             fits = False
         if not fits:
             raise ValueError("the two halves of a CURVE key pair do not belong together")
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "the run's keys leave a process only sealed for another one (agileml.net.sealed_keys)"
+        )
 
     @classmethod
     def generate(cls) -> "KeyPair":

@@ -18,9 +18,10 @@ from agileml.config.job import JobConfig
 from agileml.core.compute.spans import Spans
 from agileml.core.protocol.commands import HaltKind
 from agileml.core.protocol.inputs import ControllerInput, NodeUp
+from agileml.core.protocol.messages import CONTROLLER
 from agileml.core.protocol.plan import Strike
 from agileml.net.events import Address
-from agileml.net.keys import KeyPair
+from agileml.net.sealed_keys import KeyRecipient
 from agileml.process.head import Head, HeadState
 from agileml.process.machine import Machine
 from agileml.process.record_store import GcsStore
@@ -31,15 +32,37 @@ NCCL_VARIABLES = {"TORCH_NCCL_BLOCKING_WAIT": "1"}
 
 
 class MachineActor:
-    """One machine of a run: one actor per Ray node."""
+    """One machine of a run: one actor per Ray node. It begins when it is given the run's keys."""
 
-    def __init__(self, name: str, spec: RunSpec, keys: KeyPair, head: Address, hardware: Hardware) -> None:
+    def __init__(self, name: str, spec: RunSpec, hardware: Hardware) -> None:
         faulthandler.enable()
-        node_ip = ray.util.get_node_ip_address()
-        self._machine = Machine(name, spec, spec.build(), node_ip, keys, head, hardware, end_process)
+        self._recipient = KeyRecipient(spec.run, name)
+        self._what = (name, spec, spec.build(), hardware)
+        self._begun: Machine | None = None
+        self._beginning = threading.Lock()
         self._asked = 0  # calls of `until_gone`
-        self._machine.start()
         end_with_parent()
+
+    def public_key(self) -> bytes:
+        """The key to seal the run's keys for."""
+        return self._recipient.public
+
+    def begin(self, sealed_keys: bytes, head: Address) -> Address:
+        """Open the run's keys, and begin; returns the address of its transport. A second call begins nothing."""
+        with self._beginning:
+            if self._begun is None:
+                name, spec, application, hardware = self._what
+                keys = self._recipient.open(sealed_keys)
+                node_ip = ray.util.get_node_ip_address()
+                machine = Machine(name, spec, application, node_ip, keys, head, hardware, end_process)
+                machine.start()
+                self._begun = machine
+        return self._begun.address
+
+    @property
+    def _machine(self) -> Machine:
+        assert self._begun is not None, "the driver calls this after `begin`"
+        return self._begun
 
     def address(self) -> Address:
         """The address of its transport."""
@@ -80,40 +103,67 @@ class MachineActor:
         self._machine.meet(address)
 
     def stop(self) -> None:
-        """End the machine."""
-        self._machine.stop()
+        """End the machine, if it has begun."""
+        if self._begun is not None:
+            self._begun.stop()
 
 
 class HeadActor:
-    """The controller of a run, on the head node."""
+    """The controller of a run, on the head node. It begins when it is given the run's keys.
 
-    def __init__(self, spec: RunSpec, expected: int, keys: KeyPair) -> None:
-        self._run = spec.run
-        self._head = Head(spec, expected, ray.util.get_node_ip_address(), keys, GcsStore(spec.run))
-        self._head.start()
+    Ray starts its process again when it dies, without keys: calls do nothing until the driver has sealed them for the
+    new process. It repeats everything afterwards.
+    """
+
+    def __init__(self, spec: RunSpec, expected: int) -> None:
+        self._spec, self._expected = spec, expected
+        self._recipient = KeyRecipient(spec.run, CONTROLLER)
+        self._head: Head | None = None
+        self._beginning = threading.Lock()
         end_with_parent()
 
-    def address(self) -> Address:
-        """The address of its transport."""
+    def public_key(self) -> bytes:
+        """The key to seal the run's keys for."""
+        return self._recipient.public
+
+    def begin(self, public_key: bytes, sealed_keys: bytes) -> Address | None:
+        """Open the run's keys, and begin; returns the address of its transport. A second call begins nothing.
+
+        None: they are sealed for `public_key`, which was that of a process before this one.
+        """
+        if public_key != self._recipient.public:
+            return None
+        with self._beginning:
+            if self._head is None:
+                keys = self._recipient.open(sealed_keys)
+                node_ip, store = ray.util.get_node_ip_address(), GcsStore(self._spec.run)
+                head = Head(self._spec, self._expected, node_ip, keys, store)
+                head.start()
+                self._head = head
         return self._head.address
 
     def register(self, address: Address, up: NodeUp) -> None:
         """Connect the controller to a machine that is up at this address."""
-        self._head.register(address, up)
+        if self._head is not None:
+            self._head.register(address, up)
 
     def register_gone(self, up: NodeUp) -> None:
         """Tell a new controller of a machine that went before it took over."""
-        self._head.register_gone(up)
+        if self._head is not None:
+            self._head.register_gone(up)
 
     def tell(self, event: ControllerInput) -> None:
         """Hand an event to the controller."""
-        self._head.tell(event)
+        if self._head is not None:
+            self._head.tell(event)
 
-    def state(self) -> HeadState:
-        """The events since the last call, and the state of the run.
+    def state(self) -> HeadState | None:
+        """The events since the last call, and the state of the run; None: it has not begun.
 
         A replaced controller ends its process, and Ray restarts it in case no other controller is left.
         """
+        if self._head is None:
+            return None
         state = self._head.state()
         if state.halted is not None and state.halted.kind is HaltKind.REPLACED:
             os._exit(1)
@@ -121,8 +171,9 @@ class HeadActor:
 
     def stop(self) -> None:
         """End it and delete the run's records."""
-        self._head.stop()
-        GcsStore(self._run).clear()
+        if self._head is not None:
+            self._head.stop()
+        GcsStore(self._spec.run).clear()
 
 
 def end_with_parent(poll_s: float = 0.2) -> None:
@@ -167,8 +218,6 @@ def start_machine(
     name: str,
     ray_node: str,
     spec: RunSpec,
-    keys: KeyPair,
-    head: Address,
     hardware: Hardware,
     runtime_env: dict[str, Any],
 ) -> Any:
@@ -181,12 +230,10 @@ def start_machine(
         "scheduling_strategy": NodeAffinitySchedulingStrategy(ray_node, soft=False),
         "runtime_env": runtime_env,
     }
-    return ray.remote(MachineActor).options(**options).remote(name, spec, keys, head, hardware)
+    return ray.remote(MachineActor).options(**options).remote(name, spec, hardware)
 
 
-def start_head(
-    ray_node: str, spec: RunSpec, expected: int, keys: KeyPair, runtime_env: dict[str, Any]
-) -> Any:
+def start_head(ray_node: str, spec: RunSpec, expected: int, runtime_env: dict[str, Any]) -> Any:
     """Start the controller's actor on the head node; it reserves nothing."""
     options = {
         "num_cpus": 0,
@@ -195,4 +242,4 @@ def start_head(
         "scheduling_strategy": NodeAffinitySchedulingStrategy(ray_node, soft=False),
         "runtime_env": runtime_env,
     }
-    return ray.remote(HeadActor).options(**options).remote(spec, expected, keys)
+    return ray.remote(HeadActor).options(**options).remote(spec, expected)

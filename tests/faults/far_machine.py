@@ -6,12 +6,13 @@ import base64
 import pickle
 import sys
 
+from agileml.net.keys import KeyPair
 from agileml.process.machine import Machine
 
 
 def run() -> None:
-    name, spec, node_ip, keys, head = pickle.loads(base64.b64decode(sys.stdin.readline()))  # noqa: S301  our parent
-    machine = Machine(name, spec, spec.build(), node_ip, keys, head)
+    name, spec, node_ip, halves, head = pickle.loads(base64.b64decode(sys.stdin.readline()))  # noqa: S301  our parent
+    machine = Machine(name, spec, spec.build(), node_ip, KeyPair(*halves), head)
     machine.start()
     print(base64.b64encode(pickle.dumps(machine.address)).decode(), flush=True)
     sys.stdin.read()  # until the parent closes it

@@ -76,7 +76,7 @@ class NearRig(FaultRig):
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            told = (name, self.spec, FAR_IP, self.keys, self.head.address)
+            told = (name, self.spec, FAR_IP, (self.keys.public, self.keys.secret), self.head.address)
             process.stdin.write(base64.b64encode(pickle.dumps(told)).decode() + "\n")
             process.stdin.flush()
             address = pickle.loads(base64.b64decode(process.stdout.readline()))  # noqa: S301  our own child

@@ -1,8 +1,8 @@
 """A peer in a process of its own, for the tests of the transport: sends everything back, and does as it is told.
 
-Usage: transport_peer.py NAME NODE_IP IPC_FOLDER, and on stdin, pickled: keys, addresses to connect to. Prints its own
-address, pickled. Headers that it obeys instead of sending back: b"hold SECONDS" (keep the GIL, as a computing
-thread would), b"quit".
+Usage: transport_peer.py NAME NODE_IP IPC_FOLDER, and on stdin, pickled: both halves of the keys, addresses to connect
+to. Prints its own address, pickled. Headers that it obeys instead of sending back: b"hold SECONDS" (keep the GIL, as a
+computing thread would), b"quit".
 """
 
 import base64
@@ -12,12 +12,14 @@ import sys
 from pathlib import Path
 
 from agileml.net.events import MessageReceived
+from agileml.net.keys import KeyPair
 from agileml.net.transport import Transport
 
 
 def main() -> None:
     name, node_ip, folder = sys.argv[1:]
-    keys, addresses = pickle.loads(base64.b64decode(sys.stdin.readline()))  # noqa: S301  our own test
+    halves, addresses = pickle.loads(base64.b64decode(sys.stdin.readline()))  # noqa: S301  our own test
+    keys = None if halves is None else KeyPair(*halves)
     with Transport(
         name, node_ip=node_ip, ipc_folder=Path(folder), keys=keys, curve=keys is not None
     ) as transport:

@@ -47,8 +47,9 @@ def peer_process(
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stdin is not None and process.stdout is not None
+    halves = None if keys is None else (keys.public, keys.secret)
     try:
-        process.stdin.write(base64.b64encode(pickle.dumps((keys, connect_to))).decode() + "\n")
+        process.stdin.write(base64.b64encode(pickle.dumps((halves, connect_to))).decode() + "\n")
         process.stdin.flush()
         yield pickle.loads(base64.b64decode(process.stdout.readline())), process  # noqa: S301  our own child
     finally:
