@@ -207,6 +207,7 @@ class ActorGroup:
             self._report_replaced(actor.name)
             self._note_end(actor.name)
             self.tell(NodeFailed(actor.up, failure))
+            ray.kill(actor.handle)  # one that failed in `begin` still has its CPUs
             return
         self._replace(actor, f"while it started: {cause_of(str(error))}")
 
