@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
+import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,7 @@ from tests.cluster.shared_fleet import SharedFleet
 pytestmark = pytest.mark.cluster
 
 EVERY_PROTOCOL = 3
+SOL_PACKET, PACKET_STATISTICS = 263, 6  # linux/if_packet.h
 JOB = {
     "application": "mlr",
     "data": {"kind": "digits"},
@@ -48,6 +50,7 @@ class Sniffer:
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._read, daemon=True)
         self.seen = bytearray()
+        self.dropped = 0
 
     def _read(self) -> None:
         while not self._is_over.is_set():
@@ -61,6 +64,7 @@ class Sniffer:
     def __exit__(self, *_: object) -> None:
         self._is_over.set()
         self._thread.join()
+        _, self.dropped = struct.unpack("II", self._socket.getsockopt(SOL_PACKET, PACKET_STATISTICS, 8))
         self._socket.close()
 
 
@@ -117,6 +121,7 @@ def test_the_keys_of_a_run_are_nowhere_where_ray_is(
     fired = events_of(read_events(tmp_path / "run" / EVENTS), FaultFired)
     assert len(made) == len(runs) == len(fired) == 1, "one pair, for the second controller too"
     (keys,), seen = made, bytes(sniffer.seen)
+    assert sniffer.dropped == 0
     assert runs[0].encode() in seen, "the sniffer sees what Ray tells the processes of a run"
     assert cluster._folder is not None
     places = [*files_of(cluster._folder), *files_of(tmp_path), *told, ("the wire", seen)]
