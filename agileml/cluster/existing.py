@@ -19,6 +19,7 @@ import psutil
 
 from agileml.cluster.dashboard import gcs_behind, is_http
 from agileml.cluster.errors import ClusterError
+from agileml.cluster.tls import channel, uses_tls
 from agileml.cluster.tokens import HOW_TO_NAME_IT, find_token, use_tokens
 from agileml.cluster.wanted import NodeOffer
 from agileml.events.terms import Tier
@@ -211,8 +212,9 @@ def _speaks(host: str, port: int, timeout_s: float) -> None:
             )
         use_tokens()
     if code != grpc.StatusCode.OK:
+        also = ", with a certificate of RAY_TLS_CA_CERT" if uses_tls() else ""
         raise ClusterError(
-            f"address: what listens at {host}:{port} is no Ray head node, expected its GCS ({code.name})"
+            f"address: what listens at {host}:{port} is no Ray head node, expected its GCS{also} ({code.name})"
         )
     if version and version != ray.__version__:
         raise ClusterError(
@@ -242,8 +244,8 @@ def _ask(host: str, port: int, token: str | None, timeout_s: float) -> tuple[Any
     where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     # Without a channel of our own gRPC would share one that is still backing off from an earlier failure.
     options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)]
-    with grpc.insecure_channel(where, options=options) as channel:
-        check = channel.unary_unary(
+    with channel(where, options) as opened:
+        check = opened.unary_unary(
             "/ray.rpc.NodeInfoGcsService/CheckAlive",
             request_serializer=CheckAliveRequest.SerializeToString,
             response_deserializer=CheckAliveReply.FromString,

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import select
 import socket
-import struct
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Self
 
 import psutil
 import pytest
@@ -22,12 +18,16 @@ from agileml.events.run import FaultFired
 from agileml.events.schema import events_of
 from agileml.net.keys import KeyPair
 from agileml.runs.event_log import EVENTS, read_events
+from tests.cluster.certificates import tls_variables
 from tests.cluster.shared_fleet import SharedFleet
+from tests.cluster.sniffer import Sniffer, may_sniff
+from tests.cluster.started import free_port, started_cluster
 
-pytestmark = pytest.mark.cluster
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.skipif(not may_sniff(), reason="needs the right to read raw packets"),
+]
 
-EVERY_PROTOCOL = 3
-SOL_PACKET, PACKET_STATISTICS = 263, 6  # linux/if_packet.h
 JOB = {
     "application": "mlr",
     "data": {"kind": "digits"},
@@ -38,42 +38,6 @@ JOB = {
     "machines": {"reliable": 1, "transient": 1, "max": 4},
     "plan": [{"at_clock": 6, "join": 1}, {"at_clock": 12, "kill_controller": True}],
 }
-
-
-class Sniffer:
-    """Everything that crosses the loopback interface while it is entered."""
-
-    def __init__(self) -> None:
-        self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(EVERY_PROTOCOL))
-        self._socket.bind(("lo", 0))
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUFFORCE, 1 << 28)
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._read, daemon=True)
-        self.seen = bytearray()
-        self.dropped = 0
-
-    def _read(self) -> None:
-        while not self._is_over.is_set():
-            if select.select([self._socket], [], [], 0.1)[0]:
-                self.seen += self._socket.recv(1 << 17)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._is_over.set()
-        self._thread.join()
-        _, self.dropped = struct.unpack("II", self._socket.getsockopt(SOL_PACKET, PACKET_STATISTICS, 8))
-        self._socket.close()
-
-
-def may_sniff() -> bool:
-    try:
-        socket.socket(socket.AF_PACKET, socket.SOCK_RAW).close()
-    except OSError:
-        return False
-    return True
 
 
 def files_of(folder: Path) -> Iterator[tuple[str, bytes]]:
@@ -90,7 +54,6 @@ def environments() -> Iterator[tuple[str, bytes]]:
                 yield f"{name} of {process.pid}", Path(f"/proc/{process.pid}/{name}").read_bytes()
 
 
-@pytest.mark.skipif(not may_sniff(), reason="needs the right to read raw packets")
 def test_the_keys_of_a_run_are_nowhere_where_ray_is(
     cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,3 +91,21 @@ def test_the_keys_of_a_run_are_nowhere_where_ray_is(
     assert len(told) > 10 and len(places) > len(told) + 10
     for secret in (keys.secret, z85.decode(keys.secret), z85.decode(keys.secret).hex().encode()):
         assert [place for place, data in places if secret in data] == []
+
+
+@pytest.mark.slow
+def test_with_rays_tls_nothing_of_a_run_crosses_the_wire_in_clear(tmp_path: Path) -> None:
+    sentinel, out = b"packets are seen", tmp_path / "run"
+    with Sniffer() as sniffer:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            sender.sendto(sentinel, ("127.0.0.1", free_port()))
+        with started_cluster(["reliable", "transient"], variables=tls_variables(tmp_path / "tls")) as started:
+            settings = ["clocks=12", "machines.transient=1", "machines.max=2", f"out={out}", "seed=7"]
+            flags = [word for setting in settings for word in ("--set", setting)]
+            ran = started.proteus("run", "configs/mlr.yaml", "--address", started.address, *flags)
+            token = Path(started.environment["RAY_AUTH_TOKEN_PATH"]).read_bytes()
+    assert ran.returncode == 0, ran.stderr
+    seen = bytes(sniffer.seen)
+    assert sniffer.dropped == 0 and sentinel in seen
+    assert token not in seen
+    assert str(out).encode() not in seen, "nor the config of the run"
