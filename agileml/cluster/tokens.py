@@ -1,6 +1,7 @@
 """The token of a Ray cluster: where the user keeps it, and how this process sends it.
 
-This module reads it where Ray does. The token leaves this process only for the cluster that asks for one.
+This module reads it where Ray does. The token leaves this process only for the cluster that asks for one. Where the
+user has set Ray's TLS up, by variables that Ray reads in every process, a host shows the cluster's certificate first.
 """
 
 from __future__ import annotations
@@ -10,8 +11,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+from agileml.cluster.errors import ClusterError
 
 AUTH_VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+TLS_FILES = ("RAY_TLS_SERVER_KEY", "RAY_TLS_SERVER_CERT", "RAY_TLS_CA_CERT")
 HOW_TO_NAME_IT = "set RAY_AUTH_TOKEN_PATH to the file that holds it"
 
 
@@ -55,3 +60,31 @@ def _read_again() -> None:
 
     Config.initialize("")
     AuthenticationTokenLoader.instance().reset_cache()
+
+
+def uses_tls() -> bool:
+    """Whether this process's Ray talks TLS."""
+    return os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true")
+
+
+def channel(where: str, options: list[tuple[str, int]]) -> Any:
+    """A gRPC channel to host:port, as Ray would open it: with TLS both ends show a certificate. Raises ClusterError."""
+    import grpc  # type: ignore[import-untyped]
+
+    if not uses_tls():
+        return grpc.insecure_channel(where, options=options)
+    key, certificate, authority = (_read(variable) for variable in TLS_FILES)
+    credentials = grpc.ssl_channel_credentials(authority, key, certificate)
+    return grpc.secure_channel(where, credentials, options=options)
+
+
+def _read(variable: str) -> bytes:
+    path = os.environ.get(variable)
+    if not path:
+        raise ClusterError(f"RAY_USE_TLS: found it set, expected {variable} too, which names a file")
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise ClusterError(
+            f"{variable}: {path} cannot be read ({error.strerror}), expected a PEM file"
+        ) from None
