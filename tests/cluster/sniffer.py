@@ -9,7 +9,7 @@ import threading
 from typing import Self
 
 EVERY_PROTOCOL = 3
-SOL_PACKET, PACKET_STATISTICS = 263, 6  # linux/if_packet.h
+SOL_PACKET, PACKET_STATISTICS, SO_RCVBUFFORCE = 263, 6, 33  # linux/if_packet.h, asm-generic/socket.h
 
 
 class Sniffer:
@@ -18,7 +18,7 @@ class Sniffer:
     def __init__(self) -> None:
         self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(EVERY_PROTOCOL))
         self._socket.bind(("lo", 0))
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUFFORCE, 1 << 28)
+        self._socket.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 1 << 28)
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._read, daemon=True)
         self.seen = bytearray()

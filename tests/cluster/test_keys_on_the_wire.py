@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,10 +17,8 @@ from agileml.events.run import FaultFired
 from agileml.events.schema import events_of
 from agileml.net.keys import KeyPair
 from agileml.runs.event_log import EVENTS, read_events
-from tests.cluster.certificates import tls_variables
 from tests.cluster.shared_fleet import SharedFleet
 from tests.cluster.sniffer import Sniffer, may_sniff
-from tests.cluster.started import free_port, started_cluster
 
 pytestmark = [
     pytest.mark.cluster,
@@ -91,21 +88,3 @@ def test_the_keys_of_a_run_are_nowhere_where_ray_is(
     assert len(told) > 10 and len(places) > len(told) + 10
     for secret in (keys.secret, z85.decode(keys.secret), z85.decode(keys.secret).hex().encode()):
         assert [place for place, data in places if secret in data] == []
-
-
-@pytest.mark.slow
-def test_with_rays_tls_nothing_of_a_run_crosses_the_wire_in_clear(tmp_path: Path) -> None:
-    sentinel, out = b"packets are seen", tmp_path / "run"
-    with Sniffer() as sniffer:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
-            sender.sendto(sentinel, ("127.0.0.1", free_port()))
-        with started_cluster(["reliable", "transient"], variables=tls_variables(tmp_path / "tls")) as started:
-            settings = ["clocks=12", "machines.transient=1", "machines.max=2", f"out={out}", "seed=7"]
-            flags = [word for setting in settings for word in ("--set", setting)]
-            ran = started.proteus("run", "configs/mlr.yaml", "--address", started.address, *flags)
-            token = Path(started.environment["RAY_AUTH_TOKEN_PATH"]).read_bytes()
-    assert ran.returncode == 0, ran.stderr
-    seen = bytes(sniffer.seen)
-    assert sniffer.dropped == 0 and sentinel in seen
-    assert token not in seen
-    assert str(out).encode() not in seen, "nor the config of the run"
