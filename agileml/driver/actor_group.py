@@ -7,8 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -23,7 +22,8 @@ from agileml.core.protocol.inputs import Admit, ControllerInput, NodeDown, NodeF
 from agileml.core.protocol.messages import CONTROLLER, Failure
 from agileml.core.protocol.plan import Strike
 from agileml.driver.failures import Death, Failures, cause_of, last_line
-from agileml.driver.startup import Startup
+from agileml.driver.started_actor import StartedActor
+from agileml.driver.startup import Startup, logs_folder
 from agileml.errors import RunError
 from agileml.events.terms import Loss, Task, Tier
 from agileml.net.events import Address
@@ -38,18 +38,6 @@ STARTS = 3  # tries to start a process that dies each time
 ENDED_KEPT = 1000  # processes that are gone: new controllers are told of them, and late events name them
 
 
-@dataclass
-class _Actor:
-    name: str
-    node: TieredNode
-    up: NodeUp
-    handle: Any
-    starting: Any  # the reference to its public key, then to its address, until that is known
-    watch: Any = None  # ends when its process does
-    address: Address | None = None
-    head: Address | None = None  # the controller that it began with
-
-
 class ActorGroup:
     """The actors of the controller and the machines of one run, in the Ray cluster that this process uses."""
 
@@ -62,7 +50,7 @@ class ActorGroup:
         self._env = environment(spec.config)
         self._env["env_vars"] |= runtime_env.pop("env_vars", {})
         self._env |= runtime_env
-        self._actors: dict[str, _Actor] = {}
+        self._actors: dict[str, StartedActor] = {}
         self._by_node: dict[str, str] = {}
         self._failed_starts: Counter[str] = Counter()  # by node
         self._ended: dict[str, None] = {}  # machines whose process is known to be gone, the last ones
@@ -128,7 +116,7 @@ class ActorGroup:
         capacity = self._capacity(hardware, node.speed)
         up = NodeUp(name, Tier(str(node.tier)), node.allocation, admitted, capacity)
         handle = start_machine(name, node.node_id, self._spec, hardware, self._env)
-        self._actors[name] = _Actor(name, node, up, handle, handle.public_key.remote())
+        self._actors[name] = StartedActor(name, node, up, handle, handle.public_key.remote())
         self._by_node[node.node_id] = name
 
     def _hardware(self, name: str, node: TieredNode) -> Hardware:
@@ -189,7 +177,7 @@ class ActorGroup:
             nodes.append(actor.node.node_id)
         return nodes
 
-    def _did_not_start(self, actor: _Actor, error: ray.exceptions.RayError) -> None:
+    def _did_not_start(self, actor: StartedActor, error: ray.exceptions.RayError) -> None:
         """End or replace a process that died while it started; the controller judges one that cannot start at all."""
         gone = (
             ray.exceptions.RayActorError,
@@ -224,7 +212,7 @@ class ActorGroup:
             else:
                 self._end(actor.name, Loss.PROCESS_ENDED)  # normally because it was released
 
-    def _replace(self, actor: _Actor, cause: str) -> None:
+    def _replace(self, actor: StartedActor, cause: str) -> None:
         """Report a process that died; on a living Ray node start another, under another name."""
         if actor.name in self._ended:
             return
@@ -252,7 +240,7 @@ class ActorGroup:
     def _is_alive(node: TieredNode) -> bool:
         return any(machine.node_id == node.node_id for machine in tiered_nodes())
 
-    def _ready(self, reference_of: Callable[[_Actor], Any]) -> list[_Actor]:
+    def _ready(self, reference_of: Callable[[StartedActor], Any]) -> list[StartedActor]:
         waiting = {
             reference: actor
             for actor in self._actors.values()
@@ -410,9 +398,3 @@ class ActorGroup:
         for actor in live:
             ray.kill(actor.handle)
         ray.kill(self._head)
-
-
-def logs_folder() -> Path | None:
-    """Where Ray's processes on this host write what they print; None if this process is no driver."""
-    node = ray._private.worker._global_node
-    return None if node is None else Path(node.get_logs_dir_path())

@@ -10,10 +10,10 @@ from agileml.core.compute.spans import Spans
 from agileml.core.node.time_spent import DOING
 from agileml.core.protocol.commands import Finished, HaltKind, Happened
 from agileml.core.protocol.plan import Strike
-from agileml.driver.actor_group import ActorGroup, logs_folder
+from agileml.driver.actor_group import ActorGroup
 from agileml.driver.best_model import BestModel
 from agileml.driver.last_spans import complete
-from agileml.driver.startup import TOLD_TO_STOP, Startup
+from agileml.driver.startup import TOLD_TO_STOP, Startup, logs_folder
 from agileml.driver.stop_signal import StopSignal
 from agileml.driver.work_table import WorkTable
 from agileml.errors import RunError

@@ -101,3 +101,11 @@ def _last_lines(file: Path) -> list[str]:
         stream.seek(max(0, file.stat().st_size - LAST_BYTES))
         lines = stream.read().decode(errors="replace").splitlines()
     return [line for line in lines if line.strip() and not line.startswith(RAYS_OWN)][-LAST_LINES:]
+
+
+def logs_folder() -> Path | None:
+    """Where Ray's processes on this host write what they print; None if this process is no driver."""
+    import ray
+
+    node = ray._private.worker._global_node
+    return None if node is None else Path(node.get_logs_dir_path())

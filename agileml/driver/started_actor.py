@@ -1,0 +1,24 @@
+"""A machine's actor as the driver knows it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from agileml.cluster.existing import TieredNode
+from agileml.core.protocol.inputs import NodeUp
+from agileml.net.events import Address
+
+
+@dataclass
+class StartedActor:
+    """From the request for its process on. Its keys are sealed for it when it has told its public key."""
+
+    name: str
+    node: TieredNode
+    up: NodeUp
+    handle: Any
+    starting: Any  # the reference to its public key, then to its address, until that is known
+    watch: Any = None  # ends when its process does
+    address: Address | None = None
+    head: Address | None = None  # the controller that it began with
