@@ -1,9 +1,9 @@
 """A RayCluster of KubeRay as a market: an order raises a worker group's replicas, a release names the pods that go.
 
 A pool is a worker group on spot nodes; the reliable machines are a group on nodes that stay. Prices are the config's.
-A pod counts from when KubeRay made it, scheduled or not; one that finds no node within `pending_s` is given back, and
-its pool left alone for a while. KubeRay makes a new pod in place of one that was lost: the next order of its group
-takes it, and if none comes within `IDLE_S` it is given back.
+A pod counts from when KubeRay made it, scheduled or not; one that does not run within `pending_s` (there is no node for
+it, or no image) is given back, and its pool left alone for a while. KubeRay makes a new pod in place of one that was
+lost: the next order of its group takes it, and if none comes within `IDLE_S` it is given back.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class KubeRay:
             group = _group(cluster, name)
             if book.find(order.token) is None:
                 if self._full_until_s.get(order.market, now_s) > now_s:
-                    raise CapacityError(f"{order.market}: a pod found no node a short while ago")
+                    raise CapacityError(f"{order.market}: a pod did not come to run a short while ago")
                 taken = len(staying(group, pods.values())) - len(free(book, group, pods.values()))
                 room = group.most - taken - sum(b.awaited for b in book.bookings if b.group == name)
                 if room <= 0:
@@ -277,7 +277,7 @@ class KubeRay:
             return lost
         if pod.node and pod.node not in self._nodes.objects() and self._is_gone(NODES, pod.node):
             return lost
-        if pod.phase is PodPhase.PENDING and not pod.node and now_s - pod.created_s >= self._place.pending_s:
+        if pod.phase is PodPhase.PENDING and now_s - pod.created_s >= self._place.pending_s:
             self.release((name,))
             self._full_until_s[self._place.market(pod.group)] = now_s + FULL_S
             return Ending.TERMINATED

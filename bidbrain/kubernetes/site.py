@@ -28,8 +28,8 @@ class ReliablePool(PodPool):
 class PodSite(BaseModel):
     """The worker groups of one RayCluster.
 
-    pools: the groups on spot nodes, by name. namespace: None: that of the service account. pending_s: a pod that has
-    found no node for so long is given back. taints: seconds from a taint to the end of its node, by key, beside those
+    pools: the groups on spot nodes, by name. namespace: None: that of the service account. pending_s: a pod that does
+    not run by then is given back. taints: seconds from a taint to the end of its node, by key, beside those
     of `notices.TAINTS`. account: the folder of the service account's token.
     """
 

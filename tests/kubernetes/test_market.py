@@ -166,7 +166,7 @@ def test_a_node_that_is_gone_takes_its_pod_along_though_the_pod_is_still_listed(
     assert soon(ground, lambda: cloud.ended((pod,)))[0].ending is Ending.EVICTED
 
 
-def test_a_pod_that_finds_no_node_is_given_back_and_its_pool_left_alone(ground: Ground) -> None:
+def test_a_pod_that_does_not_run_is_given_back_and_its_pool_left_alone(ground: Ground) -> None:
     ground.operator.room["spot"] = 1
     cloud = ground.cloud(place=ground.place(pending_s=300))
     runs, waits = ids(cloud.acquire(order("a", 2)))
@@ -178,7 +178,7 @@ def test_a_pod_that_finds_no_node_is_given_back_and_its_pool_left_alone(ground: 
     ground.settled()
     assert ground.operator.names("spot") == [runs]
     assert cloud.quotes(ground.now_s()).full == {SPOT}
-    with pytest.raises(CapacityError, match="spot@ray: a pod found no node a short while ago"):
+    with pytest.raises(CapacityError, match="spot@ray: a pod did not come to run a short while ago"):
         cloud.acquire(order("b", 1))
     ground.later_s += kuberay.FULL_S
     assert not cloud.quotes(ground.now_s()).full
