@@ -113,7 +113,7 @@ def config(seed: int, clocks: int, **more: Any) -> Any:
                 "arguments": {"channels": 1, "size": 28, "classes": 10},
                 "batch_size": 128,
             },
-            "optimizer": {"kind": "sgd", "learning_rate": 0.1},
+            "optimizer": {"kind": "sgd", "learning_rate": 0.05},
             "clocks": clocks,
             "slices": len(SPEEDS),
             "seed": seed,
@@ -194,7 +194,7 @@ def accuracies(seed: int, clocks: int) -> dict[str, float]:
 
 def show_accuracy(seeds: int, lengths: Sequence[int]) -> None:
     print(
-        f"\ntest accuracy in % of a CNN on digits, SGD at a rate of .1 a step, mean of {seeds} seeds (standard error)"
+        f"\ntest accuracy in % of a CNN on digits, SGD at a rate of .05 a step, mean of {seeds} seeds (standard error)"
     )
     for clocks in lengths:
         rows = [accuracies(seed, clocks) for seed in range(seeds)]
@@ -220,7 +220,7 @@ def main() -> None:
         unit_s, count = (0.03, 160) if arguments.quick else (0.1, 320)
         show_time(unit_s, count, 1 if arguments.quick else arguments.rounds)
     if arguments.only != "time":
-        show_accuracy(1 if arguments.quick else 10, (50,) if arguments.quick else (50, 100, 200))
+        show_accuracy(1 if arguments.quick else 4, (50,) if arguments.quick else (50, 100, 200))
 
 
 if __name__ == "__main__":

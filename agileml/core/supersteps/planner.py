@@ -82,7 +82,9 @@ class SuperstepPlanner:
             self._told = found.units
             units = tuple(zip(workers, found.units, strict=True))
             predicted_s = found.barrier_ns / SECOND_NS
-            self._tell(SuperstepChosen(self.epoch, plan.first, units, predicted_s, found.reason))
+            new = [worker for worker in workers if worker not in self.intervals_ns]
+            reason = f"not measured yet: {', '.join(new)}" if new else found.reason
+            self._tell(SuperstepChosen(self.epoch, plan.first, units, predicted_s, reason))
         return plan
 
     def _choose(self, left: int) -> Superstep:

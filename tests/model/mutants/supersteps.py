@@ -32,7 +32,7 @@ def a_cut_is_named_where_nobody_meets(original, self, clock):
     return True
 
 
-@replaces(MinibatchShard.is_at, mode="elastic", caught_by=112)
+@replaces(MinibatchShard.is_at, mode="elastic", caught_by=280)
 def a_cut_lies_in_a_superstep(original, self, clock):
     """It has steps that were computed from what is in no cut, and that nobody deals again."""
     return self.version == clock
@@ -44,18 +44,18 @@ def the_log_of_steps_does_not_move(original, self, have=None):
     return replace(original(self, have), taken=())
 
 
-@replaces(StepLog.has_all, mode="elastic", caught_by=25)
+@replaces(StepLog.has_all, mode="elastic", caught_by=69)
 def a_cut_is_committed_without_its_log(original, self, partitions, steps):
     """Who goes back to it, or ends with it, does not know how it came about."""
     return True
 
 
-@replaces(StepLog.roll_back, mode="elastic", caught_by=7)
+@replaces(StepLog.roll_back, mode="elastic", caught_by=0)
 def steps_that_a_rollback_undid_stay_in_the_log(original, self):
     """The log has the steps of two timelines."""
 
 
-@replaces(Job.line, mode="elastic", caught_by=73)
+@replaces(Job.line, mode="elastic", caught_by=47)
 def what_was_computed_under_an_older_view_counts(original, self, view):
     """The log says that a minibatch was computed from newer parameters than it was."""
     return view.timeline

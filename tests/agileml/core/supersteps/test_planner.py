@@ -58,6 +58,7 @@ def test_all_get_one_minibatch_until_they_are_measured_and_then_by_speed():
         (16, {"a": 1, "b": 1}),
         (18, {"a": 3, "b": 1}),
     ]
+    assert told[0].reason == "not measured yet: a, b"
     assert told[1].predicted_s == 3.0 and "least rate" in told[1].reason
 
 
