@@ -7,6 +7,7 @@ from pathlib import Path
 
 from agileml.config.job import JobConfig
 from agileml.errors import HEAD_LOST_CODE, HeadLostError, RunError
+from agileml.runs.folder import BEST
 from agileml.runs.report.market import endings
 from agileml.runs.supervision import Restart
 from agileml.session.session import run
@@ -45,6 +46,9 @@ def run_job(
     if result.summary["stopped"]:
         done = f"stopped: {result.summary['clocks']} of {config.clocks} clocks"
     print(f"{done}, {result.summary['clocks_redone']} redone{metrics and '; '}{metrics}")
+    if (best := result.summary.get("best")) is not None:
+        where = result.folder / BEST
+        print(f"best: {best['metric']} {best['value']:.4g} at clock {best['clock']}, {where}")
     print(f"params_sha256 {result.summary['params_sha256']}")
     for line in endings(result.summary, config.clocks):
         print(line)

@@ -117,6 +117,7 @@ clocks: 8
 }
 
 
+@pytest.mark.slow
 def test_the_modules_that_a_config_names_travel_with_the_run(started: Started, tmp_path: Path) -> None:
     for name, text in USERS.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)

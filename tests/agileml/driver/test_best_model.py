@@ -24,6 +24,7 @@ from agileml.events.run import ClockDone
 from agileml.process.head import HeadState
 from agileml.process.spec import RunSpec
 from agileml.runs.folder import RunFolder
+from agileml.session import run_job
 from tests.faults.fault_rig import FaultRig
 
 RNG = np.random.default_rng(1)
@@ -82,6 +83,7 @@ def test_the_best_of_what_was_evaluated_is_kept(tmp_path: Path) -> None:
     assert until_best.metrics["test_loss"] == pytest.approx(best["value"], rel=1e-6)
 
 
+@pytest.mark.slow
 def test_the_last_parameters_may_be_the_best(tmp_path: Path) -> None:
     slow = {"kind": "sgd", "learning_rate": 0.01}
     result = alone(tmp_path / "run", optimizer=slow)
@@ -129,7 +131,7 @@ PLAN = [
 ]
 
 
-@pytest.mark.parametrize("exchange", ["servers", "allreduce"])
+@pytest.mark.parametrize("exchange", ["servers", pytest.param("allreduce", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("plan", [[], PLAN], ids=["quiet", "faults"])
 def test_the_cuts_of_evaluated_clocks_are_held(tmp_path: Path, exchange: str, plan: list[Any]) -> None:
     """All of them where machines stay; where they die, the best of those whose cut was whole is kept."""
@@ -152,6 +154,21 @@ def test_the_cuts_of_evaluated_clocks_are_held(tmp_path: Path, exchange: str, pl
     if exchange == "servers":
         expected = alone(tmp_path / "expected", clocks=kept.clock, keep_best=None)
         assert is_same(tmp_path / "out" / "best.safetensors", expected.folder / "model.safetensors")
+
+
+@pytest.mark.slow
+def test_the_command_says_where_the_best_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = {"module": f"{__name__}:of_digits", "batch_size": 64, "evaluate_every": 2}
+    more = {"data": {"kind": "digits"}, "out": str(tmp_path / "out")}
+    config = from_values(values(clocks=5, model=model, **more))
+    assert run_job(config, name="run", sequential=True) == 0
+    best = json.loads((tmp_path / "out" / "summary.json").read_text())["best"]
+    said = f"best: test_loss {best['value']:.4g} at clock {best['clock']}, {tmp_path}/out/best.safetensors"
+    assert said in capsys.readouterr().out.splitlines()
+
+
+def of_digits() -> nn.Module:
+    return nn.Linear(64, 10)
 
 
 HELD = Finished(10, ("m0",))

@@ -52,6 +52,7 @@ def beside(tmp_path: Path, *callbacks: agileml.Callback, **more: Any) -> agileml
     return run_beside(config, None, callbacks, name="run", sequential=True)
 
 
+@pytest.mark.slow
 def test_the_users_callbacks_are_called_here_and_may_end_the_run(tmp_path: Path) -> None:
     counting = Counting()
     result = beside(tmp_path, counting, Ending())

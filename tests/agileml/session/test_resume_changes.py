@@ -48,6 +48,7 @@ def test_the_rate_may_be_another_from_the_checkpoint_on(tmp_path: Path) -> None:
     assert Rig(again, tmp_path / "third", resume=str(place)).finish().sha256 == ran.sha256
 
 
+@pytest.mark.slow
 def test_a_new_controller_goes_on_with_the_new_settings(tmp_path: Path) -> None:
     place = tmp_path / "saved"
     Rig(values(place, 0.05, clocks=BEFORE), tmp_path / "first").finish()

@@ -224,6 +224,7 @@ def test_machines_share_the_items_that_a_loop_evaluates(tmp_path: Path) -> None:
     assert ran.sha256 == reference(config)
 
 
+@pytest.mark.slow
 def test_a_loop_is_evaluated_every_few_clocks(tmp_path: Path) -> None:
     path = script(tmp_path, prepare=PREPARE + MEASURE.replace("EVERY", "12"))
     early = {"metric": "test_loss", "patience": 1, "least_change": 9.0}
