@@ -2,6 +2,8 @@
 
 import difflib
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +68,19 @@ def test_examples_end_with_the_same_bits_through_joins_notices_and_kills(name: s
 def test_an_example_survives_twelve_faults_on_real_nodes(name: str, tmp_path: Path) -> None:
     """The bits of one process: so each item counted once in every pass, and no loss differs."""
     assert run_chaos(from_values(values(name, clocks=48)), 1, 12, tmp_path / "chaos").is_good
+
+
+@pytest.mark.slow
+def test_the_recommender_learns(tmp_path: Path) -> None:
+    text = (ROOT / "examples" / "recommender.py").read_text()
+    alone = text.replace('"examples/machines.yaml"', f'"{ROOT}/examples/machines.yaml", sequential=True')
+    assert alone != text
+    (tmp_path / "recommender.py").write_text(alone)
+    words = [sys.executable, "recommender.py", "20000"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (right,) = re.findall(r"^([\d.]+)% of 4096 new offers told right$", done.stdout, re.M)
+    assert float(right) > 90
 
 
 @pytest.mark.slow
