@@ -35,6 +35,8 @@ def setting_of() -> Setting:
 class Play:
     """A job with a clock that jumps; the cloud takes a pod at `LOST_AT_S`. Services come and go."""
 
+    trouble = ""
+
     def __init__(self, ground: Ground, folder: Path) -> None:
         self.ground, self.folder = ground, folder
         self.setting = setting_of()
