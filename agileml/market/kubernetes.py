@@ -41,7 +41,8 @@ class KubernetesBackend(JoinedCluster):
         self._setup = setup
         self.nodes = JoinedNodes(pod_name)
         with self.attaching():
-            self._cloud = attach(market, setup.plan.name, setup.plan.setting, DrainNotices(name_of=pod_name))
+            drains = DrainNotices(name_of=pod_name)
+            self._cloud = attach(market, setup.plan.name, setup.plan.setting, drains, self.clock.now_s)
             first_decision(setup, self._cloud)
 
     def __exit__(

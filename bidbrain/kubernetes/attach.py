@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from bidbrain.history.prices import Market
@@ -30,7 +31,20 @@ def place_of(site: PodSite, namespace: str) -> PodPlace:
     )
 
 
-def attach(site: PodSite, job: str, setting: Setting, others: NoticeSource | None = None) -> KubeRay:
-    """The market of a job on the RayCluster of this pod. others: notices from elsewhere. Raises CloudError."""
+def _unix_s() -> int:
+    return int(time.time())
+
+
+def attach(
+    site: PodSite,
+    job: str,
+    setting: Setting,
+    others: NoticeSource | None = None,
+    now_s: Callable[[], int] = _unix_s,
+) -> KubeRay:
+    """The market of a job on the RayCluster of this pod. others: notices from elsewhere. now_s: Unix time.
+
+    Raises CloudError.
+    """
     api = Api.of_pod(Path(site.account))
-    return KubeRay(api, place_of(site, api.namespace), job, setting, lambda: int(time.time()), others)
+    return KubeRay(api, place_of(site, api.namespace), job, setting, now_s, others)
