@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -157,6 +158,10 @@ def run_supervised(job: JobConfig, name: str, resume: str | None, *, change_opti
             record = read_supervision(out)
             assert record is not None
             RunFolder.write_text(out / SUPERVISION, replace(record, is_over=True).to_text())
+    if code == HEAD_LOST_CODE:  # the next process need not wait for what Ray does at the end of this one
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
     return code
 
 

@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import FrameType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import psutil
 
@@ -64,6 +64,8 @@ class LocalCluster:
         cluster.kill(nodes[0].node_id)
     """
 
+    _goodbye: ClassVar[threading.Thread | None] = None  # to a head that is gone
+
     def __init__(
         self,
         *,
@@ -78,6 +80,7 @@ class LocalCluster:
         self._runtime_env, self._namespace = runtime_env, namespace
         self._orphan_after_s = orphan_after_s
         self._liveness: watchdog.LivenessEndpoint | None = None
+        self._cluster: Any = None  # Ray's, once it starts
         self._nodes: dict[str, Any] = {}
         self._tiered: dict[str, TieredNode] = {}
         self._allocations = 0
@@ -102,6 +105,8 @@ class LocalCluster:
         return self._folder / "token"
 
     def __enter__(self) -> Self:
+        if (goodbye := LocalCluster._goodbye) is not None:
+            goodbye.join()
         sweep()
         self._folder = new_folder()
         atexit.register(self.shutdown)
@@ -172,6 +177,8 @@ class LocalCluster:
         """True when Ray's own processes of the head have ended: a call to them would wait for a minute."""
         from ray._private import ray_constants as names
 
+        if self._cluster is None or self._cluster.head_node is None:
+            return False  # it has not started yet
         processes = self._cluster.head_node.all_processes
         kinds = (names.PROCESS_TYPE_GCS_SERVER, names.PROCESS_TYPE_RAYLET)
         return any(info.process.poll() is not None for kind in kinds for info in processes.get(kind, ()))
@@ -187,9 +194,7 @@ class LocalCluster:
             return
         atexit.unregister(self.shutdown)
         with ignore_interrupts():
-            import ray
-
-            ray.shutdown()
+            self._disconnect()
             own = [child for child in psutil.Process().children() if uses_folder(child, folder)]
             kill([process for child in own for process in tree(child)])
             if self._liveness is not None:
@@ -200,6 +205,17 @@ class LocalCluster:
             self._tiered.clear()
             remove(folder)
             self._restore_environment()
+
+    def _disconnect(self) -> None:
+        """Leave the cluster. Ray waits 5 s for a head that is gone: beside the rest of the end, and of this process."""
+        import ray
+
+        if not self.has_lost_head:
+            ray.shutdown()
+            return
+        LocalCluster._goodbye = threading.Thread(target=ray.shutdown, name="ray-shutdown", daemon=True)
+        LocalCluster._goodbye.start()
+        atexit.register(LocalCluster._goodbye.join)  # before Ray's own
 
     def _start_head(self) -> None:
         folder = self._folder
@@ -256,7 +272,7 @@ class LocalCluster:
                 )
             except Exception as error:  # Ray raises no narrower type
                 failed = error
-                if self._cluster.head_node is not None and self.has_lost_head:
+                if self.has_lost_head:
                     raise HeadLostError("Ray's head on this computer has ended") from error
                 print(f"proteus: a Ray node did not start: {error}", file=sys.stderr)
                 # A raylet that registers too late would be one node too many.
