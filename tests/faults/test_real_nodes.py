@@ -30,6 +30,7 @@ from agileml.events.run import (
     MachineLost,
     MachinesJoined,
     MembershipChanged,
+    Warned,
 )
 from agileml.events.schema import E, Logged, events_of, of_type
 from agileml.events.terms import Cause, Fault
@@ -130,6 +131,56 @@ def test_a_process_that_is_killed_alone_is_replaced_and_counted(
     assert sum(tier["lost"] for tier in tiers.values()) == 1, (lost, tiers)
     assert sum(tier["joined"] for tier in tiers.values()) == 1
     assert result.summary["failures"] == 1
+
+
+@pytest.mark.slow
+def test_a_process_that_was_starting_when_the_controller_died_meets_the_next_one(
+    local_cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """It was started with the address of a controller that is dead by the time it is up."""
+    values = job(MLR, clocks=1_000_000)
+    out = tmp_path / "run"
+
+    def logged(kind: type[E]) -> list[E]:
+        return events_of(read_events(out / EVENTS), kind) if (out / EVENTS).exists() else []
+
+    def kill(mark: str) -> None:
+        processes = psutil.process_iter(["cmdline"])
+        found = [p for p in processes if mark in " ".join(p.info["cmdline"] or [])]
+        raylets = {process.pid for process in local_cluster.processes()}
+        ours = [p for p in found if any(part.pid in raylets for part in p.parents())]
+        ours[-1].kill()
+
+    def act() -> None:
+        steps = [
+            (lambda: any(done.clock > 100 for done in logged(ClockDone)), lambda: kill("MachineActor")),
+            (
+                lambda: any("started again" in said.reason for said in logged(Warned)),
+                lambda: kill("HeadActor"),
+            ),
+            (
+                lambda: any("m3" in joined.machines for joined in logged(MachinesJoined)),
+                lambda: os.kill(os.getpid(), signal.SIGTERM),
+            ),
+        ]
+        for is_due, do in steps:
+            while not is_due():
+                if over.wait(0.02):
+                    return
+            do()
+
+    over = threading.Event()
+    thread = threading.Thread(target=act)
+    thread.start()
+    try:
+        result = train(local_cluster, values, out)
+    finally:
+        over.set()
+        thread.join()
+    assert result.summary["stopped"]
+    assert result.summary["params_sha256"] == reference({**values, "clocks": result.summary["clocks"]})
+    causes = {change.event.trigger.cause for change in log_of(result, MembershipChanged)}
+    assert Cause.RESTART in causes
 
 
 DRIVER = [sys.executable, "-m", "agileml.cli", "run", "configs/mlr.yaml"]

@@ -124,6 +124,17 @@ def test_the_same_command_goes_on_after_the_supervisor_was_killed_too(tmp_path: 
     assert not orphans()
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_the_head_dies_at_random_moments(seed: int) -> None:
+    """Four kills for each seed, of the driver and of Ray's head in turn, the last one while the run starts again."""
+    bench = Path(__file__).resolve().parents[2] / "benchmarks" / "bench_supervise.py"
+    command = [sys.executable, str(bench), "--kills", "4", "--seed", str(seed)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1200)
+    print(done.stdout)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "bits the same" in done.stdout
+
+
 def test_bad_input_leaves_nothing(tmp_path: Path) -> None:
     run = supervise(tmp_path / "run", "--address", "127.0.0.1:1")
     said, _ = run.communicate(timeout=60)
