@@ -156,14 +156,15 @@ class Cluster:
         self.traffic.joined_s[self.add(Tier.TRANSIENT)] = time.time()
 
     def notice(self, warning_s: float) -> None:
-        """To a transient member that has none yet."""
-        traffic = self.traffic
-        free = [
-            n for n in traffic.member_s if self._tier[n] is Tier.TRANSIENT and n not in traffic.deadline_s
-        ]
-        name = self._draw.choice(free)
-        traffic.deadline_s[name] = time.time() + warning_s
-        self.head.tell(Notice(name, traffic.deadline_s[name]))
+        """To a transient member that has none yet; waits for one."""
+        until(self, "joined by a machine that could leave", lambda: bool(self._free()))
+        name = self._draw.choice(self._free())
+        self.traffic.deadline_s[name] = time.time() + warning_s
+        self.head.tell(Notice(name, self.traffic.deadline_s[name]))
+
+    def _free(self) -> list[str]:
+        noticed = self.traffic.deadline_s
+        return [n for n in self.traffic.member_s if self._tier[n] is Tier.TRANSIENT and n not in noticed]
 
     def look(self) -> None:
         """Take what the hosts and the controller say, or wait a little."""
@@ -210,7 +211,7 @@ def config_of(machines: int) -> JobConfig:
             "slices": slices,
             "partitions": 8,
             "machines": {"reliable": reliable, "transient": machines - reliable, "max": most},
-            "pace": {"unit_s": 0.1},
+            "pace": {"unit_s": 0.5},
             "heartbeat": {"timeout_s": 10.0, "interval_s": 0.5},  # some in a process, and several on a core
         }
     )
@@ -281,7 +282,7 @@ def main() -> None:
     parser.add_argument("--per-minute", type=float, default=200.0)
     parser.add_argument("--minutes", type=float, default=3.0)
     parser.add_argument("--warning", type=float, default=30.0, help="seconds of a notice")
-    parser.add_argument("--hosts", type=int, default=4, help="processes that hold the machines")
+    parser.add_argument("--hosts", type=int, default=8, help="processes that hold the machines")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     machines, minutes = (24, 0.5) if arguments.quick else (arguments.machines, arguments.minutes)
