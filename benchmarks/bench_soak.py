@@ -1,12 +1,13 @@
 """A supervised run on local Ray nodes with a fault every 5 s on average: does anything grow, and are the bits right?
 
 The faults are data (`soak_plan.py`, drawn from the seed): processes of machines and of the controller are killed,
-stopped or slowed down, the disk is full for a while, a machine falls ill, a Ray node dies, and the head dies several
-times: the run's process, then Ray's GCS. Whatever is due while the run starts again waits until it is up. At the end
-the run is told to stop, and one process computes the same clocks. Every few seconds the memory of every process, its
-descriptors and the shared memory are noted; over the last two thirds of the time none of ours may grow. The log has a
-bound. `python benchmarks/bench_soak.py [--quick] [--minutes 30] [--nodes 6] [--every 5] [--heads 3] [--seed 0]`. Needs
-root: the disk that fills up is a small file system.
+one at a time or all at once, stopped or slowed down, the disk is full for a while, a machine falls ill, a Ray node
+dies, and the head dies several times: the run's process, then Ray's GCS. The plan's time stands still while the
+head is away. At the end the run is told to stop, and one process computes the same clocks. Every few seconds the
+memory of every process, its descriptors and the shared memory are noted; over the last two thirds of the time none
+of ours may grow. The log has a bound.
+`python benchmarks/bench_soak.py [--quick] [--minutes 30] [--nodes 6] [--every 5] [--heads 3] [--seed 0]`. Needs root:
+the disk that fills up is a small file system.
 """
 
 from __future__ import annotations
@@ -119,13 +120,15 @@ class Soak:
 
     # -- faults ---------------------------------------------------------------------------------------------
 
-    def suffer(self, due: Due) -> None:
-        """Do what is due."""
+    def suffer(self, due: Due) -> float:
+        """Do what is due; returns the seconds that the head was away."""
         done = self._do(due.harm)
         (self.fired if done else self.missed)[due.harm] += 1
-        if done and due.harm in HEADS:
-            killed_s = time.time()
-            self.outages_s.append(self.first_clock_after(killed_s + 0.5) - killed_s)
+        if not done or due.harm not in HEADS:
+            return 0.0
+        killed_s = time.time()
+        self.outages_s.append(self.first_clock_after(killed_s + 0.5) - killed_s)
+        return self.outages_s[-1]
 
     def _do(self, harm: Harm) -> bool:
         """False where there is nobody whom it could happen to."""
@@ -134,6 +137,8 @@ class Soak:
                 return self._signal("MachineActor", signal.SIGKILL)
             case Harm.CONTROLLER:
                 return self._signal("HeadActor", signal.SIGKILL)
+            case Harm.STORM:
+                return all([self._kill_all("MachineActor"), self._kill_all("HeadActor")])
             case Harm.FREEZE:
                 return self._for_a_while("MachineActor", LASTS_S[harm], 0.0)
             case Harm.SLOW:
@@ -171,6 +176,13 @@ class Soak:
             victim.send_signal(number)
             return True
         return False
+
+    def _kill_all(self, mark: str) -> bool:
+        found = self._processes(mark)
+        for process in found:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        return bool(found)
 
     def _kill_node(self) -> bool:
         """The raylet of a transient machine, with all that runs on it."""
@@ -222,9 +234,10 @@ class Soak:
         for thread in self._passing:
             thread.join()
         self.run.terminate()
-        code = self.run.wait(timeout=UP_S)
-        self._log.close()
-        return code
+        try:
+            return self.run.wait(timeout=UP_S)
+        except subprocess.TimeoutExpired:
+            sys.exit(f"the run did not end within {UP_S:g} s:\n{self.said()}")
 
 
 @contextlib.contextmanager
@@ -240,12 +253,12 @@ def small_disk(folder: Path) -> Iterator[None]:
 
 
 def drive(soak: Soak, plan: Sequence[Due], seconds: float) -> None:
-    """Every fault at its moment, from the first clock on; one that is due while the run starts again waits."""
+    """Every fault at its moment, from the first clock on. The plan's time stands still while the head is away."""
     began_s = soak.first_clock_after(0.0)
     for due in plan:
         while time.time() < began_s + due.at_s:
             soak.look()
-        soak.suffer(due)
+        began_s += soak.suffer(due)
     while time.time() < began_s + seconds:
         soak.look()
     soak.first_clock_after(time.time())
@@ -326,6 +339,7 @@ def main() -> None:
     minutes, nodes, heads = (
         (1.0, 4, 1) if arguments.quick else (arguments.minutes, arguments.nodes, arguments.heads)
     )
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nothing stays
     seconds = 60 * minutes
     plan = draw(arguments.seed, seconds, arguments.every, heads, losses=max(0, nodes - 4))
     with tempfile.TemporaryDirectory(prefix="soak-") as name, small_disk(Path(name) / "disk"):

@@ -15,6 +15,7 @@ class Harm(StrEnum):
     FREEZE = "freeze"  # the process of a machine stands still
     SLOW = "slow"  # the process of a machine gets a tenth of its time
     CONTROLLER = "controller"  # the controller's process is killed
+    STORM = "storm"  # the processes of all machines and of the controller are killed at once
     DISK_FULL = "disk_full"  # no checkpoint can be written
     SICK = "sick"  # work fails on one machine, which is sent away with its Ray node
     NODE = "node"  # a transient machine is killed with its Ray node
@@ -24,7 +25,14 @@ class Harm(StrEnum):
 
 HEADS = (Harm.DRIVER, Harm.GCS)
 LOSSES = (Harm.SICK, Harm.NODE)  # they take a Ray node, which only a new head brings back
-PASSING = (Harm.MACHINE, Harm.MACHINE, Harm.FREEZE, Harm.SLOW, Harm.CONTROLLER, Harm.DISK_FULL)
+PASSING = (
+    *(Harm.MACHINE,) * 3,
+    *(Harm.FREEZE,) * 2,
+    *(Harm.SLOW,) * 2,
+    *(Harm.CONTROLLER,) * 2,
+    *(Harm.DISK_FULL,) * 2,
+    Harm.STORM,
+)  # fmt: skip
 LASTS_S = {Harm.FREEZE: 2.5, Harm.SLOW: 3.0, Harm.DISK_FULL: 2.0}
 
 
