@@ -328,7 +328,8 @@ class ComputeThread(ComputeJobs):
             self._over(job)
 
     def _keep_pace(self, units: int, started_s: float) -> None:
-        """Pause before the bundle is reported whole, if this machine stands for a slower one."""
+        """Pause before a result is reported, if this machine stands for a slower one. units: 0 where it is no whole
+        bundle."""
         now_s = time.monotonic()
         if (pause_s := self.pace.computed(units, now_s - started_s, now_s)) > 0:
             time.sleep(pause_s)

@@ -135,15 +135,15 @@ class StageThread(ComputeThread):
     def _walk(self, job: Compute, delivery: Delivery) -> None:
         stages = self._mailbox.stages(job.timeline, job.cursor)
         walk = self._walker.walk(job, stages, delivery.take, time.monotonic)
-        step = next(walk, None)
-        while step is not None:
-            answer = None
-            if isinstance(step, Awaited):
-                answer = self._mailbox.take(step, job.cursor)
-            else:
-                self._report(step)
-            try:
+        answer: Crossing | None = None
+        with suppress(StopIteration):
+            while True:
+                began_s = time.monotonic()
                 step = walk.send(answer)
-            except StopIteration:
-                step = None
+                self._keep_pace(0, began_s)
+                answer = None
+                if isinstance(step, Awaited):
+                    answer = self._mailbox.take(step, job.cursor)
+                else:
+                    self._report(step)
         self._mailbox.forget(job.timeline, job.clock)

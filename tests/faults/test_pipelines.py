@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from agileml.checkpoints.errors import CheckpointError
-from agileml.events.run import MembershipChanged
+from agileml.config.job import from_values
+from agileml.config.random_plan import random_plan
+from agileml.events.run import ClockDone, MembershipChanged
 from tests.agileml.process.engine_rig import Rig, reference
 from tests.faults.fault_rig import FaultRig
 
@@ -78,3 +80,25 @@ def test_a_checkpoint_is_resumed_by_another_number_of_machines(tmp_path: Path) -
     without = {key: value for key, value in after.items() if key not in ("pipeline", "plan")}
     with pytest.raises(CheckpointError, match="cut between layers"):
         Rig(without, tmp_path / "refused", resume=saved["path"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10))
+def test_six_faults_of_any_kind(seed: int, tmp_path: Path) -> None:
+    values = TIED | {"machines": {"reliable": 2, "transient": 3, "max": 8}, "slices": 8, "clocks": 60}
+    clocks, drawn = random_plan(from_values(values), seed, 6)
+    plan = [event.model_dump(exclude_none=True) for event in drawn]
+    for event in plan:
+        if "freeze" in event:  # a thread cannot be frozen with its connections open
+            event["cut"] = event.pop("freeze")
+    values |= {"clocks": clocks, "plan": plan}
+    ran = FaultRig(values, tmp_path).finish()
+    assert ran.sha256 == reference(values)
+    assert len(stages(ran)) > 3
+
+
+def test_a_stage_that_is_slowed_down_is_slower(tmp_path: Path) -> None:
+    plan = [{"at_clock": 2, "slow": 1, "factor": 1000.0, "seconds": 2.0}]  # 2 s with its first action
+    values = TIED | {"clocks": 4, "plan": plan, "machines": {"reliable": 1, "transient": 2, "max": 4}}
+    done = FaultRig(values, tmp_path).finish().of(ClockDone)
+    assert max(each.seconds or 0.0 for each in done if each.clock > 2) > 1.5
