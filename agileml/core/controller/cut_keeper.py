@@ -156,12 +156,20 @@ class CutKeeper:
         self._cut.name(version, self._interval(version), control.job.clocks)
         self.send_cut()
 
+    @property
+    def _apart(self) -> int:
+        """With supersteps, the clocks from cut to cut; 0 for the first of a view, which limits what a loss costs."""
+        control = self._control
+        rule, clock_s = control.settings.cuts, control.log.clock_s
+        if control.view is None or control.record.committed.epoch != control.view.epoch or not clock_s:
+            return 0
+        return min(int(rule.most * rule.every_s / clock_s), control.steps.least_clocks(control.job.units))
+
     def _interval(self, version: int) -> int:
         """Clocks from `version` to the next cut. One that will be held is not passed over: the cut before it is left
         out where clocks would have to wait until it is there."""
         control = self._control
-        interval = control.settings.cuts.interval(control.log.clock_s, self._travel_s)
-        interval = max(interval, control.steps.least_clocks(control.job.units))
+        interval = max(control.settings.cuts.interval(control.log.clock_s, self._travel_s), self._apart)
         if control.job.holds_every is None:
             return interval
         left = self._next_held(version) - version

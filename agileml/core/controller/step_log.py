@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from agileml.core.protocol.superstep_messages import HeardSteps, StepsTaken, SuperstepChosen
 from agileml.events.run import StepsLogged, SuperstepPlanned
 
-# Supersteps from one cut to the next, at least: one must end at the cut, where it may not end as well as elsewhere.
+# Supersteps from one cut to the next: one must end at the cut, where it may not end as well as elsewhere.
 APART = 8
 
 
