@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -158,10 +157,6 @@ def run_supervised(job: JobConfig, name: str, resume: str | None, *, change_opti
             record = read_supervision(out)
             assert record is not None
             RunFolder.write_text(out / SUPERVISION, replace(record, is_over=True).to_text())
-    if code == HEAD_LOST_CODE:  # the next process need not wait for what Ray does at the end of this one
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
     return code
 
 

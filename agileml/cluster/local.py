@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import FrameType
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import psutil
 
@@ -64,8 +64,6 @@ class LocalCluster:
         cluster.kill(nodes[0].node_id)
     """
 
-    _goodbye: ClassVar[threading.Thread | None] = None  # to a head that is gone
-
     def __init__(
         self,
         *,
@@ -105,8 +103,6 @@ class LocalCluster:
         return self._folder / "token"
 
     def __enter__(self) -> Self:
-        if (goodbye := LocalCluster._goodbye) is not None:
-            goodbye.join()
         sweep()
         self._folder = new_folder()
         atexit.register(self.shutdown)
@@ -194,7 +190,9 @@ class LocalCluster:
             return
         atexit.unregister(self.shutdown)
         with ignore_interrupts():
-            self._disconnect()
+            import ray
+
+            ray.shutdown()
             own = [child for child in psutil.Process().children() if uses_folder(child, folder)]
             kill([process for child in own for process in tree(child)])
             if self._liveness is not None:
@@ -205,17 +203,6 @@ class LocalCluster:
             self._tiered.clear()
             remove(folder)
             self._restore_environment()
-
-    def _disconnect(self) -> None:
-        """Leave the cluster. Ray waits 5 s for a head that is gone: beside the rest of the end, and of this process."""
-        import ray
-
-        if not self.has_lost_head:
-            ray.shutdown()
-            return
-        LocalCluster._goodbye = threading.Thread(target=ray.shutdown, name="ray-shutdown", daemon=True)
-        LocalCluster._goodbye.start()
-        atexit.register(LocalCluster._goodbye.join)  # before Ray's own
 
     def _start_head(self) -> None:
         folder = self._folder
