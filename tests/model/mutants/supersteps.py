@@ -44,7 +44,7 @@ def the_log_of_steps_does_not_move(original, self, have=None):
     return replace(original(self, have), taken=())
 
 
-@replaces(StepLog.has_all, mode="elastic", caught_by=69)
+@replaces(StepLog.has_all, mode="elastic", caught_by=53)
 def a_cut_is_committed_without_its_log(original, self, partitions, steps):
     """Who goes back to it, or ends with it, does not know how it came about."""
     return True
@@ -55,7 +55,7 @@ def steps_that_a_rollback_undid_stay_in_the_log(original, self):
     """The log has the steps of two timelines."""
 
 
-@replaces(Job.line, mode="elastic", caught_by=47)
+@replaces(Job.line, mode="elastic", caught_by=308)
 def what_was_computed_under_an_older_view_counts(original, self, view):
     """The log says that a minibatch was computed from newer parameters than it was."""
     return view.timeline
