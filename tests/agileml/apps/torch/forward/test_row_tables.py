@@ -153,7 +153,7 @@ def test_the_bits_do_not_depend_on_the_deal_nor_on_evaluation() -> None:
     assert sha(application(micro_batch=3), partitions=3) == sha(application(micro_batch=3))
     seen: list[tuple[int, tuple[float, ...]]] = []
     watched = application(evaluate_every=3)
-    assert sha(watched, on_metrics=lambda clock, sums: seen.append((clock, sums))) == expected
+    assert sha(watched, on_metrics=lambda clock, sums, _: seen.append((clock, sums))) == expected
     assert [clock for clock, _ in seen] == [3, 6]
     app = application()
     tables = run_sequential(app, optimizer=rule("adamw"), clocks=6)
