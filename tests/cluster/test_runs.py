@@ -134,6 +134,7 @@ def check_profiled(result: Result) -> None:
     assert result.summary["time_spent_s"]["compute"] > 0
 
 
+@pytest.mark.slow
 def test_a_training_that_diverges_leaves_its_last_good_cut(shared: LocalCluster, tmp_path: Path) -> None:
     diverging = {**MF, "optimizer": {"kind": "sgd", "learning_rate": 0.3}}
     values = job(diverging, clocks=400, cuts={"every_s": 0.001, "max_clocks": 1}, **ONE)

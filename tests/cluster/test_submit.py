@@ -110,15 +110,12 @@ def test_a_run_that_is_stopped_keeps_its_last_cut(cluster: Started, project: Pat
     settings = ["clocks=1000000", "checkpoint.path=kept", "checkpoint.every_s=3600"]
     job = submit(cluster, cluster.dashboard, *(word for each in settings for word in ("--set", each)))
 
-    def is_under_way() -> bool:
-        found = status(cluster, job)
-        assert found["state"] in ("PENDING", "RUNNING"), (
-            found,
-            cluster.proteus("logs", job, "--address", cluster.dashboard),
-        )
-        return bool(found.get("clock", 0) > 0)
-
-    until(is_under_way)
+    # Not by asking for its status all the time, which would take the job's cores.
+    events = cluster.home / "proteus-runs" / job / "events.jsonl"
+    until(lambda: events.is_file() and '"kind": "cut"' in events.read_text())
+    found = status(cluster, job)
+    assert found["state"] == "RUNNING", (found, cluster.proteus("logs", job, "--address", cluster.dashboard))
+    assert found["clock"] > 0
     done = cluster.proteus("stop", job, "--address", cluster.address, timeout_s=LIMIT_S)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{job}: STOPPED" in done.stdout

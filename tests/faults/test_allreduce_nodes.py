@@ -34,6 +34,7 @@ def losses(events: Log) -> list[float]:
     return [found[clock] for clock in sorted(found)]
 
 
+@pytest.mark.slow
 def test_a_frozen_and_a_killed_machine_a_notice_and_a_join(
     local_cluster: LocalCluster, tmp_path: Path
 ) -> None:

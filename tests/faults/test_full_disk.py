@@ -64,7 +64,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_disk_that_fills_up_and_has_room_again(small_disk: Path, tmp_path: Path) -> None:
-    values = job(MLR, clocks=400, checkpoint={"path": str(small_disk / "saved"), "every_s": 0.05, "keep": 1})
+    values = job(MLR, clocks=200, checkpoint={"path": str(small_disk / "saved"), "every_s": 0.05, "keep": 1})
     ballast = small_disk / "ballast"
     seen: list[str] = []
 
@@ -84,7 +84,7 @@ def test_a_disk_that_fills_up_and_has_room_again(small_disk: Path, tmp_path: Pat
     assert seen == ["full", "room"]
     assert ran.sha256 == reference(values)
     assert all(FULL in note.reason for note in ran.of(CheckpointFailed))
-    assert clock_of_newest(small_disk / "saved") == 400
+    assert clock_of_newest(small_disk / "saved") == 200
 
 
 def test_a_report_that_does_not_fit_leaves_model_and_summary(tmp_path: Path) -> None:

@@ -83,6 +83,7 @@ def test_every_fault_of_a_machine_in_one_run(local_cluster: LocalCluster, tmp_pa
     assert lost.t_s - at_s < 2.0
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_alone_is_replaced_and_counted(
     local_cluster: LocalCluster, tmp_path: Path
 ) -> None:

@@ -91,13 +91,8 @@ def wanted(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(agileml.run(JOB, application, sequential=True, out=str(out / "run")).summary["params_sha256"])
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "device",
-        *(pytest.param(kind, marks=pytest.mark.slow) for kind in PROBLEMS if kind != "device"),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", PROBLEMS)
 def test_every_kind_ends_with_the_same_bits_and_one_line(
     kind: str, wanted: str, local_cluster: LocalCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

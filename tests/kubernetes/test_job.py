@@ -144,6 +144,7 @@ def wait_for_the_lock() -> None:
             return
 
 
+@pytest.mark.slow
 def test_a_job_lives_through_a_preemption_and_a_join(rig: Rig) -> None:
     """Two spot pods; the node of one is tainted and taken; KubeRay's pod in its place joins. The bits are those of one
     process, and nothing is left."""

@@ -44,7 +44,7 @@ def assert_machines_came_and_went(tally: Tally, kinds: Iterable[str] = ("join", 
 
 
 @pytest.mark.parametrize(
-    ("mode", "seeds"), [("bsp", 150), ("dense", 50), ("ssp", 60), ("asp", 60), ("overlap", 30)]
+    ("mode", "seeds"), [("bsp", 150), ("dense", 50), ("ssp", 50), ("asp", 40), ("overlap", 25)]
 )
 def test_schedules_of_every_fault(mode: str, seeds: int) -> None:
     """150 seeds have even the rarest of all that may happen; the long test has thousands in every mode."""
@@ -181,7 +181,7 @@ def test_help_that_comes_before_own_work(seed: int) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_nobody_has_to_repeat_anything_where_nothing_is_lost(mode: str) -> None:
     """Whatever is only found again by a repeat stops everybody for as long as that is waited for."""
-    seeds = 25 if mode in PLAIN else 10
+    seeds = 20 if mode in PLAIN else 6
     tally = run_many(range(seeds), mode, orderly=True)
     print(f"\n{tally}")
     how = f"python -m tests.model.run --orderly --mode {mode}"

@@ -220,7 +220,13 @@ def test_no_market_or_folder_named(capsys, tmp_path: Path, history: Path) -> Non
     assert "no such file" in proteus(capsys, "simulate", "--history", "none.csv", "--out", tmp_path)[2]
 
 
-@pytest.mark.parametrize("name", ["simulate_2016.yaml", "simulate_2015.yaml", "simulate_2021.yaml"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "simulate_2016.yaml",
+        *(pytest.param(f"simulate_{year}.yaml", marks=pytest.mark.slow) for year in (2015, 2021)),
+    ],
+)
 def test_a_config_of_ours_runs_as_it_stands(
     capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

@@ -54,22 +54,22 @@ class WholeRig(FaultRig):
 
 
 @pytest.mark.parametrize(
-    "base",
+    ("base", "joins"),
     [
-        pytest.param(MF, id="mf"),
-        pytest.param(MLR, id="mlr", marks=pytest.mark.slow),
-        pytest.param(TORCH, id="torch", marks=pytest.mark.slow),
+        pytest.param(MF, 0, id="mf"),  # each process more is seconds of loading
+        pytest.param(MLR, 1, id="mlr", marks=pytest.mark.slow),
+        pytest.param(TORCH, 1, id="torch", marks=pytest.mark.slow),
     ],
 )
 def test_machines_of_two_processes_have_the_bits_of_one_process(
-    base: Mapping[str, Any], tmp_path: Path
+    base: Mapping[str, Any], joins: int, tmp_path: Path
 ) -> None:
     machines = {"reliable": 1, "transient": 1, "max": 3}
-    plan = [{"at_clock": 6, "join": 1}, {"at_clock": 10, "kill": 1}]
+    plan = [{"at_clock": 6, "join": 1}] * joins + [{"at_clock": 10, "kill": 1}]
     values = job(base, clocks=16, units_per_slice=2, machines=machines, plan=plan)
     ran = WholeRig(values, tmp_path).finish()
     assert ran.sha256 == reference(values), ran.halted
-    assert len(ran.of(MachinesJoined)) == 2
+    assert len(ran.of(MachinesJoined)) == 1 + joins
 
 
 class Alone:
