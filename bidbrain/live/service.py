@@ -157,9 +157,9 @@ class Service:
         for pending in state.due(closing.at_s):
             if not self._ask(pending, closing.at_s):
                 return
-        ids = tuple(instance.instance_id for instance in state.open_instances())
         try:
-            if ids:
+            self._catch_up(closing.at_s)
+            if ids := tuple(instance.instance_id for instance in state.open_instances()):
                 self._trainer.leave(now_s, ids)
                 self._cloud.release(ids)
             if strays := tuple(instance.instance_id for instance in self._cloud.held()):
@@ -173,6 +173,21 @@ class Service:
                 self._put(Ended(end_s, allocation.number, Ending.JOB_END))
         done = self._trainer.report(now_s).done_vcpu_s
         self._put(Closed(max(closing.at_s, self.state.last_s), done))
+
+    def _catch_up(self, closing_s: int) -> None:
+        """Journal the evictions and ends of hours before the job's end that came since the service last looked."""
+        ended = {
+            number: last
+            for number, last in self._ended_allocations().items()
+            if last.ending is Ending.EVICTED and last.at_s <= closing_s
+        }
+        while True:
+            spot = [a for a in self.state.account.open if not a.on_demand and a.phase is not Phase.REQUESTED]
+            hours = [a.hour_start_s + HOUR_S for a in spot if a.hour_start_s + HOUR_S < closing_s]
+            due_s = min([*hours, *(last.at_s for last in ended.values())], default=NEVER_S)
+            if due_s == NEVER_S:
+                return
+            self._record_events(due_s, ended)
 
     # -- going on -----------------------------------------------------------------------------------------------
 

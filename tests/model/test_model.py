@@ -181,7 +181,7 @@ def test_help_that_comes_before_own_work(seed: int) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_nobody_has_to_repeat_anything_where_nothing_is_lost(mode: str) -> None:
     """Whatever is only found again by a repeat stops everybody for as long as that is waited for."""
-    seeds = 20 if mode in PLAIN else 6
+    seeds = 25 if mode in PLAIN else 10
     tally = run_many(range(seeds), mode, orderly=True)
     print(f"\n{tally}")
     how = f"python -m tests.model.run --orderly --mode {mode}"

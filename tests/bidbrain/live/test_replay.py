@@ -102,6 +102,37 @@ def test_a_history_that_ends_before_the_job(settings, turbulent: History) -> Non
     assert closing.code == 4
 
 
+@pytest.mark.parametrize("rules", RULES)
+@pytest.mark.parametrize("later_s", [20, 3590, 7300])
+def test_what_came_between_the_last_look_and_the_end_of_a_stopped_job_is_billed(
+    settings, rules: str, later_s: int
+) -> None:
+    """An eviction, whose hour is refunded, and hours that began."""
+    setting, evictions = settings[rules], 0
+    for number in range(6):
+        start_s = EVALUATE.start_s + 70_001 * number
+        ground, log = LiveRig(setting, start_s), Memory()
+        plan = plan_of(setting, find_scheme("proteus"), start_s)
+        service = Service(plan, ground.replay, ground.engine, ground, log)
+        ground.state, step = service.state, ground.wait
+
+        def wait(until_s: int, market: bool, ground=ground, service=service, step=step) -> None:
+            if ground.engine.draining:
+                ground.at_s = min(ground.replay.next_eviction_s(ground.at_s), ground.at_s + 3600) + later_s
+                return
+            step(until_s, market)
+            if ground.at_s > ground.start_s + 1800:
+                service.stop("stopped by its user")
+
+        ground.wait = wait  # type: ignore[method-assign]
+        service.run()
+        ledger = service.state.ledger()
+        assert not rebill(ledger, setting.history).differences
+        evictions += sum(entry.kind is EntryKind.EVICTION for entry in ledger.entries)
+        assert not ground.launcher.running
+    assert evictions
+
+
 def test_the_journal_on_disk_gives_the_same_ledger(settings, tmp_path: Path) -> None:
     setting = settings["hourly_2016"]
     start_s = EVALUATE.start_s
