@@ -3,7 +3,6 @@ SHELL := /bin/bash
 PYTHON ?= $(shell for p in python3.11 python3.12 python3; do $$p -c "" 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
 STAMP := .venv/.installed
-WORKERS := $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))  # one more than cores: some tests wait
 
 .PHONY: venv style check test test-all bench figures docs mutants demo clean
 
@@ -27,7 +26,7 @@ check: style
 # Types are checked while the first tests run: one process of mypy leaves the other cores idle. Tests with Ray nodes mostly
 # wait for Ray, so two files of them run at a time; only files with such tests are collected again.
 test: style
-	@$(BIN)/mypy & types=$$!; $(BIN)/pytest -q -m "not slow and not cluster" -n $(WORKERS) --dist worksteal; tests=$$?; wait $$types && exit $$tests
+	@$(BIN)/mypy & types=$$!; $(BIN)/pytest -q -m "not slow and not cluster" -n auto --dist worksteal; tests=$$?; wait $$types && exit $$tests
 	$(BIN)/pytest -q -m "not slow and cluster" -n 2 --dist loadfile $$(grep -rl --include='test_*.py' "mark\.cluster" tests)
 
 test-all: check

@@ -176,18 +176,15 @@ class Service:
 
     def _catch_up(self, closing_s: int) -> None:
         """Journal the evictions and ends of hours before the job's end that came since the service last looked."""
-        ended = {
-            number: last
-            for number, last in self._ended_allocations().items()
-            if last.ending is Ending.EVICTED and last.at_s <= closing_s
-        }
+        taken = self._ended_allocations().items()
+        ended = {n: last for n, last in taken if last.ending is Ending.EVICTED and last.at_s <= closing_s}
         while True:
             spot = [a for a in self.state.account.open if not a.on_demand and a.phase is not Phase.REQUESTED]
-            hours = [a.hour_start_s + HOUR_S for a in spot if a.hour_start_s + HOUR_S < closing_s]
-            due_s = min([*hours, *(last.at_s for last in ended.values())], default=NEVER_S)
-            if due_s == NEVER_S:
+            hours = [a.hour_start_s + HOUR_S for a in spot]
+            due = [at_s for at_s in hours if at_s < closing_s] + [last.at_s for last in ended.values()]
+            if not due:
                 return
-            self._record_events(due_s, ended)
+            self._record_events(min(due), ended)
 
     # -- going on -----------------------------------------------------------------------------------------------
 
@@ -212,7 +209,7 @@ class Service:
                 if state.draining is not None and at_s >= state.draining.deadline_s:
                     return
                 self._record_events(at_s, ended)
-                if not self._ask_due(at_s, now_s):
+                if not all(self._ask(pending, at_s) for pending in state.due(at_s)):
                     return
                 woken = state.wake_s is not None and state.wake_s <= at_s
                 if (state.asks or woken) and not self._decide(at_s, now_s, quotes):
@@ -368,9 +365,6 @@ class Service:
                     return
                 self._put(Ordered(at_s, state.orders, reliable.market, vcpus, 1, reliable.on_demand, at_s))
                 self._ask(list(state.pending.values())[-1], at_s)
-
-    def _ask_due(self, at_s: int, now_s: int) -> bool:
-        return all(self._ask(pending, at_s) for pending in self.state.due(at_s))
 
     def _ask(self, pending: Pending, at_s: int) -> bool:
         """Place an order, or ask about it again; False: no answer yet."""
