@@ -23,6 +23,7 @@ from agileml.events.run import CheckpointSaved, MembershipChanged, Warned
 from agileml.market import service as market_service
 from agileml.market.setup import first_decision, set_up
 from agileml.runs.folder import REPORT
+from bidbrain.accounts.ledger import EntryKind, read_ledgers
 from bidbrain.live.cloud import CloudError, Instance
 from bidbrain.live.job import EXIT_BUDGET, EXIT_FINISHED, EXIT_MARKET_CLOSED
 from tests.agileml.market.market_rig import InstantBackend, InstantNodes, MarketRig, reference
@@ -83,8 +84,18 @@ def test_a_job_on_a_market_ends_with_the_bits_of_one_process_and_a_bill_that_hol
     told = ran.summary["market"]
     assert told["thesis"]["usd"] == (bill.micro_usd - bill.given_back) / 1e6 < told["usd"]
     assert told["on_demand_usd"] >= told["thesis"]["on_demand_usd"]
-    # (Before that the screen may have shown more: an eviction refunds its hour.)
-    assert told["usd"] == ran.of(Billed)[-1].usd
+    (ledger,) = (
+        each
+        for each in read_ledgers(ran.folder / "market" / "ledger.jsonl")
+        if each.header.scheme == "proteus"
+    )
+    refunds = [entry.micro_usd or 0 for entry in ledger.entries if entry.kind is EntryKind.REFUND]
+    assert max(refunds, default=0) <= 0
+    refunded = -sum(refunds) / 1e6
+    last = max(event.usd for event in ran.of(Billed))
+    assert told["usd"] <= last <= told["usd"] + refunded + 1e-6, (
+        "the screen takes back only what evictions refund"
+    )
     assert ran.of(PricesChanged)[0].usd_per_h.keys() == {str(m) for m in rig.setup.setting.markets}
     seen = ran.of(EstimatesChanged)[-1]
     assert 0 < seen.nu["c3.8xlarge"] <= 40
