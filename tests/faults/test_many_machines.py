@@ -47,7 +47,8 @@ class Replacing:
                     self.left.append(machine)
                     if len(self.left) < REPLACED:
                         self._newest = rig.add(Tier.TRANSIENT).name
-        if len(self.left) == REPLACED and not self._is_over:
+        # The newest machine's first seconds come with its first report, a while after it joined.
+        if len(self.left) == REPLACED and f"m{REPLACED + 1}" in self.spent and not self._is_over:
             self._is_over = True
             self.peers = rig.machines["m0"]._transport.counters.peers.keys() - {"controller"}
             rig.head.tell(Stop())
