@@ -164,7 +164,7 @@ class Replica(Protocol):
 
 @dataclass(frozen=True)
 class StageOutput:
-    """What goes on to the next stage; at the last one the sum of the losses of a unit's items, and their number."""
+    """A unit's output: tensors for the next stage; at the last, the sum of the items' losses, and their number."""
 
     outgoing: tuple[Wire, ...] = ()
     loss: float = 0.0

@@ -65,7 +65,7 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Replayed:
-    """What a policy made, or would have made, of all stretches."""
+    """The time that all stretches took, or would have taken with another policy."""
 
     policy: str
     clocks: int
@@ -106,7 +106,7 @@ def _units(window: WorkWindow) -> int:
 
 
 def replay(log: Log, config: JobConfig, policies: Sequence[str]) -> list[Replayed]:
-    """What was recorded, what each `balance` would have made of it, and the ideal. Raises ReplayError."""
+    """The recorded times, those that each `balance` would have reached, and the ideal. Raises ReplayError."""
     found = stretches(log)
     if not found:
         raise ReplayError(

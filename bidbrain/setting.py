@@ -22,7 +22,7 @@ RENEWAL_TRAINING_S = 30 * DAY_S
 
 @dataclass(frozen=True)
 class Engine:
-    """What changes of machines cost the running job; times in s (thesis, section 4.3.2 and 4.5.2).
+    """The cost of changes of machines to the running job; times in s (thesis, section 4.3.2 and 4.5.2).
 
     boot_s: a new machine is billed and useless for so long. lambda_s, sigma_s: an eviction or a grant stops all
     machines for so long. checkpoint_s > 0: only checkpoints keep work; they take the share `overhead` of the time, an

@@ -1,4 +1,4 @@
-"""What `proteus aws plan` says of a job's cost: by recorded prices, and without AWS by the package's own tables."""
+"""The cost of a job that `proteus aws plan` prints: by recorded prices, and without AWS by the package's own tables."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PRODUCT = "Linux/UNIX"
 
 @dataclass(frozen=True)
 class OfflinePlan:
-    """What is known of a stack without asking AWS. costs: spot machines at their on-demand price, the most."""
+    """A stack as it is known without asking AWS. costs: spot machines at their on-demand price, the most."""
 
     costs: tuple[Cost, ...]
     policies: Mapping[str, Any]

@@ -72,7 +72,7 @@ def _copy(found: list[Path], to: Path) -> None:
 
 
 def _first_line(file: Path) -> str:
-    """What a config says about itself."""
+    """The first comment of a config, which describes it; empty if it has none."""
     for line in file.read_text(encoding="utf-8").splitlines():
         if line.startswith("#") and line.strip("# "):
             return line.strip("# ")

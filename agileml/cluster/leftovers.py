@@ -1,4 +1,4 @@
-"""What runs that ended badly have left on this host: folders in the temporary directory, and their processes."""
+"""Finds and removes what broken runs left on this host: folders in the temporary directory, and their processes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def remove_leftover(leftover: Leftover) -> None:
 
 
 def _why(folder: Path, young_s: float) -> str | None:
-    """Why nobody needs a folder; None: its owner lives, or it is too young to tell."""
+    """The reason why no process needs a folder; None: its owner is alive, or the folder is too young to tell."""
     owner = folder / OWNER
     if not owner.exists():
         age_s = time.time() - folder.stat().st_mtime

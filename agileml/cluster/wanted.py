@@ -20,7 +20,7 @@ class NodeOffer:
 def shortage(
     wanted: Mapping[Tier, int], cpus: float, gpus: float, offers: Sequence[NodeOffer], address: str
 ) -> str:
-    """What is missing before a run can start, and how to add it; empty when the nodes suffice.
+    """A sentence that names the nodes that a run lacks to start, and how to add them; empty when the nodes suffice.
 
     wanted: machines at the start, by tier. A run starts with as many nodes as it wants, one of them reliable at least.
     """

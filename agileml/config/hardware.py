@@ -1,4 +1,4 @@
-"""What a machine has to compute with: its cores, split between compute processes, and its memory for items."""
+"""The hardware of a machine: its cores, split between compute processes, and its memory for items."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class AvailabilityMarketConfig(LocalMarketConfig):
 
 @dataclass(frozen=True)
 class Offered:
-    """What a cloud sells: markets of spot machines as (type, zone), and the type of the reliable machines.
+    """The offers of a cloud: markets of spot machines as (type, zone), and the type of the reliable machines.
 
     on_demand, vcpus: dollars per hour and vCPUs of types that no table knows.
     """
@@ -125,7 +125,7 @@ class CloudMarketConfig(MarketConfig):
 
     @property
     def offered(self) -> Offered:
-        """What may be bought there."""
+        """The machines that this config allows to buy."""
         raise NotImplementedError
 
     @model_validator(mode="after")

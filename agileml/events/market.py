@@ -1,4 +1,4 @@
-"""What happens on the market of a run. `market_s` is market time in seconds, money is in dollars."""
+"""The events of a run's market. `market_s` is market time in seconds, money is in dollars."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class MarketClosing:
 
 @dataclass(frozen=True)
 class Billed:
-    """What the job would have cost if it ended now."""
+    """The market's bill if the job ended now."""
 
     kind: ClassVar = "spend"
     market_s: int
@@ -152,7 +152,7 @@ class PricesChanged:
 
 @dataclass(frozen=True)
 class EstimatesChanged:
-    """What BidBrain has measured by now (None: not yet).
+    """BidBrain's measurements until now have changed (None: not measured yet).
 
     phi: how well the job scales. lambda_s, sigma_s: market seconds that an eviction, and a planned change, cost.
     nu: vCPUs' worth of work of an instance, by its type.

@@ -1,4 +1,4 @@
-"""What happens in a run: one class for each thing, made by the controller, the driver or the session.
+"""The events of a run, one class each. The controller, the driver or the session makes them.
 
 `kind` is the name of the class in the log. Durations and moments are in seconds; machines go by their names in the run.
 Long because it is one list: everything that a run may log, in one order.
@@ -267,7 +267,7 @@ class CheckpointFailed:
 
 @dataclass(frozen=True)
 class StageJudged:
-    """What the measured clocks say about the stage: `clock_s` now, `predicted_s` of a clock in each stage."""
+    """The controller compared the stages by measured clocks: `clock_s` now, `predicted_s` of a clock in each stage."""
 
     kind: ClassVar = "stage_auto"
     move: Move
@@ -290,8 +290,8 @@ class ExchangeFailed:
 
 @dataclass(frozen=True)
 class UnitsPlanned:
-    """From `clock` on the machines compute so many units of every clock, until that is planned anew. Not every small
-    difference is told. `reason`: what was measured, and what it leads to expect."""
+    """From `clock` until the next plan, the machines compute so many units of every clock. The log leaves out small
+    changes of a plan. `reason`: the measured speeds, and the predicted time of a clock."""
 
     kind: ClassVar = "units"
     clock: int
@@ -302,8 +302,8 @@ class UnitsPlanned:
 
 @dataclass(frozen=True)
 class SuperstepPlanned:
-    """From minibatch `position` on, in the order of all, each superstep has so many minibatches for each machine, until
-    that is planned anew. `predicted_s`: how long it should last. `reason`: why its end lies there."""
+    """From minibatch `position` (in the order of all) until the next plan, each superstep has so many minibatches for
+    each machine. `predicted_s`: its predicted length. `reason`: why its barrier is there."""
 
     kind: ClassVar = "superstep"
     position: int
@@ -314,8 +314,9 @@ class SuperstepPlanned:
 
 @dataclass(frozen=True)
 class StepsLogged:
-    """Steps number `first`, ... of a partition: the minibatch that each took, and for each partition how many steps
-    were in what the gradient was computed from. Those of a later `timeline` replace others of their numbers."""
+    """The steps of a partition from number `first` on. `positions`: the minibatch of each step. `reads`: for each step,
+    the number of steps of every partition in the parameters of its gradient. Steps of a later `timeline` replace those
+    of the same number."""
 
     kind: ClassVar = "steps"
     partition: int
@@ -353,7 +354,7 @@ class PlanFired:
 
 @dataclass(frozen=True)
 class PlanFinished:
-    """What event number `index` of the plan leads to is done."""
+    """The consequences of event number `index` of the plan are complete."""
 
     kind: ClassVar = "plan_finished"
     index: int

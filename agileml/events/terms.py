@@ -7,14 +7,14 @@ from enum import StrEnum
 
 
 class Tier(StrEnum):
-    """What a machine promises: to stay, or nothing."""
+    """The tier of a machine: it stays (reliable), or may be evicted at any moment (transient)."""
 
     RELIABLE = "reliable"
     TRANSIENT = "transient"
 
 
 class Fault(StrEnum):
-    """What is done to machines, or to the controller, without asking."""
+    """A fault that a plan injects into machines, or into the controller."""
 
     KILL = "kill"  # the whole machine, without a word
     KILL_RELIABLE = "kill_reliable"
@@ -27,7 +27,7 @@ class Fault(StrEnum):
 
 
 class Task(StrEnum):
-    """What a machine was doing when it failed."""
+    """The task that a machine had when it failed."""
 
     START = "start"  # its process, the application's constructor, its warm-up
     LOAD = "load"  # items of slices
@@ -50,7 +50,7 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True)
 class Trigger:
-    """What led to a membership change: its cause, the machines concerned, and the rule's reason for another stage."""
+    """The trigger of a membership change: its cause, its machines, and the rule's reason for another stage."""
 
     cause: Cause
     machines: tuple[str, ...] = ()
@@ -89,7 +89,7 @@ class Loss(StrEnum):
 
 
 class Way(StrEnum):
-    """What is done about a notice that may be too short."""
+    """The controller's answer to a notice that may be too short."""
 
     MOVE = "move"
     ROLL_BACK = "roll back"
@@ -97,7 +97,7 @@ class Way(StrEnum):
 
 
 class Move(StrEnum):
-    """What is decided about a stage."""
+    """The decision about a stage."""
 
     TRY = "try"
     KEEP = "keep"

@@ -1,4 +1,4 @@
-"""What the clouds' backends share: the cluster that machines join, held by one job at a time, and Unix time."""
+"""The base of the clouds' backends: the cluster that machines join, held by one job at a time, and Unix time."""
 
 from __future__ import annotations
 

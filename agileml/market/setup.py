@@ -84,7 +84,7 @@ class MarketSetup:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What a played market's recording lacks, a sentence each: hours of the job, stretches of it, pools."""
+        """Sentences about gaps in a played market's recording: missing hours at the end of the job, holes, pools."""
         history, job = self.setting.history, self.setting.job
         if not self.is_played:
             return ()

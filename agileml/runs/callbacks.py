@@ -1,4 +1,4 @@
-"""What a user hangs on a run: functions that are called as it goes on, in the process that started it."""
+"""Callbacks: methods of the user's that the run calls as it goes on, in the process that started it."""
 
 from __future__ import annotations
 

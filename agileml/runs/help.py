@@ -1,4 +1,4 @@
-"""Who helped whom in a run, and what the helped machines were spared."""
+"""Help between the machines of a run: which one helped which, and the seconds that it saved them."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ _LINE = re.compile(
 
 
 def parse_line(text: str) -> tuple[Snapshot, float | None] | None:
-    """What `line` was made of, to the digits that it shows; None for other text."""
+    """The snapshot and the rate that `line` printed, to the digits that it shows; None for other text."""
     found = _LINE.fullmatch(text.strip())
     if found is None:
         return None

@@ -71,7 +71,7 @@ class Thinning:
         return [Logged(t_s, event)]
 
     def rest(self) -> list[Logged[RunEvent]]:
-        """What is still open, as lines."""
+        """The lines that are held back; afterwards none is."""
         left, self._open = self._open, {}
         return sorted((Logged(each.t_s, each.event) for each in left.values()), key=lambda line: line.t_s)
 

@@ -89,7 +89,7 @@ def _in_turn(rows: Array, start_us: int) -> Iterator[Span]:
 
 
 def _clocks(pid: int, spans: Sequence[Span]) -> Iterator[Event]:
-    """What a worker did for one clock without a break, as one event around it."""
+    """One event around each group of a worker's consecutive spans of one clock."""
     for clock, group in groupby(spans, key=lambda span: span[2]):
         parts = list(group)
         yield complete(pid, WORKER, f"clock {clock}", clock, parts[0][3], parts[-1][4])

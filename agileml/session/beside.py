@@ -40,7 +40,7 @@ class Called:
 
 @dataclass(frozen=True)
 class Answered:
-    """What the callback returned; `failed`: the sentence about an exception of its."""
+    """The callback's return value; `failed`: the sentence about its exception, if it raised one."""
 
     reason: str | None
     failed: str | None = None

@@ -16,7 +16,7 @@ from agileml.runs.supervision import Restart, read_supervision
 
 @dataclass(frozen=True)
 class Continued:
-    """`count`: of restarts until now. `clock`: the newest that was complete. `least_epoch`: the newest epoch."""
+    """A run to continue. `count`: restarts. `clock`: the newest that was complete. `least_epoch`: the newest epoch."""
 
     folder: Path
     restart: Restart
@@ -48,17 +48,17 @@ class Continued:
         return RunFolder.reopen(self.folder)
 
     def event(self, process: Process) -> RunRestarted:
-        """What the log says about it."""
+        """The event that records the restart in the log."""
         at = self.restart.clock
         return RunRestarted(self.restart.cause, at, max(0, self.clock - at), self.count, process)
 
     def best(self) -> BestKept | None:
-        """What best.safetensors holds."""
+        """The event of the parameters that best.safetensors holds; None if there is no such file."""
         events = (each.event for each in read_backwards(self.folder / EVENTS))
         return next((event for event in events if isinstance(event, BestKept)), None)
 
     def evaluations(self) -> Iterator[Evaluated]:
-        """What was measured before, up to the checkpoint."""
+        """The evaluations of the log up to the checkpoint."""
         for each in iterate_events(self.folder / EVENTS):
             if isinstance(each.event, Evaluated) and each.event.clock <= self.restart.clock:
                 yield each.event

@@ -19,7 +19,7 @@ from agileml.runs.progress import Progress
 
 
 def observers(config: JobConfig, job: Job, own: Sequence[Callback]) -> Callbacks:
-    """Raises ConfigError for early stopping by a metric that the application does not measure."""
+    """The callbacks of a run. Raises ConfigError if the application does not measure the metric of early stopping."""
     found = [*own, *(LOGGERS[name]() for name in dict.fromkeys(config.log))]
     if (rule := config.early_stopping) is not None:
         _check_metric("early_stopping", rule.metric, job)
@@ -28,7 +28,7 @@ def observers(config: JobConfig, job: Job, own: Sequence[Callback]) -> Callbacks
 
 
 def best_rule(config: JobConfig, job: Job) -> BestRule | None:
-    """Which parameters are kept as the best; None where none are. Raises ConfigError as `observers`."""
+    """The rule that picks the best parameters; None if the config asks for none. Raises ConfigError as `observers`."""
     if config.keep_best is None:
         return None
     _check_metric("keep_best", config.keep_best.metric, job)

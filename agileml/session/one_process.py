@@ -30,7 +30,7 @@ REPLAY_KEY = "--replay"
 
 @dataclass(frozen=True)
 class Replay:
-    """What the log of a run says: `steps` of each partition, of `clocks` clocks; the hash of what it ended with."""
+    """A logged run to compute again: `steps` of each partition in `clocks` clocks; the hash of its last parameters."""
 
     folder: Path
     steps: Steps

@@ -1,4 +1,4 @@
-"""Whether a supervised run begins again after its process has ended, and when. Pure."""
+"""Decides whether and when a supervised run begins again after its process has ended. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0
 
 
 class Next(StrEnum):
-    """What the supervisor does."""
+    """The supervisor's next action."""
 
     AGAIN = "again"
     STOP = "stop"  # it was told to
@@ -24,7 +24,7 @@ class Next(StrEnum):
 
 @dataclass(frozen=True)
 class RestartVerdict:
-    """What to do, after how many seconds. `cause`: of the end; `reason`: all of it as a sentence."""
+    """The next action, and the wait before it. `cause`: of the end; `reason`: the whole verdict as a sentence."""
 
     next: Next
     wait_s: float
@@ -33,7 +33,7 @@ class RestartVerdict:
 
 
 def cause_of(code: int) -> str:
-    """Why a run has no result though its process ended, with this exit code (below zero: minus the signal)."""
+    """The cause of an end without a result, from the process's exit code (below zero: minus the signal)."""
     if code == HEAD_LOST_CODE:
         return "Ray's head has ended"
     if code < 0:
@@ -45,7 +45,7 @@ def cause_of(code: int) -> str:
 def judge(
     code: int, clock: int, restarts: Sequence[Restart], most: int, *, is_stopping: bool
 ) -> RestartVerdict:
-    """What to do when the process of a run has ended with `code`, before the run was over.
+    """Decide whether a run begins again whose process has ended with `code` before the run was over.
 
     clock: of the newest checkpoint. restarts: the earlier ones, the oldest first. is_stopping: the user has ended it.
     The first restart comes at once. Another one without a newer checkpoint waits 1 s, 2 s, 4 s ... up to a minute,

@@ -1,4 +1,4 @@
-"""What a run returns to Python."""
+"""The result of a run, for Python."""
 
 from __future__ import annotations
 

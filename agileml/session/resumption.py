@@ -13,7 +13,7 @@ from agileml.session.result import Result
 
 @dataclass(frozen=True)
 class Resumption:
-    """What goes on: a run with checkpoints. `run`: starts one, as `agileml.run`. `application`: the user's own
+    """Resumes a run that wrote checkpoints. `run`: starts a run, as `agileml.run`. `application`: the user's own
     instance, None for the config's."""
 
     run: Callable[..., Result]

@@ -156,7 +156,7 @@ class _Session:
             check_out(config.out, overwrite=overwrite)
 
     def _market_setup(self, run: str) -> MarketSetup:
-        """What BidBrain needs; on a played market down to the first decision. Raises ConfigError."""
+        """Set BidBrain up; on a played market also ask for a first decision. Raises ConfigError."""
         from agileml.market.setup import first_decision, set_up
 
         setup = set_up(self.config, self.name, run, int(time.time()))

@@ -31,7 +31,7 @@ class LedgerRisk:
         self._following().know(known)
 
     def tally(self, now_s: int) -> Tally:
-        """What this job saw, counted up to now, for others to read. Asking leaves the book as it is."""
+        """The losses and node hours of this job up to now, for other jobs to read. The book itself does not change."""
         copy = RiskBook()
         for entry in self._account.entries:
             self._take(copy, entry)

@@ -295,7 +295,7 @@ def _machine(instance: Mapping[str, Any]) -> Instance:
 
 
 def _fate(instance: Mapping[str, Any], now_s: int) -> EndedInstance:
-    """Who ended it by its state reason, and when by its transition reason (else: now)."""
+    """The end of an instance: its cause from EC2's state reason, its time from the transition reason (else: now)."""
     code = instance.get("StateReason", {}).get("Code", "")
     found = _WHEN.search(instance.get("StateTransitionReason", ""))
     at_s = now_s

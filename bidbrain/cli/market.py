@@ -8,12 +8,12 @@ from pathlib import Path
 
 import typer
 
-market = typer.Typer(help="What the market of a job did.", no_args_is_help=True)
+market = typer.Typer(help="Explain the decisions of a job's market.", no_args_is_help=True)
 
 
 @market.callback()
 def _group() -> None:
-    """What the market of a job did."""
+    """Explain the decisions of a job's market."""
 
 
 @market.command()

@@ -60,7 +60,7 @@ def show(
     place: str = typer.Argument(..., help=PLACE),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object for each pool."),
 ) -> None:
-    """What the jobs of a stack learned: node hours, losses, refusals, and the rate of each pool."""
+    """Show the statistics that the jobs of a stack gathered: node hours, losses, refusals, the rate of each pool."""
     import time
 
     from rich.console import Console

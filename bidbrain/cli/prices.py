@@ -111,7 +111,7 @@ def show(
 
 
 def _notes(history: History, known: Mapping[str, int]) -> list[str]:
-    """What `show` does not know of these markets, a sentence each."""
+    """Sentences about data of these markets that `show` lacks: on-demand prices, hours without rows."""
     missing = sorted({market.instance_type for market in history.markets} - set(known))
     notes = (
         [f"no on-demand price is known for {', '.join(missing)} (--on-demand TYPE=USD)"] if missing else []

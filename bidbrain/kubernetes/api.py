@@ -161,7 +161,7 @@ class Api:
 
 
 def _what(method: str, path: str) -> str:
-    """What a request is about, for people: the verb and the last words of its path."""
+    """The name of a request in messages: its verb and the last two words of its path."""
     return f"{method.lower()} {'/'.join(path.partition('?')[0].split('/')[-2:])}"
 
 

@@ -1,8 +1,8 @@
-"""What `kubectl apply` takes: a RayCluster for spot nodes, and the rights that a job in its head needs. Pure.
+"""Manifests for `kubectl apply`: a RayCluster for spot nodes, and the rights that a job in its head needs. Pure.
 
 The rights are the least that `kuberay` can do with: read pods of the namespace, read nodes, read and patch this one
-RayCluster. Who may patch a RayCluster could put any pod into it, so an admission policy lets this account change
-nothing but how many pods there are, which of them go, and the book of orders.
+RayCluster. An account that may patch a RayCluster could put any pod into it, so an admission policy lets this account
+change nothing but how many pods there are, which of them go, and the book of orders.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MARGIN_S = 5  # of a pod's grace, for the kubelet
 
 
 class Provider(StrEnum):
-    """Whose spot nodes; each has a label, perhaps a taint, and a warning of its own."""
+    """A provider of spot nodes; each has a label, perhaps a taint, and a warning of its own."""
 
     GKE = "gke"
     EKS = "eks"
@@ -54,7 +54,7 @@ NODES = {
 
 @dataclass(frozen=True)
 class PodSize:
-    """What a pod asks for. memory: as Kubernetes writes it, such as 16Gi."""
+    """The resource requests of a pod. memory: as Kubernetes writes it, such as 16Gi."""
 
     cpus: int
     memory: str

@@ -61,7 +61,7 @@ class EndedInstance:
 
 
 class Alert(StrEnum):
-    """What a notice announces."""
+    """The kind of event that a notice announces."""
 
     TERMINATE = "terminate"  # the market takes the instance at the deadline
     REBALANCE = "rebalance"  # the instance is at risk: a hint to buy ahead, nothing more
@@ -113,7 +113,7 @@ class Cloud(Protocol):
 
     @property
     def together(self) -> bool:
-        """Whether the instances of an order are evicted together (bids on prices) or each on its own (capacity)."""
+        """True if an order's instances are evicted together (bids on prices), False if each on its own (capacity)."""
         ...
 
     def quotes(self, now_s: int) -> Quotes:

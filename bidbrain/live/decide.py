@@ -202,7 +202,7 @@ def allowed(step: Buy, state: JobState, guards: Guards, now_s: int) -> Allowed:
 def allowed_on_demand(
     step: BuyOnDemand, setting: Setting, state: JobState, guards: Guards, now_s: int
 ) -> str:
-    """Why a purchase of on-demand instances must not be made; empty: it may."""
+    """The reason that forbids a purchase of on-demand instances; empty if it is allowed."""
     reliable = setting.reliable
     instances = -(-step.vcpus // reliable.vcpus_per_machine)
     if guards.max_price is not None and reliable.on_demand > guards.max_price:

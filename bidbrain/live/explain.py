@@ -1,4 +1,4 @@
-"""Why each machine was bought, kept and left: a job's journal, told as sentences. Pure."""
+"""Explains a job's journal in sentences: why each machine was bought, kept and given back. Pure."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ENDINGS = {
 
 @dataclass(frozen=True)
 class ExplainedLine:
-    """What happened at `at_s` (Unix time). `level` 0: a decision; 1: what came of it."""
+    """An event at `at_s` (Unix time). `level` 0: a decision; 1: one of its consequences."""
 
     at_s: int
     level: int
@@ -49,7 +49,7 @@ class ExplainedLine:
 
 @dataclass
 class _Told:
-    """What the lines so far said: orders under way, the market of each allocation, decisions not told."""
+    """The state between two lines: orders under way, the market of each allocation, decisions not told yet."""
 
     ordered: dict[int, Ordered] = field(default_factory=dict)
     markets: dict[int, str] = field(default_factory=dict)

@@ -67,7 +67,7 @@ def of_new(rules: Rules, vcpus: int, vcpus_per_machine: int, bid: int, seconds: 
 
 
 def over_budget(guards: Guards, account: JobAccount, now_s: int) -> str | None:
-    """Why the job must stop: its instances would pass the budget within the reserve. None if they would not."""
+    """The reason to stop the job: its instances would pass the budget within the reserve. None if they would not."""
     if guards.budget is None:
         return None
     amount = exposure(account, now_s, now_s + guards.reserve_s)
@@ -80,7 +80,7 @@ def over_budget(guards: Guards, account: JobAccount, now_s: int) -> str | None:
 
 
 def affordable(guards: Guards, account: JobAccount, now_s: int, extra: int) -> str | None:
-    """Why a purchase is forbidden: with its `extra` cost, not all could be held for its first hour. None if allowed."""
+    """The reason that forbids a purchase: with its `extra` cost, not all could be held for an hour. None if allowed."""
     if guards.budget is None:
         return None
     amount = exposure(account, now_s, now_s + HOUR_S) + extra

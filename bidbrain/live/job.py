@@ -56,7 +56,7 @@ class Timekeeper(Protocol):
 
     @property
     def trouble(self) -> str:
-        """What is wrong with the clock, in a sentence; empty: nothing."""
+        """A sentence about a fault of the clock; empty if it has none."""
         ...
 
     def now_s(self) -> int: ...

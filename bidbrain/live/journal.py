@@ -194,7 +194,7 @@ class Stray:
 
 @dataclass(frozen=True)
 class Troubled:
-    """What is wrong with the market from now on, a sentence each; empty: nothing any more."""
+    """The market's problems from now on, a sentence each; empty once they are over."""
 
     at_s: int
     sentences: tuple[str, ...]

@@ -122,7 +122,7 @@ class RiskKeeper:
                 risk.know(known)
 
     def known(self, now_s: int) -> Known | None:
-        """What the other jobs saw; None: it could not be read."""
+        """The statistics of the other jobs; None if they could not be read."""
         try:
             kept = read_kept(self.objects, self.job)
         except (OSError, CloudError) as error:

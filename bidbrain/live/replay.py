@@ -67,7 +67,7 @@ class Warnings:
     seed: int = 0
 
     def announced(self, token: str) -> bool:
-        """Whether the instances of an order get a notice; equal seeds give equal answers."""
+        """True if the instances of an order get a notice; equal seeds give equal answers."""
         digest = hashlib.sha256(f"{self.seed}:{token}".encode()).digest()
         return int.from_bytes(digest[:8], "big") / 2**64 >= self.silent_share
 
@@ -128,7 +128,7 @@ class Replay:
 
     @property
     def end_s(self) -> int:
-        """The history ends here."""
+        """The end of the history, in market time."""
         return self._setting.history.end_s
 
     def quotes(self, now_s: int) -> Quotes:

@@ -223,7 +223,7 @@ class JobState:
 
     @property
     def asks(self) -> bool:
-        """Whether an event calls for a decision of the policy."""
+        """True if an event calls for a decision of the policy."""
         return self.heard and self.draining is None
 
     @property

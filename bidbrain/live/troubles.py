@@ -1,4 +1,4 @@
-"""What is wrong with a job's market now, as sentences that hold until they are over. Pure."""
+"""The present problems of a job's market, as sentences that hold until they are over. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SILENT_S = 120  # calls without an answer are normal for so long
 
 @dataclass
 class TroubleWatch:
-    """Collects what a service meets; `troubles` says it. A single call without an answer is no trouble yet."""
+    """Collects a service's problems; `troubles` lists them. A single call without an answer is not one yet."""
 
     quoted: tuple[str, ...] = ()  # what the market says of itself
     is_unanswered: bool = False  # a call of this step

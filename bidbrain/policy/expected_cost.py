@@ -130,7 +130,7 @@ class ExpectedCost:
         held: dict[Market, list[Holding]],
         time_left_h: float,
     ) -> tuple[Choices, list[tuple[Offer, bool]]]:
-        """What is held, and new machines of each offer below the on-demand price; with (offer, is held) of each."""
+        """The held machines, and new ones of each offer below the on-demand price; with (offer, is held) of each."""
         engine, cap = view.job.engine, view.job.cap_vcpus
         rows: list[tuple[float, ...]] = []
         which: list[tuple[Offer, bool]] = []
@@ -153,7 +153,7 @@ class ExpectedCost:
         return Choices(table[:, 0].astype(np.int64), *(table[:, i].copy() for i in range(1, 6))), which
 
     def _worth(self, lateness: Lateness, time_left_h: float) -> float:
-        """What work costs if it is not done now, beyond the job's own size; 0 without a deadline: it can wait.
+        """The cost of work that is put off, beyond the job's own size; 0 without a deadline: it can wait.
 
         The on-demand price, by the chance that on-demand machines must do it: slack as long as the work makes it even.
         """

@@ -31,7 +31,7 @@ MOST_STOPPED = 0.95  # of the time: where evictions stop the job for longer, the
 
 @dataclass(frozen=True)
 class Choices:
-    """What may be held, an entry per choice: machines that are held already, or new ones of a pool.
+    """The choices of a policy, an entry each: machines that are held already, or new ones of a pool.
 
     pool: index of its pool; most: machines there may be of it; price: per machine hour, with the share of a boot that a
     new one pays; nu: work per hour of one; loss: losses per machine hour.
@@ -52,7 +52,7 @@ class Choices:
 
 @dataclass(frozen=True)
 class Terms:
-    """What holds for all choices. fixed: cost per hour of reliable machines and machines that are kept anyway.
+    """The terms common to all choices. fixed: cost per hour of reliable machines and machines that are kept anyway.
 
     fixed_nu, fixed_vcpus: of on-demand machines that work.
     """

@@ -41,7 +41,7 @@ class Hazard:
 
 @dataclass(frozen=True)
 class Known:
-    """What is known before a job begins: sums per pool, faded as of `at_s`; regimes where the last hours are known."""
+    """Statistics before a job begins: sums per pool, faded as of `at_s`; regimes where the last hours are known."""
 
     at_s: int = 0
     sums: Mapping[Market, Cell] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class Known:
 
     @staticmethod
     def of_tally(tally: Tally, now_s: int, bands: Bands | None = None) -> Known:
-        """What kept tallies say as of now."""
+        """The statistics of kept tallies, as of now."""
         sums = sums_of(tally, now_s)
         rates = pooled_rates(sums, (bands or packaged_bands()).rate)
         return Known(now_s, sums, bands, factors_of(tally, rates, now_s))

@@ -33,7 +33,7 @@ DELTAS_MICRO_USD = tuple(micro_usd(delta) for delta in DELTAS_USD)
 
 @dataclass(frozen=True)
 class PriceNow:
-    """What an eviction model is told: the price and the highest one of the last two hours (micro-dollars/h)."""
+    """The input of an eviction model: the price and the highest one of the last two hours (micro-dollars/h)."""
 
     price: int
     recent_high: int

@@ -1,4 +1,4 @@
-"""What recordings say of pools before a job begins: capacity that fell, prices that passed on-demand. Pure."""
+"""Evidence about pools from recordings, before a job begins: capacity that fell, prices that passed on-demand. Pure."""
 
 from __future__ import annotations
 

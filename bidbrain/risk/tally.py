@@ -1,4 +1,4 @@
-"""What was seen of pools: node hours, losses, grants and refusals, per pool (type x zone) and hour. Pure.
+"""Observations of pools: node hours, losses, grants and refusals, per pool (type x zone) and hour. Pure.
 
 Tallies only ever add up: those of several jobs are merged by adding, so writers never have to agree on anything.
 """

@@ -1,4 +1,4 @@
-"""What a job may cost, from recorded prices: the policy plays the job from many starts. Pure.
+"""Forecasts the cost of a job from recorded prices: the policy plays the job from many starts. Pure.
 
 Recorded prices of today's market say nothing about evictions, so the simulated jobs see none: how many to expect is
 said beside them, from the published interruption bands and the hours that each pool would be held.

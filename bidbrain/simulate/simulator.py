@@ -53,7 +53,7 @@ class Outcome:
 
 
 def checked_decision(answer: object) -> Decision:
-    """What a policy's `decide` returned. Raises PolicyError unless it is a Decision."""
+    """Check the answer of a policy's `decide`. Raises PolicyError unless it is a Decision."""
     if not isinstance(answer, Decision):
         raise PolicyError(f"decide() of the policy returned {type(answer).__name__}, expected a Decision")
     return answer

@@ -148,7 +148,7 @@ class Job:
         return Versions.VERTICAL_SYNC if self.config.vertical_sync else Versions.STASHING
 
     def item(self, schedule: Schedule, place: int) -> Item:
-        """What a place (1-based) of the schedule computes."""
+        """The item that a place (1-based) of the schedule computes."""
         parts = self.config.parts
         number, within = (place - 1) // parts + 1, (place - 1) % parts
         leaf = slice_of(within, parts, max(schedule.replicas))

@@ -1,4 +1,4 @@
-"""What connects two workers: tensors in one direction, one message after the other."""
+"""The link between two workers: tensors in one direction, one message after the other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class LinkError(RuntimeError):
 
 
 class Traffic(StrEnum):
-    """What a link carries: activations to the next stage, gradients back, sums of gradients between replicas."""
+    """The traffic of a link: activations to the next stage, gradients back, sums of gradients between replicas."""
 
     ACTIVATIONS = "activations"
     GRADIENTS = "gradients"

@@ -102,7 +102,7 @@ def work(folder: Path, links: Path, number: int) -> None:
 
 
 def facts_of(job: Job, traced: Trace, codes: Sequence[StageCode]) -> Callable[[Route], Sequence[Fact]]:
-    """What the messages of a route consist of."""
+    """A function that gives the tensors of a route's messages: shape, strides and dtype of each."""
     schedule = traced.schedule
 
     def sums(stage: int) -> list[Fact]:

@@ -1,4 +1,4 @@
-"""What a run leaves in its folder, and what each worker hands in."""
+"""The result of a run in its folder, and the report of each worker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pipeline.schedule.actions import Action, Kind
 
 @dataclass(frozen=True)
 class WorkerReport:
-    """What one worker measured. losses: by place of the schedule. versions: the most of its weights
+    """The measurements of one worker. losses: by place of the schedule. versions: the most of its weights
     that it kept. memory_bytes: the most that weights and training took,
     None where that is not known."""
 
@@ -85,7 +85,7 @@ def run_here(job: Job, shape: StageShape) -> tuple[dict[str, Tensor], list[Worke
 
 
 def collected(folder: Path, shape: StageShape) -> tuple[dict[str, Tensor], list[WorkerReport]]:
-    """What the workers of a run left in its folder; their files are deleted."""
+    """Read the tensors and reports that the workers of a run left in its folder, and delete the files."""
     tensors: dict[str, Tensor] = {}
     for stage in range(len(shape.ends)):
         path = folder / f"stage-{stage + 1}.safetensors"

@@ -27,7 +27,7 @@ from pipeline.stages.passes import Pass, StageCompute
 
 @dataclass(frozen=True)
 class Item:
-    """What one place of the schedule computes.
+    """The microbatch that one place of the schedule computes.
 
     leaf: its place in the sum of its group, where the weights change by groups. share: the factor of its loss. key: of
     random numbers. load: (flat inputs, targets); called by stages that read them.

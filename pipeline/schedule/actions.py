@@ -76,7 +76,7 @@ class Schedule:
         return self.policy in (Policy.FLUSH, Policy.ZERO_BUBBLE, Policy.GPIPE)
 
     def kinds(self, stage: int) -> tuple[Kind, ...]:
-        """What a stage does for each minibatch, in this order. The first stage puts nothing off: it has no gradient to
+        """The actions of a stage for each minibatch, in order. The first stage puts nothing off: it has no gradient to
         send back."""
         if self.policy is Policy.ZERO_BUBBLE and stage > 0:
             return (Kind.FORWARD, Kind.BACKWARD, Kind.WEIGHTS)

@@ -1,4 +1,4 @@
-"""What an action must wait for: the same for the checker, the versions, the simulation and the runner."""
+"""The conditions that an action waits for: the same for the checker, the versions, the simulation and the runner."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ class LbBsp(Generic[Worker]):
         return UnitPlan(workers, best, best_s if known else 0.0, why)
 
     def _other_s(self, worker: Worker) -> float:
-        """What a worker's messages usually take: the median, because single ones may wait long for something else."""
+        """The usual time of a worker's messages: the median, because single ones may wait long for something else."""
         known = self._others_s.get(worker, ())
         return _median(known) if len(known) >= ENOUGH else 0.0
 

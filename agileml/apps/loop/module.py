@@ -199,7 +199,7 @@ class ScriptModule(TorchModule):
 
     @cached_property
     def _metric_names(self) -> tuple[str, ...]:
-        """What the script measures, found out with one item."""
+        """The names of the script's metrics, found by measuring one item."""
         evaluation, module = self.prepared.evaluation, self.prepared.model
         if evaluation is None:
             return ()

@@ -21,7 +21,7 @@ Every = Literal["batch", "pass"]
 
 @dataclass(frozen=True)
 class LoopEvaluation:
-    """What is evaluated while the loop trains: the items, what measures a batch of them, and every how many clocks."""
+    """An evaluation while the loop trains: its items, the function that measures a batch, and the clocks in between."""
 
     test: Examples
     measure: Measure

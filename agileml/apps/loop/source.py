@@ -19,7 +19,7 @@ class UserCode(Protocol):
 
     @property
     def name(self) -> str:
-        """What errors call it."""
+        """The name by which errors refer to it."""
 
     def run(self) -> None:
         """Run it from its first line."""

@@ -33,7 +33,7 @@ KEYS = {
 
 
 class Training:
-    """What is trained, on what, and how. Every machine makes an instance and calls its methods.
+    """The user's model, data and training step. Every machine makes an instance and calls its methods.
 
     `model.arguments` of the config are the arguments of the class. A batch is what the data set's items make together:
     (input, ..., target), a mapping, or any tree of tensors.
@@ -134,7 +134,7 @@ class TrainingModule(TorchModule):
 
     @cached_property
     def _metric_names(self) -> tuple[str, ...]:
-        """What the class measures, found out with one item."""
+        """The names of the class's metrics, found by measuring one item."""
         assert self.data.test is not None
         with in_turn(), seeded(self.settings.seed, self.model.threads, torch.device("cpu")):
             stepper = self._stepper_of(self._built())

@@ -105,7 +105,7 @@ def add(sums: Sums, more: Sums) -> None:
 
 
 def sum_and_weight(what: str, found: Any, items: int) -> tuple[float, float]:
-    """What a metric returned for a batch of so many items, as a sum and its weight. Raises InputError."""
+    """The value `found` that a metric returned for a batch of `items`, as a sum and its weight. Raises InputError."""
     pair = found if isinstance(found, tuple) and len(found) == 2 else None
     numbers = [float(each) for each in pair or (found,) if _is_number(each)]
     if len(numbers) != (1 if pair is None else 2):

@@ -1,4 +1,4 @@
-"""What a run leaves for plain torch: the module's own tensors by name, and optimizer state as torch.optim has it."""
+"""Results that plain torch can load: the module's own tensors by name, and optimizer state as torch.optim has it."""
 
 from __future__ import annotations
 

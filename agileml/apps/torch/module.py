@@ -354,7 +354,7 @@ class TorchModule(Application):
         return min(ITEMS_AT_ONCE, self.model.micro_batch or ITEMS_AT_ONCE)
 
     def evaluation_with(self, stepper: Stepper, test: Examples) -> Evaluation:
-        """What measures test items."""
+        """The evaluation that measures test items with this stepper."""
         return Evaluation(stepper, test, self._metric_functions, self._at_once)
 
     def describe(self) -> dict[str, Any]:

@@ -23,7 +23,7 @@ NEAR = 1  # clocks from the present one whose look-ups may still be asked for
 
 @dataclass(frozen=True)
 class _Heard:
-    """What is known of a unit before its parameters: its batches, and the rows that it looks up."""
+    """Facts about a unit that need no parameters: its batches, and the rows that it looks up."""
 
     request: Request
     made: list[Any]
@@ -82,7 +82,7 @@ class UnitComputation:
     # -- batches and look-ups -----------------------------------------------------------------------------------
 
     def _of(self, unit: Unit, items: ExampleSlice) -> _Heard:
-        """What is known of a unit, which does not depend on parameters: found again where it was forgotten."""
+        """The facts about a unit that need no parameters; computed again if they were dropped."""
         if unit not in self._heard:
             near = {one: heard for one, heard in self._heard.items() if abs(one.clock - unit.clock) <= NEAR}
             self._heard = {**near, unit: self._hear(unit, items)}

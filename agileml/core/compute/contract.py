@@ -18,7 +18,7 @@ class ContractError(ValueError):
 
 @dataclass(frozen=True)
 class CheckedUpdates:
-    """What units returned. `rows`: of each sparse table, the rows that its array updates."""
+    """Updates of units that keep the contract. `rows`: of each sparse table, the rows that its array updates."""
 
     tables: Mapping[str, Array]
     rows: Mapping[str, Array]
@@ -79,7 +79,7 @@ def checked_reads(tables: Sequence[Table], rows: Mapping[str, Array]) -> Mapping
 def checked_updates(
     method: str, tables: Sequence[Table], rows: Mapping[str, Array], updates: Any
 ) -> CheckedUpdates:
-    """What `process` or `process_many` returned for units that read these rows. Raises ContractError."""
+    """Check the updates that `process` or `process_many` made of units that read these rows. Raises ContractError."""
     if not isinstance(updates, Updates):
         raise ContractError(f"{method}() returned {_describe(updates)}, expected agileml.application.Updates")
     known = {table.name: table for table in tables}

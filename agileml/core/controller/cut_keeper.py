@@ -77,7 +77,7 @@ class CutKeeper:
         return Finished(clock, view.backup)
 
     def told(self, event: Sealed | SealFailed | CutJudged) -> None:
-        """What became of a checkpoint, or of the held cut, which need not be held any more."""
+        """Take the end of a checkpoint, or the judgement about the held cut, which then need not be held any more."""
         match event:
             case Sealed():
                 self.sealed(event.name)

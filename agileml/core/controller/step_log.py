@@ -17,7 +17,7 @@ APART = 8
 
 
 class StepLog:
-    """What this controller has heard of the timeline's steps, and of its supersteps."""
+    """The steps and supersteps of the timeline that machines have reported to this controller."""
 
     def __init__(self) -> None:
         self._heard: dict[int, int] = {}  # by partition, steps in the log

@@ -80,10 +80,10 @@ class Combiner(Protocol):
     def superstep(
         self, sender: str, message: NextSuperstep | SuperstepFixed | HeardSteps, now_s: float
     ) -> None:
-        """What is said of supersteps and of the log of their steps."""
+        """Take a message about supersteps, or about the log of their steps."""
 
     def reports(self) -> Iterable[Message]:
-        """What goes to the controller with every heartbeat."""
+        """The messages to send to the controller with every heartbeat."""
 
     def resend(self) -> None:
         """Send unanswered messages again."""

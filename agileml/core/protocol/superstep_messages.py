@@ -1,4 +1,4 @@
-"""What travels for supersteps (`agileml.core.supersteps`), but for pulls and pushes of a minibatch (`messages`).
+"""The messages of supersteps (`agileml.core.supersteps`), except pulls and pushes of a minibatch (`messages`).
 
 A minibatch is named by its position in the order of all: unit u of clock c has position c x units + u.
 """

@@ -1,4 +1,4 @@
-"""Who computes which minibatches of a superstep: the one answer that workers and the planner use.
+"""The deal of a superstep's minibatches to workers. Workers and the planner use this one rule.
 
 All minibatches of a run are in one order: unit u of clock c has position c x units + u. A superstep takes the next ones
 that the view does not know to be counted everywhere, each worker as many as the plan says. A worker gets its own first:

@@ -56,7 +56,7 @@ class Crossings:
             self._kept[at] = crossing
 
     def get(self, at: Awaited) -> Crossing | None:
-        """What a stage needs, if it is here."""
+        """The message that a stage waits for; None if it has not come."""
         return self._kept.get(at)
 
     def forget(self, epoch: int, clock: int) -> None:
@@ -77,11 +77,11 @@ class _Run:
     sums: dict[int, tuple[float, int]] = field(default_factory=dict)  # by unit: loss, examples
 
     def awaited(self, number: int, *, is_forward: bool) -> Awaited:
-        """What a neighbour sends of a unit."""
+        """The key of the message that a neighbour sends for a unit."""
         return Awaited(self.job.timeline, self.job.clock, number, is_forward)
 
     def crossed(self, to: str, number: int, tensors: tuple[Wire | None, ...], *, is_forward: bool) -> Crossed:
-        """What this stage has for a neighbour."""
+        """The command to send a unit's tensors to a neighbour."""
         sums = (0.0, 0) if is_forward else self.sums[number]
         return Crossed(to, Crossing(self.job.timeline, self.job.clock, number, is_forward, tensors, *sums))
 

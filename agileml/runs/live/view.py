@@ -1,4 +1,4 @@
-"""What the live page shows, folded from a run's events one at a time; its size does not grow with the run's length."""
+"""The data of the live page, folded from a run's events one at a time; its size does not grow with the run's length."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class PageView:
             self._items.add(t_s, speed * event.examples / count)
 
     def _on_demand_usd(self, t_s: float) -> float:
-        """What machines of the job's size would have cost on demand by now."""
+        """Dollars that on-demand machines of the job's size would have cost by now; NaN without a market."""
         if self._market is None:
             return math.nan
         opened_s, market = self._market

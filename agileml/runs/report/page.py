@@ -101,7 +101,7 @@ def rebuild(folder: Path) -> Path:
 
 
 def _tuning(event: UnitsPlanned | OverlapDecided | SuperstepPlanned) -> str:
-    """What machines chose from what they had measured."""
+    """The sentence for a choice that machines made from their own measurements."""
     if not isinstance(event, OverlapDecided):
         shares = ", ".join(f"{machine} {count}" for machine, count in event.units.items())
         what = (

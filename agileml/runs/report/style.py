@@ -1,4 +1,4 @@
-"""What the pictures of a report share: colours, type, and thinning of long series."""
+"""The common style of a report's pictures: colours, type, and thinning of long series."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What the engine does inside a module's forward and backward: waiting for parameters, places for gradients, rows."""
+"""The engine's part in a module's forward and backward: waiting for parameters, places for gradients, rows."""

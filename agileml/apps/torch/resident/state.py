@@ -224,7 +224,7 @@ class TorchOptimizer:
         return {number: order.index(id(mark)) for number, mark in enumerate(marks)}
 
     def state_dict(self, values: Mapping[str, Array], factor: float) -> dict[str, Any]:
-        """What optimizer.pt holds: the state dict with these tables. factor: of the learning rates."""
+        """The optimizer's state dict for optimizer.pt, with these tables. factor: of the learning rates."""
         optimizer = self.over([parameter for _, parameter in self.flat.parameters])
         self.load(optimizer, values)
         for group in optimizer.param_groups:
