@@ -90,10 +90,7 @@ class LbBsp(Generic[Worker]):
         self.hold = hold
         self._home = dict(home or {})
         self._make_predictor = make_predictor
-        self._predictors: dict[Worker, SpeedPredictor] = {}
-        self._others_s: dict[Worker, deque[float]] = {}
-        self._errors: dict[Worker, deque[float]] = {}
-        self._counts: dict[Worker, int] = {}
+        self._measured: dict[Worker, _Measured] = {}
         self._last: dict[Worker, int] | None = None
 
     def observe(
@@ -111,35 +108,27 @@ class LbBsp(Generic[Worker]):
             raise ValueError(f"worker {worker}: {units} units in {seconds} s; expected positive numbers")
         if not 0 <= other_s < math.inf:
             raise ValueError(f"worker {worker}: {other_s} s for messages; expected at least 0")
-        if (predictor := self._predictors.get(worker)) is None:
-            predictor = self._predictors[worker] = self._make_predictor()
-            self._others_s[worker] = deque(maxlen=WINDOW)
-            self._errors[worker] = deque(maxlen=WINDOW)
-        else:
-            expected_s = units / predictor.predict(resources) + self._other_s(worker)
-            self._errors[worker].append(abs(expected_s / (seconds + other_s) - 1.0))
-        predictor.observe(units / seconds, resources)
-        self._others_s[worker].append(other_s)
-        self._counts[worker] = self._counts.get(worker, 0) + 1
+        if (measured := self._measured.get(worker)) is None:
+            measured = self._measured[worker] = _Measured(self._make_predictor())
+        measured.observe(units, seconds, resources, other_s)
 
     def forget(self, worker: Worker) -> None:
         """Drop a worker that left."""
-        for known in (self._predictors, self._others_s, self._errors, self._counts):
-            known.pop(worker, None)
+        self._measured.pop(worker, None)
 
     def plan(
         self, workers: tuple[Worker, ...], resources: Mapping[Worker, Resources] | None = None
     ) -> UnitPlan[Worker]:
         """The units of the next clock; `resources`: what each worker has now (c^k, m^k)."""
         known = {
-            worker: self._predictors[worker].predict((resources or {}).get(worker, FREE))
+            worker: self._measured[worker].predictor.predict((resources or {}).get(worker, FREE))
             for worker in workers
-            if worker in self._predictors
+            if worker in self._measured
         }
         if not known and self._home.keys() >= set(workers):
             return UnitPlan(workers, tuple(self._home[w] for w in workers), 0.0, "no worker is measured yet")
         speeds = self._speeds(workers, known)
-        others_s = [self._other_s(worker) for worker in workers]
+        others_s = [each.other_s if (each := self._measured.get(worker)) else 0.0 for worker in workers]
         best = self._best(speeds, others_s)
         why = (
             f"{len(known)} of {len(workers)} workers measured, {min(speeds):.4g} to {max(speeds):.4g} "
@@ -155,11 +144,6 @@ class LbBsp(Generic[Worker]):
                 return UnitPlan(workers, last, last_s, why)
         self._last = dict(zip(workers, best, strict=True))
         return UnitPlan(workers, best, best_s if known else 0.0, why)
-
-    def _other_s(self, worker: Worker) -> float:
-        """The usual time of a worker's messages: the median, because single ones may wait long for something else."""
-        known = self._others_s.get(worker, ())
-        return _median(known) if len(known) >= ENOUGH else 0.0
 
     def _speeds(self, workers: tuple[Worker, ...], known: Mapping[Worker, float]) -> list[float]:
         """Units per second of each worker; of one that is not measured, in proportion to its units at home."""
@@ -189,15 +173,40 @@ class LbBsp(Generic[Worker]):
         return tuple(last[worker] for worker in workers) if last.keys() == set(workers) else None
 
     def _doubt(self, workers: tuple[Worker, ...]) -> float:
-        """How far off the predictions may be, relative to the speed, because single iterations differ: the usual
-        difference, over the root of how many went into the prediction. The median of a worker's differences does not
-        heed that it has just changed its speed."""
-        found = []
-        for worker in workers:
-            errors = self._errors.get(worker, ())
-            usual = _median(errors) if len(errors) >= ENOUGH else UNKNOWN
-            found.append(usual / math.sqrt(min(AVERAGED, self._counts.get(worker, 1))))
-        return math.fsum(found) / len(found)
+        """How far off the predictions may be, relative to the speed, in the mean over the workers."""
+        unknown = [UNKNOWN] * sum(worker not in self._measured for worker in workers)
+        known = [self._measured[worker].doubt for worker in workers if worker in self._measured]
+        return math.fsum(known + unknown) / len(workers)
+
+
+class _Measured:
+    """One worker's predictor, and two medians that change with its measurements alone: a plan asks for those of all.
+
+    `other_s`: the usual time of the worker's messages; the median, as single ones may wait long for something else.
+    `doubt`: how far off its predictions may be, relative to the speed, because single iterations differ: the usual
+    difference, over the root of how many went into the prediction. The median of the differences does not heed that the
+    worker has just changed its speed.
+    """
+
+    def __init__(self, predictor: SpeedPredictor) -> None:
+        self.predictor = predictor
+        self.other_s = 0.0
+        self.doubt = UNKNOWN
+        self._others_s: deque[float] = deque(maxlen=WINDOW)
+        self._errors: deque[float] = deque(maxlen=WINDOW)
+        self._count = 0
+
+    def observe(self, units: int, seconds: float, resources: Resources, other_s: float) -> None:
+        if self._count > 0:
+            expected_s = units / self.predictor.predict(resources) + self.other_s
+            self._errors.append(abs(expected_s / (seconds + other_s) - 1.0))
+        self.predictor.observe(units / seconds, resources)
+        self._others_s.append(other_s)
+        self._count += 1
+        if len(self._others_s) >= ENOUGH:
+            self.other_s = _median(self._others_s)
+        usual = _median(self._errors) if len(self._errors) >= ENOUGH else UNKNOWN
+        self.doubt = usual / math.sqrt(min(AVERAGED, self._count))
 
 
 def _median(numbers: Iterable[float]) -> float:
