@@ -222,7 +222,7 @@ class InputError(ValueError):
 
 
 class Application(ABC):
-    """A model and its data. One instance lives in every worker; none keeps state between units.
+    """A model and its data. Every worker has one instance, which keeps no state between units.
 
     `waits_for_parameters`: units are given `ArrivingTables` in a job that overlaps, and wait for what they read.
     """

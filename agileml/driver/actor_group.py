@@ -138,7 +138,7 @@ class ActorGroup:
             self.tell(NodeDown(name, loss, detail))
 
     def _note_end(self, name: str) -> None:
-        """A process is gone. Only the last ones are remembered: over weeks there are thousands."""
+        """Remember the end of a process. Only the last ones are kept: over weeks there are thousands."""
         self._ended[name] = None
         if len(self._ended) > ENDED_KEPT:
             oldest = next(iter(self._ended))

@@ -58,7 +58,7 @@ class BestModel:
         self._reading: tuple[Finished, Callable[[], Parts | None]] | None = None
 
     def heard(self, event: RunEvent | object) -> None:
-        """Something happened in the run."""
+        """Take an event of the run."""
         match event:
             case ClockDone(clock):
                 self._done = clock
@@ -69,7 +69,7 @@ class BestModel:
                 self._values[clock] = metrics[self._rule.metric]
 
     def look(self, held: Finished | None, read: Read) -> CutJudged | None:
-        """To be called often, without waiting; returns the judgement about a held cut, once there is one."""
+        """Judge a held cut, in steps that do not wait: call it often. Returns the judgement once there is one."""
         if held is None:
             self._reading = None
             return None
@@ -109,7 +109,7 @@ class BestModel:
     def measured(
         self, clock: int, metrics: Mapping[str, float], tables: Callable[[], Mapping[str, Array]]
     ) -> None:
-        """The tables after `clock` clocks were evaluated, and are at hand: keep them if they are the best so far."""
+        """Keep the tables after `clock` clocks if their metrics are the best so far."""
         value = metrics.get(self._rule.metric)
         if value is not None and self._rule.is_better(value):
             self._keep(clock, value, tables())

@@ -27,7 +27,7 @@ class Failures:
         self.most = most
         self.counted: list[Death] = []
         self.news: list[Death] = []  # for the screen, at once
-        self._open: dict[str, Death] = {}  # by node, until it is known whether the machine lives
+        self._open: dict[str, Death] = {}  # by node, until it is known whether the Ray node is alive
 
     def died(self, node: str, death: Death) -> None:
         """Record a death before it is known whether the Ray node went too."""

@@ -193,7 +193,7 @@ class GaveUpWaiting:
 
 @dataclass(frozen=True)
 class ProcessDied:
-    """A process ended by itself on a machine that lives: the `count`th of at most `of`."""
+    """A process ended by itself on a Ray node that is alive: the `count`th of at most `of`."""
 
     kind: ClassVar = "process_died"
     machine: str

@@ -34,7 +34,7 @@ class CutsCommitted:
 
 @dataclass(frozen=True)
 class Standing:
-    """How the run stands: `clock` of `clocks` are complete; `spent_usd` null: no market."""
+    """The progress of the run: `clock` of `clocks` are complete; `spent_usd` null: no market."""
 
     kind: ClassVar = "standing"
     clock: int

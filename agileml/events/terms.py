@@ -37,7 +37,7 @@ class Task(StrEnum):
 
 
 class Cause(StrEnum):
-    """Why the members of a run, or what they hold, must change."""
+    """The cause of a membership change."""
 
     START = "start"
     RESTART = "restart of the controller"
@@ -72,7 +72,7 @@ class Trigger:
 
 
 class Loss(StrEnum):
-    """Why a machine counts as lost."""
+    """The sign by which a machine counts as lost."""
 
     SILENT = "silent"  # no heartbeat came in time: it may come back
     DISCONNECTED = "disconnected"  # its connection closed, or nothing came through it in time
@@ -105,7 +105,7 @@ class Move(StrEnum):
 
 
 class AllocationEnding(StrEnum):
-    """How instances that were bought together came to their end."""
+    """The end of an allocation (instances that were bought together)."""
 
     EVICTED = "evicted"
     TERMINATED = "terminated"  # given back before the job's end

@@ -17,7 +17,7 @@ from agileml.runs.history import ClockRow, RowMaker
 class Callback:
     """Override what you need. A sentence that a method returns ends the run with its next cut, for that reason.
 
-    A callback that raises is called no more; the run goes on, and its log and the screen say so.
+    If a callback raises, the run goes on without it; the log and the screen name the exception.
     """
 
     def on_start(self, folder: Path, config: Mapping[str, Any]) -> None:
@@ -97,7 +97,7 @@ class Callbacks:
         self._each(lambda callback: callback.on_start(folder, config))
 
     def heard(self, event: RunEvent) -> str | None:
-        """Something happened. Returns the reason to end the run, if a callback has one."""
+        """Pass an event to the callbacks. Returns the reason to end the run, if a callback has one."""
         row = self._rows.of(event)
         if row is not None:
             return self._each(lambda callback: callback.on_clock(row))

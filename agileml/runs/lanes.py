@@ -19,7 +19,7 @@ LEFT = "left"
 
 @dataclass
 class Lane:
-    """A machine over time. `to_s` None: it is a member; `end` says why it is none any more."""
+    """A machine over time. `to_s` None: it is still a member; otherwise `end` says why it left."""
 
     machine: str
     tier: str

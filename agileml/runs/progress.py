@@ -21,7 +21,7 @@ RATE_WINDOW_S = 10.0  # over which clocks/s and the time left are measured
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Where a run is: `clock` of `clocks` are complete. `stage` 0: not started; `loss` None: not known yet.
+    """The progress of a run: `clock` of `clocks` are complete. `stage` 0: not started; `loss` None: not known yet.
 
     `spent_usd`: what its machines have cost so far; None without a market.
     """
@@ -147,7 +147,7 @@ class Progress:
         self._console.print(f"proteus: {sentence}", highlight=False, markup=False, soft_wrap=True)
 
     def show(self, snapshot: Snapshot) -> None:
-        """Show where the run is."""
+        """Show the progress of the run."""
         now_s = self._clock_s()
         if (
             snapshot.stage or snapshot.clock

@@ -31,7 +31,7 @@ from agileml.session.result import Result
 
 @dataclass(frozen=True)
 class Called:
-    """A callback of the user's is called: its number among them, the method, the arguments."""
+    """The run calls a callback of the user's: its number among them, the method, the arguments."""
 
     number: int
     method: str
@@ -56,7 +56,7 @@ class Returned:
 
 @dataclass(frozen=True)
 class Raised:
-    """The run raised."""
+    """The run ended with an exception."""
 
     error: BaseException
 
@@ -73,7 +73,7 @@ def run_beside(
     callbacks: Sequence[Callback],
     **options: Any,
 ) -> Result:
-    """`session.run` in another process. Raises what it raises, and RunError when that process ends without a word."""
+    """`session.run` in another process. Raises what it raises, and RunError if that process ends without a result."""
     ours, theirs = Pipe()
     command = f"from agileml.session.beside_process import serve; serve({theirs.fileno()})"
     # A session of its own: Ctrl-C reaches this process alone, which passes it on once.
@@ -116,7 +116,7 @@ def _answered(callback: Callback, call: Called) -> Answered:
 
 @contextmanager
 def _signals_go_to(child: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Pass the signals that end a run on to the process that has it. Outside the main thread there are none."""
+    """Pass the signals that end a run on to the process that has it. Outside the main thread it does nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,7 +1,7 @@
 """The clouds: for each `market.kind` that costs money, all that sessions and commands do differently for it.
 
 A new cloud is a class of `config.market.CloudMarketConfig` and a class here; nothing else names it. Imports stay inside
-the methods: who trains without a cloud loads none.
+the methods, so that a run without a cloud loads no cloud's library.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A run that goes on in a new process after its head has died: what the log of the one before says."""
+"""A run that continues in a new process after its head has died, as the log of the earlier process describes it."""
 
 from __future__ import annotations
 

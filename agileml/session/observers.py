@@ -49,7 +49,7 @@ def _check_metric(section: str, metric: str, job: Job) -> None:
 def observe(
     callbacks: Callbacks, config: JobConfig, folder: RunFolder, progress: Progress, stop_signal: StopSignal
 ) -> None:
-    """Have the callbacks hear what happens from now on, and end the run when one of them says so."""
+    """Pass the run's events to the callbacks from now on, and end the run when one of them returns a reason."""
 
     def warn(sentence: str) -> None:
         folder.events.write(Warned(sentence))

@@ -139,7 +139,7 @@ class OneProcess:
         self.done = 0  # clocks
 
     def train(self) -> Trained:
-        """Clock after clock, until the end or until the session is told to stop."""
+        """Train clock after clock, until the end or until the user stops the session."""
         job = self._job
         return train(
             self._application,
@@ -160,7 +160,7 @@ class OneProcess:
             self._best.measured(clock, found, tables)
 
     def take_steps(self, replay: Replay | None) -> Trained:
-        """Step by step: those of a run, or those that one machine would take. Raises StepsMissingError."""
+        """Train step by step, by the steps of a log or those that one machine would take. Raises StepsMissingError."""
         job = self._job
         steps = replay.steps if replay is not None else [serial(job.clocks * job.units)]
         return Stepwise(self._application, job.optimizer, job.parts, steps, self._on_step).train()

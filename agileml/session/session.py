@@ -191,7 +191,7 @@ class _Session:
             return self._finish_in(lambda folder, progress: self._elastic(chosen, folder, progress))
 
     def _check_checkpoints(self) -> None:
-        """Before anything is made: checkpoints can be written, and there is one to resume from."""
+        """Check, before the folder is made, that checkpoints can be written and that there is one to resume from."""
         from agileml.checkpoints.checkpoint import Identity
         from agileml.process.checkpoint_io import check_place, resumed
 
@@ -229,7 +229,7 @@ class _Session:
             self._keep(folder.path)
 
     def _keep(self, folder: Path) -> None:
-        """Copy the results of a run on a cloud whose head will be given back, whatever happened."""
+        """Copy a run's folder from a cloud's head, which will be given back, whether the run failed or not."""
         if isinstance(self.config.market, CloudMarketConfig) and not self.is_reference:
             worked, told = kind_of(self.config.market).keep(folder)
             if told:
@@ -283,8 +283,8 @@ class _Session:
             folder.write_optimizer(state)
 
     def _verified(self, digest: str, events: Log) -> tuple[int, dict[str, Any]]:
-        """Is the result of a replay that of its run? Otherwise train once more in this process, if the config asks for
-        it and the run was whole: are the bits the same?"""
+        """Compare the parameters of a replay with those of its run; otherwise, if the config asks for it and the run
+        was whole, with those of the same training in this process. Returns the exit code, and keys of the summary."""
         if self.replay is not None and self.replay.params_sha256 is not None:
             is_same = self.replay.params_sha256 == digest
             return 0 if is_same else 1, {"same_as_replayed": is_same}

@@ -41,7 +41,7 @@ class Supervisor:
         self._stopping = threading.Event()
 
     def run(self, most: int) -> int:
-        """Supervise until the run is over; returns its exit code. A record in the folder is gone on with.
+        """Supervise until the run is over; returns its exit code. If the folder has a record, continues from it.
 
         most: restarts in a row without a newer checkpoint.
         """

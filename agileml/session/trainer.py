@@ -164,7 +164,7 @@ class Trainer:
 
 
 class StartingLoader:
-    """The loader where a run is started: it trains on the machines, and has no batch itself."""
+    """The loader in the process that starts a run: iterating over it trains on the machines, and yields no batch."""
 
     def __init__(self, trainer: Trainer, prepared: Prepared) -> None:
         self._trainer, self._prepared = trainer, prepared
@@ -174,7 +174,7 @@ class StartingLoader:
         return self._prepared.clocks_per_pass
 
     def evaluate_on(self, add: Callable[[Prepared], Prepared]) -> None:
-        """Told before a machine starts if it cannot be evaluated."""
+        """Add an evaluation to what was prepared. Raises InputError now, before a machine starts, if it cannot work."""
         self._prepared = add(self._prepared)
 
     def __iter__(self) -> Iterator[Any]:
@@ -182,7 +182,7 @@ class StartingLoader:
         return iter(())
 
     def passes(self, count: int | None) -> Iterator[int]:
-        """Train, and nothing to go through."""
+        """Train on the machines; yields no number."""
         self._train(count)
         return iter(())
 

@@ -82,12 +82,12 @@ class InstanceNotice:
 
 
 def notice_of(alert: Alert, instance_id: str, deadline_s: int) -> InstanceNotice:
-    """One notice per kind and machine, whichever source told of it."""
+    """The notice of one kind for an instance. Notices of the same kind from several sources get the same id."""
     return InstanceNotice(f"{alert}-{instance_id}", instance_id, alert, deadline_s)
 
 
 class NoticeSource(Protocol):
-    """A source of warnings beside a cloud's own calls."""
+    """A source of notices beside a cloud's own calls."""
 
     def notices(self) -> tuple[InstanceNotice, ...]:
         """See `Cloud.notices`."""

@@ -31,15 +31,15 @@ class Trainer(Protocol):
     def report(self, now_s: int) -> TrainerReport: ...
 
     def hold(self, now_s: int, reliable: tuple[Instance, ...], transient: tuple[Instance, ...]) -> None:
-        """From now on the job has exactly these instances."""
+        """Train on exactly these instances from now on."""
         ...
 
     def warn(self, now_s: int, notice: InstanceNotice) -> None:
-        """A preemption notice: an instance will be taken, or may be."""
+        """Take a preemption notice: the market will, or may, take an instance."""
         ...
 
     def lost(self, now_s: int, instance_ids: tuple[str, ...]) -> None:
-        """The market evicted these."""
+        """Take note that the market evicted these instances."""
         ...
 
     def leave(self, now_s: int, instance_ids: tuple[str, ...]) -> None:

@@ -106,7 +106,7 @@ def _print(sentence: str) -> None:
 
 @dataclass
 class RiskKeeper:
-    """Keeps one job's tally among the others'. Trouble is said once, and never stops the job: risk is advice."""
+    """Keeps one job's tally among the others'. A problem is reported once, and never stops the job: risk is advice."""
 
     objects: Objects
     job: str
@@ -115,7 +115,7 @@ class RiskKeeper:
     _due_s: int | None = None
 
     def keep(self, now_s: int, risk: LedgerRisk, *, is_last: bool) -> None:
-        """Every few minutes and at the end: write what this job learned, and tell it what others did."""
+        """Write this job's tally and give it those of other jobs: every few minutes, and at the end."""
         if is_last or self._due_s is None or now_s >= self._due_s:
             self.write(now_s, risk.tally(now_s))
             if not is_last and (known := self.known(now_s)) is not None:

@@ -74,7 +74,7 @@ class Risk(Protocol):
 
 @dataclass(frozen=True)
 class MarketView:
-    """All that a policy is told: offers with a price, holdings by number, the job (live with measured figures), the
+    """A policy's input: offers with a price, holdings by number, the job (live with measured figures), the
     work that is left, the risk of the pools (None: not known), and the allocations that the cloud has warned of."""
 
     offers: Sequence[Offer]

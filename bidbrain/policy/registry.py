@@ -27,7 +27,7 @@ from bidbrain.setting import Engine, Setting
 
 
 class Training(StrEnum):
-    """How a job lives through changes of machines."""
+    """The way in which a job survives changes of machines."""
 
     AGILEML = "agileml"
     CHECKPOINTS = "checkpoints"

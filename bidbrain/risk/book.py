@@ -1,4 +1,4 @@
-"""The risk of every pool as a policy is told it: the usual rate, learned and kept, times the moment's regime. Pure.
+"""The risk of every pool, as policies use it: the usual rate, learned and kept, times the moment's regime. Pure.
 
 The simulator and the live service give a `RiskBook` the same events in the same order, so a policy sees the same odds
 in both. Asking changes nothing.

@@ -33,7 +33,7 @@ KEPT_MINIBATCHES = 4  # a worker of several in flight may be behind another one 
 
 @dataclass(frozen=True)
 class StageShape:
-    """Where the model is cut and how often each stage is there. recompute: per stage."""
+    """The stages of a run: the end of each in the model, and its number of replicas. recompute: per stage."""
 
     ends: tuple[int, ...]
     replicas: tuple[int, ...]

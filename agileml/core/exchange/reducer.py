@@ -141,7 +141,7 @@ class Reducer:
     ) -> None: ...
 
     def reports(self) -> Iterable[Message]:
-        """Nothing: what a group does is told in clocks."""
+        """Nothing: a group's work is reported by clocks."""
         return ()
 
     def crossed(self, event: Crossed) -> None: ...

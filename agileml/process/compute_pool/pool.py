@@ -58,7 +58,7 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"
 
 @dataclass
 class _Process:
-    """A compute process: its pipe, the end that it lives by, its results, and the slices whose items it has."""
+    """A compute process: its pipe, the end whose closing ends it, its results, and the slices whose items it has."""
 
     popen: subprocess.Popen[bytes]
     pipe: Connection

@@ -1,4 +1,4 @@
-"""Where the page's events come from: the log of a run's folder as it grows, or the output of a job of a cluster."""
+"""The sources of the page's events: the growing log of a run's folder, or the output of a job of a cluster."""
 
 from __future__ import annotations
 

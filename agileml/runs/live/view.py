@@ -123,7 +123,7 @@ class PageView:
             self.version += 1
 
     def end(self, state: str) -> None:
-        """The run has ended in a way that its log does not tell."""
+        """Show an end of the run that its log does not hold."""
         self.state = state
         self.version += 1
 
