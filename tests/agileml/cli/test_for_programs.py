@@ -178,7 +178,7 @@ def complete(words: str, shell: str = "bash") -> str:
     done = subprocess.run(
         [sys.executable, "-c", "from agileml.cli import app; app(prog_name='proteus')"],
         env={**os.environ, **variables, "_TYPER_COMPLETE_ARGS": words},
-        capture_output=True, text=True, check=False, timeout=60,
+        capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
     return done.stdout
 
@@ -193,7 +193,7 @@ def test_a_shell_completes_commands_and_options() -> None:
 def test_no_color_leaves_no_colour(variables: dict[str, str]) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "agileml.cli", "--help"],
-        env={**os.environ, **variables}, capture_output=True, text=True, check=True, timeout=60,
+        env={**os.environ, **variables}, capture_output=True, text=True, check=True, timeout=300,
     )  # fmt: skip
     assert not re.search(r"\x1b\[[\d;]*3\dm", done.stdout)
 

@@ -7,6 +7,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -33,8 +34,14 @@ def test_a_folder_goes_with_its_block_and_its_files(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
-def test_what_a_killed_run_leaves_is_swept_and_what_a_living_one_has_stays() -> None:
+def test_what_a_killed_run_leaves_is_swept_and_what_a_living_one_has_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a temporary folder of its own: other processes sweep the usual one."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)  # it is found again
     folder = socket_folder("test-owned")
+    assert folder.parent == tmp_path
     run = subprocess.Popen(
         [sys.executable, "-c", OWNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

@@ -145,10 +145,12 @@ def test_the_cuts_of_evaluated_clocks_are_held(tmp_path: Path, exchange: str, pl
     ran = FaultRig(config, tmp_path, watching, application=app()).finish()
     assert ran.halted is None
     seen = {each.clock: each.metrics["test_loss"] for each in ran.of(Evaluated)}
-    assert set(seen) == {5, 10, 15, 20, 25, 30} >= watching.held
-    assert plan or watching.held == set(seen)
+    every = {5, 10, 15, 20, 25, 30}
+    # The controller that is killed at clock 14 may take the report of clock 15 with it, and with it that cut's value.
+    assert every >= set(seen) >= (every - {15} if plan else every) and every >= watching.held
+    assert plan or watching.held == every
     kept = watching.rule.best
-    assert kept is not None and kept.value == min(seen[clock] for clock in watching.held)
+    assert kept is not None and kept.value == min(seen[clock] for clock in watching.held & seen.keys())
     told = "was better by test_loss" in watching.folder.events.path.read_text()
     assert told == (min(seen.values()) < kept.value)
     if exchange == "servers":

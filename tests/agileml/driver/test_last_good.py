@@ -1,6 +1,10 @@
 """A training that diverges ends with a sentence and the last cut that was good."""
 
+from __future__ import annotations
+
 import json
+import re
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +21,7 @@ from agileml.core.protocol.commands import Finished
 from agileml.core.protocol.messages import Cut
 from agileml.driver.last_good import write_last_good
 from agileml.errors import RunError
-from agileml.events.run import RunFailed, RunStarted
+from agileml.events.run import CutCommitted, RunFailed, RunStarted
 from agileml.events.schema import events_of
 from agileml.process.head import HeadState
 from agileml.runs.event_log import read_events
@@ -25,19 +29,20 @@ from agileml.runs.folder import RunFolder, model_sha256
 from agileml.runs.owner import this_process
 from agileml.runs.status import State, read_status
 from tests.agileml.process.engine_rig import Rig
+from tests.faults.fault_rig import FaultRig
 
 TABLES = (Table("w", 3, 40, update=Update.STEP), Table("rows", 8, 2, sparse=True, update=Update.STEP))
 
 
 class Diverges(Application):
-    """Counts up; at clock `at` the loss is not a number, or a parameter is not."""
+    """Counts up; once it may, and from clock `at` on, the loss is not a number, or a parameter is not."""
 
-    def __init__(self, settings: Settings, what: str, at: int) -> None:
+    def __init__(self, settings: Settings, what: str, at: int, may: threading.Event) -> None:
         super().__init__(settings)
-        self.what, self.at = what, at
+        self.what, self.at, self.may = what, at, may
 
-    def with_settings(self, settings: Settings) -> "Diverges":
-        return Diverges(settings, self.what, self.at)
+    def with_settings(self, settings: Settings) -> Diverges:
+        return Diverges(settings, self.what, self.at, self.may)
 
     def tables(self) -> tuple[Table, ...]:
         return TABLES
@@ -49,7 +54,7 @@ class Diverges(Application):
         return {"rows": np.array([unit.slice % 8])}
 
     def process(self, unit: Unit, items: int, parameters: Mapping[str, Array]) -> Updates:
-        bad = unit.clock >= self.at and unit.slice == 1
+        bad = unit.clock >= self.at and unit.slice == 1 and self.may.is_set()
         one = np.ones((3, 40), np.float32)
         if bad and self.what == "parameter":
             one[2, 3] = np.inf
@@ -60,7 +65,7 @@ class Diverges(Application):
 def config(**more: Any) -> JobConfig:
     values = {
         "application": "mlr",
-        "clocks": 40,
+        "clocks": 1_000_000,
         "deterministic": True,
         "machines": {"reliable": 1, "transient": 2, "max": 4},
         "cuts": {"every_s": 0.001, "max_clocks": 2},
@@ -85,7 +90,7 @@ class Alive:
 
 
 SENTENCES = {
-    "loss": "clock 9, slice 1, part 0: process() returned a loss of nan",
+    "loss": r"clock \d+, slice 1, part 0: process\(\) returned a loss of nan",
     "parameter": "are not finite: the training diverged",
     "row": "are not finite: the training diverged",
 }
@@ -93,11 +98,17 @@ SENTENCES = {
 
 @pytest.mark.parametrize("what", SENTENCES)
 def test_the_last_good_cut_is_left(what: str, tmp_path: Path) -> None:
-    rig = Rig(config(), tmp_path, Diverges(Settings(), what, at=9))
+    has_cut = threading.Event()
+
+    def watch(rig: FaultRig, state: HeadState) -> None:
+        if any(isinstance(happened.event, CutCommitted) for happened in state.events):
+            has_cut.set()
+
+    rig = FaultRig(config().model_dump(), tmp_path, watch, Diverges(Settings(), what, 9, has_cut))
     ran = rig.finish()
-    assert ran.halted is not None and SENTENCES[what] in ran.halted.reason
+    assert ran.halted is not None and re.search(SENTENCES[what], ran.halted.reason)
     kept = ran.halted.kept
-    assert kept is not None and 0 < kept.clock <= 9
+    assert kept is not None and kept.clock > 0
     folder = RunFolder.create(tmp_path / "run", "test")
     folder.write_config("clocks: 40\n")
     folder.events.write(RunStarted("test", {}, 0.0, this_process()))
@@ -120,7 +131,9 @@ def test_the_last_good_cut_is_left(what: str, tmp_path: Path) -> None:
 
 
 def test_without_a_cut_there_is_only_the_sentence(tmp_path: Path) -> None:
-    rig = Rig(config(plan=[]), tmp_path, Diverges(Settings(), "loss", at=0))
+    may = threading.Event()
+    may.set()
+    rig = Rig(config(plan=[]), tmp_path, Diverges(Settings(), "loss", 0, may))
     ran = rig.finish()
     assert ran.halted is not None and ran.halted.kept is None
     folder = RunFolder.create(tmp_path / "run", "test")

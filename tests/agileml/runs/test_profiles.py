@@ -16,17 +16,18 @@ from hypothesis import strategies as st
 
 from agileml.config.text import ConfigError
 from agileml.core.compute.spans import COLUMNS, NAMES, TRACKS, WORKER, Spans
-from agileml.core.node.time_spent import DOING
+from agileml.core.node.time_spent import DOING, Doing
 from agileml.driver.last_spans import complete
 from agileml.events.run import ClockDone, CutCommitted, MachineNoticed
 from agileml.events.schema import Logged
 from agileml.events.terms import Cause, Trigger
+from agileml.process.steady_clock import wall_s
 from agileml.process.tracing import HeadClock, Pong
 from agileml.runs.folder import TRACE
 from agileml.runs.trace import Trace, controller_events, machine_events
 from agileml.session import run
 from tests.agileml.events.samples import changed
-from tests.agileml.process.engine_rig import Ran, Rig
+from tests.agileml.process.engine_rig import LIMIT_S, Ran, Rig
 
 START_S = 1_700_000_000.0
 
@@ -179,7 +180,7 @@ class Played(Rig):
     """A rig that keeps what it was told."""
 
     def __init__(self, folder: Path, **values: Any) -> None:
-        self.start_s = time.time()
+        self.start_s = wall_s()  # the clock of the spans
         super().__init__({**JOB, **values}, folder)
         self.trace = Trace(self.start_s)
         self.spent_s: dict[str, tuple[float, ...]] = {}
@@ -195,10 +196,16 @@ class Played(Rig):
         self.head.state = kept  # type: ignore[method-assign]
 
     def stop(self) -> None:
-        """Take what machines have recorded since their last reports before they end."""
+        """Wait until the first three have reported their work; take what machines recorded since, before they end."""
+        until_s = time.monotonic() + LIMIT_S
+        compute, none = DOING.index(Doing.COMPUTE), (0.0,) * len(DOING)
+        while not all(self.spent_s.get(name, none)[compute] > 0 for name in ("m0", "m1", "m2")):
+            assert time.monotonic() < until_s, self.spent_s
+            self.head.state()  # which keeps what has come
+            time.sleep(0.005)
         ends = {name: machine.last_spans() for name, machine in self.machines.items()}
         if self.spec.config.profile:
-            assert complete(self.trace, ends, self.arriving, 10.0) is None
+            assert complete(self.trace, ends, self.arriving, LIMIT_S) is None
         super().stop()
 
     def arriving(self) -> list[tuple[str, Spans]]:
@@ -224,7 +231,7 @@ def test_a_run_with_a_profile_shows_every_machine_and_clock(tmp_path: Path) -> N
     seen = {e["name"] for e in complete}
     assert {"pull", "compute", "push", "fold", "cut", "change", "units", "answer", "take"} <= seen
     assert any(e["name"].startswith("change to epoch") for e in complete)
-    until_us = (time.time() - rig.start_s) * 1e6
+    until_us = (wall_s() - rig.start_s) * 1e6
     assert all(e["ts"] + e["dur"] <= until_us for e in complete)
 
 
@@ -266,7 +273,7 @@ def test_without_a_profile_nothing_is_recorded_but_what_time_was_spent_with(tmp_
     assert ran.halted is None
     assert rig.trace.recorded == 0
     assert set(rig.spent_s) == {"m0", "m1", "m2"}
-    lived_s = time.time() - rig.start_s
+    lived_s = wall_s() - rig.start_s
     for spent in rig.spent_s.values():
         by_name = dict(zip((doing.value for doing in DOING), spent, strict=True))
         assert by_name["compute"] > 0

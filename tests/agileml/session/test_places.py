@@ -37,7 +37,7 @@ def test_a_run_says_so_at_once_and_leaves_nothing(tmp_path: Path) -> None:
         "application: mlr\ndata: {kind: blobs}\nclocks: 4\nclocks_per_pass: 4\n"
     )
     command = [shutil.which("proteus", path=str(Path(sys.executable).parent)) or "proteus", "run", "job.yaml"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 2, done.stderr
     told = "hides the module random that Ray's processes need, expected another name for it"
     assert done.stderr == f"proteus: {tmp_path}/random.py {told}\n"

@@ -8,13 +8,16 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from agileml.driver.stop_signal import SIGNALS
 from agileml.events.run import Process
 from agileml.runs.owner import this_process
 from agileml.runs.supervision import SUPERVISION, Restart, Supervision, read_supervision
+from agileml.session.supervisor import Supervisor
 
 # A process that is killed so often, then is over with exit code 3.
 CHILD = """
@@ -44,29 +47,41 @@ def end(number, frame):
 for number in (signal.SIGTERM, signal.SIGINT):
     signal.signal(number, end)
 (folder / "ready").touch()
-time.sleep(60)
+time.sleep(600)
 """
+# Supervises one folder after the other: to start it takes a second of processor time.
 PARENT = """
 import sys
 from pathlib import Path
 from agileml.session.supervisor import Supervisor
-folder, most, *command = sys.argv[1:]
-clock = lambda: int((Path(folder) / "clock").read_text())
-sys.exit(Supervisor([sys.executable, *command], Path(folder), clock, print).run(int(most)))
+code = 0
+for folder in map(Path, sys.argv[1:]):
+    command = [sys.executable, str(folder / "child.py"), str(folder)]
+    code = code or Supervisor(command, folder, lambda: 0, print).run(3)
+sys.exit(code)
 """
 
 
-def supervise(folder: Path, child: str, *arguments: str, most: int = 3) -> subprocess.Popen[str]:
-    (folder / "clock").write_text("0")
-    (folder / "child.py").write_text(child)
-    command = [sys.executable, "-c", PARENT, str(folder), str(most), str(folder / "child.py"), str(folder)]
-    return subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, text=True)
+@pytest.fixture
+def _signals_as_before() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
+def supervised(folder: Path, deaths: int, most: int = 3) -> tuple[int, str]:
+    """(exit code, what was said) of a supervisor in this process."""
+    (folder / "child.py").write_text(CHILD)
+    said: list[str] = []
+    command = [sys.executable, str(folder / "child.py"), str(folder), str(deaths)]
+    return Supervisor(command, folder, lambda: 0, said.append).run(most), "\n".join(said)
+
+
+@pytest.mark.usefixtures("_signals_as_before")
 def test_a_process_that_is_killed_is_started_again_and_its_end_is_the_run_s(tmp_path: Path) -> None:
-    parent = supervise(tmp_path, CHILD, "2")
-    said, _ = parent.communicate(timeout=60)
-    assert parent.returncode == 3, said
+    code, said = supervised(tmp_path, 2)
+    assert code == 3, said
     assert said.count("SIGKILL; the run goes on") == 2
     record = read_supervision(tmp_path)
     assert record is not None
@@ -74,10 +89,10 @@ def test_a_process_that_is_killed_is_started_again_and_its_end_is_the_run_s(tmp_
     assert [each.cause for each in record.restarts] == ["its process was ended by SIGKILL"] * 2
 
 
+@pytest.mark.usefixtures("_signals_as_before")
 def test_a_process_that_always_dies_is_given_up(tmp_path: Path) -> None:
-    parent = supervise(tmp_path, CHILD, "9", most=2)
-    said, _ = parent.communicate(timeout=60)
-    assert parent.returncode == 128 + signal.SIGKILL
+    code, said = supervised(tmp_path, 9, most=2)
+    assert code == 128 + signal.SIGKILL
     assert "given up after 2 restarts from its start" in said
     record = read_supervision(tmp_path)
     assert record is not None
@@ -85,35 +100,40 @@ def test_a_process_that_always_dies_is_given_up(tmp_path: Path) -> None:
 
 
 def test_signals_are_passed_on_once_and_nothing_starts_again(tmp_path: Path) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):
-        folder = tmp_path / str(int(number))
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    folders = [tmp_path / str(int(number)) for number in numbers]
+    for folder in folders:
         folder.mkdir()
-        parent = supervise(folder, ASKED)
-        try:
-            until_s = time.monotonic() + 60
+        (folder / "child.py").write_text(ASKED)
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, *map(str, folders)])
+    try:
+        for number, folder in zip(numbers, folders, strict=True):
+            until_s = time.monotonic() + 300
             while not (folder / "ready").exists():
                 assert parent.poll() is None
                 assert time.monotonic() < until_s
                 time.sleep(0.02)
             parent.send_signal(number)
-            parent.communicate(timeout=60)
-        finally:
-            parent.kill()
-        assert parent.returncode == 0
+        assert parent.wait(300) == 0
+    finally:
+        parent.kill()
+        parent.wait()
+    for number, folder in zip(numbers, folders, strict=True):
         assert (folder / "told").read_text() == str(int(number))
+        record = read_supervision(folder)
+        assert record is not None and not record.restarts
 
 
+@pytest.mark.usefixtures("_signals_as_before")
 def test_a_record_that_is_not_over_is_gone_on_with(tmp_path: Path) -> None:
     """As after a power failure: the supervisor died with its process."""
     before = Supervision(Process("here", 7, 1.0), 3)
     (tmp_path / SUPERVISION).write_text(before.to_text())
-    parent = supervise(tmp_path, CHILD, "1")
-    parent.communicate(timeout=60)
-    assert parent.returncode == 3
+    assert supervised(tmp_path, 1)[0] == 3
     record = read_supervision(tmp_path)
     assert record is not None
     assert [each.cause for each in record.restarts] == ["its supervisor had ended"]
-    assert record.process.pid == parent.pid
+    assert record.process.pid == os.getpid()
 
 
 def test_a_record_reads_back_as_it_was_and_other_text_is_refused(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from itertools import accumulate
 from typing import Any
 
@@ -19,6 +20,7 @@ def most_allocated(job: Job, shape: StageShape) -> int:
     """The most bytes of tensors that a run in this process holds beyond its weights."""
     codes, lists = job.codes(shape), job.schedule(shape)
     Job._kept.cache_clear()  # what other tests hold would be given back while this one records
+    gc.collect()
     config = ProfilerConfig(
         ProfilerState.CPU, False, True, False, False, False, torch._C._profiler._ExperimentalConfig()
     )

@@ -66,7 +66,7 @@ class Tab:
         await self.do(
             "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 500
         )  # fmt: skip
-        await asyncio.sleep(0.3)  # the page draws again at its new width
+        await self.until(f"window.innerWidth === {width}")
         shot = await self.do("Page.captureScreenshot", captureBeyondViewport=True)
         file.write_bytes(base64.b64decode(shot["data"]))
 
