@@ -118,7 +118,7 @@ def check_given_up(simulation: Simulation, view: View, committed: CutId) -> None
             continue  # it had the part when the cut was committed, and has been its backup since then
         backed_up = any(n.node.backup.committed == committed and n.node.backup.cut(partition) for n in alive)
         copies = [n.node.server._copies.get(partition, {}).values() for n in alive]
-        if not backed_up and not any(committed in shard.own_cuts for held in copies for shard in held):
+        if not backed_up and not any(committed in shard.cuts.known for held in copies for shard in held):
             return
     raise AssertionError(f"{committed} is given up although machines that live have every part of it")
 

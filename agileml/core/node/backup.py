@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from agileml.application import Table
-from agileml.core.node.dirty_rows import completed, is_finite
 from agileml.core.node.server import SendTo
+from agileml.core.node.shard.dirty_rows import completed, is_finite
 from agileml.core.protocol.commands import NodeCommand, SavePart
 from agileml.core.protocol.messages import (
     CONTROLLER,

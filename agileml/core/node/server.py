@@ -12,11 +12,11 @@ from dataclasses import replace
 from functools import partial
 
 from agileml.application import Array, Replica
-from agileml.core.node.clock_norms import NormRound
 from agileml.core.node.clock_plans import ClockPlans
-from agileml.core.node.clock_squares import ClockSquares
 from agileml.core.node.piggyback import DelayedAcks
-from agileml.core.node.shard import Shard
+from agileml.core.node.shard.clock_squares import ClockSquares
+from agileml.core.node.shard.norm_round import NormRound
+from agileml.core.node.shard.shard import Shard
 from agileml.core.node.sources.resident import ResidentTables
 from agileml.core.node.sources.stores import Stores, stored_cut
 from agileml.core.parameters.arena import Arena
@@ -221,9 +221,9 @@ class Server:
             shard = copies.get(message.epoch)
             if shard is None or not self._is_owner(partition, message.epoch):
                 continue
-            shard.forget_cuts(self._committed, self._next)
+            shard.cuts.forget(self._committed, self._next)
             shard.cut_at = None
-            if self._next in shard.own_cuts:
+            if self._next in shard.cuts.known:
                 continue
             if shard.version < self._next.clock:
                 shard.cut_at = self._next
@@ -248,7 +248,7 @@ class Server:
         """Send the part of the open cut to the backup, once it is taken and the view names the backup."""
         if self._next is None or self._view is None or self._view.epoch != self._next.epoch:
             return
-        part = shard.part(self._next)
+        part = shard.cuts.part(self._next)
         known = self._unacked.get(partition)
         if part is None or (known and CutId(known.cut.clock, known.epoch) == self._next):
             return
@@ -261,7 +261,7 @@ class Server:
         if part and part.epoch == message.epoch and part.cut.clock == message.clock:
             del self._unacked[message.partition]
             if shard := self.served(message.partition, message.epoch):
-                shard.stored()
+                shard.cuts.stored()
 
     def part_refused(self, message: PartRefused) -> None:
         """Send the whole part: the backup lacks the cut that the rows build on."""
@@ -297,7 +297,7 @@ class Server:
         self._copies = {p: {message.tag: shard} for p, shard in self._shards(message.tag).items()}
         for shard in self._shards(message.tag).values():
             shard.cut_at = None
-            shard.forget_cuts(self._committed)
+            shard.cuts.forget(self._committed)
 
     def frozen(self, tag: int) -> tuple[tuple[int, ShardState], ...]:
         """The shards of the durable view that are here."""
@@ -313,7 +313,7 @@ class Server:
         return tuple(
             (p, ShardState(cut.clock, cut.counted))
             for p, shard in sorted(self._shards(tag).items())
-            if (cut := shard.own_cuts.get(self._committed))
+            if (cut := shard.cuts.known.get(self._committed))
         )
 
     def own_cut(self, partition: int, tag: int) -> Cut | None:
@@ -389,7 +389,7 @@ class Server:
                 self._stream(partition, shard)  # a cut named before this view was known here
             else:
                 shard.cut_at = None
-                shard.forget_cuts()
+                shard.cuts.forget()
         for squares in self._norms.told_all(view, self._shards(view.epoch)):
             self.hear(self.me, squares, now_s)
         # Workers that got the view earlier have already sent their only pull: answer them now.

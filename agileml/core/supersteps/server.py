@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from agileml.application import Replica
 from agileml.core.node.server import SendTo, Server
-from agileml.core.node.shard import Shard
+from agileml.core.node.shard.shard import Shard
 from agileml.core.node.sources.stores import Stores
 from agileml.core.protocol.job import Job
 from agileml.core.protocol.messages import (
@@ -113,7 +113,7 @@ class SuperstepServer(Server):
         if planner is not None and planner.epoch == message.epoch and clock is not None:
             shard = self._steps_of(0, planner.epoch)
             is_known = shard is not None and (
-                any(name == CutId(clock, message.epoch) for name in shard.own_cuts)
+                any(name == CutId(clock, message.epoch) for name in shard.cuts.known)
                 or (shard.cut_at is not None and shard.cut_at.clock == clock)
             )
             if not is_known and not planner.meets_at(clock):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Self
 
-from agileml.core.node.shard import Shard
+from agileml.core.node.shard.shard import Shard
 from agileml.core.parameters.apply import Applied
 from agileml.core.parameters.fold import Contribution
 from agileml.core.protocol.job import Job

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 
 from agileml.application import Application, Array, Settings, Table, Unit, Update, Updates
 from agileml.config.job import JobConfig, from_values
-from agileml.core.node.dirty_rows import is_finite
+from agileml.core.node.shard.dirty_rows import is_finite
 from agileml.core.parameters.layout import Layout
 from agileml.core.protocol.commands import Finished
 from agileml.core.protocol.messages import Cut

@@ -12,7 +12,7 @@ from agileml.core.controller.control import Control
 from agileml.core.controller.controller import Controller
 from agileml.core.controller.notices import NoticeHandler
 from agileml.core.node.server import Server
-from agileml.core.node.shard import Shard
+from agileml.core.node.shard.shard import Shard
 from agileml.core.protocol.commands import Released
 from agileml.core.protocol.inputs import Notice, Persisted, Superseded
 from agileml.core.protocol.messages import Announce, Prepare, Role, Source, SourceKind

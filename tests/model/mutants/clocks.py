@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from agileml.core.node.shard import Shard
+from agileml.core.node.shard.shard import Shard
 from agileml.core.node.worker import Worker
 from agileml.core.parameters.apply import apply_total
 from agileml.core.parameters.fold import Contribution, Fold

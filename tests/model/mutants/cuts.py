@@ -8,8 +8,8 @@ import numpy as np
 
 from agileml.core.cuts.rule import OpenCut
 from agileml.core.node.backup import Backup
-from agileml.core.node.dirty_rows import RowLog, completed
-from agileml.core.node.shard import Shard
+from agileml.core.node.shard.dirty_rows import RowLog, completed
+from agileml.core.node.shard.shard import Shard
 from agileml.core.protocol.view import CutId
 from tests.model.mutants.mutant import replaces
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from agileml.core.exchange.reducer import Reducer
-from agileml.core.node.clock_norms import NormRound
-from agileml.core.node.clock_squares import ClockSquares
-from agileml.core.node.shard import Shard
+from agileml.core.node.shard.clock_squares import ClockSquares
+from agileml.core.node.shard.norm_round import NormRound
+from agileml.core.node.shard.shard import Shard
 from agileml.core.parameters.gradient_norm import clip_scale, norm
 from tests.model.mutants.mutant import replaces
 

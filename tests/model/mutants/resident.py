@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from agileml.core.node.shard import Shard
+from agileml.core.node.shard.shard import Shard
 from agileml.core.node.sources.resident import ResidentTables
 from tests.model.mutants.mutant import replaces
 

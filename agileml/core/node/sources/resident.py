@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 
 from agileml.application import Array, Replica
-from agileml.core.node.shard import Shard
+from agileml.core.node.shard.shard import Shard
 from agileml.core.parameters.layout import Layout
 from agileml.core.parameters.whole_updates import resident_updates
 

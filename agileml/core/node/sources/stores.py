@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from agileml.application import Array
-from agileml.core.node.shard import initial_cut
+from agileml.core.node.shard.shard import initial_cut
 from agileml.core.protocol.job import Job
 from agileml.core.protocol.messages import Cut, Source, SourceKind
 from agileml.core.protocol.view import CutId

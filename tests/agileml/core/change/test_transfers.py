@@ -8,7 +8,7 @@ import pytest
 from agileml.core.change.planning import plan_change
 from agileml.core.change.transfers import Transfer, shard_size, transfers
 from agileml.core.compute.contract import initial_values
-from agileml.core.node.shard import Shard, initial_cut
+from agileml.core.node.shard.shard import Shard, initial_cut
 from agileml.core.parameters.fold import Contribution
 from agileml.core.parameters.layout import Dense
 from agileml.core.protocol.inputs import Measured

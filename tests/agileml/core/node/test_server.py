@@ -63,5 +63,5 @@ def test_old_cuts_do_not_pile_up():
     for clock in range(9):
         cluster.tell("a", NameCut(1, CutId(clock, 1) if clock else INITIAL, clock + 1))
         cluster.clock("a", 1, clock)
-        assert len(shard.own_cuts) <= 2
+        assert len(shard.cuts.known) <= 2
     assert shard.version == 9

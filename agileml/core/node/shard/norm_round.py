@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from agileml.core.node.shard import Shard
+from agileml.core.node.shard.shard import Shard
 from agileml.core.protocol.exchange import Exchange
 from agileml.core.protocol.messages import Message, Squares
 from agileml.core.protocol.view import View

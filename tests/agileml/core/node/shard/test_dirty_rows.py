@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agileml.core.node.backup import Backup
-from agileml.core.node.dirty_rows import RowLog, completed
-from agileml.core.node.shard import Shard, initial_cut
+from agileml.core.node.shard.dirty_rows import RowLog, completed
+from agileml.core.node.shard.shard import Shard, initial_cut
 from agileml.core.parameters.fold import Contribution
 from agileml.core.parameters.layout import Dense, Sparse
 from agileml.core.protocol.messages import CONTROLLER, Cut, Part, PartRefused, Rows
@@ -69,7 +69,7 @@ class Machines:
         name = self.open = CutId(self.shard.version, EPOCH)
         self.shard.take_cut(name)
         self.whole[name] = bits(self.shard.copy().cut)
-        cut, only = self.shard.part(name)
+        cut, only = self.shard.cuts.part(name)
         self.send(cut, only)
         if any(isinstance(message, PartRefused) for message in self.sent):
             self.send(self.shard.own_cut(name), None)
@@ -83,12 +83,12 @@ class Machines:
     def commit(self) -> None:
         if self.open is not None:
             self.committed, self.open = self.open, None
-            self.shard.forget_cuts(self.committed)
+            self.shard.cuts.forget(self.committed)
             self.backup.commit(self.committed)
 
     def abort(self) -> None:
         self.open = None
-        self.shard.forget_cuts(self.committed)
+        self.shard.cuts.forget(self.committed)
 
     def move(self) -> None:
         """To another server: it may have the committed cut as a backup."""
@@ -112,7 +112,7 @@ class Machines:
             self.shard.begin_from(self.committed)
 
     def check(self) -> None:
-        for name in self.shard.own_cuts:
+        for name in self.shard.cuts.known:
             assert bits(self.shard.own_cut(name)) == self.whole[name]
         for _, name, cut in self.backup.parts():
             assert bits(cut) == self.whole[name]
@@ -149,7 +149,7 @@ def test_only_what_changed_since_the_committed_cut_is_sent() -> None:
     machines.clock([4, 7])
     machines.clock([7, 9])
     machines.cut()
-    cut, only = machines.shard.part(machines.open)
+    cut, only = machines.shard.cuts.part(machines.open)
     table = [t.name for t in machines.job.layout.tables].index("sparse")
     assert only.base == machines.committed
     assert only.by_table[table].tolist() == [4, 7, 9]
@@ -158,7 +158,7 @@ def test_only_what_changed_since_the_committed_cut_is_sent() -> None:
     machines.abort()
     machines.clock([0])
     machines.cut()
-    assert machines.shard.part(machines.open)[1].by_table[table].tolist() == [0, 4, 7, 9]
+    assert machines.shard.cuts.part(machines.open)[1].by_table[table].tolist() == [0, 4, 7, 9]
     machines.commit()
     machines.clock([5])
     assert machines.shard.copy(machines.committed).only.by_table[table].tolist() == [5]

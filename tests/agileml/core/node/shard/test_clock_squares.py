@@ -7,7 +7,7 @@ import pytest
 
 from agileml.application import Table
 from agileml.core.exchange import exchange_of
-from agileml.core.node.clock_squares import ClockSquares
+from agileml.core.node.shard.clock_squares import ClockSquares
 from agileml.core.parameters.fold import Contribution
 from agileml.core.parameters.layout import Dense, Layout
 from agileml.core.parameters.optimizer import optimizer

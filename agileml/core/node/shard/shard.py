@@ -8,14 +8,14 @@ change in place, so the shard gives away copies of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Self
 
 import numpy as np
 
 from agileml.application import Array
-from agileml.core.node.clock_squares import ClockSquares
-from agileml.core.node.dirty_rows import CutMark, RowLog, changed_rows, put_back
+from agileml.core.node.shard.clock_squares import ClockSquares
+from agileml.core.node.shard.cuts import ShardCuts
 from agileml.core.parameters.apply import Applied, apply_total, initial_state, read_rows
 from agileml.core.parameters.fold import Contribution, Fold, added_metrics
 from agileml.core.parameters.gradient_norm import SquareSums
@@ -46,9 +46,9 @@ class Shard:
         # Bundles of clocks >= version that were applied on arrival.
         self.counted: dict[int, list[Units]] = {clock: list(b) for clock, b in cut.counted}
         self.progress: list[ClockReport] = list(cut.progress)
-        self._base: CutMark | None = None  # the committed cut
-        self._open: CutMark | None = None  # the open cut
-        self._part: tuple[Cut, Rows | None] | None = None  # the open cut's part, until the backup has it
+        self.cuts = ShardCuts(
+            [len(b) if t.sparse else None for t, b in zip(job.layout.tables, self.blocks, strict=True)]
+        )
         self.cut_at: CutId | None = None
         self.optimizers: Sequence[Optimizer] = ()  # one for each table's block; empty: the job's for all
         # Reads the present block of a resident table where the machine computes; None: the blocks are all here.
@@ -198,10 +198,7 @@ class Shard:
             scale=scale,
         )
         self.blocks, self.state = applied.blocks, applied.state
-        if (mark := self._open or self._base) is not None:
-            for log, undo in zip(mark.logs, applied.undo, strict=True):
-                if log is not None and undo is not None:
-                    log.note(undo.rows, (undo.values, *undo.state))
+        self.cuts.note(applied)
         self._owns_state = self._owns_state or all(
             table.sparse or update is not None or not slots
             for table, update, slots in zip(job.layout.tables, total.blocks, self.state, strict=True)
@@ -224,73 +221,18 @@ class Shard:
         return self.version == clock
 
     def take_cut(self, name: CutId) -> None:
-        """Open a cut at this version, and copy for the backup the rows that changed since the committed cut."""
+        """Open a cut at this version."""
         assert name.clock == self.version, (name, self.version)
-        assert self._open is None, self._open
-        only = self._changed()
-        self._part = self._cut(only.by_table if only is not None else None), only
-        self._open = self._mark(name)
+        self.cuts.open(name, self._cut)
         self.cut_at = None
-
-    def _changed(self) -> Rows | None:
-        """The rows that changed since the committed cut; None where that is not known."""
-        if self._base is None:
-            return None
-        return Rows(
-            self._base.name, changed_rows([mark for mark in (self._base, self._open) if mark is not None])
-        )
 
     def begin_from(self, name: CutId, changed: Rows | None = None) -> None:
         """Treat this shard's state as the committed cut `name`, except for the rows in `changed`."""
-        self._base = self._mark(name, is_known=changed is None)
-        for log, rows in zip(self._base.logs, changed.by_table if changed else (), strict=False):
-            if log is not None:
-                log.mark(rows if rows is not None else slice(None))
-
-    def _mark(self, name: CutId, *, is_known: bool = True) -> CutMark:
-        nothing = tuple(np.empty(0, np.int32) if table.sparse else None for table in self.job.layout.tables)
-        logs = tuple(
-            RowLog(len(block)) if table.sparse else None
-            for table, block in zip(self.job.layout.tables, self.blocks, strict=True)
-        )
-        return CutMark(name, self._cut(nothing), logs, is_known)
-
-    def part(self, name: CutId) -> tuple[Cut, Rows | None] | None:
-        """The part of the open cut for its backup: the rows that changed since the committed cut, or everything."""
-        return self._part if self._open is not None and self._open.name == name else None
-
-    def stored(self) -> None:
-        """Drop the part of the open cut: the backup has it."""
-        self._part = None
-
-    @property
-    def own_cuts(self) -> Mapping[CutId, Cut]:
-        """The cuts that this shard can restore by itself, without sparse tables; `own_cut` adds those."""
-        marks = (self._base, self._open)
-        return {mark.name: mark.cut for mark in marks if mark is not None and mark.is_known}
+        self.cuts.begin_from(name, changed, self._cut)
 
     def own_cut(self, name: CutId) -> Cut | None:
         """A whole copy of the committed cut or of the open one."""
-        if name not in self.own_cuts:
-            return None
-        newest_first = [mark for mark in (self._open, self._base) if mark is not None]
-        names = [mark.name for mark in newest_first]
-        return put_back(self._cut(), newest_first[: names.index(name) + 1])
-
-    def forget_cuts(self, committed: CutId | None = None, open_: CutId | None = None) -> None:
-        """Drop all cuts but `committed`, which is the committed one from now on, and `open_`."""
-        base, opened = self._base, self._open
-        if opened is not None and opened.name == committed:
-            self._base, self._open, self._part = opened, None, None
-            return
-        if opened is not None and opened.name != open_:
-            if base is not None:  # the committed cut's log goes on with the rows of the open one
-                for log, later in zip(base.logs, opened.logs, strict=True):
-                    if log is not None and later is not None:
-                        log.absorb(later)
-            self._open = self._part = None
-        if base is not None and base.name != committed:
-            self._base = None
+        return self.cuts.whole(name, self._cut)
 
     def _cut(self, rows: Sequence[Array | None] | None = None) -> Cut:
         """This version, as arrays that no later step changes. `rows`: take only these rows of sparse tables; None:
@@ -353,7 +295,7 @@ class Shard:
         """All state that another server needs to take over; only the changed rows if it has the committed cut
         `have`."""
         pending = tuple((clock, self.pending[clock].copied()) for clock in sorted(self.pending))
-        changed = self._changed()
+        changed = self.cuts.changed()
         only = changed if changed is not None and changed.base == have else None
         cut = self._cut(only.by_table if only is not None else None)
         squares = self.squares.kept if self.squares is not None else ()

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agileml.core.node.shard import Shard, initial_cut
+from agileml.core.node.shard.shard import Shard, initial_cut
 from agileml.core.parameters.fold import Contribution
 from agileml.core.parameters.layout import Dense, Sparse
 from agileml.core.protocol.view import CutId
@@ -107,7 +107,7 @@ def test_a_cut_is_taken_at_its_clock_and_does_not_change_afterwards():
     shard = make_shard()
     shard.cut_at = CutId(2, 5)
     advance(shard, 2)
-    (cut, only), whole = shard.part(CutId(2, 5)), shard.own_cut(CutId(2, 5))
+    (cut, only), whole = shard.cuts.part(CutId(2, 5)), shard.own_cut(CutId(2, 5))
     now = (bits(shard.blocks), cut.clock)
     kept = [bits(cut.blocks), [bits(slot) for slot in cut.state]]
     advance(shard, 2)
@@ -115,8 +115,8 @@ def test_a_cut_is_taken_at_its_clock_and_does_not_change_afterwards():
     for again in (cut, whole, shard.own_cut(CutId(2, 5))):
         assert (bits(again.blocks), again.clock) == now
         assert [bits(again.blocks), [bits(slot) for slot in again.state]] == kept
-    shard.forget_cuts(CutId(4, 5), None)
-    assert shard.own_cuts == {} and shard.own_cut(CutId(2, 5)) is None
+    shard.cuts.forget(CutId(4, 5), None)
+    assert shard.cuts.known == {} and shard.own_cut(CutId(2, 5)) is None
 
 
 @pytest.mark.parametrize("algorithm", ["sgd", "momentum", "adam"])
@@ -180,7 +180,7 @@ def test_asp_applies_on_arrival_each_unit_once_and_says_so_in_its_cuts():
     assert bits(shard.blocks) == moved
     shard.cut_at = CutId(1, 1)
     advance(shard)
-    assert shard.own_cuts[CutId(1, 1)].counted == ((3, (1,)),)
+    assert shard.cuts.known[CutId(1, 1)].counted == ((3, (1,)),)
     again = Shard(shard.job, shard.own_cut(CutId(1, 1)))
     assert push(again, 3, 0) is Verdict.DUPLICATE
 
