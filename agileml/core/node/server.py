@@ -8,11 +8,11 @@ the promise and the view it is frozen, because a node that has promised obeys no
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 
 from agileml.application import Array, Replica
 from agileml.core.node.clock_plans import ClockPlans
+from agileml.core.node.cut_parts import CutParts
 from agileml.core.node.piggyback import DelayedAcks
 from agileml.core.node.shard.clock_squares import ClockSquares
 from agileml.core.node.shard.norm_round import NormRound
@@ -31,10 +31,8 @@ from agileml.core.protocol.messages import (
     Get,
     Installed,
     Message,
-    Missed,
     NameCut,
     Params,
-    Part,
     PartAck,
     PartRefused,
     Prepare,
@@ -48,7 +46,7 @@ from agileml.core.protocol.messages import (
     Squares,
     TimedPush,
 )
-from agileml.core.protocol.view import INITIAL, ClockPlan, CutId, View
+from agileml.core.protocol.view import ClockPlan, View
 from straggler.consistency import Read
 from straggler.coverage import Verdict
 
@@ -73,10 +71,8 @@ class Server:
         self._waiting: dict[int, dict[tuple[str, int], Pull]] = {}  # by partition, then (worker, clock)
         self._owed = DelayedAcks()
         self._norms = NormRound(me, job.exchange, send)
-        self._unacked: dict[int, Part] = {}
+        self._parts = CutParts(me, send)
         self._plans: ClockPlans | None = None  # of the view, where partition 0 is here and the job has plans
-        self._committed = INITIAL
-        self._next: CutId | None = None
 
     # -- for the heartbeat ----------------------------------------------------------------------------------
 
@@ -170,7 +166,7 @@ class Server:
             if partition != 0:
                 shard.progress.clear()  # partition 0 alone reports
             self._answer_waiting(partition)
-            self._stream(partition, shard)
+            self._parts.stream(partition, shard)
         for squares in self._norms.told(self._view, epoch, partition, shard):
             self.hear(self.me, squares, now_s)
 
@@ -186,7 +182,7 @@ class Server:
         self._norms.answer(owner, message, shards)
 
     def _tell_plan(self, plan: Replanned) -> None:
-        if self._is_owner(0, plan.epoch):
+        if self._parts.is_owner(0, plan.epoch):
             self._send(CONTROLLER, plan)
 
     def measured(self, epoch: int, clock: int, compute_s: Mapping[str, float]) -> None:
@@ -213,91 +209,34 @@ class Server:
 
     def name_cut(self, message: NameCut) -> None:
         """Record the committed cut and get ready for the next one."""
-        self._commit(message.committed)
-        if message.next is None or (self._next is not None and message.next < self._next.clock):
-            return  # nothing new, or a later message overtook this one
-        self._next = CutId(message.next, message.epoch)
-        for partition, copies in self._copies.items():
-            shard = copies.get(message.epoch)
-            if shard is None or not self._is_owner(partition, message.epoch):
-                continue
-            shard.cuts.forget(self._committed, self._next)
-            shard.cut_at = None
-            if self._next in shard.cuts.known:
-                continue
-            if shard.version < self._next.clock:
-                shard.cut_at = self._next
-            elif shard.is_at(self._next.clock):
-                shard.take_cut(self._next)
-                self._stream(partition, shard)
-            else:
-                self._send(CONTROLLER, Missed(message.epoch, partition, self._next.clock, shard.version))
-
-    def _is_owner(self, partition: int, epoch: int) -> bool:
-        """False for a replica when the view names another machine as the owner of the partition."""
-        view = self._view
-        return view is None or view.epoch != epoch or view.owner[partition] == self.me
-
-    def _commit(self, committed: CutId) -> None:
-        self._committed = max(self._committed, committed)
-        for partition, part in list(self._unacked.items()):
-            if CutId(part.cut.clock, part.epoch) <= self._committed:
-                del self._unacked[partition]
-
-    def _stream(self, partition: int, shard: Shard) -> None:
-        """Send the part of the open cut to the backup, once it is taken and the view names the backup."""
-        if self._next is None or self._view is None or self._view.epoch != self._next.epoch:
-            return
-        part = shard.cuts.part(self._next)
-        known = self._unacked.get(partition)
-        if part is None or (known and CutId(known.cut.clock, known.epoch) == self._next):
-            return
-        self._unacked[partition] = Part(self._next.epoch, partition, self._committed, *part)
-        self._send(self._view.backup[partition], self._unacked[partition])
+        self._parts.name(message, self._shards(message.epoch))
 
     def part_acked(self, message: PartAck) -> None:
         """Send the part no more: the backup has it."""
-        part = self._unacked.get(message.partition)
-        if part and part.epoch == message.epoch and part.cut.clock == message.clock:
-            del self._unacked[message.partition]
-            if shard := self.served(message.partition, message.epoch):
-                shard.cuts.stored()
+        self._parts.acked(message, self.served(message.partition, message.epoch))
 
     def part_refused(self, message: PartRefused) -> None:
         """Send the whole part: the backup lacks the cut that the rows build on."""
-        part = self._unacked.get(message.partition)
-        shard = self.served(message.partition, message.epoch)
-        name = CutId(message.clock, message.epoch)
-        if self._view is None or part is None or shard is None or part.only is None or name != self._next:
-            return
-        if part.cut.clock == message.clock and (whole := shard.own_cut(name)) is not None:
-            self._unacked[message.partition] = replace(part, cut=whole, only=None)
-            self._send(self._view.backup[message.partition], self._unacked[message.partition])
+        self._parts.refused(message, self.served(message.partition, message.epoch))
 
     def resend(self) -> None:
-        """Send again the parts that no backup has acknowledged."""
+        """Send again the parts that no backup has acknowledged, and ask again for missing square sums."""
+        self._parts.resend()
         if self._view:
-            for partition, part in self._unacked.items():
-                self._send(self._view.backup[partition], part)
             self._norms.ask(self._view, self._shards(self._view.epoch))
 
     # -- changes --------------------------------------------------------------------------------------------
 
     def prepare(self, message: Prepare) -> None:
         """Freeze the shards. Only copies of the durable view and the committed cut are kept."""
-        self._commit(message.committed)
-        self._next = None
         self.limit = 0  # until the announcement of the view says otherwise
         self._waiting.clear()
         self._owed.clear()
-        self._unacked.clear()
         if self._arena is not None:
             # After a rollback the same versions come again, while the old arrays may still be read.
             self._arena = Arena(self.job.layout)
         self._copies = {p: {message.tag: shard} for p, shard in self._shards(message.tag).items()}
-        for shard in self._shards(message.tag).values():
-            shard.cut_at = None
-            shard.cuts.forget(self._committed)
+        self._parts.prepare(message.committed, self._shards(message.tag))
 
     def frozen(self, tag: int) -> tuple[tuple[int, ShardState], ...]:
         """The shards of the durable view that are here."""
@@ -313,13 +252,13 @@ class Server:
         return tuple(
             (p, ShardState(cut.clock, cut.counted))
             for p, shard in sorted(self._shards(tag).items())
-            if (cut := shard.cuts.known.get(self._committed))
+            if (cut := shard.cuts.known.get(self._parts.committed))
         )
 
     def own_cut(self, partition: int, tag: int) -> Cut | None:
         """The committed cut of a partition, from the shard here."""
         shard = self.served(partition, tag)
-        return shard.own_cut(self._committed) if shard else None
+        return shard.own_cut(self._parts.committed) if shard else None
 
     def shard_cut(self, partition: int, tag: int) -> Cut | None:
         """The frozen shard at its own version."""
@@ -366,7 +305,7 @@ class Server:
             self._send(CONTROLLER, Installed(message.epoch, message.partition, Role.OWNER))
         elif source.kind is SourceKind.OWN_CUT and source.node == self.me:
             cut_here = self.own_cut(message.partition, tag)
-            assert cut_here is not None, (message, self._committed)
+            assert cut_here is not None, (message, self._parts.committed)
             self.install(message, ShardCopy(cut_here, None, ()))
         else:
             return False
@@ -376,20 +315,13 @@ class Server:
         """Serve the partitions that a durable view gives to this machine, and drop the others."""
         self.stores.release()
         self._view = view
-        self._unacked.clear()
         held = self.job.exchange.held(view, self.me)
         self._copies = {p: {view.epoch: self._copies[p][view.epoch]} for p in held}
         if self.resident is not None:
             self.resident.take(self._shards(view.epoch))
         has_plans = self.job.balancer is not None and 0 in held
         self._plans = ClockPlans(self.job, view, self._tell_plan) if has_plans else None
-        for partition, copies in self._copies.items():
-            shard = copies[view.epoch]
-            if self._is_owner(partition, view.epoch):
-                self._stream(partition, shard)  # a cut named before this view was known here
-            else:
-                shard.cut_at = None
-                shard.cuts.forget()
+        self._parts.adopt(view, self._shards(view.epoch))
         for squares in self._norms.told_all(view, self._shards(view.epoch)):
             self.hear(self.me, squares, now_s)
         # Workers that got the view earlier have already sent their only pull: answer them now.
