@@ -5,13 +5,14 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from agileml.application import Array
+from agileml.application import Array, Unit, Updates
+from agileml.apps.logistic_regression import LabelledSlice, LogisticRegression
 from agileml.cluster.existing import TieredNode
 from agileml.cluster.fleet import Admitted, Appeared, FleetEvent, Leaving, Stopping, Vanished
 from agileml.config.job import JobConfig, dump, from_values
@@ -38,6 +39,33 @@ from bidbrain.live.replay import MarketClock, Replay, Warnings
 
 NODE_IP = "127.0.0.1"
 LIMIT_S = 240.0
+LOOK_S = 0.05  # between two looks at the log of a run that is held
+HELD = "tests.agileml.market.market_rig:Held"
+
+
+class Held(LogisticRegression):
+    """Computes no clock from `at` on before the gate opens: what is to happen during a run does, however fast or busy
+    the computer is."""
+
+    at = 1 << 40
+    gate = threading.Event()
+
+    def process(self, unit: Unit, items: LabelledSlice, parameters: Mapping[str, Array]) -> Updates:
+        self._wait(unit)
+        return super().process(unit, items, parameters)
+
+    def process_many(
+        self,
+        units: Sequence[Unit],
+        items: Sequence[Any],
+        rows: Mapping[str, Array],
+        parameters: Mapping[str, Array],
+    ) -> Updates:
+        self._wait(units[0])
+        return super().process_many(units, items, rows, parameters)
+
+    def _wait(self, unit: Unit) -> None:
+        assert unit.clock < Held.at or Held.gate.wait(LIMIT_S), "what the run waits for did not happen"
 
 
 class InstantNodes:
@@ -115,8 +143,22 @@ class Moody:
         return call
 
 
+class StoppedClock:
+    """Seconds since `go`, 0 before."""
+
+    def __init__(self) -> None:
+        self._began_s: float | None = None
+
+    def __call__(self) -> float:
+        return 0.0 if self._began_s is None else time.monotonic() - self._began_s
+
+    def go(self) -> None:
+        if self._began_s is None:
+            self._began_s = time.monotonic()
+
+
 class InstantBackend:
-    """No cluster: what a market gives is there."""
+    """No cluster: what a market gives is there. `seconds`: by which market time passes."""
 
     head_node_id = "head"
     warm = 0
@@ -126,6 +168,7 @@ class InstantBackend:
         self._config, self._setup = config, setup
         self.nodes = InstantNodes(config.market.boot_s)  # type: ignore[union-attr]
         self.clock: MarketClock | None = None
+        self.seconds: Callable[[], float] = time.monotonic
         self.fails_every = 0
         self.may_leave = False
 
@@ -148,7 +191,8 @@ class InstantBackend:
 
     def open(self, stopping: threading.Event) -> tuple[Cloud, Timekeeper]:
         market = self._config.market
-        self.clock = MarketClock(self._setup.start_s, market.speed, 0.02, sleep=stopping.wait)  # type: ignore[union-attr]
+        speed = market.speed  # type: ignore[union-attr]
+        self.clock = MarketClock(self._setup.start_s, speed, 0.02, self.seconds, stopping.wait)
         warnings = Warnings(market.notice_s, market.silent_share, market.seed)  # type: ignore[union-attr]
         self.market = Replay(self._setup.plan.setting, self.clock.now_s, self.nodes, warnings)
         if self.fails_every:
@@ -192,6 +236,9 @@ class MarketRig:
         """interrupt_at: Ctrl-C comes after so many clocks. backend: None for a played market."""
         self._interrupt_at = interrupt_at
         self.on_clock: Callable[[int], None] = lambda clock: None
+        self._until: Callable[[Log], bool] | None = None
+        self._look_s = 0.0
+        self.with_report = False
         self.config = from_values(values)
         self.setup = set_up(self.config, "job", secrets.token_hex(4), int(time.time()))
         self.backend = backend(self) if backend is not None else self._played()
@@ -209,6 +256,22 @@ class MarketRig:
         first_decision(self.setup)
         return InstantBackend(self.config, self.setup)
 
+    def hold(self, at: int, until: Callable[[Log], bool]) -> None:
+        """Compute no clock from `at` on until the run's log is so. For a run of `Held`."""
+        assert self.config.application == HELD and at < self.config.clocks
+        self._until = until
+        Held.at = at
+        Held.gate.clear()
+
+    def _look(self) -> None:
+        """Open the gate if the log is as a run that is held waits for it."""
+        if self._until is None or time.monotonic() < self._look_s:
+            return
+        self._look_s = time.monotonic() + LOOK_S
+        if self._until(read_events(self.folder.events.path)):
+            self._until = None
+            Held.gate.set()
+
     def run(self) -> Ran:
         keys = KeyPair.generate()
         head = Head(
@@ -222,6 +285,8 @@ class MarketRig:
                 tables, clock = self._conduct(head, keys)
                 self.fleet.ended(clock)
         finally:
+            Held.gate.set()
+            Held.at = 1 << 40
             head.stop()
             for process in list(self.backend.nodes.processes.values()):
                 process.stop()
@@ -239,7 +304,8 @@ class MarketRig:
         }
         summary = summarize(events, self.config, **what) | {"market": self.fleet.summary()}
         self.folder.write_summary(summary)
-        self.folder.write_report(build_report(dump(self.config), events, summary))
+        if self.with_report:
+            self.folder.write_report(build_report(dump(self.config), events, summary))
         return Ran(
             tables, clock, self.fleet.settlement, events, summary, self.folder.path, self.backend.nodes.killed
         )
@@ -256,6 +322,8 @@ class MarketRig:
             if self._interrupt_at is not None and state.clock >= self._interrupt_at:
                 raise KeyboardInterrupt
             self.on_clock(state.clock)
+            if state.clock >= Held.at:
+                self._look()
             for name in state.released:
                 self.fleet.release(self._nodes[name])
             assert state.halted is None, state.halted
@@ -268,7 +336,7 @@ class MarketRig:
                 assert len(whole) == len(parts)
                 return self._process(state.finished.backup[0]).job.layout.whole(whole), state.finished.clock
             assert time.monotonic() < until_s, state
-            time.sleep(0.005)
+            time.sleep(0.01)
 
     def _process(self, name: str) -> Process:
         return self.backend.nodes.processes[self._nodes[name]]
