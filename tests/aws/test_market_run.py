@@ -11,46 +11,33 @@ from typing import Any
 
 import pytest
 
-from agileml.application import Array, Unit, Updates
-from agileml.apps.logistic_regression import LabelledSlice, LogisticRegression
 from agileml.cluster.existing import TieredNode
 from agileml.config.job import from_values
 from agileml.config.market import Ec2MarketConfig
 from agileml.config.text import ConfigError
-from agileml.events.market import InstanceNoticed, InstancesBought
+from agileml.events.market import AllocationEnded, InstanceNoticed, InstancesBought
 from agileml.events.run import MembershipChanged
-from agileml.events.schema import events_of
+from agileml.events.schema import Log, events_of
 from agileml.market.nodes import tier_of
 from agileml.market.setup import set_up
 from agileml.market.unix_clock import UnixClock
-from agileml.runs.event_log import read_events
 from bidbrain.aws.ec2 import Ec2, Place
 from bidbrain.aws.notices import SqsNotices
 from bidbrain.live.cloud import Cloud, Instance
 from bidbrain.live.job import EXIT_FINISHED, Timekeeper
-from tests.agileml.market.market_rig import LIMIT_S, NODE_IP, InstantNodes, MarketRig, reference
+from tests.agileml.market.market_rig import HELD, NODE_IP, InstantNodes, MarketRig, reference
 from tests.aws.layer import Ec2Layer
 from tests.aws.stack_rig import plain_aws
 
 pytestmark = pytest.mark.aws
-HOLD_AT = 150  # the clock at which a run waits for what is to happen to its machines
-
-
-class Held(LogisticRegression):
-    """Computes only while the gate is open, however fast or busy the computer is."""
-
-    gate = threading.Event()
-
-    def process(self, unit: Unit, items: LabelledSlice, parameters: Mapping[str, Array]) -> Updates:
-        assert Held.gate.wait(LIMIT_S)
-        return super().process(unit, items, parameters)
+HOLD_AT = 40  # the clock at which the run waits for what is to happen to its machines
 
 
 JOB: dict[str, Any] = {
-    "application": "tests.aws.test_market_run:Held",
+    "application": HELD,
     "data": {"kind": "digits"},
     "optimizer": {"kind": "adam", "learning_rate": 0.01},
-    "clocks": 250,
+    "clocks": 60,
     "clocks_per_pass": 4,
     "slices": 8,
     "machines": {"reliable": 1, "max": 5},
@@ -145,32 +132,28 @@ def test_a_job_lives_through_an_interruption_and_an_eviction(
         values, tmp_path, backend=lambda rig: MotoGround(ec2, rig, SqsNotices(sqs, queue_url)), unit_s=0.01
     )
     done: list[str] = []
-    log = rig.folder.events.path
-    Held.gate.set()
 
-    def hold(clock: int) -> None:
-        Held.gate.clear() if clock >= HOLD_AT and not done else Held.gate.set()
-
-    def meddle() -> None:
+    def meddle(log: Log) -> None:
         """A warning for the first machine; once the run has heard of it, its end and that of another one."""
-        job = rig.setup.plan.name
-        while len(spot := [m for m in ec2.alive(job) if m["InstanceType"] == "c5.xlarge"]) < 3:
-            time.sleep(0.05)
-        while not any(view.transient >= 3 for view in events_of(read_events(log), MembershipChanged)):
-            time.sleep(0.05)
-        warned, silent = (m["InstanceId"] for m in spot[:2])
-        detail = {"instance-id": warned, "instance-action": "terminate"}
-        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        event = {"detail-type": "EC2 Spot Instance Interruption Warning", "time": now, "detail": detail}
-        sqs.send_message(QueueUrl=queue_url, MessageBody=json.dumps(event))
-        while not events_of(read_events(log), InstanceNoticed):
-            time.sleep(0.05)
-        ec2.evict(warned)
-        ec2.evict(silent)
-        done.extend([warned, silent])
+        spot = [m["InstanceId"] for m in ec2.alive(rig.setup.plan.name) if m["InstanceType"] == "c5.xlarge"]
+        if not done and max((view.transient for view in events_of(log, MembershipChanged)), default=0) >= 3:
+            done.extend(spot[:2])
+            detail = {"instance-id": done[0], "instance-action": "terminate"}
+            now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            event = {"detail-type": "EC2 Spot Instance Interruption Warning", "time": now, "detail": detail}
+            sqs.send_message(QueueUrl=queue_url, MessageBody=json.dumps(event))
+        elif done and events_of(log, InstanceNoticed) and set(done) <= set(spot):
+            for machine in done:
+                ec2.evict(machine)
 
-    threading.Thread(target=meddle, daemon=True).start()
-    rig.on_clock = hold
+    def over(log: Log) -> bool:
+        """Whether both evictions are known, and others were bought."""
+        meddle(log)
+        ended = [event for event in events_of(log, AllocationEnded) if event.ending == "evicted"]
+        bought = [machine for event in events_of(log, InstancesBought) for machine in event.instances]
+        return len(ended) >= 2 and len(bought) >= 1 + 3 + 2
+
+    rig.hold(HOLD_AT, over)
     ran = rig.run()
     assert len(done) == 2
     assert (ran.settlement.closing.code, ran.settlement.closing.finished) == (EXIT_FINISHED, True)

@@ -238,6 +238,7 @@ class MarketRig:
         self.on_clock: Callable[[int], None] = lambda clock: None
         self._until: Callable[[Log], bool] | None = None
         self._look_s = 0.0
+        self._is_held = False
         self.with_report = False
         self.config = from_values(values)
         self.setup = set_up(self.config, "job", secrets.token_hex(4), int(time.time()))
@@ -263,9 +264,11 @@ class MarketRig:
         Held.at = at
         Held.gate.clear()
 
-    def _look(self) -> None:
-        """Open the gate if the log is as a run that is held waits for it."""
-        if self._until is None or time.monotonic() < self._look_s:
+    def _look(self, clock: int) -> None:
+        """Open the gate if the log is as a run that is held waits for it. An eviction may take the run back to an
+        earlier clock, while machines wait at the gate."""
+        self._is_held |= clock >= Held.at
+        if self._until is None or not self._is_held or time.monotonic() < self._look_s:
             return
         self._look_s = time.monotonic() + LOOK_S
         if self._until(read_events(self.folder.events.path)):
@@ -322,8 +325,7 @@ class MarketRig:
             if self._interrupt_at is not None and state.clock >= self._interrupt_at:
                 raise KeyboardInterrupt
             self.on_clock(state.clock)
-            if state.clock >= Held.at:
-                self._look()
+            self._look(state.clock)
             for name in state.released:
                 self.fleet.release(self._nodes[name])
             assert state.halted is None, state.halted
