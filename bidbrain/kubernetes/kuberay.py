@@ -8,6 +8,7 @@ lost: the next order of its group takes it, and if none comes within `IDLE_S` it
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -156,8 +157,8 @@ class KubeRay:
         if name is None:
             raise RefusedError(f"{order.market}: no worker group stands for it")
         booking = self._book_order(order, name, now_s)
-        if booking.awaited:
-            self._pods.wait_for(lambda pods: len(self._idle(name, pods)) >= booking.awaited, MADE_S)
+        until_s = time.monotonic() + MADE_S
+        while booking.awaited and self._wait_for(name, booking.awaited, until_s):
             booking = self._fill(booking)
         if booking.awaited:
             if now_s - booking.at_s < GIVE_UP_S:
@@ -195,6 +196,12 @@ class KubeRay:
         booking = self._write(change).find(order.token)
         assert booking is not None
         return booking
+
+    def _wait_for(self, group: str, count: int, until_s: float) -> bool:
+        """Wait until so many pods of a group seem to be free; the server's own list may differ, and says so."""
+        return self._pods.wait_for(
+            lambda pods: len(self._idle(group, pods)) >= count, until_s - time.monotonic()
+        )
 
     def _idle(self, group: str, pods: Mapping[str, Pod]) -> list[str]:
         """The pods of a group that an order could have."""
@@ -277,7 +284,11 @@ class KubeRay:
             return lost
         if pod.node and pod.node not in self._nodes.objects() and self._is_gone(NODES, pod.node):
             return lost
-        if pod.phase is PodPhase.PENDING and now_s - pod.created_s >= self._place.pending_s:
+        if (
+            pod.phase is PodPhase.PENDING
+            and now_s - pod.created_s >= self._place.pending_s
+            and self._is_pending(name)
+        ):
             self.release((name,))
             self._full_until_s[self._place.market(pod.group)] = now_s + FULL_S
             return Ending.TERMINATED
@@ -289,6 +300,11 @@ class KubeRay:
         except NotFoundError:
             return True
         return False
+
+    def _is_pending(self, name: str) -> bool:
+        """Whether the server itself says so: a pod that just came to run must not be given back."""
+        pod = self._list_pods().get(name)
+        return pod is not None and pod.phase is PodPhase.PENDING
 
     def notices(self) -> tuple[InstanceNotice, ...]:
         pods, now_s = self._pods.objects(), self._now_s()

@@ -60,7 +60,8 @@ class AwsGround:
     ) -> None:
         self.layer, self.job = layer, job
         self.setting = make_setting(**size)  # type: ignore[arg-type]
-        self.start_s = self.at_s = int(time.time()) + 5  # machines of moto are launched by the wall clock
+        # moto launches machines by the wall clock, and that must not come after the ground's own time.
+        self.start_s = self.at_s = int(time.time()) + 600
         for number, listing in enumerate(self.setting.listings):
             layer.prices[(listing.market.instance_type, listing.market.zone)] = 0.05 + 0.005 * number
         if place is None:

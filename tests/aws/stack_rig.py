@@ -162,7 +162,7 @@ class StackRig:
 
     def down(self, keep_data: bool = False) -> None:
         self.told.clear()
-        Remover(self.aws, self.site, ACCOUNT, keep_data, self._sleep).down(self.told.append, limit_s=30)
+        Remover(self.aws, self.site, ACCOUNT, keep_data, self._sleep).down(self.told.append, limit_s=300)
 
     def found(self) -> Found:
         return find(self.plain, self.site, ACCOUNT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 
@@ -31,7 +32,7 @@ ONE_OF_EACH = Counter(
 
 @pytest.fixture
 def rig(moto_url: str, request: pytest.FixtureRequest) -> Iterator[StackRig]:
-    rig = StackRig(moto_url, f"s{abs(hash(request.node.name)) % 10**8}")
+    rig = StackRig(moto_url, f"s{zlib.crc32(request.node.name.encode()):08x}")
     yield rig
     rig.aws.at = None
     rig.down()

@@ -21,6 +21,7 @@ SPOT, LARGE = Market("spot", "ray"), Market("large", "ray")
 STAYS = Market("stays", ON_DEMAND_ZONE)
 GROUPS = {SPOT: "spot", LARGE: "large", STAYS: "stays"}
 PRICES = {SPOT: 60_000, LARGE: 110_000, STAYS: 200_000}
+PATIENCE_S = 60.0  # for what happens in other threads
 
 
 def make_setting() -> Setting:
@@ -64,15 +65,24 @@ class Ground:
 
     def settled(self) -> None:
         """Wait until the operator has done what the RayCluster asks for."""
-        deadline_s = time.monotonic() + 10
         with self.server.changed:
-            while any(len(self.operator.names(g)) != self.replicas(g) for g in GROUPS.values()):
-                assert self.server.changed.wait(deadline_s - time.monotonic())
+            assert self.server.changed.wait_for(
+                lambda: all(len(self.operator.names(g)) == self.replicas(g) for g in GROUPS.values()),
+                PATIENCE_S,
+            )
+
+    def running(self) -> None:
+        """Wait until every pod runs."""
+        with self.server.changed:
+            assert self.server.changed.wait_for(
+                lambda: all(pod["status"]["phase"] == "Running" for pod in self.server.items("pods")),
+                PATIENCE_S,
+            )
 
 
 def soon(ground: Ground, condition: Callable[[], Any]) -> Any:
     """What `condition()` returns once it is true; looked at whenever something changes."""
-    deadline_s = time.monotonic() + 10
+    deadline_s = time.monotonic() + PATIENCE_S
     while not (found := condition()):
         assert time.monotonic() < deadline_s, "this never came true"
         with ground.server.changed:

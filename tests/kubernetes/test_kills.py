@@ -49,8 +49,9 @@ class Play:
         return self.ground.now_s()
 
     def wait(self, until_s: int, market: bool) -> None:
-        """Jump; the model works on the way."""
+        """Jump; the model works on the way. Pods need no time to start, so none is late."""
         assert self.service is not None
+        self.ground.running()
         at_s = self.now_s()
         lost_s = self.start_s + LOST_AT_S
         then_s = max(at_s + 1, min(until_s, at_s + 120, *([lost_s] if at_s < lost_s else [])))

@@ -119,7 +119,10 @@ def test_a_lost_pod_has_ended_and_its_successor_serves_the_next_order(ground: Gr
     assert set(ground.operator.names("spot")) == {stays, new} and ground.replicas("spot") == 2
 
 
-def test_a_successor_that_nobody_orders_goes_after_a_while(ground: Ground) -> None:
+def test_a_successor_that_nobody_orders_goes_after_a_while(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kuberay, "IDLE_S", 600)  # the test may take some seconds of its own
     cloud = ground.cloud()
     lost, stays = ids(cloud.acquire(order("a", 2)))
     ground.operator.evict(lost)
@@ -131,8 +134,8 @@ def test_a_successor_that_nobody_orders_goes_after_a_while(ground: Ground) -> No
         ground.settled()
         return set(ground.operator.names("spot"))
 
-    assert len(look(0)) == 2 and len(look(kuberay.IDLE_S - 10)) == 2
-    assert soon(ground, lambda: look(11) == {stays})
+    assert len(look(0)) == 2 and len(look(500)) == 2
+    assert soon(ground, lambda: look(101) == {stays})
     assert ids(cloud.held()) == [stays]
 
 
@@ -215,17 +218,20 @@ def test_a_taint_and_a_deletion_are_notices_with_their_seconds(ground: Ground) -
     cloud = ground.cloud()
     tainted, deleted, stays = ids(cloud.acquire(order("a", 3)))
     assert cloud.notices() == ()
+    before_s = int(time.time())
     ground.operator.taint(tainted, NTH)
     ground.operator.delete(deleted, 25)
     found = soon(ground, lambda: len(cloud.notices()) == 2 and cloud.notices())
-    left_s = {each.instance_id: each.deadline_s - time.time() for each in found}
+    deadline_s = {each.instance_id: each.deadline_s for each in found}
     assert {each.alert for each in found} == {Alert.TERMINATE}
-    assert 115 < left_s[tainted] <= 120 and 20 < left_s[deleted] <= 25
+    assert before_s + 120 <= deadline_s[tainted] <= time.time() + 120
+    assert before_s + 25 <= deadline_s[deleted] <= time.time() + 25
     assert cloud.notices() == found, "repeats are the same"
+    before_s = int(time.time())
     ground.operator.taint(stays, NTH, added=now_text(-60))
     soon(ground, lambda: len(cloud.notices()) == 3)
     (sooner,) = set(cloud.notices()) - set(found)
-    assert 55 < sooner.deadline_s - time.time() <= 60
+    assert before_s + 60 <= sooner.deadline_s <= time.time() + 60
     cloud.release((deleted,))
     assert {each.instance_id for each in cloud.notices()} == {tainted, stays}, "what we give back is no news"
 
