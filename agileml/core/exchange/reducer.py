@@ -87,8 +87,8 @@ class Reducer:
         """Close the group and drop the sums under way, because a change begins."""
         if self._view is None:
             return
-        for bundle in (self._worker.bundles(self._clock) or ()) if self._away or self._held else ():
-            self._worker.forget(self._clock, bundle)
+        for bundle in (self._worker.bundles.of(self._clock) or ()) if self._away or self._held else ():
+            self._worker.bundles.forget(self._clock, bundle)
         self._reset()
         self._ask(Abandon())
 
@@ -210,7 +210,7 @@ class Reducer:
         total = Contribution(blocks, event.loss, event.examples, event.metrics)
         push = Push(event.epoch, event.partition, event.clock, self.job.all_units, total)
         self._server.push(self.me, push, now_s, given=True)
-        self._acknowledge(event.clock, event.partition, self._worker.bundles(event.clock) or ())
+        self._acknowledge(event.clock, event.partition, self._worker.bundles.of(event.clock) or ())
 
     def _acknowledge(self, clock: int, partition: int, bundles: tuple[Units, ...]) -> None:
         assert self._view is not None
@@ -237,7 +237,7 @@ class Reducer:
                 self._next -= 1
                 continue
             fold = self._folds.get(at)
-            bundles = self._worker.bundles(self._clock)
+            bundles = self._worker.bundles.of(self._clock)
             if bundles is None or union(bundles) & ~(fold.counted if fold else 0):
                 return
             self._folds.pop(at, None)

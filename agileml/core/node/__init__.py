@@ -1,7 +1,8 @@
 """One machine of the engine: a worker that computes, a server that holds shards, a backup that holds cuts.
 
 `node` joins the three behind one epoch fence; `worker`, `server` with the room `shard`, and `backup` speak to each
-other by messages alone. `cut_parts` sends the server's cuts to the backups, `piggyback` lets pulls ride on pushes
-(worker, server and node share it), `retry` says when to send again, and `time_spent` measures what a worker does.
-Begin with `worker` for the life of a clock, then `shard/shard.py` for how a push is counted.
+other by messages alone. `bundles` keeps the worker's contributions until all partitions have counted them, `cut_parts`
+sends the server's cuts to the backups, `piggyback` lets pulls ride on pushes (worker, server and node share it),
+`retry` says when to send again, and `time_spent` measures what a worker does. Begin with `worker` for the life of a
+clock, then `shard/shard.py` for how a push is counted.
 """

@@ -8,14 +8,14 @@ from agileml.core.change import planning
 from agileml.core.exchange import replicas
 from agileml.core.exchange.pause import AllReducePause
 from agileml.core.exchange.reducer import Reducer
-from agileml.core.node.worker import Worker
+from agileml.core.node.bundles import WorkerBundles
 from agileml.core.protocol.exchange import nearest
 from agileml.core.protocol.messages import ShardState
 from agileml.core.protocol.view import INITIAL
 from tests.model.mutants.mutant import replaces
 
 
-@replaces(Worker.forget, mode="allreduce", caught_by=0)
+@replaces(WorkerBundles.forget, mode="allreduce", caught_by=0)
 def what_was_with_a_group_is_used_again(original, self, clock, bundle):
     """Sums are made in place: the array has whatever the group left in it."""
 

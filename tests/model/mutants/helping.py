@@ -37,9 +37,9 @@ def a_helper_reads_the_version_of_an_earlier_clock(original, self, task, bundles
 @replaces(Worker.adopt, mode="dense-helped", caught_by=0)
 def what_a_dead_helper_took_stays_given_away(original, self, view):
     """Nobody computes it."""
-    recut = dict(self._recut)
+    recut = dict(self.bundles._recut)
     original(self, view)
-    self._recut = {clock: kept for clock, kept in recut.items() if clock >= view.base}
+    self.bundles._recut = {clock: kept for clock, kept in recut.items() if clock >= view.base}
 
 
 @replaces(HelpQueue.cancel, mode="sum-helped", caught_by=2)

@@ -37,16 +37,16 @@ def a_forward_waits_on_under_a_new_view(original, self, reading):
 @replaces(Worker._abort, mode="overlap", caught_by=8)
 def what_was_aborted_counts_as_being_computed(original, self, reading):
     """Its bundles are not computed again."""
-    computing = set(self._computing)
+    computing = set(self.bundles._computing)
     original(self, reading)
-    self._computing |= computing
+    self.bundles._computing |= computing
 
 
 @replaces(Worker.params, mode="overlap", caught_by=8)
 def parameters_of_one_partition_acknowledge_all(original, self, message):
     """A push that was lost is not sent again, because another partition has counted its own."""
     if message.version > self.clock and message.clock > self.clock:
-        for (clock, _), kept in self._kept.items():
+        for (clock, _), kept in self.bundles._kept.items():
             if clock == self.clock and len(kept.contributions) == len(self._mine):
                 kept.acked |= set(self._mine)
     original(self, message)

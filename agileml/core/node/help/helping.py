@@ -151,7 +151,7 @@ class Helping:
         """True for a whole clock's work of this worker, in a clock that began under this view."""
         if self._flex is None or self._view is None or order.clock in self._view.open_at:
             return False
-        return order.clock > self._flex.clock and order.bundles == self._worker.bundles(order.clock)
+        return order.clock > self._flex.clock and order.bundles == self._worker.bundles.of(order.clock)
 
     def may_leave(self, clock: int) -> bool:
         """False while units of the clock that the worker gave away are not counted."""
@@ -227,7 +227,7 @@ class Helping:
         own = self._own
         if own is None or own.is_finished or event.clock != own.order.clock:
             return
-        if self._worker.has_computed(event.clock):
+        if self._worker.bundles.has_computed(event.clock):
             own.is_finished = True
             assert self._flex is not None
             if self._flex.computing_own:
@@ -276,7 +276,7 @@ class Helping:
             cursor.mark = flex.next_report_at
         if is_cut:
             kept = union(1 << unit for unit in own.units[: flex.stop])
-            self._worker.give_away(own.order.clock, bundles_of(self._job, kept))
+            self._worker.bundles.give_away(own.order.clock, bundles_of(self._job, kept))
         self._do(commands)
 
     def _do(self, commands: Sequence[Command]) -> None:

@@ -90,8 +90,8 @@ def test_a_clock_pulls_everywhere_computes_pushes_everywhere_and_goes_on():
 
 def test_the_bundles_are_aligned_subtrees_where_bits_matter_and_one_sum_elsewhere():
     share = (("w", 0b01111110),)
-    assert Rig(replace(VIEW, share=share)).worker.bundles(0) == (0b10, 0b1100, 0b110000, 0b1000000)
-    assert Rig(replace(VIEW, share=share), "sum").worker.bundles(0) == (0b01111110,)
+    assert Rig(replace(VIEW, share=share)).worker.bundles.of(0) == (0b10, 0b1100, 0b110000, 0b1000000)
+    assert Rig(replace(VIEW, share=share), "sum").worker.bundles.of(0) == (0b01111110,)
 
 
 def test_everything_that_is_not_answered_is_repeated():
