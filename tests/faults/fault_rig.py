@@ -13,13 +13,13 @@ from typing import Any
 
 from agileml.application import Application
 from agileml.core.protocol.commands import Happened
-from agileml.core.protocol.inputs import NodeDown, NodeUp
+from agileml.core.protocol.inputs import NodeDown, NodeUp, Stop
 from agileml.core.protocol.plan import Strike
 from agileml.events.terms import Fault, Loss, Tier
 from agileml.process.head import Head, HeadState
 from agileml.process.machine import Machine
 from agileml.process.record_store import FileStore
-from tests.agileml.process.engine_rig import LIMIT_S, Ran, Rig
+from tests.agileml.process.engine_rig import LIMIT_S, Ran, Rig, reference
 
 MF = {
     "application": "mf",
@@ -41,6 +41,16 @@ def job(base: Mapping[str, Any], **more: Any) -> dict[str, Any]:
     machines = {"reliable": 1, "transient": 2, "max": 8}
     cuts = {"every_s": 0.05, "max_clocks": 4}
     return {"clocks": 40, "slices": 8, "machines": machines, "cuts": cuts, **base, **more}
+
+
+def lasting(base: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    """A job that goes on until it is told to stop, with clocks of some milliseconds."""
+    return job(base, clocks=100_000, pace={"unit_s": 0.002}, **more)
+
+
+def reference_of(ran: Ran, values: Mapping[str, Any]) -> str:
+    """The params_sha256 of the sequential run of as many clocks."""
+    return reference({**values, "clocks": ran.clocks, "plan": []})
 
 
 class FaultRig(Rig):
@@ -71,6 +81,10 @@ class FaultRig(Rig):
         self.killed.add(name)
         self.machines[name].stop()
         self.head.tell(NodeDown(name, Loss.PROCESS_DIED))
+
+    def ask_to_stop(self) -> None:
+        """The run ends with its next cut; a repeat does nothing."""
+        self.head.tell(Stop())
 
     def kill_controller(self) -> None:
         """Another controller takes over from what is durable."""
@@ -103,7 +117,8 @@ class FaultRig(Rig):
                     ]
                     assert all(part is not None for part in parts)
                     layout = next(iter(self.machines.values())).job.layout
-                    return Ran(layout.whole([p for p in parts if p is not None]), events, None)
+                    tables = layout.whole([p for p in parts if p is not None])
+                    return Ran(tables, events, None, list(self.machines), state.finished.clock)
                 assert time.monotonic() < until_s, (state, events[-8:])
                 time.sleep(0.002)
         finally:

@@ -9,19 +9,27 @@ from typing import Any
 
 import pytest
 
-from agileml.driver.work_table import WorkTable
+from agileml.checkpoints.checkpoint import Check, survey
+from agileml.checkpoints.opening import open_store
+from agileml.core.protocol.plan import Strike
+from agileml.driver.work_table import WorkTable, plus
 from agileml.events.run import (
     CheckpointSaved,
     ClockDone,
+    CutCommitted,
     FaultFired,
     MachineLost,
     MembershipChanged,
     PlanFinished,
     PlanFired,
+    Work,
+    WorkDone,
 )
+from agileml.events.schema import RunEvent
+from agileml.events.terms import Cause, Fault
 from agileml.process.head import HeadState
 from tests.agileml.process.engine_rig import reference
-from tests.faults.fault_rig import MF, MLR, FaultRig, job
+from tests.faults.fault_rig import MF, MLR, FaultRig, job, lasting, reference_of
 
 TWO_RELIABLE = {"reliable": 2, "transient": 4, "max": 8}
 
@@ -46,47 +54,79 @@ TWO_RELIABLE = {"reliable": 2, "transient": 4, "max": 8}
 def test_a_fault_does_not_change_a_bit(
     base: Mapping[str, Any], fault: dict[str, Any], tmp_path: Path
 ) -> None:
-    values = job(base, plan=[{"at_clock": 15, **fault}])
+    saved = {"checkpoint": {"path": str(tmp_path / "saved"), "every_s": 0.02}} if "disk_full" in fault else {}
+    values = job(base, clocks=26, plan=[{"at_clock": 10, **fault}], **saved)
     ran = FaultRig(values, tmp_path).finish()
     assert ran.sha256 == reference(values)
     assert [type(event) for event in ran.of(PlanFired | PlanFinished)][:2] == [PlanFired, PlanFinished]
-    for view in ran.of(MembershipChanged):
-        assert view.redone <= 4 + 1, view  # cuts.max_clocks, and the clock that is open
+    committed = 0
+    for event in ran.of(CutCommitted | MembershipChanged):
+        if isinstance(event, CutCommitted):
+            committed = event.clock
+        else:
+            assert event.base == committed if event.rolled_back else not event.redone, event
+
+
+class Paces:
+    """Collects what machines spend by window of clocks, until all have told of some clocks at m1's new speed."""
+
+    def __init__(self) -> None:
+        self.changed: int | None = None  # the clock that m1 was at when it heard of the change
+        self._work = WorkTable()
+        self._windows: dict[tuple[int, int], dict[str, Work]] = {}  # by first clock and end
+
+    def __call__(self, rig: FaultRig, state: HeadState) -> None:
+        for machine, worked in state.worked:
+            self._work.add(machine, worked.rows)
+        for done in self._work.take():
+            assert isinstance(done, WorkDone)
+            self._windows.setdefault((done.clock - done.clocks, done.clock), {}).update(done.by_machine)
+        if self.changed is None and any(isinstance(each.event, FaultFired) for each in state.events):
+            self.changed = rig.machines["m1"].node.worker.clock
+        if self.changed is not None and self.spent("m0", self.changed + 1)[0] >= 4:
+            rig.ask_to_stop()
+
+    def spent(self, machine: str, first: int, end: int = 1 << 30) -> tuple[int, Work]:
+        """The clocks from `first` to before `end` of which both machines have told, and what one spent in them."""
+        told = {
+            window: work
+            for window, work in self._windows.items()
+            if first <= window[0] and window[1] <= end and len(work) == 2
+        }
+        total = Work(0, 0.0, 0.0)
+        for work in told.values():
+            total = plus(total, work[machine])
+        return sum(end - first for first, end in told), total
 
 
 def test_a_machine_keeps_its_pace_and_changes_it_at_the_planned_clock(tmp_path: Path) -> None:
     values = job(
         MLR,
-        clocks=18,  # the last ones end before the rows of their work have come
+        clocks=1000,
         stage=1,
         machines={"reliable": 1, "transient": 1, "max": 2},
         pace={"unit_s": 0.005, "speeds": {"transient": 0.5}},
         plan=[{"at_clock": 6, "speed": 0.25, "machine": "m1"}],
     )
-    work = WorkTable()
-
-    def watch(rig: FaultRig, state: HeadState) -> None:
-        for machine, worked in state.worked:
-            work.add(machine, worked.rows)
-
-    assert FaultRig(values, tmp_path, watch).finish().sha256 == reference(values)
-    windows = {done.clock: done.by_machine for done in work.take()}
-    assert all(windows[clock]["m1"].units == 4 for clock in range(1, 12)), windows
-
-    def computed_s(first: int, last: int) -> float:
-        return sum(windows[clock]["m1"].compute_s for clock in range(first, last + 1))
-
-    # 4 units of 5 ms at half the speed, then at an eighth (the clock of the change has begun before it comes);
-    # a machine may make up for at most 50 ms of being late.
-    assert computed_s(1, 6) >= 6 * 0.040 - 0.05
-    assert computed_s(8, 11) >= 4 * 0.160 - 0.05
+    paces = Paces()
+    ran = FaultRig(values, tmp_path, paces).finish()
+    assert ran.sha256 == reference_of(ran, values)
+    assert paces.changed is not None and paces.changed >= 6
+    # 4 units of 5 ms at half the speed, then at an eighth; a machine may make up for at most 50 ms of being late.
+    clocks, before = paces.spent("m1", 0, 6)
+    assert (clocks, before.units) == (6, 6 * 4)
+    assert before.compute_s >= 6 * 0.040 - 0.05
+    clocks, after = paces.spent("m1", paces.changed + 1)
+    assert clocks >= 4 and after.units == clocks * 4
+    assert after.compute_s >= clocks * 0.160 - 0.05
     # m0 waited for it.
-    assert sum(windows[clock]["m0"].wait_s for clock in range(8, 12)) >= 0.1
+    assert paces.spent("m0", paces.changed + 1)[1].wait_s >= 0.1
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_one_of_two_reliable_machines_dies(stage: int, tmp_path: Path) -> None:
-    values = job(MLR, machines=TWO_RELIABLE, stage=stage, plan=[{"at_clock": 15, "kill_reliable": 1}])
+    plan = [{"at_clock": 8, "kill_reliable": 1}]
+    values = job(MLR, clocks=16, machines=TWO_RELIABLE, stage=stage, plan=plan)
     ran = FaultRig(values, tmp_path).finish()
     assert ran.sha256 == reference(values)
     after = ran.of(MembershipChanged)[-1]
@@ -98,19 +138,24 @@ def test_one_of_two_reliable_machines_dies(stage: int, tmp_path: Path) -> None:
         assert not after.rolled_back and after.redone == 0
 
 
+def has(state: HeadState, kind: type[RunEvent]) -> bool:
+    return any(isinstance(each.event, kind) for each in state.events)
+
+
 def test_in_stage_1_everyone_goes_back_to_the_checkpoint(tmp_path: Path) -> None:
-    values = job(
-        MLR,
-        clocks=80,
-        machines=TWO_RELIABLE,
-        stage=1,
-        checkpoint={"path": str(tmp_path / "checkpoints"), "every_s": 0.05},
-        plan=[{"at_clock": 60, "kill_reliable": 1}],
-    )
-    ran = FaultRig(values, tmp_path).finish()
-    assert ran.sha256 == reference(values)
+    place = {"path": str(tmp_path / "checkpoints"), "every_s": 0.05}
+    values = lasting(MLR, machines=TWO_RELIABLE, stage=1, checkpoint=place)
+
+    def watch(rig: FaultRig, state: HeadState) -> None:
+        if rig.killed and has(state, MembershipChanged):
+            rig.ask_to_stop()
+        if not rig.killed and has(state, CheckpointSaved):
+            rig.kill("m1")
+
+    ran = FaultRig(values, tmp_path, watch).finish()
+    assert ran.sha256 == reference_of(ran, values)
     after = ran.of(MembershipChanged)[-1]
-    assert after.rolled_back and 0 < after.base <= 60
+    assert after.rolled_back and after.base in [saved.clock for saved in ran.of(CheckpointSaved)]
     assert "back to the checkpoint at clock" in after.reason
 
 
@@ -132,17 +177,29 @@ def test_a_reliable_machine_dies_while_checkpoints_are_written(seed: int, tmp_pa
 
 
 def test_a_new_controller_knows_the_checkpoints_of_the_one_before(tmp_path: Path) -> None:
-    values = job(
-        MLR,
-        clocks=80,
-        machines=TWO_RELIABLE,
-        stage=1,
-        checkpoint={"path": str(tmp_path / "checkpoints"), "every_s": 0.1},
-        plan=[{"at_clock": 60, "kill_controller": True}, {"at_clock": 61, "kill_reliable": 1}],
-    )
-    ran = FaultRig(values, tmp_path).finish()
-    assert ran.sha256 == reference(values)
-    assert "back to the checkpoint at clock" in ran.of(MembershipChanged)[-1].reason
+    place = {"path": str(tmp_path / "checkpoints"), "every_s": 0.05}
+    values = lasting(MLR, machines=TWO_RELIABLE, stage=1, checkpoint=place)
+    controllers = [1]
+
+    def watch(rig: FaultRig, state: HeadState) -> None:
+        if rig.killed and has(state, MembershipChanged):
+            rig.ask_to_stop()
+        if controllers == [1] and has(state, CheckpointSaved):
+            for name in ("m0", "m1"):  # the next controller gets no checkpoint of its own
+                rig.machines[name].suffer(Strike(Fault.DISK_FULL, (name,), 3600.0, 1.0))
+            rig.kill_controller()
+            controllers.append(2)
+        elif controllers == [1, 2] and has(state, MembershipChanged):  # its first one, the restart
+            rig.kill("m1")
+            controllers.append(3)
+
+    ran = FaultRig(values, tmp_path, watch).finish()
+    assert ran.sha256 == reference_of(ran, values)
+    restart, after = ran.of(MembershipChanged)[-2:]
+    assert restart.trigger.cause is Cause.RESTART
+    assert "back to the checkpoint at clock" in after.reason
+    whole = [one.name.clock for one in survey(open_store(place["path"]), Check.CHECKSUMS) if not one.problem]
+    assert after.rolled_back and after.base in whole
 
 
 def test_a_wall_clock_that_is_set_back_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +209,7 @@ def test_a_wall_clock_that_is_set_back_stops_nothing(tmp_path: Path, monkeypatch
         if state.clock > 10:
             monkeypatch.setattr(time, "time", lambda: right() - 3600.0)
 
-    values = job(MLR, clocks=60, plan=[{"at_clock": 30, "kill": 1}])
+    values = job(MLR, plan=[{"at_clock": 20, "kill": 1}])
     ran = FaultRig(values, tmp_path, set_back).finish()
     assert ran.sha256 == reference(values)
     at_s = [
@@ -162,7 +219,7 @@ def test_a_wall_clock_that_is_set_back_stops_nothing(tmp_path: Path, monkeypatch
 
 
 def test_a_slow_machine_is_said_and_stays(tmp_path: Path) -> None:
-    values = job(MLR, plan=[{"at_clock": 15, "slow": 1, "factor": 20.0, "seconds": 0.5}])
+    values = job(MLR, clocks=20, plan=[{"at_clock": 8, "slow": 1, "factor": 20.0, "seconds": 0.5}])
     ran = FaultRig(values, tmp_path).finish()
     (fault,) = ran.of(FaultFired)
     assert fault.fault == "slow" and len(fault.machines) == 1

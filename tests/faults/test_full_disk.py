@@ -5,22 +5,28 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import resource
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from agileml.checkpoints.checkpoint import Check, newest
 from agileml.checkpoints.opening import open_store
+from agileml.cli import main
+from agileml.core.protocol.plan import Strike
 from agileml.events.run import CheckpointFailed, CheckpointSaved
+from agileml.events.schema import RunEvent
+from agileml.events.terms import Fault
 from agileml.process.head import HeadState
 from agileml.runs.folder import model_sha256
-from tests.agileml.process.engine_rig import reference
-from tests.faults.fault_rig import MLR, FaultRig, job
+from agileml.session import session
+from tests.faults.fault_rig import MLR, FaultRig, lasting, reference_of
 
 FULL = os.strerror(errno.ENOSPC)
+LIMIT_BYTES = 20_000  # on the size of a file: a report is larger, the rest is not
 
 
 def clock_of_newest(place: Path) -> int:
@@ -28,28 +34,32 @@ def clock_of_newest(place: Path) -> int:
     return found.name.clock if found else 0
 
 
-def test_a_planned_full_disk_is_said_and_the_last_whole_checkpoint_stays(tmp_path: Path) -> None:
+def has(state: HeadState, kind: type[RunEvent]) -> bool:
+    return any(isinstance(each.event, kind) for each in state.events)
+
+
+def test_a_full_disk_is_said_and_the_last_whole_checkpoint_stays(tmp_path: Path) -> None:
     place = tmp_path / "saved"
-    values = job(
-        MLR,
-        clocks=150,
-        checkpoint={"path": str(place), "every_s": 0.02, "keep": 1},
-        plan=[{"at_clock": 60, "disk_full": True, "seconds": 0.4}],
-    )
+    values = lasting(MLR, checkpoint={"path": str(place), "every_s": 0.02, "keep": 1})
+    has_room_again: list[bool] = []
     whole: list[int] = []
 
     def look(rig: FaultRig, state: HeadState) -> None:
-        if any(isinstance(each.event, CheckpointFailed) for each in state.events):
+        if has_room_again:
+            rig.ask_to_stop()
+        elif has(state, CheckpointFailed):
             whole.append(clock_of_newest(place))
+        elif has(state, CheckpointSaved):
+            if whole:
+                has_room_again.append(True)
+            else:
+                rig.machines["m0"].suffer(Strike(Fault.DISK_FULL, ("m0",), 0.4, 1.0))
 
     ran = FaultRig(values, tmp_path, look).finish()
-    assert ran.sha256 == reference(values)
-    failed = ran.of(CheckpointFailed)
-    assert failed
-    assert all(note.reason == FULL for note in failed)
-    assert whole
+    assert ran.sha256 == reference_of(ran, values)
+    assert all(note.reason == FULL for note in ran.of(CheckpointFailed))
     assert min(whole) > 0  # while nothing could be written, there was one to go back to
-    assert clock_of_newest(place) == 150
+    assert clock_of_newest(place) == ran.clocks
 
 
 @pytest.fixture
@@ -60,49 +70,62 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     if subprocess.run(command, capture_output=True, check=False).returncode:
         pytest.skip("file systems can be mounted by root only")
     yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    # A thread that removes old checkpoints may still have it open.
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def test_a_disk_that_fills_up_and_has_room_again(small_disk: Path, tmp_path: Path) -> None:
-    values = job(MLR, clocks=200, checkpoint={"path": str(small_disk / "saved"), "every_s": 0.05, "keep": 1})
+    values = lasting(MLR, checkpoint={"path": str(small_disk / "saved"), "every_s": 0.05, "keep": 1})
     ballast = small_disk / "ballast"
     seen: list[str] = []
 
     def act(rig: FaultRig, state: HeadState) -> None:
-        kinds = {type(each.event) for each in state.events}
-        if not seen and CheckpointSaved in kinds:
+        if not seen and has(state, CheckpointSaved):
             with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
                 while True:
                     file.write(bytes(4096))
             seen.append("full")
-        elif seen == ["full"] and CheckpointFailed in kinds:
+        elif seen == ["full"] and has(state, CheckpointFailed):
             assert clock_of_newest(small_disk / "saved") > 0
             ballast.unlink()
             seen.append("room")
+        elif seen == ["full", "room"] and has(state, CheckpointSaved):
+            rig.ask_to_stop()
 
     ran = FaultRig(values, tmp_path, act).finish()
-    assert seen == ["full", "room"]
-    assert ran.sha256 == reference(values)
+    assert ran.sha256 == reference_of(ran, values)
     assert all(FULL in note.reason for note in ran.of(CheckpointFailed))
-    assert clock_of_newest(small_disk / "saved") == 200
+    assert clock_of_newest(small_disk / "saved") == ran.clocks
 
 
-def test_a_report_that_does_not_fit_leaves_model_and_summary(tmp_path: Path) -> None:
+def test_a_report_that_does_not_fit_leaves_model_and_summary(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = tmp_path / "job.yaml"
     config.write_text(
         "application: mlr\ndata: {kind: digits}\nclocks: 8\nclocks_per_pass: 4\n"
         "optimizer: {kind: adam, learning_rate: 0.05}\n"
     )
     out = tmp_path / "run"
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.faults.report_fails", str(config), str(out)],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 1, done.stderr
-    problem = done.stderr.splitlines()[-1]
+    build, before = session.build_report, resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def build_on_a_full_disk(*arguments: Any) -> str:
+        report = build(*arguments)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT_BYTES, before[1]))
+        return report
+
+    monkeypatch.setattr(session, "build_report", build_on_a_full_disk)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main(["run", str(config), "--sequential", "--out", str(out)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    said = capsys.readouterr().err
+    assert ended.value.code == 1, said
+    problem = said.splitlines()[-1]
     assert problem.startswith(f"proteus: {out}/report.html could not be written: File too large (")
     assert problem.endswith("what was written before is whole")
-    assert "Traceback" not in done.stderr
+    assert "Traceback" not in said
     assert sorted(path.name for path in out.iterdir()) == [
         "config.yaml", "events.jsonl", "model.safetensors", "summary.json",
     ]  # fmt: skip

@@ -11,6 +11,7 @@ from agileml.checkpoints.errors import CheckpointError
 from agileml.config.job import from_values
 from agileml.config.random_plan import random_plan
 from agileml.events.run import ClockDone, MembershipChanged
+from agileml.process.head import HeadState
 from tests.agileml.process.engine_rig import Rig, reference
 from tests.faults.fault_rig import FaultRig
 
@@ -99,6 +100,16 @@ def test_six_faults_of_any_kind(seed: int, tmp_path: Path) -> None:
 
 def test_a_stage_that_is_slowed_down_is_slower(tmp_path: Path) -> None:
     plan = [{"at_clock": 2, "slow": 1, "factor": 1000.0, "seconds": 2.0}]  # 2 s with its first action
-    values = TIED | {"clocks": 4, "plan": plan, "machines": {"reliable": 1, "transient": 2, "max": 4}}
-    done = FaultRig(values, tmp_path).finish().of(ClockDone)
-    assert max(each.seconds or 0.0 for each in done if each.clock > 2) > 1.5
+    machines = {"reliable": 1, "transient": 2, "max": 4}
+    values = TIED | {"clocks": 100_000, "plan": plan, "machines": machines}
+
+    def watch(rig: FaultRig, state: HeadState) -> None:
+        if any(
+            isinstance(each.event, ClockDone) and (each.event.seconds or 0.0) > 1.5 for each in state.events
+        ):
+            rig.ask_to_stop()
+
+    slow = [
+        each for each in FaultRig(values, tmp_path, watch).finish().of(ClockDone) if (each.seconds or 0) > 1.5
+    ]
+    assert slow and slow[0].clock > 2

@@ -19,10 +19,11 @@ CLOCKS = 30
 
 @pytest.fixture(scope="module")
 def checkpointed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the checkpoints of a run, two of them."""
+    """A folder with two checkpoints, each from the end of a run."""
     folder = tmp_path_factory.mktemp("checkpointed")
-    place = {"path": str(folder / "saved"), "every_s": 0.01}
-    FaultRig(job(MLR, clocks=CLOCKS, checkpoint=place), folder).finish()
+    place = {"path": str(folder / "saved"), "every_s": 3600.0}
+    FaultRig(job(MLR, clocks=CLOCKS // 2, checkpoint=place), folder / "first").finish()
+    FaultRig(job(MLR, clocks=CLOCKS, checkpoint=place), folder / "second", resume=place["path"]).finish()
     assert len(list((folder / "saved").glob("clock-*"))) == 2
     return folder / "saved"
 

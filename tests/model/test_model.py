@@ -7,12 +7,25 @@ have to keep the invariants of `invariants.py` on the way. A seed that fails is 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
+from itertools import count
 
 import pytest
 
 from tests.model.run import MODES, PLAIN, Tally, run_many, run_one
-from tests.model.schedule import CLIPPED, FLUSH, GENTLE, HELPED, PLANNED, PRESSING, RESIDENT, ROUGH, WAKING
+from tests.model.schedule import (
+    CLIPPED,
+    FLUSH,
+    GENTLE,
+    HELPED,
+    PLANNED,
+    PRESSING,
+    RESIDENT,
+    ROUGH,
+    WAKING,
+    make_schedule,
+)
 
 KINDS = {*GENTLE, *ROUGH, PRESSING, WAKING}
 SEEN = ("stage 1", "stage 2", "stage 3", "rollbacks", "clocks redone")
@@ -43,30 +56,44 @@ def assert_machines_came_and_went(tally: Tally, kinds: Iterable[str] = ("join", 
         assert found >= tally.runs / 10, (kind, tally)
 
 
-@pytest.mark.parametrize(
-    ("mode", "seeds"), [("bsp", 150), ("dense", 50), ("ssp", 50), ("asp", 40), ("overlap", 25)]
-)
-def test_schedules_of_every_fault(mode: str, seeds: int) -> None:
-    """150 seeds have even the rarest of all that may happen; the long test has thousands in every mode."""
-    tally = assert_clean(range(seeds), mode)
-    if seeds == 150:
-        assert_everything_happened(tally)
+def seeds_with_everything(mode: str, times: int) -> list[int]:
+    """The first seeds whose schedules have every kind of fault in so many of them."""
+    missing = Counter(dict.fromkeys(KINDS, times))
+    chosen = []
+    for seed in count():
+        kinds = {fault.kind for fault in make_schedule(seed, mode).faults} & missing.keys()
+        if kinds:
+            chosen.append(seed)
+            missing -= Counter(kinds)
+        if not missing:
+            return chosen
+    raise AssertionError("never here")
+
+
+def test_schedules_of_every_fault() -> None:
+    """Each kind at least six times; the long test has thousands of schedules in every mode."""
+    assert_everything_happened(assert_clean(seeds_with_everything("bsp", 6), "bsp"))
+
+
+@pytest.mark.parametrize(("mode", "seeds"), [("dense", 20), ("ssp", 20), ("asp", 15), ("overlap", 15)])
+def test_schedules_of_faults_at_random(mode: str, seeds: int) -> None:
+    assert_machines_came_and_went(assert_clean(range(seeds), mode))
 
 
 @pytest.mark.parametrize("mode", ["bsp", "ssp", "allreduce"])
 def test_schedules_in_which_work_fails_on_machines(mode: str) -> None:
-    tally = run_many(range(20), mode, sick=True)
+    tally = run_many(range(8), mode, sick=True)
     print(f"\n{tally}")
     assert not tally.failed, f"python -m tests.model.run --mode {mode} --sick --seed N: {tally.failed[:5]}"
-    assert tally.fired["sick"] > 10
-    assert tally.seen["quarantined"] > 6
+    assert tally.fired["sick"] > 4
+    assert tally.seen["quarantined"] > 2
 
 
 def test_schedules_with_one_sum_per_worker() -> None:
-    assert_clean(range(30), "sum")
+    assert_machines_came_and_went(assert_clean(range(12), "sum"))
 
 
-@pytest.mark.parametrize(("mode", "seeds"), [("elastic", 25), ("denseelastic", 10)])
+@pytest.mark.parametrize(("mode", "seeds"), [("elastic", 10), ("denseelastic", 6)])
 def test_schedules_with_supersteps(mode: str, seeds: int) -> None:
     """Each ends with the bits that its log gives, and with every minibatch once in the log."""
     tally = assert_clean(range(seeds), mode)
@@ -75,20 +102,20 @@ def test_schedules_with_supersteps(mode: str, seeds: int) -> None:
 
 def test_schedules_with_sums_by_all_reduce() -> None:
     """Gentle ones have to end with no clock done again and no sum given up half way: the simulator asserts it."""
-    tally = assert_clean(range(60), "allreduce")
+    tally = assert_clean(range(30), "allreduce")
     assert not {"kill", "kill_many", "notice_all", "join", "freeze", "cut"} - set(tally.fired)
     for stage in ("stage 1", "stage 2", "stage 3"):
         assert tally.seen[stage]
 
 
 def test_a_forward_that_waits_is_often_aborted_where_it_overlaps() -> None:
-    tally = assert_clean(range(300, 325), "overlap")
-    assert tally.fired["early"] > 300
-    assert tally.fired["abort"] > 5
+    tally = assert_clean(range(300, 315), "overlap")
+    assert tally.fired["early"] > 150
+    assert tally.fired["abort"] > 3
 
 
 @pytest.mark.parametrize(
-    ("mode", "seeds"), [("bsp", 25), ("dense", 25), ("sum", 15), ("allreduce", 20), ("overlap", 15)]
+    ("mode", "seeds"), [("bsp", 10), ("dense", 10), ("sum", 8), ("allreduce", 10), ("overlap", 8)]
 )
 def test_schedules_with_a_plan_for_every_clock(mode: str, seeds: int) -> None:
     tally = assert_clean(range(seeds), mode + PLANNED)
@@ -96,13 +123,13 @@ def test_schedules_with_a_plan_for_every_clock(mode: str, seeds: int) -> None:
     assert_machines_came_and_went(tally)
 
 
-@pytest.mark.parametrize(("mode", "seeds"), [("bsp", 20), ("dense", 15), ("ssp", 20), ("allreduce", 15)])
+@pytest.mark.parametrize(("mode", "seeds"), [("bsp", 10), ("dense", 8), ("ssp", 8), ("allreduce", 8)])
 def test_schedules_in_which_the_norm_of_gradients_is_limited(mode: str, seeds: int) -> None:
     tally = assert_clean(range(seeds), mode + CLIPPED)
     assert_machines_came_and_went(tally)
 
 
-@pytest.mark.parametrize(("mode", "seeds"), [("bsp", 10), ("dense", 10), ("sum", 6), ("ssp", 10)])
+@pytest.mark.parametrize(("mode", "seeds"), [("bsp", 6), ("dense", 6), ("sum", 4), ("ssp", 5)])
 def test_schedules_in_which_machines_help_each_other(mode: str, seeds: int) -> None:
     tally = assert_clean(range(seeds), mode + HELPED)
     for message in ("BegunHelping", "HelpCompleted", "CancelHelp", "CancelAck", "HelpPush"):
@@ -112,21 +139,21 @@ def test_schedules_in_which_machines_help_each_other(mode: str, seeds: int) -> N
 
 def test_schedules_of_a_pipeline() -> None:
     """Each machine computes its layers of every unit; the bits are those of one process all the same."""
-    tally = assert_clean(range(30), FLUSH)
+    tally = assert_clean(range(15), FLUSH)
     assert_machines_came_and_went(tally)
-    assert tally.seen["rollbacks"] > 5, tally
-    assert_clean(range(8), FLUSH + CLIPPED)
+    assert tally.seen["rollbacks"] > 2, tally
+    assert_clean(range(5), FLUSH + CLIPPED)
 
 
 def test_schedules_with_tables_in_replicas() -> None:
     """The counts of every cut are checked, so a cut that a replica is ahead of or behind fails."""
-    tally = assert_clean(range(40), "allreduce" + RESIDENT)
+    tally = assert_clean(range(20), "allreduce" + RESIDENT)
     assert_machines_came_and_went(tally)
 
 
 @pytest.mark.parametrize(
     ("mode", "seeds"),
-    [("bsp", 10), ("dense", 5), ("ssp", 5), ("asp", 5), ("allreduce", 5), ("overlap", 5)],
+    [("bsp", 4), ("dense", 2), ("ssp", 2), ("asp", 2), ("allreduce", 2), ("overlap", 2)],
 )
 def test_schedules_of_30_faults(mode: str, seeds: int) -> None:
     tally = assert_clean(range(seeds), mode, faults=30)
@@ -135,7 +162,7 @@ def test_schedules_of_30_faults(mode: str, seeds: int) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_seed_repeats_exactly(mode: str) -> None:
-    first, second = run_one(3, mode, 8), run_one(3, mode, 8)
+    first, second = run_one(3, mode), run_one(3, mode)
     assert first.events == second.events
     assert first.store == second.store
     assert (first.messages, first.now_s) == (second.messages, second.now_s)
@@ -181,7 +208,7 @@ def test_help_that_comes_before_own_work(seed: int) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_nobody_has_to_repeat_anything_where_nothing_is_lost(mode: str) -> None:
     """Whatever is only found again by a repeat stops everybody for as long as that is waited for."""
-    seeds = 25 if mode in PLAIN else 10
+    seeds = 10 if mode in PLAIN else 4
     tally = run_many(range(seeds), mode, orderly=True)
     print(f"\n{tally}")
     how = f"python -m tests.model.run --orderly --mode {mode}"

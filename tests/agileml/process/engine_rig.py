@@ -37,6 +37,7 @@ class Ran:
     events: list[Happened]
     halted: Halt | None
     machines: list[str] = field(default_factory=list)
+    clocks: int = 0  # at its end
 
     @property
     def sha256(self) -> str:
@@ -116,9 +117,8 @@ class Rig:
                     ]
                     assert all(part is not None for part in parts), state.finished
                     layout = next(iter(self.machines.values())).job.layout
-                    return Ran(
-                        layout.whole([p for p in parts if p is not None]), events, None, list(self.machines)
-                    )
+                    tables = layout.whole([p for p in parts if p is not None])
+                    return Ran(tables, events, None, list(self.machines), state.finished.clock)
                 assert time.monotonic() < until_s, (state, events[-5:])
                 time.sleep(0.005)
         finally:

@@ -56,8 +56,9 @@ def test_machines_that_come_and_go_do_not_change_a_bit(base: Mapping[str, Any], 
     ran = Rig(values, tmp_path).finish()
     assert ran.sha256 == reference(values)
     views = ran.of(MembershipChanged)
-    # A leaver that ends what it computes makes a second change, in the same stage.
-    assert [stage for stage, _ in groupby(view.stage for view in views)] == [2, 3, 2, 1, 2]
+    # On a slow host a leaver ends what it computes, which makes a second change in the same stage.
+    stages = [list(each) for _, each in groupby(views, lambda view: view.stage)]
+    assert [each[0].stage for each in stages] == [2, 3, 2, 1, 2]
     assert not any(view.rolled_back or view.redone for view in views)
     assert [clock.clock for clock in ran.of(ClockDone)] == list(range(1, 31))
     assert [type(event) for event in ran.of(PlanFired | PlanFinished)] == [PlanFired, PlanFinished] * len(
@@ -65,8 +66,8 @@ def test_machines_that_come_and_go_do_not_change_a_bit(base: Mapping[str, Any], 
     )
     # An event begins when its clock is done; training goes on meanwhile, but not past the next event's clock.
     starts = [event["at_clock"] for event in PLAN]
-    for view, start, following in zip(views[1:], starts, [*starts[1:], 30], strict=True):
-        assert start <= view.base <= following
+    for each, start, following in zip(stages[1:], starts, [*starts[1:], 30], strict=True):
+        assert all(start <= view.base <= following for view in each)
 
 
 SPEEDS = {"pace": {"unit_s": 0.001, "speeds": {"m0": 0.25, "m2": 0.5}}, "units_per_slice": 8}

@@ -1,4 +1,4 @@
-"""An application whose sixth unit fails, and says which GPUs its process sees."""
+"""Applications that cost nothing: one counts, the sixth unit of the other fails and says which GPUs its process sees."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from agileml.application import Application, Array, Table, Unit, Updates
 
 
-class FailsAtUnit5(Application):
+class Counts(Application):
     """Counts units in one number."""
 
     def tables(self) -> Sequence[Table]:
@@ -21,6 +21,13 @@ class FailsAtUnit5(Application):
         return None
 
     def process(self, unit: Unit, items: Any, parameters: Mapping[str, Array]) -> Updates:
+        return Updates({"count": np.ones((1, 1), np.float32)}, examples=1)
+
+
+class FailsAtUnit5(Counts):
+    """Fails in one unit."""
+
+    def process(self, unit: Unit, items: Any, parameters: Mapping[str, Array]) -> Updates:
         if unit.slice == 5:
             raise RuntimeError(f"GPUs {os.environ.get('CUDA_VISIBLE_DEVICES', '')}")
-        return Updates({"count": np.ones((1, 1), np.float32)}, examples=1)
+        return super().process(unit, items, parameters)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import queue
 import signal
 import subprocess
 import sys
@@ -14,30 +13,16 @@ from typing import Any
 import psutil
 import pytest
 
-from agileml.config.hardware import Split
-from agileml.config.job import from_values
-from agileml.core.compute.cursor import Cursor
-from agileml.core.compute.unit_computer import UnitComputer
-from agileml.core.protocol.commands import (
-    Begin,
-    Begun,
-    Compute,
-    Computed,
-    HaltKind,
-    Loaded,
-    LoadSlices,
-    NodeEvent,
-)
+from agileml.core.protocol.commands import Computed, HaltKind
 from agileml.core.protocol.messages import Failure
 from agileml.events.run import MachinesJoined
-from agileml.process.compute_pool.orders import Start
-from agileml.process.compute_pool.pool import ComputePool
-from agileml.process.spec import RunSpec
 from straggler.coverage import span
+from tests.agileml.process.compute_pool.alone import LIMIT_S, Alone
 from tests.agileml.process.engine_rig import reference
 from tests.faults.fault_rig import MF, MLR, FaultRig, job
 
-LIMIT_S = 120.0
+# Without a library whose loading takes seconds in each process.
+COUNTS = {"application": "tests.agileml.process.compute_pool.failing:Counts"}
 TORCH = {
     "application": "torch",
     "data": {"kind": "digits", "shape": [1, 8, 8]},
@@ -72,37 +57,9 @@ def test_machines_of_two_processes_have_the_bits_of_one_process(
     assert len(ran.of(MachinesJoined)) == 1 + joins
 
 
-class Alone:
-    """A pool of two processes, without a machine."""
-
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self.spec = RunSpec("alone", from_values({"clocks": 9, "slices": 8, **values}))
-        app = self.spec.build()
-        rules = self.spec.job(app)
-        self.work = UnitComputer(app, rules.layout, rules.parts, deterministic=rules.deterministic)
-        self.heard: queue.SimpleQueue[NodeEvent | Failure] = queue.SimpleQueue()
-        self.deaths: queue.SimpleQueue[str] = queue.SimpleQueue()
-        start = Start(self.spec, Split(2, 1), 1.0)
-        self.pool = ComputePool(start, self.work, self.heard.put, lambda: None, self.deaths.put)
-
-    def parts(self) -> tuple[tuple[Any, ...], ...]:
-        app, layout = self.work.application, self.work.layout
-        values = {table.name: app.initial(table) for table in layout.tables}
-        return tuple(layout.blocks(values, p) for p in range(layout.partitions))
-
-    def compute(self, bundle: int) -> NodeEvent | Failure:
-        """Compute a bundle from the initial values."""
-        self.pool.ask(LoadSlices(span(0, 8)))
-        assert self.heard.get(timeout=LIMIT_S) == Loaded(span(0, 8))
-        self.pool.ask(Begin(1, 0, (bundle,)))
-        assert isinstance(self.heard.get(timeout=LIMIT_S), Begun)
-        self.pool.ask(Compute(1, 0, (bundle,), self.parts(), Cursor(bundle.bit_count())))
-        return self.heard.get(timeout=LIMIT_S)
-
-
 def test_one_contribution_leaves_the_machine_and_a_dead_process_is_reported() -> None:
     before = set(psutil.Process().children())
-    alone = Alone(MLR)
+    alone = Alone(COUNTS)
     try:
         answer = alone.compute(span(0, 8))
         assert isinstance(answer, Computed) and answer.bundle == span(0, 8)
@@ -142,8 +99,9 @@ def test_a_run_whose_user_code_fails_ends_with_that_sentence(tmp_path: Path) -> 
 def test_no_process_outlives_a_machine_that_is_killed() -> None:
     program = (
         "import psutil, time\n"
-        "from tests.agileml.process.compute_pool.test_pool import Alone, MLR, span\n"
-        "alone = Alone(MLR)\n"
+        "from straggler.coverage import span\n"
+        "from tests.agileml.process.compute_pool.alone import Alone\n"
+        f"alone = Alone({COUNTS})\n"
         "alone.compute(span(0, 8))\n"
         "print(*(child.pid for child in psutil.Process().children()), flush=True)\n"
         "time.sleep(600)\n"
