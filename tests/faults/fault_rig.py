@@ -15,6 +15,7 @@ from agileml.application import Application
 from agileml.core.protocol.commands import Happened
 from agileml.core.protocol.inputs import NodeDown, NodeUp, Stop
 from agileml.core.protocol.plan import Strike
+from agileml.events.run import CutCommitted, MembershipChanged
 from agileml.events.terms import Fault, Loss, Tier
 from agileml.process.head import Head, HeadState
 from agileml.process.machine import Machine
@@ -51,6 +52,23 @@ def lasting(base: Mapping[str, Any], **more: Any) -> dict[str, Any]:
 def reference_of(ran: Ran, values: Mapping[str, Any]) -> str:
     """The params_sha256 of the sequential run of as many clocks."""
     return reference({**values, "clocks": ran.clocks, "plan": []})
+
+
+class Rollback:
+    """Watches for a rollback, and for training that goes on after it."""
+
+    def __init__(self) -> None:
+        self.base: int | None = None
+
+    def is_made_good(self, state: HeadState) -> bool:
+        """True once a cut is committed that is beyond the clock to which the run went back."""
+        for each in state.events:
+            match each.event:
+                case MembershipChanged(rolled_back=True, base=base):
+                    self.base = base
+                case CutCommitted(clock) if self.base is not None and clock > self.base:
+                    return True
+        return False
 
 
 class FaultRig(Rig):

@@ -16,10 +16,11 @@ from agileml.config.job import ConfigError, from_values
 from agileml.core.sequential import run_sequential
 from agileml.events.run import ClockDone, CutCommitted, MembershipChanged, PlanFinished, PlanFired
 from agileml.events.terms import Tier
+from agileml.process.head import HeadState
 from agileml.process.machine import Machine
 from agileml.process.spec import RunSpec
 from tests.agileml.process.engine_rig import Ran, Rig
-from tests.faults.fault_rig import MF, FaultRig
+from tests.faults.fault_rig import MF, FaultRig, Rollback
 
 MLR = {
     "application": "mlr",
@@ -81,7 +82,7 @@ def test_machines_that_come_and_go_lose_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_every_stage_gives_the_same_losses(stage: int, tmp_path: Path) -> None:
-    values = job(stage=stage)
+    values = job(clocks=12, stage=stage)
     ran = Rig(values, tmp_path).finish()
     np.testing.assert_allclose(losses(ran), reference(values), rtol=1e-3)
     assert [view.stage for view in ran.of(MembershipChanged)] == [stage]
@@ -102,7 +103,7 @@ def test_every_stage_gives_the_same_losses(stage: int, tmp_path: Path) -> None:
 def test_a_fault_costs_at_most_the_open_clock_while_a_replica_lives(
     fault: dict[str, Any], tmp_path: Path
 ) -> None:
-    values = job(clocks=40, plan=[{"at_clock": 15, **fault}])
+    values = job(clocks=20, plan=[{"at_clock": 8, **fault}])
     ran = FaultRig(values, tmp_path).finish()
     np.testing.assert_allclose(losses(ran), reference(values), rtol=1e-3)
     assert [type(event) for event in ran.of(PlanFired | PlanFinished)][:2] == [PlanFired, PlanFinished]
@@ -110,9 +111,20 @@ def test_a_fault_costs_at_most_the_open_clock_while_a_replica_lives(
 
 
 def test_when_every_replica_dies_everybody_goes_back_to_the_committed_cut(tmp_path: Path) -> None:
-    values = job(clocks=80, stage=3, plan=[{"at_clock": 50, "kill_many": "all"}])
-    ran = FaultRig(values, tmp_path).finish()
-    np.testing.assert_allclose(losses(ran), reference(values), rtol=1e-3)
+    values = job(clocks=100_000, stage=3)
+    rollback = Rollback()
+
+    def watch(rig: FaultRig, state: HeadState) -> None:
+        kinds = {type(each.event) for each in state.events}
+        if CutCommitted in kinds and not rig.killed:
+            for name in ("m1", "m2"):
+                rig.kill(name)
+        if rollback.is_made_good(state):
+            rig.ask_to_stop()
+
+    ran = FaultRig(values, tmp_path, watch).finish()
+    expected = reference({**values, "clocks": ran.clocks})
+    np.testing.assert_allclose(losses(ran)[: ran.clocks], expected, rtol=1e-3)
     (back,) = [view for view in ran.of(MembershipChanged) if view.rolled_back]
     cuts = [cut.clock for cut in ran.of(CutCommitted)]
     assert back.base in cuts

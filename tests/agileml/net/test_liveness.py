@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from agileml.events.terms import Loss
-from agileml.net.events import Address, MessageReceived, PeerConnected, PeerLost
+from agileml.net.events import Address, Event, MessageReceived, PeerConnected, PeerLost
 from agileml.net.keys import KeyPair
 from agileml.net.liveness import HeartbeatTimes
 from agileml.net.transport import Transport
@@ -23,12 +23,31 @@ from tests.agileml.net.transport_rig import ELSEWHERE, HERE, gather, of_kind, pe
 
 KEYS = KeyPair.generate()
 NODES = pytest.mark.parametrize("node_ip", [HERE, ELSEWHERE], ids=["ipc", "curve"])
-LOST = PeerLost("b", Loss.DISCONNECTED)
+CONNECTED, LOST = PeerConnected("b"), PeerLost("b", Loss.DISCONNECTED)
 
 
 @pytest.fixture
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("t") / "ipc"
+
+
+def until(transport: Transport, newest: Event, *others: Transport, within_s: float = 60.0) -> None:
+    """Receive until this is the newest event: a busy host may lose and find a peer once more before it."""
+    gather(transport, lambda events: events[-1:] == [newest], *others, within_s=within_s)
+
+
+def send_until(sender: Transport, receiver: Transport, header: bytes) -> MessageReceived:
+    """Send to b until `receiver` gets a message: what is sent while a peer is lost is dropped."""
+    got: list[MessageReceived] = []
+    deadline = time.monotonic() + 60
+    while not got:
+        assert time.monotonic() < deadline, (sender.counters, receiver.counters)
+        sender.send("b", header)
+        for each in {sender, receiver}:
+            events = each.receive(0.05)
+            if each is receiver:
+                got += [event for event in events if isinstance(event, MessageReceived)]
+    return got[0]
 
 
 @NODES
@@ -43,39 +62,36 @@ def test_a_frozen_peer_is_lost_by_its_heartbeat_and_a_killed_one_by_its_connecti
     ):
         a.connect(address)
         late.connect(address)
-        assert gather(a, of_kind(PeerConnected)) == [PeerConnected("b")]
-        assert gather(late, of_kind(PeerConnected)) == [PeerConnected("b")]
+        until(a, CONNECTED)
+        until(late, CONNECTED)
         os.kill(process.pid, signal.SIGSTOP)
-        assert gather(a, of_kind(PeerLost), within_s=20) == [LOST]
+        until(a, LOST, within_s=20)
         assert late.receive(0) == []  # its heartbeat may be silent for longer
         assert not a.send("b", b"while it is lost")
         os.kill(process.pid, signal.SIGCONT)
-        assert gather(a, of_kind(PeerConnected)) == [PeerConnected("b")]
-        assert a.send("b", b"again")
-        assert gather(a, of_kind(MessageReceived)) == [MessageReceived("b", b"again", ())]
+        until(a, CONNECTED)
+        assert send_until(a, a, b"again") == MessageReceived("b", b"again", ())
         process.kill()
-        assert gather(a, of_kind(PeerLost)) == [LOST]
-        assert gather(late, of_kind(PeerLost), within_s=slow.timeout_s / 2) == [LOST]  # by no heartbeat
+        until(a, LOST)
+        until(late, LOST, within_s=slow.timeout_s / 2)  # by no heartbeat
 
 
 @NODES
 def test_a_peer_that_holds_its_gil_is_alive_even_with_a_full_queue(folder: Path, node_ip: str) -> None:
-    quick = HeartbeatTimes(0.2, 1.0)
+    quick = HeartbeatTimes(0.5, 2.0)
     with (
         Transport("a", node_ip=HERE, ipc_folder=folder, keys=KEYS, heartbeat=quick) as a,
         peer_process("b", node_ip, folder, KEYS, a.address) as (address, _),
     ):
         a.connect(address)
-        a.send("b", b"hold 2")
+        began = time.monotonic()
+        a.send("b", b"hold 3")
         gather(a, of_kind(MessageReceived))  # b"holding"
-        held = time.monotonic()
         block = np.zeros(4 << 20, np.uint8)
-        sent = 0
-        while sent < 100:  # more than libzmq's queues of both ends take while nobody reads
+        for _ in range(20):  # more than libzmq's queues of both ends take while nobody reads
             assert a.send("b", b"data", [block])
-            sent += 1
         events = gather(a, of_kind(MessageReceived))
-        assert time.monotonic() - held > 1.9
+        assert time.monotonic() - began >= 3
         assert next(event.header for event in events if isinstance(event, MessageReceived)) == b"held"
         assert not any(isinstance(event, PeerLost) for event in events)
 
@@ -137,13 +153,13 @@ class Relay:
 def relayed(folder: Path) -> Iterator[tuple[Transport, Transport, Relay, Address]]:
     """Two transports; what a sends to b goes through a relay."""
     with (
-        Transport("a", node_ip=HERE, ipc_folder=folder, keys=KEYS, heartbeat=HeartbeatTimes(0.2, 1.0)) as a,
+        Transport("a", node_ip=HERE, ipc_folder=folder, keys=KEYS, frame_bytes=1 << 18) as a,
         Transport("b", node_ip=ELSEWHERE, ipc_folder=folder, keys=KEYS) as b,
     ):
         relay = Relay(b.address.tcp)
         try:
             a.connect(dataclasses.replace(b.address, tcp=relay.endpoint))
-            gather(a, of_kind(PeerConnected), b)
+            until(a, CONNECTED, b)
             yield a, b, relay, b.address
         finally:
             relay.close()
@@ -154,11 +170,10 @@ def test_a_cut_off_peer_is_lost_after_the_timeout_and_found_again(
 ) -> None:
     a, b, relay, _ = relayed
     relay.silent.set()
-    assert gather(a, of_kind(PeerLost), b) == [LOST]
+    until(a, LOST, b)
     relay.silent.clear()
-    assert gather(a, of_kind(PeerConnected), b) == [PeerConnected("b")]
-    assert a.send("b", b"back")
-    assert gather(b, of_kind(MessageReceived), a) == [MessageReceived("a", b"back", ())]
+    until(a, CONNECTED, b)
+    assert send_until(a, b, b"back") == MessageReceived("a", b"back", ())
 
 
 def test_what_a_broken_connection_tore_is_dropped_whole(
@@ -166,8 +181,8 @@ def test_what_a_broken_connection_tore_is_dropped_whole(
 ) -> None:
     """All connections break in the middle of a long message; later ones arrive, none is damaged."""
     a, b, relay, _ = relayed
-    array = np.random.default_rng(1).integers(0, 256, 40 << 20, dtype=np.uint8)
-    relay.break_after(10 << 20)
+    array = np.random.default_rng(1).integers(0, 256, 8 << 20, dtype=np.uint8)
+    relay.break_after(2 << 20)
     a.send("b", b"0", [array])
     got: list[MessageReceived] = []
     number = 0
@@ -176,8 +191,8 @@ def test_what_a_broken_connection_tore_is_dropped_whole(
         assert time.monotonic() < deadline, (a.counters, b.counters)
         a.receive(0.01)
         number += 1
-        a.send("b", b"last" if number % 10 == 0 else b"x", [array[: 5 << 20]])
+        a.send("b", b"last" if number % 10 == 0 else b"x", [array[: 1 << 20]])
         got += [event for event in b.receive(0.01) if isinstance(event, MessageReceived)]
     assert b"0" not in [one.header for one in got]
     assert b.counters.torn >= 1
-    assert all(np.array_equal(one.arrays[0], array[: 5 << 20]) for one in got)
+    assert all(np.array_equal(one.arrays[0], array[: 1 << 20]) for one in got)

@@ -47,7 +47,7 @@ def replicas_older_than_the_committed_cut_count(original, view, promises, commit
     return original(view, promises, INITIAL)
 
 
-@replaces(planning._with_backups, mode="allreduce", caught_by=6)
+@replaces(planning._with_backups, mode="allreduce", caught_by=44)
 def lost_backups_are_not_made_again(original, job, epoch, start, holders):
     """The last cut is committed, and a part of it is nowhere."""
     return start

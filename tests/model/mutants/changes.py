@@ -71,7 +71,7 @@ def base_is_the_newest_version(original, job, rule, epoch, view, committed, prom
     return replace(change, view=replace(change.view, base=newest, open=dealt))
 
 
-@replaces(Shard.copy, mode="bsp", caught_by=11)
+@replaces(Shard.copy, mode="bsp", caught_by=16)
 def pending_contributions_do_not_move(original, self, have=None):
     """Acknowledged work is lost."""
     return replace(original(self, have), pending=())
@@ -83,7 +83,7 @@ def boundaries_are_not_kept(original, job, had, clock, lacking, waiting, share, 
     return original(job, had, clock, lacking, (), share, members)
 
 
-@replaces(_deal, mode="bsp", caught_by=3)
+@replaces(_deal, mode="bsp", caught_by=6)
 def pending_work_is_dealt_to_nobody(original, job, had, clock, lacking, waiting, share, members):
     """A dead worker's half-delivered bundle is never finished."""
     dealt = original(job, had, clock, lacking, waiting, share, members)

@@ -74,7 +74,7 @@ def a_cut_that_others_were_given_is_written_to(original, part, only, base, own=(
     return original(part, only, base, range(len(base.blocks)))
 
 
-@replaces(Backup.part, mode="bsp", caught_by=2)
+@replaces(Backup.part, mode="bsp", caught_by=12)
 def a_part_commits_as_it_arrives(original, self, owner, message):
     """The committed cut is destroyed before the next one is whole."""
     original(self, owner, message)

@@ -12,7 +12,7 @@ from straggler.flexrr.worker import FlexRrWorker
 from tests.model.mutants.mutant import replaces
 
 
-@replaces(Cursor.end_at, mode="bsp-helped", caught_by=0)
+@replaces(Cursor.end_at, mode="bsp-helped", caught_by=1)
 def who_gives_units_away_computes_them_too(original, self, stop):
     """The same units are in two bundles, which overlap in part."""
 
@@ -34,7 +34,7 @@ def a_helper_reads_the_version_of_an_earlier_clock(original, self, task, bundles
     original(self, task, bundles)
 
 
-@replaces(Worker.adopt, mode="dense-helped", caught_by=0)
+@replaces(Worker.adopt, mode="dense-helped", caught_by=3)
 def what_a_dead_helper_took_stays_given_away(original, self, view):
     """Nobody computes it."""
     recut = dict(self.bundles._recut)
@@ -42,7 +42,7 @@ def what_a_dead_helper_took_stays_given_away(original, self, view):
     self.bundles._recut = {clock: kept for clock, kept in recut.items() if clock >= view.base}
 
 
-@replaces(HelpQueue.cancel, mode="sum-helped", caught_by=2)
+@replaces(HelpQueue.cancel, mode="sum-helped", caught_by=9)
 def a_cancel_is_answered_as_if_work_had_begun(original, self, helpee, cancel):
     """The helper drops the range, and its owner waits for it."""
     original(self, helpee, cancel)
@@ -60,6 +60,6 @@ def a_clock_ends_with_units_still_given_away(original, self, clock):
     return True
 
 
-@replaces(Helping.resend, mode="bsp-helped", caught_by=4)
+@replaces(Helping.resend, mode="bsp-helped", caught_by=14)
 def a_lost_push_of_a_helper_is_not_repeated(original, self):
     """Its owner was told that it is computed."""

@@ -10,7 +10,7 @@ from agileml.core.parameters.gradient_norm import clip_scale, norm
 from tests.model.mutants.mutant import replaces
 
 
-@replaces(ClockSquares.scale, mode="bsp-clipped", caught_by=0)
+@replaces(ClockSquares.scale, mode="bsp-clipped", caught_by=2)
 def a_partition_scales_by_its_own_norm(original, self, clock):
     """The gradient is another one for every arrangement of partitions."""
     return clip_scale(norm([self._sums[clock][self._partition]]), self._limit)

@@ -46,18 +46,18 @@ def a_machine_holds_layers_that_are_not_neighbours(original, *arguments):
     return replace(placement, owner=(*placement.owner[:-1], placement.owner[0]))
 
 
-@replaces(Job.line, mode="flush", caught_by=3)
+@replaces(Job.line, mode="flush", caught_by=8)
 def a_computation_outlives_a_change(original, self, view):
     """A stage that has done its part of a clock does not send it to its new neighbours."""
     return view.timeline
 
 
-@replaces(StageLinks.resend, mode="flush", caught_by=4)
+@replaces(StageLinks.resend, mode="flush", caught_by=7)
 def a_crossing_is_sent_once(original, self):
     """A neighbour waits for ever for what the network lost."""
 
 
-@replaces(StageLinks.crossing, mode="flush", caught_by=4)
+@replaces(StageLinks.crossing, mode="flush", caught_by=7)
 def any_answer_ends_all_repeats(original, self, sender, message):
     """One unit's answer stands for those of all."""
     if isinstance(message, CrossingAck):
@@ -66,7 +66,7 @@ def any_answer_ends_all_repeats(original, self, sender, message):
     original(self, sender, message)
 
 
-@replaces(Crossings.forget, mode="flush", caught_by=4)
+@replaces(Crossings.forget, mode="flush", caught_by=7)
 def a_clock_that_is_over_takes_later_ones_along(original, self, epoch, clock):
     """What a faster neighbour has sent already is gone, and it was answered."""
     self._kept.clear()
@@ -107,7 +107,7 @@ def every_stage_pauses_for_itself(original, self, view):
     self._is_first = True
 
 
-@replaces(StageLinks.adopt, mode="flush", caught_by=4)
+@replaces(StageLinks.adopt, mode="flush", caught_by=5)
 def a_pause_outlives_the_change(original, self, view):
     """The first stage never begins a clock again."""
     asked = self._is_asked

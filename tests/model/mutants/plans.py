@@ -12,7 +12,7 @@ from agileml.core.protocol.deal import Deal
 from tests.model.mutants.mutant import replaces
 
 
-@replaces(Deal.bundles, mode="dense-planned", caught_by=0)
+@replaces(Deal.bundles, mode="dense-planned", caught_by=1)
 def a_clock_begins_before_its_plan_is_known(original, self, clock, worker):
     """A worker takes the view's share for a clock that has a plan, and stays with it. One alone: if all did so, they
     would agree again."""

@@ -35,13 +35,13 @@ def a_save_is_asked_of_the_old_backups_alone(original, self, before):
         original(self, before)
 
 
-@replaces(Server.push, mode="dense", caught_by=0, orderly=True)
+@replaces(Server.push, mode="dense", caught_by=14, orderly=True)
 def a_push_that_asks_for_more_gets_nothing(original, self, worker, message, now_s, *, given):
     """The worker waits until it repeats its question."""
     original(self, worker, replace(message, pulls_next=False), now_s, given=given)
 
 
-@replaces(piggybacked, mode="dense", caught_by=7, orderly=True)
+@replaces(piggybacked, mode="dense", caught_by=27, orderly=True)
 def the_question_rides_on_any_push(original, commands):
     """Other partitions are not asked for what the worker waits for."""
     asked: set[tuple[str, int]] = set()

@@ -18,7 +18,7 @@ def a_superstep_begins_while_others_work(original, self, worker, first, stop, no
     return original(self, worker, first, stop, now_s)
 
 
-@replaces(SuperstepPlanner.plan, mode="elastic", caught_by=0)
+@replaces(SuperstepPlanner.plan, mode="elastic", caught_by=1)
 def every_worker_has_a_plan_of_its_own(original, self, worker, first, stop, now_s):
     """Minibatches are nobody's, or two workers'."""
     found = original(self, worker, first, stop, now_s)

@@ -1,4 +1,4 @@
-"""Applications that cost nothing: one counts, the sixth unit of the other fails and says which GPUs its process sees."""
+"""Applications that cost nothing: one counts; the sixth unit of the other fails and says which GPUs it sees."""
 
 from __future__ import annotations
 
