@@ -111,7 +111,10 @@ class Soak:
 
     def _newest_clock_unix_s(self) -> float | None:
         with contextlib.suppress(OSError, ValueError):
-            began = next(e for e in read_first(self.out / EVENTS, 8) if isinstance(e.event, RunStarted))
+            first = read_first(self.out / EVENTS, 8)
+            began = next((e for e in first if isinstance(e.event, RunStarted)), None)
+            if began is None:
+                return None
             assert isinstance(began.event, RunStarted)
             for each in read_backwards(self.out / EVENTS):
                 if isinstance(each.event, ClockDone | ClocksDone):
