@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-HEAD_LOST_CODE = 5  # exit code of a run whose cluster lost its head
+from typing import ClassVar
+
+HEAD_LOST_CODE = 5
+STATE_LOST_CODE = 6
+# The exit codes of ends that a restart from the newest checkpoint cures.
+RESTARTED_CODES = frozenset({HEAD_LOST_CODE, STATE_LOST_CODE})
 
 
 class RunError(Exception):
     """A run cannot go on. The text says why; `trace` is the traceback of user code that failed, if any."""
+
+    exit_code: ClassVar[int] = 1
 
     def __init__(self, reason: str, trace: str = "") -> None:
         super().__init__(reason)
@@ -15,3 +22,11 @@ class RunError(Exception):
 
 class HeadLostError(RunError):
     """The cluster's head is gone, and the run's records with it: there is no controller left to ask or stop."""
+
+    exit_code = HEAD_LOST_CODE
+
+
+class StateLostError(RunError):
+    """No machine holds a part of the run's state any more: only a checkpoint does."""
+
+    exit_code = STATE_LOST_CODE

@@ -121,10 +121,11 @@ def _newest_clock(places: Sequence[str | None], base: Path) -> int:
 def run_supervised(job: JobConfig, name: str, resume: str | None, *, change_optimizer: bool = False) -> int:
     """Train as `run_job` does, in a process that dies with its supervisor. Returns the exit code.
 
-    Its end is the end of the run, unless the head has died. Raises what `run_job` raises.
+    Its end is the end of the run, unless a restart cures it: the head has died, or all reliable machines have.
+    Raises what `run_job` raises.
     """
     from agileml.cluster.errors import ClusterError
-    from agileml.errors import HEAD_LOST_CODE
+    from agileml.errors import HEAD_LOST_CODE, RESTARTED_CODES
     from agileml.runs.folder import RunFolder
     from agileml.runs.supervision import SUPERVISION, read_supervision
     from agileml.session import run_job
@@ -153,7 +154,7 @@ def run_supervised(job: JobConfig, name: str, resume: str | None, *, change_opti
         typer.echo(f"proteus: {error}", err=True)
         code = HEAD_LOST_CODE  # it may come back
     finally:
-        if code != HEAD_LOST_CODE:
+        if code not in RESTARTED_CODES:
             record = read_supervision(out)
             assert record is not None
             RunFolder.write_text(out / SUPERVISION, replace(record, is_over=True).to_text())

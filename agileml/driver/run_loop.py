@@ -8,7 +8,7 @@ from agileml.cluster.fleet import Appeared, Fleet, Watcher
 from agileml.config.job import JobConfig
 from agileml.core.compute.spans import Spans
 from agileml.core.node.time_spent import DOING
-from agileml.core.protocol.commands import Finished, HaltKind, Happened
+from agileml.core.protocol.commands import Finished, Halt, HaltKind, Happened
 from agileml.core.protocol.plan import Strike
 from agileml.driver.actor_group import ActorGroup
 from agileml.driver.best_model import BestModel
@@ -16,7 +16,7 @@ from agileml.driver.last_spans import complete
 from agileml.driver.startup import TOLD_TO_STOP, Startup, logs_folder
 from agileml.driver.stop_signal import StopSignal
 from agileml.driver.work_table import WorkTable
-from agileml.errors import RunError
+from agileml.errors import RunError, StateLostError
 from agileml.events.run import (
     BytesSent,
     CheckpointFailed,
@@ -151,8 +151,7 @@ class RunLoop:
             self._show(state)
             self._heed_stop(state)
             if state.halted is not None and state.halted.kind is not HaltKind.REPLACED:
-                reason, is_lost = state.halted.reason, state.halted.kind is HaltKind.LOST
-                raise RunError(self._group.failures.blamed(reason) if is_lost else reason, state.halted.trace)
+                raise self._halted(state.halted)
             if state.finished is not None:
                 self._complete_trace()
                 self._log_bytes(state)
@@ -183,6 +182,13 @@ class RunLoop:
             self._folder.events.write(died)
         if failures.is_too_many:
             raise RunError(failures.verdict())
+
+    def _halted(self, halt: Halt) -> RunError:
+        """The error that ends a run whose controller has stopped."""
+        if halt.kind is HaltKind.USER_CODE:
+            return RunError(halt.reason, halt.trace)
+        kind = StateLostError if halt.kind is HaltKind.LOST else RunError
+        return kind(self._group.failures.blamed(halt.reason), halt.trace)
 
     def _heed_stop(self, state: HeadState) -> None:
         stop = self._stop_signal.taken()

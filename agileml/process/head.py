@@ -232,7 +232,7 @@ class Head:
         except Exception as error:  # a bug of ours: report it to the session
             with self._lock:
                 self._halted = Halt(
-                    HaltKind.LOST, f"controller: {type(error).__name__}: {error}", traceback.format_exc()
+                    HaltKind.BROKEN, f"controller: {type(error).__name__}: {error}", traceback.format_exc()
                 )
         finally:
             self._transport.close()

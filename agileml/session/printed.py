@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from agileml.config.job import JobConfig
-from agileml.errors import HEAD_LOST_CODE, HeadLostError, RunError
+from agileml.errors import RunError
 from agileml.runs.folder import BEST
 from agileml.runs.report.market import endings
 from agileml.runs.supervision import Restart
@@ -40,7 +40,7 @@ def run_job(
         if error.trace:
             print(error.trace.rstrip(), file=sys.stderr)
         print(f"proteus: {error}", file=sys.stderr)
-        return HEAD_LOST_CODE if isinstance(error, HeadLostError) else 1
+        return error.exit_code
     metrics = ", ".join(f"{key} {value:.4g}" for key, value in result.metrics.items())
     done = f"done: {result.summary['clocks']} clocks"
     if result.summary["stopped"]:

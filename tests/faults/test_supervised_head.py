@@ -102,6 +102,25 @@ def test_the_driver_dies_and_then_rays_head(tmp_path: Path) -> None:
     assert not orphans()
 
 
+def test_every_machine_dies_at_once(tmp_path: Path) -> None:
+    """Only the checkpoint has the state then. The one reliable machine is among them."""
+    out = tmp_path / "run"
+    run = supervise(out)
+    until(lambda: has_saved_since(out, 0), run)
+    machines = [p for p in driver_of(run).children(recursive=True) if "MachineActor" in " ".join(p.cmdline())]
+    assert len(machines) == 2, machines
+    for each in machines:
+        each.kill()
+    said, _ = run.communicate(timeout=LIMIT_S)
+    assert run.returncode == 0, said
+    assert "no reliable machine is left" in said
+    (restart,) = events_of(events(out), RunRestarted)
+    assert (restart.cause, restart.clock > 0) == ("the machines that held its state have ended", True)
+    wanted = agileml.run(CONFIG, sequential=True, clocks=3000, plan=[], out=str(tmp_path / "sequential"))
+    assert json.loads((out / "summary.json").read_text())["params_sha256"] == wanted.summary["params_sha256"]
+    assert not orphans()
+
+
 def test_the_same_command_goes_on_after_the_supervisor_was_killed_too(tmp_path: Path) -> None:
     out = tmp_path / "run"
     run = supervise(out)

@@ -124,7 +124,7 @@ class AllReducePause(ClockPause):
         self._failures.append(control.completed)
         if len(self._failures) >= MOST_FAILURES:
             control.halt(
-                HaltKind.LOST,
+                HaltKind.BROKEN,
                 f"the machines could not add up by all-reduce {MOST_FAILURES} times in a row, last at {node}: "
                 f"{message.reason}",
             )

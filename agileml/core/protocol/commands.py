@@ -311,7 +311,8 @@ class HaltKind(Enum):
     """Why a controller stops."""
 
     REPLACED = "replaced"  # another controller acts now
-    LOST = "lost"  # no machine has something that the run needs
+    LOST = "lost"  # no machine holds a part of the state any more
+    BROKEN = "broken"  # the machines or the controller cannot do their work
     USER_CODE = "user code"  # the application or its data failed
 
 

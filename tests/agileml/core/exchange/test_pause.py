@@ -143,7 +143,7 @@ def test_a_broken_group_is_made_again_and_five_without_a_clock_end_the_run() -> 
     assert not script.halts
     script.tell(Received("t0", GroupFailed(5, "RuntimeError: closed by peer")))
     (halt,) = script.halts
-    assert halt.kind is HaltKind.LOST
+    assert halt.kind is HaltKind.BROKEN
     assert "could not add up by all-reduce 5 times in a row, last at t0: RuntimeError" in halt.reason
 
 
