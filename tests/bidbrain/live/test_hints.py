@@ -72,7 +72,7 @@ def test_a_rebalance_hint_buys_ahead_and_is_evidence() -> None:
     service.step()  # the same hint again is no news
     assert len(list(state.open_instances())) == 17
     # A service that is continued from the journal knows the warning, and the odds.
-    again = type(state)(service._plan.setting, log.records)
+    again = type(state)(service._job.plan.setting, log.records)
     assert again.warned == state.warned
     ground.at_s += 600  # the other has booted
     service.step()
@@ -103,7 +103,7 @@ def test_a_policy_that_does_not_ask_for_warnings_is_not_woken() -> None:
 def test_what_the_running_job_measured_is_what_the_policy_sees(measured: Measurements, same: bool) -> None:
     service, ground, _, _ = started("expected_cost")
     quotes = ground.replay.quotes(ground.at_s)
-    setting = service._plan.setting
+    setting = service._job.plan.setting
     plain = view_of(setting, service.state, quotes, Measurements(), Guards(), 0.0)
     view = view_of(setting, service.state, quotes, measured, Guards(), 0.0)
     assert ((view.job, view.offers) == (plain.job, plain.offers)) is same

@@ -1,0 +1,97 @@
+"""The instances of a live job: tells the trainer which it holds, passes notices on, and journals how they end."""
+
+from __future__ import annotations
+
+from bidbrain.billing import Ending
+from bidbrain.live.cloud import EndedInstance, Instance
+from bidbrain.live.journal import Ended, HourPassed, Noticed, Stray, Worked
+from bidbrain.live.live_job import LiveJob
+from bidbrain.money import HOUR_S
+from bidbrain.policy.base import Phase
+
+
+class HeldInstances:
+    """The instances that a job holds."""
+
+    def __init__(self, job: LiveJob) -> None:
+        self._job = job
+
+    def tell(self, at_s: int) -> None:
+        """Tell the trainer all instances that it holds."""
+        account, instances = self._job.state.account, self._job.state.instances
+        seats: dict[bool, list[Instance]] = {True: [], False: []}
+        for allocation in account.open:
+            seats[allocation.number < 0] += instances.get(allocation.number, ())
+        self._job.trainer.hold(at_s, tuple(seats[True]), tuple(seats[False]))
+
+    def pass_on_notices(self, now_s: int) -> None:
+        """Journal new notices, and tell the trainer all that are open."""
+        notices = {notice.notice_id: notice for notice in self._job.cloud.notices()}
+        if new := tuple(each for each in notices.values() if each.notice_id not in self._job.state.noticed):
+            self._job.put(Noticed(now_s, new))
+        for notice in notices.values():
+            self._job.trainer.warn(now_s, notice)
+
+    def ended(self) -> dict[int, EndedInstance]:
+        """Allocations that ended without us, with their last instance: evicted, or shut down by themselves."""
+        ids = tuple(instance.instance_id for instance in self._job.state.open_instances())
+        return self._job.state.over(self._job.cloud.ended(ids)) if ids else {}
+
+    def record_events(self, at_s: int, ended: dict[int, EndedInstance]) -> None:
+        """Journal an instant's evictions and ends of hours, and remove them from `ended`."""
+        state = self._job.state
+        over = {number for number, last in ended.items() if last.at_s <= at_s and state.account.find(number)}
+        if over:  # before the journal, so it is told at least once
+            self._job.trainer.lost(
+                at_s, tuple(m.instance_id for n in sorted(over) for m in state.instances[n])
+            )
+        for allocation in list(state.account.open):
+            number = allocation.number
+            if allocation.phase is Phase.REQUESTED:
+                continue
+            if number in over:
+                last = ended.pop(number)
+                self._job.put(Ended(max(last.at_s, allocation.hour_start_s), number, last.ending))
+            elif not allocation.on_demand and at_s >= allocation.hour_start_s + HOUR_S:
+                end_s = allocation.hour_start_s + HOUR_S
+                if allocation.phase is Phase.LEAVING:
+                    self.give_back(end_s, number)
+                    self._job.put(Ended(end_s, number, Ending.TERMINATED))
+                else:
+                    price = self._job.cloud.price(allocation.market, end_s)
+                    self._job.put(HourPassed(end_s, number, price))
+        if state.work_due:
+            self._job.put(
+                Worked(max(at_s, self._job.state.last_s), self._job.trainer.report(at_s).done_vcpu_s)
+            )
+        if over:
+            self.tell(at_s)
+
+    def catch_up(self, closing_s: int) -> None:
+        """Journal the evictions and ends of hours before the job's end that came since the service last looked."""
+        taken = self.ended().items()
+        ended = {n: last for n, last in taken if last.ending is Ending.EVICTED and last.at_s <= closing_s}
+        while True:
+            spot = [
+                a for a in self._job.state.account.open if not a.on_demand and a.phase is not Phase.REQUESTED
+            ]
+            hours = [a.hour_start_s + HOUR_S for a in spot]
+            due = [at_s for at_s in hours if at_s < closing_s] + [last.at_s for last in ended.values()]
+            if not due:
+                return
+            self.record_events(min(due), ended)
+
+    def give_back(self, at_s: int, number: int) -> None:
+        """Have the trainer leave the instances of an allocation, then return them to the cloud."""
+        ids = tuple(instance.instance_id for instance in self._job.state.instances.get(number, ()))
+        self._job.trainer.leave(at_s, ids)
+        self._job.cloud.release(ids)
+
+    def give_back_strays(self, now_s: int) -> None:
+        """Give back instances with our tag that belong to no allocation or order."""
+        known = {instance.instance_id for instance in self._job.state.open_instances()}
+        tokens = {pending.order.token for pending in self._job.state.pending.values()}
+        for instance in self._job.cloud.held():
+            if instance.instance_id not in known and instance.token not in tokens:
+                self._job.put(Stray(now_s, instance))
+                self._job.cloud.release((instance.instance_id,))

@@ -1,0 +1,132 @@
+"""The steps of a decision: carries them out one by one, and asks the cloud until each order has an answer."""
+
+from __future__ import annotations
+
+from bidbrain.billing import Ending
+from bidbrain.history.prices import NEVER_S
+from bidbrain.live.cloud import MarketClosedError, RefusedError, UnknownOutcomeError
+from bidbrain.live.decide import allowed, allowed_on_demand
+from bidbrain.live.held import HeldInstances
+from bidbrain.live.journal import (
+    Answered,
+    Buy,
+    BuyOnDemand,
+    Decided,
+    Ended,
+    Mark,
+    Marked,
+    Marking,
+    Ordered,
+    Passed,
+)
+from bidbrain.live.live_job import LiveJob
+from bidbrain.live.state import Pending
+from bidbrain.live.troubles import TroubleWatch
+from bidbrain.policy.base import Phase
+
+LATE_S = 60  # decisions up to this late are dated at their due time; later purchases are dropped
+RETRY_S = 10  # until a call without an answer is repeated
+RELIABLE_RETRY_S = 60  # until refused reliable instances are ordered again
+
+
+class DecisionSteps:
+    """Carries out the newest decision of a job. `retry_s`: when something is to be tried again."""
+
+    def __init__(self, job: LiveJob, held: HeldInstances, watch: TroubleWatch) -> None:
+        self.retry_s = NEVER_S
+        self._job, self._held, self._watch = job, held, watch
+
+    def carry_out(self, at_s: int, now_s: int) -> bool:
+        """Take the decision's remaining steps; False: an answer is missing, and the rest is done later."""
+        state, decided = self._job.state, self._job.state.decided
+        assert decided is not None
+        at_s = at_s if now_s - at_s <= LATE_S else now_s
+        while True:
+            at_s = max(at_s, self._job.state.last_s)
+            due = state.due(at_s)
+            if due and (decided.fill is not None or state.step is None):
+                if not self.ask(due[0], at_s):
+                    return False
+            elif state.step is not None:
+                self._take_step(state.step, decided, at_s)
+            else:
+                return True
+
+    def _take_step(self, step: Buy | BuyOnDemand | Mark, decided: Decided, at_s: int) -> None:
+        state, plan = self._job.state, self._job.plan
+        late = at_s - decided.at_s > LATE_S or state.draining is not None
+        match step:
+            case Mark(what, number):
+                allocation = state.account.find(number)
+                if allocation is None or allocation.phase is Phase.REQUESTED:
+                    self._job.put(Passed(at_s, f"allocation {number} is not held any more"))
+                elif what is Marking.RELEASE:
+                    self._held.give_back(at_s, number)
+                    self._job.put(Ended(at_s, number, Ending.TERMINATED, step=True))
+                    self._held.tell(at_s)
+                else:
+                    self._job.put(Marked(at_s))
+                    for notice in state.hour_end_notices(number) if what is Marking.LET_GO else ():
+                        self._job.trainer.warn(at_s, notice)
+            case _ if late:
+                self._job.put(Passed(at_s, "too late for a purchase that was decided before"))
+            case Buy(market):
+                may = allowed(step, state, plan.guards, at_s)
+                if not may.parts:
+                    self._job.put(Passed(at_s, may.why))
+                    return
+                due_s = at_s + plan.setting.bidding.grant_delay_s
+                self._job.put(Ordered(at_s, state.orders, market, may.vcpus, may.parts, may.bid, due_s))
+            case BuyOnDemand(vcpus):
+                reliable = plan.setting.reliable
+                if why := allowed_on_demand(step, plan.setting, state, plan.guards, at_s):
+                    self._job.put(Passed(at_s, why))
+                    return
+                self._job.put(
+                    Ordered(at_s, state.orders, reliable.market, vcpus, 1, reliable.on_demand, at_s)
+                )
+                self.ask(list(state.pending.values())[-1], at_s)
+
+    def ask(self, pending: Pending, at_s: int) -> bool:
+        """Place an order, or ask about it again; False: no answer yet."""
+        market = pending.order.market
+        try:
+            instances, why = self._job.cloud.acquire(pending.order), ""
+        except RefusedError as error:
+            instances, why = (), str(error)
+        except MarketClosedError as error:
+            if self._job.state.closing is None:
+                raise
+            instances, why = (), str(error)
+        except UnknownOutcomeError as error:
+            self.not_answered(error)
+            return False
+        if instances:
+            at_s = max(pending.ordered.at_s, min(instance.launched_s for instance in instances))
+        price = pending.order.bid if pending.order.on_demand else self._job.cloud.price(market, at_s)
+        self._job.put(Answered(at_s, pending.ordered.order, price, instances, why))
+        if instances:
+            self._held.tell(at_s)
+        return True
+
+    def buy_reliable(self, now_s: int) -> bool:
+        """Buy the reliable instances; whether the job has them. Nothing else starts without them."""
+        state, reliable = self._job.state, self._job.plan.setting.reliable
+        if not self._job.plan.with_reliable or not reliable.vcpus or state.has_reliable:
+            return True
+        waiting = [each for each in state.pending.values() if each.ordered.reliable]
+        if not waiting:
+            what = (state.orders, reliable.market, reliable.vcpus, 1, reliable.on_demand, now_s)
+            self._job.put(Ordered(now_s, *what, reliable=True))
+            waiting = list(state.pending.values())
+        if not self.ask(waiting[0], now_s):
+            return False
+        if not state.has_reliable:
+            self.retry_s = now_s + RELIABLE_RETRY_S
+        return state.has_reliable
+
+    def not_answered(self, error: UnknownOutcomeError) -> None:
+        """Record that a call had no answer: it is repeated soon."""
+        now_s = self._job.time.now_s()
+        self.retry_s = now_s + RETRY_S
+        self._watch.unanswered(now_s, str(error))
