@@ -371,7 +371,7 @@ def configs(draw: st.DrawFn) -> JobConfig:
     )
 
 
-@settings(deadline=None, derandomize=True, max_examples=150)
+@settings(deadline=None, derandomize=True, max_examples=60)
 @given(configs())
 def test_the_resolved_config_loads_back_equal(config: JobConfig) -> None:
     from agileml.config.text import parse_yaml

@@ -37,7 +37,7 @@ finite = st.floats(allow_nan=False, allow_infinity=False)
 st.register_type_strategy(float, finite)
 
 
-@settings(deadline=None, derandomize=True, max_examples=25)
+@settings(deadline=None, derandomize=True, max_examples=12)
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 @given(data=st.data())
 def test_an_event_comes_back_as_it_was(kind: type[RunEvent], data: st.DataObject) -> None:

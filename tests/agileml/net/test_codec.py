@@ -128,13 +128,13 @@ messages = st.builds(
 )
 
 
-@settings(deadline=None, derandomize=True, max_examples=150)
+@settings(deadline=None, derandomize=True, max_examples=80)
 @given(messages)
 def test_what_goes_in_comes_out(message: Everything) -> None:
     assert same(there_and_back(message), message)
 
 
-@settings(deadline=None, derandomize=True, max_examples=400)
+@settings(deadline=None, derandomize=True, max_examples=200)
 @given(st.binary(max_size=200), st.lists(arrays, max_size=2))
 def test_random_bytes_are_refused(header: bytes, arrays: list[np.ndarray]) -> None:
     with pytest.raises(CodecError):

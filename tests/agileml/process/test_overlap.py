@@ -14,7 +14,9 @@ from agileml.apps.torch.models import cnn, mlp
 from agileml.apps.torch.module import TorchModule
 from agileml.config.text import ConfigError
 from agileml.events.run import MembershipChanged, OverlapDecided
+from agileml.process.head import HeadState
 from tests.agileml.process.engine_rig import Rig, reference
+from tests.faults.fault_rig import FaultRig
 
 PLAN = [
     {"at_clock": 4, "join": 2},
@@ -54,6 +56,10 @@ def wide() -> nn.Module:
     return mlp((300, 1000, 1000, 10), dropout=0.2)
 
 
+def narrow() -> nn.Module:
+    return mlp((300, 200, 10), dropout=0.2)
+
+
 def normed() -> nn.Module:
     return cnn(size=16, batch_norm=True)
 
@@ -88,19 +94,24 @@ def test_machines_that_come_and_go_do_not_change_a_bit(tmp_path: Path) -> None:
     config = values(
         machines=machines, plan=PLAN, clocks=24, balance="lbbsp", stage="thresholds", stage_thresholds=[1, 3]
     )
-    app = TorchModule(build=wide, dataset=numbers)
+    app = TorchModule(build=narrow, dataset=numbers)
     ran = Rig(config, tmp_path, app).finish()
     assert ran.sha256 == reference(config, app)
     assert len(ran.of(MembershipChanged)) > 3
 
 
 def test_with_auto_every_machine_chooses_and_says_why(tmp_path: Path) -> None:
-    config = values(overlap="auto", clocks=40)
+    config = values(overlap="auto", clocks=1000)
     app = TorchModule(build=wide, dataset=numbers)
-    ran = Rig(config, tmp_path, app).finish()
-    assert ran.sha256 == reference(config, app)
-    chosen = ran.of(OverlapDecided)
-    assert {event.machine for event in chosen} == {"m0", "m1"}
+    chosen: list[OverlapDecided] = []
+
+    def watch(rig: FaultRig, state: HeadState) -> None:
+        chosen.extend(each.event for each in state.events if isinstance(each.event, OverlapDecided))
+        if {event.machine for event in chosen} == {"m0", "m1"}:
+            rig.ask_to_stop()
+
+    ran = FaultRig(config, tmp_path, watch, app).finish()
+    assert ran.sha256 == reference({**config, "clocks": ran.clocks}, app)
     assert all("s of a clock of" in event.reason or "s with overlap" in event.reason for event in chosen)
 
 

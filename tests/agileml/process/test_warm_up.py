@@ -31,8 +31,20 @@ def specializations() -> dict[str, set[Any]]:
     return found
 
 
-@pytest.mark.parametrize("deterministic", [True, False], ids=["deterministic", "not"])
-@pytest.mark.parametrize("base", [MF, {**MF, "model": {}}, MLR], ids=["mf gradients", "mf steps", "mlr"])
+STEPS = {**MF, "model": {}}
+
+
+@pytest.mark.parametrize(
+    ("base", "deterministic"),
+    [
+        pytest.param(MF, True, id="mf gradients, deterministic"),
+        pytest.param(MF, False, id="mf gradients", marks=pytest.mark.slow),
+        pytest.param(STEPS, True, id="mf steps, deterministic", marks=pytest.mark.slow),
+        pytest.param(STEPS, False, id="mf steps"),
+        pytest.param(MLR, True, id="mlr, deterministic"),
+        pytest.param(MLR, False, id="mlr", marks=pytest.mark.slow),
+    ],
+)
 def test_a_run_compiles_nothing_after_warming_up(
     base: Mapping[str, Any], deterministic: bool, tmp_path: Path
 ) -> None:
