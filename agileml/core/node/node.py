@@ -11,10 +11,11 @@ from collections import deque
 from agileml.application import Replica
 from agileml.core.node.backup import Backup, PartSaves
 from agileml.core.node.help.helping import Helping
+from agileml.core.node.moves import ShardMoves
 from agileml.core.node.overlap_choice import OverlapChoice
 from agileml.core.node.piggyback import can_piggyback, piggybacked
 from agileml.core.node.retry import RetryBackoff, Timers, subject_of
-from agileml.core.node.sources.stores import Stores, stored_cut
+from agileml.core.node.sources.stores import Stores
 from agileml.core.node.time_spent import Doing, TimeSpent
 from agileml.core.protocol.commands import (
     Begun,
@@ -42,11 +43,9 @@ from agileml.core.protocol.messages import (
     Copy,
     Crossing,
     CrossingAck,
-    Cut,
     Fetch,
     Get,
     Heard,
-    Installed,
     Limit,
     Load,
     Meet,
@@ -63,10 +62,7 @@ from agileml.core.protocol.messages import (
     Pull,
     Push,
     Release,
-    Role,
     Save,
-    ShardCopy,
-    SourceKind,
     Squares,
     Status,
 )
@@ -100,7 +96,7 @@ class Node:
         self.combiner = job.exchange.combiner(
             name, job, self.worker, self.server, self._send, self._out.append
         )
-        self._fetching: dict[tuple[int, Role], Fetch] = {}
+        self.moves = ShardMoves(self.server, self.backup, self._send)
         self.part_saves = PartSaves(name, self.backup, self._send, self._out.append)
         self._status_due_s = 0.0
         self._retry_due_s = 0.0
@@ -171,8 +167,7 @@ class Node:
             self.combiner.resend()
             if self.helping is not None:
                 self.helping.resend()
-        for fetch in self._fetching.values():
-            self._ask_for(fetch)
+        self.moves.resend()
         self._backoff.begin(now_s)
         repeated = [c for c in self._out if not isinstance(c, Send) or self._is_due(c)]
         self._backoff.end()
@@ -278,9 +273,9 @@ class Node:
             case PartRefused() if message.epoch == self.promised:
                 self.server.part_refused(message)
             case Get() if message.epoch == self.promised:
-                self._give(sender, message)
+                self.moves.give(sender, message, self.tag)
             case Copy() if message.epoch == self.promised:
-                self._got(message)
+                self.moves.came(message)
             # To the worker: only in the epoch it works in.
             case Params() if not self.is_frozen and message.epoch == self.promised:
                 self.worker.params(message)
@@ -293,7 +288,7 @@ class Node:
             case Prepare() if message.epoch >= self.promised:
                 self._prepare(message)
             case Fetch() if message.epoch == self.promised:
-                self._fetch(message)
+                self.moves.fetch(message, self.tag)
             case Announce() if message.view.epoch >= self.promised:
                 self._announce(message, now_s)
             case Limit() if message.epoch == self.promised and not self.is_frozen:
@@ -317,63 +312,12 @@ class Node:
     def _prepare(self, message: Prepare) -> None:
         if message.epoch > self.promised:
             self.promised, self.tag = message.epoch, message.tag
-            self._fetching.clear()
+            self.moves.clear()
             self.combiner.prepare()
             self.server.prepare(message)
             self.backup.prepare(message.committed, message.tag)
         held = self.server.frozen(self.tag), self.server.own_cuts(self.tag), self.backup.held()
         self._send(CONTROLLER, Promise(self.promised, *held, self.server.plans(self.tag)))
-
-    def _fetch(self, message: Fetch) -> None:
-        here = (
-            self.server.fetch(message, self.tag)
-            if message.role is Role.OWNER
-            else self._fetch_backup(message)
-        )
-        if not here and (message.partition, message.role) not in self._fetching:
-            self._fetching[message.partition, message.role] = message
-            self._ask_for(message)
-
-    def _fetch_backup(self, message: Fetch) -> bool:
-        if not self.backup.is_staged(message.epoch, message.partition):
-            if message.source.kind in (SourceKind.INITIAL, SourceKind.CHECKPOINT):
-                cut: Cut | None = stored_cut(self.server.stores, self.job, message.partition, message.source)
-            elif message.source.kind is SourceKind.SHARD:
-                # Its own replica may be behind, unless it is the source that the controller named.
-                is_mine = message.source.node == self.name
-                cut = self.server.shard_cut(message.partition, self.tag) if is_mine else None
-            else:
-                cut = self.backup.cut(message.partition) or self.server.own_cut(message.partition, self.tag)
-            if cut is None:
-                return False
-            self.backup.stage(message.epoch, message.partition, message.committed, cut)
-        self._send(CONTROLLER, Installed(message.epoch, message.partition, Role.BACKUP))
-        return True
-
-    def _ask_for(self, fetch: Fetch) -> None:
-        have = self.backup.name(fetch.partition) if fetch.source.kind is SourceKind.SHARD else None
-        self._send(fetch.source.node, Get(fetch.epoch, fetch.partition, fetch.role, fetch.source, have))
-
-    def _give(self, sender: str, message: Get) -> None:
-        if message.source.kind is SourceKind.BACKUP:
-            cut = self.backup.cut(message.partition)
-            copy = ShardCopy(cut, None, ()) if cut else None
-        else:
-            copy = self.server.copy_for(message, self.tag)
-        if copy is not None:
-            self._send(sender, Copy(message.epoch, message.partition, message.role, copy))
-
-    def _got(self, message: Copy) -> None:
-        fetch = self._fetching.get((message.partition, message.role))
-        copy = self.backup.completed(message.partition, message.copy) if fetch is not None else None
-        if fetch is None or copy is None:
-            return
-        del self._fetching[message.partition, message.role]
-        if message.role is Role.OWNER:
-            self.server.install(fetch, copy)
-        else:
-            self.backup.stage(message.epoch, message.partition, fetch.committed, copy.cut)
-            self._send(CONTROLLER, Installed(message.epoch, message.partition, Role.BACKUP))
 
     def _announce(self, message: Announce, now_s: float) -> None:
         view = message.view
@@ -385,7 +329,7 @@ class Node:
         self.spent.begin_view(view.epoch, view.base, now_s)
         if self._overlap is not None:
             self._overlap.begin_view(frozenset(view.members))
-        self._fetching.clear()
+        self.moves.clear()
         self._reported_limit = -1
         self.server.limit = message.limit
         self.combiner.prepare()
