@@ -67,10 +67,18 @@ def _loader() -> Any:
     return create_loader()
 
 
+def core_session() -> Any:
+    """A session of botocore that reads no description of a service twice."""
+    import botocore.session
+
+    core: Any = botocore.session.get_session()
+    core.register_component("data_loader", _loader())
+    return core
+
+
 def client(service: str, region: str, endpoint: str | None = None, attempts: int = ATTEMPTS) -> Any:
     """A boto3 client whose retries back off with jitter (botocore's standard mode). Raises CredentialsError."""
     import boto3
-    import botocore.session
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError
 
@@ -78,9 +86,7 @@ def client(service: str, region: str, endpoint: str | None = None, attempts: int
         retries={"mode": "standard", "total_max_attempts": attempts}, connect_timeout=5, read_timeout=60
     )
     try:
-        core: Any = botocore.session.get_session()
-        core.register_component("data_loader", _loader())
-        session: Any = boto3.Session(region_name=region, botocore_session=core)
+        session: Any = boto3.Session(region_name=region, botocore_session=core_session())
         if session.get_credentials() is None:
             raise CredentialsError(
                 "no AWS credentials were found (expected AWS_PROFILE, AWS_ACCESS_KEY_ID or an instance role)"

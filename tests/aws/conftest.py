@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.aws.layer import ENVIRONMENT, Ec2Layer, moto_server
+from tests.aws.layer import ENVIRONMENT, Ec2Layer, forget_ended, moto_server
 from tests.aws.metadata import Metadata, metadata_service
 
 
@@ -14,6 +14,14 @@ from tests.aws.metadata import Metadata, metadata_service
 def moto_url() -> Iterator[str]:
     with moto_server() as url:
         yield url
+
+
+@pytest.fixture(autouse=True)
+def _young_moto(request: pytest.FixtureRequest) -> Iterator[None]:
+    """No test pays for the instances of those before it."""
+    yield
+    if "moto_url" in request.fixturenames:
+        forget_ended()
 
 
 @pytest.fixture(autouse=True)

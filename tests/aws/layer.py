@@ -9,8 +9,11 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
+import botocore.loaders
+import botocore.session
 from botocore.exceptions import ClientError, ReadTimeoutError
 from moto.server import ThreadedMotoServer
 
@@ -18,6 +21,7 @@ from bidbrain.aws.calls import client
 from bidbrain.aws.ec2 import TAG_JOB
 
 REGION = "us-east-1"
+IMAGE = "ami-12c6146b"  # one that moto knows
 ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": "testing",
     "AWS_SECRET_ACCESS_KEY": "testing",
@@ -28,6 +32,8 @@ ENVIRONMENT = {
 @contextmanager
 def moto_server() -> Iterator[str]:
     logging.getLogger("werkzeug").setLevel(logging.WARNING)  # a line per request is too much
+    # moto makes session after session to ask for regions, and each would read botocore's descriptions again.
+    botocore.session.create_loader = cache(botocore.loaders.create_loader)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
     server.start()
     try:
@@ -35,6 +41,19 @@ def moto_server() -> Iterator[str]:
         yield f"http://{host}:{port}"
     finally:
         server.stop()
+
+
+def forget_ended() -> None:
+    """moto keeps instances that have ended for ever, and every listing goes through them and their tags."""
+    from moto.core import DEFAULT_ACCOUNT_ID
+    from moto.ec2.models import ec2_backends
+
+    ec2 = ec2_backends[DEFAULT_ACCOUNT_ID][REGION]
+    for number, reservation in list(ec2.reservations.items()):
+        if all(instance.state == "terminated" for instance in reservation.instances):
+            del ec2.reservations[number]
+            for instance in reservation.instances:
+                ec2.tags.pop(instance.id, None)
 
 
 class Ec2Layer:
@@ -69,9 +88,8 @@ class Ec2Layer:
         what = [{"Name": "launch-template-name", "Values": [name]}]
         if found := self.client.describe_launch_templates(Filters=what)["LaunchTemplates"]:
             return str(found[0]["LaunchTemplateId"]), "1"
-        image = self.client.describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
         made = self.client.create_launch_template(
-            LaunchTemplateName=name, LaunchTemplateData={"ImageId": image}
+            LaunchTemplateName=name, LaunchTemplateData={"ImageId": IMAGE}
         )
         return str(made["LaunchTemplate"]["LaunchTemplateId"]), "1"
 

@@ -24,7 +24,7 @@ from bidbrain.aws.stack.parts import Found, Step
 from bidbrain.aws.stack.template import Surroundings, wanted
 from bidbrain.aws.stack.up import Builder, Head, Package
 from tests.aws.formation_layer import FormationLayer
-from tests.aws.layer import REGION, failure
+from tests.aws.layer import IMAGE, REGION, failure
 
 ACCOUNT = "123456789012"
 READS = ("describe_", "list_", "get_", "head_", "can_")
@@ -36,18 +36,12 @@ def plain_aws(url: str) -> Aws:
     return Aws(REGION, url)
 
 
-@cache
-def image_of(url: str) -> str:
-    """moto's list of images is long."""
-    return str(plain_aws(url).client("ec2").describe_images(Owners=["amazon"])["Images"][0]["ImageId"])
-
-
 def surroundings(url: str) -> Surroundings:
     """Asked each time: another test may have made moto forget everything, and its network is new then."""
     ec2 = plain_aws(url).client("ec2")
     subnets = {each["AvailabilityZone"]: each["SubnetId"] for each in ec2.describe_subnets()["Subnets"]}
     vpc = ec2.describe_vpcs()["Vpcs"][0]["VpcId"]
-    return Surroundings(ACCOUNT, image_of(url), "/dev/xvda", vpc, subnets, "p1")
+    return Surroundings(ACCOUNT, IMAGE, "/dev/xvda", vpc, subnets, "p1")
 
 
 class Killed(BaseException):

@@ -168,12 +168,12 @@ def test_a_notice_by_queue_an_eviction_and_a_machine_instead(ec2: Ec2Layer, moto
 
 def test_the_budget_ends_it(ec2: Ec2Layer) -> None:
     ground, log = AwsGround(ec2, "budget", hours=10.0), Memory()
-    closing = ground.play(log, guards=Guards(budget=USD))
+    closing = ground.play(log, guards=Guards(budget=USD // 2))
     assert closing.code == 3 and not closing.finished
     assert ground.engine.draining
     assert not ec2.alive("budget")
     assert ground.service is not None
-    assert 0.75 * USD < ground.service.state.ledger().micro_usd <= USD
+    assert 0.35 * USD < ground.service.state.ledger().micro_usd <= USD // 2
 
 
 def test_throttling_is_retried_by_the_client(moto_url: str) -> None:
@@ -267,8 +267,8 @@ def campaign(url: str, folder: Path, kills: int) -> Counter[str]:
     return seen
 
 
-def test_five_kills(moto_url: str, tmp_path: Path) -> None:
-    assert sum(campaign(moto_url, tmp_path, 5).values()) == 5
+def test_three_kills(moto_url: str, tmp_path: Path) -> None:
+    assert sum(campaign(moto_url, tmp_path, 3).values()) == 3
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 
 from agileml.cli import main
 from bidbrain.aws.ec2 import TAG_JOB, TAG_MARKET
-from tests.aws.layer import REGION, Ec2Layer
+from tests.aws.layer import IMAGE, REGION, Ec2Layer
 
 pytestmark = pytest.mark.aws
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.aws
 def start(ec2: Ec2Layer, count: int, **tags: str) -> list[str]:
     labels = [{"Key": key, "Value": value} for key, value in tags.items()]
     started = ec2.client.run_instances(
-        ImageId="ami-12c6146b",
+        ImageId=IMAGE,
         InstanceType="c5.xlarge",
         MinCount=count,
         MaxCount=count,

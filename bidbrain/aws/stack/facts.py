@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from bidbrain.aws.calls import errors
+from bidbrain.aws.calls import core_session, errors
 from bidbrain.aws.clients import NO_RETRY, Clients, code_of
 from bidbrain.aws.site import Site
 from bidbrain.aws.stack.checks import Facts, Quota, TypeFact, Unread, family
@@ -34,9 +34,7 @@ class FactError(CloudError):
 
 def check_region(region: str) -> None:
     """Raises FactError for a region that this version of botocore has never heard of; makes no call."""
-    import botocore.session
-
-    session: Any = botocore.session.get_session()
+    session = core_session()
     known = [
         name
         for partition in session.get_available_partitions()
