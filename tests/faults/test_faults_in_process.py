@@ -111,7 +111,7 @@ def test_a_machine_keeps_its_pace_and_changes_it_at_the_planned_clock(tmp_path: 
     paces = Paces()
     ran = FaultRig(values, tmp_path, paces).finish()
     assert ran.sha256 == reference_of(ran, values)
-    assert paces.changed is not None and paces.changed >= 6
+    assert paces.changed is not None and paces.changed >= 5  # that clock, the sixth, is done
     # 4 units of 5 ms at half the speed, then at an eighth; a machine may make up for at most 50 ms of being late.
     clocks, before = paces.spent("m1", 0, 6)
     assert (clocks, before.units) == (6, 6 * 4)
