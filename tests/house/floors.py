@@ -28,7 +28,7 @@ def parsed(path: Path) -> ast.Module:
 
 def imported_modules(path: Path, modules: dict[str, Path]) -> Iterator[str]:
     """What a file imports of its own package, also inside functions; not what only type checkers read."""
-    for node in _run_time_nodes(parsed(path)):
+    for node in _run_time_statements(parsed(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in modules)
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
@@ -39,16 +39,16 @@ def imported_modules(path: Path, modules: dict[str, Path]) -> Iterator[str]:
                 )
 
 
-def _run_time_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    for child in ast.iter_child_nodes(node):
-        yield child
-        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
-            children: list[ast.AST] = list(child.orelse)
-            yield from (below for other in children for below in (other, *_run_time_nodes(other)))
-        else:
-            yield from _run_time_nodes(child)
+def _run_time_statements(node: ast.AST) -> Iterator[ast.AST]:
+    """All statements below a node; no expressions, which are most of a tree and import nothing."""
+    is_for_types = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+    for field in ("orelse",) if is_for_types else ("body", "handlers", "cases", "orelse", "finalbody"):
+        for below in getattr(node, field, ()):
+            yield below
+            yield from _run_time_statements(below)
 
 
+@cache
 def levels(package: str) -> dict[str, dict[str, set[str]]]:
     """For every folder of a package the arrows between the names in it: {folder: {name: names that it imports}}.
 

@@ -219,9 +219,6 @@ class Noisy(Dataset[Any]):
 
 
 def test_loader_processes_change_no_bit_and_fetch_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = train(linear, Noisy(), clocks=6)
-    there = train(linear, Noisy(), clocks=6, model={"loader_processes": 1})
-    assert np.array_equal(here, there)
     app = TorchModule(
         Settings(model={"batch_size": 20, "loader_processes": 1}, slices=2), build=linear, dataset=Noisy()
     )
@@ -245,7 +242,9 @@ def test_loader_processes_change_no_bit_and_fetch_ahead(monkeypatch: pytest.Monk
     assert clock(2, (1,)) == [(3, (1,))]
     assert clock(1, (0,)) == [(1, (0,))], "after a rollback it is made again; clock 2 is there still"
     assert {key[0] for key in app.loader._ahead} <= {1, 2}
+    there = run_sequential(app, optimizer=optimizer("sgd", learning_rate=0.1), clocks=6)[PARAMETERS]
     app.ended()
+    assert np.array_equal(train(linear, Noisy(), clocks=6), there)
 
 
 @pytest.mark.slow
