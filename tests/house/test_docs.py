@@ -111,7 +111,9 @@ def text_of(path: Path) -> str:
 @cache
 def is_defined(name: str) -> bool:
     """Whether a module of ours defines `Class` or `Class.method`; only files that may are parsed."""
-    begins = re.compile(rf"^ *(?:class|def) {name.partition('.')[0]}\b|^ *{name.partition('.')[0]} ?[:=]", re.M)
+    begins = re.compile(
+        rf"^ *(?:class|def) {name.partition('.')[0]}\b|^ *{name.partition('.')[0]} ?[:=]", re.M
+    )
     return any(name in definitions(path) for path in python_files() if begins.search(text_of(path)))
 
 

@@ -15,7 +15,8 @@ from straggler.elasticbsp import (
     zipline,
 )
 
-CASES = 5000
+# The long version is slow.
+each_count = pytest.mark.parametrize("cases", [1500, pytest.param(5000, marks=pytest.mark.slow)])
 
 
 def every_choice(times: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -52,10 +53,11 @@ def random_times(rng: np.random.Generator) -> np.ndarray:
     return np.sort(rng.integers(1, top, size=(n, lookahead)), axis=1)
 
 
-def test_zipline_is_optimal_on_5000_cases_ties_included(capsys: pytest.CaptureFixture[str]) -> None:
+@each_count
+def test_zipline_is_optimal_ties_included(cases: int, capsys: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(7)
     ties = 0
-    for _ in range(CASES):
+    for _ in range(cases):
         times = random_times(rng)
         found = zipline(times)
         greatest, least, _ = every_choice(times)
@@ -68,13 +70,14 @@ def test_zipline_is_optimal_on_5000_cases_ties_included(capsys: pytest.CaptureFi
             assert row[index] <= found.barrier_ns
             assert index + 1 == len(row) or row[index + 1] > found.barrier_ns
     with capsys.disabled():
-        print(f"\nzipline: {CASES} cases equal brute force, {ties} of them with tied barriers")
+        print(f"\nzipline: {cases} cases equal brute force, {ties} of them with tied barriers")
     assert ties > 100
 
 
-def test_rate_minimises_the_stated_loss() -> None:
+@pytest.mark.parametrize("cases", [200, pytest.param(600, marks=pytest.mark.slow)])
+def test_rate_minimises_the_stated_loss(cases: int) -> None:
     rng = np.random.default_rng(11)
-    for case in range(600):
+    for case in range(cases):
         times = random_times(rng)
         start = int(times.min()) - int(rng.integers(1, 30))
         staleness = float(rng.choice([0.0, 0.001, 0.01, 0.3]))

@@ -40,7 +40,9 @@ PLAN = [
 ]
 
 
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize(
+    "name", ["kmeans", "lda", "embeddings", pytest.param("kmeans-minibatch", marks=pytest.mark.slow)]
+)
 def test_machines_that_come_go_and_die_do_not_change_a_bit(name: str, tmp_path: Path) -> None:
     base: Mapping[str, Any] = JOBS[name]
     values = job(base, plan=PLAN, clocks=32)

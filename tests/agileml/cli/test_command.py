@@ -168,18 +168,19 @@ class App(Application):
 """
 
 
-def test_a_working_folder_that_was_replaced_is_entered_again(tmp_path: Path) -> None:
+def test_a_working_folder_that_was_replaced_is_entered_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     work = tmp_path / "work"
     work.mkdir()
     (work / "replaced.py").write_text(REPLACED)
     (work / "job.yaml").write_text("application: replaced:App\nclocks: 5\n")
-    done = subprocess.run(
-        [*PROTEUS, "run", "job.yaml", "--sequential", "--out", str(tmp_path / "out")],
-        cwd=work, capture_output=True, text=True, check=False,
-        env=os.environ | {"PYTHONPATH": str(CONFIGS.parent), "WORK": str(work)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert f"letters {len(str(work))}" in done.stdout
+    monkeypatch.chdir(work)
+    monkeypatch.setenv("WORK", str(work))
+    monkeypatch.setattr(sys, "path", [str(work), *sys.path])
+    assert proteus("run", "job.yaml", "--sequential", "--out", str(tmp_path / "out")) == 0
+    sys.modules.pop("replaced")
+    assert f"letters {len(str(work))}" in capsys.readouterr().out
 
 
 def test_the_built_in_applications_are_those_that_a_config_may_name() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -129,10 +129,10 @@ def a_run(machines: int, seconds: float, clock_s: float) -> Iterator[tuple[float
             yield now_s, change(epoch, machines)
 
 
-def write_run(folder: Path, machines: int, seconds: float, clock_s: float) -> tuple[int, int]:
+def write_run(folder: Path, events: Iterable[tuple[float, RunEvent]], seconds: float) -> tuple[int, int]:
     """(bytes of text, bytes on the disk) of the log of a run whose clock the test moves."""
     log = EventLog(folder / "events.jsonl")
-    for t_s, event in a_run(machines, seconds, clock_s):
+    for t_s, event in events:
         log.write(event, t_s=t_s)
     log.write(RunFinished(seconds), t_s=seconds)
     log.close()
@@ -143,7 +143,7 @@ def write_run(folder: Path, machines: int, seconds: float, clock_s: float) -> tu
 
 @pytest.mark.slow
 def test_500_machines_for_a_week_stay_below_1_gb(tmp_path: Path) -> None:
-    text, disk = write_run(tmp_path, 500, WEEK_S, 2.0)
+    text, disk = write_run(tmp_path, a_run(500, WEEK_S, 2.0), WEEK_S)
     print(f"500 machines, a week: {text / 1e6:.0f} MB of text, {disk / 1e6:.0f} MB on the disk")
     assert text < 1e9 and disk < 0.4e9
     assert len(files_of(tmp_path / "events.jsonl")) > 3
@@ -152,7 +152,8 @@ def test_500_machines_for_a_week_stay_below_1_gb(tmp_path: Path) -> None:
 
 def test_a_day_of_a_small_run_keeps_its_figures(tmp_path: Path) -> None:
     day_s = 24 * HOUR_S
-    write_run(tmp_path, 5, day_s, 10.0)
+    events = list(a_run(5, day_s, 10.0))
+    write_run(tmp_path, events, day_s)
     log = read_events(tmp_path / "events.jsonl")
     clocks = int(day_s / 10.0)
     assert clocks_of(log)[-1].event.clock == clocks
@@ -164,15 +165,11 @@ def test_a_day_of_a_small_run_keeps_its_figures(tmp_path: Path) -> None:
     )  # fmt: skip
     assert (summary["clocks"], summary["cuts"], summary["bytes"]["push"]) == (clocks, clocks, clocks * 1000)
     assert longest_gap_s(log) == pytest.approx(10.0, abs=1e-3)
-    last = [event for t_s, event in a_run(5, day_s, 10.0) if isinstance(event, WorkersSpent)][-1]
-    assert {name: spent_by_machine(log)[name] for name in last.by_machine} == last.by_machine
+    last = [event for _, event in events if isinstance(event, WorkersSpent)][-1]
+    spent = spent_by_machine(log)
+    assert {name: spent[name] for name in last.by_machine} == last.by_machine
     told = sum(work.units for window in work_windows(log) for work in window.by_machine.values())
-    given = sum(
-        work.units
-        for _, e in a_run(5, day_s, 10.0)
-        if isinstance(e, WorkDone)
-        for work in e.by_machine.values()
-    )
+    given = sum(work.units for _, e in events if isinstance(e, WorkDone) for work in e.by_machine.values())
     assert told == given
 
 

@@ -191,7 +191,8 @@ def read_page(html: str) -> Page:
 
 def test_the_report_is_one_whole_page_with_nothing_from_outside() -> None:
     log = made_log()
-    page = read_page(build_report(dump(CONFIG), log, made_summary(log)))
+    html = build_report(dump(CONFIG), log, made_summary(log))
+    page = read_page(html)
     assert page.fetched == []
     text = " ".join(page.text)
     for expected in (
@@ -201,14 +202,23 @@ def test_the_report_is_one_whole_page_with_nothing_from_outside() -> None:
         "1 → 2 → 3 → 2 → 1", "params_sha256", "ab" * 32, "0.9611",
     ):  # fmt: skip
         assert expected in text, expected
-    html = build_report(dump(CONFIG), log, made_summary(log))
     assert html == build_report(dump(CONFIG), log, made_summary(log))
     assert "@import" not in html
     assert not re.findall(r"url\((?!#)", html)
 
 
 @pytest.mark.parametrize(
-    "until", [None, RunStarted, MachinesJoined, MembershipChanged, ClockDone, MachineNoticed, MachineLost]
+    "until",
+    [
+        None,
+        RunStarted,
+        ClockDone,
+        MachineLost,
+        *(
+            pytest.param(k, marks=pytest.mark.slow)
+            for k in (MachinesJoined, MembershipChanged, MachineNoticed)
+        ),
+    ],
 )
 def test_a_run_that_broke_off_is_reported_as_far_as_it_came(until: type[RunEvent] | None) -> None:
     log = made_log()

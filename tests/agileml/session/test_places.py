@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from agileml.cli import main
 from agileml.runs.folder import FolderError
 from agileml.session.places import check_shadows
 
@@ -31,14 +29,17 @@ def test_files_of_ones_own_are_not_named(tmp_path: Path) -> None:
     check_shadows(tmp_path)
 
 
-def test_a_run_says_so_at_once_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_run_says_so_at_once_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "random.py").write_text("def f(): pass")
     (tmp_path / "job.yaml").write_text(
         "application: mlr\ndata: {kind: blobs}\nclocks: 4\nclocks_per_pass: 4\n"
     )
-    command = [shutil.which("proteus", path=str(Path(sys.executable).parent)) or "proteus", "run", "job.yaml"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 2, done.stderr
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(["run", "job.yaml"])
+    assert ended.value.code == 2
     told = "hides the module random that Ray's processes need, expected another name for it"
-    assert done.stderr == f"proteus: {tmp_path}/random.py {told}\n"
+    assert capsys.readouterr().err == f"proteus: {tmp_path}/random.py {told}\n"
     assert not (tmp_path / "runs").exists()

@@ -54,9 +54,10 @@ def random_times(rng: np.random.Generator, layers: int):
     return float(rng.integers(0, 9)), transfer, forward
 
 
-def test_equals_enumeration_and_dynamic_program_in_2000_cases() -> None:
+@pytest.mark.parametrize("cases", [800, pytest.param(2_000, marks=pytest.mark.slow)])
+def test_equals_enumeration_and_dynamic_program(cases: int) -> None:
     rng = np.random.default_rng(3)
-    for case in range(2_000):
+    for case in range(cases):
         layers = int(rng.integers(1, 15 if case % 20 == 0 else 11))
         startup, transfer, forward = random_times(rng, layers)
         found = batches(startup, transfer, forward)

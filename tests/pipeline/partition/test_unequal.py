@@ -58,7 +58,9 @@ def best_assignment(profile, topology: Topology, speeds, model: str) -> float:
     return best(len(counts), 0, (1 << len(profile.layers)) - 1, tuple(range(counts[-1])), ())
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize(
+    "seed", [*range(16), *(pytest.param(n, marks=pytest.mark.slow) for n in range(16, 40))]
+)
 def test_few_unequal_devices_equal_brute_force(seed: int) -> None:
     rng = np.random.default_rng(seed)
     counts = ((2,), (3,), (4,), (2, 2))[rng.integers(4)]

@@ -37,8 +37,8 @@ def most_allocated(job: Job, shape: StageShape) -> int:
     "changes",
     [
         {"mode": "flush"},
-        {"mode": "flush", "microbatches": 1},
-        {"mode": "flush", "optimizer": {"kind": "Adam", "lr": 0.01}},
+        pytest.param({"mode": "flush", "microbatches": 1}, marks=pytest.mark.slow),
+        pytest.param({"mode": "flush", "optimizer": {"kind": "Adam", "lr": 0.01}}, marks=pytest.mark.slow),
         {"mode": "flush", "recompute": "always"},
         {"mode": "stash"},
     ],

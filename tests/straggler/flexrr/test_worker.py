@@ -40,17 +40,18 @@ from tests.straggler.flexrr.protocol_model import Model, ViolationError
 SCHEDULES = 5000
 
 
-def test_5000_random_schedules(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("schedules", [1500, pytest.param(SCHEDULES, marks=pytest.mark.slow)])
+def test_random_schedules(schedules: int, capsys: pytest.CaptureFixture[str]) -> None:
     seen: Counter = Counter()
-    for seed in range(SCHEDULES):
+    for seed in range(schedules):
         try:
             seen += Model(FlexRrWorker, seed).run()
         except ViolationError as violation:
             pytest.fail(f"Model(FlexRrWorker, seed={seed}): {violation}")
     with capsys.disabled():
-        print(f"\nFlexRR: {SCHEDULES} schedules clean; {dict(sorted(seen.items()))}")
+        print(f"\nFlexRR: {schedules} schedules clean; {dict(sorted(seen.items()))}")
     for what in ("moved", "both started", "death", "lost", "doubled", "CancelAck", "duplicate"):
-        assert seen[what] > 50, what
+        assert seen[what] > schedules / 100, what
 
 
 # Rules of the protocol, each broken by a replacement of one method: called with the original first.

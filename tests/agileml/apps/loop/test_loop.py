@@ -109,7 +109,7 @@ def test_the_steps_are_those_of_plain_torch(tmp_path: Path, micro_batch: int | N
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-11, msg=name)
 
 
-@pytest.mark.parametrize("units_per_slice", [1, 2])
+@pytest.mark.parametrize("units_per_slice", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_machines_that_come_go_and_die_do_not_change_a_bit(tmp_path: Path, units_per_slice: int) -> None:
     path = script(tmp_path, optimizer=OPTIMIZER + COSINE, prepare=WITH_SCHEDULE, rest=loop(SCHEDULED_BODY))
     config = job(values(path), plan=PLAN, clocks=32, units_per_slice=units_per_slice)

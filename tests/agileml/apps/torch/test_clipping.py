@@ -78,7 +78,9 @@ def test_it_is_torchs(tmp_path: Path) -> None:
         torch.testing.assert_close(found[name], tensor, rtol=1e-9, atol=1e-12, msg=name)
 
 
-@pytest.mark.parametrize(("partitions", "transient"), [(1, 0), (3, 1), (5, 2)])
+@pytest.mark.parametrize(
+    ("partitions", "transient"), [(1, 0), pytest.param(3, 1, marks=pytest.mark.slow), (5, 2)]
+)
 def test_partitions_and_machines_do_not_change_a_bit(partitions: int, transient: int, tmp_path: Path) -> None:
     machines = {"reliable": 1, "transient": transient, "max": 3}
     app = TorchModule(build=Net, dataset=(X, Y))

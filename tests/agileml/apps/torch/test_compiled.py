@@ -54,6 +54,9 @@ BUILDS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+FEW = {("checkpointed", "replicas"), ("compiled", "servers")}  # each twice would be a second more
+
+
 def parameters(build: Callable[[], nn.Module], exchange: str, folder: Path) -> dict[str, Tensor]:
     job = {"application": "torch", "model": {"batch_size": 48}, "clocks": 6, "slices": 2, "out": str(folder)}
     machines = {"machines": {"reliable": 1, "transient": 0, "max": 2}}
@@ -66,7 +69,7 @@ def parameters(build: Callable[[], nn.Module], exchange: str, folder: Path) -> d
 @pytest.mark.parametrize(
     ("name", "exchange"),
     [
-        pytest.param(name, exchange, marks=[pytest.mark.slow] if name == "compiled in place" else [])
+        pytest.param(name, exchange, marks=[] if (name, exchange) in FEW else [pytest.mark.slow])
         for name in BUILDS
         for exchange in OPTIMIZERS
     ],

@@ -48,7 +48,10 @@ OPTIMIZERS: dict[str, tuple[dict[str, Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", OPTIMIZERS)
+@pytest.mark.parametrize(
+    "kind",
+    ["momentum", "adamw", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("adagrad", "sgd"))],
+)
 def test_plain_torch_goes_on_from_the_files_of_a_run(kind: str, tmp_path: Path) -> None:
     """10 clocks and then 5 of plain torch from the files, against 15 clocks: the same parameters to rounding."""
     section, make = OPTIMIZERS[kind]

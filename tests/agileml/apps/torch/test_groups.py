@@ -105,7 +105,7 @@ def test_groups_and_a_schedule_are_those_of_torch(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("exchange", ["servers", "allreduce"])
+@pytest.mark.parametrize("exchange", ["servers", pytest.param("allreduce", marks=pytest.mark.slow)])
 def test_machines_take_the_same_steps(exchange: str, tmp_path: Path) -> None:
     job = values(exchange=exchange, plan=[{"at_clock": 10, "notice": 1, "warning_s": 30}])
     app = TorchModule(build=Net, dataset=(X, Y))

@@ -366,22 +366,22 @@ def test_steps_by_all_reduce_are_those_of_plain_torch(arguments: dict[str, Any],
         "data": DATA,
         "model": {"batch_size": 64},
         "optimizer": {"kind": "momentum", **MOMENTUM},
-        "clocks": 40,
+        "clocks": 20,
         "seed": 3,
         "exchange": "allreduce",
         "slices": 2,
         "partitions": 3,
         "machines": {"reliable": 1, "transient": 1, "max": 2},
-        "plan": [] if arguments else [{"at_clock": 20, "notice": 1, "warning_s": 30}],
+        "plan": [] if arguments else [{"at_clock": 10, "notice": 1, "warning_s": 30}],
     }
     app = TorchModule(Settings(DATA, {"batch_size": 64}, 3, 2), build=partial(Double, **arguments))
     ran = Rig(values, tmp_path, app).finish()
     assert ran.tables is not None, ran.halted
-    wanted = train(app, 40, deterministic=False, bundles=[span(0, 1), span(1, 2)])
+    wanted = train(app, 20, deterministic=False, bundles=[span(0, 1), span(1, 2)])
     for name, table in wanted.items():
         np.testing.assert_allclose(ran.tables[name], table, rtol=1e-9, atol=1e-11)
     if not arguments:
         torch.manual_seed(3)
-        plain = in_plain_torch(app, Double(), 40)
+        plain = in_plain_torch(app, Double(), 20)
         assert app.evaluate(ran.tables)["test_loss"] == pytest.approx(score(app, plain), rel=1e-9)
         assert not any(view.redone for view in ran.of(MembershipChanged))

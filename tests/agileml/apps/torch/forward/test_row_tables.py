@@ -173,7 +173,11 @@ def job(**more: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("more", [{}, {"deterministic": False, "slices": 4}], ids=["deterministic", "not"])
+@pytest.mark.parametrize(
+    "more",
+    [{}, pytest.param({"deterministic": False, "slices": 4}, marks=pytest.mark.slow)],
+    ids=["deterministic", "not"],
+)
 def test_two_machines_compute_what_one_process_does(more: Mapping[str, Any], tmp_path: Path) -> None:
     values = job(**more)
     app = TorchModule(build=Shop, dataset=data)

@@ -87,9 +87,9 @@ def step(module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         ("AdamW", {"weight_decay": 0.1}),
         ("Adam", {"amsgrad": True, "foreach": True}),
         ("SGD", {"momentum": 0.9, "nesterov": True}),
-        ("SGD", {}),
+        pytest.param("SGD", {}, marks=pytest.mark.slow),
         ("RMSprop", {"centered": True, "momentum": 0.5}),
-        ("NAdam", {}),
+        pytest.param("NAdam", {}, marks=pytest.mark.slow),
         ("Adafactor", {}),
     ],
     ids=lambda value: value if isinstance(value, str) else "-".join(value) or "plain",
@@ -128,7 +128,7 @@ PLAN = [
 ]
 
 
-@pytest.mark.parametrize("name", ["AdamW", "Adafactor"])
+@pytest.mark.parametrize("name", ["AdamW", pytest.param("Adafactor", marks=pytest.mark.slow)])
 def test_machines_that_come_and_go_take_the_same_steps(name: str, tmp_path: Path) -> None:
     """Newcomers copy parameters and state from a peer, a dead machine's clock is computed again."""
     app = TorchModule(build=Net, dataset=(X, Y))
