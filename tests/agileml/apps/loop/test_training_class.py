@@ -61,7 +61,7 @@ def config(name: str, **model: Any) -> dict[str, Any]:
 
 
 def test_two_methods_are_enough(tmp_path: Path) -> None:
-    trainer = agileml.Trainer(config("Products"), clocks=250, sequential=True, out=str(tmp_path / "out"))
+    trainer = agileml.Trainer(config("Products"), clocks=300, sequential=True, out=str(tmp_path / "out"))
     result = trainer.run(Products(hidden=48))
     assert result.metrics["test_loss"] < 0.5
     assert set(result.metrics) == {"test_loss", "test_accuracy"}
