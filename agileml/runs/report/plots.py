@@ -46,6 +46,7 @@ MARKS: dict[type[RunEvent], tuple[str, str, float]] = {  # marker, colour, heigh
 def pictures(log: Log) -> list[tuple[str, str]]:
     """`(title, SVG)` of every picture that these events have something to show in."""
     drawn = []
+    blank: Figure | None = None  # kept while nothing is drawn: to make axes takes as long as a small picture
     with matplotlib.rc_context(STYLE):
         for title, draw in (
             ("Machines and stages over time", machines_over_time),
@@ -58,9 +59,9 @@ def pictures(log: Log) -> list[tuple[str, str]]:
             *WORK_PICTURES,
             ("Bytes sent, by purpose", bytes_sent),
         ):
-            figure = Figure(figsize=(5.4, 2.7), layout="constrained")
-            axes = figure.add_subplot()
-            if draw(axes, log):
+            figure = blank or Figure(figsize=(5.4, 2.7), layout="constrained")
+            blank = None if draw(figure.gca(), log) else figure
+            if blank is None:
                 drawn.append((title, _svg(figure)))
     return drawn
 
