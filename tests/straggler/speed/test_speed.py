@@ -1,5 +1,7 @@
 """Speed predictors: each against what it should do well, NARX against the rest where CPU and memory explain."""
 
+import contextlib
+
 import numpy as np
 import psutil
 import pytest
@@ -116,8 +118,12 @@ def test_background_training_gives_the_same_net_at_low_priority() -> None:
     inputs, changes = rng.normal(size=(200, 6)), rng.normal(size=200)
     starts = fresh_weights(0)
     with Background(processes=1) as background:
-        net = background.submit(starts, inputs, changes, 1e-3).result(timeout=60)
-        priorities = [child.nice() for child in psutil.Process().children()]
+        # Beside busy processes it gets next to no time at its priority, and its imports alone take seconds of it.
+        net = background.submit(starts, inputs, changes, 1e-3).result(timeout=900)
+        priorities = []
+        for child in psutil.Process().children():
+            with contextlib.suppress(psutil.NoSuchProcess):  # another test's
+                priorities.append(child.nice())
     assert 19 in priorities
     here = Inline().submit(starts, inputs, changes, 1e-3).result()
     np.testing.assert_allclose(net.weights, here.weights, rtol=1e-6, atol=1e-9)
