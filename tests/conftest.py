@@ -36,7 +36,11 @@ def _interruptible() -> None:
 @pytest.fixture(scope="module")
 def local_cluster() -> Iterator[LocalCluster]:
     """A head without machines; gone before the next file, which may start a cluster of its own in this process."""
-    with LocalCluster() as cluster:
+    from agileml.config.job import from_values
+    from agileml.process.spec import variables_here
+
+    deterministic = from_values({"application": "mlr", "data": {"kind": "digits"}, "clocks": 1})
+    with LocalCluster(variables=variables_here(deterministic)) as cluster:
         yield cluster
 
 

@@ -7,7 +7,7 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol, Self, runtime_checkable
@@ -22,7 +22,7 @@ from agileml.config.job import JobConfig
 from agileml.core.protocol.commands import Happened
 from agileml.errors import HeadLostError, RunError
 from agileml.events.terms import Fault, Loss, Tier
-from agileml.process.spec import RunSpec
+from agileml.process.spec import RunSpec, variables_here
 
 LOOK_S = 0.5  # between two looks at Ray's list of nodes
 JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # set by Ray's job server for the drivers that it starts
@@ -87,8 +87,9 @@ class Fleet(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
 
-    def runtime_env(self) -> dict[str, Any]:
-        """Ray's runtime environment for our processes, beyond the job's: it lets them find our code and the user's."""
+    def runtime_env(self, variables: Mapping[str, str]) -> dict[str, Any]:
+        """Ray's runtime environment for our processes, beyond the job's: they find our code and the user's in it, and
+        these variables."""
 
     def poll(self) -> list[FleetEvent]:
         """The events since the last call."""
@@ -146,7 +147,7 @@ class LocalFleet:
             + [(tier, False) for tier, count in waiting.items() for _ in range(count)]
         )
         self.expected = len(self._orders)
-        self._cluster = LocalCluster()
+        self._cluster = LocalCluster(variables=variables_here(spec.config))
         self._present: set[str] = set()
         self._frozen: dict[str, float] = {}  # until
         self._look_due_s = 0.0
@@ -164,10 +165,8 @@ class LocalFleet:
     ) -> None:
         self._cluster.shutdown()
 
-    def runtime_env(self) -> dict[str, Any]:
-        # Interpreter and file system are the same, so only the user's folder may be missing from the path.
-        path = os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])
-        return {"env_vars": {"PYTHONPATH": path.rstrip(os.pathsep)}}
+    def runtime_env(self, variables: Mapping[str, str]) -> dict[str, Any]:
+        return self._cluster.runtime_env(variables)
 
     def poll(self) -> list[FleetEvent]:
         check_head(self._cluster)
@@ -254,8 +253,8 @@ class ExistingFleet:
 
         ray.shutdown()
 
-    def runtime_env(self) -> dict[str, Any]:
-        return {}  # the code travels with the job
+    def runtime_env(self, variables: Mapping[str, str]) -> dict[str, Any]:
+        return {"env_vars": dict(variables)}  # the code travels with the job
 
     def poll(self) -> list[FleetEvent]:
         if time.monotonic() < self._due_s:

@@ -5,8 +5,8 @@ shares nothing with other clusters here: its files, its token and the file with 
 own (mode 0700), and its ports are free ones. It leaves nothing behind after `shutdown`, Ctrl-C or SIGTERM. After a
 SIGKILL of this process the raylets die with their parent, and the next cluster that starts removes the rest.
 
-Nodes are added one after the other: 1-2 s each, in which Ray mostly sleeps. They die with the thread that added them,
-so that must be the main thread or one that outlives them.
+Nodes are added one after the other, 0.2 s each idle, without Ray's helpers (`ray_startup`). They die with the
+thread that added them, so that must be the main thread or one that outlives them.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ from agileml.cluster.existing import ALLOCATION_LABEL, TIER_LABEL, TieredNode, c
 from agileml.cluster.owned_folder import new_folder, remove, sweep
 from agileml.cluster.processes import kill, processes_of, send_signal, tree, uses_folder
 from agileml.cluster.ray_startup import (
+    HEAD_WITHOUT_HELPERS,
     environment,
     ignore_interrupts,
+    lean_nodes,
     own_sessions,
     put_environment,
     quiet_ray,
@@ -67,15 +69,15 @@ class LocalCluster:
     def __init__(
         self,
         *,
-        runtime_env: Mapping[str, Any] | None = None,
+        variables: Mapping[str, str] | None = None,
         namespace: str = "proteus",
         orphan_after_s: float | None = None,
     ) -> None:
-        """`runtime_env` and `namespace` are those of the Ray job (see `ray.init`).
+        """`variables`: in the environment of all actors and tasks. `namespace`: of the Ray job (see `ray.init`).
 
         orphan_after_s: a watchdog beside every node ends it when the head, or this process, was silent for so long.
         """
-        self._runtime_env, self._namespace = runtime_env, namespace
+        self._variables, self._namespace = dict(variables or {}), namespace
         self._orphan_after_s = orphan_after_s
         self._liveness: watchdog.LivenessEndpoint | None = None
         self._cluster: Any = None  # Ray's, once it starts
@@ -85,6 +87,11 @@ class LocalCluster:
         self._folder: Path | None = None
         self._environment_before: dict[str, str | None] = {}
         self._sigterm_before: Any = None
+
+    def runtime_env(self, variables: Mapping[str, str]) -> dict[str, Any]:
+        """Ray's runtime environment of processes that need these variables: none, as the nodes have them already."""
+        assert variables.items() <= self._variables.items(), (variables, self._variables)
+        return {}
 
     @property
     def address(self) -> str:
@@ -215,10 +222,10 @@ class LocalCluster:
         use_tokens()
         self._cluster = Cluster()
         settings = dict(HEALTH_CHECK)  # Ray adds this cluster's folder to them
-        self._add_node(num_cpus=0, include_dashboard=False, _system_config=settings)
+        self._add_node(num_cpus=0, _system_config=settings, **HEAD_WITHOUT_HELPERS)
         handler = signal.getsignal(signal.SIGTERM)
         with self._rays_own_folder():
-            connect(self._cluster.address, runtime_env=self._runtime_env, namespace=self._namespace)
+            connect(self._cluster.address, namespace=self._namespace)
         self._catch_sigterm(handler)
 
     def _add_watched(self, **arguments: Any) -> Any:
@@ -240,7 +247,7 @@ class LocalCluster:
         handler = signal.getsignal(signal.SIGTERM)
         # Ray sets signal handlers, which only the main thread may do; `shutdown` needs none of them.
         self._cluster._shutdown_at_exit = threading.current_thread() is threading.main_thread()
-        with self._rays_own_folder(), quiet_ray(), spare_children(), own_sessions():
+        with self._rays_own_folder(), quiet_ray(), spare_children(), own_sessions(), lean_nodes():
             node = self._started(**arguments)
         self._catch_sigterm(handler)  # Ray sets a handler for each node that drains it for up to 30 s
         return node
@@ -255,7 +262,7 @@ class LocalCluster:
             before = set(psutil.Process().children())
             try:
                 return self._cluster.add_node(
-                    object_store_memory=OBJECT_STORE_BYTES, dashboard_agent_listen_port=0, **arguments
+                    object_store_memory=OBJECT_STORE_BYTES, env_vars=self._variables, **arguments
                 )
             except Exception as error:  # Ray raises no narrower type
                 failed = error

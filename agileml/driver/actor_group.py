@@ -29,7 +29,7 @@ from agileml.events.terms import Loss, Task, Tier
 from agileml.net.events import Address
 from agileml.net.keys import KeyPair
 from agileml.net.sealed_keys import seal
-from agileml.process.actors import environment, start_head, start_machine
+from agileml.process.actors import start_head, start_machine
 from agileml.process.head import HeadState
 from agileml.process.spec import RunSpec
 
@@ -47,9 +47,7 @@ class ActorGroup:
         """Start the controller's process. Raises RunError."""
         self._spec = spec
         self._keys = KeyPair.generate()
-        self._env = environment(spec.config)
-        self._env["env_vars"] |= runtime_env.pop("env_vars", {})
-        self._env |= runtime_env
+        self._env = runtime_env
         self._actors: dict[str, StartedActor] = {}
         self._by_node: dict[str, str] = {}
         self._failed_starts: Counter[str] = Counter()  # by node

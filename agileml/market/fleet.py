@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
@@ -77,9 +77,9 @@ class MarketFleet:
             raise RunError(str(error)) from None
         self._folder = folder
 
-    def runtime_env(self) -> dict[str, Any]:
+    def runtime_env(self, variables: Mapping[str, str]) -> dict[str, Any]:
         """See `fleet.Fleet.runtime_env`."""
-        return self._backend.runtime_env()
+        return self._backend.runtime_env(variables)
 
     def poll(self) -> list[FleetEvent]:
         """Events since the last call. The market opens once every node started ahead has its process."""

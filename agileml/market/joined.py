@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
@@ -66,9 +66,9 @@ class JoinedCluster:
         self._cluster.__exit__(kind, error, trace)
         self._liveness.__exit__(kind, error, trace)
 
-    def runtime_env(self) -> dict[str, Any]:
-        """The code travels with the job."""
-        return self._cluster.runtime_env()
+    def runtime_env(self, variables: Mapping[str, str]) -> dict[str, Any]:
+        """See `fleet.Fleet.runtime_env`."""
+        return self._cluster.runtime_env(variables)
 
     def check(self) -> None:
         """The head is no process of ours: Ray says when it is gone."""

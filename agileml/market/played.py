@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-import os
 import threading
+from collections.abc import Mapping
 from typing import Any, Self
 
 from agileml.cluster.fleet import check_head
@@ -14,6 +14,7 @@ from agileml.config.market import LocalMarketConfig
 from agileml.market.nodes import PrestartedNodes
 from agileml.market.service import pause
 from agileml.market.setup import MarketSetup
+from agileml.process.spec import variables_here
 from bidbrain.live.cloud import Cloud
 from bidbrain.live.job import Timekeeper
 from bidbrain.live.replay import MarketClock, Replay, Warnings
@@ -30,7 +31,9 @@ class PlayedBackend:
     def __init__(self, setup: MarketSetup, config: JobConfig) -> None:
         assert isinstance(config.market, LocalMarketConfig)
         self._setup, self._market = setup, config.market
-        self._cluster = LocalCluster(orphan_after_s=config.market.orphan_after_s)
+        self._cluster = LocalCluster(
+            variables=variables_here(config), orphan_after_s=config.market.orphan_after_s
+        )
         setting = setup.plan.setting
         per_machine = min(listing.vcpus for listing in setting.listings)
         on_demand = setting.reliable.vcpus if setup.plan.with_reliable else setting.job.vcpus
@@ -62,10 +65,9 @@ class PlayedBackend:
         self._cluster.shutdown()
         self.nodes.join()
 
-    def runtime_env(self) -> dict[str, Any]:
-        """The nodes share interpreter and files: only the user's folder may be missing from their path."""
-        path = os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])
-        return {"env_vars": {"PYTHONPATH": path.rstrip(os.pathsep)}}
+    def runtime_env(self, variables: Mapping[str, str]) -> dict[str, Any]:
+        """See `fleet.Fleet.runtime_env`."""
+        return self._cluster.runtime_env(variables)
 
     def check(self) -> None:
         """Raises HeadLostError."""

@@ -6,7 +6,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -59,7 +59,7 @@ class MarketBackend(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
 
-    def runtime_env(self) -> dict[str, Any]:
+    def runtime_env(self, variables: Mapping[str, str]) -> dict[str, Any]:
         """See `fleet.Fleet.runtime_env`."""
 
     def check(self) -> None:

@@ -14,7 +14,6 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from agileml.application import Array
 from agileml.config.hardware import Hardware
-from agileml.config.job import JobConfig
 from agileml.core.compute.spans import Spans
 from agileml.core.protocol.commands import HaltKind
 from agileml.core.protocol.inputs import ControllerInput, NodeUp
@@ -26,9 +25,6 @@ from agileml.process.head import Head, HeadState
 from agileml.process.machine import Machine
 from agileml.process.record_store import GcsStore
 from agileml.process.spec import RunSpec
-
-# Errors and timeouts then reach the thread that waits for a sum; otherwise a watchdog of torch ends the process.
-NCCL_VARIABLES = {"TORCH_NCCL_BLOCKING_WAIT": "1"}
 
 
 class MachineActor:
@@ -192,26 +188,6 @@ def end_process(reason: str) -> None:
     """End this process: a machine's processes live and die together."""
     print(f"proteus: {reason}", file=sys.stderr, flush=True)
     os._exit(1)
-
-
-def environment(config: JobConfig) -> dict[str, Any]:
-    """The runtime environment of an actor's process.
-
-    The process keeps the memory of freed arrays: a fresh page costs more than the addition that fills it. Deterministic
-    runs fix the threads of BLAS, so that sums do not depend on the number of cores.
-    """
-    variables = {
-        "MALLOC_TRIM_THRESHOLD_": "-1",
-        "MALLOC_MMAP_MAX_": "0",
-        "MALLOC_TOP_PAD_": str(1 << 26),
-        # Heaps of other threads hold 64 MB each, and malloc returns them whatever the other variables say.
-        "MALLOC_ARENA_MAX": "1",
-    }
-    if config.deterministic:
-        variables |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    if config.allreduce_backend == "nccl":
-        variables |= NCCL_VARIABLES
-    return {"env_vars": variables}
 
 
 def start_machine(

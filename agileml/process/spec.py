@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -49,6 +50,9 @@ MOST_PARTITIONS = 64  # of a job with a pipeline: each costs a message per clock
 
 # The share of a clock that another plan must be expected to save, beyond what may be noise.
 HOLD = {"lbbsp": 0.01, "auto": 0.05}
+
+# Errors and timeouts then reach the thread that waits for a sum; otherwise a watchdog of torch ends the process.
+NCCL_VARIABLES = {"TORCH_NCCL_BLOCKING_WAIT": "1"}
 
 
 @dataclass(frozen=True)
@@ -333,3 +337,30 @@ def _planned(event: EventConfig) -> PlannedEvent:
 
 def _number(count: int | Literal["all"]) -> int | None:
     return None if count == "all" else count
+
+
+def variables_of(config: JobConfig) -> dict[str, str]:
+    """What every process of a run needs in its environment before it starts.
+
+    The process keeps the memory of freed arrays: a fresh page costs more than the addition that fills it. Deterministic
+    runs fix the threads of BLAS, so that sums do not depend on the number of cores.
+    """
+    variables = {
+        "MALLOC_TRIM_THRESHOLD_": "-1",
+        "MALLOC_MMAP_MAX_": "0",
+        "MALLOC_TOP_PAD_": str(1 << 26),
+        # Heaps of other threads hold 64 MB each, and malloc returns them whatever the other variables say.
+        "MALLOC_ARENA_MAX": "1",
+    }
+    if config.deterministic:
+        variables |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    if config.allreduce_backend == "nccl":
+        variables |= NCCL_VARIABLES
+    return variables
+
+
+def variables_here(config: JobConfig) -> dict[str, str]:
+    """The same on this computer, where interpreter and files are those of this process: only the user's folder may be
+    missing from the path."""
+    path = os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])
+    return {**variables_of(config), "PYTHONPATH": path.rstrip(os.pathsep)}

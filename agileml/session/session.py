@@ -25,7 +25,7 @@ from agileml.errors import HeadLostError, RunError
 from agileml.events.run import RunFinished, RunStarted, RunStopped
 from agileml.events.schema import Log
 from agileml.market.protocol import BoughtFleet
-from agileml.process.spec import RunSpec
+from agileml.process.spec import RunSpec, variables_of
 from agileml.runs.callbacks import Callback
 from agileml.runs.event_log import read_events
 from agileml.runs.folder import RunFolder, check_out, params_sha256
@@ -345,7 +345,8 @@ class _Session:
                 self.config.machines.wait_s, self.stop_signal, progress.say, check_head=fleet.check_head
             )
             self.stop_signal.arm()
-            group = ActorGroup(self.spec, fleet.expected, fleet.head_node_id, fleet.runtime_env(), startup)
+            runtime_env = fleet.runtime_env(variables_of(self.config))
+            group = ActorGroup(self.spec, fleet.expected, fleet.head_node_id, runtime_env, startup)
             try:
                 best = self._best_model(folder)
                 loop = RunLoop(self.config, fleet, group, folder, progress, self.stop_signal, startup, best)

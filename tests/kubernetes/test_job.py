@@ -21,6 +21,7 @@ import pytest
 import yaml
 
 from agileml.aws.boot import HEALTH_CHECK
+from agileml.cluster.local import LocalCluster
 from agileml.cluster.watchdog import LIVENESS_PORT
 from agileml.events.market import AllocationEnded, InstanceNoticed, InstancesBought
 from agileml.events.run import MachineLost, MachineReleased, MembershipChanged
@@ -86,11 +87,9 @@ class Rig:
 
     def proteus(self, out: str, *settings: str) -> subprocess.Popen[str]:
         """`proteus run` on the head."""
-        command = [sys.executable, "-m", "agileml.cli", "run", "job.yaml", "--yes", "--out", out]
-        command += [word for setting in settings for word in ("--set", setting)]
         return subprocess.Popen(
-            command, env=self.cluster.environment, cwd=self.folder, text=True, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            run_command(out, *settings), env=self.cluster.environment, cwd=self.folder, text=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
 
     def events(self, kind: type[E]) -> list[E]:
@@ -114,19 +113,30 @@ class Rig:
         return found
 
 
+def run_command(out: str, *settings: str) -> list[str]:
+    command = [sys.executable, "-m", "agileml.cli", "run", "job.yaml", "--yes", "--out", out]
+    return command + [word for setting in settings for word in ("--set", setting)]
+
+
+def variables(ground: Ground) -> dict[str, str]:
+    """What a pod has in its environment."""
+    port = str(ground.server.port)
+    return {"PYTHONPATH": os.getcwd(), "KUBERNETES_SERVICE_HOST": HERE, "KUBERNETES_SERVICE_PORT": port}
+
+
+def write_project(folder: Path, address: str, ground: Ground) -> None:
+    values = {**JOB, "address": address}
+    values["market"] = {**JOB["market"], "account": str(ground.server.account)}
+    (folder / "job.yaml").write_text(yaml.safe_dump(values))
+    (folder / "held_back.py").write_text(APPLICATION.format(let_go=str(folder / "let_go")))
+
+
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     folder = tmp_path_factory.mktemp("pods")
     with started_cluster([], variables=RAY_VARIABLES) as cluster, ground_of(folder) as ground:
-        values = {**JOB, "address": cluster.address}
-        values["market"] = {**JOB["market"], "account": str(ground.server.account)}
-        (folder / "job.yaml").write_text(yaml.safe_dump(values))
-        (folder / "held_back.py").write_text(APPLICATION.format(let_go=str(folder / "let_go")))
-        cluster.environment |= {
-            "PYTHONPATH": os.getcwd(),
-            "KUBERNETES_SERVICE_HOST": HERE,
-            "KUBERNETES_SERVICE_PORT": str(ground.server.port),
-        }
+        write_project(folder, cluster.address, ground)
+        cluster.environment |= variables(ground)
         with ray_pods(cluster, ground.operator) as pods:
             yield Rig(ground, cluster, pods, folder)
 
@@ -181,11 +191,17 @@ def test_a_job_lives_through_a_preemption_and_a_join(rig: Rig) -> None:
     assert abs(noticed.deadline_s - tainted_s - 120) < 5
 
 
-def test_what_cannot_run_is_one_sentence(rig: Rig) -> None:
+def test_what_cannot_run_is_one_sentence(local_cluster: LocalCluster, tmp_path: Path) -> None:
     wait_for_the_lock()
-    run = rig.proteus("refused", "market.cluster=gone", "checkpoint.path=elsewhere")
-    output, said = run.communicate(timeout=60)
-    assert (run.returncode, output) == (2, ""), (output, said)
-    sentence = "market.cluster: found no RayCluster gone in namespace here, expected one, such as"
-    assert said.startswith("proteus: ") and said.count("\n") == 1 and sentence in said, said
-    assert not rig.ground.server.items("pods")
+    with ground_of(tmp_path) as ground:
+        write_project(tmp_path, local_cluster.address, ground)
+        done = subprocess.run(
+            run_command("refused", "market.cluster=gone", "checkpoint.path=elsewhere"),
+            env={**os.environ, **variables(ground)}, cwd=tmp_path, stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, check=False, timeout=LIMIT_S,
+        )  # fmt: skip
+        assert (done.returncode, done.stdout) == (2, ""), done
+        sentence = "market.cluster: found no RayCluster gone in namespace here, expected one, such as"
+        assert done.stderr.startswith("proteus: ") and done.stderr.count("\n") == 1, done.stderr
+        assert sentence in done.stderr
+        assert not ground.server.items("pods")

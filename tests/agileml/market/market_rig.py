@@ -180,7 +180,7 @@ class InstantBackend:
     ) -> None:
         assert self.may_leave or not self.nodes.processes, "every machine was given back"
 
-    def runtime_env(self) -> dict[str, Any]:
+    def runtime_env(self, variables: Mapping[str, str]) -> dict[str, Any]:
         return {}
 
     def check(self) -> None:

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from agileml.net.collectives import GroupMember, Nccl
-from agileml.process.actors import NCCL_VARIABLES
+from agileml.process.spec import NCCL_VARIABLES
 
 LIMIT_S = 120.0
 
