@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 
 from agileml.application import Array, InputError, Update
 from agileml.apps.torch.flat import FlatModule
-from agileml.apps.torch.resident.state import TorchOptimizer
+from agileml.apps.torch.resident.state import TorchOptimizer, parameter_groups
 
 
 def torch_state(result: str | Path | Mapping[str, Any], module: nn.Module) -> dict[str, Tensor]:
@@ -130,7 +129,7 @@ def optimizer_state(
 
 def _in_torch(module: nn.Module, settings: Mapping[str, Any]) -> torch.optim.Optimizer:
     """The optimizer that a config names, as torch has it."""
-    groups = _groups(module, settings.get("groups", ()))
+    groups = parameter_groups(module.named_parameters(), settings.get("groups", ()))
     shared = {"lr": settings["learning_rate"], "weight_decay": settings["weight_decay"]}
     match settings["kind"]:
         case "sgd":
@@ -146,24 +145,3 @@ def _in_torch(module: nn.Module, settings: Mapping[str, Any]) -> torch.optim.Opt
             return made(groups, **shared, betas=betas, eps=settings["epsilon"])
         case kind:
             raise AssertionError(kind)
-
-
-def _groups(module: nn.Module, sections: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The parameter groups of torch: parameters that no section names, then those of each section."""
-    members: list[list[nn.Parameter]] = [[] for _ in range(len(sections) + 1)]
-    for name, parameter in module.named_parameters():
-        matching = (
-            number
-            for number, section in enumerate(sections, 1)
-            if any(fnmatchcase(name, pattern) for pattern in section["parameters"])
-        )
-        members[next(matching, 0)].append(parameter)
-    own: list[dict[str, Any]] = [{}]
-    for section in sections:
-        own.append(
-            {theirs: section[ours] for ours, theirs in TORCH_NAMES.items() if section[ours] is not None}
-        )
-    return [{"params": params, **more} for params, more in zip(members, own, strict=True)]
-
-
-TORCH_NAMES = {"learning_rate": "lr", "weight_decay": "weight_decay"}

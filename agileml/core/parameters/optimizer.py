@@ -8,6 +8,7 @@ their momentum and moments as they are. Two blocks or one: an element's new valu
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -162,9 +163,8 @@ class Sgd(Shaping):
         scale: float = 1.0,
     ) -> None:
         number = parameters.dtype.type
-        rate = number(self.rate_at(clock))
         _sgd(
-            rate,
+            number(self.rate_at(clock)),
             number(scale),
             number(self.weight_decay),
             number(self.clip or 0),
@@ -174,8 +174,42 @@ class Sgd(Shaping):
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class OneSlot(Shaping):
+    """An optimizer with one array of state."""
+
+    def kernel(self) -> tuple[Callable[..., None], float]:
+        """The compiled pass over a block, and the number that it takes besides the learning rate."""
+        raise NotImplementedError
+
+    def step(
+        self,
+        clock: int,
+        parameters: Array,
+        gradient: Array,
+        state: list[Array],
+        new_parameters: Array,
+        new_state: list[Array],
+        scale: float = 1.0,
+    ) -> None:
+        number = parameters.dtype.type
+        kernel, setting = self.kernel()
+        kernel(
+            number(self.rate_at(clock)),
+            number(setting),
+            number(scale),
+            number(self.weight_decay),
+            number(self.clip or 0),
+            parameters,
+            gradient,
+            state[0],
+            new_parameters,
+            new_state[0],
+        )
+
+
 @dataclass(frozen=True)
-class Momentum(Shaping):
+class Momentum(OneSlot):
     """m <- mu m + g; w <- w - rate m (heavy ball, as torch.optim.SGD with momentum).
 
     Nesterov: w <- w - rate (g + mu m) with the new m, as torch.optim.SGD does it.
@@ -186,63 +220,20 @@ class Momentum(Shaping):
     slots: int = 1
     nesterov: bool = False
 
-    def step(
-        self,
-        clock: int,
-        parameters: Array,
-        gradient: Array,
-        state: list[Array],
-        new_parameters: Array,
-        new_state: list[Array],
-        scale: float = 1.0,
-    ) -> None:
-        number = parameters.dtype.type
-        kernel = _nesterov if self.nesterov else _momentum
-        kernel(
-            number(self.rate_at(clock)),
-            number(self.momentum),
-            number(scale),
-            number(self.weight_decay),
-            number(self.clip or 0),
-            parameters,
-            gradient,
-            state[0],
-            new_parameters,
-            new_state[0],
-        )
+    def kernel(self) -> tuple[Callable[..., None], float]:
+        return _nesterov if self.nesterov else _momentum, self.momentum
 
 
 @dataclass(frozen=True)
-class Adagrad(Shaping):
+class Adagrad(OneSlot):
     """s <- s + g^2; w <- w - rate g / (sqrt(s) + epsilon) (Duchi, Hazan and Singer, 2011, figure 1, diagonal)."""
 
     learning_rate: float = 0.01
     epsilon: float = 1e-10
     slots: int = 1
 
-    def step(
-        self,
-        clock: int,
-        parameters: Array,
-        gradient: Array,
-        state: list[Array],
-        new_parameters: Array,
-        new_state: list[Array],
-        scale: float = 1.0,
-    ) -> None:
-        number = parameters.dtype.type
-        _adagrad(
-            number(self.rate_at(clock)),
-            number(self.epsilon),
-            number(scale),
-            number(self.weight_decay),
-            number(self.clip or 0),
-            parameters,
-            gradient,
-            state[0],
-            new_parameters,
-            new_state[0],
-        )
+    def kernel(self) -> tuple[Callable[..., None], float]:
+        return _adagrad, self.epsilon
 
 
 @dataclass(frozen=True)

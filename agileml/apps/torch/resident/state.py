@@ -8,7 +8,7 @@ one step on tensors without memory.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -25,6 +25,26 @@ from agileml.apps.torch.flat import DTYPES, FlatModule
 
 FORMS = {"fused", "foreach", "capturable"}  # ways of computing the same step
 STATE, NUMBERS = "optimizer", "optimizer_numbers"
+TORCH_NAMES = {
+    "learning_rate": "lr",
+    "weight_decay": "weight_decay",
+}  # of a group's settings, ours and torch's
+
+
+def parameter_groups(
+    named: Iterable[tuple[str, nn.Parameter]], sections: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """The parameter groups of torch: parameters that no section names, then those of each section."""
+    members: list[list[nn.Parameter]] = [[] for _ in range(len(sections) + 1)]
+    for name, parameter in named:
+        matching = (
+            number
+            for number, section in enumerate(sections, 1)
+            if any(fnmatchcase(name, pattern) for pattern in section["parameters"])
+        )
+        members[next(matching, 0)].append(parameter)
+    own = [{theirs: s[ours] for ours, theirs in TORCH_NAMES.items() if s[ours] is not None} for s in sections]
+    return [{"params": params, **more} for params, more in zip(members, [{}, *own], strict=True)]
 
 
 @dataclass(frozen=True)
@@ -85,20 +105,9 @@ class TorchOptimizer:
             ) from None
 
     def _groups(self, parameters: list[nn.Parameter]) -> list[dict[str, Any]]:
-        """The parameters that no section of `groups` names, then those of each section."""
-        sections = self.section["groups"]
-        members: list[list[nn.Parameter]] = [[] for _ in range(len(sections) + 1)]
-        for (name, _), parameter in zip(self.flat.parameters, parameters, strict=True):
-            matching = (
-                number
-                for number, section in enumerate(sections, 1)
-                if any(fnmatchcase(name, pattern) for pattern in section["parameters"])
-            )
-            members[next(matching, 0)].append(parameter)
-        names = {"learning_rate": "lr", "weight_decay": "weight_decay"}
-        own = [{theirs: s[ours] for ours, theirs in names.items() if s[ours] is not None} for s in sections]
-        groups = [{"params": params, **more} for params, more in zip(members, [{}, *own], strict=True)]
-        return [group for group in groups if group["params"]]
+        """The groups that have parameters: those that no section names, then those of each section."""
+        named = ((name, p) for (name, _), p in zip(self.flat.parameters, parameters, strict=True))
+        return [group for group in parameter_groups(named, self.section["groups"]) if group["params"]]
 
     @cached_property
     def layout(self) -> tuple[StateTensor, ...]:
