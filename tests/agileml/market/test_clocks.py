@@ -75,7 +75,7 @@ def test_who_is_warned_and_leaves_was_evicted_unless_we_gave_it_up() -> None:
     assert [c.disturbance for c in clocks_of(events, planned={"b"})] == [Disturbance.CHANGE]
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=25)
 @given(
     nu=st.floats(8, 40),
     lost_s=st.floats(5, 60),

@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping
 from typing import Self
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -323,8 +324,13 @@ class Calls(RuleBasedStateMachine):
         assert self.trainer.report(0).finished_s is None
 
 
-TestCalls = Calls.TestCase
-TestCalls.settings = settings(deadline=None, derandomize=True, max_examples=60, stateful_step_count=30)
+class TestCalls(Calls.TestCase):  # type: ignore[name-defined, misc]
+    settings = settings(deadline=None, derandomize=True, max_examples=25, stateful_step_count=30)
+
+
+@pytest.mark.slow
+class TestManyCalls(Calls.TestCase):  # type: ignore[name-defined, misc]
+    settings = settings(deadline=None, max_examples=300, stateful_step_count=50)
 
 
 def test_nodes_of_a_cluster_are_found_by_the_label_with_their_instance_id() -> None:

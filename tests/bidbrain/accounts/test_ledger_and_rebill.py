@@ -95,9 +95,9 @@ def test_both_bills_agree_to_the_micro_dollar(turbulent, rules: str) -> None:
         assert second_by_second(lines, prices) == ledger.micro_usd
 
 
-def test_two_hundred_jobs_of_each_scheme(turbulent) -> None:
+@pytest.mark.parametrize("scale", [40, pytest.param(200, marks=pytest.mark.slow)])
+def test_many_jobs_of_each_scheme(turbulent, scale: int) -> None:
     setting = make_setting(turbulent, Workload(hours=2.0))
-    scale = 200
     for name in ("standard_checkpoint", "proteus", "renewal"):
         scheme = SCHEMES[name]
         fast = CompiledSimulator(scheme.setting(setting), scheme)
@@ -114,10 +114,16 @@ def test_a_ledger_survives_its_file(turbulent, tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["ledger.jsonl"]
 
 
-@given(st.data())
-@settings(deadline=None, derandomize=True, max_examples=25)
-def test_any_change_of_a_ledger_is_found(turbulent, data: st.DataObject) -> None:
+@pytest.fixture(scope="module")
+def one_job(turbulent) -> Ledger:
     (ledger,) = ledgers(make_setting(turbulent, Workload(hours=3.0)), ("renewal",), 1)
+    return ledger
+
+
+@given(data=st.data())
+@settings(deadline=None, derandomize=True, max_examples=25)
+def test_any_change_of_a_ledger_is_found(turbulent, one_job: Ledger, data: st.DataObject) -> None:
+    ledger = one_job
     money = [i for i, entry in enumerate(ledger.entries) if entry.micro_usd]
     index = data.draw(st.sampled_from(money))
     entry = ledger.entries[index]
