@@ -41,7 +41,7 @@ class Replacing:
                     oldest = f"m{len(self.left) + 1}"
                     rig.head.tell(Notice(oldest, time.time() + 60.0))
                 case MachineReleased(machine):
-                    rig.machines[machine].join(10.0)
+                    rig.machines[machine].join(60.0)
                     rig.killed.add(machine)
                     rig.head.tell(NodeDown(machine, Loss.PROCESS_ENDED))
                     self.left.append(machine)

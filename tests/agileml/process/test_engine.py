@@ -16,7 +16,7 @@ from agileml.core.protocol.commands import HaltKind
 from agileml.events.run import ClockDone, MembershipChanged, PlanFinished, PlanFired, UnitsPlanned
 from agileml.process.head import HeadState
 from tests.agileml.process.engine_rig import Rig, reference
-from tests.faults.fault_rig import MF, MLR, FaultRig
+from tests.faults.fault_rig import MF, MLR, FaultRig, reference_of
 
 PLAN = [
     {"at_clock": 5, "join": 2},
@@ -64,14 +64,21 @@ SPEEDS = {"pace": {"unit_s": 0.001, "speeds": {"m0": 0.25, "m2": 0.5}}, "units_p
 
 @pytest.mark.parametrize("base", [MF, MLR], ids=["mf", "mlr"])
 def test_shares_by_speed_do_not_change_a_bit(base: Mapping[str, Any], tmp_path: Path) -> None:
-    values = job(base, balance="lbbsp", plan=PLAN, **SPEEDS)
-    ran = Rig(values, tmp_path).finish()
-    assert ran.sha256 == reference(values)
+    values = job(base, balance="lbbsp", plan=PLAN, **SPEEDS) | {"clocks": 1000}
+    fewest: list[int] = []  # units for m0, where the others get more
+
+    def watch(rig: FaultRig, state: HeadState) -> None:
+        for each in state.events:
+            if isinstance(each.event, UnitsPlanned):
+                mine, *others = (each.event.units[name] for name in sorted(each.event.units))
+                fewest.extend([mine] if "m0" in each.event.units and mine < min(others, default=0) else [])
+        if state.clock >= 30 and fewest:
+            rig.ask_to_stop()
+
+    ran = FaultRig(values, tmp_path, watch).finish()
+    assert ran.sha256 == reference_of(ran, values)
+    assert fewest
     assert len(ran.of(MembershipChanged)) >= 4
-    planned = ran.of(UnitsPlanned)
-    assert any(
-        plan.units.get("m0", 99) < min(n for m, n in plan.units.items() if m != "m0") for plan in planned
-    )
 
 
 @pytest.mark.parametrize("exchange", ["servers", "allreduce"])
@@ -154,8 +161,10 @@ def test_user_code_that_fails_ends_the_run_with_its_traceback(tmp_path: Path) ->
 def test_nothing_runs_on_when_the_run_is_over(tmp_path: Path) -> None:
     before = threading.active_count()
     Rig(job(MLR, clocks=5), tmp_path).finish()
-    left = [thread.name for thread in threading.enumerate() if thread.name in ("server", "controller")]
-    assert not left
+    for thread in threading.enumerate():
+        if thread.name in ("server", "controller"):
+            thread.join(60.0)  # a busy host may need more than the seconds for which `stop` waits
+            assert not thread.is_alive(), thread
     assert threading.active_count() <= before + 8  # computing threads end when they are idle
 
 

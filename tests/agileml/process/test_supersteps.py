@@ -51,7 +51,7 @@ def test_the_log_has_the_bits_of_a_run_in_which_machines_come_and_go(
 
 def test_a_slow_machine_gets_fewer_minibatches_and_nobody_more_than_the_range(tmp_path: Path) -> None:
     machines = {"reliable": 1, "transient": 2, "max": 4}
-    pace = {"unit_s": 0.01, "speeds": {"m0": 0.25}}
+    pace = {"unit_s": 0.03, "speeds": {"m0": 0.25}}
     rig = Rig(job({**MLR, "optimizer": {}}, machines=machines, pace=pace, clocks=20, **ELASTIC), tmp_path)
     ran = rig.finish()
     assert ran.sha256 == by_the_log(rig, ran)
