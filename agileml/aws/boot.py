@@ -2,9 +2,12 @@
 
     python -m agileml.aws.boot node --stack demo --region us-east-1 --orphan-after 300
 
-The cluster's token comes from SSM by the machine's role, into a file that only Ray's user reads. A node's watchdog is
-there before Ray is, and only when all of it runs is the shutdown taken back that the user data began with. Ray and the
-watchers are services of systemd: they restart, and their output is in the journal (`journalctl -u 'proteus-*'`).
+The cluster's token and the authority of its certificates come from SSM by the machine's role. The machine issues itself
+a certificate for its own address and forgets the authority's private key; the token and its own key are in files that
+only Ray's user reads. So Ray's processes talk TLS, and send the token to no host that has not shown a certificate of
+the same authority. A node's watchdog is there before Ray is, and only when all of it runs is the shutdown taken back
+that the user data began with. Ray and the watchers are services of systemd: they restart, and their output is in the
+journal (`journalctl -u 'proteus-*'`).
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import pwd
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +27,7 @@ from agileml.cluster.watchdog import LIVENESS_PORT
 from bidbrain.aws.calls import errors
 from bidbrain.aws.clients import Aws, Clients
 from bidbrain.aws.notices import IMDS, Metadata
+from bidbrain.aws.stack.authority import Authority
 from bidbrain.aws.stack.names import Names
 from bidbrain.live.cloud import CloudError
 
@@ -36,6 +40,7 @@ TRY_S, TRY_EVERY_S = 600.0, 5.0
 HEALTH_CHECK = {"initial_delay_ms": 0, "period_ms": 500, "timeout_ms": 2000, "failure_threshold": 3}
 
 Run = Callable[[Sequence[str]], None]
+Files = Mapping[Path, bytes]
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,32 @@ class Installation:
     @property
     def token(self) -> Path:
         return self.home / "token"
+
+    @property
+    def authority(self) -> Path:
+        """The certificate of the cluster's authority, without its key."""
+        return self.home / "authority.pem"
+
+    @property
+    def certificate(self) -> Path:
+        return self.home / "certificate.pem"
+
+    @property
+    def key(self) -> Path:
+        """The private key of this instance's certificate."""
+        return self.home / "key.pem"
+
+    @property
+    def cluster_variables(self) -> dict[str, str]:
+        """With these in its environment a process of Ray's joins the stack's cluster; they hold no secret."""
+        return {
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN_PATH": str(self.token),
+            "RAY_USE_TLS": "1",
+            "RAY_TLS_CA_CERT": str(self.authority),
+            "RAY_TLS_SERVER_CERT": str(self.certificate),
+            "RAY_TLS_SERVER_KEY": str(self.key),
+        }
 
     @property
     def ray(self) -> str:
@@ -89,7 +120,8 @@ def node_command(here: Installation, me: InstanceIdentity, head: str) -> list[st
 
 def watchdog_command(here: Installation, head: str, after_s: int) -> list[str]:
     """Ends this machine when the head, or who drives the market on it, is silent."""
-    heads = (f"--head={head}:{GCS_PORT}", f"--head={head}:{LIVENESS_PORT}")
+    gcs = (f"--tls-head={head}:{GCS_PORT}", f"--authority={here.authority}")
+    heads = (*gcs, f"--head={head}:{LIVENESS_PORT}")
     return [here.python, "-m", "agileml.cluster.watchdog", "--shutdown", f"--after={after_s}", *heads]
 
 
@@ -101,8 +133,7 @@ def notice_command(here: Installation, head: str) -> list[str]:
 def service(name: str, command: Sequence[str], here: Installation, user: str | None = None) -> list[str]:
     """A command as a service of systemd that is restarted when it ends. Raises nothing; holds no secret."""
     variables = {
-        "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN_PATH": str(here.token),
+        **here.cluster_variables,
         "RAY_USAGE_STATS_ENABLED": "0",
         "PYTHONUNBUFFERED": "1",
         "HOME": str(here.home),
@@ -134,16 +165,30 @@ def parameter(aws: Clients, name: str, sleep: Callable[[float], None], limit_s: 
         waited_s += TRY_EVERY_S
 
 
-def keep_token(token: str, here: Installation, user: str | None) -> None:
-    """The token in a file of mode 0600 that belongs to Ray's user."""
+def credentials(
+    token: str, authority: Authority, me: InstanceIdentity, here: Installation, now_s: float
+) -> Files:
+    """The files by which this instance joins the cluster; the authority's private key is in none of them."""
+    host = authority.issued(me.ip, now_s)
+    return {
+        here.token: token.encode(),
+        here.authority: authority.certificate,
+        here.certificate: host.certificate,
+        here.key: host.key,
+    }
+
+
+def keep(files: Files, here: Installation, user: str | None) -> None:
+    """Write files of mode 0600 that belong to Ray's user."""
     here.home.mkdir(mode=0o755, parents=True, exist_ok=True)
-    here.token.unlink(missing_ok=True)
-    descriptor = os.open(here.token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(token)
+    for path, content in files.items():
+        path.unlink(missing_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
     if user is not None:
         entry = pwd.getpwnam(user)
-        for path in (here.home, here.token):
+        for path in (here.home, *files):
             os.chown(path, entry.pw_uid, entry.pw_gid)
 
 
@@ -158,12 +203,18 @@ def boot(
     *,
     user: str | None = USER,
     sleep: Callable[[float], None] = time.sleep,
+    now_s: Callable[[], float] = time.time,
 ) -> None:
-    """Join or begin the cluster. Raises CloudError, OSError, CalledProcessError: the set shutdown stays then."""
+    """Join or begin the cluster.
+
+    Raises CloudError, AuthorityError, OSError, CalledProcessError: the set shutdown stays then.
+    """
     me = identity(metadata)
     if user is not None and not _exists(user):
         run(["useradd", "--system", "--home-dir", str(here.home), "--shell", "/usr/sbin/nologin", user])
-    keep_token(parameter(aws, names.token, sleep), here, user)
+    token = parameter(aws, names.token, sleep)
+    authority = Authority.parsed(parameter(aws, names.authority, sleep))
+    keep(credentials(token, authority, me, here, now_s()), here, user)
     if role == "head":
         run(service("ray", head_command(here, me), here, user))
     else:

@@ -1,10 +1,12 @@
-"""Ends a machine whose head has been silent for too long. It runs beside every machine that costs money.
+r"""Ends a machine whose head has been silent for too long. It runs beside every machine that costs money.
 
-    python -m agileml.cluster.watchdog --after 300 --head 10.0.0.5:6379 --head 10.0.0.5:6378 --shutdown
+    python -m agileml.cluster.watchdog --shutdown --after 300 \
+        --tls-head 10.0.0.5:6379 --authority authority.pem --head 10.0.0.5:6378
 
 The watchdog asks every address that it was given, and counts silence from the moment that one of them does not answer:
 the GCS of the head node, and the liveness endpoint of the process that drives the market (`LivenessEndpoint`). Both
-answer the first bytes of an HTTP/2 connection, so a frozen process is silent too, and the watchdog needs no token.
+answer the first bytes of an HTTP/2 connection, so a frozen process is silent too, and the watchdog needs no token. A
+GCS with TLS answers by showing a certificate of the cluster's authority: a foreign host at its address is silence.
 
 The watchdog shuts an EC2 instance down, which terminates it. It kills a local Ray node with all of its processes, which
 it recognises by a mark in their environment. It ends itself when its machine is gone.
@@ -16,11 +18,13 @@ import argparse
 import contextlib
 import os
 import socket
+import ssl
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -75,26 +79,51 @@ class LivenessEndpoint:
                 peer.sendall(b"proteus\n")
 
 
-def speaks(address: str, timeout_s: float) -> bool:
-    """True when the process at host:port answers; an accepted connection is not enough."""
-    host, _, port = address.rpartition(":")
-    try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_s) as peer:
-            peer.settimeout(timeout_s)
-            peer.sendall(HELLO)
-            return bool(peer.recv(1))
-    except OSError:
-        return False
+@dataclass(frozen=True)
+class WatchedHead:
+    """An address, host:port, that must answer.
+
+    authority: a PEM file with the authority that its certificate must be of; None: it talks without TLS.
+    """
+
+    address: str
+    authority: Path | None = None
+
+    def speaks(self, timeout_s: float) -> bool:
+        """True when the process there answers; an accepted connection is not enough."""
+        host, _, port = self.address.rpartition(":")
+        host = host.strip("[]")
+        try:
+            with socket.create_connection((host, int(port)), timeout=timeout_s) as peer:
+                peer.settimeout(timeout_s)
+                if self.authority is not None:
+                    return _shows_certificate(peer, host, self.authority)
+                peer.sendall(HELLO)
+                return bool(peer.recv(1))
+        except OSError:
+            return False
+
+
+def _shows_certificate(peer: socket.socket, host: str, authority: Path) -> bool:
+    """Raises OSError: there is no TLS, or the certificate is not of this authority or not for this host.
+
+    The watchdog shows no certificate of its own: with TLS 1.3 its part of the handshake is over before it is missed.
+    """
+    context = ssl.create_default_context(cafile=str(authority))
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.set_alpn_protocols(["h2"])
+    with context.wrap_socket(peer, server_hostname=host):
+        return True
 
 
 def watch(
-    heads: tuple[str, ...], after_s: float, end: Callable[[], None], is_there: Callable[[], bool]
+    heads: tuple[WatchedHead, ...], after_s: float, end: Callable[[], None], is_there: Callable[[], bool]
 ) -> None:
     """Ask all heads until the machine is gone; once one was silent for `after_s`, call `end()` until it is gone."""
     silence = Silence(after_s)
     while is_there():
         began_s = time.monotonic()
-        answered = all(speaks(head, silence.period_s / len(heads)) for head in heads)
+        answered = all(head.speaks(silence.period_s / len(heads)) for head in heads)
         silence = silence.asked(time.monotonic(), answered)
         if silence.is_orphaned:
             print(f"the head was silent for {silence.silent_s:.1f} s: this machine ends", flush=True)
@@ -159,7 +188,11 @@ def start(mark: str, raylet_pid: int, heads: tuple[str, ...], after_s: float, lo
 def main(arguments: list[str] | None = None) -> None:
     """The command line of a watchdog."""
     parser = argparse.ArgumentParser(description="End this machine when its head has been silent.")
-    parser.add_argument("--head", action="append", required=True, metavar="HOST:PORT")
+    parser.add_argument("--head", action="append", default=[], metavar="HOST:PORT")
+    parser.add_argument("--tls-head", action="append", default=[], metavar="HOST:PORT")
+    parser.add_argument(
+        "--authority", type=Path, metavar="PEM", help="of the certificates of every --tls-head"
+    )
     parser.add_argument("--after", type=float, required=True, metavar="SECONDS")
     parser.add_argument("--shutdown", action="store_true", help="shut this machine down")
     parser.add_argument("--machine", metavar="MARK", help="kill the processes with this mark")
@@ -167,11 +200,17 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if options.shutdown == (options.machine is not None) or (options.machine and options.raylet is None):
         parser.error("expected --shutdown, or --machine with --raylet")
+    if not (options.head or options.tls_head) or bool(options.tls_head) != (options.authority is not None):
+        parser.error("expected --head, or --tls-head with --authority")
+    heads = (
+        *map(WatchedHead, options.head),
+        *(WatchedHead(each, options.authority) for each in options.tls_head),
+    )
     if options.shutdown:
-        watch(tuple(options.head), options.after, shut_down, lambda: True)
+        watch(heads, options.after, shut_down, lambda: True)
     else:
         machine = LocalMachine(options.machine, options.raylet)
-        watch(tuple(options.head), options.after, machine.end, machine.is_there)
+        watch(heads, options.after, machine.end, machine.is_there)
 
 
 if __name__ == "__main__":

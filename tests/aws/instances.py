@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Collection, Iterator
@@ -18,7 +17,6 @@ from bidbrain.aws.stack.names import TAG_PART, TAG_STACK
 from tests.cluster.started import Started
 
 LOOK_S = 0.1
-HERE = "127.0.0.1"
 # What nodes that share one machine must say beyond what one on EC2 says.
 SHARED = ("--num-cpus=1", "--dashboard-agent-listen-port=0", "--disable-usage-stats")
 
@@ -28,10 +26,17 @@ class Instances:
     system's shutdown excepted. One that was terminated loses all of its processes at once."""
 
     def __init__(
-        self, ec2: Any, cluster: Started, stack: str, orphan_after_s: int, asleep: Collection[str]
+        self,
+        ec2: Any,
+        cluster: Started,
+        place: Installation,
+        stack: str,
+        orphan_after_s: int,
+        asleep: Collection[str],
     ) -> None:
-        """asleep: ids of instances that cost money and do not boot."""
+        """place: has the files by which instances join. asleep: ids of instances that cost money and do not boot."""
         self._ec2, self._cluster, self._after_s = ec2, cluster, orphan_after_s
+        self._place, self._ip = place, cluster.address.rpartition(":")[0]
         self._asleep = frozenset(asleep)
         self._filters = [{"Name": f"tag:{TAG_STACK}", "Values": [stack]}]
         self._shells: dict[str, list[subprocess.Popen[bytes]]] = {}
@@ -78,11 +83,10 @@ class Instances:
             self._boot(machine_id, there[machine_id].get("InstanceLifecycle") == "spot")
 
     def _boot(self, machine_id: str, is_spot: bool) -> None:
-        place, me = Installation(sys.executable), InstanceIdentity(machine_id, HERE, is_spot)
-        here = {"--address": self._cluster.address}
-        ray = [*replaced(node_command(place, me, HERE), here), *SHARED]
-        said = watchdog_command(place, HERE, self._after_s)
-        heads = [f"--head={self._cluster.address}", said[-1]]
+        me, gcs = InstanceIdentity(machine_id, self._ip, is_spot), self._cluster.address
+        ray = [*replaced(node_command(self._place, me, self._ip), {"--address": gcs}), *SHARED]
+        said = watchdog_command(self._place, self._ip, self._after_s)
+        heads = replaced(said[5:], {"--tls-head": gcs})
         environment = {**self._cluster.environment, **marked(machine_id)}
         shells = [self._shell(ray, environment, f"{machine_id}.ray")]
         mine = [f"--machine={machine_id}", f"--raylet={shells[0].pid}", f"--after={self._after_s}"]
@@ -130,10 +134,15 @@ def replaced(command: list[str], values: dict[str, str]) -> list[str]:
 
 @contextmanager
 def instances_of(
-    ec2: Any, cluster: Started, stack: str, orphan_after_s: int, asleep: Collection[str] = ()
+    ec2: Any,
+    cluster: Started,
+    place: Installation,
+    stack: str,
+    orphan_after_s: int,
+    asleep: Collection[str] = (),
 ) -> Iterator[Instances]:
     """While it is open, instances of the stack are nodes of the cluster."""
-    instances = Instances(ec2, cluster, stack, orphan_after_s, asleep)
+    instances = Instances(ec2, cluster, place, stack, orphan_after_s, asleep)
     stopping = threading.Event()
     thread = threading.Thread(target=instances.run, args=(stopping,), name="instances", daemon=True)
     thread.start()

@@ -5,15 +5,18 @@ from __future__ import annotations
 import base64
 import stat
 import subprocess
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 
 from agileml.aws.boot import Installation, boot
 from agileml.aws.preemption import watch
 from bidbrain.aws.notices import ImdsNotices, Metadata
 from bidbrain.aws.site import Site
+from bidbrain.aws.stack.authority import Authority, AuthorityError
 from bidbrain.aws.stack.names import Names
 from bidbrain.aws.stack.template import Surroundings, resource, wanted
 from bidbrain.live.cloud import CloudError
@@ -24,6 +27,7 @@ from tests.aws.stack_rig import plain_aws
 pytestmark = pytest.mark.aws
 
 TOKEN = "0123456789abcdef" * 4
+AUTHORITY = Authority.made("demo", time.time())
 
 
 class Machine:
@@ -73,12 +77,13 @@ def command_of(line: list[str]) -> list[str]:
 def test_a_node(moto_url: str, metadata: Stub, tmp_path: Path) -> None:
     machine = Machine(moto_url, metadata, tmp_path, "boot-node", "spot")
     machine.put("ray-token", TOKEN, "SecureString")
+    machine.put("ray-authority", AUTHORITY.text(), "SecureString")
     machine.put("head", "10.0.0.5", "String")
     machine.boot("node")
     watchdog, ray, notices, end = machine.commands
     assert command_of(watchdog) == [
         "/opt/proteus/bin/python", "-m", "agileml.cluster.watchdog", "--shutdown", "--after=300",
-        "--head=10.0.0.5:6379", "--head=10.0.0.5:6378",
+        "--tls-head=10.0.0.5:6379", f"--authority={machine.place.authority}", "--head=10.0.0.5:6378",
     ]  # fmt: skip
     assert command_of(ray) == [
         "/opt/proteus/bin/ray", "start", "--block", "--address=10.0.0.5:6379", "--node-ip-address=10.0.0.9",
@@ -87,14 +92,46 @@ def test_a_node(moto_url: str, metadata: Stub, tmp_path: Path) -> None:
     assert command_of(notices)[-1] == "--address=10.0.0.5:6379"
     assert end == ["shutdown", "-c"], "only now the machine may stay"
     assert machine.place.token.read_text() == TOKEN
-    assert stat.S_IMODE(machine.place.token.stat().st_mode) == 0o600
-    assert not any(TOKEN in word for line in machine.commands for word in line)
-    assert all("--setenv=RAY_AUTH_MODE=token" in line for line in (watchdog, ray, notices))
+    words = [word for line in machine.commands for word in line]
+    assert not any(TOKEN in word or "PRIVATE" in word for word in words)
+    variables = ("--setenv=RAY_AUTH_MODE=token", "--setenv=RAY_USE_TLS=1")
+    assert all(variable in line for variable in variables for line in (watchdog, ray, notices))
+
+
+def test_a_machine_has_a_certificate_for_its_own_address_and_nothing_to_make_others_with(
+    moto_url: str, metadata: Stub, tmp_path: Path
+) -> None:
+    machine = Machine(moto_url, metadata, tmp_path, "boot-tls", "on-demand")
+    machine.put("ray-token", TOKEN, "SecureString")
+    machine.put("ray-authority", AUTHORITY.text(), "SecureString")
+    machine.boot("head")
+    place = machine.place
+    files = sorted(place.home.iterdir())
+    assert files == sorted([place.token, place.authority, place.certificate, place.key])
+    assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
+    assert place.authority.read_bytes() == AUTHORITY.certificate
+    secret = AUTHORITY.key.splitlines()[1]
+    assert not any(secret in file.read_bytes() for file in files)
+    names = x509.load_pem_x509_certificate(place.certificate.read_bytes()).extensions
+    addresses = names.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert [str(ip) for ip in addresses.get_values_for_type(x509.IPAddress)] == ["10.0.0.9", "127.0.0.1"]
+    said = {path for name, path in place.cluster_variables.items() if name.startswith("RAY_TLS")}
+    assert said == {str(file) for file in files} - {str(place.token)}
+
+
+def test_a_machine_does_not_join_without_a_certificate(moto_url: str, metadata: Stub, tmp_path: Path) -> None:
+    machine = Machine(moto_url, metadata, tmp_path, "boot-clear", "spot")
+    machine.put("ray-token", TOKEN, "SecureString")
+    machine.put("ray-authority", "theirs", "SecureString")
+    with pytest.raises(AuthorityError, match="found 6 characters, expected the PEM"):
+        machine.boot("node")
+    assert not machine.commands and not machine.place.home.exists()
 
 
 def test_the_head(moto_url: str, metadata: Stub, tmp_path: Path) -> None:
     machine = Machine(moto_url, metadata, tmp_path, "boot-head", "on-demand")
     machine.put("ray-token", TOKEN, "SecureString")
+    machine.put("ray-authority", AUTHORITY.text(), "SecureString")
     machine.boot("head")
     ray, _ = machine.commands
     assert (
@@ -105,6 +142,7 @@ def test_the_head(moto_url: str, metadata: Stub, tmp_path: Path) -> None:
 def test_reliable_by_its_life_cycle(moto_url: str, metadata: Stub, tmp_path: Path) -> None:
     machine = Machine(moto_url, metadata, tmp_path, "boot-reliable", "on-demand")
     machine.put("ray-token", TOKEN, "SecureString")
+    machine.put("ray-authority", AUTHORITY.text(), "SecureString")
     machine.put("head", "10.0.0.5", "String")
     machine.boot("node")
     assert any("--labels=tier=reliable,allocation=i-0abc,machine=i-0abc" in line for line in machine.commands)

@@ -1,9 +1,10 @@
 """The command of a live job on EC2, whole: `proteus run` in a process of its own, with the real `Ec2Backend`.
 
 AWS is moto's server; what it leaves out is put before it (`front`): tokens, spot prices, evictions. Instances are
-Ray nodes of this machine that join the cluster with the words of `boot` (`instances`). Real here: the session, the
-fleet, the service and its journal, the stack that `up` makes, the warning's way by rule and queue, code that travels
-to the nodes, checkpoints and results in the stack's bucket, the watchdogs on the machines and the endpoint they ask.
+Ray nodes of this machine that join the cluster with the words of `boot` (`instances`), over TLS with the stack's
+certificates and its token, at an address that is not on loopback if there is one. Real here: the session, the fleet,
+the service and its journal, the stack that `up` makes, the warning's way by rule and queue, code that travels to the
+nodes, checkpoints and results in the stack's bucket, the watchdogs on the machines and the endpoint they ask.
 
 What moto cannot show: that EC2 lists a machine some time after it was bought, that a warned machine is taken by
 itself (the test does it), what the machine's own metadata service says, and rights.
@@ -18,7 +19,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,24 +28,25 @@ import psutil
 import pytest
 import yaml
 
-from agileml.aws.boot import HEALTH_CHECK
-from agileml.cluster.watchdog import LIVENESS_PORT, speaks
+from agileml.aws.boot import HEALTH_CHECK, Installation, InstanceIdentity, credentials, keep
+from agileml.cluster.watchdog import LIVENESS_PORT, WatchedHead
 from agileml.events.market import AllocationEnded, InstanceNoticed, InstancesBought
 from agileml.events.run import MachineLost, MachineReleased, MembershipChanged
 from agileml.events.schema import E, events_of
 from agileml.runs.event_log import read_events
+from bidbrain.aws.stack.authority import Authority
 from tests.aws.front import Front, front_of
 from tests.aws.ground import bought_by
 from tests.aws.instances import Instances, instances_of
 from tests.aws.layer import ENVIRONMENT
 from tests.aws.stack_rig import ACCOUNT, StackRig, plain_aws
-from tests.cluster.started import Started, started_cluster
+from tests.cluster.started import Started, own_address, started_cluster
 
 pytestmark = [pytest.mark.aws, pytest.mark.cluster, pytest.mark.slow]
 
 STACK = "ground"
 BUCKET = f"proteus-{STACK}-{ACCOUNT}-us-east-1"
-HERE = "127.0.0.1"
+HERE = own_address()
 ORPHAN_AFTER_S = 8
 LIMIT_S = 120.0
 RAY_VARIABLES = {f"RAY_health_check_{key}": str(value) for key, value in HEALTH_CHECK.items()}
@@ -182,6 +184,16 @@ class Rig:
         plain_aws(self.moto_url).client("events").put_events(Entries=[entry])
 
 
+def joining(moto_url: str, place: Installation) -> Mapping[Path, bytes]:
+    """The files by which an instance joins, made of the stack's secrets: the instances here share an address."""
+    ssm, values = plain_aws(moto_url).client("ssm"), []
+    for name in ("ray-token", "ray-authority"):
+        answer = ssm.get_parameter(Name=f"/proteus/{STACK}/{name}", WithDecryption=True)
+        values.append(answer["Parameter"]["Value"])
+    me = InstanceIdentity("i-1", HERE, is_spot=True)
+    return credentials(values[0], Authority.parsed(values[1]), me, place, time.time())
+
+
 @pytest.fixture(scope="module")
 def rig(moto_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     folder = tmp_path_factory.mktemp("ground")
@@ -195,13 +207,16 @@ def rig(moto_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig
         stack = StackRig(moto_url, STACK)
         front.move(stack.up().instance_id, HERE)
         front.prices = {("c5.xlarge", "us-east-1a"): 0.06, ("c5.xlarge", "us-east-1b"): 0.07}
-        with started_cluster([], variables=RAY_VARIABLES) as cluster:
+        place = Installation(sys.executable, folder / "instance")
+        keep(joining(moto_url, place), place, None)
+        variables = {**RAY_VARIABLES, **place.cluster_variables}
+        with started_cluster([], variables=variables, ip=HERE) as cluster:
             (folder / "job.yaml").write_text(yaml.safe_dump({**JOB, "address": cluster.address}))
             (folder / "held_back.py").write_text(APPLICATION.format(let_go=str(folder / "let_go")))
             cluster.environment["PYTHONPATH"] = os.getcwd()
             ec2 = plain_aws(moto_url).client("ec2")
             (left,) = bought_by("gone-1", stack.site, plain_aws(moto_url))
-            with instances_of(ec2, cluster, STACK, ORPHAN_AFTER_S, asleep=[left]) as instances:
+            with instances_of(ec2, cluster, place, STACK, ORPHAN_AFTER_S, asleep=[left]) as instances:
                 rig = Rig(stack, front, cluster, instances, folder, moto_url, left)
                 yield rig
                 for run in rig.runs:
@@ -250,7 +265,7 @@ def test_a_job_through_the_real_ground(rig: Rig) -> None:
     rig.front.lost = 1  # the answer to the first purchase does not come: it is asked for again with its token
     run = rig.proteus("run")
     rig.until(run, lambda: rig.transient("run") == 2)
-    assert speaks(f"{HERE}:{LIVENESS_PORT}", 2.0)
+    assert WatchedHead(f"{HERE}:{LIVENESS_PORT}").speaks(2.0)
     assert f"market: port {LIVENESS_PORT} of {HERE} is taken (Address already in use)" in rig.refused()
 
     warned, stays = rig.spot()

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from bidbrain.aws.stack.attach import attach
+from bidbrain.aws.stack.authority import Authority
 from bidbrain.aws.stack.parts import Action, ForeignError, PartKind
 from bidbrain.aws.stack.status import parts
 from bidbrain.live.cloud import CloudError
@@ -24,6 +25,7 @@ ONE_OF_EACH = Counter(
         PartKind.PACKAGE: 1,
         PartKind.OBJECTS: 1,
         PartKind.TOKEN: 1,
+        PartKind.AUTHORITY: 1,
         PartKind.ADDRESS: 1,
         PartKind.HEAD: 1,
     }
@@ -69,6 +71,8 @@ def test_what_up_makes(rig: StackRig) -> None:
 
     token = ssm.get_parameter(Name=f"/proteus/{name}/ray-token", WithDecryption=True)["Parameter"]
     assert token["Type"] == "SecureString" and len(token["Value"]) == 64
+    authority = ssm.get_parameter(Name=f"/proteus/{name}/ray-authority", WithDecryption=True)["Parameter"]
+    assert authority["Type"] == "SecureString" and Authority.parsed(authority["Value"])
     assert ssm.get_parameter(Name=f"/proteus/{name}/head")["Parameter"]["Value"] == head.ip
 
     for logical, role in (("NodeTemplate", "node"), ("HeadTemplate", "head")):
@@ -185,6 +189,21 @@ def test_somebody_elses_token_is_left_alone(rig: StackRig) -> None:
         rig.up()
     assert rig.leftovers() == [name]
     ssm.delete_parameter(Name=name)
+
+
+@pytest.mark.slow
+def test_every_cluster_has_an_authority_of_its_own(rig: StackRig) -> None:
+    """A stack that is made again believes no certificate of the one before; one that is repeated keeps its own."""
+    ssm, name = rig.plain.client("ssm"), f"/proteus/{rig.site.name}/ray-authority"
+
+    def made() -> str:
+        rig.up()
+        return str(ssm.get_parameter(Name=name, WithDecryption=True)["Parameter"]["Value"])
+
+    first = made()
+    assert made() == first
+    rig.down()
+    assert made() != first
 
 
 # -- what CloudFormation does ---------------------------------------------------------------------------------------

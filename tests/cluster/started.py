@@ -53,6 +53,13 @@ class Started:
         return Path(self.environment["HOME"])
 
 
+def own_address() -> str:
+    """An IPv4 address of this computer that is not on loopback, 127.0.0.1 where it has none."""
+    every = (each for found in psutil.net_if_addrs().values() for each in found)
+    found = [each.address for each in every if each.family is socket.AF_INET]
+    return next((ip for ip in found if not ip.startswith(("127.", "169.254."))), "127.0.0.1")
+
+
 def free_port() -> int:
     """A port that nothing takes before Ray does: its workers use those below, the system gives out those above."""
     while True:
@@ -64,9 +71,14 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def started_cluster(
-    tiers: Sequence[str], *, dashboard: bool = False, variables: Mapping[str, str] | None = None
+    tiers: Sequence[str],
+    *,
+    dashboard: bool = False,
+    variables: Mapping[str, str] | None = None,
+    ip: str = "127.0.0.1",
 ) -> Iterator[Started]:
-    """A head and a node of each tier; nothing of it is left at the end. `variables`: more of the environment."""
+    """A head and a node of each tier; nothing of it is left at the end. `variables`: more of the environment. `ip`: the
+    address of this computer that its nodes have."""
     with tempfile.TemporaryDirectory(prefix="pt-", dir="/tmp") as name:
         folder = Path(name)
         token = folder / "token"
@@ -86,19 +98,19 @@ def started_cluster(
         }
         port, dashboard_port = free_port(), free_port()
         url = f"http://127.0.0.1:{dashboard_port}" if dashboard else ""
-        cluster = Started(f"127.0.0.1:{port}", url, environment, folder)
+        cluster = Started(f"{ip}:{port}", url, environment, folder)
         try:
             with_dashboard = (
                 [f"--dashboard-port={dashboard_port}"] if dashboard else ["--include-dashboard=false"]
             )
             cluster.start(
-                "--head", f"--port={port}", "--num-cpus=0", "--node-ip-address=127.0.0.1",
+                "--head", f"--port={port}", "--num-cpus=0", f"--node-ip-address={ip}",
                 f"--temp-dir={folder}", f"--dashboard-agent-listen-port={free_port()}", *with_dashboard,
             )  # fmt: skip
             for tier in tiers:
                 cluster.start(
                     f"--address={cluster.address}", "--num-cpus=1", f"--labels=tier={tier}",
-                    "--node-ip-address=127.0.0.1", "--dashboard-agent-listen-port=0",
+                    f"--node-ip-address={ip}", "--dashboard-agent-listen-port=0",
                 )  # fmt: skip
             yield cluster
         finally:

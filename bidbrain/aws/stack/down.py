@@ -71,7 +71,7 @@ class Remover:
                 self._fleet(part)
             case PartKind.VOLUME:
                 self._aws.client("ec2").delete_volume(VolumeId=part.part_id)
-            case PartKind.ADDRESS | PartKind.TOKEN:
+            case PartKind.ADDRESS | PartKind.TOKEN | PartKind.AUTHORITY:
                 self._aws.client("ssm").delete_parameter(Name=part.name)
             case PartKind.OBJECTS:
                 self._objects()

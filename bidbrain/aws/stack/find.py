@@ -86,7 +86,12 @@ def _objects(aws: Clients, names: Names) -> Iterator[Part]:
 
 def _parameters(aws: Clients, names: Names) -> Iterator[Part]:
     ssm = aws.client("ssm")
-    for kind, name in ((PartKind.TOKEN, names.token), (PartKind.ADDRESS, names.address)):
+    kinds = {
+        PartKind.TOKEN: names.token,
+        PartKind.AUTHORITY: names.authority,
+        PartKind.ADDRESS: names.address,
+    }
+    for kind, name in kinds.items():
         with unless_missing():
             what = [{"Key": "Name", "Values": [name]}]
             if not ssm.describe_parameters(ParameterFilters=what)["Parameters"]:

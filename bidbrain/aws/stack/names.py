@@ -45,6 +45,11 @@ class Names:
         return f"/proteus/{self.stack}/ray-token"
 
     @property
+    def authority(self) -> str:
+        """Of the SSM parameter with the authority of the cluster's certificates, its private key included."""
+        return f"/proteus/{self.stack}/ray-authority"
+
+    @property
     def address(self) -> str:
         """Of the SSM parameter with the head's address."""
         return f"/proteus/{self.stack}/head"

@@ -29,6 +29,7 @@ class PartKind(StrEnum):
     STACK = "CloudFormation stack"
     ADDRESS = "address of the head"
     TOKEN = "token"
+    AUTHORITY = "authority of certificates"
     PACKAGE = "package"
     OBJECTS = "objects"
     BUCKET = "bucket"
@@ -160,10 +161,11 @@ def steps(want: Wanted, found: Found) -> tuple[Step, ...]:
     if stack.action is Action.FINISH:
         return (stack,)  # the rest is known when that is over
     package = _package_step(want, found)
-    token = _step(PartKind.TOKEN, want.names.token, found.of(PartKind.TOKEN))
+    names = {PartKind.TOKEN: want.names.token, PartKind.AUTHORITY: want.names.authority}
+    secrets = tuple(_step(kind, name, found.of(kind)) for kind, name in names.items())
     is_bucket_there = found.of(PartKind.BUCKET) is not None or "Bucket" not in want.template["Resources"]
     first = (package, stack) if is_bucket_there else (stack, package)
-    return (*first, token, _head_step(want, found), _address_step(want, found))
+    return (*first, *secrets, _head_step(want, found), _address_step(want, found))
 
 
 def _is_being_made(part: Part, found: Found) -> bool:

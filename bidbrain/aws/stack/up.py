@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
@@ -16,6 +17,7 @@ from itertools import count
 from bidbrain.aws.calls import errors
 from bidbrain.aws.clients import Clients, code_of, tag_list
 from bidbrain.aws.site import Site
+from bidbrain.aws.stack.authority import Authority
 from bidbrain.aws.stack.find import MISSING, find, launch_template
 from bidbrain.aws.stack.formation import POLL_S, Formation, StackError, Tell
 from bidbrain.aws.stack.names import tags_of
@@ -106,7 +108,10 @@ class Builder:
             case PartKind.PACKAGE:
                 self._objects(step.name)
             case PartKind.TOKEN:
-                self._token(step.name)
+                self._secret(step.name, "token", secrets.token_hex(32))
+            case PartKind.AUTHORITY:
+                made = Authority.made(self._site.name, time.time())
+                self._secret(step.name, "authority", made.text())
             case PartKind.HEAD:
                 self._launch(found)
             case PartKind.ADDRESS:
@@ -156,16 +161,14 @@ class Builder:
         # Last: by this object a whole package is known.
         s3.put_object(Bucket=bucket, Key=f"{folder}/constraints.txt", Body=package.constraints.encode())
 
-    def _token(self, name: str) -> None:
+    def _secret(self, name: str, part: str, value: str) -> None:
         from botocore.exceptions import ClientError
 
-        tags = tag_list(tags_of(self._site, "token"))
+        tags = tag_list(tags_of(self._site, part))
         try:
-            self._aws.client("ssm").put_parameter(
-                Name=name, Value=secrets.token_hex(32), Type="SecureString", Tags=tags
-            )
+            self._aws.client("ssm").put_parameter(Name=name, Value=value, Type="SecureString", Tags=tags)
         except ClientError as error:
-            if code_of(error) != "ParameterAlreadyExists":  # another `up` was faster; its token is as good
+            if code_of(error) != "ParameterAlreadyExists":  # another `up` was faster; its secret is as good
                 raise
 
     def _address(self, step: Step, head: Part | None) -> None:

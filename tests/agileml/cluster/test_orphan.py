@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agileml.cluster.orphan import Silence
-from agileml.cluster.watchdog import LivenessEndpoint, speaks
+from agileml.cluster.watchdog import LivenessEndpoint, WatchedHead
 
 
 @settings(deadline=None, derandomize=True, max_examples=300)
@@ -57,10 +57,10 @@ def test_a_machine_that_slept_does_not_blame_the_head() -> None:
 def test_the_liveness_endpoint_is_heard_and_what_is_dead_or_stuck_is_not() -> None:
     with LivenessEndpoint() as endpoint:
         address = endpoint.address
-        assert all(speaks(address, 60) for _ in range(3))
-    assert not speaks(address, 0.2)
+        assert all(WatchedHead(address).speaks(60) for _ in range(3))
+    assert not WatchedHead(address).speaks(0.2)
     with socket.create_server(("127.0.0.1", 0)) as stuck:  # the kernel accepts, nobody answers
-        assert not speaks(f"127.0.0.1:{stuck.getsockname()[1]}", 0.2)
+        assert not WatchedHead(f"127.0.0.1:{stuck.getsockname()[1]}").speaks(0.2)
 
 
 def test_a_fixed_port_is_a_lock_that_a_crash_does_not_leave_behind() -> None:
@@ -80,9 +80,9 @@ for port in range(12_000 + os.getpid() % 8_000, 30_000):
         assert first.stdout is not None
         address = first.stdout.readline().strip()
         port = int(address.rpartition(":")[2])
-        assert speaks(address, 60)
+        assert WatchedHead(address).speaks(60)
         with pytest.raises(OSError, match="in use"):
             LivenessEndpoint(port=port)
         first.kill()
     with LivenessEndpoint(port=port) as endpoint:
-        assert endpoint.address == address and speaks(address, 60)
+        assert endpoint.address == address and WatchedHead(address).speaks(60)

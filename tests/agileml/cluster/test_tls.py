@@ -2,55 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+import socket
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import grpc  # type: ignore[import-untyped]
 import pytest
 
 from agileml.cluster.errors import ClusterError
 from agileml.cluster.existing import check_alive
 from agileml.cluster.tokens import authentication_as_before
+from agileml.cluster.watchdog import WatchedHead
 from tests.cluster.certificates import tls_variables
+from tests.cluster.refusing_head import head
 
 TOKEN = "0123456789abcdef" * 4
-
-
-class Asking(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """A head that refuses everybody, and remembers what it was sent."""
-
-    def __init__(self) -> None:
-        self.sent: list[str] = []
-
-    def service(self, call: Any) -> Any:
-        self.sent += [f"{key}: {value}" for key, value in call.invocation_metadata]
-
-        def refuse(_: bytes, context: Any) -> None:
-            context.abort(grpc.StatusCode.UNAUTHENTICATED, "who are you?")
-
-        return grpc.unary_unary_rpc_method_handler(refuse)
-
-
-@contextmanager
-def head(certificate_of: Mapping[str, str] | None) -> Iterator[tuple[int, Asking]]:
-    """(port, what it was sent) of such a head; None: without TLS."""
-    asking = Asking()
-    server = grpc.server(ThreadPoolExecutor(2), handlers=(asking,))
-    if certificate_of is None:
-        port = server.add_insecure_port("127.0.0.1:0")
-    else:
-        key, certificate = (
-            Path(certificate_of[f"RAY_TLS_SERVER_{kind}"]).read_bytes() for kind in ("KEY", "CERT")
-        )
-        port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([(key, certificate)]))
-    server.start()
-    try:
-        yield port, asking
-    finally:
-        server.stop(0).wait()
 
 
 @pytest.fixture
@@ -73,13 +38,25 @@ def test_the_clusters_own_head_is_asked_with_the_token(cluster: dict[str, str]) 
 def test_a_host_without_the_clusters_certificate_gets_no_token(
     cluster: dict[str, str], tmp_path: Path, kind: str
 ) -> None:
-    foreign = None if kind == "no certificate" else tls_variables(tmp_path / "foreign", "foreign")
+    foreign = None if kind == "no certificate" else tls_variables(tmp_path / "foreign")
     with (
-        head(foreign) as (port, asking),
+        head(foreign, demands=False) as (port, asking),
         pytest.raises(ClusterError, match="with a certificate of RAY_TLS_CA_CERT"),
     ):
         check_alive("127.0.0.1", port, 6.0)
     assert asking.sent == []
+
+
+def test_a_watchdog_hears_the_clusters_own_head_and_no_other(cluster: dict[str, str], tmp_path: Path) -> None:
+    """Whoever took the head's address over does not keep a machine alive, and gets nothing from its watchdog."""
+    authority = Path(cluster["RAY_TLS_CA_CERT"])
+    for certificate_of in (cluster, tls_variables(tmp_path / "foreign"), None):
+        with head(certificate_of) as (port, asking):
+            is_ours = WatchedHead(f"127.0.0.1:{port}", authority).speaks(60)
+            assert is_ours == (certificate_of is cluster) and asking.sent == []
+    assert not WatchedHead(f"127.0.0.1:{port}", authority).speaks(0.2)
+    with socket.create_server(("127.0.0.1", 0)) as stuck:  # the kernel accepts, nobody answers
+        assert not WatchedHead(f"127.0.0.1:{stuck.getsockname()[1]}", authority).speaks(0.2)
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,7 @@ WHOLE = Found(
         Part(PartKind.BUCKET, NAMES.bucket, NAMES.bucket),
         Part(PartKind.PACKAGE, PACKAGE, PACKAGE),
         Part(PartKind.TOKEN, NAMES.token, NAMES.token),
+        Part(PartKind.AUTHORITY, NAMES.authority, NAMES.authority),
         Part(PartKind.HEAD, NAMES.head, "i-1", value="10.0.0.5"),
         Part(PartKind.ADDRESS, NAMES.address, NAMES.address, value="10.0.0.5"),
     ),
@@ -71,13 +72,14 @@ def actions(found: Found) -> dict[str, Action]:
 
 
 def test_a_whole_stack_is_kept() -> None:
-    assert not actions(WHOLE) and len(steps(WANTED, WHOLE)) == 5
+    assert not actions(WHOLE) and len(steps(WANTED, WHOLE)) == 6
 
 
 @pytest.mark.parametrize(
     ("found", "todo"),
     [
         (without(PartKind.TOKEN), {PartKind.TOKEN: Action.MAKE}),
+        (without(PartKind.AUTHORITY), {PartKind.AUTHORITY: Action.MAKE}),
         (without(PartKind.PACKAGE), {PartKind.PACKAGE: Action.MAKE}),
         (without(PartKind.ADDRESS), {PartKind.ADDRESS: Action.MAKE}),
         (without(PartKind.STACK), {PartKind.STACK: Action.MAKE}),
@@ -104,6 +106,11 @@ def test_the_package_is_there_before_machines_can_be_bought_that_want_it() -> No
     assert [step.kind for step in steps(newer, Found(None, ()))][:2] == [PartKind.STACK, PartKind.PACKAGE]
     theirs = wanted(Site(**{**SITE.model_dump(), "bucket": "mine"}), THERE)
     assert steps(theirs, Found(None, ()))[0].kind is PartKind.PACKAGE
+
+
+def test_the_head_finds_its_secrets_when_it_boots() -> None:
+    order = [step.kind for step in steps(WANTED, Found(None, ()))]
+    assert order.index(PartKind.HEAD) > max(order.index(PartKind.TOKEN), order.index(PartKind.AUTHORITY))
 
 
 def test_a_name_that_is_taken_is_refused() -> None:
