@@ -57,7 +57,7 @@ JOB: dict[str, Any] = {
     "clocks": 300,
     "clocks_per_pass": 4,
     "slices": 8,
-    "machines": {"reliable": 1, "max": 4},
+    "machines": {"reliable": 1, "max": 3},
     "stage_thresholds": [1, 2],
     "verify": True,
     "address": "replaced",
