@@ -1,4 +1,4 @@
-"""Reads the packets of the loopback interface, where the kernel lets it."""
+"""Reads the packets of a network interface, where the kernel lets it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ SOL_PACKET, PACKET_STATISTICS, SO_RCVBUFFORCE = 263, 6, 33  # linux/if_packet.h,
 
 
 class Sniffer:
-    """Everything that crosses the loopback interface while it is entered."""
+    """Everything that crosses an interface while it is entered."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: str = "lo") -> None:
         self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(EVERY_PROTOCOL))
-        self._socket.bind(("lo", 0))
+        self._socket.bind((device, 0))
         self._socket.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 1 << 28)
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._read, daemon=True)
