@@ -113,7 +113,10 @@ def test_a_run_that_is_stopped_keeps_its_last_cut(cluster: Started, project: Pat
     # Not by asking for its status all the time, which would take the job's cores.
     events = cluster.home / "proteus-runs" / job / "events.jsonl"
     until(lambda: events.is_file() and '"kind": "cut"' in events.read_text())
-    found = status(cluster, job)
+    # The driver tells how far it is from time to time: a job that has just begun is at clock 0.
+    found = until(
+        lambda: (now := status(cluster, job)) and (now["clock"] or now["state"] != "RUNNING") and now
+    )
     assert found["state"] == "RUNNING", (found, cluster.proteus("logs", job, "--address", cluster.dashboard))
     assert found["clock"] > 0
     done = cluster.proteus("stop", job, "--address", cluster.address, timeout_s=LIMIT_S)
