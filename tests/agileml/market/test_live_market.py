@@ -227,7 +227,8 @@ def test_credentials_that_expire_pause_buying_until_they_are_renewed(
     """However often the market refuses meanwhile, the machines that are there train on."""
     monkeypatch.setattr(market_service, "AGAIN_S", 0.1)
     monkeypatch.setattr(market_service, "MOST_FAILURES", 3)
-    rig = MarketRig(job(30, {"application": HELD}, job_hours=0.5), tmp_path)
+    # No bought hour ends while the service is away: it is played slowly.
+    rig = MarketRig(job(30, {"application": HELD}, job_hours=0.02, speed=20), tmp_path)
     rig.backend.fails_every = NEVER
 
     renewed = threading.Event()
