@@ -71,12 +71,16 @@ class HeldInstances:
         """Journal the evictions and ends of hours before the job's end that came since the service last looked."""
         taken = self.ended().items()
         ended = {n: last for n, last in taken if last.ending is Ending.EVICTED and last.at_s <= closing_s}
+        self.record_until(closing_s - 1, ended)
+
+    def record_until(self, hours_s: int, ended: dict[int, EndedInstance]) -> None:
+        """Journal all of `ended`, which it empties, and the ends of hours until an instant, in the order of time."""
         while True:
             spot = [
                 a for a in self._job.state.account.open if not a.on_demand and a.phase is not Phase.REQUESTED
             ]
             hours = [a.hour_start_s + HOUR_S for a in spot]
-            due = [at_s for at_s in hours if at_s < closing_s] + [last.at_s for last in ended.values()]
+            due = [at_s for at_s in hours if at_s <= hours_s] + [last.at_s for last in ended.values()]
             if not due:
                 return
             self.record_events(min(due), ended)

@@ -177,6 +177,11 @@ class Service:
                 if not all(self._steps.ask(pending, at_s) for pending in state.due(at_s)):
                     return
                 woken = state.wake_s is not None and state.wake_s <= at_s
+                if (state.asks or woken) and now_s - at_s > LATE_S:
+                    # The policy is asked as of now, so it must see what came until now.
+                    self._held.record_until(now_s, ended)
+                    if not all(self._steps.ask(pending, now_s) for pending in state.due(now_s)):
+                        return
                 if (state.asks or woken) and not self._decide(at_s, now_s, quotes):
                     return
             self._look_again(now_s, quotes)

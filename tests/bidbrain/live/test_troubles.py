@@ -9,7 +9,7 @@ import pytest
 from agileml.market.unix_clock import UnixClock
 from bidbrain.accounts.ledger import EntryKind, Ledger
 from bidbrain.history.prices import History
-from bidbrain.live.cloud import UnknownOutcomeError
+from bidbrain.live.cloud import CredentialsError, UnknownOutcomeError
 from bidbrain.live.explain import explain
 from bidbrain.live.journal import Closing, Troubled
 from bidbrain.live.service import Service
@@ -69,6 +69,45 @@ def test_a_region_that_does_not_answer_is_said_once_and_what_is_held_is_kept(set
     assert rig.replay.held() == ()
     lines = [str(line) for line in explain(log.records)]
     assert sum(sentence in line for line in lines) == 1 and any("all is well again" in line for line in lines)
+
+
+class Refusing:
+    """A market whose calls are refused from an instant on: the service that asks ends."""
+
+    def __init__(self, rig: LiveRig, from_s: int) -> None:
+        self._rig, self._from_s = rig, from_s
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._rig.replay, name)
+        if not callable(found):
+            return found
+
+        def call(*arguments: Any) -> Any:
+            if self._rig.at_s >= self._from_s:
+                raise CredentialsError("spot prices: ExpiredToken")
+            return found(*arguments)
+
+        return call
+
+
+@pytest.mark.parametrize("away_s", [61, 3000, 4000, 8000, 15000])
+@pytest.mark.parametrize("from_s", [START_S + 4000, START_S + 6100])
+def test_a_service_that_was_away_over_several_ends_of_hours_goes_on(
+    setting: Setting, from_s: int, away_s: int
+) -> None:
+    """The policy is asked as of now, and names no instant that is over."""
+    rig, log = LiveRig(setting, START_S), Memory()
+    with pytest.raises(CredentialsError):
+        play(rig, SCHEME, log, cloud=Refusing(rig, from_s))  # type: ignore[arg-type]
+    until_s = rig.at_s + away_s
+    while rig.at_s < until_s and rig.engine.done_s is None:
+        rig.wait(until_s, market=False)
+        rig.replay.held()  # the market goes on, and takes what it takes
+    closing, ledger = play(rig, SCHEME, log)
+    assert closing.finished
+    assert rig.replay.held() == ()
+    assert [entry.at_s for entry in ledger.entries] == sorted(entry.at_s for entry in ledger.entries)
+    assert len(rig.replay.purchases) == len(set(rig.replay.purchases))
 
 
 def test_single_calls_without_an_answer_are_no_trouble() -> None:
