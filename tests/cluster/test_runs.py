@@ -71,7 +71,7 @@ def shared(local_cluster: LocalCluster) -> LocalCluster:
     return local_cluster
 
 
-GAP_S = 5.0  # idle it is a tenth of a second; on a busy computer, a process may wait this long for a core
+GAP_S = 2.0  # idle it is a tenth of a second; on a busy computer, a process may wait this long for a core
 CHANGING = "joins and notices"  # it goes through all three stages
 SGD = {"kind": "sgd", "learning_rate": 0.001}
 ADAM = {"kind": "adam", "learning_rate": 0.01}
