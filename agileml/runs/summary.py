@@ -45,12 +45,13 @@ def summarize(
     versions: Mapping[str, str],
 ) -> dict[str, Any]:
     """The content of summary.json. `log` is in the order of time."""
-    clocks = clocks_kept(log)
+    clocks, stopped = clocks_kept(log), events_of(log, RunStopped)
     checkpoints = events_of(log, CheckpointSaved)
     return {
         "params_sha256": params_sha256,
-        "clocks": max((done.clock for done in clocks), default=0),
-        "stopped": bool(events_of(log, RunStopped)),
+        # In a long log one event stands for many clocks, perhaps for some before a stop and some after it.
+        "clocks": stopped[-1].clock if stopped else max((done.clock for done in clocks), default=0),
+        "stopped": bool(stopped),
         "clocks_redone": clocks_redone(log),
         "loss": clocks[-1].loss if clocks else None,
         "metrics": dict(metrics),

@@ -17,8 +17,10 @@ from agileml.events.run import (
     Process,
     RunRestarted,
     RunStarted,
+    RunStopped,
 )
 from agileml.events.schema import Logged, RunEvent, events_of
+from agileml.events.sums import ClocksDone
 from agileml.events.terms import Cause, Loss, Tier, Trigger
 from agileml.runs.event_log import EVENTS, EventLog, cut_half_line, read_events
 from agileml.runs.folder import FolderError, RunFolder
@@ -114,6 +116,18 @@ def test_the_summary_counts_over_both_processes() -> None:
     assert found["bytes"] == {"push": 107, "pull": 1}
     assert found["machines"]["reliable"] == {"started": 2, "joined": 0, "left": 0, "lost": 1}
     assert found["machines"]["transient"] == {"started": 1, "joined": 0, "left": 0, "lost": 1}
+
+
+def test_a_stopped_run_has_the_clocks_of_its_model_whatever_a_long_log_adds_up() -> None:
+    log = [Logged(float(t_s), event) for t_s, (_, event) in enumerate(ONE_RESTART[:3])]
+    log += [
+        Logged(4.0, ClocksDone(1, 30, 0.5, 8, 3.0, 0.1)),
+        Logged(5.0, ClocksDone(31, 40, 0.5, 8, 1.0, 0.1)),
+    ]
+    log += [Logged(6.0, RunStopped(36))]
+    config = from_values({"application": "mlr", "data": {"kind": "digits"}, "clocks": 100})
+    found = summarize(log, config, params_sha256="", metrics={}, split={}, versions={})
+    assert found["stopped"] and found["clocks"] == 36
 
 
 def test_a_run_without_restarts_says_nothing_of_them() -> None:
