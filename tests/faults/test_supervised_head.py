@@ -102,15 +102,17 @@ def test_the_driver_dies_and_then_rays_head(tmp_path: Path) -> None:
     assert not orphans()
 
 
-def test_every_machine_dies_at_once(tmp_path: Path) -> None:
-    """Only the checkpoint has the state then. The one reliable machine is among them."""
+def test_every_ray_node_with_a_machine_dies_at_once(tmp_path: Path) -> None:
+    """Only the checkpoint has the state then, and no process can be started again."""
     out = tmp_path / "run"
     run = supervise(out)
     until(lambda: has_saved_since(out, 0), run)
     machines = [p for p in driver_of(run).children(recursive=True) if "MachineActor" in " ".join(p.cmdline())]
     assert len(machines) == 2, machines
-    for each in machines:
-        each.kill()
+    raylets = [each.parent() for each in machines]
+    for process in [*raylets, *machines]:
+        assert process is not None
+        process.kill()
     said, _ = run.communicate(timeout=LIMIT_S)
     assert run.returncode == 0, said
     assert "no reliable machine is left" in said
