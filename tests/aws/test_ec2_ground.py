@@ -74,12 +74,13 @@ JOB: dict[str, Any] = {
         "budget_usd": 5.0,
     },
 }
-# How every line of a run begins that goes well.
+# How every line of a run begins that goes well; it waits for machines that boot.
 SAYS = (
     *(
         "clock ",
         "proteus: trains the same job",
         "proteus: ended machines",
+        "proteus: the run waits: ",
         "kept s3://",
         "done: ",
         "params_sha256 ",
