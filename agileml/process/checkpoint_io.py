@@ -59,12 +59,10 @@ class MachineStores:
 
 def check_place(spec: RunSpec) -> None:
     """Check before a run starts that it can write checkpoints and that its place is unused. Raises CheckpointError."""
-    if spec.config.checkpoint is None:
-        return
+    if spec.config.checkpoint is None or spec.restarts:
+        return  # after a restart the place is the run's own, and a disk that is full just then costs checkpoints alone
     store = spec.stores()[0]
     store.probe()
-    if spec.restarts:
-        return  # the place is the run's own
     if spec.resume is None or len(spec.stores()) > 1:
         checkpoint.check_unused(store)
 

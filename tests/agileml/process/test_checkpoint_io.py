@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from agileml.checkpoints.errors import CheckpointError
 from agileml.checkpoints.store import FolderStore
 from agileml.config.job import from_values
 from agileml.core.protocol.commands import NodeEvent, PartSaved, SavePart
 from agileml.core.protocol.messages import Saved, SaveFailed
 from agileml.core.protocol.view import CutId
-from agileml.process.checkpoint_io import PartWriter
+from agileml.process.checkpoint_io import PartWriter, check_place
 from agileml.process.spec import RunSpec
 from tests.agileml.checkpoints.rig import cut_of
 
@@ -61,3 +63,11 @@ def test_one_place_under_two_names_is_one_store(tmp_path: Path, monkeypatch: pyt
         assert [store.where for store in spec.stores()] == [str(tmp_path / "saved")], name
     spec = RunSpec("run", from_values({**JOB, "checkpoint": {"path": "saved"}}), resume="other")
     assert [store.where for store in spec.stores()] == ["saved", "other"]
+
+
+def test_a_place_that_takes_nothing_just_then_ends_a_run_that_begins_and_no_restart(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    spec = RunSpec("run", from_values({**JOB, "checkpoint": {"path": str(tmp_path / "file" / "saved")}}))
+    with pytest.raises(CheckpointError, match="file"):
+        check_place(spec)
+    check_place(replace(spec, restarts=1))
