@@ -1,4 +1,4 @@
-"""A run that continues in a new process after its head has died, as the log of the earlier process describes it."""
+"""A run that continues in a new process after an earlier one has ended, as the log of the earlier one describes it."""
 
 from __future__ import annotations
 

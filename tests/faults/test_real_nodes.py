@@ -80,8 +80,8 @@ def test_every_fault_of_a_machine_in_one_run(local_cluster: LocalCluster, tmp_pa
     ((frozen, at_s),) = times_s.items()
     lost = next(e for e in log_of(result, MachineLost) if e.event.machine == frozen and e.t_s >= at_s)
     back = next(e for e in log_of(result, MachinesJoined) if frozen in e.event.machines and e.t_s >= at_s)
-    assert lost.t_s < back.t_s
-    assert lost.t_s - at_s < FROZEN_S, "it was missed while it was frozen"
+    assert lost.t_s < back.t_s, "it was missed while it was frozen"
+    assert lost.t_s - at_s < 2.0
 
 
 @pytest.mark.slow
