@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from agileml.application import Application, InputError, Settings, Table, Unit, Update, Updates
+    from agileml.apps.files.formats.parquet import ParquetDataset
+    from agileml.apps.files.formats.tar import TarDataset
     from agileml.apps.loop.training import Training
     from agileml.errors import RunError
     from agileml.runs.callbacks import Callback, EarlyStopping
@@ -21,10 +23,12 @@ __all__ = [
     "Callback",
     "EarlyStopping",
     "InputError",
+    "ParquetDataset",
     "Result",
     "RunError",
     "Settings",
     "Table",
+    "TarDataset",
     "Trainer",
     "Training",
     "Unit",
@@ -39,6 +43,8 @@ _HOMES = {
     "Trainer": "agileml.session.trainer",
     "Training": "agileml.apps.loop.training",
     "RunError": "agileml.errors",
+    "ParquetDataset": "agileml.apps.files.formats.parquet",
+    "TarDataset": "agileml.apps.files.formats.tar",
 }
 _HOMES |= dict.fromkeys(("Callback", "EarlyStopping"), "agileml.runs.callbacks")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from enum import IntEnum
 from pathlib import Path
@@ -10,7 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from agileml.application import Array, InputError, Settings
-from agileml.apps.s3_data import fetched
+from agileml.apps.files.cache import HeldFile
+from agileml.apps.files.opening import check_file, fetched
+from agileml.apps.files.places import is_address
 from agileml.config.section import Section, validate
 from agileml.config.text import ConfigError, nearest, show
 
@@ -33,24 +34,20 @@ def data_section(settings: Settings, kinds: Mapping[str, type[Section]], default
     return validate(kinds[kind], {"kind": kind, **settings.data}, ("data",))
 
 
+_held: list[HeldFile] = []  # files of the cache that this process reads, which must stay until it ends
+
+
 def data_file(path: str) -> Path:
-    """The file that `data.path` names, relative to the working folder, or s3://bucket/key, which is downloaded.
+    """The file that `data.path` names, relative to the working folder, or at an address, which is downloaded.
 
     Raises InputError unless it can be read.
     """
-    if path.startswith("s3://"):
-        return fetched(path)
-    file = Path(path)
-    where = f"{path} does not exist" if file.is_absolute() else f"{path} does not exist in {Path.cwd()}"
-    if not file.exists():
-        raise InputError(f"data.path: {where}")
-    if not file.is_file():
-        raise InputError(f"data.path: {path} is a folder, expected a file")
-    if not os.access(file, os.R_OK):
-        raise InputError(f"data.path: {path} may not be read by this user")
-    if file.stat().st_size == 0:
-        raise InputError(f"data.path: {path} is empty (0 bytes)")
-    return file
+    path = path.removeprefix("file://")
+    if is_address(path):
+        _held.append(fetched(path))
+        return _held[-1].path
+    check_file(Path(path), path)
+    return Path(path)
 
 
 def random_split(count: int, test_fraction: float, settings: Settings) -> tuple[Array, Array]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 from agileml.application import InputError
 
@@ -37,3 +39,19 @@ def imported(name: str, module_name: str, key: str) -> ModuleType:
         raise InputError(
             f"{key}: {name}: importing {module_name} failed: {type(error).__name__}: {error}"
         ) from error
+
+
+def function_named(name: str, key: str) -> Callable[..., Any]:
+    """The object that `package.file:function` names, found from the working folder. `key`: its key in the config.
+
+    Raises InputError.
+    """
+    parts = split_name(name)
+    if parts is None:
+        raise InputError(f"{key}: found {name!r}, expected package.file:function")
+    module_name, attribute = parts
+    found = getattr(imported(name, module_name, key), attribute, None)
+    if not callable(found):
+        what = "has no" if found is None else "has something that is no function as"
+        raise InputError(f"{key}: {name}: module {module_name} {what} {attribute!r}")
+    return found

@@ -109,13 +109,14 @@ class Stack:
         """Machines may write and read below the stack's own prefix only."""
         names = names_of(self.site, facts.account)
         ours = f"s3://{names.bucket}/{names.prefix}"
-        checkpoint, data = self._config.checkpoint, self._config.data.get("path")
+        checkpoint = self._config.checkpoint
+        outside = [path for path in _addresses(self._config.data) if not path.startswith(ours)]
         if checkpoint is not None and not checkpoint.path.startswith(f"{ours}checkpoints"):
             found = f"checkpoint.path: found {checkpoint.path}"
             text = f"{found}, expected {ours}checkpoints: no machine may write elsewhere"
             yield Check("places", Verdict.WRONG, text)
-        elif isinstance(data, str) and data.startswith("s3://") and not data.startswith(ours):
-            text = f"data.path: found {data}, expected an object below {ours}: no machine may read elsewhere"
+        elif outside:
+            text = f"data.path: found {outside[0]}, expected an object below {ours}: no machine may read elsewhere"
             yield Check("places", Verdict.WRONG, text)
         else:
             yield Check("places", Verdict.GOOD, f"everything is below {ours}")
@@ -187,3 +188,12 @@ class Stack:
 
 
 __all__ = ["Stack", "StackPlan", "build_wheel", "connect", "site_of"]
+
+
+def _addresses(data: Mapping[str, Any]) -> Iterator[str]:
+    """The addresses in S3 that a section `data` names."""
+    for key in ("path", "test"):
+        found = data.get(key)
+        for path in found if isinstance(found, list) else [found]:
+            if isinstance(path, str) and path.startswith("s3://"):
+                yield path

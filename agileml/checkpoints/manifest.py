@@ -79,8 +79,9 @@ class Identity:
         """
         plain = config.model_dump(mode="json")
         data = dict(plain["data"])
-        if isinstance(path := data.get("path"), str):
-            data["path"] = PurePath(path).name
+        for key in ("path", "test"):
+            if isinstance(path := data.get(key), str):
+                data[key] = PurePath(path).name
         own = type(application)
         return cls(
             application=config.application if application is None else f"{own.__module__}:{own.__qualname__}",

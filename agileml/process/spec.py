@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from agileml.application import Application, Settings, StagePlan, Table
 from agileml.apps import build
+from agileml.apps.files.places import is_address
 from agileml.apps.job_optimizer import completed, job_optimizer
 from agileml.checkpoints.opening import open_store
 from agileml.checkpoints.store import CheckpointStore, FolderStore
@@ -46,6 +47,7 @@ from straggler.flexrr.protocol import FlexRrParameters
 from straggler.lbbsp.policy import LbBsp
 from straggler.speed.predictors import RestartingEma
 
+PATHS = {"path", "test"}  # keys of `data` that name files
 MOST_PARTITIONS = 64  # of a job with a pipeline: each costs a message per clock
 
 # The share of a clock that another plan must be expected to save, beyond what may be noise.
@@ -85,9 +87,8 @@ class RunSpec:
         """The settings that the application gets."""
         config = self.config
         data = dict(config.data)
-        path = data.get("path")
-        if self.folder is not None and isinstance(path, str) and not path.startswith("s3://"):
-            data["path"] = str(Path(self.folder, path))
+        for key in PATHS & data.keys():
+            data[key] = self._placed(data[key])
         return Settings(
             data=data,
             model=config.model,
@@ -98,6 +99,17 @@ class RunSpec:
             is_staged=config.pipeline is not None,
             units_per_slice=config.units_per_slice,
         )
+
+    def _placed(self, path: Any) -> Any:
+        """A path or a list of them from this run's folder; addresses, and values of other types, as they are."""
+        if isinstance(path, list):
+            return [self._placed(each) for each in path]
+        if self.folder is None or not isinstance(path, str) or is_address(path):
+            return path
+        placed = os.path.join(self.folder, path)  # with its last slash, if it has one
+        # A data set of Hugging Face's goes by a folder or by a name.
+        is_name = self.config.data.get("kind") == "huggingface" and not os.path.exists(placed)
+        return path if is_name else placed
 
     def measured(self, application: Application) -> RunSpec:
         """With the layers of the application's pipeline, where the config asks for one. Raises ConfigError."""

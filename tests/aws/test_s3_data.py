@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from agileml.application import InputError
 from agileml.apps.data import data_file
-from agileml.apps.s3_data import fetched
+from agileml.apps.files.formats.parquet import ParquetDataset
+from agileml.apps.files.opening import fetched
 from agileml.config.job import from_values
 from bidbrain.aws.calls import client
 from tests.aws.layer import REGION
@@ -74,6 +78,27 @@ def test_a_job_trains_on_it(moto_url: str, tmp_path: Path) -> None:
         return str(agileml.run(from_values(values), sequential=True).summary["params_sha256"])
 
     assert train("s3://data-of-tests/two.npz", "far") == train(str(file), "near")
+
+
+def test_parquet_files_of_a_bucket_go_through_a_cache_that_is_smaller(moto_url: str, tmp_path: Path) -> None:
+    for number in range(4):
+        buffer = io.BytesIO()
+        table = pa.table({"n": np.arange(number * 1000, number * 1000 + 1000), "pad": np.random.rand(1000)})
+        pq.write_table(table, buffer, row_group_size=500)
+        put(moto_url, f"train/{number}.parquet", buffer.getvalue())
+    size = len(buffer.getvalue())
+    url = "s3://data-of-tests/train/*.parquet"
+    data = ParquetDataset(url, columns=["n"], memory_mib=0.001, cache_gib=2.5 * size / 2**30)
+    assert data.read_groups == (500,) * 8
+    for numbers in (np.arange(0, 4000, 7), np.arange(3999, 0, -13)):
+        assert data.batch(numbers)["n"].tolist() == numbers.tolist()
+    kept = [path.stat().st_size for path in (tmp_path / "cache").rglob("*.parquet")]
+    assert len(kept) == 2
+    with pytest.raises(InputError, match=r"has 0\.00 GiB, expected at most the 0\.00 GiB"):
+        ParquetDataset(url, cache_gib=0.5 * size / 2**30)[0]
+    put(moto_url, "train/0.parquet", b"other")
+    with pytest.raises(InputError, match=r"train/0\.parquet was replaced since the run began"):
+        data.batch(np.array([0]))
 
 
 def test_a_run_on_ec2_is_copied_before_its_machine_goes(moto_url: str, tmp_path: Path) -> None:

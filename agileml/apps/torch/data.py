@@ -14,15 +14,21 @@ from torch import Tensor
 from torch.utils.data import default_collate
 
 from agileml.application import Array, InputError, Settings
+from agileml.apps.files.formats.dataset import SHUFFLE_ITEMS, FileDataset
+from agileml.apps.files.formats.hugging_face import HuggingFaceDataset, is_hugging_face, splits_of
+from agileml.apps.files.formats.sections import KINDS as FILE_KINDS
+from agileml.apps.files.formats.sections import items_in_files
 from agileml.apps.labelled import Labelled, load_labelled
-from agileml.apps.torch.names import called, function_named
+from agileml.apps.torch.batches.read_groups import ReadGroups
+from agileml.apps.torch.names import called
 from agileml.apps.torch.trees import tensors
+from agileml.apps.user_code import function_named
 from agileml.config.section import Section, validate
-from agileml.config.text import ConfigError, nearest
+from agileml.config.text import ConfigError, nearest, show
 
 Collate = Callable[[Any], Any]
 SIDE = 28  # pixels of an MNIST image
-KINDS = ("digits", "large_digits", "mnist", "npz", "blobs")
+KINDS = ("digits", "large_digits", "mnist", "npz", "blobs", *FILE_KINDS)
 
 
 class Examples(Protocol):
@@ -52,7 +58,8 @@ class TensorExamples:
 class DatasetExamples:
     """A torch.utils.data.Dataset with `__len__` and `__getitem__` or `__getitems__`.
 
-    Items are put together by `collate`, or as a DataLoader does without one.
+    Items are put together by `collate`, or as a DataLoader does without one. A data set of ours may have `batch`, which
+    does it faster. One whose items lie together in groups says so by `read_groups`: their sizes, in order.
     """
 
     dataset: Any
@@ -61,7 +68,29 @@ class DatasetExamples:
     def __len__(self) -> int:
         return len(self.dataset)
 
+    @property
+    def read_groups(self) -> ReadGroups | None:
+        """The groups in which items are read. Raises InputError."""
+        sizes = getattr(self.dataset, "read_groups", None)
+        if sizes is None:
+            return None
+        try:
+            groups = ReadGroups(
+                tuple(map(int, sizes)), int(getattr(self.dataset, "shuffle_items", SHUFFLE_ITEMS))
+            )
+        except (TypeError, ValueError):
+            groups = None
+        if groups is None or min(groups.sizes, default=0) < 1 or sum(groups.sizes) != len(self):
+            raise InputError(
+                f"data.dataset: found read_groups {show(sizes)}, expected the sizes of groups of items that lie "
+                f"together, whose sum is the {len(self)} items"
+            )
+        return groups
+
     def take(self, numbers: Array) -> Any:
+        has_batches = self.collate is None and isinstance(self.dataset, FileDataset | HuggingFaceDataset)
+        if has_batches and (made := self.dataset.batch(numbers)) is not None:
+            return made
         items = self._items([int(number) for number in numbers])
         try:
             batch = default_collate(items) if self.collate is None else self.collate(items)
@@ -88,6 +117,11 @@ class DatasetExamples:
                 f"data.dataset: found no item {error} of the {len(self)} that its length promises, expected a "
                 "data set that keeps its items"
             ) from error
+
+
+def groups_of(examples: Examples) -> ReadGroups | None:
+    """The groups in which items are read, where a data set has such. Raises InputError."""
+    return examples.read_groups if isinstance(examples, DatasetExamples) else None
 
 
 @dataclass(frozen=True)
@@ -159,6 +193,8 @@ def load_data(settings: Settings, own: Any = None, collate: Collate | None = Non
             return _mnist(validate(Mnist, data, ("data",)), settings)
         case "large_digits":
             return _large_digits(validate(LargeDigits, data, ("data",)), settings)
+        case str(kind) if kind in FILE_KINDS:
+            return _of_user(items_in_files(data), "data.path", str(data.get("path")), collate)
         case str(kind) if kind not in KINDS:
             raise ConfigError(f"found {kind}, {nearest(kind, KINDS)}", key=("data", "kind"))
     shape = _shape(data.pop("shape", None))
@@ -229,11 +265,14 @@ def _enlarged(items: Array) -> Array:
 def _of_user(found: Any, key: str, name: str, collate: Collate | None) -> DataSet:
     """(train, test), or train alone; each a Dataset or a tuple of arrays (input, ..., target)."""
     train, test = found, None
-    if isinstance(found, tuple | list) and len(found) == 2 and not _is_array(found[0]):
+    if (splits := splits_of(found)) is not None:
+        train, test = splits
+    elif isinstance(found, tuple | list) and len(found) == 2 and not _is_array(found[0]):
         train, test = found
     examples = _examples(train, key, collate)
     if not len(examples):
         raise InputError(f"{key}: {name} has no items to train on")
+    name = getattr(train, "name", name) if isinstance(train, FileDataset) else name
     return DataSet(name, examples, None if test is None else _examples(test, key, collate))
 
 
@@ -251,6 +290,8 @@ def _examples(found: Any, key: str, collate: Collate | None) -> Examples:
                 f"{key}: found arrays of shapes {shapes}, expected the same number of items in each"
             )
         return TensorExamples(tensors)
+    if is_hugging_face(found):
+        return DatasetExamples(HuggingFaceDataset(found), collate)
     if (
         (hasattr(found, "__getitem__") or hasattr(found, "__getitems__"))
         and hasattr(found, "__len__")

@@ -21,13 +21,14 @@ import torch
 from torch import Tensor, nn
 
 from agileml.application import Application, Array, InputError, Settings, Table, Unit, Update, Updates
+from agileml.apps.files.formats.sections import PINNED
 from agileml.apps.torch.batches.loader import Loader
 from agileml.apps.torch.batches.minibatches import ExampleSlice, Minibatches
-from agileml.apps.torch.data import DataSet, Examples, load_data
+from agileml.apps.torch.data import DataSet, DatasetExamples, Examples, groups_of, load_data
 from agileml.apps.torch.evaluation import ACCURACY, LOSS, Evaluation, means
 from agileml.apps.torch.export import exported, optimizer_state, torch_state
 from agileml.apps.torch.flat import PARAMETERS, FlatModule
-from agileml.apps.torch.names import ModuleConfig, called, function_named, loss_named
+from agileml.apps.torch.names import ModuleConfig, called, loss_named
 from agileml.apps.torch.objective import Objective, OutputLoss, UserStep
 from agileml.apps.torch.resident.replica import TorchReplica
 from agileml.apps.torch.resident.state import TorchOptimizer
@@ -35,6 +36,7 @@ from agileml.apps.torch.staged import StagedModule, staged_module
 from agileml.apps.torch.step import TORCH, Stepper, seeded
 from agileml.apps.torch.trial import try_batches
 from agileml.apps.torch.units import StreamReady, UnitComputation
+from agileml.apps.user_code import function_named
 from agileml.config.section import validate
 from agileml.config.text import ConfigError
 from agileml.core.parameters.optimizer import KINDS
@@ -76,6 +78,15 @@ class TorchModule(Application):
     def with_settings(self, settings: Settings) -> TorchModule:
         """The same for a job: what a run makes of an instance that the user made."""
         return TorchModule(settings, **self._own)
+
+    def as_sent(self) -> TorchModule | None:
+        """With the list of the data set's files, so that all machines have the same; None where there is none."""
+        if self._own["dataset"] is not None or self.settings.data.get("kind") not in PINNED:
+            return None
+        train, test = self.data.train, self.data.test
+        assert isinstance(train, DatasetExamples)
+        held_out = test.dataset if isinstance(test, DatasetExamples) else None
+        return TorchModule(self.settings, **{**self._own, "dataset": (train.dataset, held_out)})
 
     def __reduce__(self) -> Any:
         return _restored, (self.settings, self._own)  # neither module nor data travel
@@ -164,7 +175,8 @@ class TorchModule(Application):
     @cached_property
     def minibatches(self) -> Minibatches:
         """The items that the units of each clock take."""
-        return Minibatches(self.settings, len(self.data.train), self._batch_size)
+        train = self.data.train
+        return Minibatches(self.settings, len(train), self._batch_size, groups_of(train))
 
     @property
     def _batch_size(self) -> int:

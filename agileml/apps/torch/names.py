@@ -9,7 +9,7 @@ from pydantic import Field
 from torch.nn import functional
 
 from agileml.application import InputError
-from agileml.apps.user_code import imported, split_name
+from agileml.apps.user_code import function_named
 from agileml.config.section import Section
 from agileml.config.text import nearest
 
@@ -41,22 +41,6 @@ class ModuleConfig(Section):
     batch_size: Annotated[int, Field(ge=1)] | None = None
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: Annotated[int, Field(ge=1)] = 1
-
-
-def function_named(name: str, key: str) -> Callable[..., Any]:
-    """The object that `package.file:function` names, found from the working folder. `key`: its key in the config.
-
-    Raises InputError.
-    """
-    parts = split_name(name)
-    if parts is None:
-        raise InputError(f"{key}: found {name!r}, expected package.file:function")
-    module_name, attribute = parts
-    found = getattr(imported(name, module_name, key), attribute, None)
-    if not callable(found):
-        what = "has no" if found is None else "has something that is no function as"
-        raise InputError(f"{key}: {name}: module {module_name} {what} {attribute!r}")
-    return found
 
 
 def loss_named(name: str) -> Callable[..., Any]:

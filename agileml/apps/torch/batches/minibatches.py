@@ -2,7 +2,7 @@
 
 A minibatch of B items is cut over the U units of a clock: unit u takes places [u B // U, (u + 1) B // U). A slice
 has a fixed share of the items, walks through it in a new order on every pass, and begins the next pass where the
-last one ends, so every item comes once a pass. The order depends on the seed and the slice alone.
+last one ends, so every item comes once a pass. The order depends on the seed, the slice and the data set alone.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 from agileml.application import Array, Settings, Unit
 from agileml.apps.data import Draw, share_of
 from agileml.apps.torch.batches.loader import Request
+from agileml.apps.torch.batches.read_groups import ReadGroups
 
 
 @dataclass
@@ -27,15 +28,20 @@ class ExampleSlice:
 
 @dataclass(frozen=True)
 class Minibatches:
-    """The items of each unit of a clock, of `count` training items, `batch` a clock."""
+    """The items of each unit of a clock, of `count` training items, `batch` a clock.
+
+    groups: items that are read together, where the data set has such.
+    """
 
     settings: Settings
     count: int
     batch: int
+    groups: ReadGroups | None = None
 
     def share(self, slice_index: int) -> ExampleSlice:
         """The items of a slice, fixed for the run; sizes differ by at most one."""
-        order = self.settings.rng(Draw.SHUFFLE).permutation(self.count)
+        rng = self.settings.rng(Draw.SHUFFLE)
+        order = rng.permutation(self.count) if self.groups is None else self.groups.shuffled(rng)
         return ExampleSlice(order[share_of(self.count, slice_index, self.settings)])
 
     def range_of(self, unit: Unit) -> tuple[int, int]:
@@ -74,5 +80,7 @@ class Minibatches:
     def _order(self, slice_index: int, turn: int, share: ExampleSlice) -> Array:
         if share.order is None or share.order[0] != turn:
             rng = self.settings.rng(Draw.SHUFFLE, slice_index, turn)
-            share.order = turn, rng.permutation(len(share.numbers))
+            groups, numbers = self.groups, share.numbers
+            order = rng.permutation(len(numbers)) if groups is None else groups.order(numbers, rng)
+            share.order = turn, order
         return share.order[1]
