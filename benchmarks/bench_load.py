@@ -210,7 +210,8 @@ def config_of(machines: int) -> JobConfig:
             "clocks": 1 << 20,
             "slices": slices,
             "partitions": 8,
-            "optimizer": {"kind": "sgd", "learning_rate": 0.5 / slices},  # halfway to what a clock's units want
+            # Halfway to what a clock's units want.
+            "optimizer": {"kind": "sgd", "learning_rate": 0.5 / slices},
             "machines": {"reliable": reliable, "transient": machines - reliable, "max": most},
             "pace": {"unit_s": 0.5},
             "heartbeat": {"timeout_s": 10.0, "interval_s": 0.5},  # some in a process, and several on a core
