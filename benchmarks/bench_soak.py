@@ -5,7 +5,8 @@ one at a time or all at once, stopped or slowed down, the disk is full for a whi
 dies, and the head dies several times: the run's process, then Ray's GCS. The plan's time stands still while the
 head is away. At the end the run is told to stop, and one process computes the same clocks. Every few seconds the
 memory of every process, its descriptors and the shared memory are noted; over the last two thirds of the time none
-of ours may grow. The log has a bound.
+of ours may grow once it is two minutes old. Few machines get that old here, so for their memory there is a calm run:
+`--every 1e9 --heads 0`. The log has a bound.
 `python benchmarks/bench_soak.py [--quick] [--minutes 30] [--nodes 6] [--every 5] [--heads 3] [--seed 0]`. Needs root:
 the disk that fills up is a small file system.
 """
@@ -44,7 +45,7 @@ POLL_S = 0.1
 UP_S = 240.0  # for the run to come up again
 LOG_BYTES_PER_S = 5000.0
 MOST_MIB_PER_H, MOST_DESCRIPTORS_PER_H = 10.0, 20.0
-OURS = ("supervisor", "driver", "controller", "machine")
+OURS = ("supervisor", "driver", "controller", "machine", "ray: gcs")  # the last one grows by what we ask of it
 DISK_MIB = 24
 DUTY_S = 0.05  # a slow machine runs so long, then stands still nine times as long
 CONFIG = """
@@ -304,9 +305,8 @@ def judge(soak: Soak, seconds: float) -> list[str]:
     """Print what was seen; returns what is wrong."""
     log: Log = read_events(soak.out / EVENTS)
     fired = ", ".join(f"{harm} {count}" for harm, count in sorted(soak.fired.items()))
-    print(
-        f"{soak.fired.total()} faults in {seconds:.0f} s, one each {seconds / soak.fired.total():.1f} s: {fired}"
-    )
+    rate = f", one each {seconds / soak.fired.total():.1f} s: {fired}" if fired else ""
+    print(f"{soak.fired.total()} faults in {seconds:.0f} s{rate}")
     if soak.missed:
         missed = ", ".join(f"{harm} {count}" for harm, count in sorted(soak.missed.items()))
         print(f"without a victim at that moment: {missed}")

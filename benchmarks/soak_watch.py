@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 
 MIB = 1 << 20
-SETTLE_S = 30.0  # of a process' life: imports, first buffers
+SETTLE_S = 120.0  # of a process' life: imports, first buffers, all that a first cut and checkpoint bring
 LEAST_SAMPLES = 4
 LEAST_WATCHED_S = 600.0
 

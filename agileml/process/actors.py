@@ -203,6 +203,7 @@ def start_machine(
         "num_cpus": machines.cpus,
         "num_gpus": machines.gpus,
         "max_concurrency": 6,
+        "enable_task_events": False,
         "scheduling_strategy": NodeAffinitySchedulingStrategy(ray_node, soft=False),
         "runtime_env": runtime_env,
     }
@@ -210,11 +211,16 @@ def start_machine(
 
 
 def start_head(ray_node: str, spec: RunSpec, expected: int, runtime_env: dict[str, Any]) -> Any:
-    """Start the controller's actor on the head node; it reserves nothing."""
+    """Start the controller's actor on the head node; it reserves nothing.
+
+    Ray's GCS would keep a record of each of the 100,000 newest calls of actors, some 2 KB, in memory. The driver asks
+    for the state so often that this is what the head's memory would grow by for hours, so ours keep none.
+    """
     options = {
         "num_cpus": 0,
         "max_concurrency": 8,
         "max_restarts": -1,  # clocks go on meanwhile
+        "enable_task_events": False,
         "scheduling_strategy": NodeAffinitySchedulingStrategy(ray_node, soft=False),
         "runtime_env": runtime_env,
     }
