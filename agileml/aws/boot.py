@@ -1,6 +1,10 @@
 """The first thing of ours that runs on a machine of EC2, as root, from its user data: it joins or begins the cluster.
 
-    python -m agileml.aws.boot node --stack demo --region us-east-1 --orphan-after 300
+    python -m agileml.aws.boot node --stack demo --region us-east-1 --bucket BUCKET --orphan-after 300
+
+On the head two users run more than root does: `proteus` has Ray and so the user's code, `proteus-buyer` has the process
+that buys. Only root and the buyer reach the metadata service, whose credentials may buy (`metadata_guard`); for all
+else the buyer gives credentials of the node's role.
 
 The cluster's token and the authority of its certificates come from SSM by the machine's role. The machine issues itself
 a certificate for its own address and forgets the authority's private key; the token and its own key are in files that
@@ -19,11 +23,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from agileml.aws import metadata_guard
 from agileml.cluster.watchdog import LIVENESS_PORT
+from bidbrain.aws.buyer.messages import SOCKET
 from bidbrain.aws.calls import errors
 from bidbrain.aws.clients import Aws, Clients
 from bidbrain.aws.notices import IMDS, Metadata
@@ -31,8 +37,10 @@ from bidbrain.aws.stack.authority import Authority
 from bidbrain.aws.stack.names import Names
 from bidbrain.live.cloud import CloudError
 
-USER = "proteus"
+USER, BUYER = "proteus", "proteus-buyer"
 HOME = Path("/var/lib/proteus")
+BUYER_FOLDER = Path("/var/lib/proteus-buyer")  # mode 0700: systemd makes it, and the folder of the socket
+BUYER_SOCKET = Path("/run/proteus-buyer/socket")
 GCS_PORT = 6379
 DASHBOARD_PORT = 8265
 TRY_S, TRY_EVERY_S = 600.0, 5.0
@@ -76,6 +84,20 @@ class Installation:
     def key(self) -> Path:
         """The private key of this instance's certificate."""
         return self.home / "key.pem"
+
+    @property
+    def aws_config(self) -> Path:
+        """The file by which AWS' tools on the head ask the buyer for credentials; it holds no secret."""
+        return self.home / "aws-config"
+
+    @property
+    def head_variables(self) -> dict[str, str]:
+        """For Ray's processes on the head, the drivers of jobs among them."""
+        return {
+            SOCKET: str(BUYER_SOCKET),
+            "AWS_CONFIG_FILE": str(self.aws_config),
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
 
     @property
     def cluster_variables(self) -> dict[str, str]:
@@ -130,10 +152,54 @@ def notice_command(here: Installation, head: str) -> list[str]:
     return [here.python, "-m", "agileml.aws.preemption", f"--address={head}:{GCS_PORT}"]
 
 
-def service(name: str, command: Sequence[str], here: Installation, user: str | None = None) -> list[str]:
-    """A command as a service of systemd that is restarted when it ends. Raises nothing; holds no secret."""
+def aws_config(here: Installation, names: Names) -> bytes:
+    """Has AWS' tools on the head ask the buyer for credentials."""
+    asked = f"{here.python} -m bidbrain.aws.buyer.credentials {BUYER_SOCKET}"
+    return f"[default]\nregion = {names.region}\ncredential_process = {asked}\n".encode()
+
+
+def buyer_command(here: Installation, me: InstanceIdentity, names: Names, after_s: int) -> list[str]:
+    """Buys for the jobs whose drivers are processes of Ray's user."""
+    return [
+        *(here.python, "-m", "bidbrain.aws.buyer", f"--stack={names.stack}", f"--region={names.region}"),
+        *(f"--account={names.account}", f"--bucket={names.bucket}", f"--host={me.ip}", f"--driver={USER}"),
+        *(f"--socket={BUYER_SOCKET}", f"--folder={BUYER_FOLDER}", f"--orphan-after={after_s}"),
+    ]
+
+
+# Folders of its own, no way to more rights, nothing of its memory on disk.
+BUYER_PROPERTIES = (
+    *("RuntimeDirectory=proteus-buyer", "StateDirectory=proteus-buyer", "StateDirectoryMode=0700"),
+    *("NoNewPrivileges=yes", "PrivateTmp=yes", "ProtectHome=yes", "LimitCORE=0"),
+)
+
+
+def buyer_service(command: Sequence[str], here: Installation) -> list[str]:
+    """The buyer as a service of a user of its own, without the cluster's token and key."""
+    return [
+        *("systemd-run", "--unit=proteus-buyer", "--property=Restart=always", "--property=RestartSec=5"),
+        *(f"--property={each}" for each in BUYER_PROPERTIES),
+        *(
+            f"--uid={BUYER}",
+            f"--setenv=PATH={Path(here.python).parent}:/usr/bin",
+            "--setenv=PYTHONUNBUFFERED=1",
+        ),
+        *("--", *command),
+    ]
+
+
+def service(
+    name: str,
+    command: Sequence[str],
+    here: Installation,
+    user: str | None = None,
+    more: Mapping[str, str] | None = None,
+) -> list[str]:
+    """A command as a service of systemd that is restarted when it ends. Raises nothing; holds no secret. more:
+    variables of its environment."""
     variables = {
         **here.cluster_variables,
+        **(more or {}),
         "RAY_USAGE_STATS_ENABLED": "0",
         "PYTHONUNBUFFERED": "1",
         "HOME": str(here.home),
@@ -210,13 +276,21 @@ def boot(
     Raises CloudError, AuthorityError, OSError, CalledProcessError: the set shutdown stays then.
     """
     me = identity(metadata)
-    if user is not None and not _exists(user):
-        run(["useradd", "--system", "--home-dir", str(here.home), "--shell", "/usr/sbin/nologin", user])
+    if user is not None:
+        _add(user, here.home, run)
     token = parameter(aws, names.token, sleep)
     authority = Authority.parsed(parameter(aws, names.authority, sleep))
     keep(credentials(token, authority, me, here, now_s()), here, user)
     if role == "head":
-        run(service("ray", head_command(here, me), here, user))
+        keep({here.aws_config: aws_config(here, names)}, here, user)
+        with errors("whose the stack is"):
+            account = str(aws.client("sts").get_caller_identity()["Account"])
+        _add(BUYER, BUYER_FOLDER, run)
+        for command in metadata_guard.commands(("root", BUYER)):
+            run(command)
+        run(metadata_guard.check_command(here.python, USER))
+        run(buyer_service(buyer_command(here, me, replace(names, account=account), after_s), here))
+        run(service("ray", head_command(here, me), here, user, here.head_variables))
     else:
         head = parameter(aws, names.address, sleep)
         run(service("watchdog", watchdog_command(here, head, after_s), here))
@@ -225,12 +299,12 @@ def boot(
     run(["shutdown", "-c"])
 
 
-def _exists(user: str) -> bool:
+def _add(user: str, home: Path, run: Run) -> None:
+    """A user of the system who cannot log in, unless there is one."""
     try:
         pwd.getpwnam(user)
     except KeyError:
-        return False
-    return True
+        run(["useradd", "--system", "--home-dir", str(home), "--shell", "/usr/sbin/nologin", user])
 
 
 def _run(command: Sequence[str]) -> None:
@@ -243,9 +317,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("role", choices=("head", "node"))
     parser.add_argument("--stack", required=True)
     parser.add_argument("--region", required=True)
+    parser.add_argument("--bucket", required=True)
     parser.add_argument("--orphan-after", type=int, required=True, metavar="SECONDS")
     options = parser.parse_args(arguments)
-    names = Names(options.stack, options.region)
+    names = Names(options.stack, options.region, bucket=options.bucket)
     boot(options.role, names, options.orphan_after, Aws(options.region), Metadata(IMDS), _run, Installation())
 
 

@@ -16,6 +16,7 @@ from agileml.config.market import Ec2MarketConfig
 from agileml.config.text import ConfigError
 from bidbrain.aws.calls import errors
 from bidbrain.aws.clients import Aws, Clients
+from bidbrain.aws.limits import Limits
 from bidbrain.aws.site import Site
 from bidbrain.aws.stack.checks import Check, Cost, Facts, Scale, Verdict, checks, costs
 from bidbrain.aws.stack.down import Remover
@@ -75,6 +76,13 @@ def site_of(config: JobConfig) -> tuple[Site, Scale]:
     return site, Scale(config.machines.reliable, config.machines.max, budget)
 
 
+def limits_of(site: Site, scale: Scale) -> Limits:
+    """What the buyer of a stack holds its jobs to."""
+    assert scale.budget is not None, "a config with a cloud has a budget"
+    stack = None if site.stack_budget_usd is None else micro_usd(site.stack_budget_usd)
+    return Limits(site=site, machines=scale.most, job_micro_usd=scale.budget, stack_micro_usd=stack)
+
+
 def connect(site: Site) -> Aws:
     """Clients for the site's region. Raises CloudError for a region that does not exist."""
     check_region(site.region)
@@ -125,7 +133,7 @@ class Stack:
         there = Surroundings(
             facts.account, facts.image, facts.root_device, facts.vpc, facts.subnets, wheel.digest
         )
-        return wanted(self.site, there)
+        return wanted(limits_of(self.site, self.scale), there)
 
     def up(self, report: StackPlan, wheel: Wheel, tell: Callable[[Step], None]) -> Head:
         """Make what is missing, and keep the cluster's token for this user. Raises CloudError, ForeignError."""

@@ -1,40 +1,39 @@
-"""A market on EC2: machines join the Ray cluster of the head that this runs on, labelled with their instance ids."""
+"""A market on EC2: machines join the Ray cluster of the head that this runs on, labelled with their instance ids.
+
+This process imports the user's application, so it has no right to buy: it asks the head's buyer (`bidbrain.aws.buyer`).
+"""
 
 from __future__ import annotations
 
 import sys
 import threading
-from pathlib import Path
-from typing import Any
+from types import TracebackType
 
 from agileml.config.market import Ec2MarketConfig
-from agileml.market.drain_notices import DrainNotices, MergedNotices
+from agileml.market.drain_notices import DrainNotices
 from agileml.market.joined import JoinedCluster
 from agileml.market.nodes import JoinedNodes
 from agileml.market.service import pause
 from agileml.market.setup import MarketSetup, first_decision
 from agileml.process.spec import RunSpec
-from bidbrain.aws.ec2 import Ec2 as Ec2Market
-from bidbrain.aws.stack.attach import attach, left_behind
-from bidbrain.aws.tagged import Tagged, terminate
-from bidbrain.live.cloud import Cloud
+from bidbrain.aws.buyer.client import BuyerCloud, buyer_socket
+from bidbrain.aws.buyer.messages import LeftBehind
+from bidbrain.aws.stack.attach import risk_of
+from bidbrain.live.cloud import Cloud, CloudError
 from bidbrain.live.job import Timekeeper
 from bidbrain.live.keeping import RiskKeeper
 
 LEAVE_S = 60.0
-ARCHIVE = Path("runs") / "spot-prices"
 
 
-def _end(ec2: Any, machines: list[Tagged]) -> None:
-    """End machines that no process drives, and say so."""
+def _say_ended(machines: tuple[LeftBehind, ...]) -> None:
     if machines:
-        terminate(ec2, machines)
-        named = ", ".join(f"{machine.machine_id} of {machine.job}" for machine in machines)
+        named = ", ".join(f"{machine.instance_id} of {machine.job}" for machine in machines)
         print(f"proteus: ended machines that an earlier job left running: {named}", file=sys.stderr)
 
 
 class Ec2Backend(JoinedCluster):
-    """The cluster behind `address`, and EC2 in one region. Raises ClusterError: no cluster, or no stack there."""
+    """The cluster behind `address`, and EC2 in one region. Raises ClusterError: no cluster, no buyer, or no stack."""
 
     leave_s = LEAVE_S
 
@@ -42,23 +41,36 @@ class Ec2Backend(JoinedCluster):
         market = spec.config.market
         assert isinstance(market, Ec2MarketConfig)
         super().__init__(spec)
-        self._setup, self._market = setup, market
+        self._setup = setup
         self.nodes = JoinedNodes()
         with self.attaching():
-            attached = attach(market, setup.plan.name)
-            self._risk = attached.risk
-            ARCHIVE.mkdir(parents=True, exist_ok=True)
-            archive = ARCHIVE / f"{market.region}.csv.gz"
-            self._cloud = Ec2Market(
-                attached.ec2,
-                attached.place,
-                setup.plan.setting,
-                self.clock.now_s,
-                MergedNotices(attached.queue, DrainNotices()),
-                archive,
+            self._cloud = BuyerCloud(buyer_socket(), market.name, setup.plan.name, DrainNotices())
+            try:
+                self._check_offers()
+                self._risk = risk_of(market)
+                first_decision(setup, self._cloud)
+                _say_ended(self._cloud.end_others())
+            except BaseException:
+                self._cloud.close()
+                raise
+
+    def _check_offers(self) -> None:
+        """Raise CloudError where the stack may not buy what the config offers."""
+        may = set(self._cloud.opened.markets)
+        setting = self._setup.plan.setting
+        wanted = (*setting.markets, setting.reliable.market)
+        if missing := [str(market) for market in wanted if market not in may]:
+            offered = ", ".join(sorted(str(each) for each in may))
+            raise CloudError(
+                f"market.types: found {missing[0]}, expected one of {offered}: "
+                "the stack buys what its config said at the last `proteus aws up`"
             )
-            first_decision(setup, self._cloud)
-            _end(attached.ec2, left_behind(attached, market.name, self.host))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, trace)
+        self._cloud.close()
 
     def risk_keeper(self) -> RiskKeeper:
         """In the stack's bucket, beside that of the stack's other jobs."""

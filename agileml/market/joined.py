@@ -12,9 +12,9 @@ from agileml.cluster import existing
 from agileml.cluster.errors import ClusterError
 from agileml.cluster.fleet import ExistingFleet
 from agileml.cluster.watchdog import LIVENESS_PORT, LivenessEndpoint
-from agileml.market.unix_clock import UnixClock
 from agileml.process.spec import RunSpec
 from bidbrain.live.cloud import CloudError
+from bidbrain.live.unix_clock import UnixClock
 
 
 class JoinedCluster:

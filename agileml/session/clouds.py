@@ -47,7 +47,7 @@ class Ec2Kind:
         return Ec2Backend(setup, spec)
 
     def cloud(self, setup: MarketSetup) -> Cloud:
-        """See `CloudKind.cloud`."""
+        """See `CloudKind.cloud`. On a laptop with its user's own rights: a first decision only reads."""
         from bidbrain.aws.ec2 import Ec2
         from bidbrain.aws.stack.attach import attach
 

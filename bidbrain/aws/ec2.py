@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from bidbrain.aws.calls import errors, refusal
 from bidbrain.aws.prices import Ec2Prices
@@ -33,7 +33,7 @@ from bidbrain.live.cloud import (
 )
 from bidbrain.policy.base import Offer
 from bidbrain.risk.survival import RECENT_S
-from bidbrain.setting import ON_DEMAND_ZONE, Setting
+from bidbrain.setting import ON_DEMAND_ZONE, Listing, Reliable
 
 TAG_JOB, TAG_ORDER, TAG_MARKET = "proteus:job", "proteus:order", "proteus:market"
 SPOT_STRATEGY = "price-capacity-optimized"
@@ -62,6 +62,22 @@ class Place:
     tags: Mapping[str, str]
 
 
+class Offerings(Protocol):
+    """What may be bought: a `setting.Setting`, or a `limits.Catalog`."""
+
+    @property
+    def listings(self) -> tuple[Listing, ...]: ...
+
+    @property
+    def markets(self) -> tuple[Market, ...]: ...
+
+    @property
+    def by_market(self) -> Mapping[Market, Listing]: ...
+
+    @property
+    def reliable(self) -> Reliable: ...
+
+
 class Ec2:
     """The market of one job in one region. `now_s`: Unix time."""
 
@@ -71,7 +87,7 @@ class Ec2:
         self,
         ec2: Any,
         place: Place,
-        setting: Setting,
+        setting: Offerings,
         now_s: Callable[[], int],
         queue: NoticeSource | None = None,
         archive: Path | None = None,

@@ -20,7 +20,8 @@ class Site(BaseModel):
     subnet id; of the default VPC where nothing is said. bucket: one that is there already; None: one of our own.
     boundary: the ARN of a permissions boundary of both roles.
     on_demand, vcpus: dollars per hour and vCPUs of types that the package's table does not know. orphan_after_s: a
-    machine ends itself when the head has had no driver of the market for so many seconds.
+    machine ends itself when the head has had no driver of the market for so many seconds. stack_budget_usd: the most
+    that the machines of all jobs together may cost on one head.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -40,6 +41,7 @@ class Site(BaseModel):
     on_demand: dict[str, Annotated[float, Field(gt=0)]] = {}
     vcpus: dict[str, Annotated[int, Field(ge=1)]] = {}
     tags: dict[str, str] = {}
+    stack_budget_usd: Annotated[float, Field(gt=0)] | None = None
 
     @field_validator("name")
     @classmethod

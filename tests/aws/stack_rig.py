@@ -16,6 +16,7 @@ from typing import Any
 
 from bidbrain.aws.calls import ATTEMPTS
 from bidbrain.aws.clients import Aws
+from bidbrain.aws.limits import Limits
 from bidbrain.aws.site import Site
 from bidbrain.aws.stack.down import Remover
 from bidbrain.aws.stack.find import find
@@ -135,12 +136,27 @@ class NoPages:
 class StackRig:
     """One stack of a name of its own, and what there is of it as AWS says without our code."""
 
-    def __init__(self, url: str, name: str, package: str = "p1", tags: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        name: str,
+        package: str = "p1",
+        tags: dict[str, str] | None = None,
+        reliable_type: str | None = None,
+    ) -> None:
         self.aws = FusedAws(url)
         self.plain = plain_aws(url)
         zones = ("us-east-1a", "us-east-1b")
-        self.site = Site(name=name, region=REGION, zones=zones, types=("c5.xlarge",), tags=tags or {})
-        self.want = wanted(self.site, replace(surroundings(url), package=package))
+        self.site = Site(
+            name=name,
+            region=REGION,
+            zones=zones,
+            types=("c5.xlarge",),
+            reliable_type=reliable_type,
+            tags=tags or {},
+        )
+        limits = Limits(site=self.site, machines=20, job_micro_usd=20_000_000)
+        self.want = wanted(limits, replace(surroundings(url), package=package))
         self.package = Package("package.whl", b"a wheel", "numpy==2\n")
         self.told: list[Step] = []
         self.slept_s = 0.0

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import base64
+import os
+import shlex
+import shutil
 import stat
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +17,9 @@ import pytest
 from cryptography import x509
 
 from agileml.aws.boot import Installation, boot
+from agileml.aws.metadata_guard import ADDRESS, commands, reaches
 from agileml.aws.preemption import watch
+from bidbrain.aws.limits import Limits
 from bidbrain.aws.notices import ImdsNotices, Metadata
 from bidbrain.aws.site import Site
 from bidbrain.aws.stack.authority import Authority, AuthorityError
@@ -27,6 +33,7 @@ from tests.aws.stack_rig import plain_aws
 pytestmark = pytest.mark.aws
 
 TOKEN = "0123456789abcdef" * 4
+BUCKET = "proteus-boot-123456789012-us-east-1"
 AUTHORITY = Authority.made("demo", time.time())
 
 
@@ -35,7 +42,7 @@ class Machine:
 
     def __init__(self, url: str, stub: Stub, folder: Path, stack: str, life: str) -> None:
         self._aws = plain_aws(url)
-        self._names = Names(stack, REGION)
+        self._names = Names(stack, REGION, bucket=BUCKET)
         self._metadata = Metadata(f"http://127.0.0.1:{stub.server_port}")
         stub.values |= {
             "/latest/meta-data/local-ipv4": "10.0.0.9",
@@ -44,9 +51,12 @@ class Machine:
         self.place = Installation("/opt/proteus/bin/python", folder / "home")
         self.commands: list[list[str]] = []
         self.slept_s = 0.0
+        self.fails_at = ""  # the command that ends with 1
 
     def _run(self, command: Sequence[str]) -> None:
         self.commands.append(list(command))
+        if command[0] == self.fails_at:
+            raise subprocess.CalledProcessError(1, command)
 
     def _sleep(self, seconds: float) -> None:
         self.slept_s += seconds
@@ -107,7 +117,7 @@ def test_a_machine_has_a_certificate_for_its_own_address_and_nothing_to_make_oth
     machine.boot("head")
     place = machine.place
     files = sorted(place.home.iterdir())
-    assert files == sorted([place.token, place.authority, place.certificate, place.key])
+    assert files == sorted([place.token, place.authority, place.certificate, place.key, place.aws_config])
     assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
     assert place.authority.read_bytes() == AUTHORITY.certificate
     secret = AUTHORITY.key.splitlines()[1]
@@ -116,7 +126,7 @@ def test_a_machine_has_a_certificate_for_its_own_address_and_nothing_to_make_oth
     addresses = names.get_extension_for_class(x509.SubjectAlternativeName).value
     assert [str(ip) for ip in addresses.get_values_for_type(x509.IPAddress)] == ["10.0.0.9", "127.0.0.1"]
     said = {path for name, path in place.cluster_variables.items() if name.startswith("RAY_TLS")}
-    assert said == {str(file) for file in files} - {str(place.token)}
+    assert said == {str(file) for file in files} - {str(place.token), str(place.aws_config)}
 
 
 def test_a_machine_does_not_join_without_a_certificate(moto_url: str, metadata: Stub, tmp_path: Path) -> None:
@@ -133,10 +143,75 @@ def test_the_head(moto_url: str, metadata: Stub, tmp_path: Path) -> None:
     machine.put("ray-token", TOKEN, "SecureString")
     machine.put("ray-authority", AUTHORITY.text(), "SecureString")
     machine.boot("head")
-    ray, _ = machine.commands
+    ray, end = machine.commands[-2:]
     assert (
         "--dashboard-host=127.0.0.1" in ray and "--num-cpus=0" in ray and "--node-ip-address=10.0.0.9" in ray
     )
+    assert end == ["shutdown", "-c"]
+
+
+def test_the_head_keeps_the_right_to_buy_from_rays_user(
+    moto_url: str, metadata: Stub, tmp_path: Path
+) -> None:
+    """The guard and its proof come before the buyer, and both before the first process that runs a user's code."""
+    machine = Machine(moto_url, metadata, tmp_path, "boot-guard", "on-demand")
+    machine.put("ray-token", TOKEN, "SecureString")
+    machine.put("ray-authority", AUTHORITY.text(), "SecureString")
+    machine.boot("head")
+    said = [" ".join(command) for command in machine.commands]
+    guards = [line for line in said if line.startswith("nft")]
+    assert guards[-2:] == [
+        "nft add rule inet proteus output ip daddr 169.254.169.254 meta skuid != { root, proteus-buyer } reject",
+        "nft add rule inet proteus output ip6 daddr fd00:ec2::254 meta skuid != { root, proteus-buyer } reject",
+    ]
+    check = "runuser -u proteus -- /opt/proteus/bin/python -m agileml.aws.metadata_guard"
+    buyer, ray = (
+        next(line for line in said if f"--unit=proteus-{name} " in line) for name in ("buyer", "ray")
+    )
+    order = [said.index(line) for line in (guards[-1], check, buyer, ray)]
+    assert order == sorted(order)
+    assert "--uid=proteus-buyer" in buyer and "--driver=proteus" in buyer and "RAY_AUTH" not in buyer
+    assert f"--bucket={BUCKET} " in buyer and "StateDirectoryMode=0700" in buyer
+    config = machine.place.aws_config
+    assert f"--setenv=AWS_CONFIG_FILE={config}" in ray and "--setenv=AWS_EC2_METADATA_DISABLED=true" in ray
+    asked = "credential_process = /opt/proteus/bin/python -m bidbrain.aws.buyer.credentials "
+    assert f"{asked}/run/proteus-buyer/socket\n" in config.read_text()
+
+
+def test_a_head_whose_metadata_stays_open_is_no_head(moto_url: str, metadata: Stub, tmp_path: Path) -> None:
+    """Nothing of a user's ever runs on it, and the shutdown that the user data set stays."""
+    machine = Machine(moto_url, metadata, tmp_path, "boot-open", "on-demand")
+    machine.put("ray-token", TOKEN, "SecureString")
+    machine.put("ray-authority", AUTHORITY.text(), "SecureString")
+    machine.fails_at = "runuser"
+    with pytest.raises(subprocess.CalledProcessError):
+        machine.boot("head")
+    assert not any("systemd-run" in command or "shutdown" in command for command in machine.commands)
+    port = metadata.server_port
+    assert reaches("127.0.0.1", port), "what the check says where nothing keeps it away"
+
+
+@pytest.mark.skipif(not shutil.which("nft") or os.geteuid() != 0, reason="needs root and nftables")
+def test_the_guards_rules_in_a_kernel() -> None:
+    """In a network of its own: root and the buyer reach the address, another user does not."""
+    users = ("root", "bin")
+    rules = "\n".join(shlex.join(command) for command in commands(users))
+    tries = "\n".join(
+        f"runuser -u {user} -- bash -c '</dev/tcp/{ADDRESS}/80' 2>/dev/null && echo {user} reaches it"
+        for user in (*users, "daemon")
+    )
+    script = f"""
+ip link set lo up; ip address add {ADDRESS}/32 dev lo
+{sys.executable} -m http.server --bind {ADDRESS} 80 >/dev/null 2>&1 &
+until {sys.executable} -c 'import socket; socket.create_connection(("{ADDRESS}", 80))' 2>/dev/null; do :; done
+{rules}
+{tries}
+kill %1
+"""
+    done = subprocess.run(
+        ["unshare", "--net", "bash", "-c", script], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.stdout.splitlines() == [f"{user} reaches it" for user in users], done.stderr
 
 
 def test_reliable_by_its_life_cycle(moto_url: str, metadata: Stub, tmp_path: Path) -> None:
@@ -181,7 +256,8 @@ def test_the_user_data_ends_the_machine_when_a_line_fails(tmp_path: Path) -> Non
     (tools / "python3.12").chmod(0o755)
     site = Site(name="demo", region=REGION, zones=("us-east-1a",), types=("c5.xlarge",))
     there = Surroundings("123456789012", "ami-1", "/dev/xvda", "vpc-1", {"us-east-1a": "subnet-a"}, "abc")
-    data = resource(wanted(site, there), "NodeTemplate")["LaunchTemplateData"]
+    limits = Limits(site=site, machines=4, job_micro_usd=1_000_000)
+    data = resource(wanted(limits, there), "NodeTemplate")["LaunchTemplateData"]
     text = base64.b64decode(data["UserData"]).decode()
     text = text.replace("/opt/proteus", str(tmp_path / "opt"))
     done = subprocess.run(

@@ -4,7 +4,8 @@ AWS is moto's server; what it leaves out is put before it (`front`): tokens, spo
 Ray nodes of this machine that join the cluster with the words of `boot` (`instances`), over TLS with the stack's
 certificates and its token, at an address that is not on loopback if there is one. Real here: the session, the fleet,
 the service and its journal, the stack that `up` makes, the warning's way by rule and queue, code that travels to the
-nodes, checkpoints and results in the stack's bucket, the watchdogs on the machines and the endpoint they ask.
+nodes, checkpoints and results in the stack's bucket, the watchdogs on the machines and the endpoint they ask. The buyer
+is a process of its own; the driver has no credentials but those that it gives, of the node's role.
 
 What moto cannot show: that EC2 lists a machine some time after it was bought, that a warned machine is taken by
 itself (the test does it), what the machine's own metadata service says, and rights.
@@ -13,6 +14,7 @@ itself (the test does it), what the machine's own metadata service says, and rig
 from __future__ import annotations
 
 import contextlib
+import getpass
 import json
 import os
 import socket
@@ -34,6 +36,7 @@ from agileml.events.market import AllocationEnded, InstanceNoticed, InstancesBou
 from agileml.events.run import MachineLost, MachineReleased, MembershipChanged
 from agileml.events.schema import E, events_of
 from agileml.runs.event_log import read_events
+from bidbrain.aws.buyer.messages import SOCKET
 from bidbrain.aws.stack.authority import Authority
 from tests.aws.front import Front, front_of
 from tests.aws.ground import bought_by
@@ -114,6 +117,7 @@ class Rig:
     folder: Path
     moto_url: str
     left: str  # a machine of a job that was killed: it listens to the head's endpoint, whoever's that is
+    driver: Mapping[str, str]  # the environment of a driver
     runs: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def proteus(self, out: str, *settings: str) -> subprocess.Popen[str]:
@@ -122,7 +126,7 @@ class Rig:
         for setting in settings:
             command += ["--set", setting]
         run = subprocess.Popen(
-            command, env=self.cluster.environment, cwd=self.folder, text=True, stdin=subprocess.DEVNULL,
+            command, env=dict(self.driver), cwd=self.folder, text=True, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         self.runs.append(run)
@@ -195,6 +199,27 @@ def joining(moto_url: str, place: Installation) -> Mapping[Path, bytes]:
     return credentials(values[0], Authority.parsed(values[1]), me, place, time.time())
 
 
+@contextlib.contextmanager
+def buyer_of(folder: Path, environment: Mapping[str, str]) -> Iterator[Mapping[str, str]]:
+    """While it is open a buyer listens; the environment of a driver, whose one way to credentials is to ask it."""
+    path, config = folder / "buyer.socket", folder / "aws-config"
+    command = [
+        *(sys.executable, "-m", "bidbrain.aws.buyer", f"--stack={STACK}", "--region=us-east-1"),
+        *(f"--account={ACCOUNT}", f"--bucket={BUCKET}", f"--host={HERE}", f"--driver={getpass.getuser()}"),
+        *(f"--socket={path}", f"--folder={folder / 'buyer'}", "--look-every=1"),
+    ]
+    asked = f"{sys.executable} -m bidbrain.aws.buyer.credentials {path}"
+    config.write_text(f"[default]\nregion = us-east-1\ncredential_process = {asked}\n")
+    keys = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+    driver = {name: value for name, value in environment.items() if name not in keys}
+    driver |= {SOCKET: str(path), "AWS_CONFIG_FILE": str(config), "AWS_EC2_METADATA_DISABLED": "true"}
+    with subprocess.Popen(command, env=dict(environment), stdout=subprocess.PIPE, text=True) as buyer:
+        assert buyer.stdout is not None
+        assert buyer.stdout.readline() == f"buys for the stack {STACK} at {path}\n"
+        yield driver
+        buyer.terminate()
+
+
 @pytest.fixture(scope="module")
 def rig(moto_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     folder = tmp_path_factory.mktemp("ground")
@@ -205,7 +230,7 @@ def rig(moto_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig
             "AWS_ENDPOINT_URL_EC2": front.url,
         }.items():
             patch.setenv(name, value)
-        stack = StackRig(moto_url, STACK)
+        stack = StackRig(moto_url, STACK, reliable_type="m5.xlarge")
         front.move(stack.up().instance_id, HERE)
         front.prices = {("c5.xlarge", "us-east-1a"): 0.06, ("c5.xlarge", "us-east-1b"): 0.07}
         place = Installation(sys.executable, folder / "instance")
@@ -217,8 +242,11 @@ def rig(moto_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig
             cluster.environment["PYTHONPATH"] = os.getcwd()
             ec2 = plain_aws(moto_url).client("ec2")
             (left,) = bought_by("gone-1", stack.site, plain_aws(moto_url))
-            with instances_of(ec2, cluster, place, STACK, ORPHAN_AFTER_S, asleep=[left]) as instances:
-                rig = Rig(stack, front, cluster, instances, folder, moto_url, left)
+            with (
+                instances_of(ec2, cluster, place, STACK, ORPHAN_AFTER_S, asleep=[left]) as instances,
+                buyer_of(folder, cluster.environment) as driver,
+            ):
+                rig = Rig(stack, front, cluster, instances, folder, moto_url, left, driver)
                 yield rig
                 for run in rig.runs:
                     run.kill()
@@ -250,10 +278,9 @@ def test_what_cannot_run_is_one_sentence(rig: Rig) -> None:
     nobody = rig.refused("address=127.0.0.1:9")
     assert "address: nobody listens at 127.0.0.1:9 (Connection refused), expected a Ray head node" in nobody
     no_stack = rig.refused("market.name=elsewhere")
-    assert (
-        "market.name: found no stack elsewhere in us-east-1, expected one that `proteus aws up` made"
-        in no_stack
-    )
+    assert f"market.name: found elsewhere, expected {STACK}: this is the head of that stack" in no_stack
+    other_type = rig.refused("market.types=[m5.large]")
+    assert "market.types: found m5.large@us-east-1a, expected one of c5.xlarge@us-east-1a, " in other_type
     too_little = rig.refused("market.budget_usd=0.1")
     assert "market.budget_usd: found 0.100000 $, expected at least 0.192000 $" in too_little, too_little
     assert endpoint_is_free() and not rig.instances.booted and rig.front.seen["fleets"] == 0

@@ -20,11 +20,11 @@ from agileml.events.run import MembershipChanged
 from agileml.events.schema import Log, events_of
 from agileml.market.nodes import tier_of
 from agileml.market.setup import set_up
-from agileml.market.unix_clock import UnixClock
 from bidbrain.aws.ec2 import Ec2, Place
 from bidbrain.aws.notices import SqsNotices
 from bidbrain.live.cloud import Cloud, Instance
 from bidbrain.live.job import EXIT_FINISHED, Timekeeper
+from bidbrain.live.unix_clock import UnixClock
 from tests.agileml.market.market_rig import HELD, NODE_IP, InstantNodes, MarketRig, reference
 from tests.aws.layer import Ec2Layer
 from tests.aws.stack_rig import plain_aws

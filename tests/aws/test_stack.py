@@ -23,6 +23,7 @@ ONE_OF_EACH = Counter(
         PartKind.STACK: 1,
         PartKind.BUCKET: 1,
         PartKind.PACKAGE: 1,
+        PartKind.LIMITS: 1,
         PartKind.OBJECTS: 1,
         PartKind.TOKEN: 1,
         PartKind.AUTHORITY: 1,

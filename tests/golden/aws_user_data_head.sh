@@ -1,6 +1,6 @@
 #!/bin/bash
 # The head of the stack demo. Anyone on this machine can read this: it holds no secret.
-role=head stack=demo region=us-east-1 orphan_after=300
+role=head stack=demo region=us-east-1 bucket=proteus-demo-123456789012-us-east-1 orphan_after=300
 digest=abcdef0123456789 package=s3://proteus-demo-123456789012-us-east-1/proteus/demo/package/abcdef0123456789
 set -euo pipefail
 export AWS_DEFAULT_REGION=$region HOME=/root
@@ -19,4 +19,6 @@ if [ "$(cat $home/digest 2>/dev/null)" != $digest ]; then  # an image may bring 
   $home/bin/python -m pip install --quiet $wheels -c $home/package/constraints.txt $home/package/*.whl
   echo $digest > $home/digest
 fi
-exec $home/bin/python -m agileml.aws.boot $role --stack $stack --region $region --orphan-after $orphan_after
+[ $role = node ] || command -v nft >/dev/null || dnf install -y -q nftables
+exec $home/bin/python -m agileml.aws.boot $role --stack $stack --region $region --bucket $bucket \
+  --orphan-after $orphan_after

@@ -18,12 +18,11 @@ from bidbrain.live.cloud import CloudError
 
 @dataclass(frozen=True)
 class Attached:
-    """The arguments of `bidbrain.aws.ec2.Ec2` that a stack knows. risk: what its jobs learned of pools."""
+    """The arguments of `bidbrain.aws.ec2.Ec2` that a stack knows."""
 
     ec2: Any
     place: Place
     queue: SqsNotices
-    risk: BucketObjects
 
 
 def attach(site: Site, job: str, aws: Clients | None = None) -> Attached:
@@ -43,15 +42,20 @@ def attach(site: Site, job: str, aws: Clients | None = None) -> Attached:
             raise CloudError(
                 f"market.name: found no stack {site.name} in {site.region}, expected one that `proteus aws up` made"
             )
-        account = aws.client("sts").get_caller_identity()["Account"]
         url = sqs.get_queue_url(QueueName=name)["QueueUrl"]
         subnets = dict(site.subnets) or _default_subnets(ec2, site, networks[0])
     newest = str(templates[0]["LatestVersionNumber"])
     tags = tags_of(site, "machine")
     place = Place(f"{site.name}/{job}", templates[0]["LaunchTemplateId"], newest, subnets, tags)
-    names = names_of(site, account)
-    risk = BucketObjects(aws.client("s3"), names.bucket, f"{names.prefix}risk")
-    return Attached(ec2, place, SqsNotices(sqs, url), risk)
+    return Attached(ec2, place, SqsNotices(sqs, url))
+
+
+def risk_of(site: Site, aws: Clients | None = None) -> BucketObjects:
+    """What the stack's jobs learned of pools, in its bucket. Raises CloudError."""
+    aws = aws or Aws(site.region)
+    with errors(f"the stack {site.name}"):
+        names = names_of(site, str(aws.client("sts").get_caller_identity()["Account"]))
+    return BucketObjects(aws.client("s3"), names.bucket, f"{names.prefix}risk")
 
 
 def left_behind(attached: Attached, stack: str, host: str) -> list[Tagged]:

@@ -66,20 +66,25 @@ def _bucket(aws: Clients, names: Names) -> Iterator[Part]:
 
 
 def _objects(aws: Clients, names: Names) -> Iterator[Part]:
-    """Packages by folder (whole when the constraints are there, the last of it), and that there are objects at all."""
+    """Packages by folder (whole when the constraints are there, the last of it), the buyer's limits, and that there are
+    objects at all."""
     packages: dict[str, bool] = {}
-    count = 0
+    count, has_limits = 0, False
     with unless_missing():
         pages = aws.client("s3").get_paginator("list_objects_v2")
         for page in pages.paginate(Bucket=names.bucket, Prefix=names.prefix):
             for entry in page.get("Contents", ()):
                 count += 1
+                has_limits = has_limits or entry["Key"] == names.limits
                 folder, _, rest = entry["Key"].removeprefix(f"{names.prefix}package/").partition("/")
                 if entry["Key"].startswith(f"{names.prefix}package/"):
                     packages[folder] = packages.get(folder, False) or rest == "constraints.txt"
     for folder, whole in packages.items():
         name = f"{names.prefix}package/{folder}"
         yield Part(PartKind.PACKAGE, name, name, is_current=whole)
+    if has_limits:
+        body = aws.client("s3").get_object(Bucket=names.bucket, Key=names.limits)["Body"].read()
+        yield Part(PartKind.LIMITS, names.limits, names.limits, value=body.decode(errors="replace"))
     if count:
         yield Part(PartKind.OBJECTS, f"s3://{names.bucket}/{names.prefix}", names.prefix, value=str(count))
 

@@ -8,6 +8,7 @@ from bidbrain.aws.site import Site
 
 TAG_STACK, TAG_PART, TAG_OWNER = "proteus:stack", "proteus:part", "proteus:owner"
 OWNER = "bidbrain"
+LIMITS_OBJECT = "buyer/limits.json"
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,11 @@ class Names:
     def address(self) -> str:
         """Of the SSM parameter with the head's address."""
         return f"/proteus/{self.stack}/head"
+
+    @property
+    def limits(self) -> str:
+        """Of the object with what the buyer may buy and spend."""
+        return f"{self.prefix}{LIMITS_OBJECT}"
 
     @property
     def pseudo_parameters(self) -> dict[str, str]:

@@ -31,12 +31,14 @@ class PartKind(StrEnum):
     TOKEN = "token"
     AUTHORITY = "authority of certificates"
     PACKAGE = "package"
+    LIMITS = "limits of the buyer"
     OBJECTS = "objects"
     BUCKET = "bucket"
 
 
 REMOVAL = tuple(PartKind)
 DATA = (PartKind.OBJECTS, PartKind.BUCKET)
+AMONG_OBJECTS = (PartKind.PACKAGE, PartKind.LIMITS)
 RUNNING = (PartKind.HEAD, PartKind.INSTANCE, PartKind.FLEET)
 
 
@@ -58,7 +60,7 @@ class Part:
     """A part that there is.
 
     part_id: as AWS calls it. is_current: it holds what it should. is_ending: it was told to go and is still there.
-    value: of the head its address inside, of the address its value, of objects their number.
+    value: of the head its address inside, of the address its value, of limits their text, of objects their number.
     """
 
     kind: PartKind
@@ -164,7 +166,8 @@ def steps(want: Wanted, found: Found) -> tuple[Step, ...]:
     names = {PartKind.TOKEN: want.names.token, PartKind.AUTHORITY: want.names.authority}
     secrets = tuple(_step(kind, name, found.of(kind)) for kind, name in names.items())
     is_bucket_there = found.of(PartKind.BUCKET) is not None or "Bucket" not in want.template["Resources"]
-    first = (package, stack) if is_bucket_there else (stack, package)
+    objects = (package, _limits_step(want, found))
+    first = (*objects, stack) if is_bucket_there else (stack, *objects)
     return (*first, *secrets, _head_step(want, found), _address_step(want, found))
 
 
@@ -212,6 +215,17 @@ def _package_step(want: Wanted, found: Found) -> Step:
     )
 
 
+def _limits_step(want: Wanted, found: Found) -> Step:
+    part = found.of(PartKind.LIMITS)
+    differs = part is not None and part.value != want.limits
+    return _step(
+        PartKind.LIMITS,
+        want.names.limits,
+        part,
+        (Action.CHANGE, "the config has others") if differs else None,
+    )
+
+
 def _head_step(want: Wanted, found: Found) -> Step:
     part = found.of(PartKind.HEAD)
     # DiskGiB is the one parameter that is not the head's.
@@ -229,8 +243,8 @@ def _address_step(want: Wanted, found: Found) -> Step:
 
 
 def left(found: Found, keep_data: bool) -> tuple[Part, ...]:
-    """The parts to remove: ours, and neither a package, which is among the objects, nor data that shall stay."""
-    stays = (PartKind.PACKAGE, *DATA) if keep_data else (PartKind.PACKAGE,)
+    """The parts to remove: ours, without what is among the objects anyway, and without data that shall stay."""
+    stays = (*AMONG_OBJECTS, *DATA) if keep_data else AMONG_OBJECTS
     return tuple(part for part in found.parts if part.is_ours and part.kind not in stays)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from bidbrain.aws.clients import tag_list
-from bidbrain.aws.site import Site
+from bidbrain.aws.limits import Limits
 from bidbrain.aws.stack.names import Names, names_of
 
 STACK, OPERATOR = "template.yaml", "operator.yaml"
@@ -46,13 +46,15 @@ class Surroundings:
 
 @dataclass(frozen=True)
 class Wanted:
-    """The stack that there should be: a template, the values of its parameters, tags, the subnet of the head."""
+    """The stack that there should be: a template, the values of its parameters, tags, the subnet of the head, and the
+    limits of its buyer as their object holds them."""
 
     names: Names
     template: Mapping[str, Any]
     parameters: Mapping[str, str]
     tags: Mapping[str, str]
     head_subnet: str
+    limits: str
 
     @property
     def package(self) -> str:
@@ -89,8 +91,9 @@ def load(name: str) -> dict[str, Any]:
     return dict(yaml.load(text(name), _Loader))
 
 
-def wanted(site: Site, there: Surroundings) -> Wanted:
-    """The stack that a site asks for."""
+def wanted(limits: Limits, there: Surroundings) -> Wanted:
+    """The stack that the site of these limits asks for."""
+    site = limits.site
     names = names_of(site, there.account)
     template = _tagged(load(STACK), tag_list(site.tags))
     parameters = {
@@ -108,7 +111,7 @@ def wanted(site: Site, there: Surroundings) -> Wanted:
     }
     if site.bucket is not None:
         template = without_bucket(template)
-    return Wanted(names, template, parameters, site.tags, there.subnets[site.zones[0]])
+    return Wanted(names, template, parameters, site.tags, there.subnets[site.zones[0]], limits.text())
 
 
 def without_bucket(template: Mapping[str, Any]) -> dict[str, Any]:

@@ -107,6 +107,9 @@ class Builder:
                 self._stack(step, found, tell)
             case PartKind.PACKAGE:
                 self._objects(step.name)
+            case PartKind.LIMITS:
+                what = {"Bucket": self._want.names.bucket, "Key": self._want.names.limits}
+                self._aws.client("s3").put_object(**what, Body=self._want.limits.encode())
             case PartKind.TOKEN:
                 self._secret(step.name, "token", secrets.token_hex(32))
             case PartKind.AUTHORITY:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bidbrain.aws.limits import Limits
 from bidbrain.aws.site import Site
 from bidbrain.aws.stack.template import (
     Surroundings,
@@ -19,6 +20,7 @@ THERE = Surroundings(
     subnets={"us-east-1a": "subnet-a", "us-east-1b": "subnet-b"},
     package="abcdef0123456789",
 )
-WANTED = wanted(SITE, THERE)
+LIMITS = Limits(site=SITE, machines=20, job_micro_usd=20_000_000)
+WANTED = wanted(LIMITS, THERE)
 NAMES = WANTED.names
 PACKAGE = f"{NAMES.prefix}package/{THERE.package}"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from bidbrain.aws.stack.template import boundary_policy, operator_policy, role_policy
-from tests.bidbrain.aws.demo_stack import NAMES, SITE, THERE
+from bidbrain.aws.stack.template import boundary_policy, operator_policy, resource, role_policy
+from tests.bidbrain.aws.demo_stack import NAMES, SITE, THERE, WANTED
 
 ACCOUNT, REGION = "123456789012", "us-east-1"
 EC2 = f"arn:aws:ec2:{REGION}:{ACCOUNT}"
@@ -83,7 +83,36 @@ def test_the_head_buys_what_the_config_names() -> None:
     assert buys(HEAD)
     assert allowed(HEAD, "ec2:CreateTags", f"{EC2}:instance/i-1", creating="RunInstances")
     assert allowed(HEAD, "ec2:TerminateInstances", f"{EC2}:instance/i-1", tag="demo")
-    assert allowed(HEAD, "s3:PutObject", f"arn:aws:s3:::{NAMES.bucket}/proteus/demo/risk/job.jsonl")
+    assert allowed(HEAD, "sts:AssumeRole", f"{IAM}:role/proteus-demo-node")
+
+
+def test_a_job_writes_its_results_and_its_risk_and_not_its_limits() -> None:
+    """The driver of a job has the node's role. No role of the stack writes what the buyer holds jobs to."""
+    ours = f"arn:aws:s3:::{NAMES.bucket}/proteus/demo"
+    for place in ("checkpoints/a", "runs/a", "risk/job.jsonl"):
+        assert allowed(NODE, "s3:PutObject", f"{ours}/{place}")
+    for policy in (HEAD, NODE):
+        assert allowed(policy, "s3:GetObject", f"{ours}/buyer/limits.json")
+        for action in ("s3:PutObject", "s3:DeleteObject"):
+            assert not allowed(policy, action, f"{ours}/buyer/limits.json")
+            assert not allowed(policy, action, f"{ours}/package/abc/package.whl")
+
+
+def test_attack_5_the_driver_of_a_job_buys_nothing_and_becomes_no_one_who_does() -> None:
+    """User code beside the driver has these rights alone: no purchase whatever it names, no end, no other role."""
+    assert not buys(NODE)
+    for action in ("ec2:RunInstances", "ec2:CreateFleet", "ec2:RequestSpotInstances", "ec2:CreateTags"):
+        assert not allowed(NODE, action, f"{EC2}:instance/i-1", creating="RunInstances", **GOOD)
+        assert not allowed(NODE, action, f"{EC2}:fleet/f-1", **GOOD)
+    assert not allowed(NODE, "ec2:TerminateInstances", f"{EC2}:instance/i-1", tag="demo")
+    for role in ("proteus-demo-head", "proteus-demo-node", "Admin"):
+        assert not allowed(NODE, "sts:AssumeRole", f"{IAM}:role/{role}")
+    trust = resource(WANTED, "NodeRole")["AssumeRolePolicyDocument"]["Statement"]
+    (machine, head) = trust
+    assert machine["Principal"] == {"Service": "ec2.amazonaws.com"} and "Condition" not in machine
+    assert head["Condition"] == {"ArnEquals": {"aws:PrincipalArn": f"{IAM}:role/proteus-demo-head"}}
+    (alone,) = resource(WANTED, "HeadRole")["AssumeRolePolicyDocument"]["Statement"]
+    assert alone["Principal"] == {"Service": "ec2.amazonaws.com"}, "no process becomes the head by asking"
 
 
 @pytest.mark.parametrize("policy", [HEAD, NODE], ids=["head", "node"])
@@ -136,6 +165,7 @@ def test_attack_4_no_one_widens_the_boundary_or_acts_without_it(policy: dict[str
 def test_the_boundary_lets_the_roles_work_and_no_role_rule() -> None:
     boundary = boundary_policy(NAMES)
     allows = {"iam:PutRolePolicy", "iam:CreateUser", "iam:AttachRolePolicy", "sts:AssumeRole", "kms:Decrypt"}
+    assert not allowed(boundary, "sts:AssumeRole", f"{IAM}:role/Admin")
     assert not any(allowed(boundary, action, f"{IAM}:role/proteus-demo-head") for action in allows)
     assert not allowed(boundary, "iam:PassRole", f"{IAM}:role/Admin")
     assert not allowed(boundary, "s3:GetObject", "arn:aws:s3:::another/secret")

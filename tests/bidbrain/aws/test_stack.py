@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from bidbrain.aws.site import Site
 from bidbrain.aws.stack.names import names_of, tags_of
 from bidbrain.aws.stack.parts import (
+    AMONG_OBJECTS,
     DATA,
     REMOVAL,
     Action,
@@ -31,7 +32,7 @@ from bidbrain.aws.stack.template import (
     resource,
     wanted,
 )
-from tests.bidbrain.aws.demo_stack import NAMES, PACKAGE, SITE, THERE, WANTED
+from tests.bidbrain.aws.demo_stack import LIMITS, NAMES, PACKAGE, SITE, THERE, WANTED
 
 RUNNING = (PartKind.HEAD, PartKind.INSTANCE, PartKind.FLEET)
 
@@ -47,6 +48,7 @@ WHOLE = Found(
         Part(PartKind.STACK, NAMES.plain, "stack/1"),
         Part(PartKind.BUCKET, NAMES.bucket, NAMES.bucket),
         Part(PartKind.PACKAGE, PACKAGE, PACKAGE),
+        Part(PartKind.LIMITS, NAMES.limits, NAMES.limits, value=LIMITS.text()),
         Part(PartKind.TOKEN, NAMES.token, NAMES.token),
         Part(PartKind.AUTHORITY, NAMES.authority, NAMES.authority),
         Part(PartKind.HEAD, NAMES.head, "i-1", value="10.0.0.5"),
@@ -72,7 +74,7 @@ def actions(found: Found) -> dict[str, Action]:
 
 
 def test_a_whole_stack_is_kept() -> None:
-    assert not actions(WHOLE) and len(steps(WANTED, WHOLE)) == 6
+    assert not actions(WHOLE) and len(steps(WANTED, WHOLE)) == 7
 
 
 @pytest.mark.parametrize(
@@ -81,6 +83,8 @@ def test_a_whole_stack_is_kept() -> None:
         (without(PartKind.TOKEN), {PartKind.TOKEN: Action.MAKE}),
         (without(PartKind.AUTHORITY), {PartKind.AUTHORITY: Action.MAKE}),
         (without(PartKind.PACKAGE), {PartKind.PACKAGE: Action.MAKE}),
+        (without(PartKind.LIMITS), {PartKind.LIMITS: Action.MAKE}),
+        (with_part(PartKind.LIMITS, value="{}"), {PartKind.LIMITS: Action.CHANGE}),
         (without(PartKind.ADDRESS), {PartKind.ADDRESS: Action.MAKE}),
         (without(PartKind.STACK), {PartKind.STACK: Action.MAKE}),
         (with_part(PartKind.PACKAGE, is_current=False), {PartKind.PACKAGE: Action.FINISH}),
@@ -100,11 +104,12 @@ def test_each_part_gets_the_step_that_its_state_asks_for(found: Found, todo: dic
 
 def test_the_package_is_there_before_machines_can_be_bought_that_want_it() -> None:
     """In a bucket of the stack's own that is not there yet it can only come second."""
-    newer = wanted(SITE, replace(THERE, package="0"))
+    newer = wanted(LIMITS, replace(THERE, package="0"))
     order = [step.kind for step in steps(newer, WHOLE)]
     assert order.index(PartKind.PACKAGE) < order.index(PartKind.STACK)
     assert [step.kind for step in steps(newer, Found(None, ()))][:2] == [PartKind.STACK, PartKind.PACKAGE]
-    theirs = wanted(Site(**{**SITE.model_dump(), "bucket": "mine"}), THERE)
+    mine = Site(**{**SITE.model_dump(), "bucket": "mine"})
+    theirs = wanted(LIMITS.model_copy(update={"site": mine}), THERE)
     assert steps(theirs, Found(None, ()))[0].kind is PartKind.PACKAGE
 
 
@@ -140,7 +145,7 @@ def test_a_bucket_that_an_earlier_stack_left_is_used_and_not_made() -> None:
 @settings(deadline=None, derandomize=True, max_examples=300)
 @given(
     st.lists(
-        st.tuples(st.sampled_from([k for k in PartKind if k is not PartKind.PACKAGE]), st.booleans()),
+        st.tuples(st.sampled_from([k for k in PartKind if k not in AMONG_OBJECTS]), st.booleans()),
         max_size=12,
     ),
     st.booleans(),
@@ -177,7 +182,7 @@ def test_names_fit_what_aws_allows() -> None:
 
 def test_a_change_of_the_config_changes_what_it_should() -> None:
     def differ(site: Site, there: Surroundings) -> set[str]:
-        new = wanted(site, there)
+        new = wanted(LIMITS.model_copy(update={"site": site}), there)
         return {
             name for name in WANTED.template["Resources"] if resource(WANTED, name) != resource(new, name)
         }

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from agileml.market.unix_clock import UnixClock
 from bidbrain.accounts.ledger import EntryKind, Ledger
 from bidbrain.history.prices import History
 from bidbrain.live.cloud import CredentialsError, UnknownOutcomeError
@@ -14,6 +13,7 @@ from bidbrain.live.explain import explain
 from bidbrain.live.journal import Closing, Troubled
 from bidbrain.live.service import Service
 from bidbrain.live.troubles import SILENT_S, TroubleWatch
+from bidbrain.live.unix_clock import UnixClock
 from bidbrain.policy.registry import find_scheme
 from bidbrain.setting import Setting, Workload
 from tests.bidbrain.live.makers import LiveRig, Memory, plan_of, play

@@ -1,0 +1,253 @@
+"""Buys for one job at a time within the limits of its stack, and ends what a job left that does not come back.
+
+All methods are called under one lock (`server`). Purchases are on disk before they are made, so a buyer that dies in
+between goes on with the same sums; what it did not hear of is found by the job's tag.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from bidbrain.aws.buyer.expenses import Expenses
+from bidbrain.aws.buyer.messages import (
+    Answer,
+    AskEnded,
+    AskHeld,
+    AskNotices,
+    AskPrice,
+    AskPurchase,
+    AskQuotes,
+    AskRelease,
+    EndedAre,
+    EndOthers,
+    InstancesAre,
+    JobOpened,
+    LeftBehind,
+    NoticesAre,
+    OpenJob,
+    OthersEnded,
+    PriceIs,
+    QuotesAre,
+    ReleaseDone,
+    Request,
+)
+from bidbrain.aws.clients import Clients
+from bidbrain.aws.ec2 import Ec2
+from bidbrain.aws.limits import Catalog, Limits, LimitsError
+from bidbrain.aws.objects import BucketObjects
+from bidbrain.aws.stack.attach import Attached, attach, left_behind
+from bidbrain.aws.stack.names import LIMITS_OBJECT, Names
+from bidbrain.aws.tagged import terminate
+from bidbrain.history.prices import Market
+from bidbrain.live.cloud import CloudError, Instance, Order, RefusedError, UnknownOutcomeError
+from bidbrain.live.unix_clock import UnixClock
+
+
+@dataclass(frozen=True)
+class BuyerPlace:
+    """Whose stack it is, and where the buyer keeps its files. host: this head's address inside."""
+
+    names: Names
+    host: str
+    folder: Path
+    orphan_after_s: int
+
+
+class _Job:
+    """A job's market. driver: the connection that drives it; None since `left_s`."""
+
+    def __init__(
+        self,
+        name: str,
+        attached: Attached,
+        cloud: Ec2,
+        limits: Limits,
+        catalog: Catalog,
+        driver: int | None,
+    ) -> None:
+        self.name, self.attached, self.cloud = name, attached, cloud
+        self.limits, self.catalog = limits, catalog
+        self.driver = driver
+        self.left_s = 0
+
+
+class Buyer:
+    """See the module. say: for the log of the service; it holds no secret."""
+
+    def __init__(
+        self, place: BuyerPlace, aws: Clients, clock: UnixClock, say: Callable[[str], None] | None = None
+    ) -> None:
+        self._place, self._aws, self._clock = place, aws, clock
+        self._say = say or (lambda sentence: print(sentence, file=sys.stderr, flush=True))
+        self._file = place.folder / "expenses.json"
+        place.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._expenses = self._read()
+        self._job: _Job | None = None
+        self._began_s = clock.now_s()
+
+    def _read(self) -> Expenses:
+        try:
+            return Expenses.model_validate_json(self._file.read_bytes())
+        except FileNotFoundError:
+            return Expenses(at_s=self._clock.now_s())
+        except ValidationError as error:
+            raise LimitsError(f"{self._file}: {error.errors()[0]['msg']}") from None
+
+    def _save(self) -> None:
+        """On disk as a whole before anything costs money."""
+        written = self._file.with_suffix(".part")
+        with written.open("w") as file:
+            file.write(self._expenses.model_dump_json())
+            file.flush()
+            os.fsync(file.fileno())
+        written.replace(self._file)
+
+    # -- requests -----------------------------------------------------------------------------------------------
+
+    def open(self, request: OpenJob, driver: int) -> JobOpened:
+        """Have a job drive the market by the connection `driver`. Raises CloudError."""
+        stack = self._place.names.stack
+        if request.stack != stack:
+            raise RefusedError(
+                f"market.name: found {request.stack}, expected {stack}: this is the head of that stack"
+            )
+        running = self._job
+        if running is not None and running.driver is not None and running.name != request.job:
+            raise RefusedError(f"the stack {stack} runs job {running.name}, expected no second one")
+        self._job = self._attached(request.job, driver)
+        for other in self._expenses.jobs - {request.job}:
+            self._expenses.forget_orders(other)  # what they bought is found by its tag (`_end_others`)
+        catalog = self._job.catalog
+        return JobOpened((*catalog.markets, catalog.reliable.market))
+
+    def _attached(self, name: str, driver: int | None) -> _Job:
+        """A job on its market. Raises CloudError."""
+        names = self._place.names
+        now_s = self._clock.now_s()
+        objects = BucketObjects(self._aws.client("s3"), names.bucket, names.prefix)
+        try:
+            limits = Limits.parsed(objects.get(LIMITS_OBJECT).decode(), f"s3://{names.bucket}/{names.limits}")
+            catalog = limits.catalog(now_s)
+        except LimitsError as error:
+            raise CloudError(str(error)) from None
+        attached = attach(limits.site, name, self._aws)
+        archive = self._place.folder / f"{names.region}.csv.gz"
+        cloud = Ec2(attached.ec2, attached.place, catalog, self._clock.now_s, attached.queue, archive)
+        return _Job(name, attached, cloud, limits, catalog, driver)
+
+    @property
+    def driven(self) -> str:
+        """The job that a connection drives now; empty: none."""
+        return "" if self._job is None or self._job.driver is None else self._job.name
+
+    def left(self, driver: int) -> None:
+        """A connection has ended: its job may come back for a while."""
+        if self._job is not None and self._job.driver == driver:
+            self._job.driver, self._job.left_s = None, self._clock.now_s()
+
+    def answer(self, request: Request, driver: int) -> Answer:
+        """Do what the driver of the job asks. Raises CloudError."""
+        job = self._job
+        if job is None or job.driver != driver:
+            raise RefusedError("this connection drives no job of the stack, expected `open` first")
+        match request:
+            case EndOthers():
+                return OthersEnded(self._end_others(job))
+            case AskQuotes():
+                quotes = job.cloud.quotes(self._clock.now_s())
+                full = tuple(sorted(quotes.full, key=str))
+                return QuotesAre(quotes.offers, quotes.pulse, full, quotes.troubles)
+            case AskPrice(market, at_s):
+                return PriceIs(job.cloud.price(self._offered(job, market), at_s))
+            case AskPurchase(order):
+                return InstancesAre(self._buy(job, order))
+            case AskRelease(instance_ids):
+                self._release(job, instance_ids)
+                return ReleaseDone()
+            case AskHeld():
+                return InstancesAre(self._held(job))
+            case AskEnded(instance_ids):
+                return EndedAre(job.cloud.ended(instance_ids))
+            case AskNotices():
+                return NoticesAre(job.cloud.notices())
+        raise AssertionError(request)
+
+    def _end_others(self, job: _Job) -> tuple[LeftBehind, ...]:
+        left = left_behind(job.attached, self._place.names.stack, self._place.host)
+        terminate(job.attached.ec2, left)
+        for each in left:
+            self._say(f"ended {each.machine_id}, which job {each.job} left running")
+        return tuple(LeftBehind(each.machine_id, each.job) for each in left)
+
+    def _offered(self, job: _Job, market: Market) -> Market:
+        if market not in job.catalog.by_market and market != job.catalog.reliable.market:
+            raise RefusedError(f"{market} is not among what the stack may buy; `proteus aws up` sets that")
+        return market
+
+    def _buy(self, job: _Job, order: Order) -> tuple[Instance, ...]:
+        now_s = self._clock.now_s()
+        price = job.cloud.price(self._offered(job, order.market), now_s)
+        self._expenses.advance(now_s, {})
+        if why := self._expenses.refusal(job.name, order, price, job.limits):
+            self._say(f"refused {order.instances} x {order.market}: {why}")
+            raise RefusedError(f"{order.market}: {why}")
+        self._expenses.placed(job.name, order, price)
+        self._save()
+        instances: tuple[Instance, ...] = ()
+        try:
+            instances = job.cloud.acquire(order)
+        except UnknownOutcomeError:
+            raise  # it counts as bought until the same order is answered
+        except RefusedError:
+            self._expenses.answered(order.token, ())
+            raise
+        self._expenses.answered(order.token, instances)
+        self._save()
+        return instances
+
+    def _held(self, job: _Job) -> tuple[Instance, ...]:
+        """The job's machines; those of an order whose answer was lost are counted now."""
+        instances = job.cloud.held()
+        for each in instances:
+            if each.instance_id not in self._expenses.held:
+                price = job.cloud.price(self._offered(job, each.market), self._clock.now_s())
+                self._expenses.found(job.name, (each,), price)
+        return instances
+
+    def _release(self, job: _Job, instance_ids: tuple[str, ...]) -> None:
+        mine = {name for name, each in self._expenses.held.items() if each.job == job.name}
+        if not set(instance_ids) <= mine:
+            mine |= {each.instance_id for each in self._held(job)}
+        job.cloud.release(tuple(each for each in instance_ids if each in mine))
+
+    # -- from time to time --------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Pay for what there is; end everything that passes a limit, or that no driver came back for."""
+        now_s, expenses = self._clock.now_s(), self._expenses
+        if self._job is None:
+            if not expenses.jobs:
+                return
+            self._job = self._attached(max(expenses.jobs), None)  # it was there before this process
+            self._job.left_s = self._began_s
+        job = self._job
+        self._held(job)
+        prices = {offer.market: offer.price for offer in job.cloud.quotes(now_s).offers}
+        expenses.advance(now_s, prices)
+        expenses.ended(job.cloud.ended(tuple(expenses.held)))
+        why = expenses.overdrawn(job.name, job.limits) if expenses.held else ""
+        if job.driver is None and now_s - job.left_s >= self._place.orphan_after_s:
+            why = f"no process has driven job {job.name} for {now_s - job.left_s} s"
+            if not expenses.held:
+                expenses.forget_orders(job.name)
+                self._job = None
+        if why and expenses.held:
+            self._say(f"ends {len(expenses.held)} machines: {why}")
+            job.cloud.release(tuple(expenses.held))
+        self._save()

@@ -1,0 +1,146 @@
+"""What the machines of a stack have cost, and what its limits still allow. Pure: prices and times are arguments.
+
+The driver of a job has a finer account (`bidbrain.accounts`) with guards of its own, and stops before any of these
+limits is reached. This sum is kept by the buyer, from its own purchases and AWS' prices, so that code beside the driver
+cannot change it. It counts by the second, 60 s at least, and nothing for a machine that AWS takes back within its first
+hour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from pydantic import BaseModel, ConfigDict
+
+from bidbrain.aws.limits import Limits
+from bidbrain.billing import Ending
+from bidbrain.billing.per_second import MINIMUM_S
+from bidbrain.history.prices import Market
+from bidbrain.live.cloud import EndedInstance, Instance, Order
+from bidbrain.money import HOUR_S, show_usd
+
+
+class PlacedOrder(BaseModel):
+    """An order that was given to EC2. price: of one machine then, micro-dollars per hour."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    job: str
+    order: Order
+    price: int
+    is_answered: bool = False
+
+
+class PaidInstance(BaseModel):
+    """A machine that costs money. price: the newest one known, micro-dollars per hour. paid: micro-dollar seconds per
+    hour, 3600 of which are a micro-dollar."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    job: str
+    market: Market
+    price: int
+    since_s: int
+    paid: int = 0
+
+
+class Expenses(BaseModel):
+    """The orders and machines that there are, and what was paid for those that have ended, by job.
+
+    at_s: until when machines are paid for, Unix time. closed: of jobs, in micro-dollar seconds per hour.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    at_s: int
+    closed: dict[str, int] = {}
+    orders: dict[str, PlacedOrder] = {}
+    held: dict[str, PaidInstance] = {}
+
+    def advance(self, now_s: int, prices: Mapping[Market, int]) -> None:
+        """Pay for every machine until now, at the prices that held, and take note of those of now."""
+        for each in self.held.values():
+            each.paid += each.price * max(0, now_s - max(self.at_s, each.since_s))
+            each.price = prices.get(each.market, each.price)
+        self.at_s = max(self.at_s, now_s)
+
+    def spent(self, job: str | None = None) -> int:
+        """Micro-dollars for a job's machines so far; None: for those of all jobs."""
+        paid = sum(amount for name, amount in self.closed.items() if job in (None, name))
+        paid += sum(each.paid for each in self.held.values() if job in (None, each.job))
+        return paid // HOUR_S
+
+    def refusal(self, job: str, order: Order, price: int, limits: Limits) -> str:
+        """Why an order may not be placed; empty: it may. price: of one machine now."""
+        known = self.orders.get(order.token)
+        if known is not None:
+            same = known.order == order and known.job == job
+            return "" if same else f"{order.token} was another order before"
+        unanswered = [each for each in self.orders.values() if not each.is_answered]
+        there = len(self.held) + sum(each.order.instances for each in unanswered)
+        if there + order.instances > limits.machines:
+            asked = f"{there} machines are there and {order.instances} more asked for"
+            return f"{asked}, the stack's limit is {limits.machines}"
+        hour = price * order.instances + sum(each.price for each in self.held.values())
+        hour += sum(each.price * each.order.instances for each in unanswered)
+        for what, spent, most in self._sums(job, limits):
+            if spent + hour > most:
+                return (
+                    f"{what} has cost {show_usd(spent)} $, and {show_usd(hour)} $ more for an hour with it, "
+                    f"the stack's limit is {show_usd(most)} $"
+                )
+        return ""
+
+    def overdrawn(self, job: str, limits: Limits) -> str:
+        """Why all machines must go now; empty: they may stay."""
+        for what, spent, most in self._sums(job, limits):
+            if spent > most:
+                return f"{what} has cost {show_usd(spent)} $, the stack's limit is {show_usd(most)} $"
+        return ""
+
+    def _sums(self, job: str, limits: Limits) -> list[tuple[str, int, int]]:
+        """(what was paid for, micro-dollars so far, the most they may be)."""
+        sums = [(f"job {job}", self.spent(job), limits.job_micro_usd)]
+        if limits.stack_micro_usd is not None:
+            sums.append(("the stack with all its jobs", self.spent(), limits.stack_micro_usd))
+        return sums
+
+    def placed(self, job: str, order: Order, price: int) -> None:
+        """An order is about to be given to EC2."""
+        self.orders.setdefault(order.token, PlacedOrder(job=job, order=order, price=price))
+
+    def answered(self, token: str, instances: Iterable[Instance]) -> None:
+        """EC2 has answered an order: with these machines, or with none."""
+        placed = self.orders[token]
+        self.found(placed.job, instances, placed.price)
+        placed.is_answered = True
+
+    def found(self, job: str, instances: Iterable[Instance], price: int) -> None:
+        """Machines of a job that are there, whether or not an order of it is known."""
+        for each in instances:
+            since_s = max(each.launched_s, 0)
+            self.held.setdefault(
+                each.instance_id, PaidInstance(job=job, market=each.market, price=price, since_s=since_s)
+            )
+
+    def ended(self, gone: Iterable[EndedInstance]) -> None:
+        """Machines have ended: the last that is paid for them. Others are left out."""
+        for each in gone:
+            machine = self.held.pop(each.instance_id, None)
+            if machine is None:
+                continue
+            used_s = max(0, each.at_s - machine.since_s)
+            paid = machine.paid + machine.price * (each.at_s - max(self.at_s, machine.since_s))
+            paid = max(paid, machine.price * MINIMUM_S)
+            if each.ending is Ending.EVICTED and used_s < HOUR_S:
+                paid = 0
+            self.closed[machine.job] = self.closed.get(machine.job, 0) + paid
+
+    @property
+    def jobs(self) -> set[str]:
+        """The jobs whose machines or orders are there."""
+        return {each.job for each in self.held.values()} | {each.job for each in self.orders.values()}
+
+    def forget_orders(self, job: str) -> None:
+        """A job has ended and its machines with it: none of its orders is asked about again."""
+        self.orders = {token: each for token, each in self.orders.items() if each.job != job}

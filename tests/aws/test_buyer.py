@@ -1,0 +1,321 @@
+"""The buyer behind its socket, on a stack of moto's: what a driver may ask, and what one that means harm gets."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from botocore.exceptions import ClientError
+from moto.core import set_initial_no_auth_action_count
+
+from bidbrain.aws.buyer.__main__ import node_credentials
+from bidbrain.aws.buyer.buyer import Buyer, BuyerPlace
+from bidbrain.aws.buyer.client import BuyerCloud, credentials_from
+from bidbrain.aws.buyer.credentials import main as print_credentials
+from bidbrain.aws.buyer.messages import AskHeld, Failed, answer_of, line_of
+from bidbrain.aws.buyer.server import BuyerServer
+from bidbrain.aws.calls import ATTEMPTS
+from bidbrain.aws.clients import tag_list
+from bidbrain.aws.limits import Limits
+from bidbrain.aws.site import Site
+from bidbrain.aws.stack.names import TAG_STACK, names_of
+from bidbrain.aws.stack.template import role_policy
+from bidbrain.history.prices import Market
+from bidbrain.live.cloud import CloudError, Order, RefusedError, UnknownOutcomeError
+from bidbrain.live.job import EXIT_FINISHED
+from bidbrain.live.unix_clock import UnixClock
+from tests.aws.ground import AwsGround
+from tests.aws.layer import ENVIRONMENT, IMAGE, REGION, Ec2Layer
+from tests.aws.stack_rig import ACCOUNT, plain_aws
+from tests.bidbrain.live.makers import Memory
+
+pytestmark = pytest.mark.aws
+
+STACK, ORPHAN_AFTER_S = "buyer", 300
+SITE = Site(name=STACK, region=REGION, zones=("us-east-1a", "us-east-1b"), types=("c5.xlarge", "m5.xlarge"))
+SPOT = Market("c5.xlarge", "us-east-1a")
+
+
+class Rig:
+    """A stack with a buyer, whose time is `at_s`."""
+
+    def __init__(self, moto_url: str, folder: Path) -> None:
+        self.url, self.folder = moto_url, folder
+        self.layer = Ec2Layer(moto_url)
+        self.at_s = int(time.time()) + 600
+        self.names = names_of(SITE, ACCOUNT)
+        self.path = folder / "socket"
+        self.said: list[str] = []
+        self.buyer: Buyer
+        for kind in SITE.types:
+            for zone in SITE.zones:
+                self.layer.prices[(kind, zone)] = 0.06
+
+    def client(self, service: str, attempts: int = ATTEMPTS) -> Any:
+        """As `Clients`: EC2 is moto's with what moto leaves out."""
+        return self.layer if service == "ec2" else plain_aws(self.url).client(service, attempts)
+
+    def limit(self, **changes: int) -> None:
+        """What `up` writes."""
+        limits = Limits(site=SITE, machines=8, job_micro_usd=20_000_000).model_copy(update=changes)
+        s3 = plain_aws(self.url).client("s3")
+        s3.put_object(Bucket=self.names.bucket, Key=self.names.limits, Body=limits.text().encode())
+
+    @contextmanager
+    def serving(self, uid: int | None = None) -> Iterator[None]:
+        """A buyer, as the service manager starts it: again and again on the same folder."""
+        place = BuyerPlace(self.names, "10.9.9.9", self.folder / "state", ORPHAN_AFTER_S)
+        clock = UnixClock(lambda: float(self.at_s), lambda: float(self.at_s))
+        self.buyer = Buyer(place, self, clock, self.said.append)
+        asked = os.getuid() if uid is None else uid
+        give = lambda: node_credentials(plain_aws(self.url), self.names)  # noqa: E731
+        with BuyerServer(self.path, asked, self.buyer, give) as server:
+            thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+            thread.start()
+            yield
+            server.shutdown()
+            thread.join()
+
+    def look(self, seconds: int) -> None:
+        """So much later the buyer looks around."""
+        self.at_s += seconds
+        self.buyer.look()
+
+    def wait_left(self) -> None:
+        """Until the buyer has seen that its driver's connection ended."""
+        until_s = time.monotonic() + 10
+        while self.buyer.driven:
+            assert time.monotonic() < until_s
+            time.sleep(0.001)
+
+    def machines(self) -> list[str]:
+        return [each["InstanceId"] for each in self.layer.alive(f"{STACK}/job")]
+
+
+def order(token: str, count: int = 1, market: Market = SPOT) -> Order:
+    return Order(token, market, count, 1, 170_000)
+
+
+def make_parts(url: str) -> None:
+    """The parts of a stack that its buyer uses."""
+    aws, names = plain_aws(url), names_of(SITE, ACCOUNT)
+    ec2, tags = aws.client("ec2"), tag_list({TAG_STACK: STACK})
+    ec2.create_launch_template(
+        LaunchTemplateName=names.plain,
+        LaunchTemplateData={"ImageId": IMAGE},
+        TagSpecifications=[{"ResourceType": "launch-template", "Tags": tags}],
+    )
+    ec2.create_security_group(
+        GroupName=names.plain,
+        Description="-",
+        TagSpecifications=[{"ResourceType": "security-group", "Tags": tags}],
+    )
+    aws.client("sqs").create_queue(QueueName=names.plain)
+    aws.client("s3").create_bucket(Bucket=names.bucket)
+    iam = aws.client("iam")
+    iam.create_role(RoleName=names.node, AssumeRolePolicyDocument="{}")
+    policy = json.dumps(role_policy(names, "NodeRole", SITE.bought_types, IMAGE))
+    iam.put_role_policy(RoleName=names.node, PolicyName="proteus", PolicyDocument=policy)
+
+
+@pytest.fixture(scope="module")
+def parts(moto_url: str) -> str:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in ENVIRONMENT.items():
+            patch.setenv(name, value)
+        make_parts(moto_url)
+    return moto_url
+
+
+@pytest.fixture
+def rig(parts: str, tmp_path: Path) -> Iterator[Rig]:
+    rig = Rig(parts, tmp_path)
+    rig.limit()
+    yield rig
+    if left := [each["InstanceId"] for each in rig.layer.alive(f"{STACK}/job")]:
+        rig.layer.client.terminate_instances(InstanceIds=left)
+
+
+@pytest.mark.slow
+def test_a_job_buys_trains_and_ends_through_the_buyer(rig: Rig) -> None:
+    """The service of a job has another market, nothing else: the answers of purchases are lost, machines are taken."""
+    ground = AwsGround(rig.layer, "job")
+    rig.layer.lost = 0.3
+    with rig.serving():
+        rig.at_s = ground.at_s
+        ground.events = {ground.start_s + 900: lambda: rig.layer.evict(rig.machines()[-1])}
+        advance, cloud = ground.wait, BuyerCloud(rig.path, STACK, "job")
+
+        def wait(until_s: int, market: bool) -> None:
+            advance(until_s, market)
+            rig.at_s = ground.at_s
+
+        ground.wait = wait  # type: ignore[method-assign]
+        log = Memory()
+        closing = ground.play(log, cloud)  # type: ignore[arg-type]
+        cloud.close()
+    assert (closing.code, closing.finished) == (EXIT_FINISHED, True)
+    assert ground.service is not None
+    assert ground.service.state.account.evictions == 1
+    assert not rig.machines() and rig.layer.seen["answer lost"] > 0
+    bought = [each for machines in rig.layer.bought.values() for each in machines]
+    assert len(set(bought)) == len(bought) and rig.layer.seen["same token"] >= rig.layer.seen["answer lost"]
+
+
+def test_limits_hold_whatever_the_driver_says(rig: Rig) -> None:
+    rig.limit(machines=3, job_micro_usd=400_000, stack_micro_usd=500_000)
+    with rig.serving():
+        cloud = BuyerCloud(rig.path, STACK, "job")
+        assert cloud.opened.markets and SPOT in cloud.opened.markets
+        for foreign in (Market("p5.48xlarge", "us-east-1a"), Market("c5.xlarge", "us-west-2a")):
+            with pytest.raises(RefusedError, match="is not among what the stack may buy"):
+                cloud.acquire(order("a", market=foreign))
+        with pytest.raises(RefusedError, match="0 machines are there and 4 more asked for"):
+            cloud.acquire(order("b", 4))
+        assert len(cloud.acquire(order("c", 2))) == 2
+        with pytest.raises(RefusedError, match="c was another order before"):
+            cloud.acquire(order("c", 3))
+        rig.look(3 * 3600)  # 2 machines at 0.06 $ for 3 h
+        with pytest.raises(RefusedError, match=r"job job has cost 0.360000 .* limit is 0.400000"):
+            cloud.acquire(order("d"))
+        rig.look(3600)
+        assert not rig.machines(), "the driver did not end them"
+        assert rig.said[-1] == "ends 2 machines: job job has cost 0.480000 $, the stack's limit is 0.400000 $"
+        rig.look(60)
+        cloud.close()
+        another = BuyerCloud(rig.path, STACK, "job-2")
+        with pytest.raises(RefusedError, match=r"the stack with all its jobs has cost 0.48"):
+            another.acquire(order("e"))
+        another.close()
+
+
+def test_one_job_at_a_time_of_its_own_stack_alone(rig: Rig) -> None:
+    with rig.serving():
+        first = BuyerCloud(rig.path, STACK, "job")
+        with pytest.raises(RefusedError, match="the stack buyer runs job job, expected no second one"):
+            BuyerCloud(rig.path, STACK, "other")
+        with pytest.raises(RefusedError, match=r"market.name: found theirs, expected buyer"):
+            BuyerCloud(rig.path, "theirs", "job")
+        (machine,) = first.acquire(order("a"))
+        foreign = rig.layer.client.run_instances(ImageId=IMAGE, MinCount=1, MaxCount=1)
+        theirs = foreign["Instances"][0]["InstanceId"]
+        first.release((theirs, machine.instance_id))
+        assert not rig.machines(), "its own ends"
+        state = rig.layer.client.describe_instances(InstanceIds=[theirs])["Reservations"][0]["Instances"][0]
+        assert state["State"]["Name"] == "running", "a machine that is none of the job's does not"
+        rig.layer.client.terminate_instances(InstanceIds=[theirs])
+        first.close()
+
+
+def test_what_no_driver_comes_back_for_is_ended(rig: Rig) -> None:
+    """A driver that starts again in time finds its machines, one that does not has none left to pay for."""
+    with rig.serving():
+        cloud = BuyerCloud(rig.path, STACK, "job")
+        bought = cloud.acquire(order("a", 2))
+        cloud.close()
+        rig.wait_left()
+        rig.look(ORPHAN_AFTER_S - 10)
+        again = BuyerCloud(rig.path, STACK, "job")
+        assert {each.instance_id for each in again.held()} == {each.instance_id for each in bought}
+        again.close()
+        rig.wait_left()
+        rig.look(ORPHAN_AFTER_S + 10)
+        assert not rig.machines()
+        assert rig.said == [f"ends 2 machines: no process has driven job job for {ORPHAN_AFTER_S + 10} s"]
+
+
+def test_a_buyer_that_dies_buys_nothing_twice_and_forgets_nothing(rig: Rig) -> None:
+    """It dies after EC2 has sold and before the driver has heard; the next one also ends what nobody asks about."""
+    with rig.serving():
+        cloud = BuyerCloud(rig.path, STACK, "job")
+        rig.layer.lost = 1.0
+        with pytest.raises(UnknownOutcomeError):
+            cloud.acquire(order("a", 2))
+        rig.layer.lost = 0.0
+        rig.buyer.left(-1)
+    cloud.close()  # the connection went with the buyer
+    with rig.serving():
+        (first, second) = cloud.acquire(order("a", 2))
+        assert sorted(rig.machines()) == sorted([first.instance_id, second.instance_id])
+        rig.layer.lost = 1.0
+        with pytest.raises(UnknownOutcomeError):
+            cloud.acquire(order("b"))
+        cloud.close()
+    assert len(rig.machines()) == 3
+    with rig.serving():
+        rig.look(ORPHAN_AFTER_S + 1)
+        assert not rig.machines(), "the third was found by its tag"
+
+
+def test_another_user_of_the_head_is_told_nothing(rig: Rig) -> None:
+    """Its user is what the kernel says, so no secret is needed and none can be stolen."""
+    with rig.serving(uid=os.getuid() + 1):
+        with pytest.raises(CloudError, match=f"user {os.getuid()} may not ask the buyer of this stack"):
+            BuyerCloud(rig.path, STACK, "job")
+        with pytest.raises(SystemExit, match="may not ask the buyer of this stack"):
+            print_credentials([str(rig.path)])
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (b"hello\n", "found no message of the buyer's"),
+        (b'{"kind": "sell"}\n', "found no message of the buyer's"),
+        (b'{"kind": "purchase", "order": {"token": "x"}}\n', "order.market: Field required"),
+        (b"\x80\x04cos\nsystem\n(S'true'\ntR.\n", "found no message of the buyer's"),
+        (line_of(AskHeld()), "this connection drives no job of the stack"),
+    ],
+    ids=["words", "unknown", "half", "pickle", "not opened"],
+)
+def test_lines_that_are_no_requests_are_answered_with_a_sentence(rig: Rig, line: bytes, why: str) -> None:
+    with rig.serving(), socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(rig.path))
+        connection.sendall(line)
+        with connection.makefile("rb") as answers:
+            answer = answer_of(answers.readline())
+        assert isinstance(answer, Failed) and why in answer.sentence
+
+
+def test_attack_user_code_in_the_driver_buys_with_the_credentials_that_it_finds(
+    rig: Rig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As it would: AWS' own library, with what the head's config file gives it. IAM's evaluation is moto's."""
+    with rig.serving():
+        found = credentials_from(rig.path)
+        print_credentials([str(rig.path)])
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["Version"] == 1 and (printed["AccessKeyId"], printed["Expiration"]) != ("", "")
+    assert found.secret not in repr(found)
+    session = boto3.Session(found.key_id, found.secret, found.token, REGION)
+    who = session.client("sts", endpoint_url=rig.url).get_caller_identity()["Arn"]
+    assert who == f"arn:aws:sts::{ACCOUNT}:assumed-role/proteus-{STACK}-node/driver"
+    ec2 = session.client("ec2", endpoint_url=rig.url)
+    template = {"LaunchTemplateName": f"proteus-{STACK}", "Version": "1"}
+    tries = (
+        lambda: ec2.run_instances(ImageId=IMAGE, MinCount=1, MaxCount=1),
+        lambda: ec2.run_instances(LaunchTemplate=template, MinCount=1, MaxCount=1),
+        lambda: ec2.create_fleet(
+            LaunchTemplateConfigs=[{"LaunchTemplateSpecification": template}],
+            TargetCapacitySpecification={"TotalTargetCapacity": 1},
+            Type="instant",
+        ),
+        lambda: session.client("iam", endpoint_url=rig.url).create_access_key(UserName="me"),
+    )
+
+    @set_initial_no_auth_action_count(0)
+    def attack(index: int) -> str:
+        """What moto answers where it evaluates the policies of who asks."""
+        with pytest.raises(ClientError) as refused:
+            tries[index]()
+        return str(refused.value.response["Error"]["Code"])
+
+    assert {attack(index) for index in range(len(tries))} <= {"UnauthorizedOperation", "AccessDenied"}
