@@ -24,6 +24,23 @@ class Update(Enum):
     GRADIENT = "gradient"  # the optimizer of the job takes one step along them
     STEP = "step"  # added to the parameters as they are
     NONE = "none"  # no unit updates it: the replica of each machine does, when it takes a step
+    LOSS_SCALE = "loss_scale"  # no unit updates it: the engine does, by a `LossScaleRule`
+
+    @property
+    def is_by_units(self) -> bool:
+        """Units return updates of such a table."""
+        return self in (Update.GRADIENT, Update.STEP)
+
+
+@dataclass(frozen=True)
+class LossScaleRule:
+    """How the scale of the losses follows the clocks: by `backoff` after one whose gradient is not finite, by `growth`
+    after `interval` others in a row (the numbers of torch.amp.GradScaler)."""
+
+    initial: float = 65536.0
+    growth: float = 2.0
+    backoff: float = 0.5
+    interval: int = 2000
 
 
 @dataclass(frozen=True)
@@ -291,6 +308,11 @@ class Application(ABC):
     def replica(self, rate_at: Callable[[int], float]) -> Replica | None:
         """Called once in every machine, and in a sequential run, of a job with resident tables: what holds and steps
         them. `rate_at` gives the learning rate of a clock (0-based). None (the default): there are no such tables."""
+        return None
+
+    def loss_scale(self) -> LossScaleRule | None:
+        """How losses are scaled: units then read the scale as element 0 of the table `loss_scale`, and a clock whose
+        summed gradient is not finite takes no step. None (the default): they are not."""
         return None
 
     def metrics(self) -> Sequence[str]:

@@ -21,6 +21,7 @@ import numpy as np
 
 from agileml.application import Array
 from agileml.checkpoints.errors import DamagedError
+from agileml.core.parameters.loss_scale import LossScale, ScaleChange
 from agileml.core.protocol.messages import ClockReport, Cut
 from agileml.core.protocol.view import CutId
 from straggler.coverage import parse, show
@@ -123,8 +124,10 @@ def _decoded(content: Array, name: CutId, partition: int) -> Cut:
             (clock, tuple(parse(units) for units in bundles)) for clock, bundles in about["counted"]
         ),
         progress=tuple(
-            ClockReport(clock, float(loss), examples, float(at_s), tuple(map(float, metrics)))
-            for clock, loss, examples, at_s, *metrics in about["progress"]
+            ClockReport(clock, float(loss), examples, float(at_s), tuple(map(float, metrics)), _scale(scale))
+            for (clock, loss, examples, at_s, *metrics), scale in zip(
+                about["progress"], about.get("loss_scales", [None] * len(about["progress"])), strict=True
+            )
         ),
     )
 
@@ -142,7 +145,19 @@ def _about(name: CutId, partition: int, cut: Cut) -> dict[str, Any]:
             [p.clock, _number(p.loss), int(p.examples), _number(p.at_s), *map(_number, p.metrics)]
             for p in cut.progress
         ],
+        "loss_scales": [None if p.loss_scale is None else _scale_numbers(p.loss_scale) for p in cut.progress],
     }
+
+
+def _scale_numbers(scale: LossScale) -> list[Any]:
+    return [scale.scale, scale.good_clocks, scale.skipped, scale.change.value]
+
+
+def _scale(numbers: list[Any] | None) -> LossScale | None:
+    if numbers is None:
+        return None
+    scale, good_clocks, skipped, change = numbers
+    return LossScale(scale, good_clocks, skipped, ScaleChange(change))
 
 
 def _number(value: float) -> float | str:

@@ -11,14 +11,22 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
-from agileml.application import Application, Array, Replica, Table
+from agileml.application import Application, Array, LossScaleRule, Replica, Table
 from agileml.core.compute.contract import checked_tables, initial_values
 from agileml.core.compute.threads import single_threaded
 from agileml.core.compute.unit_computer import Inputs, UnitComputer
 from agileml.core.parameters.apply import State, apply_total, initial_state, partition_optimizers
 from agileml.core.parameters.fold import Contribution, Fold
-from agileml.core.parameters.gradient_norm import SquareTree, clip_scale, norm
+from agileml.core.parameters.gradient_norm import SquareTree
+from agileml.core.parameters.gradient_norm import norm as norm_of
 from agileml.core.parameters.layout import Layout
+from agileml.core.parameters.loss_scale import (
+    LOSS_SCALE,
+    LossScale,
+    clock_sum,
+    scale_index,
+    with_loss_scale,
+)
 from agileml.core.parameters.optimizer import Optimizer
 from agileml.core.parameters.whole_updates import resident_updates, whole_blocks
 from straggler.coverage import Units, span
@@ -51,6 +59,7 @@ def train(
     bundles: Sequence[Units] | None = None,
     on_clock: OnClock | None = None,
     on_metrics: OnMetrics | None = None,
+    on_scale: Callable[[int, LossScale], None] | None = None,
 ) -> Trained:
     """Train for `clocks` clocks of `application.settings.slices` x `parts` units.
 
@@ -58,46 +67,81 @@ def train(
     all by default) changes a bit of a deterministic result: they are there to show that.
     `on_clock(clock, loss, examples)` is called after each clock with the sums over its units, and ends the training if
     it returns True; `on_metrics(clock, sums and weights, tables)` before its step, where something was measured;
-    `tables()` gives the tables that it was measured with, valid during the call.
+    `tables()` gives the tables that it was measured with, valid during the call; `on_scale(clock, scale)` after each
+    clock of a job whose losses are scaled.
     Raises InputError (bad data), UnitError (user code failed), ContractError (it returned what cannot be used).
     """
-    tables = checked_tables(application)
+    rule = application.loss_scale()
+    tables = with_loss_scale(checked_tables(application), rule, partitions)
     layout = Layout(tables, partitions)
     work = UnitComputer(application, layout, parts, deterministic=deterministic)
     work.load(range(application.settings.slices))
     bundles = bundles if bundles is not None else [span(0, work.units)]
     start = initial_values(application, tables)
-    replica = _replica(application, optimizer, start) if any(table.resident for table in tables) else None
-    shares = [layout.blocks(start, partition) for partition in range(partitions)]
+    replica = _replica(application, optimizer, tables, start)
+    here = _Partitions(layout, optimizer, rule, [layout.blocks(start, p) for p in range(partitions)])
 
     def whole() -> dict[str, Array]:
-        return layout.whole(shares) | _resident_tables(replica, tables)
+        return layout.whole(here.blocks) | _resident_tables(replica, tables)
 
-    rules = [partition_optimizers(optimizer, layout, partition) for partition in range(partitions)]
-    states = [initial_state(tables, blocks, optimizer) for blocks in shares]
     with single_threaded() if deterministic else nullcontext():
         for clock in range(clocks):
             reads = work.reads(clock, bundles)
             pulled = [
                 [block if rows is None else block[rows] for block, rows in zip(blocks, wanted, strict=True)]
-                for blocks, wanted in zip(shares, reads.by_partition, strict=True)
+                for blocks, wanted in zip(here.blocks, reads.by_partition, strict=True)
             ]
             inputs = work.assemble(reads, pulled)
             totals = _totals(work, inputs, bundles, [Fold(deterministic) for _ in range(partitions)])
             if on_metrics is not None and totals[0].metrics:
                 on_metrics(clock, totals[0].metrics, whole)
-            scale = _scale(layout, totals, optimizer.clip_norm)
-            if replica is not None:
-                totals = _leave_to(replica, layout, clock, totals)
-            for p, total in enumerate(totals):
-                applied = apply_total(
-                    total, tables, shares[p], states[p], clock, rules[p], in_place=True, scale=scale
-                )
-                shares[p], states[p] = applied.blocks, applied.state
+            here.step(clock, totals if replica is None else _leave_to(replica, layout, clock, totals))
+            if on_scale is not None and (index := scale_index(tables)) is not None:
+                on_scale(clock, LossScale.of(_scale_block(replica, here.blocks[0][index])))
             if on_clock is not None and on_clock(clock, totals[0].loss, totals[0].examples):
                 break
-    slots = (layout.whole_slot(_of_slot(states, slot)) for slot in range(optimizer.slots))
+    slots = (layout.whole_slot(_of_slot(here.states, slot)) for slot in range(optimizer.slots))
     return Trained(whole(), tuple(slots))
+
+
+class _Partitions:
+    """The blocks of all partitions, and their optimizer state."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        optimizer: Optimizer,
+        rule: LossScaleRule | None,
+        blocks: list[tuple[Array, ...]],
+    ) -> None:
+        """rule: of the loss scale."""
+        self.blocks = blocks
+        self.states: list[Sequence[State]] = [
+            initial_state(layout.tables, some, optimizer) for some in blocks
+        ]
+        self._layout, self._optimizer, self._rule = layout, optimizer, rule
+        self._rules = [partition_optimizers(optimizer, layout, p) for p in range(layout.partitions)]
+        is_resident = any(table.resident for table in layout.tables)
+        self._needs_norm = optimizer.clip_norm is not None or (rule is not None and not is_resident)
+
+    def step(self, clock: int, totals: Sequence[Contribution]) -> None:
+        """Apply the sums of a clock, by partition."""
+        tables, limit = self._layout.tables, self._optimizer.clip_norm
+        norm = _norm(self._layout, totals) if self._needs_norm else None
+        for p, total in enumerate(totals):
+            found = clock_sum(total, tables, self.blocks[p], rule=self._rule, limit=limit, norm=norm)
+            applied = apply_total(
+                found.total,
+                tables,
+                self.blocks[p],
+                self.states[p],
+                clock,
+                self._rules[p],
+                in_place=True,
+                scale=found.factor,
+                skipped=found.skipped,
+            )
+            self.blocks[p], self.states[p] = applied.blocks, applied.state
 
 
 def _totals(
@@ -129,12 +173,15 @@ def _leave_to(
     ]
 
 
-def _scale(layout: Layout, totals: Sequence[Contribution], limit: float | None) -> float:
-    """The factor of a clock's gradient."""
-    if limit is None:
-        return 1.0
+def _norm(layout: Layout, totals: Sequence[Contribution]) -> float:
+    """The norm of a clock's whole gradient."""
     tree = SquareTree(layout)
-    return clip_scale(norm(tree.sums(partition, total) for partition, total in enumerate(totals)), limit)
+    return norm_of(tree.sums(partition, total) for partition, total in enumerate(totals))
+
+
+def _scale_block(replica: Replica | None, block: Array) -> Array:
+    """The loss scale where it is: in the replica, if there is one."""
+    return block if replica is None else replica.read(LOSS_SCALE, 0, block.size)
 
 
 def _resident_tables(replica: Replica | None, tables: Sequence[Table]) -> dict[str, Array]:
@@ -147,11 +194,14 @@ def _resident_tables(replica: Replica | None, tables: Sequence[Table]) -> dict[s
     }
 
 
-def _replica(application: Application, optimizer: Optimizer, start: Mapping[str, Array]) -> Replica:
-    """The application's replica with its tables of `start`."""
+def _replica(
+    application: Application, optimizer: Optimizer, tables: Sequence[Table], start: Mapping[str, Array]
+) -> Replica | None:
+    """The application's replica with its tables of `start`, if there are such."""
+    resident = [table.name for table in tables if table.resident]
+    if not resident:
+        return None
     replica = application.replica(optimizer.rate_at)
     assert replica is not None, "an application with resident tables has a replica"
-    replica.place(
-        {table.name: start[table.name].reshape(-1) for table in application.tables() if table.resident}
-    )
+    replica.place({name: start[name].reshape(-1) for name in resident})
     return replica

@@ -33,3 +33,14 @@ class BestKept:
     clock: int
     metric: str
     value: float
+
+
+@dataclass(frozen=True)
+class LossScaleChanged:
+    """The scale of the losses after `clock` clocks, and `skipped`: how many of them took no step."""
+
+    kind: ClassVar = "loss_scale"
+    clock: int
+    scale: float
+    skipped: int
+    reason: str

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from agileml.events.observed import BestKept, Evaluated, StopDecided
+from agileml.events.observed import BestKept, Evaluated, LossScaleChanged, StopDecided
 from agileml.events.sums import ClocksDone, CutsCommitted, Standing
 from agileml.events.terms import Fault, Loss, Move, Task, Tier, Trigger, Way
 
@@ -433,7 +433,7 @@ ControllerEvent = (
     StopAsked | Warned | MachineQuarantined | UserCodeFailed | MachinesJoined | MachineNoticed | ShortNoticeJudged
     | MachineReleased | MachineLost | WaitingForSilent | GaveUpWaiting | MembershipChanged | ClockDone | Evaluated
     | CutCommitted | CheckpointSaved | CheckpointFailed | StageJudged | ExchangeFailed | UnitsPlanned | OverlapDecided
-    | SuperstepPlanned | StepsLogged | PlanFired | PlanFinished | FaultFired
+    | SuperstepPlanned | StepsLogged | LossScaleChanged | PlanFired | PlanFinished | FaultFired
 )  # fmt: skip
 DriverEvent = (
     RunStarted

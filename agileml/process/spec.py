@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from agileml.application import Application, Settings, StagePlan, Table
+from agileml.application import Application, LossScaleRule, Settings, StagePlan, Table
 from agileml.apps import build
 from agileml.apps.files.places import is_address
 from agileml.apps.job_optimizer import completed, job_optimizer
@@ -37,6 +37,7 @@ from agileml.core.cuts.rule import CutRule
 from agileml.core.exchange import StageExchange, SuperstepExchange, exchange_of
 from agileml.core.node.retry import Timers
 from agileml.core.parameters.layout import Layout, partitions_for
+from agileml.core.parameters.loss_scale import with_loss_scale
 from agileml.core.protocol.job import Job, MakeBalancer, Overlap, PipelineRules
 from agileml.core.protocol.plan import PlannedEvent, PlannedFault, PlannedJoin, PlannedNotice
 from agileml.core.stage.auto_stage import TrialRule
@@ -154,9 +155,10 @@ class RunSpec:
                 key=("exchange",),
             )
         wanted = _consistency(config)
+        _check_loss_scale(config, application.loss_scale())
         _check_slack(config, application.most_slack(), wanted.slack)
         return Job(
-            layout=self._layout(tables),
+            layout=self._layout(tables, application.loss_scale()),
             optimizer=job_optimizer(config, application, tables),
             consistency=wanted,
             slices=config.slices,
@@ -169,17 +171,18 @@ class RunSpec:
             helping=helping(config),
             metrics=tuple(application.metrics()),
             holds_every=application.evaluates_every() if config.keep_best else None,
+            loss_scale=application.loss_scale(),
             pipeline=self._pipeline(),
         )
 
-    def _layout(self, tables: tuple[Table, ...]) -> Layout:
+    def _layout(self, tables: tuple[Table, ...], rule: LossScaleRule | None) -> Layout:
         config = self.config
         if config.pipeline is not None:
             assert self.stages is not None, "the layers of a pipeline are not measured"
             return Layout(tables, len(self.stages.borders), borders=self.stages.borders)
         overlaps = bool(config.overlap)
         partitions = config.partitions or partitions_for(tables, config.machines.max, overlaps=overlaps)
-        return Layout(tables, partitions, gathers=overlaps)
+        return Layout(with_loss_scale(tables, rule, partitions), partitions, gathers=overlaps)
 
     def _pipeline(self) -> PipelineRules | None:
         wanted = self.config.pipeline
@@ -300,6 +303,24 @@ def helping(config: JobConfig) -> FlexRrParameters | None:
     if not config.helping:
         return None
     return FlexRrParameters(**config.helping.model_dump())
+
+
+def _check_loss_scale(config: JobConfig, rule: LossScaleRule | None) -> None:
+    """Raise ConfigError where the losses are scaled and a clock has no sum by which all decide alike."""
+    if rule is None:
+        return
+    if config.consistency.kind not in ("bsp", "ssp"):
+        raise ConfigError(
+            f"found {config.consistency.kind} with losses that are scaled (float16), expected bsp or ssp: every push "
+            "is a step by itself there, and an overflow must stop the whole clock",
+            key=("consistency", "kind"),
+        )
+    if config.pipeline is not None:
+        raise ConfigError(
+            "found with losses that are scaled (float16), expected none: stages compute in the parameters' own "
+            "precision",
+            key=("pipeline",),
+        )
 
 
 def _check_slack(config: JobConfig, most: int | None, asked: int | None) -> None:

@@ -14,11 +14,12 @@ from agileml.config.job import JobConfig, load
 from agileml.config.section import Section
 from agileml.config.text import ConfigError, show
 from agileml.core.controller.progress_log import means
+from agileml.core.parameters.loss_scale import LossScale, ScaleChange, reason
 from agileml.core.protocol.job import Job
 from agileml.core.sequential import Trained, train
 from agileml.core.stepwise import Steps, StepsMissingError, Stepwise, serial, steps_of
 from agileml.driver.best_model import BestModel
-from agileml.events.observed import Evaluated
+from agileml.events.observed import Evaluated, LossScaleChanged
 from agileml.events.run import ClockDone, CutCommitted, RunFailed, RunFinished, RunStopped, StepsLogged
 from agileml.events.schema import Log, SchemaError, events_of
 from agileml.runs.event_log import EVENTS, read_events
@@ -149,7 +150,12 @@ class OneProcess:
             deterministic=job.deterministic,
             on_clock=self._on_clock,
             on_metrics=self._on_metrics,
+            on_scale=self._on_scale,
         )
+
+    def _on_scale(self, clock: int, scale: LossScale) -> None:
+        if scale.change is not ScaleChange.NONE:
+            self._folder.events.write(LossScaleChanged(clock + 1, scale.scale, scale.skipped, reason(scale)))
 
     def _on_metrics(
         self, clock: int, sums: tuple[float, ...], tables: Callable[[], dict[str, Array]]

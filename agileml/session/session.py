@@ -15,6 +15,7 @@ from agileml.application import Application, Array
 from agileml.cluster.tokens import authentication_as_before
 from agileml.config.job import ConfigError, JobConfig, dump, from_values, load
 from agileml.config.market import CloudMarketConfig
+from agileml.core.parameters.loss_scale import LOSS_SCALE, LossScale
 from agileml.core.protocol.job import Job
 from agileml.core.sequential import run_sequential
 from agileml.core.stepwise import Stepwise
@@ -257,6 +258,9 @@ class _Session:
             versions=versions(),
         )
         summary |= verified
+        if self.job.loss_scale is not None:
+            scale = LossScale.of(tables[LOSS_SCALE])
+            summary |= {"loss_scale": scale.scale, "skipped_clocks": scale.skipped}
         if self.best_rule is not None:
             summary |= self.best_rule.summary()
         if self.market is not None:
@@ -278,7 +282,8 @@ class _Session:
         with blame_user("optimizer_state()"):
             settings = self.config.optimizer.model_dump()
             factor = self.job.optimizer.rate_at(clocks) / self.config.optimizer.learning_rate
-            state = self.application.optimizer_state(slots, settings, clocks, factor)
+            skipped = LossScale.of(tables[LOSS_SCALE]).skipped if self.job.loss_scale is not None else 0
+            state = self.application.optimizer_state(slots, settings, clocks - skipped, factor)
         if state is not None:
             folder.write_optimizer(state)
 

@@ -87,6 +87,7 @@ class Trainer:
         schedule_every: Every = "batch",
         clip_norm: float | None = None,
         collate: Callable[[list[Any]], Any] | None = None,
+        scaler: Any = None,
     ) -> tuple[Any, Any, Any]:
         """(model, optimizer, loader) to train with: the same model and optimizer, and a loader of this machine's
         batches.
@@ -95,7 +96,8 @@ class Trainer:
         dataset: a torch Dataset with a length, or a tuple of arrays (input, ..., target). batch_size: items of a clock,
         over all machines together; None: `model.batch_size` of the config. schedule: of torch.optim.lr_scheduler over
         the optimizer; schedule_every: "batch" or "pass", how often the loop calls its step(). clip_norm: the norm that
-        the gradient of all machines together is limited to. collate: a list of items -> a batch.
+        the gradient of all machines together is limited to. collate: a list of items -> a batch. scaler: a
+        torch.amp.GradScaler that the loop uses as usual; its numbers hold for the clocks of all machines together.
 
         Raises InputError.
         """
@@ -109,6 +111,7 @@ class Trainer:
             schedule_every=schedule_every,
             clip_norm=clip_norm,
             collate=collate,
+            scaler=scaler,
         )
         if self._loop is not None:
             raise InputError("prepare(): found a second call, expected one model with one optimizer")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from functools import cached_property
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from agileml.application import Array, InputError, Settings, Table, Unit, Updates
+from agileml.application import Array, InputError, LossScaleRule, Settings, Table, Unit, Updates
 from agileml.apps.loop.prepared import Prepared
 from agileml.apps.loop.script import Script
 from agileml.apps.loop.source import ScriptSource, UserCode
@@ -25,7 +26,7 @@ from agileml.apps.torch.trial import placed_batch
 from agileml.apps.torch.units import StreamReady
 from agileml.config.text import ConfigError
 
-KEYS = {"script", "batch_size", "micro_batch", "loader_processes", "device", "threads"}
+KEYS = {"script", "batch_size", "loss_scale", "micro_batch", "loader_processes", "device", "threads"}
 
 
 class ScriptModule(TorchModule):
@@ -105,6 +106,12 @@ class ScriptModule(TorchModule):
                 f"found {given}, but prepare() has {found.batch_size}; expected one of them",
                 key=("model", "batch_size"),
             )
+        scale = None if self.model.loss_scale is None else self.model.loss_scale.rule()
+        if scale != found.loss_scale and (scale is not None or self._items is not None):
+            raise InputError(
+                f"prepare(): found {_told(found.loss_scale)} and {_told(scale)} where the run was started, expected "
+                "the same on every machine (torch disables a GradScaler of cuda where there is no such device)"
+            )
         items = len(found.data.train)
         if self._items is not None and items != self._items:
             raise InputError(
@@ -151,8 +158,13 @@ class ScriptModule(TorchModule):
     def _turn(self) -> tuple[int, float]:
         return self._clock // self.prepared.clocks_per_pass, self.prepared.factor(self._clock)
 
+    def loss_scale(self) -> LossScaleRule | None:
+        return self.prepared.loss_scale
+
     def brings(self) -> dict[str, Any]:
         section = {**self.settings.model, "batch_size": self.prepared.batch_size}
+        if self.prepared.loss_scale is not None:
+            section["loss_scale"] = asdict(self.prepared.loss_scale)
         return {"optimizer": dict(self.prepared.section), "model": section}
 
     def learning_rate_factor(self, clock: int) -> float:
@@ -225,6 +237,10 @@ class ScriptModule(TorchModule):
         super().ended()
         if self._script is not None:
             self._script.stop()
+
+
+def _told(rule: LossScaleRule | None) -> str:
+    return "no GradScaler that is enabled" if rule is None else f"a GradScaler of {rule}"
 
 
 def _of_script() -> nn.Module:

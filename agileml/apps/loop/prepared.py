@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from agileml.application import InputError, Settings
+from agileml.application import InputError, LossScaleRule, Settings
 from agileml.apps.loop.optimizers import TorchSchedule, section_of
 from agileml.apps.torch.data import DataSet, Examples, load_data
 from agileml.apps.torch.evaluation import Measure
@@ -32,7 +32,8 @@ class LoopEvaluation:
 class Prepared:
     """A model, its optimizer and its data. section: `optimizer` of a config. batch_size: items of a clock.
 
-    per_pass: the schedule is stepped once a pass, not once a clock.
+    per_pass: the schedule is stepped once a pass, not once a clock. scaler: torch's, if the loop has one that is
+    enabled; loss_scale: its numbers.
     """
 
     model: nn.Module
@@ -43,6 +44,8 @@ class Prepared:
     schedule: TorchSchedule | None = None
     per_pass: bool = False
     evaluation: LoopEvaluation | None = None
+    scaler: torch.amp.GradScaler | None = None
+    loss_scale: LossScaleRule | None = None
 
     @property
     def evaluates_every(self) -> int | None:
@@ -73,6 +76,7 @@ def prepared_from(
     schedule_every: Every = "batch",
     clip_norm: float | None = None,
     collate: Callable[[list[Any]], Any] | None = None,
+    scaler: Any = None,
 ) -> Prepared:
     """Raises InputError for anything that cannot be trained with: one sentence."""
     FlatModule(model, "prepare()")
@@ -97,7 +101,45 @@ def prepared_from(
             f"prepare(): found batch_size={batch_size!r}, expected a whole number from 1 to the {len(data.train)} "
             "items of the data set"
         )
-    return Prepared(model, optimizer, data, batch_size, section, factors, schedule_every == "pass")
+    rule = scale_rule(scaler)
+    return Prepared(
+        model,
+        optimizer,
+        data,
+        batch_size,
+        section,
+        factors,
+        schedule_every == "pass",
+        scaler=None if rule is None else scaler,
+        loss_scale=rule,
+    )
+
+
+def scale_rule(scaler: Any) -> LossScaleRule | None:
+    """The numbers of torch's scaler of losses; None without one that is enabled. Raises InputError for one that cannot
+    be followed."""
+    if scaler is None:
+        return None
+    if not isinstance(scaler, torch.amp.GradScaler):
+        raise InputError(
+            f"prepare(): found a scaler of type {type(scaler).__name__}, expected a torch.amp.GradScaler"
+        )
+    if not scaler.is_enabled():
+        return None
+    state = scaler.state_dict()
+    if state["_growth_tracker"]:
+        raise InputError(
+            "prepare(): found a scaler that has taken steps, expected a new one; to go on from a checkpoint, resume "
+            "the run"
+        )
+    rule = LossScaleRule(
+        state["scale"], state["growth_factor"], state["backoff_factor"], state["growth_interval"]
+    )
+    if not (rule.initial > 0 and rule.growth > 1 and 0 < rule.backoff < 1 and rule.interval >= 1):
+        raise InputError(
+            f"prepare(): found a scaler with {rule}, expected a growth of more than 1 and a backoff between 0 and 1"
+        )
+    return rule
 
 
 def with_evaluation(

@@ -30,7 +30,8 @@ class Turn:
     """One pass through the loop's body. `number`: of the pass over the data that the batch belongs to (0-based).
 
     factor: of the learning rates. backward: called in the place of the backward of a loss, and returns the loss.
-    changed: called at step(), a sentence if the gradients are not those that backward left.
+    changed: called at step(), a sentence if the gradients are not those that backward left. loss_scale: of the clock,
+    where losses are scaled. may_overflow: a loss that is not finite is no error.
     """
 
     batch: Any
@@ -38,6 +39,8 @@ class Turn:
     factor: float
     backward: Callable[[Tensor, Callable[[Tensor], None], int, int | None], float]
     changed: Callable[[], str | None]
+    loss_scale: float | None = None
+    may_overflow: bool = False
 
 
 @dataclass(frozen=True)

@@ -72,13 +72,15 @@ class LoopStepper(Stepper):
                     "their gradients are on their way"
                 )
             self._is_last = is_last_piece and number == usual
-            if math.isfinite(found):
-                original(loss * share)
+            if math.isfinite(found) or self.may_overflow:
+                original(self._weighted(loss, share))
                 self._version = self._flat_gradient()._version
             return found
 
         number, factor = self.turn_of()
-        loss = self.script.turn(Turn(batch.tree, number, factor, backward, self._changed))
+        scale, may_overflow = self.loss_scale, self.may_overflow
+        turn = Turn(batch.tree, number, factor, backward, self._changed, scale, may_overflow)
+        loss = self.script.turn(turn)
         self._is_last = is_last_piece
         for _, parameter in self.flat.parameters:
             parameter.grad = None
@@ -92,8 +94,9 @@ class LoopStepper(Stepper):
         if is_same and self._flat_gradient()._version == self._version:
             return None
         return (
-            "optimizer.step(): found gradients that were changed since backward() (by clip_grad_norm_ or zero_grad?), "
-            "expected them as they are: each machine has its share alone; prepare(..., clip_norm=1.0) clips the whole"
+            "optimizer.step(): found gradients that were changed since backward() (by clip_grad_norm_, zero_grad or a "
+            "GradScaler?), expected them as they are: each machine has its share alone; prepare(..., clip_norm=1.0) "
+            "clips the whole, and prepare(..., scaler=scaler) scales the losses"
         )
 
     def _shown_in_order(self) -> list[Tensor]:
@@ -115,7 +118,7 @@ class LoopStepper(Stepper):
                 shown.copy_(parameter.grad)
                 parameter.grad = shown
             if self._is_last and span.name not in self._finished:
-                self._final(span)
+                self._complete(span)
 
         return accumulated
 

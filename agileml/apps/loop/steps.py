@@ -107,7 +107,7 @@ class Loop:
         self._backwards += 1
         self._loss += self._turn.backward(loss, original, self._backwards, self._usual)
         self._state = BatchState.BACKWARD
-        if not math.isfinite(self._loss):
+        if not math.isfinite(self._loss) and not self._turn.may_overflow:
             self._hand_over()  # the computing thread ends the run with a sentence
 
     def step(self, closure: Any = None) -> None:
@@ -140,9 +140,14 @@ class Loop:
         optimizer = self._prepared.optimizer
         step = MethodType(lambda _, closure=None: self.step(closure), optimizer)
         optimizer.step = step
+        if self._prepared.scaler is not None:
+            pass_on(self._prepared.scaler, self._scale)
         if self._prepared.schedule is not None:
             schedule = self._prepared.schedule.schedule
             schedule.step = MethodType(lambda _, epoch=None: self._scheduled(), schedule)
+
+    def _scale(self) -> float:
+        return 1.0 if self._turn is None or self._turn.loss_scale is None else self._turn.loss_scale
 
     def _scheduled(self) -> None:
         """Called in the place of schedule.step(): the clock says how often that has been."""
@@ -166,6 +171,18 @@ class Loop:
                 "must be given to prepare(..., schedule=...), because the machines that hold the parameters take the "
                 "steps"
             )
+
+
+def pass_on(scaler: Any, present: Callable[[], float]) -> None:
+    """Let torch's scaler leave scaling to the clock: losses and gradients stay as they are, `step` is the optimizer's.
+
+    present: the scale of the present clock.
+    """
+    scaler.scale = lambda outputs: outputs
+    scaler.unscale_ = lambda optimizer: None
+    scaler.step = lambda optimizer, *arguments, **named: optimizer.step(*arguments, **named)
+    scaler.update = lambda new_scale=None: None
+    scaler.get_scale = present
 
 
 # -- backward, wherever the user's code calls it --------------------------------------------------------------

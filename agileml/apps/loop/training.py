@@ -27,6 +27,7 @@ KEYS = {
     "device",
     "evaluate_every",
     "loader_processes",
+    "loss_scale",
     "micro_batch",
     "threads",
 }

@@ -52,6 +52,7 @@ class CudaStepper(Stepper):
             tables.wait_for_all()
         if self.rows:
             self.rows.use(tables, rows)
+        self._take_scale(tables)
         source = borrowed(tables[PARAMETERS] if self.flat.spans else np.empty(0, np.float32))
         present = torch.cuda.current_stream(self.device)
         self._up.wait_stream(present)  # nothing reads the parameters of the clock before any more

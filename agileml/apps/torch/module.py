@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from agileml.application import Application, Array, InputError, Settings, Table, Unit, Update, Updates
+from agileml.application import Application, Array, InputError, LossScaleRule, Settings, Table, Unit, Updates
 from agileml.apps.files.formats.sections import PINNED
 from agileml.apps.torch.batches.loader import Loader
 from agileml.apps.torch.batches.minibatches import ExampleSlice, Minibatches
@@ -41,6 +41,7 @@ from agileml.config.section import validate
 from agileml.config.text import ConfigError
 from agileml.core.parameters.optimizer import KINDS
 
+BY_ROW = tuple(kind for kind in KINDS if kind != "lamb")  # optimizers of tables that are updated by row
 ITEMS_AT_ONCE = 256  # when the test split is evaluated
 
 
@@ -207,7 +208,7 @@ class TorchModule(Application):
         by_row = self.flat.row_parameters
         if by_row and self.settings.optimizer:
             raise ConfigError(
-                f"found torch with an embedding of sparse=True ({by_row[0][0]}), expected one of {', '.join(KINDS)}: "
+                f"found torch with an embedding of sparse=True ({by_row[0][0]}), expected one of {', '.join(BY_ROW)}: "
                 "servers step the rows that a clock reads",
                 key=("optimizer", "kind"),
             )
@@ -221,10 +222,13 @@ class TorchModule(Application):
 
     def replica(self, rate_at: Callable[[int], float]) -> TorchReplica:
         assert self._rule is not None, "asked for only where tables are resident"
-        return TorchReplica(self.stepper, self._rule, rate_at, TORCH, self.model.threads)
+        return TorchReplica(self.stepper, self._rule, rate_at, TORCH, self.model.threads, self.loss_scale())
+
+    def loss_scale(self) -> LossScaleRule | None:
+        return self.model.scale_rule(self.flat.dtype)
 
     def initial(self, table: Table) -> Array:
-        if table.update is Update.NONE:
+        if not table.update.is_by_units:
             return super().initial(table)
         # Once units were computed the module holds what they read.
         is_fresh = "stepper" not in self.__dict__ and not self.flat.is_emptied

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
+import torch
 from pydantic import Field
 from torch.nn import functional
 
-from agileml.application import InputError
+from agileml.application import InputError, LossScaleRule
 from agileml.apps.user_code import function_named
 from agileml.config.section import Section
-from agileml.config.text import nearest
+from agileml.config.text import ConfigError, nearest
 
 LOSSES: dict[str, Callable[..., Any]] = {
     "cross_entropy": functional.cross_entropy,
@@ -21,6 +22,19 @@ LOSSES: dict[str, Callable[..., Any]] = {
     "smooth_l1": functional.smooth_l1_loss,
     "bce_with_logits": functional.binary_cross_entropy_with_logits,
 }
+
+
+class LossScaleConfig(Section):
+    """How the scale of the losses follows the clocks, with float16: the numbers of torch.amp.GradScaler."""
+
+    initial: Annotated[float, Field(gt=0, le=2.0**127)] = 65536.0
+    growth: Annotated[float, Field(gt=1)] = 2.0
+    backoff: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    interval: Annotated[int, Field(ge=1)] = 2000
+
+    def rule(self) -> LossScaleRule:
+        """The same as the engine takes it."""
+        return LossScaleRule(**self.model_dump())
 
 
 class ModuleConfig(Section):
@@ -37,10 +51,28 @@ class ModuleConfig(Section):
     collate: str | None = None
     loader_processes: Annotated[int, Field(ge=0)] = 0
     micro_batch: Annotated[int, Field(ge=1)] | None = None
-    autocast: Literal["bfloat16"] | None = None
+    autocast: Literal["bfloat16", "float16"] | None = None
+    loss_scale: LossScaleConfig | None = None
     batch_size: Annotated[int, Field(ge=1)] | None = None
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: Annotated[int, Field(ge=1)] = 1
+
+    def scale_rule(self, dtype: torch.dtype) -> LossScaleRule | None:
+        """How losses are scaled where forward computes in float16; None otherwise. dtype: of the parameters. Raises
+        ConfigError."""
+        if self.autocast != "float16":
+            if self.loss_scale is None:
+                return None
+            raise ConfigError(
+                f"found with autocast {self.autocast or 'none'}, expected float16: other numbers need no scale",
+                key=("model", "loss_scale"),
+            )
+        if dtype == torch.float64:
+            raise ConfigError(
+                "found float16 with parameters of float64, expected float32 ones: autocast leaves float64 as it is",
+                key=("model", "autocast"),
+            )
+        return (self.loss_scale or LossScaleConfig()).rule()
 
 
 def loss_named(name: str) -> Callable[..., Any]:

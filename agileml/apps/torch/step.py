@@ -21,8 +21,12 @@ from agileml.apps.torch.forward.first_use import FirstUses
 from agileml.apps.torch.forward.linear import write_in_place
 from agileml.apps.torch.forward.row_tables import RowTables
 from agileml.apps.torch.objective import Judged, Objective, autocasting
+from agileml.core.parameters.layout import ALIGNMENT
+from agileml.core.parameters.loss_scale import LOSS_SCALE
 
 Ready = Callable[[int, int], None]
+# Below it no loss needs a scale: a gradient that overflows here is not one of float16's.
+LEAST_SCALE = 2.0**-16
 HERE_ALONE = 2  # references to an array that only a local variable and the call that counts them have
 
 
@@ -58,6 +62,7 @@ class Stepper:
         self._written: set[str] = set()  # parameters that have a gradient in this unit
         self._is_last = True  # this backward is the unit's last
         self._finished: set[str] = set()  # parameters whose gradient is final
+        self.loss_scale: float | None = None  # of the present clock; None: losses are not scaled
         self._arriving: ArrivingTables | None = None  # the tables of a clock that may not be here yet
         self._first_uses = FirstUses(
             [(span, parameter) for span, (_, parameter) in zip(flat.spans, flat.parameters, strict=True)],
@@ -86,7 +91,8 @@ class Stepper:
         if self._arriving is not None:
             for name in tables:
                 if name != PARAMETERS:
-                    self._arriving.wait(name)
+                    self._arriving.wait(name, 0, ALIGNMENT if name == LOSS_SCALE else None)
+        self._take_scale(tables)
         if self.rows:
             self.rows.use(tables, rows)
         array = tables[PARAMETERS] if self.flat.spans else None
@@ -95,6 +101,10 @@ class Stepper:
             self._address = array.ctypes.data
             self.flat.point(self._parameters)
         self.flat.set_buffers(tables)
+
+    def _take_scale(self, tables: Mapping[str, Array]) -> None:
+        if LOSS_SCALE in tables:
+            self.loss_scale = float(tables[LOSS_SCALE].reshape(-1)[0])
 
     def _use_resident(self, tables: Mapping[str, Array]) -> None:
         """A clock has no parameters here; what is evaluated after training has."""
@@ -125,7 +135,8 @@ class Stepper:
         """(the gradient of sum of losses / clock_items, the sum of losses) as a new flat array; rows' are in `rows`.
 
         The loss is the mean over a batch; the gradients of several batches are added up, one backward after the other.
-        No gradient (None) where a loss is not finite.
+        No gradient (None) where a loss is not finite, unless the clock may overflow. Raises InputError where no loss
+        scale helps any more.
         `ready(array)` is asked for what to call with (start, stop) whenever a range is final.
         """
         versions = [parameter._version for _, parameter in self.flat.parameters]
@@ -143,14 +154,15 @@ class Stepper:
                 total += self._backward(
                     batch, clock_items, lambda loss: self._check(loss, versions, constants)
                 )
-                if not math.isfinite(total):
+                if not math.isfinite(total) and not self.may_overflow:
                     return None, total
             for span in self.flat.spans:
                 if span.name not in self._written:  # no loss reaches it: the optimizer leaves it alone
                     self._flat_gradient()[span.start : span.end] = -0.0
                 if span.name not in self._finished:
-                    self._final(span)
+                    self._complete(span)
             self._finish()
+            self._check_scale()
         finally:
             self._gradient = self._ready = None
             for place in self._places.values():
@@ -167,9 +179,44 @@ class Stepper:
         self._wait_for_all()  # backward may read anything
         check(loss)
         total = float(loss.detach()) * batch.items
-        if math.isfinite(total):
-            (loss * (batch.items / clock_items)).backward()
+        if math.isfinite(total) or self.may_overflow:
+            self._weighted(loss, batch.items / clock_items).backward()
         return total
+
+    # -- the loss scale ---------------------------------------------------------------------------------------
+
+    def _weighted(self, loss: Tensor, share: float) -> Tensor:
+        """A batch's share of the clock's loss, as backward begins with it."""
+        if self.loss_scale is None:
+            return loss * share
+        wide = (
+            loss.float() if loss.dtype == torch.float16 else loss
+        )  # the scale alone may be more than float16 holds
+        return wide * (share * self.loss_scale)
+
+    @property
+    def may_overflow(self) -> bool:
+        """A loss or a gradient that is not finite costs the clock its step, not the run."""
+        return self.loss_scale is not None and self.loss_scale > LEAST_SCALE
+
+    def row_updates(self) -> dict[str, tuple[Array, Array]]:
+        """(rows, gradients) of the last unit by table that is read by row, where a loss reaches one."""
+        found = self.rows.updates()
+        if self.loss_scale is None:
+            return found
+        return {
+            name: (rows, some * some.dtype.type(1.0 / self.loss_scale))
+            for name, (rows, some) in found.items()
+        }
+
+    def _check_scale(self) -> None:
+        if self.loss_scale is None or self.may_overflow:
+            return
+        if not bool(torch.isfinite(self._flat_gradient()).all()):
+            raise InputError(
+                f"model.autocast: found gradients that are not finite at a loss scale of {self.loss_scale:g}, expected "
+                "finite ones by then: the training diverged, or float16 does not hold its numbers (bfloat16 may)"
+            )
 
     # -- parameters that are still on their way ---------------------------------------------------------------
 
@@ -215,8 +262,14 @@ class Stepper:
             if span.end > span.stop:
                 gradient[span.stop : span.end] = 0
 
+    def _complete(self, span: TensorSpan) -> None:
+        """A span of the flat gradient has all that backward adds: it is the loss's own from now on, and final."""
+        if self.loss_scale is not None:
+            self._flat_gradient()[span.start : span.stop].mul_(1.0 / self.loss_scale)
+        self._final(span)
+
     def _final(self, span: TensorSpan) -> None:
-        """A span of the flat gradient is complete."""
+        """A span of the flat gradient is final."""
         self._finished.add(span.name)
         if self._ready is not None:
             self._ready(span.start, span.end)
@@ -251,7 +304,7 @@ class Stepper:
             goal.copy_(gradient)
         self._written.add(span.name)
         if self._is_last and span.name not in self._finished:
-            self._final(span)
+            self._complete(span)
 
     def _check(self, loss: Tensor, versions: Sequence[int], constants: Sequence[int]) -> None:
         if not isinstance(loss, Tensor) or loss.numel() != 1:

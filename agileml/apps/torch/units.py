@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -72,9 +73,11 @@ class UnitComputation:
                 gradient, loss = stepper.gradient(batches, app.minibatches.batch, stream)
                 if gradient is None:
                     return Updates({}, loss, request.items, metrics)
-                changes = app.flat.buffer_changes(parameters, request.items / app.minibatches.batch)
+                changes = {}  # of a forward that overflowed none
+                if math.isfinite(loss):
+                    changes = app.flat.buffer_changes(parameters, request.items / app.minibatches.batch)
         found = {PARAMETERS: gradient.reshape(1, -1)} if app.flat.spans else {}
-        of_rows = stepper.rows.updates()
+        of_rows = stepper.row_updates()
         updated = {name: some for name, (some, _) in of_rows.items()}
         tables = {**found, **changes, **{name: values for name, (_, values) in of_rows.items()}}
         return Updates(tables, loss, request.items, metrics, updated)

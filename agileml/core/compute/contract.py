@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from agileml.application import Application, Array, Table, Updates
+from agileml.application import Application, Array, Table, Update, Updates
+from agileml.core.parameters.loss_scale import initial_table
 
 
 class ContractError(ValueError):
@@ -47,6 +48,11 @@ def initial_values(
     """
     values = {}
     for table in tables:
+        if table.update is Update.LOSS_SCALE:
+            rule = application.loss_scale()
+            assert rule is not None, table
+            values[table.name] = initial_table(table, rule)
+            continue
         what = f"initial() of table {table.name!r}"
         array = _checked_array(what, table, application.initial(table), (table.rows, table.columns))
         is_wrong = np.isnan(array).any() if table.may_be_infinite else not np.isfinite(array).all()
@@ -103,7 +109,8 @@ def checked_updates(
         shape = (len(updated[name]) if table.sparse else table.rows, table.columns)
         arrays[name] = _checked_array(f"{method}() of table {name!r}", table, found, shape)
     loss, examples = float(updates.loss), int(updates.examples)
-    if not math.isfinite(loss):
+    is_scaled = any(table.update is Update.LOSS_SCALE for table in tables)
+    if not math.isfinite(loss) and not (is_scaled and arrays):  # an overflow, which the clock skips
         raise ContractError(
             f"{method}() returned a loss of {loss}: the training diverged (a lower learning rate may help) "
             "or an item is not finite"

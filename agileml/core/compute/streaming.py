@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from agileml.application import Array, Update
+from agileml.application import Array
 from agileml.core.parameters.fold import Contribution
 from agileml.core.parameters.layout import Dense, Layout
 
@@ -20,7 +20,7 @@ def can_stream(layout: Layout) -> bool:
     more of them, a partition is final only when all its blocks are."""
     if any(table.sparse for table in layout.tables):
         return False
-    updated = [index for index, table in enumerate(layout.tables) if table.update is not Update.NONE]
+    updated = [index for index, table in enumerate(layout.tables) if table.update.is_by_units]
     return updated == [0] or layout.gathers
 
 

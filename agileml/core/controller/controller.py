@@ -305,8 +305,8 @@ class Controller:
                 control.log.none_left(dict(status.versions).get(0, 0))
             for event, at_s in done:
                 control.note(event, at_s)
-            for evaluated, at_s in control.log.take_evaluations():
-                control.note(evaluated, at_s)
+            for noted, at_s in control.log.take_noted():
+                control.note(noted, at_s)
             self._stages.clocks(event.seconds for event, _ in done)
         if status.progress and control.log.heard is not None:
             control.send(member.name, Heard(control.log.heard))

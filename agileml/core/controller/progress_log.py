@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from agileml.core.parameters.loss_scale import ScaleChange, reason
 from agileml.core.protocol.messages import ClockReport
-from agileml.events.observed import Evaluated
+from agileml.events.observed import Evaluated, LossScaleChanged
 from agileml.events.run import ClockDone
 
 
@@ -16,7 +17,7 @@ class ProgressLog:
         """metrics: the names of what units measure, in the order of the reports."""
         self.heard = heard
         self._metrics = metrics
-        self._evaluations: list[tuple[Evaluated, float]] = []
+        self._noted: list[tuple[Evaluated | LossScaleChanged, float]] = []
         self.clock_s: float | None = None  # a clock's usual duration: exponential average
         self._last_s: float | None = None
 
@@ -37,13 +38,16 @@ class ProgressLog:
             self._last_s = entry.at_s
             self.heard += 1
             if found := means(self._metrics, entry.metrics):
-                self._evaluations.append((Evaluated(entry.clock, found), entry.at_s))
+                self._noted.append((Evaluated(entry.clock, found), entry.at_s))
+            if (scale := entry.loss_scale) is not None and scale.change is not ScaleChange.NONE:
+                changed = LossScaleChanged(self.heard, scale.scale, scale.skipped, reason(scale))
+                self._noted.append((changed, entry.at_s))
             mean = entry.loss / max(1, entry.examples)
             yield ClockDone(self.heard, mean, entry.examples, seconds), entry.at_s
 
-    def take_evaluations(self) -> list[tuple[Evaluated, float]]:
-        """The metrics of the clocks added since the last call, each with its time."""
-        found, self._evaluations = self._evaluations, []
+    def take_noted(self) -> list[tuple[Evaluated | LossScaleChanged, float]]:
+        """The metrics and the new loss scales of the clocks added since the last call, each with its time."""
+        found, self._noted = self._noted, []
         return found
 
     def none_left(self, version: int) -> None:

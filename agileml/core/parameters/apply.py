@@ -67,15 +67,16 @@ def apply_total(
     state_in_place: bool = False,
     into: Sequence[Array | None] | None = None,
     scale: float = 1.0,
+    skipped: int = 0,
 ) -> Applied:
     """Apply the sum of all updates of `clock` (0-based) to the blocks of a partition.
 
     A table of gradients takes one step of the optimizer along `scale` times the sum, a table of steps gets the sum
-    added. A table that no unit updated stays as it is, and so do, with their optimizer state, the untouched rows of a
-    sparse one.
+    added, the table of the loss scale gets the new values. A table that no unit updated stays as it is, and so do, with
+    their optimizer state, the untouched rows of a sparse one.
     optimizer: one for all tables, or one for each. `in_place` is for dense tables: their arrays are overwritten, else
     `blocks` stay readable, and `state` unless `state_in_place`. Sparse tables and their state are always overwritten.
-    `into`: arrays for dense tables' new blocks.
+    `into`: arrays for dense tables' new blocks. `skipped`: clocks before this one that took no step.
     """
     new_blocks: list[Array] = []
     new_state: list[State] = []
@@ -87,12 +88,14 @@ def apply_total(
         before = None
         if isinstance(update, Sparse):
             assert table.sparse, table
-            before = _apply_rows(table, block, slots, update, clock, rule, scale)
+            before = _apply_rows(table, block, slots, update, clock, rule, scale, skipped)
         elif isinstance(update, Dense):
             assert not table.sparse, table
             own_state = in_place or state_in_place
             room = block if in_place else room
-            block, slots = _apply_whole(table, block, slots, update, clock, rule, scale, room, own_state)
+            block, slots = _apply_whole(
+                table, block, slots, update, clock, rule, scale, skipped, room, own_state
+            )
         new_blocks.append(block)
         new_state.append(slots)
         undo.append(before)
@@ -107,9 +110,12 @@ def _apply_whole(
     clock: int,
     optimizer: Optimizer,
     scale: float,
+    skipped: int,
     into: Array | None,
     own_state: bool,
 ) -> tuple[Array, State]:
+    if table.update is Update.LOSS_SCALE:
+        return update.values, state
     if table.update is Update.STEP:
         return np.add(block, update.values, out=into), state
     return take_step(
@@ -122,6 +128,7 @@ def _apply_whole(
         state_in_place=own_state,
         into=into,
         scale=scale,
+        skipped=skipped,
     )
 
 
@@ -133,6 +140,7 @@ def _apply_rows(
     clock: int,
     optimizer: Optimizer,
     scale: float,
+    skipped: int,
 ) -> Undo:
     rows = update.rows
     old = block[rows]
@@ -148,6 +156,7 @@ def _apply_rows(
             [array.reshape(-1) for array in old_state],
             in_place=False,
             scale=scale,
+            skipped=skipped,
         )
         block[rows] = new.reshape(old.shape)
         for array, values in zip(state, touched, strict=True):

@@ -97,12 +97,13 @@ class _PiecewiseOptimizer(_LikeDefault):
         new_parameters: Array,
         new_state: list[Array],
         scale: float = 1.0,
+        skipped: int = 0,
     ) -> None:
         for start, stop, rule in self._runs(reached(gradient, *self._bounds)):
             at = slice(start, stop)
             old, new = [array[at] for array in state], [array[at] for array in new_state]
             if rule is not None:
-                rule.step(clock, parameters[at], gradient[at], old, new_parameters[at], new, scale)
+                rule.step(clock, parameters[at], gradient[at], old, new_parameters[at], new, scale, skipped)
                 continue
             for source, goal in zip((parameters[at], *old), (new_parameters[at], *new), strict=True):
                 if goal.ctypes.data != source.ctypes.data:

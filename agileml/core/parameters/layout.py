@@ -71,8 +71,8 @@ class Layout:
     of a sparse table a matrix of whole rows. Blocks may be empty. `borders`: where the partitions of the only table,
     a dense one, end; by default they are even.
 
-    `gathers`: dense tables behind the first lie in partition 0 alone, if the first is dense. Then every other partition
-    is final, and of use, with its part of the first table.
+    `gathers`: dense tables that units update lie in partition 0 alone if they are behind the first, a dense one. Then
+    every other partition is final, and of use, with its part of the first table.
     """
 
     tables: tuple[Table, ...]
@@ -92,7 +92,10 @@ class Layout:
     @cached_property
     def _cuts(self) -> list[list[int]]:
         is_gathered = self.gathers and not self.tables[0].sparse
-        return [self._cut(table, in_one=is_gathered and index > 0) for index, table in enumerate(self.tables)]
+        return [
+            self._cut(table, in_one=is_gathered and index > 0 and table.update is not Update.LOSS_SCALE)
+            for index, table in enumerate(self.tables)
+        ]
 
     def _cut(self, table: Table, *, in_one: bool) -> list[int]:
         n = self.partitions
@@ -123,9 +126,12 @@ class Layout:
         return tuple(found)
 
     def whole(self, parts: Sequence[Sequence[Array]]) -> dict[str, Array]:
-        """Whole tables from the blocks of all partitions."""
+        """Whole tables from the blocks of all partitions; of the loss scale, which all have alike, that of one."""
         tables = {}
         for index, table in enumerate(self.tables):
+            if table.update is Update.LOSS_SCALE:
+                tables[table.name] = parts[0][index].reshape(1, -1)
+                continue
             joined = np.concatenate([part[index] for part in parts])
             tables[table.name] = joined.reshape(table.rows, table.columns)
         return tables

@@ -46,9 +46,10 @@ class Optimizer(Protocol):
         new_parameters: Array,
         new_state: list[Array],
         scale: float = 1.0,
+        skipped: int = 0,
     ) -> None:
-        """Take the step of `clock` (0-based) along `scale` times the gradient. All arrays are flat and of one dtype;
-        new_* may alias the old."""
+        """Take the step of `clock` (0-based) along `scale` times the gradient, when `skipped` clocks before it took
+        none. All arrays are flat and of one dtype; new_* may alias the old."""
 
 
 @numba.njit(cache=True, nogil=True, inline="always")
@@ -161,6 +162,7 @@ class Sgd(Shaping):
         new_parameters: Array,
         new_state: list[Array],
         scale: float = 1.0,
+        skipped: int = 0,
     ) -> None:
         number = parameters.dtype.type
         _sgd(
@@ -191,6 +193,7 @@ class OneSlot(Shaping):
         new_parameters: Array,
         new_state: list[Array],
         scale: float = 1.0,
+        skipped: int = 0,
     ) -> None:
         number = parameters.dtype.type
         kernel, setting = self.kernel()
@@ -238,7 +241,7 @@ class Adagrad(OneSlot):
 
 @dataclass(frozen=True)
 class Adam(Shaping):
-    """Adam with bias correction by the number of clocks (Kingma and Ba, 2015, algorithm 1)."""
+    """Adam with bias correction by the number of steps (Kingma and Ba, 2015, algorithm 1)."""
 
     learning_rate: float = 0.001
     beta1: float = 0.9
@@ -255,9 +258,10 @@ class Adam(Shaping):
         new_parameters: Array,
         new_state: list[Array],
         scale: float = 1.0,
+        skipped: int = 0,
     ) -> None:
         number = parameters.dtype.type
-        steps = clock + 1
+        steps = clock + 1 - skipped
         rate = self.rate_at(clock)
         keep, decay = self.decays(rate)
         _adam(
@@ -329,9 +333,10 @@ def take_step(
     state_in_place: bool = False,
     into: Array | None = None,
     scale: float = 1.0,
+    skipped: int = 0,
 ) -> tuple[Array, list[Array]]:
-    """One step over a flat block, along `scale` times the gradient. Returns the new parameters and state, in new arrays
-    unless they are taken in place.
+    """One step over a flat block, along `scale` times the gradient, after `skipped` clocks without one. Returns the new
+    parameters and state, in new arrays unless they are taken in place.
 
     `into`: an array for the new parameters.
     """
@@ -348,5 +353,6 @@ def take_step(
         new_parameters,
         new_state,
         scale,
+        skipped,
     )
     return new_parameters, new_state

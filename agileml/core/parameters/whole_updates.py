@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from agileml.application import Array, Update
+from agileml.application import Array
 from agileml.core.parameters.arena import joined
 from agileml.core.parameters.fold import Contribution
 from agileml.core.parameters.layout import Dense, Layout
@@ -18,7 +18,7 @@ def whole_blocks(layout: Layout, partition: int, total: Contribution) -> tuple[A
     found = []
     for index, (table, block) in enumerate(zip(layout.tables, total.blocks, strict=True)):
         start, stop = layout.range_of(index, partition)
-        if table.update is Update.NONE:
+        if not table.update.is_by_units:
             stop = start
         assert block is None or isinstance(block, Dense), table
         found.append(np.full(stop - start, -0.0, table.dtype) if block is None else block.values)
@@ -32,7 +32,7 @@ def resident_updates(layout: Layout, sums: Sequence[Sequence[Array]]) -> dict[st
     """
     found = {}
     for index, table in enumerate(layout.tables):
-        if table.resident and table.update is not Update.NONE:
+        if table.resident and table.update.is_by_units:
             pieces = [blocks[index] for blocks in sums]
             whole = pieces[0] if len(pieces) == 1 else joined(pieces)
             found[table.name] = np.concatenate(pieces) if whole is None else whole.reshape(-1)

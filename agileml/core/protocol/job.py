@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 
+from agileml.application import LossScaleRule
 from agileml.core.parameters.apply import partition_optimizers
 from agileml.core.parameters.gradient_norm import SquareTree
 from agileml.core.parameters.layout import Layout
@@ -52,7 +53,8 @@ class Job:
     share holds for every clock. `helping`: machines that are ahead take over units of those that are behind, in a job
     with servers and with BSP or SSP; None: they do not. `pipeline`: every worker computes all units with the partitions
     that it owns; None: its share of the units with all partitions. `holds_every`: the cut at each clock that is a
-    multiple of it is held until it was judged (`CutJudged`); None: no cut is.
+    multiple of it is held until it was judged (`CutJudged`); None: no cut is. `loss_scale`: how losses are scaled, in a
+    job with BSP or SSP; None: they are not.
     """
 
     layout: Layout
@@ -69,6 +71,7 @@ class Job:
     metrics: tuple[str, ...] = ()
     pipeline: PipelineRules | None = None
     holds_every: int | None = None
+    loss_scale: LossScaleRule | None = None
 
     @property
     def elastic(self) -> Elastic | None:
@@ -94,8 +97,10 @@ class Job:
 
     @cached_property
     def square_tree(self) -> SquareTree | None:
-        """Adds up the squares of a gradient where its norm is limited."""
-        return SquareTree(self.layout) if self.optimizer.clip_norm is not None else None
+        """Adds up the squares of a gradient where servers must know its norm: to limit it, or to see an overflow."""
+        if self.optimizer.clip_norm is None and (self.loss_scale is None or self.is_resident):
+            return None
+        return SquareTree(self.layout)
 
     @cached_property
     def is_resident(self) -> bool:

@@ -14,6 +14,7 @@ from enum import Enum
 from agileml.application import Array, Wire
 from agileml.core.parameters.fold import Contribution, FoldCopy
 from agileml.core.parameters.gradient_norm import SquareSums
+from agileml.core.parameters.loss_scale import LossScale
 from agileml.core.protocol.help_messages import HelpMessage, HelpOver, HelpParams, HelpPull
 from agileml.core.protocol.superstep_messages import (
     HeardSteps,
@@ -40,7 +41,8 @@ SquaresOfClocks = tuple[tuple[int, SquareSums], ...]  # (clock, sums of one part
 class ClockReport:
     """One applied clock, as partition 0 saw it. `loss` is a sum over `examples`; `at_s` is wall time in seconds.
 
-    `metrics`: for each metric of the job its sum and weight, of the parameters that the clock began with.
+    `metrics`: for each metric of the job its sum and weight, of the parameters that the clock began with. `loss_scale`:
+    after the clock, in a job that has one.
     """
 
     clock: int
@@ -48,6 +50,7 @@ class ClockReport:
     examples: int
     at_s: float
     metrics: tuple[float, ...] = ()
+    loss_scale: LossScale | None = None
 
 
 @dataclass(frozen=True)

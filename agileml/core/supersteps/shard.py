@@ -54,9 +54,11 @@ class MinibatchShard(Shard):
             self._taken.append(StepTaken(position, push.reads))
         return verdict
 
-    def _step(self, total: Contribution, clock: int, scale: float = 1.0) -> Applied:
+    def _step(
+        self, total: Contribution, clock: int, norm: float | None = None, weight: float = 1.0
+    ) -> Applied:
         """One step along the minibatch's own mean: an update of a unit is its share of a clock's."""
-        return super()._step(total, self.steps, scale * self.job.units)
+        return super()._step(total, self.steps, norm, weight * self.job.units)
 
     def copy(self, have: CutId | None = None) -> ShardCopy:
         """All state that another server needs to take over."""

@@ -28,6 +28,7 @@ from agileml.checkpoints.checkpoint import (
 )
 from agileml.checkpoints.store import Bytes
 from agileml.config.job import from_values
+from agileml.core.parameters.loss_scale import LossScale, ScaleChange
 from agileml.core.protocol.messages import ClockReport, Cut
 from agileml.core.protocol.view import CutId
 
@@ -48,7 +49,9 @@ def cut_of(name: CutId, partition: int, elements: int = 1000) -> Cut:
     rng = np.random.default_rng((name.clock, name.epoch, partition))
     blocks = (rng.random((elements // 4, 4)).astype(np.float32), rng.random(elements // 10))
     state = tuple(rng.random(block.shape).astype(block.dtype) for block in blocks)
-    progress = ClockReport(name.clock - 1, 0.5 * partition, 10, 1.5)
+    progress = ClockReport(
+        name.clock - 1, 0.5 * partition, 10, 1.5, (), LossScale(8.0, 3, partition, ScaleChange.GREW)
+    )
     return Cut(name.clock, blocks, (state,), ((name.clock, (3, 12)),), (progress,))
 
 

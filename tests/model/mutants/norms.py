@@ -6,14 +6,14 @@ from agileml.core.exchange.reducer import Reducer
 from agileml.core.node.shard.clock_squares import ClockSquares
 from agileml.core.node.shard.norm_round import NormRound
 from agileml.core.node.shard.shard import Shard
-from agileml.core.parameters.gradient_norm import clip_scale, norm
+from agileml.core.parameters.gradient_norm import norm
 from tests.model.mutants.mutant import replaces
 
 
-@replaces(ClockSquares.scale, mode="bsp-clipped", caught_by=2)
+@replaces(ClockSquares.norm, mode="bsp-clipped", caught_by=2)
 def a_partition_scales_by_its_own_norm(original, self, clock):
     """The gradient is another one for every arrangement of partitions."""
-    return clip_scale(norm([self._sums[clock][self._partition]]), self._limit)
+    return norm([self._sums[clock][self._partition]])
 
 
 @replaces(ClockSquares.forget, mode="dense-clipped", caught_by=0)

@@ -9,19 +9,21 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from agileml.application import Array
+from agileml.application import Array, LossScaleRule
 from agileml.apps.torch.flat import PARAMETERS
 from agileml.apps.torch.resident.state import TorchOptimizer
 from agileml.apps.torch.step import Stepper
 from agileml.core.parameters.gradient_norm import EPSILON
 from agileml.core.parameters.groups import reached
+from agileml.core.parameters.layout import ALIGNMENT
+from agileml.core.parameters.loss_scale import LOSS_SCALE, LossScale, after_clock
 
 
 class TorchReplica:
     """Steps a module's parameters in place, on the device that computes their gradients.
 
     A parameter that no machine had a gradient for is left alone, as in torch. The learning rates of all groups follow
-    the schedule of the job.
+    the schedule of the job. Where losses are scaled, a clock whose gradient is not finite takes no step.
     """
 
     def __init__(
@@ -31,13 +33,16 @@ class TorchReplica:
         rate_at: Callable[[int], float],
         lock: threading.RLock,
         threads: int,
+        scaling: LossScaleRule | None = None,
     ) -> None:
-        """lock: held while a unit is computed. threads: of torch, in a step."""
+        """lock: held while a unit is computed. threads: of torch, in a step. scaling: of the losses."""
         self._stepper = stepper
         self._rule = rule
         self._rate_at = rate_at
         self._lock = lock
         self._threads = threads
+        self._scaling = scaling
+        self._scales = np.empty(0)  # the table of the loss scale
         self._spans = stepper.flat.spans
         self._bounds = (
             np.array([span.start for span in self._spans], np.int64),
@@ -53,12 +58,17 @@ class TorchReplica:
         with self._lock, torch.no_grad():
             self._values.copy_(torch.from_numpy(values[PARAMETERS].reshape(-1)))
             self._rule.load(self._optimizer, values)
+            if self._scaling is not None:
+                self._scales = values[LOSS_SCALE].reshape(-1).copy()
+                self._stepper.loss_scale = LossScale.of(self._scales).scale
 
     def read(self, table: str, start: int, stop: int) -> Array:
         """Elements [start, stop) of a table, as a new array on the host."""
         if table == PARAMETERS:
             array: Array = self._values[start:stop].cpu().numpy().copy()
             return array
+        if table == LOSS_SCALE:
+            return self._scales[start:stop].copy()
         return self._rule.read(self._optimizer, self._parameters, table, start, stop)
 
     def step(self, clock: int, updates: Mapping[str, Array]) -> None:
@@ -74,6 +84,13 @@ class TorchReplica:
                 torch.set_num_threads(before)
 
     def _take(self, clock: int, gradient: Tensor, has_gradient: Array) -> None:
+        if self._scaling is not None:
+            is_finite = bool(torch.isfinite(gradient).all())
+            state = after_clock(LossScale.of(self._scales), self._scaling, is_finite=is_finite)
+            self._scales = np.tile(state.as_block(), self._scales.size // ALIGNMENT)
+            self._stepper.loss_scale = state.scale
+            if not is_finite:
+                return
         found = zip(self._spans, self._parameters, has_gradient, strict=True)
         stepped = [(span, parameter) for span, parameter, is_reached in found if is_reached]
         for span, parameter in stepped:

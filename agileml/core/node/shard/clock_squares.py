@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agileml.core.parameters.fold import Contribution
-from agileml.core.parameters.gradient_norm import SquareSums, clip_scale, norm
+from agileml.core.parameters.gradient_norm import SquareSums, norm
 from agileml.core.protocol.job import Job
 from agileml.core.protocol.messages import SquaresOfClocks
 
@@ -13,9 +13,7 @@ class ClockSquares:
 
     def __init__(self, job: Job, partition: int, own: SquaresOfClocks = ()) -> None:
         assert job.square_tree is not None
-        assert job.optimizer.clip_norm is not None
         self._tree = job.square_tree
-        self._limit = job.optimizer.clip_norm
         self._partitions = job.layout.partitions
         # A worker that pushes clock t has read every partition at t - slack or later, so when this one has applied v
         # clocks, every other one has applied v - 1 - slack of them.
@@ -54,12 +52,12 @@ class ClockSquares:
         known = self._sums.get(clock, {})
         return [partition for partition in range(self._partitions) if partition not in known]
 
-    def scale(self, clock: int) -> float | None:
-        """The factor of a clock's gradient; None while sums are missing."""
+    def norm(self, clock: int) -> float | None:
+        """The norm of a clock's gradient; None while sums are missing."""
         if self.missing(clock):
             return None
         sums = self._sums[clock]
-        return clip_scale(norm(sums[partition] for partition in range(self._partitions)), self._limit)
+        return norm(sums[partition] for partition in range(self._partitions))
 
     def forget(self, version: int) -> None:
         """Drop the sums that no partition waits for, now that this one is at `version`."""

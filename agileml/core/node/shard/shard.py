@@ -20,6 +20,7 @@ from agileml.core.parameters.apply import Applied, apply_total, initial_state, r
 from agileml.core.parameters.fold import Contribution, Fold, added_metrics
 from agileml.core.parameters.gradient_norm import SquareSums
 from agileml.core.parameters.layout import Sparse
+from agileml.core.parameters.loss_scale import LossScale, clock_sum, scale_index
 from agileml.core.parameters.optimizer import Optimizer
 from agileml.core.protocol.job import Job
 from agileml.core.protocol.messages import ClockReport, Cut, Previous, Rows, ShardCopy, ShardState
@@ -139,15 +140,13 @@ class Shard:
     def _apply_complete(self, now_s: float) -> None:
         """Apply the clocks of which every unit is counted, in order, as long as their norms are known."""
         while (done := self.pending.get(self.version)) and done.counted == self.job.all_units:
-            total, scale = done.total(), 1.0
+            total, norm = done.total(), None
             if self.squares is not None:
                 self.squares.add_up(self.version, total)
-                found = self.squares.scale(self.version)
-                if found is None:
+                if (norm := self.squares.norm(self.version)) is None:
                     return
-                scale = found
             del self.pending[self.version]
-            self._apply(total, scale, now_s)
+            self._apply(total, norm, now_s)
 
     def _push_on_arrival(
         self, clock: int, bundle: Units, contribution: Contribution, now_s: float
@@ -167,10 +166,10 @@ class Shard:
                 self._advance(*self._losses.pop(self.version, (0.0, 0, ())), now_s)
         return verdict
 
-    def _apply(self, total: Contribution, scale: float, now_s: float) -> None:
+    def _apply(self, total: Contribution, norm: float | None, now_s: float) -> None:
         """Take the step of a complete clock, and keep the version before where slower workers may read it."""
         before = self.blocks
-        applied = self._step(total, self.version, scale)
+        applied = self._step(total, self.version, norm)
         if self.job.consistency.keeps_previous:
             self.previous = Previous(
                 tuple(
@@ -183,11 +182,17 @@ class Shard:
             )
         self._advance(total.loss, total.examples, total.metrics, now_s)
 
-    def _step(self, total: Contribution, clock: int, scale: float = 1.0) -> Applied:
-        job = self.job
+    def _step(
+        self, total: Contribution, clock: int, norm: float | None = None, weight: float = 1.0
+    ) -> Applied:
+        """weight: of the gradient."""
+        job, tables = self.job, self.job.layout.tables
+        found = clock_sum(
+            total, tables, self.blocks, rule=job.loss_scale, limit=job.optimizer.clip_norm, norm=norm
+        )
         applied = apply_total(
-            total,
-            job.layout.tables,
+            found.total,
+            tables,
             self.blocks,
             self.state,
             clock,
@@ -195,18 +200,21 @@ class Shard:
             in_place=False,
             state_in_place=self._owns_state,
             into=self.room(clock + 1) if self.room else None,
-            scale=scale,
+            scale=found.factor * weight,
+            skipped=found.skipped,
         )
         self.blocks, self.state = applied.blocks, applied.state
         self.cuts.note(applied)
         self._owns_state = self._owns_state or all(
             table.sparse or update is not None or not slots
-            for table, update, slots in zip(job.layout.tables, total.blocks, self.state, strict=True)
+            for table, update, slots in zip(tables, found.total.blocks, self.state, strict=True)
         )
         return applied
 
     def _advance(self, loss: float, examples: int, metrics: tuple[float, ...], now_s: float) -> None:
-        self.progress.append(ClockReport(self.version, loss, examples, now_s, metrics))
+        index = scale_index(self.job.layout.tables)
+        scale = None if index is None else LossScale.of(self.block_now(index))
+        self.progress.append(ClockReport(self.version, loss, examples, now_s, metrics, scale))
         self.version += 1
         if self.squares is not None:
             self.squares.forget(self.version)

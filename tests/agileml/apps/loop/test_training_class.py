@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 import agileml
 from agileml.application import InputError
 from agileml.config.text import ConfigError
+from agileml.events.observed import LossScaleChanged
 from tests.agileml.apps.loop.scripts import BODY, HEAD, loop, script, values
 from tests.agileml.process.engine_rig import reference
 from tests.faults.fault_rig import FaultRig, job
@@ -109,6 +110,44 @@ class Nothing(agileml.Training):
 class NoMapping(Products):
     def evaluate(self, module: nn.Module, batch: Any) -> Any:
         return 3.0
+
+
+SCALED_BODY = """
+with torch.autocast("cpu", torch.float16):
+    loss = nn.functional.cross_entropy(model(batch[0]), batch[1])
+scaler.scale(loss).backward()
+scaler.step(optimizer)
+scaler.update()
+optimizer.zero_grad()
+assert scaler.get_scale() in [2.0**n for n in range(40)]
+"""
+
+
+def test_a_grad_scaler_of_a_loop_is_the_section_of_a_class(tmp_path: Path) -> None:
+    """float16 that overflows again and again: what is skipped is decided by the clock, with the loop left as it was."""
+    optimizer = """
+optimizer = torch.optim.AdamW(model.parameters())
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0**30, growth_interval=3)
+"""
+    path = script(
+        tmp_path,
+        head=HEAD.replace("nn.BatchNorm1d(24), nn.ReLU(), nn.Dropout(0.1)", "nn.ReLU()"),
+        optimizer=optimizer,
+        prepare="""
+trainer = agileml.Trainer()
+model, optimizer, loader = trainer.prepare(model, optimizer, (x, y), batch_size=64, scaler=scaler)
+""",
+        rest=loop(SCALED_BODY),
+    )
+    machines = job(values(path), plan=[{"at_clock": 9, "kill": 1}, {"at_clock": 20, "join": 1}])
+    by_loop = FaultRig(machines, tmp_path / "rig").finish()
+    scale = {"initial": 2.0**30, "interval": 3}
+    wanted = machines | {
+        "application": f"{ROOM}:Products",
+        "model": {"batch_size": 64, "autocast": "float16", "loss_scale": scale},
+    }
+    assert by_loop.sha256 == reference(wanted)
+    assert len(by_loop.of(LossScaleChanged)) > 10
 
 
 def test_classes_that_are_not_whole_are_refused(tmp_path: Path) -> None:

@@ -35,12 +35,12 @@ def gradient(size: float) -> Contribution:
 def test_a_clock_waits_for_the_squares_of_every_partition() -> None:
     left, right = ClockSquares(job(), 0), ClockSquares(job(), 1)
     left.add_up(0, gradient(1.0))
-    assert left.scale(0) is None
+    assert left.norm(0) is None
     assert left.missing(0) == [1]
     right.add_up(0, gradient(1.0))
     for clock, sums in right.take_new():
         left.hear(clock, 1, sums)
-    assert left.scale(0) == pytest.approx(1 / 8)
+    assert left.norm(0) == pytest.approx(8.0)
     assert right.take_new() == ()
 
 
