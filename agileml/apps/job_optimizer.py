@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from agileml.application import Application, InputError, Table
+from agileml.application import Application, InputError, Table, Update
 from agileml.apps.user_code import imported, split_name
 from agileml.config.job import JobConfig
 from agileml.config.optimizer import FunctionConfig, GroupConfig, OwnScheduleConfig, SgdConfig, TorchConfig
 from agileml.config.text import ConfigError, show
 from agileml.core.parameters.groups import GroupedOptimizer
+from agileml.core.parameters.layout import ALIGNMENT
 from agileml.core.parameters.learning_rate import Schedule
 from agileml.core.parameters.optimizer import Optimizer, optimizer
 
@@ -68,6 +69,8 @@ def job_optimizer(config: JobConfig, application: Application, tables: Sequence[
         application.learning_rate_factor(0)
         settings["schedule"] = FunctionSchedule(application.learning_rate_factor)
     default = optimizer(**settings)
+    if default.is_layerwise:
+        _check_layers(config, tables)
     names = [part.name for table in tables for part in table.ranges]
     if not names:
         if section.groups:
@@ -75,7 +78,7 @@ def job_optimizer(config: JobConfig, application: Application, tables: Sequence[
                 f"found groups with {config.application}, expected an application whose parameters have names",
                 key=("optimizer", "groups"),
             )
-        return default
+        return GroupedOptimizer(default, {}) if default.is_layerwise else default
     by_name: dict[str, Optimizer] = {}
     for number, group in enumerate(section.groups):
         rule = optimizer(**(settings | _own(group)))
@@ -88,6 +91,27 @@ def job_optimizer(config: JobConfig, application: Application, tables: Sequence[
             )
         by_name |= {name: rule for name in matching if name not in by_name}
     return GroupedOptimizer(default, by_name)
+
+
+def _check_layers(config: JobConfig, tables: Sequence[Table]) -> None:
+    """Raise ConfigError where the norms of layers cannot be added up."""
+    key = ("optimizer", "kind")
+    for table in tables:
+        if table.update is not Update.GRADIENT:
+            continue
+        if table.sparse:
+            raise ConfigError(
+                f"found lamb with {config.application}, whose table {table.name!r} is updated by row, expected another "
+                "kind: the norm of a layer needs all of its rows",
+                key=key,
+            )
+        for part in table.ranges[:-1]:
+            if part.stop % ALIGNMENT:
+                raise ConfigError(
+                    f"found lamb with {config.application}, whose parameter {part.name!r} ends at element {part.stop}, "
+                    f"expected ranges that end at multiples of {ALIGNMENT}",
+                    key=key,
+                )
 
 
 def _own(group: GroupConfig) -> dict[str, Any]:

@@ -126,6 +126,17 @@ class AdamWConfig(AdamConfig):
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
 
 
+class LambConfig(_Shaping):
+    """Adam's direction with weight decay, by layer as long as its parameters (You et al. 2020, algorithm 2)."""
+
+    kind: Literal["lamb"] = "lamb"
+    learning_rate: Positive = 0.001
+    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    beta1: Rate = 0.9
+    beta2: Rate = 0.999
+    epsilon: Positive = 1e-6
+
+
 class TorchConfig(Section):
     """An optimizer of torch.optim, or package.module:Class, with its own `arguments`.
 
@@ -147,11 +158,12 @@ OPTIMIZERS: dict[str, type[Section]] = {
     "adagrad": AdagradConfig,
     "adam": AdamConfig,
     "adamw": AdamWConfig,
+    "lamb": LambConfig,
     "torch": TorchConfig,
 }
 SERVED = tuple(kind for kind in OPTIMIZERS if kind != "torch")  # those that servers step
 OptimizerConfig = Annotated[
-    SgdConfig | MomentumConfig | AdagradConfig | AdamConfig | AdamWConfig | TorchConfig,
+    SgdConfig | MomentumConfig | AdagradConfig | AdamConfig | AdamWConfig | LambConfig | TorchConfig,
     BeforeValidator(one_of(OPTIMIZERS, "kind", default="sgd")),
 ]
 
@@ -165,6 +177,12 @@ def check_optimizer(
             f"found {optimizer.clip_norm:g} with consistency asp, expected bsp or ssp: asp applies every push by "
             "itself and never has the gradient of a clock",
             key=("optimizer", "clip_norm"),
+        )
+    if isinstance(optimizer, LambConfig) and consistency not in ("bsp", "ssp"):
+        raise ConfigError(
+            f"found lamb with consistency {consistency}, expected bsp or ssp: every push is a step by itself there, "
+            "taken before the norms of layers are known",
+            key=("optimizer", "kind"),
         )
     if not isinstance(optimizer, TorchConfig):
         return

@@ -19,6 +19,7 @@ from agileml.core.parameters.apply import State, apply_total, initial_state, par
 from agileml.core.parameters.fold import Contribution, Fold
 from agileml.core.parameters.gradient_norm import SquareTree
 from agileml.core.parameters.gradient_norm import norm as norm_of
+from agileml.core.parameters.layer_norms import LayerTrees, direction_sums, with_norms
 from agileml.core.parameters.layout import Layout
 from agileml.core.parameters.loss_scale import (
     LOSS_SCALE,
@@ -122,24 +123,33 @@ class _Partitions:
         self._layout, self._optimizer, self._rule = layout, optimizer, rule
         self._rules = [partition_optimizers(optimizer, layout, p) for p in range(layout.partitions)]
         is_resident = any(table.resident for table in layout.tables)
+        self._trees = LayerTrees(layout) if optimizer.is_layerwise else None
         self._needs_norm = optimizer.clip_norm is not None or (rule is not None and not is_resident)
 
     def step(self, clock: int, totals: Sequence[Contribution]) -> None:
         """Apply the sums of a clock, by partition."""
         tables, limit = self._layout.tables, self._optimizer.clip_norm
         norm = _norm(self._layout, totals) if self._needs_norm else None
-        for p, total in enumerate(totals):
-            found = clock_sum(total, tables, self.blocks[p], rule=self._rule, limit=limit, norm=norm)
+        found = [
+            clock_sum(total, tables, blocks, rule=self._rule, limit=limit, norm=norm)
+            for total, blocks in zip(totals, self.blocks, strict=True)
+        ]
+        if (trees := self._trees) is not None:
+            parts = [
+                direction_sums(trees, p, self._rules[p], clock, self.blocks[p], self.states[p], each)
+                for p, each in enumerate(found)
+            ]
+            found = [with_norms(each, trees, parts) for each in found]
+        for p, each in enumerate(found):
             applied = apply_total(
-                found.total,
+                each.total,
                 tables,
                 self.blocks[p],
                 self.states[p],
                 clock,
                 self._rules[p],
                 in_place=True,
-                scale=found.factor,
-                skipped=found.skipped,
+                terms=each.terms,
             )
             self.blocks[p], self.states[p] = applied.blocks, applied.state
 

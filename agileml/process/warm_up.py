@@ -16,6 +16,7 @@ from agileml.core.parameters.fold import Contribution, tree_sum
 from agileml.core.parameters.gradient_norm import load_kernels as load_square_kernels
 from agileml.core.parameters.groups import load_kernel
 from agileml.core.parameters.layout import ALIGNMENT, Block, Dense, Sparse
+from agileml.core.parameters.optimizer import PLAIN, Lamb
 from agileml.core.protocol.job import Job, MakeBalancer
 from straggler.consistency import Elastic
 from straggler.elasticbsp import ElasticBsp
@@ -35,6 +36,9 @@ def load_kernels(job: Job) -> None:
             load_kernel(table.dtype)
         if job.square_tree is not None:
             load_square_kernels(table.dtype)
+        if job.layer_trees is not None:
+            zeros = np.zeros(ALIGNMENT, table.dtype)
+            Lamb().squares(0, zeros, zeros, [zeros, zeros], PLAIN)
     for from_afar in (False, True):
         sums = [tree_sum([_row(job, from_afar), _row(job, other)]) for other in (False, True)]
         for blocks_from_afar, total in product((False, True), (*sums, _row(job, from_afar))):

@@ -9,6 +9,8 @@ from agileml.core.protocol.plan import PlannedEvent, PlannedJoin, PlannedNotice
 
 PLANNED = "-planned"
 CLIPPED = "-clipped"
+SCALED = "-scaled"
+LAMB = "-lamb"
 HELPED = "-helped"
 RESIDENT = "-resident"
 FLUSH = "flush"
@@ -57,7 +59,8 @@ class Schedule:
 
     `mode` is a mode of `toy_job`, or one with PLANNED at its end: then every clock has a plan, and no two the same;
     with CLIPPED: then the norm of gradients is limited; with HELPED: then machines help each other at the least need;
-    with RESIDENT: then replicas have the tables.
+    with RESIDENT: then replicas have the tables; with SCALED: then some units overflow, and nobody steps those clocks;
+    with LAMB: then it is the optimizer, and the norm of gradients is limited too.
     """
 
     seed: int
@@ -87,9 +90,11 @@ class Schedule:
     @property
     def toy_mode(self) -> str:
         """The mode without what is at its end."""
-        return (
-            self.mode.removesuffix(PLANNED).removesuffix(CLIPPED).removesuffix(HELPED).removesuffix(RESIDENT)
-        )
+        return self.mode.partition("-")[0]
+
+    @property
+    def is_scaled(self) -> bool:
+        return self.mode.endswith(SCALED)
 
     @property
     def is_resident(self) -> bool:
@@ -102,7 +107,7 @@ class Schedule:
     @property
     def clip_norm(self) -> float | None:
         """The limit of the gradients' norm."""
-        return 1.5 if self.mode.endswith(CLIPPED) else None
+        return 1.5 if self.mode.endswith((CLIPPED, LAMB)) else None
 
     @property
     def is_helped(self) -> bool:
@@ -135,7 +140,7 @@ def make_schedule(seed: int, mode: str, faults: int | None = None) -> Schedule:
     schedule = Schedule(
         seed=seed,
         mode=mode,
-        algorithm=rng.choice(["sgd", "momentum", "adam"]),
+        algorithm="lamb" if mode.endswith(LAMB) else rng.choice(["sgd", "momentum", "adam"]),
         slices=rng.choice([8, 8, 16]),
         parts=rng.choice([1, 1, 2]) * (4 if mode.endswith(HELPED) else 1),
         partitions=rng.randint(1, 4),

@@ -38,10 +38,17 @@ LAST_S = 400.0  # simulated: a run that is not done by then hangs
 
 @cache
 def reference(
-    algorithm: str, slices: int, parts: int, clocks: int, clip_norm: float | None, kind: str
+    algorithm: str,
+    slices: int,
+    parts: int,
+    clocks: int,
+    clip_norm: float | None,
+    kind: str,
+    *,
+    is_scaled: bool = False,
 ) -> dict[str, Array]:
     """The sequential result: neither partitions nor machines change a bit of it. kind: bsp, dense or flush."""
-    toy, job = toy_job(kind, algorithm, slices, parts, 1, clocks, clip_norm=clip_norm)
+    toy, job = toy_job(kind, algorithm, slices, parts, 1, clocks, clip_norm=clip_norm, is_scaled=is_scaled)
     return run_sequential(toy, optimizer=job.optimizer, clocks=clocks, parts=parts)
 
 
@@ -64,6 +71,7 @@ class Simulation(Timeline):
             plans,
             s.clip_norm,
             is_resident=s.is_resident,
+            is_scaled=s.is_scaled,
         )
         if self.job.pipeline is not None:
             self.job = replace(self.job, pipeline=random_rules(s))
@@ -203,7 +211,7 @@ class Simulation(Timeline):
         found = self.result()
         mode = s.toy_mode
         kind = "flush" if mode == "flush" else "dense" if mode in DENSE else "bsp"
-        wanted = reference(s.algorithm, s.slices, s.parts, s.clocks, s.clip_norm, kind)
+        wanted = reference(s.algorithm, s.slices, s.parts, s.clocks, s.clip_norm, kind, is_scaled=s.is_scaled)
         if mode != "flush":
             np.testing.assert_array_equal(
                 found["count"], wanted["count"], err_msg="a unit is missing or counted twice"

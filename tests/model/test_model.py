@@ -19,10 +19,12 @@ from tests.model.schedule import (
     FLUSH,
     GENTLE,
     HELPED,
+    LAMB,
     PLANNED,
     PRESSING,
     RESIDENT,
     ROUGH,
+    SCALED,
     WAKING,
     make_schedule,
 )
@@ -128,6 +130,11 @@ def test_schedules_with_a_plan_for_every_clock(mode: str, seeds: int) -> None:
 def test_schedules_in_which_the_norm_of_gradients_is_limited(mode: str, seeds: int) -> None:
     tally = assert_clean(range(seeds), mode + CLIPPED)
     assert_machines_came_and_went(tally)
+
+
+@pytest.mark.parametrize("mode", ["bsp" + SCALED, "allreduce" + SCALED, "dense" + LAMB])
+def test_schedules_in_which_units_overflow_or_layers_have_norms(mode: str) -> None:
+    assert_machines_came_and_went(assert_clean(range(6), mode))
 
 
 @pytest.mark.parametrize(("mode", "seeds"), [("bsp", 6), ("dense", 9), ("sum", 4), ("ssp", 8)])

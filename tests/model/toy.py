@@ -8,9 +8,11 @@ from functools import cache
 
 import numpy as np
 
-from agileml.application import Application, Array, Settings, Table, Unit, Update, Updates
+from agileml.application import Application, Array, LossScaleRule, Settings, Table, Unit, Update, Updates
 from agileml.core.exchange import StageExchange, SuperstepExchange, exchange_of
+from agileml.core.parameters.groups import GroupedOptimizer
 from agileml.core.parameters.layout import Layout
+from agileml.core.parameters.loss_scale import with_loss_scale
 from agileml.core.parameters.optimizer import Optimizer, optimizer, take_step
 from agileml.core.protocol.job import Job, MakeBalancer, Overlap, PipelineRules
 from straggler.consistency import Elastic, consistency
@@ -34,9 +36,22 @@ def _items(settings_seed: int, slice_index: int) -> float:
 class Toy(Application):
     """`count[u]` sums 1 and (clock + 1)^2 over the clocks in which unit u was counted; the rest is arithmetic."""
 
-    def __init__(self, settings: Settings, parts: int) -> None:
+    def __init__(self, settings: Settings, parts: int, rule: LossScaleRule | None = None) -> None:
+        """rule: of the loss scale; with one some units overflow."""
         super().__init__(settings)
         self.parts = parts
+        self.rule = rule
+
+    def loss_scale(self) -> LossScaleRule | None:
+        return self.rule
+
+    def shown(self, unit: Unit, gradient: Array) -> Array:
+        """The gradient; of one unit in every third clock, with a last element that is not finite."""
+        number = unit.slice * unit.parts + unit.part
+        overflowing = unit.clock * 7 % (self.settings.slices * self.parts)
+        if self.rule is not None and unit.clock % 3 == 1 and number == overflowing:
+            gradient[-1, -1] = np.inf
+        return gradient
 
     def tables(self) -> Sequence[Table]:
         units = self.settings.slices * self.parts
@@ -65,7 +80,7 @@ class Toy(Application):
         return Updates(
             {
                 "count": np.array([[1.0, (unit.clock + 1.0) ** 2]]),
-                "dense": dense * np.float32(0.1) + seen.sum(dtype=np.float32) * push,
+                "dense": self.shown(unit, dense * np.float32(0.1) + seen.sum(dtype=np.float32) * push),
                 "sparse": seen * push + dense[0, :3],
             },
             loss=float(dense[0, 0]) ** 2,
@@ -89,7 +104,7 @@ class DenseToy(Toy):
         count[unit.slice * unit.parts + unit.part] = 1.0, (unit.clock + 1.0) ** 2
         push = np.float32(items + 0.01 * unit.clock)
         return Updates(
-            {"count": count, "dense": dense * np.float32(0.1) + push},
+            {"count": count, "dense": self.shown(unit, dense * np.float32(0.1) + push)},
             loss=float(dense[0, 0]) ** 2,
             examples=1,
         )
@@ -142,7 +157,9 @@ ALGORITHMS: Mapping[str, Mapping[str, float]] = {
     "sgd": {"learning_rate": 0.05},
     "momentum": {"learning_rate": 0.02, "momentum": 0.9},
     "adam": {"learning_rate": 0.05},
+    "lamb": {"learning_rate": 0.05},
 }
+RULE = LossScaleRule(initial=64.0, interval=2)
 
 
 def toy_job(
@@ -156,6 +173,7 @@ def toy_job(
     clip_norm: float | None = None,
     *,
     is_resident: bool = False,
+    is_scaled: bool = False,
 ) -> tuple[Toy | StagedToy, Job]:
     """A job in mode `bsp` (deterministic), `sum` (BSP, one sum per worker), `ssp` (slack 2), `asp`, or `allreduce`.
 
@@ -164,17 +182,20 @@ def toy_job(
     `elastic` and `denseelastic` have supersteps.
     """
     rule = optimizer(algorithm, **ALGORITHMS[algorithm], clip_norm=clip_norm)
+    if rule.is_layerwise:
+        rule = GroupedOptimizer(rule, {})
     if mode == "flush":
         return _staged(rule, Settings(seed=3, slices=slices, clocks_per_pass=2), parts, partitions, clocks)
     made = DenseToy if mode in DENSE else Toy
     made = ResidentToy if is_resident else made
-    toy = made(Settings(seed=3, slices=slices, clocks_per_pass=2), parts)
+    toy = made(Settings(seed=3, slices=slices, clocks_per_pass=2), parts, RULE if is_scaled else None)
     kind = mode if mode in ("ssp", "asp") else "bsp"
     if mode in ELASTIC:  # as many steps as units, each along a mean that is not of a clock but of one unit
         slower = ALGORITHMS[algorithm]["learning_rate"] / (slices * parts)
         rule = optimizer(algorithm, **{**ALGORITHMS[algorithm], "learning_rate": slower}, clip_norm=clip_norm)
     job = Job(
-        layout=Layout(tuple(toy.tables()), partitions),
+        layout=Layout(with_loss_scale(toy.tables(), toy.rule, partitions), partitions),
+        loss_scale=toy.rule,
         optimizer=optimizer("sgd", learning_rate=1.0) if is_resident else rule,
         consistency=Elastic(4) if mode in ELASTIC else consistency(kind, 2 if kind == "ssp" else 0),
         slices=slices,

@@ -89,7 +89,7 @@ STATES = {
     "adagrad": ("sum",),
     "adam": ("exp_avg", "exp_avg_sq"),
 }
-STATES["adamw"] = STATES["adam"]
+STATES["adamw"] = STATES["lamb"] = STATES["adam"]
 
 
 def optimizer_state(
@@ -117,7 +117,7 @@ def optimizer_state(
             state: dict[str, Any] = {
                 name: span.of(array).clone() for name, array in zip(names, arrays, strict=True)
             }
-            if settings["kind"] in ("adagrad", "adam", "adamw"):
+            if settings["kind"] in ("adagrad", "adam", "adamw", "lamb"):
                 state["step"] = torch.tensor(float(clocks))
             if state and clocks:
                 optimizer.state[parameter] = state
@@ -139,7 +139,7 @@ def _in_torch(module: nn.Module, settings: Mapping[str, Any]) -> torch.optim.Opt
             return torch.optim.SGD(groups, **shared, **own)
         case "adagrad":
             return torch.optim.Adagrad(groups, **shared, eps=settings["epsilon"])
-        case "adam" | "adamw" as kind:
+        case "adam" | "adamw" | "lamb" as kind:  # torch has no LAMB: its moments are Adam's
             made = torch.optim.Adam if kind == "adam" else torch.optim.AdamW
             betas = (settings["beta1"], settings["beta2"])
             return made(groups, **shared, betas=betas, eps=settings["epsilon"])

@@ -193,7 +193,7 @@ class Reducer:
             compute_s = dict(zip(self._view.group, event.compute_s, strict=True))
             self._server.measured(event.epoch, event.clock, compute_s)
         self._held.append(event)
-        is_whole = self.job.square_tree is not None or self.job.is_resident  # the step needs the sums of all
+        is_whole = self.job.needs_sums or self.job.is_resident  # the step needs the sums of all
         if not is_whole or event.partition == 0:  # the last one
             held, self._held = self._held, []
             if self._server.resident is not None:

@@ -14,7 +14,7 @@ from agileml.application import Array, Replica
 from agileml.core.node.clock_plans import ClockPlans
 from agileml.core.node.cut_parts import CutParts
 from agileml.core.node.piggyback import DelayedAcks
-from agileml.core.node.shard.clock_squares import ClockSquares
+from agileml.core.node.shard.clock_sums import sums_of
 from agileml.core.node.shard.norm_round import NormRound
 from agileml.core.node.shard.shard import Shard
 from agileml.core.node.sources.resident import ResidentTables
@@ -175,7 +175,7 @@ class Server:
         shards = self._shards(message.epoch)
         for partition, shard in shards.items():
             before = shard.version
-            shard.hear(message.clock, message.partition, message.sums, now_s)
+            shard.hear(message.of, message.clock, message.partition, message.sums, now_s)
             if shard.version != before and (plans := self._plans_of(partition, message.epoch)) is not None:
                 plans.advanced(shard.version, now_s)
             self._went_on(message.epoch, partition, shard, before, now_s)
@@ -277,8 +277,7 @@ class Server:
         """Keep a copy of a shard under the epoch of the next view, and tell the controller."""
         shard = self.shard_kind.restored(self.job, copy)
         shard.optimizers = self.job.optimizers(message.partition)
-        if self.job.square_tree is not None:
-            shard.squares = ClockSquares(self.job, message.partition, copy.squares)
+        shard.sums = sums_of(self.job, message.partition, copy)
         if self._arena is not None:
             shard.room = partial(self._room, message.partition)
         if message.source.kind not in (SourceKind.SHARD, SourceKind.INITIAL):  # initial values are made again

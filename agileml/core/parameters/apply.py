@@ -14,7 +14,7 @@ import numpy as np
 from agileml.application import Array, Table, Update
 from agileml.core.parameters.fold import Contribution
 from agileml.core.parameters.layout import Dense, Layout, Sparse
-from agileml.core.parameters.optimizer import Optimizer, take_step
+from agileml.core.parameters.optimizer import PLAIN, Optimizer, StepTerms, take_step
 
 State = list[Array]  # an optimizer's arrays of one block, each of the block's shape; empty for STEP tables
 
@@ -66,17 +66,16 @@ def apply_total(
     in_place: bool,
     state_in_place: bool = False,
     into: Sequence[Array | None] | None = None,
-    scale: float = 1.0,
-    skipped: int = 0,
+    terms: StepTerms = PLAIN,
 ) -> Applied:
     """Apply the sum of all updates of `clock` (0-based) to the blocks of a partition.
 
-    A table of gradients takes one step of the optimizer along `scale` times the sum, a table of steps gets the sum
+    A table of gradients takes one step of the optimizer along the sum, a table of steps gets the sum
     added, the table of the loss scale gets the new values. A table that no unit updated stays as it is, and so do, with
     their optimizer state, the untouched rows of a sparse one.
     optimizer: one for all tables, or one for each. `in_place` is for dense tables: their arrays are overwritten, else
     `blocks` stay readable, and `state` unless `state_in_place`. Sparse tables and their state are always overwritten.
-    `into`: arrays for dense tables' new blocks. `skipped`: clocks before this one that took no step.
+    `into`: arrays for dense tables' new blocks.
     """
     new_blocks: list[Array] = []
     new_state: list[State] = []
@@ -88,14 +87,12 @@ def apply_total(
         before = None
         if isinstance(update, Sparse):
             assert table.sparse, table
-            before = _apply_rows(table, block, slots, update, clock, rule, scale, skipped)
+            before = _apply_rows(table, block, slots, update, clock, rule, terms)
         elif isinstance(update, Dense):
             assert not table.sparse, table
             own_state = in_place or state_in_place
             room = block if in_place else room
-            block, slots = _apply_whole(
-                table, block, slots, update, clock, rule, scale, skipped, room, own_state
-            )
+            block, slots = _apply_whole(table, block, slots, update, clock, rule, terms, room, own_state)
         new_blocks.append(block)
         new_state.append(slots)
         undo.append(before)
@@ -109,8 +106,7 @@ def _apply_whole(
     update: Dense,
     clock: int,
     optimizer: Optimizer,
-    scale: float,
-    skipped: int,
+    terms: StepTerms,
     into: Array | None,
     own_state: bool,
 ) -> tuple[Array, State]:
@@ -127,8 +123,7 @@ def _apply_whole(
         in_place=False,
         state_in_place=own_state,
         into=into,
-        scale=scale,
-        skipped=skipped,
+        terms=terms,
     )
 
 
@@ -139,8 +134,7 @@ def _apply_rows(
     update: Sparse,
     clock: int,
     optimizer: Optimizer,
-    scale: float,
-    skipped: int,
+    terms: StepTerms,
 ) -> Undo:
     rows = update.rows
     old = block[rows]
@@ -155,8 +149,7 @@ def _apply_rows(
             np.ascontiguousarray(update.values).reshape(-1),
             [array.reshape(-1) for array in old_state],
             in_place=False,
-            scale=scale,
-            skipped=skipped,
+            terms=terms,
         )
         block[rows] = new.reshape(old.shape)
         for array, values in zip(state, touched, strict=True):

@@ -60,7 +60,7 @@ class SquareTree:
             else:
                 leaves, at = _square_sums(update.values, ALIGNMENT), np.arange(bounds[1] - bounds[0])
             first, last = (self._first + self._starts[index] + bound for bound in bounds)
-            found += _subtrees(first, last, at + first, leaves)
+            found += subtrees(first, last, at + first, leaves)
         return tuple(found)
 
 
@@ -93,7 +93,7 @@ def _square_sums(values: Array, each: int) -> Array:
     return sums
 
 
-def _subtrees(first: int, last: int, numbers: Array, sums: Array) -> list[tuple[int, float]]:
+def subtrees(first: int, last: int, numbers: Array, sums: Array) -> list[tuple[int, float]]:
     """The largest subtrees over the leaves `first` .. `last` - 1. A leaf that is not among `numbers` has the sum 0."""
     found: list[tuple[int, float]] = []
     while first < last and sums.size:

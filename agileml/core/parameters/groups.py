@@ -1,14 +1,15 @@
 """An optimizer with settings of their own for some parameters, which leaves parameters alone that got no gradient.
 
 A block of a dense table is cut where one parameter ends and the next begins. Neighbours with the same settings take
-their step together. Where the cuts are does not change a result: each element's step depends on that element alone.
+their step together. Where the cuts are does not change a result: each element's step depends on that element alone, or
+with LAMB, which takes its step layer by layer, on norms of the whole layer.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -17,7 +18,7 @@ import numpy as np
 
 from agileml.application import Array, Table
 from agileml.core.parameters.layout import read_only
-from agileml.core.parameters.optimizer import Optimizer
+from agileml.core.parameters.optimizer import PLAIN, Lamb, Optimizer, StepTerms, trust_ratio
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,11 @@ class _LikeDefault:
         """The norm to which the gradient of all parameters is scaled down; None: as it is."""
         return self.default.clip_norm
 
+    @property
+    def is_layerwise(self) -> bool:
+        """A parameter's step depends on norms of the whole layer."""
+        return self.default.is_layerwise
+
     def rate_at(self, clock: int) -> float:
         """The learning rate of the default's clock (0-based)."""
         return self.default.rate_at(clock)
@@ -52,14 +58,18 @@ class GroupedOptimizer(_LikeDefault):
         the rule of its parameter."""
         if table.sparse:
             return self.by_name.get(table.ranges[0].name, self.default) if table.ranges else self.default
+        layers = [(part.name, part.stop) for part in table.ranges]
+        if self.is_layerwise and not layers:
+            layers = [(table.name, table.rows * table.columns)]
         pieces: list[_Piece] = []
         first = 0
-        for part in table.ranges:
-            a, b = max(first, start), min(part.stop, stop)
-            first = part.stop
+        for name, end in layers:
+            a, b = max(first, start), min(end, stop)
+            first = end
             if a < b:
-                pieces.append(_Piece(a - start, b - start, self.by_name.get(part.name, self.default)))
-        return _PiecewiseOptimizer(self.default, tuple(pieces)) if pieces else self.default
+                pieces.append(_Piece(name, a - start, b - start, self.by_name.get(name, self.default)))
+        kind = LayerwiseBlock if self.is_layerwise else _PiecewiseOptimizer
+        return kind(self.default, tuple(pieces)) if pieces else self.default
 
     def step(self, *arguments: Any) -> None:
         """A step of elements whose place is not known: by the default."""
@@ -68,14 +78,15 @@ class GroupedOptimizer(_LikeDefault):
 
 @dataclass(frozen=True)
 class _Piece:
+    name: str
     start: int
     stop: int
     optimizer: Optimizer
 
 
 @dataclass(frozen=True)
-class _PiecewiseOptimizer(_LikeDefault):
-    """The steps of one block, piece by piece."""
+class _Pieces(_LikeDefault):
+    """The parameters that lie in one block."""
 
     pieces: tuple[_Piece, ...]
 
@@ -88,6 +99,11 @@ class _PiecewiseOptimizer(_LikeDefault):
     def for_block(self, table: Table, start: int, stop: int) -> Optimizer:
         raise AssertionError("a block has its optimizer already")
 
+
+@dataclass(frozen=True)
+class _PiecewiseOptimizer(_Pieces):
+    """The steps of one block, piece by piece."""
+
     def step(
         self,
         clock: int,
@@ -96,18 +112,15 @@ class _PiecewiseOptimizer(_LikeDefault):
         state: list[Array],
         new_parameters: Array,
         new_state: list[Array],
-        scale: float = 1.0,
-        skipped: int = 0,
+        terms: StepTerms = PLAIN,
     ) -> None:
         for start, stop, rule in self._runs(reached(gradient, *self._bounds)):
             at = slice(start, stop)
             old, new = [array[at] for array in state], [array[at] for array in new_state]
             if rule is not None:
-                rule.step(clock, parameters[at], gradient[at], old, new_parameters[at], new, scale, skipped)
-                continue
-            for source, goal in zip((parameters[at], *old), (new_parameters[at], *new), strict=True):
-                if goal.ctypes.data != source.ctypes.data:
-                    goal[:] = source
+                rule.step(clock, parameters[at], gradient[at], old, new_parameters[at], new, terms)
+            else:
+                _leave((parameters[at], *old), (new_parameters[at], *new))
 
     def _runs(self, found: Array) -> list[tuple[int, int, Optimizer | None]]:
         """(start, stop, rule) of neighbours with one rule; None: they got no gradient."""
@@ -119,6 +132,52 @@ class _PiecewiseOptimizer(_LikeDefault):
             else:
                 runs.append((piece.start, piece.stop, rule))
         return runs
+
+
+@dataclass(frozen=True)
+class LayerwiseBlock(_Pieces):
+    """The steps of one block by LAMB, layer by layer."""
+
+    def squares(
+        self, clock: int, parameters: Array, gradient: Array, state: list[Array], terms: StepTerms
+    ) -> dict[str, tuple[Array, Array]]:
+        """By layer, the square sums of every 16 of its elements in this block: of the parameters and of the direction.
+
+        Those that got no gradient count as well: that is known of a layer only where all of it is.
+        """
+        found = {}
+        for piece in self.pieces:
+            at, rule = slice(piece.start, piece.stop), piece.optimizer
+            assert isinstance(rule, Lamb), rule
+            slots = [array[at] for array in state]
+            found[piece.name] = rule.squares(clock, parameters[at], gradient[at], slots, terms)
+        return found
+
+    def step(
+        self,
+        clock: int,
+        parameters: Array,
+        gradient: Array,
+        state: list[Array],
+        new_parameters: Array,
+        new_state: list[Array],
+        terms: StepTerms = PLAIN,
+    ) -> None:
+        for piece, is_reached in zip(self.pieces, reached(gradient, *self._bounds), strict=True):
+            at = slice(piece.start, piece.stop)
+            old, new = [array[at] for array in state], [array[at] for array in new_state]
+            if not is_reached:
+                _leave((parameters[at], *old), (new_parameters[at], *new))
+                continue
+            own = replace(terms, trust=trust_ratio(*terms.norms[piece.name]))
+            piece.optimizer.step(clock, parameters[at], gradient[at], old, new_parameters[at], new, own)
+
+
+def _leave(sources: Iterable[Array], goals: Iterable[Array]) -> None:
+    """Let the goals have the values of the sources, which they may be."""
+    for source, goal in zip(sources, goals, strict=True):
+        if goal.ctypes.data != source.ctypes.data:
+            goal[:] = source
 
 
 def reached(gradient: Array, starts: Array, stops: Array) -> Array:

@@ -23,6 +23,7 @@ from agileml.application import Array, LossScaleRule, Table, Update
 from agileml.core.parameters.fold import Contribution
 from agileml.core.parameters.gradient_norm import clip_scale
 from agileml.core.parameters.layout import ALIGNMENT, Dense
+from agileml.core.parameters.optimizer import StepTerms
 
 LOSS_SCALE = "loss_scale"  # the table; each partition has its first numbers
 
@@ -106,12 +107,10 @@ def initial_table(table: Table, rule: LossScaleRule) -> Array:
 
 @dataclass(frozen=True)
 class ClockSum:
-    """The sum of a clock as a partition applies it: along `factor` times the gradient; `skipped` clocks before it took
-    no step."""
+    """The sum of a clock as a partition applies it, and the terms of the step along its gradients."""
 
     total: Contribution
-    factor: float = 1.0
-    skipped: int = 0
+    terms: StepTerms
 
 
 def clock_sum(
@@ -131,7 +130,7 @@ def clock_sum(
     factor = 1.0 if limit is None or norm is None else clip_scale(norm, limit)
     index = scale_index(tables)
     if rule is None or norm is None or index is None:
-        return ClockSum(total, factor)
+        return ClockSum(total, StepTerms(factor))
     before = LossScale.of(blocks[index])
     is_finite = math.isfinite(norm)
     kept = [
@@ -139,7 +138,8 @@ def clock_sum(
         for table, update in zip(tables, total.blocks, strict=True)
     ]
     kept[index] = Dense(after_clock(before, rule, is_finite=is_finite).as_block())
-    return ClockSum(replace(total, blocks=tuple(kept)), factor if is_finite else 1.0, before.skipped)
+    terms = StepTerms(factor if is_finite else 1.0, before.skipped)
+    return ClockSum(replace(total, blocks=tuple(kept)), terms)
 
 
 def scale_index(tables: Sequence[Table]) -> int | None:

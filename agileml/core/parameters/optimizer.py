@@ -1,22 +1,22 @@
-"""Optimizers that run inside a shard: SGD, momentum, Nesterov, Adagrad, Adam, AdamW.
+"""Optimizers that run inside a shard: SGD, momentum, Nesterov, Adagrad, Adam, AdamW, LAMB.
 
-Each is one fused pass over a block, in the block's own precision. Input and output arrays may be the same (in
-place) or not (while readers still need the old values). Rows of sparse tables that a clock does not touch keep
-their momentum and moments as they are. Two blocks or one: an element's new value depends on that element alone.
+Each is one fused pass over a block, in the block's own precision (`kernels`). Input and output arrays may be the same
+(in place) or not (while readers still need the old values). Rows of sparse tables that a clock does not touch keep
+their momentum and moments as they are. Two blocks or one: an element's new value depends on that element alone, and
+with LAMB on the norms of its whole layer.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
-import numba
 import numpy as np
 
 from agileml.application import Array, Table
-from agileml.core.parameters.layout import read_only
+from agileml.core.parameters import kernels
+from agileml.core.parameters.layout import ALIGNMENT, read_only
 from agileml.core.parameters.learning_rate import Schedule, schedule
 
 
@@ -30,6 +30,10 @@ class Optimizer(Protocol):
     @property
     def clip_norm(self) -> float | None:
         """The norm to which the gradient of all parameters is scaled down; None: as it is."""
+
+    @property
+    def is_layerwise(self) -> bool:
+        """A parameter's step depends on norms of the whole layer: on `StepTerms.norms`."""
 
     def rate_at(self, clock: int) -> float:
         """The learning rate of a clock (0-based)."""
@@ -45,82 +49,32 @@ class Optimizer(Protocol):
         state: list[Array],
         new_parameters: Array,
         new_state: list[Array],
-        scale: float = 1.0,
-        skipped: int = 0,
+        terms: StepTerms = ...,
     ) -> None:
-        """Take the step of `clock` (0-based) along `scale` times the gradient, when `skipped` clocks before it took
-        none. All arrays are flat and of one dtype; new_* may alias the old."""
+        """Take the step of `clock` (0-based). All arrays are flat and of one dtype; new_* may alias the old."""
 
 
-@numba.njit(cache=True, nogil=True, inline="always")
-def _shaped(g, p, scale, decay, clip):  # type: ignore[no-untyped-def]
-    """The gradient times scale, clipped to [-clip, clip] (0: not), plus decay p. NaN stays NaN."""
-    g = g * scale
-    if clip > 0:
-        g = clip if g > clip else (-clip if g < -clip else g)
-    return g + decay * p if decay > 0 else g
+@dataclass(frozen=True)
+class StepTerms:
+    """What the step of a block takes from its clock.
+
+    scale: of the gradient. skipped: how many clocks before took no step. norms: of layers, by name, those of the
+    parameters and of the direction that they are to move in; trust: the ratio of the two of the layer that is stepped
+    (both for LAMB alone).
+    """
+
+    scale: float = 1.0
+    skipped: int = 0
+    norms: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    trust: float = 1.0
 
 
-@numba.njit(cache=True, nogil=True)
-def _sgd(rate, scale, decay, clip, p, g, p_new):  # type: ignore[no-untyped-def]
-    for i in range(p.size):
-        p_new[i] = p[i] - rate * _shaped(g[i], p[i], scale, decay, clip)
+PLAIN = StepTerms()
 
 
-@numba.njit(cache=True, nogil=True)
-def _momentum(rate, mu, scale, decay, clip, p, g, m, p_new, m_new):  # type: ignore[no-untyped-def]
-    for i in range(p.size):
-        velocity = mu * m[i] + _shaped(g[i], p[i], scale, decay, clip)
-        m_new[i] = velocity
-        p_new[i] = p[i] - rate * velocity
-
-
-@numba.njit(cache=True, nogil=True)
-def _nesterov(rate, mu, scale, decay, clip, p, g, m, p_new, m_new):  # type: ignore[no-untyped-def]
-    for i in range(p.size):
-        shaped = _shaped(g[i], p[i], scale, decay, clip)
-        velocity = mu * m[i] + shaped
-        m_new[i] = velocity
-        p_new[i] = p[i] - rate * (shaped + mu * velocity)
-
-
-@numba.njit(cache=True, nogil=True)
-def _adagrad(rate, epsilon, scale, decay, clip, p, g, s, p_new, s_new):  # type: ignore[no-untyped-def]
-    for i in range(p.size):
-        shaped = _shaped(g[i], p[i], scale, decay, clip)
-        squares = s[i] + shaped * shaped
-        s_new[i] = squares
-        p_new[i] = p[i] - rate * (shaped / (math.sqrt(squares) + epsilon))
-
-
-@numba.njit(cache=True, nogil=True)
-def _adam(  # type: ignore[no-untyped-def]
-    rate,
-    beta1,
-    beta2,
-    rest1,
-    rest2,
-    epsilon,
-    unbias2,
-    keep,
-    scale,
-    decay,
-    clip,
-    p,
-    g,
-    m,
-    v,
-    p_new,
-    m_new,
-    v_new,
-):
-    for i in range(p.size):
-        shaped = _shaped(g[i], p[i], scale, decay, clip)
-        first = beta1 * m[i] + rest1 * shaped
-        second = beta2 * v[i] + rest2 * (shaped * shaped)
-        m_new[i] = first
-        v_new[i] = second
-        p_new[i] = keep * p[i] - rate * (first / (math.sqrt(second * unbias2) + epsilon))
+def trust_ratio(of_parameters: float, of_direction: float) -> float:
+    """LAMB's ratio of a layer's two norms; 1 where one is 0."""
+    return of_parameters / of_direction if of_parameters > 0 and of_direction > 0 else 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +88,11 @@ class Shaping:
     clip_norm: float | None = None
     clip: float | None = None
     schedule: Schedule | None = None
+
+    @property
+    def is_layerwise(self) -> bool:
+        """No: an element's step depends on that element alone."""
+        return False
 
     def rate_at(self, clock: int) -> float:
         """The learning rate of a clock (0-based)."""
@@ -161,13 +120,12 @@ class Sgd(Shaping):
         state: list[Array],
         new_parameters: Array,
         new_state: list[Array],
-        scale: float = 1.0,
-        skipped: int = 0,
+        terms: StepTerms = PLAIN,
     ) -> None:
         number = parameters.dtype.type
-        _sgd(
+        kernels.sgd(
             number(self.rate_at(clock)),
-            number(scale),
+            number(terms.scale),
             number(self.weight_decay),
             number(self.clip or 0),
             parameters,
@@ -192,15 +150,14 @@ class OneSlot(Shaping):
         state: list[Array],
         new_parameters: Array,
         new_state: list[Array],
-        scale: float = 1.0,
-        skipped: int = 0,
+        terms: StepTerms = PLAIN,
     ) -> None:
         number = parameters.dtype.type
         kernel, setting = self.kernel()
         kernel(
             number(self.rate_at(clock)),
             number(setting),
-            number(scale),
+            number(terms.scale),
             number(self.weight_decay),
             number(self.clip or 0),
             parameters,
@@ -224,7 +181,7 @@ class Momentum(OneSlot):
     nesterov: bool = False
 
     def kernel(self) -> tuple[Callable[..., None], float]:
-        return _nesterov if self.nesterov else _momentum, self.momentum
+        return kernels.nesterov if self.nesterov else kernels.momentum, self.momentum
 
 
 @dataclass(frozen=True)
@@ -236,7 +193,7 @@ class Adagrad(OneSlot):
     slots: int = 1
 
     def kernel(self) -> tuple[Callable[..., None], float]:
-        return _adagrad, self.epsilon
+        return kernels.adagrad, self.epsilon
 
 
 @dataclass(frozen=True)
@@ -257,14 +214,13 @@ class Adam(Shaping):
         state: list[Array],
         new_parameters: Array,
         new_state: list[Array],
-        scale: float = 1.0,
-        skipped: int = 0,
+        terms: StepTerms = PLAIN,
     ) -> None:
         number = parameters.dtype.type
-        steps = clock + 1 - skipped
+        steps = clock + 1 - terms.skipped
         rate = self.rate_at(clock)
         keep, decay = self.decays(rate)
-        _adam(
+        kernels.adam(
             number(rate / (1.0 - self.beta1**steps)),
             number(self.beta1),
             number(self.beta2),
@@ -273,7 +229,7 @@ class Adam(Shaping):
             number(self.epsilon),
             number(1.0 / (1.0 - self.beta2**steps)),
             number(keep),
-            number(scale),
+            number(terms.scale),
             number(decay),
             number(self.clip or 0),
             parameters,
@@ -303,12 +259,84 @@ class AdamW(Adam):
         return 1.0 - rate * self.weight_decay, 0.0
 
 
+@dataclass(frozen=True)
+class Lamb(Shaping):
+    """LAMB: Adam's direction with weight decay, by layer as long as the layer's parameters (You et al., Large Batch
+    Optimization for Deep Learning, ICLR 2020, algorithm 2, with the identity for phi).
+
+    m <- beta1 m + (1 - beta1) g; v <- beta2 v + (1 - beta2) g^2; r = m' / (sqrt(v') + epsilon) + weight_decay w with m'
+    and v' corrected for their bias; w <- w - rate |w| / |r| r, where the norms are of the whole layer, and their ratio
+    is 1 if one of them is 0.
+    """
+
+    learning_rate: float = 0.001
+    weight_decay: float = 0.01
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-6
+    slots: int = 2
+
+    @property
+    def is_layerwise(self) -> bool:
+        """Yes."""
+        return True
+
+    def _numbers(self, clock: int, terms: StepTerms, number: Any) -> tuple[Any, ...]:
+        """What the direction depends on beside the arrays."""
+        steps = clock + 1 - terms.skipped
+        found = (
+            self.beta1,
+            self.beta2,
+            1.0 - self.beta1,
+            1.0 - self.beta2,
+            self.epsilon,
+            1.0 / (1.0 - self.beta1**steps),
+            1.0 / (1.0 - self.beta2**steps),
+            terms.scale,
+            self.weight_decay,
+            self.clip or 0,
+        )
+        return tuple(map(number, found))
+
+    def squares(
+        self, clock: int, parameters: Array, gradient: Array, state: list[Array], terms: StepTerms
+    ) -> tuple[Array, Array]:
+        """The square sums of every 16 elements, of the parameters and of the direction r, in float64."""
+        numbers = self._numbers(clock, terms, parameters.dtype.type)
+        sums = np.empty((2, -(-parameters.size // ALIGNMENT)))
+        arrays = (read_only(array) for array in (parameters, gradient, *state))
+        kernels.lamb_squares(*numbers, *arrays, sums[0], sums[1])
+        return sums[0], sums[1]
+
+    def step(
+        self,
+        clock: int,
+        parameters: Array,
+        gradient: Array,
+        state: list[Array],
+        new_parameters: Array,
+        new_state: list[Array],
+        terms: StepTerms = PLAIN,
+    ) -> None:
+        number = parameters.dtype.type
+        kernels.lamb(
+            number(self.rate_at(clock) * terms.trust),
+            *self._numbers(clock, terms, number),
+            parameters,
+            gradient,
+            *state,
+            new_parameters,
+            *new_state,
+        )
+
+
 KINDS: dict[str, type[Any]] = {
     "sgd": Sgd,
     "momentum": Momentum,
     "adagrad": Adagrad,
     "adam": Adam,
     "adamw": AdamW,
+    "lamb": Lamb,
 }
 
 
@@ -332,11 +360,9 @@ def take_step(
     in_place: bool,
     state_in_place: bool = False,
     into: Array | None = None,
-    scale: float = 1.0,
-    skipped: int = 0,
+    terms: StepTerms = PLAIN,
 ) -> tuple[Array, list[Array]]:
-    """One step over a flat block, along `scale` times the gradient, after `skipped` clocks without one. Returns the new
-    parameters and state, in new arrays unless they are taken in place.
+    """One step over a flat block. Returns the new parameters and state, in new arrays unless they are taken in place.
 
     `into`: an array for the new parameters.
     """
@@ -352,7 +378,6 @@ def take_step(
         [read_only(a) for a in state],
         new_parameters,
         new_state,
-        scale,
-        skipped,
+        terms,
     )
     return new_parameters, new_state

@@ -10,6 +10,7 @@ from functools import cached_property
 from agileml.application import LossScaleRule
 from agileml.core.parameters.apply import partition_optimizers
 from agileml.core.parameters.gradient_norm import SquareTree
+from agileml.core.parameters.layer_norms import LayerTrees
 from agileml.core.parameters.layout import Layout
 from agileml.core.parameters.minibatch_steps import per_minibatch
 from agileml.core.parameters.optimizer import Optimizer
@@ -101,6 +102,16 @@ class Job:
         if self.optimizer.clip_norm is None and (self.loss_scale is None or self.is_resident):
             return None
         return SquareTree(self.layout)
+
+    @cached_property
+    def layer_trees(self) -> LayerTrees | None:
+        """Add up the norms of layers where an optimizer needs them."""
+        return LayerTrees(self.layout) if self.optimizer.is_layerwise else None
+
+    @property
+    def needs_sums(self) -> bool:
+        """A partition's step needs norms of more than that partition."""
+        return self.square_tree is not None or self.layer_trees is not None
 
     @cached_property
     def is_resident(self) -> bool:

@@ -98,8 +98,9 @@ class ShardCopy:
     """A shard on its way to another server: a cut at the shard's version, and the contributions that are pending.
 
     `only`: the cut contains only the rows that changed since a cut that the receiver has. `changed`: the rows that
-    changed since the committed cut, which the next cut needs. `squares`: of its clocks that other partitions may wait
-    for. `taken`: where minibatches are steps of their own, the last ones, which the log may lack.
+    changed since the committed cut, which the next cut needs. `squares`, `directions`: the sums of each kind, of its
+    clocks that other partitions may wait for. `taken`: where minibatches are steps of their own, the last ones, which
+    the log may lack.
     """
 
     cut: Cut
@@ -108,6 +109,7 @@ class ShardCopy:
     only: Rows | None = None
     changed: Rows | None = None
     squares: SquaresOfClocks = ()
+    directions: SquaresOfClocks = ()
     taken: tuple[StepTaken, ...] = ()
 
 
@@ -281,9 +283,18 @@ class Ack:
     bundle: Units
 
 
+class SumsOf(Enum):
+    """Of which arrays the elements are squared and added up."""
+
+    GRADIENT = "gradient"
+    DIRECTION = (
+        "direction"  # of a layer, and of its parameters: for LAMB, when the norm of the gradient is known
+    )
+
+
 @dataclass(frozen=True)
 class Squares:
-    """Owner to owner, where the norm of gradients is limited: the square sums of a partition's gradient of a clock.
+    """Owner to owner, where a step needs norms of more than its partition: the square sums of a partition at a clock.
 
     `asks`: the sender waits for the sums of the receiver's partitions.
     """
@@ -291,6 +302,7 @@ class Squares:
     epoch: int
     partition: int
     clock: int
+    of: SumsOf
     sums: SquareSums
     asks: bool = False
 

@@ -7,7 +7,8 @@ from typing import Self
 
 from agileml.core.node.shard.shard import Shard
 from agileml.core.parameters.apply import Applied
-from agileml.core.parameters.fold import Contribution
+from agileml.core.parameters.loss_scale import ClockSum
+from agileml.core.parameters.optimizer import StepTerms
 from agileml.core.protocol.job import Job
 from agileml.core.protocol.messages import Cut, MinibatchPush, ShardCopy
 from agileml.core.protocol.superstep_messages import StepTaken
@@ -54,11 +55,9 @@ class MinibatchShard(Shard):
             self._taken.append(StepTaken(position, push.reads))
         return verdict
 
-    def _step(
-        self, total: Contribution, clock: int, norm: float | None = None, weight: float = 1.0
-    ) -> Applied:
+    def _step(self, found: ClockSum, clock: int) -> Applied:
         """One step along the minibatch's own mean: an update of a unit is its share of a clock's."""
-        return super()._step(total, self.steps, norm, weight * self.job.units)
+        return super()._step(replace(found, terms=StepTerms(scale=self.job.units)), self.steps)
 
     def copy(self, have: CutId | None = None) -> ShardCopy:
         """All state that another server needs to take over."""

@@ -1,10 +1,11 @@
-"""The norm of a clock's gradient, which every partition must know before it takes its step.
+"""The norms that a partition must know before it takes its step: of a clock's gradient, of layers with LAMB.
 
-A shard that has all contributions of a clock adds up the squares of its own part. Owners tell each other these sums;
-an owner that has those of all partitions knows the norm, scales the gradient and applies the clock. An owner that
-still lacks a sum when its timer is due sends its own once more and asks for the other's. Sums are kept as long as
-another partition may be waiting for them, and move with the shard, so a change of members loses none that it does not
-also compute again.
+A shard that has all contributions of a clock adds up the squares of its own part. Owners tell each other these sums; an
+owner that has those of all partitions knows the norm, scales the gradient and applies the clock. With LAMB there is a
+second round, of the directions that the scaled gradient leads to, in which a partition waits for those that have parts
+of its layers. An owner that still lacks a sum when its timer is due sends its own once more and asks for the other's.
+Sums are kept as long as another partition may be waiting for them, and move with the shard, so a change of members
+loses none that it does not also compute again.
 """
 
 from __future__ import annotations
@@ -28,22 +29,22 @@ class NormRound:
     def told(self, view: View | None, epoch: int, partition: int, shard: Shard) -> Iterator[Squares]:
         """Send the other owners the sums that a shard has added up since the last call, and yield them for the shards
         of this machine."""
-        if shard.squares is None:
-            return
-        for clock, sums in shard.squares.take_new():
-            message = Squares(epoch, partition, clock, sums)
-            # An owner whose view is on its way tells everything when it has the view.
-            for owner in self._others(view) if view is not None and view.epoch == epoch else ():
-                self._send(owner, message)
-            yield message
+        for of, kept in shard.sums.items():
+            for clock, sums in kept.take_new():
+                message = Squares(epoch, partition, clock, of, sums)
+                # An owner whose view is on its way tells everything when it has the view.
+                for owner in self._others(view) if view is not None and view.epoch == epoch else ():
+                    self._send(owner, message)
+                yield message
 
     def told_all(self, view: View, shards: Mapping[int, Shard]) -> list[Squares]:
         """Send the other owners of a new view all sums that are kept here, and return them for the shards of this
         machine."""
         found = [
-            Squares(view.epoch, partition, clock, sums)
+            Squares(view.epoch, partition, clock, of, sums)
             for partition, shard in shards.items()
-            for clock, sums in (shard.squares.kept if shard.squares is not None else ())
+            for of, kept in shard.sums.items()
+            for clock, sums in kept.kept
         ]
         for owner in self._others(view):
             for message in found:
@@ -53,21 +54,19 @@ class NormRound:
     def answer(self, asker: str, message: Squares, shards: Mapping[int, Shard]) -> None:
         """Tell an owner that asks the sums of the clock that it waits for."""
         for partition, shard in shards.items() if message.asks else ():
-            if (
-                shard.squares is not None
-                and (sums := dict(shard.squares.kept).get(message.clock)) is not None
-            ):
-                self._send(asker, Squares(message.epoch, partition, message.clock, sums))
+            kept = shard.sums.get(message.of)
+            if kept is not None and (sums := kept.own(message.clock)) is not None:
+                self._send(asker, Squares(message.epoch, partition, message.clock, message.of, sums))
 
     def ask(self, view: View, shards: Mapping[int, Shard]) -> None:
         """Ask the owners of partitions whose sums a shard here still waits for."""
         for partition, shard in shards.items():
             if (found := shard.waits_for()) is None:
                 continue
-            clock, own, missing = found
+            of, clock, own, missing = found
             owners = {self._exchange.server_of(view, p, self._me) for p in missing} - {self._me}
             for owner in sorted(owners):
-                self._send(owner, Squares(view.epoch, partition, clock, own, asks=True))
+                self._send(owner, Squares(view.epoch, partition, clock, of, own, asks=True))
 
     def _others(self, view: View) -> list[str]:
         partitions = range(len(view.owner))

@@ -14,16 +14,18 @@ from typing import Self
 import numpy as np
 
 from agileml.application import Array
-from agileml.core.node.shard.clock_squares import ClockSquares
+from agileml.core.node.shard.clock_sums import ClockSums
 from agileml.core.node.shard.cuts import ShardCuts
 from agileml.core.parameters.apply import Applied, apply_total, initial_state, read_rows
 from agileml.core.parameters.fold import Contribution, Fold, added_metrics
 from agileml.core.parameters.gradient_norm import SquareSums
+from agileml.core.parameters.gradient_norm import norm as norm_of
+from agileml.core.parameters.layer_norms import LayerTrees, direction_sums, with_norms
 from agileml.core.parameters.layout import Sparse
-from agileml.core.parameters.loss_scale import LossScale, clock_sum, scale_index
+from agileml.core.parameters.loss_scale import ClockSum, LossScale, clock_sum, scale_index
 from agileml.core.parameters.optimizer import Optimizer
 from agileml.core.protocol.job import Job
-from agileml.core.protocol.messages import ClockReport, Cut, Previous, Rows, ShardCopy, ShardState
+from agileml.core.protocol.messages import ClockReport, Cut, Previous, Rows, ShardCopy, ShardState, SumsOf
 from agileml.core.protocol.view import CutId
 from straggler.consistency import Read
 from straggler.coverage import Units, Verdict, judge, union
@@ -54,7 +56,7 @@ class Shard:
         self.optimizers: Sequence[Optimizer] = ()  # one for each table's block; empty: the job's for all
         # Reads the present block of a resident table where the machine computes; None: the blocks are all here.
         self.resident: Callable[[int], Array] | None = None
-        self.squares: ClockSquares | None = None  # None unless the norm of gradients is limited
+        self.sums: dict[SumsOf, ClockSums] = {}  # where a step needs norms of more than this partition
         self.room: Callable[[int], Sequence[Array | None]] | None = None  # memory for a version's blocks
         self._apart: tuple[int, tuple[Array, ...]] = (-1, ())  # a version and copies of its blocks
         # By clock that is applied on arrival and not complete: loss, examples and metrics so far.
@@ -124,36 +126,64 @@ class Shard:
             self._apply_complete(now_s)
         return verdict
 
-    def hear(self, clock: int, partition: int, sums: SquareSums, now_s: float) -> None:
+    def hear(self, of: SumsOf, clock: int, partition: int, sums: SquareSums, now_s: float) -> None:
         """Take the square sums of another partition, and apply the clock that waited for them."""
-        if self.squares is not None and clock >= self.version:
-            self.squares.hear(clock, partition, sums)
+        if of in self.sums and clock >= self.version:
+            self.sums[of].hear(clock, partition, sums)
             self._apply_complete(now_s)
 
-    def waits_for(self) -> tuple[int, SquareSums, list[int]] | None:
-        """(clock, own sums, partitions) of a clock that lacks only the square sums of these partitions, or None."""
-        if self.squares is None or not (missing := self.squares.missing(self.version)):
-            return None
-        own = dict(self.squares.kept).get(self.version)
-        return None if own is None else (self.version, own, missing)
+    def waits_for(self) -> tuple[SumsOf, int, SquareSums, list[int]] | None:
+        """(of, clock, own sums, partitions) of a clock that lacks only the square sums of these partitions, or None."""
+        for of, kept in self.sums.items():
+            if (own := kept.own(self.version)) is not None and (missing := kept.missing(self.version)):
+                return of, self.version, own, missing
+        return None
 
     def _apply_complete(self, now_s: float) -> None:
         """Apply the clocks of which every unit is counted, in order, as long as their norms are known."""
         while (done := self.pending.get(self.version)) and done.counted == self.job.all_units:
-            total, norm = done.total(), None
-            if self.squares is not None:
-                self.squares.add_up(self.version, total)
-                if (norm := self.squares.norm(self.version)) is None:
-                    return
+            total = done.total()
+            if (found := self._with_norms(total)) is None:
+                return
             del self.pending[self.version]
-            self._apply(total, norm, now_s)
+            self._apply(total, found, now_s)
+
+    def _with_norms(self, total: Contribution) -> ClockSum | None:
+        """The sum of the present clock with what norms decide; None while some are not known."""
+        job, norm = self.job, None
+        if (of_gradient := self.sums.get(SumsOf.GRADIENT)) is not None:
+            assert job.square_tree is not None
+            if of_gradient.own(self.version) is None:
+                of_gradient.add(self.version, job.square_tree.sums(of_gradient.partition, total))
+            if (parts := of_gradient.of(self.version)) is None:
+                return None
+            norm = norm_of(parts)
+        found = self._clock_sum(total, norm)
+        if (of_direction := self.sums.get(SumsOf.DIRECTION)) is not None:
+            assert job.layer_trees is not None
+            if of_direction.own(self.version) is None:
+                of_direction.add(
+                    self.version, self._direction_sums(job.layer_trees, of_direction.partition, found)
+                )
+            if (parts := of_direction.of(self.version)) is None:
+                return None
+            found = with_norms(found, job.layer_trees, parts)
+        return found
+
+    def _direction_sums(self, trees: LayerTrees, partition: int, found: ClockSum) -> SquareSums:
+        return direction_sums(trees, partition, self.optimizers, self.version, self.blocks, self.state, found)
+
+    def _clock_sum(self, total: Contribution, norm: float | None) -> ClockSum:
+        job = self.job
+        limit = job.optimizer.clip_norm
+        return clock_sum(total, job.layout.tables, self.blocks, rule=job.loss_scale, limit=limit, norm=norm)
 
     def _push_on_arrival(
         self, clock: int, bundle: Units, contribution: Contribution, now_s: float
     ) -> Verdict:
         verdict = judge(union(self.counted.get(clock, ())), bundle)
         if verdict is Verdict.COUNT:
-            self._step(contribution, clock)
+            self._step(self._clock_sum(contribution, None), clock)
             self.counted.setdefault(clock, []).append(bundle)
             loss, examples, metrics = self._losses.get(clock, (0.0, 0, ()))
             self._losses[clock] = (
@@ -166,10 +196,10 @@ class Shard:
                 self._advance(*self._losses.pop(self.version, (0.0, 0, ())), now_s)
         return verdict
 
-    def _apply(self, total: Contribution, norm: float | None, now_s: float) -> None:
+    def _apply(self, total: Contribution, found: ClockSum, now_s: float) -> None:
         """Take the step of a complete clock, and keep the version before where slower workers may read it."""
         before = self.blocks
-        applied = self._step(total, self.version, norm)
+        applied = self._step(found, self.version)
         if self.job.consistency.keeps_previous:
             self.previous = Previous(
                 tuple(
@@ -182,14 +212,8 @@ class Shard:
             )
         self._advance(total.loss, total.examples, total.metrics, now_s)
 
-    def _step(
-        self, total: Contribution, clock: int, norm: float | None = None, weight: float = 1.0
-    ) -> Applied:
-        """weight: of the gradient."""
+    def _step(self, found: ClockSum, clock: int) -> Applied:
         job, tables = self.job, self.job.layout.tables
-        found = clock_sum(
-            total, tables, self.blocks, rule=job.loss_scale, limit=job.optimizer.clip_norm, norm=norm
-        )
         applied = apply_total(
             found.total,
             tables,
@@ -200,8 +224,7 @@ class Shard:
             in_place=False,
             state_in_place=self._owns_state,
             into=self.room(clock + 1) if self.room else None,
-            scale=found.factor * weight,
-            skipped=found.skipped,
+            terms=found.terms,
         )
         self.blocks, self.state = applied.blocks, applied.state
         self.cuts.note(applied)
@@ -216,8 +239,8 @@ class Shard:
         scale = None if index is None else LossScale.of(self.block_now(index))
         self.progress.append(ClockReport(self.version, loss, examples, now_s, metrics, scale))
         self.version += 1
-        if self.squares is not None:
-            self.squares.forget(self.version)
+        for kept in self.sums.values():
+            kept.forget(self.version)
         self._apart = (-1, ())
         if self.cut_at and self.is_at(self.cut_at.clock):
             self.take_cut(self.cut_at)
@@ -306,8 +329,9 @@ class Shard:
         changed = self.cuts.changed()
         only = changed if changed is not None and changed.base == have else None
         cut = self._cut(only.by_table if only is not None else None)
-        squares = self.squares.kept if self.squares is not None else ()
-        return ShardCopy(cut, self.previous, pending, only, changed, squares)
+        sums = {of: kept.kept for of, kept in self.sums.items()}
+        squares, directions = (sums.get(of, ()) for of in (SumsOf.GRADIENT, SumsOf.DIRECTION))
+        return ShardCopy(cut, self.previous, pending, only, changed, squares, directions)
 
     @classmethod
     def restored(cls, job: Job, copy: ShardCopy) -> Self:

@@ -108,8 +108,8 @@ def test_a_clock_that_overflows_takes_no_step_and_counts_as_none() -> None:
     scale = LossScale(8.0, 1, 5).as_block()
     blocks = [np.zeros(40, np.float32), np.zeros(16, np.float32), scale]
     good = clock_sum(total, tables, blocks, rule=RULE, limit=2.0, norm=4.0)
-    assert good.total.blocks[:2] == total.blocks[:2] and good.skipped == 5
-    assert good.factor == pytest.approx(0.5)
+    assert good.total.blocks[:2] == total.blocks[:2] and good.terms.skipped == 5
+    assert good.terms.scale == pytest.approx(0.5)
     assert LossScale.of(good.total.blocks[2].values) == LossScale(16.0, 0, 5, ScaleChange.GREW)  # type: ignore[union-attr]
     for norm in (float("inf"), float("nan")):
         bad = clock_sum(total, tables, blocks, rule=RULE, limit=2.0, norm=norm)
