@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from agileml.apps.loop.training import Training
     from agileml.errors import RunError
     from agileml.runs.callbacks import Callback, EarlyStopping
+    from agileml.runs.trackers import MlflowLogger, WandbLogger
     from agileml.session import Result, run
     from agileml.session.trainer import Trainer
 
@@ -23,6 +24,7 @@ __all__ = [
     "Callback",
     "EarlyStopping",
     "InputError",
+    "MlflowLogger",
     "ParquetDataset",
     "Result",
     "RunError",
@@ -34,6 +36,7 @@ __all__ = [
     "Unit",
     "Update",
     "Updates",
+    "WandbLogger",
     "run",
 ]
 
@@ -46,6 +49,7 @@ _HOMES = {
     "ParquetDataset": "agileml.apps.files.formats.parquet",
     "TarDataset": "agileml.apps.files.formats.tar",
 }
+_HOMES |= dict.fromkeys(("MlflowLogger", "WandbLogger"), "agileml.runs.trackers")
 _HOMES |= dict.fromkeys(("Callback", "EarlyStopping"), "agileml.runs.callbacks")
 
 

@@ -225,7 +225,9 @@ class JobConfig(Section):
     verify: bool = False
     early_stopping: EarlyStoppingConfig | None = None
     keep_best: KeepBestConfig | None = None
-    log: Annotated[tuple[Literal["csv", "jsonl", "tensorboard"], ...], Field(strict=False)] = ()
+    log: Annotated[
+        tuple[Literal["csv", "jsonl", "mlflow", "tensorboard", "wandb"], ...], Field(strict=False)
+    ] = ()
     profile: bool = False
     out: str | None = None
     address: str | None = None

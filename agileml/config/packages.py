@@ -9,7 +9,7 @@ OPTIONAL = {
     "datasets": "datasets>=4.0",
     "mlflow": "mlflow-skinny>=3.0",
     "pyarrow": "pyarrow>=18.0",
-    "wandb": "wandb>=0.19",
+    "wandb": "wandb>=0.31",
 }
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import traceback
-
 from agileml.application import Application, InputError
+from agileml.core.compute.traces import user_trace
 from agileml.core.compute.unit_computer import UnitError
 from agileml.core.protocol.commands import Begin, Compute, LoadSlices
 from agileml.core.protocol.messages import Failure
@@ -20,7 +19,7 @@ def told(error: BaseException) -> tuple[str, str]:
         return f"{error.place}: {error.problem}", error.trace
     if isinstance(error, InputError | MemoryError):
         return str(error) or "out of memory", ""
-    return f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error))
+    return f"{type(error).__name__}: {error}", user_trace(error)
 
 
 def failure_while(doing: ComputeJob | None, problem: str, trace: str) -> Failure:
@@ -41,4 +40,4 @@ def warm_up(application: Application) -> None:
     except (InputError, MemoryError):
         raise
     except Exception as error:
-        raise UnitError("warm_up()", f"{type(error).__name__}: {error}", traceback.format_exc()) from error
+        raise UnitError("warm_up()", f"{type(error).__name__}: {error}", user_trace(error)) from error

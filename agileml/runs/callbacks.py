@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,9 @@ class Callback:
 
     def on_end(self, result: Any) -> None:
         """The run is over; `result` is what `agileml.run` returns. Not called for a run that failed."""
+
+    def on_fail(self, reason: str) -> None:
+        """The run has failed, or could not begin; `reason` is a sentence. With --supervise it may begin again."""
 
 
 class EarlyStopping(Callback):
@@ -117,6 +121,16 @@ class Callbacks:
     def end(self, result: Any) -> None:
         """The run is over."""
         self._each(lambda callback: callback.on_end(result))
+
+    @contextmanager
+    def told_of_failures(self) -> Iterator[None]:
+        """Tell the callbacks that the run has failed, if what is done here raises."""
+        try:
+            yield
+        except BaseException as error:
+            reason = str(error) or type(error).__name__
+            self._each(lambda callback: callback.on_fail(reason))
+            raise
 
     def _each(self, call: Callable[[Callback], str | None]) -> str | None:
         reason = None

@@ -40,6 +40,9 @@ class CallbackElsewhere(Callback):
     def on_change(self, change: MembershipChanged) -> str | None:
         return self._call("on_change", change)
 
+    def on_fail(self, reason: str) -> None:
+        self._call("on_fail", reason)
+
     def _call(self, method: str, *arguments: Any) -> str | None:
         send(self._connection, Called(self._number, method, arguments))
         answer: Answered = received(self._connection)

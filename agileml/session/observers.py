@@ -16,11 +16,13 @@ from agileml.runs.callbacks import Callback, Callbacks, EarlyStopping
 from agileml.runs.folder import RunFolder
 from agileml.runs.loggers import LOGGERS
 from agileml.runs.progress import Progress
+from agileml.runs.trackers import TRACKERS
 
 
 def observers(config: JobConfig, job: Job, own: Sequence[Callback]) -> Callbacks:
-    """The callbacks of a run. Raises ConfigError if the application does not measure the metric of early stopping."""
-    found = [*own, *(LOGGERS[name]() for name in dict.fromkeys(config.log))]
+    """The callbacks of a run. Raises ConfigError if the application does not measure the metric of early stopping,
+    or a logger cannot begin."""
+    found = [*own, *({**LOGGERS, **TRACKERS}[name]() for name in dict.fromkeys(config.log))]
     if (rule := config.early_stopping) is not None:
         _check_metric("early_stopping", rule.metric, job)
         found.append(EarlyStopping(rule.metric, rule.patience, rule.mode, rule.least_change))

@@ -217,12 +217,13 @@ class _Session:
                 self.observers.recall(before.evaluations)
                 if self.best_rule is not None:
                     self.best_rule.best = before.best()
-            with Progress(self.config.clocks) as progress:
+            with Progress(self.config.clocks) as progress, self.observers.told_of_failures():
                 observe(self.observers, self.config, folder, progress, self.stop_signal)
                 tables = train(folder, progress)
             return_to(self.spec.folder)
             folder.events.write(RunFinished(folder.events.now_s - started_s))
-            result = self._write(folder, tables)
+            with self.observers.told_of_failures():
+                result = self._write(folder, tables)
             self.observers.end(result)
             return result
         finally:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from agileml.application import InputError
 from agileml.config.text import ConfigError
 from agileml.core.compute.contract import ContractError
+from agileml.core.compute.traces import user_trace
 from agileml.core.compute.unit_computer import UnitError
 from agileml.errors import RunError
 from agileml.runs.folder import StorageError
@@ -27,4 +27,4 @@ def blame_user(what: str) -> Iterator[None]:
         raise RunError(f"application: {error}") from error
     except Exception as error:
         what = next(iter(getattr(error, "__notes__", ())), what)
-        raise RunError(f"{what}: {type(error).__name__}: {error}", traceback.format_exc()) from error
+        raise RunError(f"{what}: {type(error).__name__}: {error}", user_trace(error)) from error

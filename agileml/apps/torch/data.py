@@ -188,6 +188,8 @@ def load_data(settings: Settings, own: Any = None, collate: Collate | None = Non
             f"missing, expected dataset: package.file:function, or kind: one of {', '.join(KINDS)}",
             key=("data",),
         )
+    if data.get("kind") not in FILE_KINDS:
+        _check_collate(collate, "data.kind")
     match data.get("kind"):
         case "mnist":
             return _mnist(validate(Mnist, data, ("data",)), settings)
@@ -276,12 +278,21 @@ def _of_user(found: Any, key: str, name: str, collate: Collate | None) -> DataSe
     return DataSet(name, examples, None if test is None else _examples(test, key, collate))
 
 
+def _check_collate(collate: Collate | None, key: str) -> None:
+    """Raise InputError if there is a function, which would not be called."""
+    if collate is not None:
+        raise InputError(
+            f"{key}: found arrays with a collate function, expected a Dataset: it gets a list of items"
+        )
+
+
 def _is_array(found: Any) -> bool:
     return isinstance(found, np.ndarray | Tensor)
 
 
 def _examples(found: Any, key: str, collate: Collate | None) -> Examples:
     if isinstance(found, tuple | list) and len(found) >= 2 and all(map(_is_array, found)):
+        _check_collate(collate, key)
         tensors = tuple(torch.as_tensor(array) for array in found)
         sizes = {tuple(tensor.shape)[:1] for tensor in tensors}
         if len(sizes) != 1 or () in sizes:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import torch
 
 from agileml.application import Array, InputError
 from agileml.apps.torch.data import DataSet
@@ -76,6 +77,9 @@ def _tried(what: str) -> Iterator[None]:
         yield
     except InputError:
         raise
+    except torch.OutOfMemoryError as error:
+        why = str(error).partition(". ")[0].rstrip(".")
+        raise InputError(f"model.device: {what} does not fit into the device's memory ({why})") from None
     except Exception as error:
         error.add_note(what)
         raise

@@ -10,7 +10,6 @@ aligned subtree, and its sum is taken along the tree of `fold`.
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from agileml.core.compute.arriving import ArrivingBlocks, bring
 from agileml.core.compute.contract import CheckedUpdates, ContractError, checked_reads, checked_updates
 from agileml.core.compute.cursor import Cursor
 from agileml.core.compute.streaming import Emit, Stream, can_stream
+from agileml.core.compute.traces import user_trace
 from agileml.core.parameters.arena import joined
 from agileml.core.parameters.fold import Contribution, TreeSum, running_sum
 from agileml.core.parameters.layout import Block, Dense, Layout, Sparse
@@ -380,4 +380,4 @@ def _blamed(place: str) -> Iterator[None]:
         raise UnitError(place, str(error)) from None
     except (Exception, SystemExit) as error:  # also sys.exit() in user code
         problem = f"{type(error).__name__}: {error}"
-        raise UnitError(place, problem, traceback.format_exc()) from error
+        raise UnitError(place, problem, user_trace(error)) from error

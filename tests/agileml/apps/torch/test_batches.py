@@ -72,6 +72,13 @@ class Items(Dataset[Any]):
         return [self.make(index) for index in indices]
 
 
+def test_a_collate_function_that_would_not_be_called_is_refused() -> None:
+    for own in ({"dataset": (X, Y)}, {}):
+        app = TorchModule(Settings({} if own else {"kind": "digits"}), build=linear, collate=list, **own)
+        with pytest.raises(InputError, match="found arrays with a collate function, expected a Dataset"):
+            _ = app.data
+
+
 class OfDicts(nn.Module):
     """As the models of Hugging Face: keywords in, an output with its loss out."""
 
