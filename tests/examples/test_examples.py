@@ -64,7 +64,7 @@ def test_examples_end_with_the_same_bits_through_joins_notices_and_kills(name: s
 
 @pytest.mark.slow
 @pytest.mark.cluster
-@pytest.mark.parametrize("name", ["resnet", "gpt"])
+@pytest.mark.parametrize("name", NAMES)
 def test_an_example_survives_twelve_faults_on_real_nodes(name: str, tmp_path: Path) -> None:
     """The bits of one process: so each item counted once in every pass, and no loss differs."""
     assert run_chaos(from_values(values(name, clocks=48)), 1, 12, tmp_path / "chaos").is_good

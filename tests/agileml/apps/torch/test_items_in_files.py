@@ -11,12 +11,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import agileml
 from agileml.application import InputError, Settings
 from agileml.apps.torch.flat import PARAMETERS
 from agileml.apps.torch.module import TorchModule
+from agileml.cli.chaos import run_chaos
+from agileml.config.job import from_values
 from agileml.config.text import ConfigError
 from tests.agileml.process.engine_rig import reference
 from tests.faults.fault_rig import FaultRig
@@ -102,6 +105,27 @@ def test_every_item_counts_once_a_pass_through_joins_notices_and_kills(made: Mad
     assert ran.tables is not None, ran.halted
     assert ran.tables[PARAMETERS][0, :ITEMS].tolist() == [-PASSES] * ITEMS
     assert ran.sha256 == reference(config, app)
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+@pytest.mark.parametrize("made", [parquet, tar, huggingface])
+def test_every_item_counts_once_a_pass_through_twelve_random_faults(made: Made, tmp_path: Path) -> None:
+    """On real nodes; the items are counted in the model that is left."""
+    (tmp_path / "data").mkdir()
+    here = "tests.agileml.apps.torch.test_items_in_files"
+    config = {
+        "application": "torch",
+        "data": made(tmp_path / "data"),
+        "model": {"module": f"{here}:Counting", "step": f"{here}:step", "batch_size": BATCH},
+        "optimizer": {"kind": "sgd", "learning_rate": float(BATCH)},
+        "clocks": PASSES * ITEMS // BATCH,
+        "slices": 8,
+        "machines": {"reliable": 1, "transient": 3, "max": 6},
+    }
+    assert run_chaos(from_values(config), 1, 12, tmp_path / "chaos").is_good
+    (model,) = (tmp_path / "chaos").rglob("model.safetensors")
+    assert load_file(model)["left"].tolist() == [-PASSES] * ITEMS
 
 
 def test_machines_get_the_list_of_files_with_the_application(tmp_path: Path) -> None:
