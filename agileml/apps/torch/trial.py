@@ -13,6 +13,7 @@ from agileml.application import Array, InputError
 from agileml.apps.torch.data import DataSet
 from agileml.apps.torch.step import Batch, Stepper
 from agileml.apps.torch.trees import mapped
+from agileml.core.compute.traces import is_in_user_code
 
 MOST_ITEMS = 8  # of a batch that is tried
 KEYS = "see model.module, model.loss or model.step, and data"  # what must fit together in the config
@@ -81,5 +82,8 @@ def _tried(what: str) -> Iterator[None]:
         why = str(error).partition(". ")[0].rstrip(".")
         raise InputError(f"model.device: {what} does not fit into the device's memory ({why})") from None
     except Exception as error:
+        if not is_in_user_code(error):  # model, loss and data do not fit together
+            why = " ".join(str(error).split())
+            raise InputError(f"{what} cannot be computed: {type(error).__name__}: {why}") from error
         error.add_note(what)
         raise

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import sysconfig
 import traceback
 from pathlib import Path
 
 OURS = str(Path(__file__).parents[2])
+# Code that is not the user's: this package, installed ones, the standard library.
+INSTALLED = (
+    OURS,
+    *{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")},
+    "<frozen",
+)
 
 
 def user_trace(error: BaseException) -> str:
@@ -20,3 +27,9 @@ def user_trace(error: BaseException) -> str:
     if foreign:
         shown.stack = traceback.StackSummary.from_list(shown.stack[foreign[0] :])
     return "".join(shown.format())
+
+
+def is_in_user_code(error: BaseException) -> bool:
+    """Whether a line of the user's own files was being run: otherwise a traceback tells the user nothing."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return any(not frame.filename.startswith(INSTALLED) for frame in frames)

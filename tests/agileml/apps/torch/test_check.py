@@ -41,8 +41,8 @@ def infinite(output: Tensor, target: Tensor) -> Tensor:
 WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "shapes": (
         {"build": lambda: nn.Linear(5, 2)},
-        agileml.RunError,
-        "one training batch of 5 items .*: RuntimeError",
+        InputError,
+        "one training batch of 5 items .* cannot be computed: RuntimeError: mat1 and mat2",
     ),
     "loss": (
         {"loss": lambda out, y: out},
@@ -58,8 +58,8 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "infinite": ({"loss": infinite}, InputError, "the first 5 items have the loss"),
     "test split": (
         {"dataset": ((X, Y), (X[:, :3], Y))},
-        agileml.RunError,
-        "one test batch of 8 items .*: RuntimeError",
+        InputError,
+        "one test batch of 8 items .* cannot be computed: RuntimeError: mat1 and mat2",
     ),
     "batch": ({"dataset": (X[:10], Y[:10])}, ConfigError, "found 20, expected at most the 10 items"),
 }
