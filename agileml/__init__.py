@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from agileml.apps.loop.training import Training
     from agileml.errors import RunError
     from agileml.runs.callbacks import Callback, EarlyStopping
-    from agileml.runs.trackers import MlflowLogger, WandbLogger
+    from agileml.runs.loggers.services import MlflowLogger, WandbLogger
     from agileml.session import Result, run
     from agileml.session.trainer import Trainer
 
@@ -49,7 +49,7 @@ _HOMES = {
     "ParquetDataset": "agileml.apps.files.formats.parquet",
     "TarDataset": "agileml.apps.files.formats.tar",
 }
-_HOMES |= dict.fromkeys(("MlflowLogger", "WandbLogger"), "agileml.runs.trackers")
+_HOMES |= dict.fromkeys(("MlflowLogger", "WandbLogger"), "agileml.runs.loggers.services")
 _HOMES |= dict.fromkeys(("Callback", "EarlyStopping"), "agileml.runs.callbacks")
 
 

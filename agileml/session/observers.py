@@ -14,9 +14,9 @@ from agileml.events.run import ClockDone, Warned
 from agileml.events.schema import RunEvent
 from agileml.runs.callbacks import Callback, Callbacks, EarlyStopping
 from agileml.runs.folder import RunFolder
-from agileml.runs.loggers import LOGGERS
+from agileml.runs.loggers.files import LOGGERS
+from agileml.runs.loggers.services import TRACKERS
 from agileml.runs.progress import Progress
-from agileml.runs.trackers import TRACKERS
 
 
 def observers(config: JobConfig, job: Job, own: Sequence[Callback]) -> Callbacks:

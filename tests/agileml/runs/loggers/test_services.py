@@ -15,8 +15,8 @@ from agileml.errors import RunError
 from agileml.events.run import Process
 from agileml.runs.callbacks import Callback
 from agileml.runs.history import ClockRow
+from agileml.runs.loggers.services import MlflowLogger, _Writer, flat
 from agileml.runs.supervision import SUPERVISION, Restart, Supervision
-from agileml.runs.trackers import MlflowLogger, _Writer, flat
 
 JOB = {
     "application": "mlr",

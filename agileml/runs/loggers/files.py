@@ -1,4 +1,4 @@
-"""Callbacks that write the series of a run for other programs: CSV, JSON lines, TensorBoard."""
+"""Callbacks that write the series of a run to files of its folder: CSV, JSON lines, TensorBoard."""
 
 from __future__ import annotations
 
