@@ -3,6 +3,8 @@
 An application knows nothing of machines. The engine cuts every clock into units (a unit is a fixed share of the
 items of one slice at one clock), deals the units to the workers that there are, and adds up the updates that they
 return. The sum over all units of a clock is that clock's update, whichever workers computed them.
+
+Long because it is the whole contract of a user's code, and is read as one.
 """
 
 from __future__ import annotations
@@ -208,7 +210,14 @@ class Stage(Protocol):
     """Some consecutive layers. A unit goes forward, then back, then its updates are taken; several may be under way."""
 
     def use(self, blocks: Sequence[Array]) -> None:
-        """Take the parameters of its partitions, one flat block each, and forget units under way."""
+        """Take the parameters of its partitions for the next forwards, one flat block each. Units under way go back
+        with those that they came with."""
+
+    def overwrite(self, blocks: Sequence[Array]) -> None:
+        """As `use`, but units under way go back with these."""
+
+    def forget(self) -> None:
+        """Forget units under way."""
 
     def forward(self, unit: Unit, items: Any, incoming: Sequence[Wire], *, defer: bool) -> StageOutput:
         """The forward of a unit, whose slice has these items. defer: `backward` may put gradients of weights off."""

@@ -24,6 +24,7 @@ from agileml.runs.event_log import EVENTS, read_events
 from agileml.runs.folder import FolderError, check_out
 from agileml.runs.thinning import clocks_of
 from agileml.session import Result, run
+from agileml.session.one_process import is_logged
 
 DYING_S = 20.0  # how long processes of this run, or of another one here, may take to die on a busy computer
 LAST_CLOCKS = 16  # their mean loss is compared where equal bits are not promised
@@ -90,11 +91,9 @@ def run_chaos(config: JobConfig, seed: int, faults: int, out: Path) -> ChaosResu
                 out.rmdir()
         raise
     same_bits = loss_off = None
-    is_elastic = config.consistency.kind == "elastic" and config.deterministic
-    if (
-        config.consistency.kind == "bsp" or is_elastic
-    ):  # otherwise what is read depends on the machines' speeds
-        log = out / RUN if is_elastic else None
+    has_log = is_logged(config) and config.deterministic
+    if config.consistency.kind == "bsp" or has_log:  # otherwise what is read depends on the machines' speeds
+        log = out / RUN if has_log else None
         reference = run(
             config,
             name="chaos",

@@ -30,7 +30,7 @@ ReplayOf = Annotated[
     typer.Option(
         "--replay",
         metavar="RUN",
-        help="With --sequential and consistency elastic: take the steps that the log of this run's folder says.",
+        help="With --sequential, and consistency elastic or a pipeline without a flush: compute what this log says.",
     ),
 ]
 Supervise = Annotated[

@@ -18,10 +18,15 @@ def _stages(value: Any) -> Any:
 
 
 class PipelineConfig(Section):
-    """mode flush: synchronous, the bits of data parallelism. stages: the most there may be (auto: as many as machines
-    compute). order: of a stage's actions; zero-bubble puts gradients of linear layers' weights off into the bubble."""
+    """How a model is trained in stages.
 
-    mode: Literal["flush"] = "flush"
+    mode: flush is synchronous, with the bits of data parallelism; stash has no flush, and each backward the weights of
+    its forward (PipeDream); none has no flush, and each action a stage's newest weights. stages: the most there may be
+    (auto: as many as machines compute). order: of a stage's actions; zero-bubble puts gradients of linear layers'
+    weights off into the bubble.
+    """
+
+    mode: Literal["flush", "stash", "none"] = "flush"
     stages: Annotated[PositiveInt | Literal["auto"], BeforeValidator(_stages)] = "auto"
     order: Literal["1f1b", "zero-bubble"] = "1f1b"
 
@@ -50,15 +55,34 @@ _DEMANDS: tuple[tuple[Key, Callable[[Any], bool], str], ...] = (
     (("pace", "unit_s"), lambda value: value == 0, "0: stages compute as fast as they can"),
 )
 
+# The same of a pipeline without a flush.
+_WITHOUT_FLUSH: tuple[tuple[Key, Callable[[Any], bool], str], ...] = (
+    (("pipeline", "order"), lambda value: value == "1f1b", "1f1b: there is no bubble to fill"),
+    (
+        ("optimizer", "clip_norm"),
+        lambda value: value is None,
+        "none: a stage updates its layers before the others' gradients of the clock are there",
+    ),
+    (
+        ("optimizer", "kind"),
+        lambda value: value != "lamb",
+        "another kind: its norms need all partitions at the same clock",
+    ),
+)
+
 
 def check_pipeline(config: Any) -> None:
     """Raises ConfigError where another key of a job with a pipeline does not go with it."""
     if config.pipeline is None:
         return
-    for key, is_right, expected in _DEMANDS:
+    mode = config.pipeline.mode
+    checked = [("a pipeline", each) for each in _DEMANDS]
+    if mode != "flush":
+        checked += [(f"pipeline.mode {mode}", each) for each in _WITHOUT_FLUSH]
+    for what, (key, is_right, expected) in checked:
         value = config
         for name in key:
             value = getattr(value, str(name))
         if not is_right(value):
             found = f"{value:g}" if isinstance(value, float) else show(value)
-            raise ConfigError(f"found {found} with a pipeline, expected {expected}", key=key)
+            raise ConfigError(f"found {found} with {what}, expected {expected}", key=key)

@@ -327,6 +327,17 @@ class StepsLogged:
 
 
 @dataclass(frozen=True)
+class StagesArranged:
+    """In a pipeline without a flush: from `clock` on, under `epoch`, stage l has the partitions before `ends[l]` that
+    no earlier stage has. Replaces what an earlier epoch says of these clocks; at `clock` nothing is in flight."""
+
+    kind: ClassVar = "stages"
+    epoch: int
+    clock: int
+    ends: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class OverlapDecided:
     """With `overlap: auto`: from `clock` on a machine pulls parameters while it computes, or does not.
 
@@ -433,7 +444,7 @@ ControllerEvent = (
     StopAsked | Warned | MachineQuarantined | UserCodeFailed | MachinesJoined | MachineNoticed | ShortNoticeJudged
     | MachineReleased | MachineLost | WaitingForSilent | GaveUpWaiting | MembershipChanged | ClockDone | Evaluated
     | CutCommitted | CheckpointSaved | CheckpointFailed | StageJudged | ExchangeFailed | UnitsPlanned | OverlapDecided
-    | SuperstepPlanned | StepsLogged | LossScaleChanged | PlanFired | PlanFinished | FaultFired
+    | SuperstepPlanned | StepsLogged | StagesArranged | LossScaleChanged | PlanFired | PlanFinished | FaultFired
 )  # fmt: skip
 DriverEvent = (
     RunStarted

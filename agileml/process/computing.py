@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from agileml.config.hardware import Hardware, split_of
+from agileml.core.async_stages.walk import stage_walker
 from agileml.core.compute.pace import Pace
 from agileml.core.compute.unit_computer import UnitComputer
 from agileml.core.protocol.commands import NodeEvent
@@ -29,9 +30,10 @@ def _stage_thread(
 ) -> ComputeThread:
     from agileml.process.stage_thread import StageThread  # imports torch
 
-    assert spec.stages is not None and spec.config.pipeline is not None
-    puts_off = spec.config.pipeline.order == "zero-bubble"
-    return StageThread(me, work.application, spec.stages, work, report, kernels, puts_off=puts_off)
+    rules = spec.job(work.application).pipeline
+    assert spec.stages is not None and rules is not None
+    walker = stage_walker(me, work.application, spec.stages, work, rules)
+    return StageThread(walker, work, report, kernels)
 
 
 def start_computing(

@@ -34,11 +34,11 @@ from agileml.config.text import ConfigError
 from agileml.core.compute.contract import checked_tables
 from agileml.core.controller.controller import ControllerSettings
 from agileml.core.cuts.rule import CutRule
-from agileml.core.exchange import StageExchange, SuperstepExchange, exchange_of
+from agileml.core.exchange import SuperstepExchange, exchange_of, stage_exchange
 from agileml.core.node.retry import Timers
 from agileml.core.parameters.layout import Layout, partitions_for
 from agileml.core.parameters.loss_scale import with_loss_scale
-from agileml.core.protocol.job import Job, MakeBalancer, Overlap, PipelineRules
+from agileml.core.protocol.job import Job, MakeBalancer, Overlap, PipelineMode, PipelineRules
 from agileml.core.protocol.plan import PlannedEvent, PlannedFault, PlannedJoin, PlannedNotice
 from agileml.core.stage.auto_stage import TrialRule
 from agileml.core.stage.placement import StageRule
@@ -165,7 +165,7 @@ class RunSpec:
             parts=config.units_per_slice,
             clocks=config.clocks,
             deterministic=config.deterministic,
-            exchange=StageExchange() if config.pipeline else chosen,
+            exchange=stage_exchange(PipelineMode(config.pipeline.mode)) if config.pipeline else chosen,
             balancer=balancer(config),
             overlap=_overlap(config, application, tables),
             helping=helping(config),
@@ -190,7 +190,8 @@ class RunSpec:
             return None
         assert self.stages is not None, "the layers of a pipeline are not measured"
         most = None if wanted.stages == "auto" else wanted.stages
-        return PipelineRules(self.stages.seconds, most, wanted.order == "zero-bubble")
+        puts_off = wanted.order == "zero-bubble"
+        return PipelineRules(self.stages.seconds, most, puts_off, PipelineMode(wanted.mode))
 
     def stores(self) -> list[CheckpointStore]:
         """The stores of checkpoints: first the one that this run writes to, then the one that it resumes from."""

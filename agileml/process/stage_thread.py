@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from agileml.application import Application, StagePlan
 from agileml.core.compute.cursor import Cursor
 from agileml.core.compute.unit_computer import UnitComputer
 from agileml.core.protocol.commands import (
@@ -86,25 +85,21 @@ class Mailbox:
 
 
 class StageThread(ComputeThread):
-    """Carries out a stage's computations. `me`: this machine. plan: where the run may cut the application's stages."""
+    """Carries out a stage's computations, along the way of `walker`."""
 
     def __init__(
         self,
-        me: str,
-        application: Application,
-        plan: StagePlan,
+        walker: StageWalker,
         work: UnitComputer,
         report: Callable[[NodeEvent | Failure], None],
         load_kernels: Callable[[], None],
-        *,
-        puts_off: bool,
     ) -> None:
         self._mailbox = Mailbox()
-        self._walker = StageWalker(me, application, plan, work, puts_off=puts_off)
+        self._walker = walker
 
         def load() -> None:
             load_kernels()
-            application.stages()  # recording the layers takes seconds
+            work.application.stages()  # recording the layers takes seconds
 
         super().__init__(work, report, load)
 
@@ -136,14 +131,17 @@ class StageThread(ComputeThread):
         stages = self._mailbox.stages(job.timeline, job.cursor)
         walk = self._walker.walk(job, stages, delivery.take, time.monotonic)
         answer: Crossing | None = None
-        with suppress(StopIteration):
-            while True:
-                began_s = time.monotonic()
+        while True:
+            began_s = time.monotonic()
+            try:
                 step = walk.send(answer)
-                self._keep_pace(0, began_s)
-                answer = None
-                if isinstance(step, Awaited):
-                    answer = self._mailbox.take(step, job.cursor)
-                else:
-                    self._report(step)
-        self._mailbox.forget(job.timeline, job.clock)
+            except StopIteration as end:
+                if end.value is not None:
+                    self._mailbox.forget(job.timeline, end.value)
+                return
+            self._keep_pace(0, began_s)
+            answer = None
+            if isinstance(step, Awaited):
+                answer = self._mailbox.take(step, job.cursor)
+            else:
+                self._report(step)

@@ -1,26 +1,36 @@
-"""A job in this process alone: clock after clock, or step by step from the log of a run with supersteps."""
+"""A job in this process alone: clock after clock, or as the log of a run with supersteps or without a flush says."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agileml.application import Application, Array
+from agileml.application import Application, Array, StagePlan
 from agileml.config.job import JobConfig, load
 from agileml.config.section import Section
 from agileml.config.text import ConfigError, show
+from agileml.core.async_stages.replay import StagesMissingError, StagesReplay, stages_in
 from agileml.core.controller.progress_log import means
 from agileml.core.parameters.loss_scale import LossScale, ScaleChange, reason
 from agileml.core.protocol.job import Job
+from agileml.core.protocol.view import StagesFrom
 from agileml.core.sequential import Trained, train
 from agileml.core.stepwise import Steps, StepsMissingError, Stepwise, serial, steps_of
 from agileml.driver.best_model import BestModel
 from agileml.events.observed import Evaluated, LossScaleChanged
-from agileml.events.run import ClockDone, CutCommitted, RunFailed, RunFinished, RunStopped, StepsLogged
+from agileml.events.run import (
+    ClockDone,
+    CutCommitted,
+    RunFailed,
+    RunFinished,
+    RunStopped,
+    StagesArranged,
+    StepsLogged,
+)
 from agileml.events.schema import Log, SchemaError, events_of
 from agileml.runs.event_log import EVENTS, read_events
 from agileml.runs.folder import CONFIG, SUMMARY, FolderError, RunFolder
@@ -31,17 +41,21 @@ REPLAY_KEY = "--replay"
 
 @dataclass(frozen=True)
 class Replay:
-    """A logged run to compute again: `steps` of each partition in `clocks` clocks; the hash of its last parameters."""
+    """A logged run of so many clocks to compute again, and the hash of its last parameters.
+
+    steps: of each partition, with supersteps. stages: of a pipeline without a flush.
+    """
 
     folder: Path
-    steps: Steps
     clocks: int
     params_sha256: str | None
+    steps: Steps = ()
+    stages: tuple[StagesFrom, ...] = ()
 
 
 def read_replay(folder: Path, config: JobConfig) -> Replay:
-    """The steps of a run of this config. Raises FolderError where the folder does not say them, ConfigError where the
-    run had another config."""
+    """The steps or stages of a run of this config. Raises FolderError where the folder does not say them, ConfigError
+    where the run had another config."""
     for name in (CONFIG, EVENTS):
         if not (folder / name).is_file():
             raise FolderError(f"{REPLAY_KEY}: {folder} holds no {name}, expected the folder of a run")
@@ -50,10 +64,11 @@ def read_replay(folder: Path, config: JobConfig) -> Replay:
     except (ConfigError, SchemaError) as error:
         raise FolderError(f"{REPLAY_KEY}: {folder}: {error}") from None
     _check_same(config, then, folder)
-    if config.consistency.kind != "elastic":
+    if not is_logged(config):
         kind = config.consistency.kind
         raise ConfigError(
-            f"found {REPLAY_KEY} with {kind}, expected elastic: only then are steps logged",
+            f"found {REPLAY_KEY} with {kind}, expected elastic, or a pipeline with mode stash or none: only then the "
+            "log says more than the config",
             key=("consistency",),
         )
     if not config.deterministic:
@@ -65,13 +80,51 @@ def read_replay(folder: Path, config: JobConfig) -> Replay:
     clocks = end_of(log, then.clocks)
     if clocks is None:
         raise FolderError(f"{REPLAY_KEY}: {folder} holds no cut in {EVENTS}, expected a run that came to one")
-    try:
-        steps = logged_steps(log, then, then.partitions, clocks)
-    except StepsMissingError as error:
-        raise FolderError(f"{REPLAY_KEY}: {folder / EVENTS}: {error}") from None
     summary = folder / SUMMARY
     found = json.loads(summary.read_text("utf-8")) if summary.is_file() else {}
-    return Replay(folder, steps, clocks, found.get("params_sha256"))
+    digest = found.get("params_sha256")
+    try:
+        if config.pipeline is not None:
+            return Replay(folder, clocks, digest, stages=stages_in(events_of(log, StagesArranged), clocks))
+        return Replay(folder, clocks, digest, logged_steps(log, then, then.partitions, clocks))
+    except (StepsMissingError, StagesMissingError) as error:
+        raise FolderError(f"{REPLAY_KEY}: {folder / EVENTS}: {error}") from None
+
+
+def is_logged(config: JobConfig) -> bool:
+    """True where the bits of a run follow from its log, not from its config alone."""
+    is_async = config.pipeline is not None and config.pipeline.mode != "flush"
+    return config.consistency.kind == "elastic" or is_async
+
+
+def check_verify(config: JobConfig) -> None:
+    """Raises ConfigError where a resumed run cannot be compared with one process."""
+    if config.verify and config.pipeline is not None and is_logged(config):
+        raise ConfigError(
+            "found true with --resume in a pipeline without a flush, expected false: the log of a resumed run begins "
+            "with the checkpoint",
+            key=("verify",),
+        )
+
+
+def train_again(
+    application: Application, job: Job, config: JobConfig, plan: StagePlan | None, log: Log
+) -> Mapping[str, Array]:
+    """The tables of the same job trained in this process, by the log of a whole run where the bits follow from it.
+
+    plan: where the layers of a pipeline are cut.
+    """
+    if job.elastic is not None:
+        steps = logged_steps(log, config, job.layout.partitions, config.clocks)
+        return Stepwise(application, job.optimizer, job.parts, steps).train().tables
+    if is_logged(config):
+        assert plan is not None and job.pipeline is not None
+        stages = stages_in(events_of(log, StagesArranged), config.clocks)
+        again = StagesReplay(application, job.optimizer, job.parts, plan, job.pipeline)
+        return again.train(stages, config.clocks).tables
+    return train(
+        application, optimizer=job.optimizer, clocks=config.clocks, parts=config.units_per_slice
+    ).tables
 
 
 def _check_same(now: JobConfig, then: JobConfig, folder: Path) -> None:
@@ -82,6 +135,11 @@ def _check_same(now: JobConfig, then: JobConfig, folder: Path) -> None:
             raise ConfigError(
                 f"found {_told(mine)}, expected {_told(theirs)} as in {folder / CONFIG}", key=(name,)
             )
+    if now.pipeline is not None and now.partitions not in (None, then.partitions):
+        raise ConfigError(
+            f"found {now.partitions}, expected {then.partitions} as in {folder / CONFIG}: the log tells stages in them",
+            key=("partitions",),
+        )
 
 
 SAME = (
@@ -96,6 +154,7 @@ SAME = (
     "seed",
     "deterministic",
     "consistency",
+    "pipeline",
 )
 
 
@@ -170,6 +229,13 @@ class OneProcess:
         job = self._job
         steps = replay.steps if replay is not None else [serial(job.clocks * job.units)]
         return Stepwise(self._application, job.optimizer, job.parts, steps, self._on_step).train()
+
+    def follow_stages(self, stages: Sequence[StagesFrom], plan: StagePlan, clocks: int) -> Trained:
+        """Train as the stages of a log did, whose partitions are cut as `plan` says."""
+        job = self._job
+        assert job.pipeline is not None
+        again = StagesReplay(self._application, job.optimizer, job.parts, plan, job.pipeline, self._on_clock)
+        return again.train(stages, clocks)
 
     def _on_step(self, position: int, loss: float, examples: int) -> bool:
         clock = position // self._job.units

@@ -17,8 +17,7 @@ from agileml.config.job import ConfigError, JobConfig, dump, from_values, load
 from agileml.config.market import CloudMarketConfig
 from agileml.core.parameters.loss_scale import LOSS_SCALE, LossScale
 from agileml.core.protocol.job import Job
-from agileml.core.sequential import run_sequential
-from agileml.core.stepwise import Stepwise
+from agileml.core.sequential import Trained
 from agileml.driver.best_model import BestModel
 from agileml.driver.last_good import write_last_good
 from agileml.driver.stop_signal import StopSignal
@@ -38,7 +37,7 @@ from agileml.session.beside import is_ray_taken, run_beside
 from agileml.session.clouds import kind_of
 from agileml.session.continued import Continued
 from agileml.session.observers import best_rule, observe, observers
-from agileml.session.one_process import REPLAY_KEY, OneProcess, Replay, logged_steps, read_replay
+from agileml.session.one_process import REPLAY_KEY, OneProcess, Replay, check_verify, read_replay, train_again
 from agileml.session.places import check_resume, return_to
 from agileml.session.result import Result
 from agileml.session.resumption import Resumption
@@ -69,7 +68,7 @@ def run(
     config: a JobConfig, a mapping as a file would hold it, or the path of a file. overrides replace its top keys.
     application: an instance of the user's own; None builds the one that the config names.
     sequential: in this process, without Ray; the reference of a deterministic job. replay: with `sequential`, the
-    folder of a run with supersteps, whose log says what to compute.
+    folder of a run with supersteps or of a pipeline without a flush, whose log says what to compute.
     fleet: where machines come from; None: local Ray nodes, or the cluster at `address`.
     resume: a folder or s3://bucket/prefix with checkpoints: resume from the newest whole one.
     change_optimizer: with `resume`, the optimizer's rate, schedule and other settings, all but its kind, are those of
@@ -176,6 +175,8 @@ class _Session:
             if replay is not None:
                 self.replay = read_replay(Path(replay), self.config)
             return self._finish_in(self._sequential)
+        if self.spec.resume is not None and self.continued is None:
+            check_verify(self.config)
         self._check_checkpoints()
         if self.config.model.get("device") == "cuda" and not self.config.machines.gpus:
             raise ConfigError(
@@ -298,17 +299,7 @@ class _Session:
             return 0, {}
         print("proteus: trains the same job in one process, to compare", file=sys.stderr)
         with blame_user("training"):
-            if self.job.elastic is not None:
-                steps = logged_steps(events, self.config, self.job.layout.partitions, self.config.clocks)
-                tables = Stepwise(self.application, self.job.optimizer, self.job.parts, steps).train().tables
-            else:
-                tables = run_sequential(
-                    self.application,
-                    optimizer=self.job.optimizer,
-                    clocks=self.config.clocks,
-                    parts=self.config.units_per_slice,
-                    deterministic=True,
-                )
+            tables = train_again(self.application, self.job, self.config, self.spec.stages, events)
         is_same = params_sha256(tables) == digest
         return 0 if is_same else 1, {"same_as_sequential": is_same}
 
@@ -318,7 +309,7 @@ class _Session:
             self.application, self.job, folder, progress, lambda: self.stop_signal.is_asked, best
         )
         with blame_user("training"):
-            trained = here.train() if self.job.elastic is None else here.take_steps(self.replay)
+            trained = self._trained(here)
             self.clock = here.done
             self._slots = self.clock, trained.slots
             self.is_whole = self.clock == self.config.clocks
@@ -326,6 +317,14 @@ class _Session:
                 folder.events.write(RunStopped(self.clock))
             self.application.ended()
             return trained.tables
+
+    def _trained(self, here: OneProcess) -> Trained:
+        if self.job.elastic is not None:
+            return here.take_steps(self.replay)
+        if self.replay is None:
+            return here.train()
+        assert self.spec.stages is not None
+        return here.follow_stages(self.replay.stages, self.spec.stages, self.replay.clocks)
 
     def _best_model(self, folder: RunFolder) -> BestModel | None:
         if self.best_rule is None:

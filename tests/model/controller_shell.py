@@ -14,6 +14,7 @@ from agileml.core.protocol.record import Record
 from agileml.core.stage.auto_stage import TrialRule
 from agileml.core.stage.link_rate import LinkRule
 from agileml.core.stage.placement import StageRule
+from agileml.events.run import StagesArranged
 from tests.model.invariants import check_backed_up, check_commit, check_view, note_backups
 from tests.model.node_shell import NEVER_S, TICK_S
 from tests.model.timeline import Process
@@ -98,6 +99,8 @@ class ControllerShell:
                     self.sim.after(self.sim.rng.uniform(0.01, 0.2), lambda c=command: self.seal(simulated, c))
                 case Happened():
                     self.sim.events.append(command.event)
+                    if isinstance(command.event, StagesArranged):
+                        self.sim.told_stages.setdefault(simulated.name, []).append(command.event)
                 case Released():
                     self.sim.after(
                         self.sim.rng.uniform(0.1, 1.0), lambda c=command: self.sim.faults.kill(c.node)

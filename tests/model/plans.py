@@ -6,7 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Mapping
 
-from agileml.core.protocol.job import MakeBalancer, PipelineRules
+from agileml.core.protocol.job import MakeBalancer, PipelineMode, PipelineRules
 from straggler.flexrr.protocol import FlexRrParameters
 from straggler.lbbsp.policy import UnitPlan
 from straggler.speed.predictors import FREE, Resources
@@ -57,7 +57,9 @@ def random_rules(schedule: Schedule) -> PipelineRules:
     """A pipeline whose layers take any time, so that any cut is the best one of some schedule."""
     rng = random.Random(f"{schedule.seed}/{schedule.mode}/rules")
     weights = tuple(rng.uniform(0.1, 3.0) for _ in range(schedule.partitions))
-    return PipelineRules(weights, rng.choice([None, None, 2, 3]), rng.random() < 0.5)
+    most, puts_off = rng.choice([None, None, 2, 3]), rng.random() < 0.5
+    mode = PipelineMode(schedule.toy_mode)
+    return PipelineRules(weights, most, puts_off and mode is PipelineMode.FLUSH, mode)
 
 
 def eager_help(schedule: Schedule) -> FlexRrParameters:

@@ -17,6 +17,7 @@ from tests.model.schedule import (
     FLUSH,
     HELPED,
     LAMB,
+    PIPELINES,
     PLANNED,
     RESIDENT,
     SCALED,
@@ -32,7 +33,7 @@ LONGEST_S = 60  # of CPU time: a loop in no time at all
 PLAIN = ("bsp", "dense", "sum", "ssp", "asp", "allreduce", "overlap")
 MODES = (
     *PLAIN,
-    FLUSH,
+    *PIPELINES,
     *ELASTIC,
     *(mode + PLANNED for mode in ("bsp", "dense", "sum", "allreduce", "overlap")),
     *(mode + CLIPPED for mode in ("bsp", "dense", "ssp", "allreduce", FLUSH)),

@@ -14,6 +14,7 @@ LAMB = "-lamb"
 HELPED = "-helped"
 RESIDENT = "-resident"
 FLUSH = "flush"
+PIPELINES = (FLUSH, "stash", "none")
 
 # Messages in the middle of a change at which an aimed fault strikes.
 AIMS = (
@@ -161,7 +162,7 @@ def make_schedule(seed: int, mode: str, faults: int | None = None) -> Schedule:
         # A generator of its own: other draws stay as they are.
         restless=random.Random(f"{seed}/{mode}/stages").random() < 0.3,
     )
-    if mode.startswith(FLUSH) or mode.endswith("elastic"):
+    if mode.startswith(PIPELINES) or mode.endswith("elastic"):
         # Every unit crosses every border twice, or takes a round trip of its own.
         schedule = replace(schedule, slices=8, parts=1)
     links = random.Random(f"{seed}/{mode}/links")
@@ -236,7 +237,7 @@ def _over_slow_links(schedule: Schedule, rng: random.Random, *, is_quiet: bool) 
 
 def _scale(mode: str) -> int:
     """How much larger than the other toys the one of a mode is."""
-    return 8 if mode.startswith(FLUSH) else 1
+    return 8 if mode.startswith(PIPELINES) else 1
 
 
 def _woken(schedule: Schedule, rng: random.Random) -> Schedule:

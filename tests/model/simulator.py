@@ -10,6 +10,7 @@ from functools import cache
 import numpy as np
 
 from agileml.application import Array
+from agileml.core.async_stages.replay import stages_in
 from agileml.core.compute.contract import initial_values
 from agileml.core.cuts.checkpoint import Checkpoint
 from agileml.core.protocol.commands import Finished
@@ -20,8 +21,16 @@ from agileml.core.protocol.record import Record
 from agileml.core.protocol.view import INITIAL, CutId
 from agileml.core.sequential import run_sequential
 from agileml.core.stepwise import Stepwise, steps_of
-from agileml.events.run import ControllerEvent, MembershipChanged, PlanFinished, PlanFired, StepsLogged
+from agileml.events.run import (
+    ControllerEvent,
+    MembershipChanged,
+    PlanFinished,
+    PlanFired,
+    StagesArranged,
+    StepsLogged,
+)
 from agileml.events.terms import Tier
+from tests.model.async_reference import async_reference
 from tests.model.controller_shell import ControllerShell, ModelError, SimulatedController
 from tests.model.faults import FaultInjector
 from tests.model.groups import Groups
@@ -30,8 +39,9 @@ from tests.model.network import SimulatedNetwork
 from tests.model.node_shell import NodeShell, SimulatedNode
 from tests.model.plans import eager_help, random_plans, random_rules
 from tests.model.schedule import Schedule
+from tests.model.staged_toy import StagedToy
 from tests.model.timeline import Timeline
-from tests.model.toy import DENSE, ELASTIC, SAME_BITS, toy_job
+from tests.model.toy import ASYNC, DENSE, ELASTIC, SAME_BITS, toy_job
 
 LAST_S = 400.0  # simulated: a run that is not done by then hangs
 
@@ -95,6 +105,7 @@ class Simulation(Timeline):
         self.faults = FaultInjector(self)
         self.groups = Groups(self)
         self.events: list[ControllerEvent] = []
+        self.told_stages: dict[str, list[StagesArranged]] = {}  # by controller
         self.failed_units: set[tuple[int, int]] = set()  # (clock, unit) that failed on a sick machine
         self.messages = 0
         self.committed = INITIAL
@@ -206,9 +217,30 @@ class Simulation(Timeline):
                 f"table {name} has other bits by the log"
             )
 
+    def check_stages(self, found: dict[str, Array]) -> None:
+        """The log says which stages computed what, and the result is what the thesis' formulas make of that.
+
+        Also what the last controller has told is enough: of an earlier one nobody may have asked.
+        """
+        assert isinstance(self.toy, StagedToy)
+        told = [event for events in self.told_stages.values() for event in events]
+        last = max(self.told_stages.values(), key=lambda events: events[-1].epoch)
+        assert stages_in(told, self.job.clocks) == stages_in(last, self.job.clocks), (told, last)
+        wanted = async_reference(self.toy, self.job, stages_in(told, self.job.clocks))
+        (table,) = found.values()
+        assert table.tobytes() == wanted.tobytes(), "other bits than by the log's stages"
+
     def check_end(self) -> None:
-        s = self.schedule
         found = self.result()
+        if self.schedule.toy_mode in ASYNC:
+            self.check_stages(found)
+        else:
+            self.check_result(found)
+        self.check_events()
+
+    def check_result(self, found: dict[str, Array]) -> None:
+        """The bits, or at least the counts, of the sequential run."""
+        s = self.schedule
         mode = s.toy_mode
         kind = "flush" if mode == "flush" else "dense" if mode in DENSE else "bsp"
         wanted = reference(s.algorithm, s.slices, s.parts, s.clocks, s.clip_norm, kind, is_scaled=s.is_scaled)
@@ -223,6 +255,9 @@ class Simulation(Timeline):
             np.testing.assert_allclose(found["dense"], wanted["dense"], rtol=2e-2, atol=2e-3)
         if mode in ELASTIC:
             self.check_replay(found)
+
+    def check_events(self) -> None:
+        s = self.schedule
         changes = [event for event in self.events if isinstance(event, MembershipChanged)]
         if s.gentle:
             assert not any(change.rolled_back or change.redone for change in changes), changes

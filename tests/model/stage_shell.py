@@ -6,8 +6,9 @@ import random
 from collections import deque
 from typing import TYPE_CHECKING
 
+from agileml.core.async_stages.walk import stage_walker
 from agileml.core.protocol.commands import Arrange, Compute, Computed, Crossed, PassOn
-from agileml.core.stage.walk import Awaited, Crossings, StageWalker, Walk
+from agileml.core.stage.walk import Awaited, Crossings, Walk
 from tests.model.staged_toy import StagedToy
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ class SimulatedStage:
         assert isinstance(toy, StagedToy) and sim.job.pipeline is not None
         self._sim, self._node = sim, node
         plan = toy.plan(sim.job.layout.partitions)
-        self._walker = StageWalker(node.name, toy, plan, node.work, puts_off=sim.job.pipeline.puts_off)
+        self._walker = stage_walker(node.name, toy, plan, node.work, sim.job.pipeline)
         self._crossings = Crossings()
         self._waiting: deque[Compute] = deque()
         self._walk: tuple[Compute, Walk] | None = None
@@ -64,8 +65,9 @@ class SimulatedStage:
             self._awaited = None
             try:
                 step = walk.send(answer)
-            except StopIteration:
-                self._crossings.forget(order.timeline, order.clock)
+            except StopIteration as end:
+                if end.value is not None:
+                    self._crossings.forget(order.timeline, end.value)
                 self.given_up += order.cursor.is_aborted
                 self._walk = None
                 continue

@@ -81,6 +81,7 @@ class ToyStage:
     def __init__(self, toy: StagedToy, edges: Sequence[int]) -> None:
         self._toy, self._edges = toy, list(edges)
         self._weights: list[Array] = []  # by layer
+        self._of: dict[Unit, list[Array]] = {}  # the weights of a unit's forward
         self._inputs: dict[Unit, list[Array]] = {}  # of each layer, and what the last one returns
         self._updates: dict[Unit, list[Array]] = {}
         self._later: dict[Unit, bool] = {}
@@ -89,7 +90,13 @@ class ToyStage:
         rows = np.concatenate([block.reshape(-1, self._toy.row) for block in blocks])
         assert len(rows) == self._edges[-1] - self._edges[0], (rows.shape, self._edges)
         self._weights = [row[:WIDTH].copy() for row in rows]
-        for kept in (self._inputs, self._updates, self._later):
+
+    def overwrite(self, blocks: Sequence[Array]) -> None:
+        self.use(blocks)
+        self._of = dict.fromkeys(self._of, self._weights)
+
+    def forget(self) -> None:
+        for kept in (self._of, self._inputs, self._updates, self._later):
             kept.clear()
 
     def forward(self, unit: Unit, items: float, incoming: Sequence[Wire], *, defer: bool) -> StageOutput:
@@ -99,20 +106,21 @@ class ToyStage:
         for weights in self._weights:
             values.append(values[-1] * 0.8 + values[-1][::-1] * weights * 0.1)
         self._inputs[unit], self._later[unit] = values, defer
+        self._of[unit] = self._weights
         if self._edges[-1] < LAYERS:
             return StageOutput((Wire(values[-1], (1,)),))
         return StageOutput((), float(values[-1][0]) ** 2, 1)
 
     def backward(self, unit: Unit, gradients: Sequence[Wire | None]) -> list[Wire | None]:
-        values = self._inputs.pop(unit)
+        values, weights = self._inputs.pop(unit), self._of.pop(unit)
         target = 0.3 + 0.01 * unit.clock
         wire = gradients[0] if gradients else None
         gradient = wire.values if wire is not None else (values[-1] - target) * 0.01
-        rows = np.zeros((len(self._weights), self._toy.row))
+        rows = np.zeros((len(weights), self._toy.row))
         sign = -1.0 if self._toy.counts else 1.0
-        for layer in reversed(range(len(self._weights))):
+        for layer in reversed(range(len(weights))):
             rows[layer, :WIDTH] = gradient * values[layer][::-1] * (0.1 * sign)
-            gradient = gradient * 0.8 + (gradient * self._weights[layer] * 0.1)[::-1]
+            gradient = gradient * 0.8 + (gradient * weights[layer] * 0.1)[::-1]
         number = unit.slice * unit.parts + unit.part
         rows[:, WIDTH + 2 * number : WIDTH + 2 * number + 2] = 1.0, (unit.clock + 1.0) ** 2
         first = self._edges[0]

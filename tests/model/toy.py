@@ -9,17 +9,18 @@ from functools import cache
 import numpy as np
 
 from agileml.application import Application, Array, LossScaleRule, Settings, Table, Unit, Update, Updates
-from agileml.core.exchange import StageExchange, SuperstepExchange, exchange_of
+from agileml.core.exchange import SuperstepExchange, exchange_of, stage_exchange
 from agileml.core.parameters.groups import GroupedOptimizer
 from agileml.core.parameters.layout import Layout
 from agileml.core.parameters.loss_scale import with_loss_scale
 from agileml.core.parameters.optimizer import Optimizer, optimizer, take_step
-from agileml.core.protocol.job import Job, MakeBalancer, Overlap, PipelineRules
+from agileml.core.protocol.job import Job, MakeBalancer, Overlap, PipelineMode, PipelineRules
 from straggler.consistency import Elastic, consistency
 from tests.model.staged_toy import StagedToy
 
 DENSE = ("allreduce", "dense", "denseelastic", "overlap")  # modes without sparse tables
 ELASTIC = ("elastic", "denseelastic")  # modes with supersteps
+ASYNC = ("stash", "none")  # pipelines without a flush
 SAME_BITS = ("bsp", "dense", "overlap", "flush")  # modes that end with the bits of the sequential run
 
 
@@ -178,14 +179,16 @@ def toy_job(
     """A job in mode `bsp` (deterministic), `sum` (BSP, one sum per worker), `ssp` (slack 2), `asp`, or `allreduce`.
 
     `dense` is `bsp` with the tables of `allreduce`: nothing is chosen to be read, and a push asks for what is next.
-    `overlap` is `dense` in which a clock is computed while its parameters are on their way. `flush` is a pipeline.
+    `overlap` is `dense` in which a clock is computed while its parameters are on their way. `flush` is a pipeline,
+    `stash` and `none` are pipelines without a flush.
     `elastic` and `denseelastic` have supersteps.
     """
     rule = optimizer(algorithm, **ALGORITHMS[algorithm], clip_norm=clip_norm)
     if rule.is_layerwise:
         rule = GroupedOptimizer(rule, {})
-    if mode == "flush":
-        return _staged(rule, Settings(seed=3, slices=slices, clocks_per_pass=2), parts, partitions, clocks)
+    if mode in ("flush", *ASYNC):
+        settings = Settings(seed=3, slices=slices, clocks_per_pass=2)
+        return _staged(rule, settings, parts, partitions, clocks, PipelineMode(mode))
     made = DenseToy if mode in DENSE else Toy
     made = ResidentToy if is_resident else made
     toy = made(Settings(seed=3, slices=slices, clocks_per_pass=2), parts, RULE if is_scaled else None)
@@ -212,7 +215,7 @@ def toy_job(
 
 
 def _staged(
-    rule: Optimizer, settings: Settings, parts: int, partitions: int, clocks: int
+    rule: Optimizer, settings: Settings, parts: int, partitions: int, clocks: int, mode: PipelineMode
 ) -> tuple[StagedToy, Job]:
     """A pipeline of equal layers, whose machines are its stages."""
     toy = StagedToy(settings, parts, counts=rule.slots == 0)
@@ -225,7 +228,7 @@ def _staged(
         parts=parts,
         clocks=clocks,
         deterministic=True,
-        exchange=StageExchange(),
-        pipeline=PipelineRules(plan.seconds),
+        exchange=stage_exchange(mode),
+        pipeline=PipelineRules(plan.seconds, mode=mode),
     )
     return toy, job

@@ -14,6 +14,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -166,11 +167,24 @@ class TorchStage:
         self._spans = [spans.get(name) for name in code.parameters]
         self._own = [s for s in module.flat.spans if edges[0] <= s.start < edges[-1]]
         self._weights: list[Tensor] = []
+        self._memory: list[Array] | None = None  # of weights that are overwritten
         self._under_way: dict[Unit, _UnderWay] = {}
 
-    def use(self, blocks: Sequence[Array]) -> None:
-        """Take the parameters of its partitions, one flat block each, and forget units under way."""
+    def forget(self) -> None:
+        """Forget units under way."""
         self._under_way.clear()
+
+    def overwrite(self, blocks: Sequence[Array]) -> None:
+        """As `use`, but units under way go back with these: they lie where the ones before lay."""
+        if self._memory is None:
+            self._memory = [np.array(block) for block in blocks]
+            self.use(self._memory)
+        for memory, block in zip(self._memory, blocks, strict=True):
+            memory[:] = block  # torch does not see it, so that autograd does not refuse what it saved
+
+    def use(self, blocks: Sequence[Array]) -> None:
+        """Take the parameters of its partitions for the next forwards, one flat block each. Units under way go back
+        with those that they came with."""
         tensors = [borrowed(block) for block in blocks]
         values = self._module.traced.values
         self._weights = []

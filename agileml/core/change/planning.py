@@ -14,7 +14,7 @@ from agileml.core.protocol.deal import Deal, bundles_of, workers_of_slices
 from agileml.core.protocol.exchange import nearest
 from agileml.core.protocol.job import Job
 from agileml.core.protocol.messages import Fetch, Promise, Role, ShardState, Source, SourceKind
-from agileml.core.protocol.view import NOBODY, CutId, Share, View
+from agileml.core.protocol.view import NOBODY, CutId, Share, StagesFrom, View, stages_of
 from agileml.core.stage.pipeline_stages import place_stages
 from agileml.core.stage.placement import Machines, Placement, StageRule, moves, place
 from agileml.core.stage.shares import share_and_previous
@@ -82,12 +82,22 @@ def plan_change(
         open=dealt,
         timeline=epoch if view is None or rolled_back else view.timeline,
         committed=start.committed,
+        stages=_stages(job, view, base, placement),
     )
     live = job.exchange.fetches(new_view, sources, start.copies)
     reason = f"{placement.reason}; {start.reason}"
     if view is not None:
         reason += f"; {moves(view.owner, placement.owner)} partitions move"
     return Change(new_view, (*live, *backups), rolled_back, reason)
+
+
+def _stages(job: Job, view: View | None, base: int, placement: Placement) -> tuple[StagesFrom, ...]:
+    """The stages so far, as far as what they computed counts, and those from `base` on."""
+    if job.pipeline is None or job.pipeline.flushes:
+        return ()
+    before = view.stages if view is not None else ()
+    ends = tuple(stop for _, _, stop in stages_of(placement.owner))
+    return (*(each for each in before if each.clock < base), StagesFrom(base, ends))
 
 
 @dataclass(frozen=True)
@@ -120,17 +130,17 @@ def _start(
     frozen = {p: state for p, (state, _) in found.items()}
     has = {p: nodes for p, (_, nodes) in found.items()}
     lost = sorted(set(range(job.layout.partitions)) - set(frozen))
-    if not lost:
+    if not lost and not _is_torn(job, frozen):
         sources = {p: Source(SourceKind.SHARD, nodes[0]) for p, nodes in has.items()}
         kept = _Start(frozen, sources, committed, rolled_back=False, reason="nothing lost", copies=has)
         return _with_backups(job, epoch, kept, holders)
-    why = f"partitions {lost} are lost with their owners"
+    why = f"partitions {lost} are lost with their owners" if lost else "the stages are at different clocks"
     if committed.clock == 0:
         return _from_store(job, epoch, None, f"{why}: back to the start", rolled_back=True)
     gone = [p for p in range(job.layout.partitions) if p not in holders]
     if gone:
         to = f"the checkpoint at clock {checkpoint.name.clock}" if checkpoint else "the start"
-        why = f"partitions {gone} are lost with their owners and backups: back to {to}"
+        why = f"partitions {gone} of the committed cut are lost: back to {to}"
         return _from_store(job, epoch, checkpoint, why, rolled_back=True)
     states, sources = {}, {}
     for partition in range(job.layout.partitions):
@@ -138,6 +148,14 @@ def _start(
         sources[partition] = Source(kind, node)
     why += f": back to clock {committed.clock}"
     return _Start(states, sources, committed, rolled_back=True, reason=why)
+
+
+def _is_torn(job: Job, states: Mapping[int, ShardState]) -> bool:
+    """True when the stages of a pipeline without a flush have not run empty: what is in flight cannot go on elsewhere,
+    and no stage can undo the updates that others lack."""
+    if job.pipeline is None or job.pipeline.flushes:
+        return False
+    return len({state.version for state in states.values()}) > 1
 
 
 def _with_backups(job: Job, epoch: int, start: _Start, holders: Holders) -> _Start:

@@ -21,7 +21,13 @@ from agileml.core.protocol.commands import HaltKind
 from agileml.core.protocol.messages import Installed, Prepare, Promise
 from agileml.core.protocol.view import View
 from agileml.core.stage.placement import Machines
-from agileml.events.run import GaveUpWaiting, MachinesJoined, MembershipChanged, WaitingForSilent
+from agileml.events.run import (
+    GaveUpWaiting,
+    MachinesJoined,
+    MembershipChanged,
+    StagesArranged,
+    WaitingForSilent,
+)
 from agileml.events.terms import Cause, Tier, Trigger
 
 
@@ -35,6 +41,7 @@ class MembershipChanges:
         self.gate = control.job.exchange.gate(control)
         self._notices = NoticeHandler(control, cuts)
         self._listen_until_s: float | None = None
+        self._has_noted_stages = False
 
     # -- before ---------------------------------------------------------------------------------------------
 
@@ -270,9 +277,16 @@ class MembershipChanges:
                 rolled_back=running.change.rolled_back,
             )
         )
+        self._note_stages(view)
         for member in control.members.alive():
             control.announce_to(member.name)
         self._cuts.send_save()  # other machines may have the parts now
         for name in control.members.forget(view.member_set | control.plan.concerned):
             self._cuts.links.forget(name)
         self._stages.changed(seconds)
+
+    def _note_stages(self, view: View) -> None:
+        """Log the stages of a pipeline without a flush; at first all, as an earlier controller may have told nobody."""
+        for each in view.stages[-1:] if self._has_noted_stages else view.stages:
+            self._control.note(StagesArranged(view.epoch, each.clock, each.ends))
+        self._has_noted_stages = True

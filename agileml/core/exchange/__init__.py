@@ -8,11 +8,20 @@ rest of the engine never asks which exchange it has.
 
 from agileml.core.exchange.allreduce import ReplicaExchange
 from agileml.core.exchange.parameter_servers import ServerExchange
-from agileml.core.exchange.stages import StageExchange
+from agileml.core.exchange.stages import AsyncStageExchange, StageExchange
 from agileml.core.exchange.supersteps import SuperstepExchange
 from agileml.core.protocol.exchange import Exchange
+from agileml.core.protocol.job import PipelineMode
 
-__all__ = ["ReplicaExchange", "ServerExchange", "StageExchange", "SuperstepExchange", "exchange_of"]
+__all__ = [
+    "AsyncStageExchange",
+    "ReplicaExchange",
+    "ServerExchange",
+    "StageExchange",
+    "SuperstepExchange",
+    "exchange_of",
+    "stage_exchange",
+]
 
 EXCHANGES: dict[str, type[Exchange]] = {"servers": ServerExchange, "allreduce": ReplicaExchange}
 
@@ -20,3 +29,8 @@ EXCHANGES: dict[str, type[Exchange]] = {"servers": ServerExchange, "allreduce": 
 def exchange_of(kind: str) -> Exchange:
     """The exchange that a config names: servers or allreduce."""
     return EXCHANGES[kind]()
+
+
+def stage_exchange(mode: PipelineMode) -> StageExchange:
+    """The exchange of a pipeline."""
+    return StageExchange() if mode is PipelineMode.FLUSH else AsyncStageExchange()

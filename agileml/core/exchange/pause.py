@@ -55,8 +55,12 @@ class ClockPause:
         deadlines_s = [at_s for node in view.group if (at_s := members.nodes[node].deadline_s) is not None]
         if not deadlines_s:
             return False
-        needed_s = max(SHORT_S, MARGIN * ((control.log.clock_s or 0.0) + move_s()))
+        needed_s = max(SHORT_S, MARGIN * (self._stops_s(view) + move_s()))
         return min(deadlines_s) - control.now_s < needed_s
+
+    def _stops_s(self, view: View) -> float:
+        """The seconds until the machines have stopped, as far as is known."""
+        return self._control.log.clock_s or 0.0
 
     def _has_stopped(self, view: View) -> bool:
         """True when all machines at work have paused, or have done all clocks below the limit."""
@@ -65,9 +69,11 @@ class ClockPause:
         there = [status for status in statuses if status is not None and status.epoch == view.epoch]
         if len(there) < len(statuses):
             return False
-        versions = [version for status in there for _, version in status.versions]
-        at_limit = bool(versions) and min(versions) >= control.limit
-        return at_limit or self._are_paused(there)
+        return self._are_at_limit(there) or self._are_paused(there)
+
+    def _are_at_limit(self, statuses: list[Status]) -> bool:
+        versions = [version for status in statuses for _, version in status.versions]
+        return bool(versions) and min(versions) >= self._control.limit
 
     def _are_paused(self, statuses: list[Status]) -> bool:
         return all(status.is_paused for status in statuses)
@@ -92,6 +98,16 @@ class StagePause(ClockPause):
     def _are_paused(self, statuses: list[Status]) -> bool:
         versions = {version for status in statuses for _, version in status.versions}
         return super()._are_paused(statuses) and len(versions) == 1
+
+
+class AsyncStagePause(StagePause):
+    """Without a flush several clocks are in flight, also at the limit of clocks. At the end of the job nothing is."""
+
+    def _stops_s(self, view: View) -> float:
+        return (len(set(view.owner)) + 1) * super()._stops_s(view)
+
+    def _are_at_limit(self, statuses: list[Status]) -> bool:
+        return self._control.limit == self._control.job.clocks and super()._are_at_limit(statuses)
 
 
 class AllReducePause(ClockPause):

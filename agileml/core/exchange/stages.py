@@ -11,17 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import groupby
 
+from agileml.core.async_stages.worker import AsyncStageWorker
 from agileml.core.controller.control import Control
 from agileml.core.exchange.parameter_servers import DirectPushes, ServerExchange
-from agileml.core.exchange.pause import StagePause
+from agileml.core.exchange.pause import AsyncStagePause, StagePause
 from agileml.core.node.server import Server
 from agileml.core.node.worker import Worker
 from agileml.core.protocol.commands import Arrange, Crossed, NodeCommand, PassOn
 from agileml.core.protocol.job import Job
 from agileml.core.protocol.messages import Crossing, CrossingAck, Message
-from agileml.core.protocol.view import View
+from agileml.core.protocol.view import View, stages_of
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,31 @@ class StageExchange(ServerExchange):
 
     def gate(self, control: Control) -> StagePause:
         return StagePause(control)
+
+
+@dataclass(frozen=True)
+class AsyncStageExchange(StageExchange):
+    """The same without a flush: several clocks are in flight."""
+
+    def worker(
+        self, me: str, job: Job, send: Callable[[str, Message], None], ask: Callable[[NodeCommand], None]
+    ) -> AsyncStageWorker:
+        return AsyncStageWorker(me, job, send, ask)
+
+    def combiner(
+        self,
+        me: str,
+        job: Job,
+        worker: Worker,
+        server: Server,
+        send: Callable[[str, Message], None],
+        ask: Callable[[NodeCommand], None],
+    ) -> AsyncStageLinks:
+        assert isinstance(worker, AsyncStageWorker)
+        return AsyncStageLinks(me, job, worker, server, send, ask)
+
+    def gate(self, control: Control) -> AsyncStagePause:
+        return AsyncStagePause(control)
 
 
 class StageLinks(DirectPushes):
@@ -103,12 +128,32 @@ class StageLinks(DirectPushes):
             self._send(to, message)
 
 
-def stages_of(owner: tuple[str, ...]) -> tuple[tuple[str, int, int], ...]:
-    """(machine, first partition, the one behind its last) of each stage."""
-    found, first = [], 0
-    for node, same in groupby(owner):
-        stop = first + len(list(same))
-        found.append((node, first, stop))
-        first = stop
-    assert len({node for node, _, _ in found}) == len(found), owner
-    return tuple(found)
+class AsyncStageLinks(StageLinks):
+    """The same without a flush: the first stage stops with clocks in flight, which run through."""
+
+    def __init__(
+        self,
+        me: str,
+        job: Job,
+        worker: AsyncStageWorker,
+        server: Server,
+        send: Callable[[str, Message], None],
+        ask: Callable[[NodeCommand], None],
+    ) -> None:
+        super().__init__(me, worker, server, send, ask)
+        self._job, self._end = job, 0
+        self._steps = worker
+
+    @property
+    def is_paused(self) -> bool:
+        """True when this stage goes on only with the first one; at the first one, when all that it began is applied."""
+        if not self._is_asked or not self._is_first:
+            return self._is_asked
+        return all(version == self._end for _, version in self._server.versions(self._epoch))
+
+    def pause(self) -> None:
+        """Begin no other clock. The limit of clocks does not hold for what is in flight."""
+        if self._is_first and not self._is_asked:
+            self._end = self._steps.end_here()
+            self._server.raise_limit(self._job.clocks, 0.0)
+        self._is_asked = True

@@ -46,6 +46,8 @@ class Compute:
     Where a partition's blocks are None, a `Deliver` brings them. The computation waits where it needs them, and answers
     only when all are there. At most one computation lacks blocks, the one asked for last.
     `is_help`: before whatever else is being computed, which goes on afterwards, and with memory of its own for inputs.
+    `begins`: False at the first stage of a pipeline without a flush when it begins no other clock: what is in flight
+    runs through.
     """
 
     timeline: int
@@ -54,6 +56,7 @@ class Compute:
     parts: tuple[tuple[Array, ...] | None, ...]
     cursor: Cursor
     is_help: bool = False
+    begins: bool = True
 
 
 @dataclass(frozen=True)

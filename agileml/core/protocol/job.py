@@ -33,6 +33,14 @@ class Overlap(Enum):
     AUTO = "auto"  # every machine measures and chooses
 
 
+class PipelineMode(Enum):
+    """On which weights the stages of a pipeline compute a clock (PipeDream, thesis 5.3)."""
+
+    FLUSH = "flush"  # all on those of the clock: the pipeline runs empty between two
+    STASH = "stash"  # forward on the newest of a stage, backward on the same
+    NONE = "none"  # forward and backward on the newest of a stage, whichever these are then
+
+
 @dataclass(frozen=True)
 class PipelineRules:
     """A job whose partitions are layers: the owner of some computes with them alone, for all units.
@@ -44,6 +52,12 @@ class PipelineRules:
     weights: tuple[float, ...]
     most: int | None = None
     puts_off: bool = False
+    mode: PipelineMode = PipelineMode.FLUSH
+
+    @property
+    def flushes(self) -> bool:
+        """True where no stage begins a clock before it has applied the one before."""
+        return self.mode is PipelineMode.FLUSH
 
 
 @dataclass(frozen=True)

@@ -206,6 +206,7 @@ class Crossing:
     """Between neighbouring stages: a unit's activations (`is_forward`), or gradients on the way back.
 
     With gradients comes the unit's loss, a sum over `examples`. Answered by `CrossingAck`; sent again until then.
+    `ends`: in a pipeline without a flush, no activations: the first stage has not begun this clock, and will not.
     """
 
     epoch: int
@@ -215,6 +216,7 @@ class Crossing:
     tensors: tuple[Wire | None, ...]
     loss: float = 0.0
     examples: int = 0
+    ends: bool = False
 
 
 @dataclass(frozen=True)

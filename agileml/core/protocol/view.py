@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, total_ordering
+from itertools import groupby
 
 from straggler.coverage import Units, parse, show
 
@@ -41,6 +42,15 @@ INITIAL = CutId(0, 0)  # the application's initial values
 
 
 @dataclass(frozen=True)
+class StagesFrom:
+    """From `clock` on, these are the stages of a pipeline without a flush: `ends[l]` is the partition behind the last
+    of stage l. At `clock` nothing is in flight."""
+
+    clock: int
+    ends: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class View:
     """The arrangement of one epoch: all that is durable about it, and all that nodes need to know.
 
@@ -48,6 +58,8 @@ class View:
     not list; `open` deals exactly the units of a begun clock that some partition still lacks. `previous[s]` is the
     node that computed slice s before and still has its items (NOBODY: none). Workers go on from clock `base`.
     `timeline` is the epoch of the last rollback, `committed` the newest cut that is whole at the backups.
+    `stages`: in a pipeline without a flush, all stages that computed the parameters of this timeline, in order of their
+    clocks; the last are this view's. The parameters depend on them.
     """
 
     epoch: int
@@ -61,6 +73,7 @@ class View:
     open: tuple[tuple[int, tuple[tuple[str, Units], ...]], ...]
     timeline: int
     committed: CutId
+    stages: tuple[StagesFrom, ...] = ()
 
     @cached_property
     def share_of(self) -> Mapping[str, Units]:
@@ -113,6 +126,7 @@ class View:
             "open": [[clock, [[node, show(bundle)] for node, bundle in dealt]] for clock, dealt in self.open],
             "timeline": self.timeline,
             "committed": [self.committed.clock, self.committed.epoch],
+            "stages": [[each.clock, each.ends] for each in self.stages],
         }
         return json.dumps(plain)
 
@@ -135,4 +149,16 @@ class View:
             ),
             timeline=plain["timeline"],
             committed=CutId(*plain["committed"]),
+            stages=tuple(StagesFrom(clock, tuple(ends)) for clock, ends in plain.get("stages", ())),
         )
+
+
+def stages_of(owner: tuple[str, ...]) -> tuple[tuple[str, int, int], ...]:
+    """(machine, first partition, the one behind its last) of each stage."""
+    found, first = [], 0
+    for node, same in groupby(owner):
+        stop = first + len(list(same))
+        found.append((node, first, stop))
+        first = stop
+    assert len({node for node, _, _ in found}) == len(found), owner
+    return tuple(found)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from functools import cache
 
-from agileml.application import Application, Array, Stage, StagePlan, Unit, Wire
+from agileml.application import Application, Array, Stage, StagePlan, Wire
 from agileml.core.compute.unit_computer import UnitComputer
 from agileml.core.parameters.fold import Contribution, Fold
 from agileml.core.parameters.layout import Dense
@@ -32,8 +32,10 @@ class Awaited:
     is_forward: bool
 
 
-# Yields what it has for others, and what it needs; what it needs is sent into it.
-Walk = Generator[Awaited | Crossed | Computed, Crossing | None, None]
+# Yields what it has for others, and what it needs; what it needs is sent into it. Returns the clock whose messages, and
+# those of clocks before it, are of no use here any more; None: there is none.
+Walk = Generator[Awaited | Crossed | Computed, Crossing | None, int | None]
+Step = Generator[Awaited | Crossed | Computed, Crossing | None, None]
 
 
 class Crossings:
@@ -65,14 +67,35 @@ class Crossings:
         self._kept = {at: crossing for at, crossing in self._kept.items() if (at.epoch, at.clock) > over}
 
 
-@dataclass
-class _Run:
-    """A bundle's way through this stage. before, behind: the neighbours, "" where there is none."""
+@dataclass(frozen=True)
+class StagePlace:
+    """A machine's place among the stages. before, behind: its neighbours, "" where there is none."""
 
-    job: Compute
-    stage: Stage
+    number: int
+    stages: int
+    first: int
+    stop: int
     before: str
     behind: str
+
+    @classmethod
+    def of(cls, machine: str, stages: Arrange) -> StagePlace:
+        """Where a machine stands."""
+        names = [node for node, _, _ in stages.stages]
+        at, count = names.index(machine), len(names)
+        _, first, stop = stages.stages[at]
+        return cls(
+            at, count, first, stop, names[at - 1] if at else "", names[at + 1] if at + 1 < count else ""
+        )
+
+
+@dataclass
+class StageRun:
+    """A bundle's way through this stage."""
+
+    job: Compute
+    place: StagePlace
+    stage: Stage
     folds: list[Fold]
     sums: dict[int, tuple[float, int]] = field(default_factory=dict)  # by unit: loss, examples
 
@@ -84,6 +107,10 @@ class _Run:
         """The command to send a unit's tensors to a neighbour."""
         sums = (0.0, 0) if is_forward else self.sums[number]
         return Crossed(to, Crossing(self.job.timeline, self.job.clock, number, is_forward, tensors, *sums))
+
+    def totals(self) -> tuple[tuple[int, Contribution], ...]:
+        """The sums of all units, by partition."""
+        return tuple((self.place.first + at, fold.total()) for at, fold in enumerate(self.folds))
 
 
 class StageWalker:
@@ -107,34 +134,33 @@ class StageWalker:
 
         `blocks` gives the parameters of a partition.
         """
-        names = [node for node, _, _ in stages.stages]
-        at = names.index(self._me)
-        _, first, stop = stages.stages[at]
-        stage = self._stage(first, stop)
-        before, behind = names[at - 1] if at else "", names[at + 1] if at + 1 < len(names) else ""
+        place = StagePlace.of(self._me, stages)
+        stage = self._stage(place.first, place.stop)
         for bundle in job.bundles:
             started_s = now_s()
-            stage.use([blocks(partition)[0] for partition in range(first, stop)])
-            run = _Run(job, stage, before, behind, [Fold(deterministic=True) for _ in range(first, stop)])
-            yield from self._bundle(run, bundle, _actions(len(names), bundle.bit_count(), self._puts_off)[at])
+            stage.forget()
+            stage.use([blocks(partition)[0] for partition in range(place.first, place.stop)])
+            run = new_run(job, place, stage)
+            actions = _actions(place.stages, bundle.bit_count(), self._puts_off)[place.number]
+            yield from self._bundle(run, bundle, actions)
             if job.cursor.is_aborted:
-                return
-            found = tuple((first + place, fold.total()) for place, fold in enumerate(run.folds))
-            yield Computed(job.timeline, job.clock, bundle, found, now_s() - started_s)
+                return None
+            yield Computed(job.timeline, job.clock, bundle, run.totals(), now_s() - started_s)
+        return job.clock
 
-    def _bundle(self, run: _Run, bundle: Units, actions: tuple[Action, ...]) -> Walk:
+    def _bundle(self, run: StageRun, bundle: Units, actions: tuple[Action, ...]) -> Step:
         units = list(members(bundle))
         for action in actions:
             if run.job.cursor.is_aborted:
                 return
             number = units[action.minibatch - 1]
-            unit = self._work.unit(run.job.clock, number)
             if action.kind is Kind.FORWARD:
-                yield from self._forward(run, unit, number)
+                came = (yield run.awaited(number, is_forward=True)) if run.place.before else None
+                yield from self._forward(run, number, came)
             elif action.kind is Kind.BACKWARD:
-                yield from self._backward(run, unit, number)
+                yield from self._backward(run, number)
             if action.kind is Kind.WEIGHTS or (action.kind is Kind.BACKWARD and not self._defers(run)):
-                self._count(run, unit, number)
+                self._count(run, number)
 
     def _stage(self, first: int, stop: int) -> Stage:
         if self._made is None or self._made[0] != (first, stop):
@@ -143,39 +169,44 @@ class StageWalker:
             self._made = (first, stop), stages.stage(self._plan.borders, first, stop)
         return self._made[1]
 
-    def _defers(self, run: _Run) -> bool:
+    def _defers(self, run: StageRun) -> bool:
         """The first stage puts nothing off: it has no gradient to send back."""
-        return self._puts_off and bool(run.before)
+        return self._puts_off and bool(run.place.before)
 
-    def _forward(self, run: _Run, unit: Unit, number: int) -> Walk:
-        incoming: tuple[Wire, ...] = ()
-        if run.before:
-            came = yield run.awaited(number, is_forward=True)
-            assert came is not None
-            incoming = tuple(wire for wire in came.tensors if wire is not None)
+    def _forward(self, run: StageRun, number: int, came: Crossing | None) -> Step:
+        """The forward of a unit. came: what the stage before has sent for it."""
+        assert (came is not None) == bool(run.place.before), (run.place, came)
+        unit = self._work.unit(run.job.clock, number)
+        incoming = tuple(wire for wire in came.tensors if wire is not None) if came is not None else ()
         self._work.load([unit.slice])
         output = run.stage.forward(unit, self._work.items(unit.slice), incoming, defer=self._defers(run))
         run.sums[number] = output.loss, output.examples
-        if run.behind:
-            yield run.crossed(run.behind, number, output.outgoing, is_forward=True)
+        if run.place.behind:
+            yield run.crossed(run.place.behind, number, output.outgoing, is_forward=True)
 
-    def _backward(self, run: _Run, unit: Unit, number: int) -> Walk:
+    def _backward(self, run: StageRun, number: int) -> Step:
         gradients: tuple[Wire | None, ...] = ()
-        if run.behind:
+        if run.place.behind:
             came = yield run.awaited(number, is_forward=False)
             assert came is not None
             gradients = came.tensors
             run.sums[number] = came.loss, came.examples
-        into = run.stage.backward(unit, gradients)
-        if run.before:
-            yield run.crossed(run.before, number, tuple(into), is_forward=False)
+        into = run.stage.backward(self._work.unit(run.job.clock, number), gradients)
+        if run.place.before:
+            yield run.crossed(run.place.before, number, tuple(into), is_forward=False)
 
-    def _count(self, run: _Run, unit: Unit, number: int) -> None:
+    def _count(self, run: StageRun, number: int) -> None:
         """Add the unit's updates up along the tree; loss and examples go with partition 0, as in every job."""
         loss, examples = run.sums.pop(number)
-        for place, (fold, values) in enumerate(zip(run.folds, run.stage.updates(unit), strict=True)):
-            sums = (loss, examples) if not run.before and not place else (0.0, 0)
+        updates = run.stage.updates(self._work.unit(run.job.clock, number))
+        for at, (fold, values) in enumerate(zip(run.folds, updates, strict=True)):
+            sums = (loss, examples) if not run.place.before and not at else (0.0, 0)
             fold.add(1 << number, Contribution((Dense(values),), *sums), given=True)
+
+
+def new_run(job: Compute, place: StagePlace, stage: Stage) -> StageRun:
+    """A bundle that nothing is computed of yet."""
+    return StageRun(job, place, stage, [Fold(deterministic=True) for _ in range(place.first, place.stop)])
 
 
 @cache

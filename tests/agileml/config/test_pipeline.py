@@ -15,7 +15,20 @@ JOB: dict[str, Any] = {"application": "torch", "clocks": 3, "pipeline": {"mode":
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        (["pipeline.mode=stash"], "pipeline.mode: found 'stash', expected flush"),
+        (["pipeline.mode=fast"], "pipeline.mode: found 'fast', expected flush, stash or none"),
+        (
+            ["pipeline.mode=stash", "pipeline.order=zero-bubble"],
+            "pipeline.order: found 'zero-bubble' with pipeline.mode stash, expected 1f1b: there is no bubble to fill",
+        ),
+        (
+            ["pipeline.mode=none", "optimizer.clip_norm=1.0"],
+            "optimizer.clip_norm: found 1 with pipeline.mode none, expected none: a stage updates its layers before",
+        ),
+        (
+            ["pipeline.mode=stash", "optimizer.kind=lamb"],
+            "optimizer.kind: found 'lamb' with pipeline.mode stash, expected another kind",
+        ),
+        (["pipeline.vertical_sync=true"], "pipeline.vertical_sync: unknown key"),
         (["pipeline.stages=0"], "pipeline.stages: found 0, expected a whole number of at least 1, or auto"),
         (["pipeline.order=fast"], "pipeline.order: found 'fast'"),
         (["pipeline.replicas=2"], "pipeline.replicas: unknown key"),

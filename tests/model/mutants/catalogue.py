@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.model.mutants import (
     allreduce,
+    async_pipelines,
     changes,
     clocks,
     cuts,
@@ -33,6 +34,7 @@ MUTANTS = tuple(
         helping,
         resident,
         pipelines,
+        async_pipelines,
         supersteps,
         repeats,
     )

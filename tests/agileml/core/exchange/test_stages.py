@@ -10,11 +10,11 @@ import pytest
 
 from agileml.application import Wire
 from agileml.core.compute.cursor import Cursor
-from agileml.core.exchange.stages import StageLinks, stages_of
+from agileml.core.exchange.stages import StageLinks
 from agileml.core.node.worker import Worker
 from agileml.core.protocol.commands import Arrange, Crossed, PassOn
 from agileml.core.protocol.messages import Crossing, CrossingAck
-from agileml.core.protocol.view import INITIAL, View
+from agileml.core.protocol.view import INITIAL, View, stages_of
 from agileml.core.stage.walk import Awaited
 from agileml.process.compute import Aborted
 from agileml.process.stage_thread import Mailbox

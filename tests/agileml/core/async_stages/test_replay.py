@@ -1,0 +1,81 @@
+"""One process that follows the stages of a log: the thesis' formulas, bit by bit, and the log that says too little."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agileml.core.async_stages.replay import StagesMissingError, StagesReplay, stages_in
+from agileml.core.protocol.view import StagesFrom
+from agileml.core.sequential import run_sequential
+from agileml.events.run import StagesArranged
+from tests.model.async_reference import async_reference
+from tests.model.staged_toy import NAME, StagedToy
+from tests.model.toy import toy_job
+
+PARTITIONS, CLOCKS = 4, 9
+
+
+def replayed(mode: str, algorithm: str, stages: tuple[StagesFrom, ...]) -> tuple[bytes, bytes]:
+    """The result of the replay, and by the formulas."""
+    toy, job = toy_job(mode, algorithm, 2, 1, PARTITIONS, CLOCKS)
+    assert isinstance(toy, StagedToy) and job.pipeline is not None
+    plan = toy.plan(PARTITIONS)
+    clocks: list[int] = []
+    again = StagesReplay(toy, job.optimizer, 1, plan, job.pipeline, lambda clock, *_: clocks.append(clock))
+    found = again.train(stages, CLOCKS).tables[NAME]
+    assert clocks == list(range(CLOCKS))
+    return found.tobytes(), async_reference(toy, job, stages).tobytes()
+
+
+@st.composite
+def arrangements(draw: st.DrawFn) -> tuple[StagesFrom, ...]:
+    """Stages that change at some clocks."""
+    changes = sorted(draw(st.sets(st.integers(1, CLOCKS - 1), max_size=3)))
+    cuts = st.sets(st.integers(1, PARTITIONS - 1)).map(lambda inner: (*sorted(inner), PARTITIONS))
+    return tuple(StagesFrom(clock, draw(cuts)) for clock in (0, *changes))
+
+
+@settings(max_examples=25)
+@given(st.sampled_from(["stash", "none"]), st.sampled_from(["sgd", "adam"]), arrangements())
+def test_any_stages_end_with_what_the_formulas_say(
+    mode: str, algorithm: str, stages: tuple[StagesFrom, ...]
+) -> None:
+    found, wanted = replayed(mode, algorithm, stages)
+    assert found == wanted
+
+
+def test_stashed_weights_are_not_the_newest_ones_and_one_stage_is_plain_training() -> None:
+    four, one = (StagesFrom(0, (1, 2, 3, 4)),), (StagesFrom(0, (4,)),)
+    assert replayed("stash", "sgd", four)[0] != replayed("none", "sgd", four)[0]
+    toy, job = toy_job("stash", "sgd", 2, 1, PARTITIONS, CLOCKS)
+    plain = run_sequential(toy, optimizer=job.optimizer, clocks=CLOCKS)[NAME].tobytes()
+    assert replayed("stash", "sgd", one)[0] == replayed("none", "sgd", one)[0] == plain
+    assert replayed("stash", "sgd", four)[0] != plain
+
+
+def test_a_later_epoch_replaces_what_a_rollback_has_undone() -> None:
+    events = [
+        StagesArranged(1, 0, (1, 2)),
+        StagesArranged(2, 8, (2,)),
+        StagesArranged(4, 5, (1, 2)),  # back to clock 5
+        StagesArranged(3, 6, (2,)),  # told late
+        StagesArranged(5, 9, (2,)),
+    ]
+    assert stages_in(events, 9) == (StagesFrom(0, (1, 2)), StagesFrom(5, (1, 2)))
+    assert stages_in(events, 10)[-1] == StagesFrom(9, (2,))
+    again = [replace(event, epoch=6) for event in (events[0], events[2], events[4])]
+    assert stages_in([*events, *again], 10) == stages_in(events, 10)
+
+
+@pytest.mark.parametrize(
+    ("events", "told"), [([], "no stages"), ([StagesArranged(1, 6, (2,))], "from clock 6")]
+)
+def test_a_log_that_does_not_begin_at_the_start_is_one_sentence(
+    events: list[StagesArranged], told: str
+) -> None:
+    with pytest.raises(StagesMissingError, match=f"found .*{told}.*expected from clock 0 on"):
+        stages_in(events, 10)

@@ -1,0 +1,56 @@
+"""What a pipeline without a flush has to end with, straight from the thesis' formulas (5.3.3), without any schedule.
+
+With stages 0 .. n - 1 the update of clock t is the gradient at w_l^(t - (n - 1 - l)) for each stage l, but never at a
+version before the clock at which the pipeline was last empty. Without stashed weights the backward is at w^(t).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from agileml.application import Array, Unit
+from agileml.core.compute.contract import initial_values
+from agileml.core.parameters.apply import apply_total, initial_state
+from agileml.core.parameters.fold import Contribution, Fold
+from agileml.core.parameters.layout import Dense
+from agileml.core.protocol.job import Job, PipelineMode
+from agileml.core.protocol.view import StagesFrom
+from tests.model.staged_toy import LAYERS, NAME, StagedToy, ToyStage
+
+
+def async_reference(toy: StagedToy, job: Job, stages: Sequence[StagesFrom]) -> Array:
+    """The rows of all layers after the job's clocks, when these stages computed them."""
+    assert job.pipeline is not None
+    tables = toy.tables()
+    weights = [initial_values(toy, tables)[NAME].reshape(LAYERS, -1)]  # by version
+    state = initial_state(tables, [weights[0].reshape(-1)], job.optimizer)
+    for each, (first, stop) in zip(stages, pairwise([s.clock for s in stages] + [job.clocks]), strict=True):
+        edges = [LAYERS // job.layout.partitions * end for end in (0, *each.ends)]
+        for clock in range(first, stop):
+            read = [
+                weights[max(first, clock - (len(each.ends) - 1 - stage))][a:b]
+                for stage, (a, b) in enumerate(pairwise(edges))
+            ]
+            back = weights[clock] if job.pipeline.mode is PipelineMode.NONE else np.concatenate(read)
+            total = _gradient(toy, job, clock, np.concatenate(read), back)
+            before = [weights[clock].reshape(-1)]
+            applied = apply_total(total, tables, before, state, clock, job.optimizer, in_place=False)
+            weights.append(applied.blocks[0].reshape(LAYERS, -1))
+            state = applied.state
+    return weights[-1]
+
+
+def _gradient(toy: StagedToy, job: Job, clock: int, read: Array, back: Array) -> Contribution:
+    whole, fold = ToyStage(toy, [0, LAYERS]), Fold(deterministic=True)
+    for number in range(job.units):
+        unit = Unit(clock, number // job.parts, number % job.parts, job.parts)
+        whole.use([read.reshape(-1)])
+        output = whole.forward(unit, toy.load(unit.slice), (), defer=False)
+        whole.overwrite([back.reshape(-1)])
+        whole.backward(unit, ())
+        (update,) = whole.updates(unit)
+        fold.add(1 << number, Contribution((Dense(update),), output.loss, output.examples))
+    return fold.total()

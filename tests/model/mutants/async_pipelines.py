@@ -1,0 +1,99 @@
+"""In a pipeline without a flush: weights of another version, a change in the middle of clocks, a log that says less."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from agileml.core.async_stages.walk import AsyncStageWalker, version_of
+from agileml.core.async_stages.worker import AsyncStageWorker
+from agileml.core.change.planning import _is_torn, _stages
+from agileml.core.controller.changes import MembershipChanges
+from agileml.core.exchange.pause import AsyncStagePause
+from agileml.core.exchange.stages import AsyncStageLinks
+from agileml.core.stage.walk import Crossings
+from tests.model.mutants.mutant import replaces
+
+
+@replaces(AsyncStageWalker.walk, mode="stash", caught_by=0)
+def stashed_weights_are_dropped_early(original, self, *arguments):
+    """A backward is not the gradient of its forward."""
+    self._stashes = False
+    return original(self, *arguments)
+
+
+@replaces(AsyncStageWalker.walk, mode="none", caught_by=2)
+def weights_are_stashed_that_should_not_be(original, self, *arguments):
+    """The comparison compares nothing."""
+    self._stashes = True
+    return original(self, *arguments)
+
+
+@replaces(version_of, mode="stash", caught_by=0)
+def a_forward_reads_a_version_too_old(original, clock, first, behind):
+    """A stage waits a clock longer for its backwards than its place demands."""
+    return max(first, original(clock, first, behind + 1)) if behind else original(clock, first, behind)
+
+
+@replaces(AsyncStageWalker._end_at, mode="stash", caught_by=7)
+def the_end_of_the_clocks_is_not_passed_on(original, self, run):
+    """The stages behind wait for a clock that nobody begins."""
+    self._end = run.job.clock
+    yield from ()
+
+
+@replaces(AsyncStageWorker.end_here, mode="stash", caught_by=4)
+def the_first_stage_goes_on_while_it_is_asked_to_stop(original, self):
+    """The pipeline never runs empty."""
+    return self._next
+
+
+@replaces(AsyncStageLinks.pause, mode="stash", caught_by=4)
+def what_is_in_flight_keeps_the_limit(original, self):
+    """Clocks that have begun wait for a limit that waits for them."""
+    raised, self._server.raise_limit = self._server.raise_limit, lambda limit, now_s: None
+    try:
+        original(self)
+    finally:
+        self._server.raise_limit = raised
+
+
+@replaces(AsyncStagePause._are_at_limit, mode="none", caught_by=4)
+def the_limit_of_clocks_counts_as_empty(original, self, statuses):
+    """A change comes in the middle of clocks though there was time to finish them."""
+    versions = [version for status in statuses for _, version in status.versions]
+    return bool(versions) and min(versions) >= self._control.limit
+
+
+@replaces(_is_torn, mode="stash", caught_by=56)
+def a_change_goes_on_from_stages_at_different_clocks(original, job, states):
+    """The updates that some stages have are lost at others."""
+    return False
+
+
+@replaces(_stages, mode="stash", caught_by=2)
+def a_rollback_does_not_undo_the_stages_of_its_clocks(original, job, view, base, placement):
+    """The record tells stages that computed nothing which counts."""
+    (*_, last) = original(job, view, base, placement)
+    return (*(view.stages if view is not None else ()), last)
+
+
+@replaces(MembershipChanges._note_stages, mode="stash", caught_by=6)
+def a_new_controller_tells_only_the_newest_stages(original, self, view):
+    """What the one before did not tell any more is not in the log."""
+    self._has_noted_stages = True
+    original(self, view)
+
+
+@replaces(MembershipChanges._note_stages, mode="stash", caught_by=0)
+def stages_are_told_for_another_clock(original, self, view):
+    """The log has the pipeline empty a clock too late."""
+    stages = tuple(replace(each, clock=each.clock + 1 if each.clock else 0) for each in view.stages)
+    original(self, replace(view, stages=stages))
+
+
+@replaces(Crossings.get, mode="stash", caught_by=0)
+def a_stage_takes_the_activation_of_the_clock_before(original, self, at):
+    """What is in flight gets mixed up."""
+    other = original(self, replace(at, clock=at.clock - 1)) if at.is_forward else None
+    found = original(self, at)
+    return other if found is not None and other is not None and not found.ends else found
