@@ -166,6 +166,24 @@ def test_a_restarted_controller_listens_first_and_loses_nothing(scripts):
     assert script.record.committed.clock == cut
 
 
+def test_a_restarted_controller_counts_machines_as_it_hears_of_them(scripts):
+    """Its record has no tiers: none is taken for a reliable one meanwhile."""
+    script = scripts(**ACTIVE)
+    script.up("r0", "t1", "t2")
+    assert script.controller.count_members() == (1, 2)
+    counted, tell = [], script.tell
+
+    def told(event):
+        counted.append(script.controller.count_members())
+        return tell(event)
+
+    script.tell = told
+    script.restart()
+    assert counted[0] == (0, 0)
+    assert all(reliable <= 1 and transient <= 2 for reliable, transient in counted)
+    assert script.controller.count_members() == (1, 2)
+
+
 def test_a_restart_in_the_middle_of_a_change_needs_nothing_special(scripts):
     script = scripts(**ACTIVE)
     script.up("r0", "t1", "t2")
