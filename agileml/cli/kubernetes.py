@@ -1,4 +1,4 @@
-"""`proteus k8s template | image`: the manifests and the image of a RayCluster on spot nodes."""
+"""`proteus k8s template | authority | image`: manifests, certificates and image of a RayCluster on spot nodes."""
 
 from __future__ import annotations
 
@@ -52,6 +52,7 @@ def template(
             min=10, max=600, help="Seconds that a spot pod has to leave. [default: what the cloud gives]"
         ),
     ] = None,
+    domain: Annotated[str, typer.Option(help="Of your Kubernetes cluster's DNS.")] = "cluster.local",
     dockerfile: Annotated[
         bool, typer.Option("--dockerfile", help="Print the Dockerfile of the image instead.")
     ] = False,
@@ -69,11 +70,7 @@ def template(
         raise typer.BadParameter(
             "missing --image, expected the image that `proteus k8s image` prepares, in a registry"
         )
-    for option, found in (("--name", name), ("--namespace", namespace)):
-        if not NAME.fullmatch(found):
-            raise typer.BadParameter(
-                f"{option}: found {found!r}, expected up to 40 of a-z, 0-9 and dash, a letter first"
-            )
+    _check_names(name, namespace)
     if not MEMORY.fullmatch(memory):
         raise typer.BadParameter(f"--memory: found {memory!r}, expected an amount such as 16Gi")
     if max(reliable, spot) > most:
@@ -81,8 +78,40 @@ def template(
             f"found {max(reliable, spot)} pods from the beginning, expected at most --most {most}"
         )
     size = PodSize(cpus, memory)
-    plan = ClusterPlan(name, namespace, image, cloud, version("ray"), size, most, reliable, spot, grace_s)
+    plan = ClusterPlan(
+        *(name, namespace, image, cloud, version("ray"), size, most, reliable, spot, grace_s, domain)
+    )
     print(text(plan), end="")
+
+
+@k8s.command()
+def authority(
+    name: Annotated[str, typer.Option(help="Of the RayCluster.")] = "proteus",
+    namespace: Annotated[str, typer.Option(help="Where it is.")] = "default",
+) -> None:
+    """Print a secret with a new authority of certificates for Ray's TLS, for `kubectl create -f -`."""
+    import time
+
+    import yaml
+
+    from bidbrain.aws.stack.authority import Authority
+    from bidbrain.kubernetes.manifest import authority_secret
+
+    _check_names(name, namespace)
+    if sys.stdout.isatty():
+        raise typer.BadParameter(
+            "found a terminal, expected a pipe to `kubectl create -f -`: this prints a private key"
+        )
+    pem = Authority.made(name, time.time()).text()
+    print(yaml.safe_dump(authority_secret(name, namespace, pem), sort_keys=False), end="")
+
+
+def _check_names(name: str, namespace: str) -> None:
+    for option, found in (("--name", name), ("--namespace", namespace)):
+        if not NAME.fullmatch(found):
+            raise typer.BadParameter(
+                f"{option}: found {found!r}, expected up to 40 of a-z, 0-9 and dash, a letter first"
+            )
 
 
 @k8s.command()

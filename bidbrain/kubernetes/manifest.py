@@ -1,5 +1,8 @@
 """Manifests for `kubectl apply`: a RayCluster for spot nodes, and the rights that a job in its head needs. Pure.
 
+Ray talks TLS. `proteus k8s authority` makes a secret with an authority of certificates, and an init container in each
+pod issues the pod a certificate for its own address (`certify`); only that container sees the authority's private key.
+
 The rights are the least that `kuberay` can do with: read pods of the namespace, read nodes, read and patch this one
 RayCluster. An account that may patch a RayCluster could put any pod into it, so an admission policy lets this account
 change nothing but how many pods there are, which of them go, and the book of orders.
@@ -14,11 +17,13 @@ from typing import Any
 
 import yaml
 
+from bidbrain.kubernetes.certify import AUTHORITY_FILE, CA, CERTIFICATE, KEY
 from bidbrain.kubernetes.objects import CLUSTER_LABEL
 
 Manifest = dict[str, Any]
 RELIABLE, SPOT = "reliable", "spot"
 MARGIN_S = 5  # of a pod's grace, for the kubelet
+AUTHORITY_FOLDER, TLS_FOLDER = "/etc/proteus/authority", "/etc/proteus/tls"
 
 
 class Provider(StrEnum):
@@ -65,6 +70,7 @@ class ClusterPlan:
     """A RayCluster to be. replicas: spot pods from the beginning, for runs without a market, and reliable ones.
 
     most: maxReplicas of both groups. ray_version: of the image. grace_s: of a spot pod; None: what the provider gives.
+    domain: of the Kubernetes cluster's DNS.
     """
 
     name: str
@@ -77,12 +83,25 @@ class ClusterPlan:
     reliable_replicas: int = 0
     spot_replicas: int = 0
     grace_s: int | None = None
+    domain: str = "cluster.local"
 
     @property
     def spot(self) -> SpotNodes:
         """The nodes of its pool."""
         nodes = NODES[self.provider]
         return nodes if self.grace_s is None else replace(nodes, grace_s=self.grace_s)
+
+    @property
+    def authority(self) -> str:
+        """The name of the secret with the authority of certificates."""
+        return authority_name(self.name)
+
+    @property
+    def head_names(self) -> tuple[str, ...]:
+        """The names of the head's service, by which KubeRay has workers find it."""
+        service = f"{self.name}-head-svc"
+        local = f"{service}.{self.namespace}.svc"
+        return (service, f"{service}.{self.namespace}", local, f"{local}.{self.domain}")
 
     @property
     def account(self) -> str:
@@ -99,6 +118,18 @@ def manifests(plan: ClusterPlan) -> list[Manifest]:
         _network(plan),
         _ray_cluster(plan),
     ]
+
+
+def authority_name(cluster: str) -> str:
+    """The name of the secret with a cluster's authority of certificates."""
+    return f"{cluster}-authority"
+
+
+def authority_secret(cluster: str, namespace: str, pem: str) -> Manifest:
+    """That secret. pem: certificate and private key."""
+    about = {"name": authority_name(cluster), "namespace": namespace}
+    kind = {"apiVersion": "v1", "kind": "Secret", "metadata": about, "type": "Opaque"}
+    return kind | {"immutable": True, "stringData": {AUTHORITY_FILE: pem}}
 
 
 def text(plan: ClusterPlan) -> str:
@@ -118,6 +149,8 @@ def _head(plan: ClusterPlan) -> Iterator[str]:
     group = f"{{group: {RELIABLE}, vcpus: {plan.size.cpus}, usd_per_h: DOLLARS}}"
     yield f"# A RayCluster with a group of pods on nodes that stay and one on spot nodes ({plan.provider})."
     yield "# It needs KubeRay 1.5.1 or later (node labels, tokens) and Kubernetes 1.30 or later (admission policies)."
+    yield f"# It needs the secret {plan.authority} first, once:"
+    yield f"#   proteus k8s authority --name {plan.name} --namespace {plan.namespace} | kubectl create -f -"
     yield "# In the config of a job, with what a pod's share of a node costs:"
     yield "#   address: auto"
     yield "#   market:"
@@ -253,7 +286,9 @@ def _pod(
         "name": container,
         "image": plan.image,
         "resources": {"requests": dict(resources), "limits": dict(resources)},
-        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "securityContext": dict(UNPRIVILEGED),
+        "env": [{"name": name, "value": value} for name, value in TLS_VARIABLES.items()],
+        "volumeMounts": [{"name": "tls", "mountPath": TLS_FOLDER, "readOnly": True}],
     }
     if not is_head:
         seconds = where.get("terminationGracePeriodSeconds", 30) - MARGIN_S
@@ -263,7 +298,45 @@ def _pod(
         account["serviceAccountName"] = plan.name
     user = {"runAsNonRoot": True, "runAsUser": 1000, "runAsGroup": 100, "fsGroup": 100}
     secure = {"securityContext": user | {"seccompProfile": {"type": "RuntimeDefault"}}}
-    return {"spec": {**account, **secure, **where, "containers": [runs]}}
+    certified = {"initContainers": [_certifies(plan, is_head)], "volumes": _volumes(plan)}
+    return {"spec": {**account, **secure, **where, **certified, "containers": [runs]}}
+
+
+UNPRIVILEGED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+TLS_VARIABLES = {
+    "RAY_USE_TLS": "1",
+    "RAY_TLS_CA_CERT": f"{TLS_FOLDER}/{CA}",
+    "RAY_TLS_SERVER_CERT": f"{TLS_FOLDER}/{CERTIFICATE}",
+    "RAY_TLS_SERVER_KEY": f"{TLS_FOLDER}/{KEY}",
+}
+
+
+def _certifies(plan: ClusterPlan, is_head: bool) -> Manifest:
+    """The container that comes first. KubeRay adds its own after it, which waits for the head with Ray's variables."""
+    command = [*("python", "-m", "bidbrain.kubernetes.certify"), f"--authority={AUTHORITY_FOLDER}"]
+    command += [f"--to={TLS_FOLDER}", *(f"--name={each}" for each in plan.head_names if is_head)]
+    small = {"cpu": "250m", "memory": "512Mi"}
+    return {
+        "name": "certify",
+        "image": plan.image,
+        "command": command,
+        "env": [{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
+        "resources": {"requests": dict(small), "limits": dict(small)},
+        "securityContext": dict(UNPRIVILEGED),
+        "volumeMounts": [
+            {"name": "authority", "mountPath": AUTHORITY_FOLDER, "readOnly": True},
+            {"name": "tls", "mountPath": TLS_FOLDER},
+        ],
+    }
+
+
+def _volumes(plan: ClusterPlan) -> list[Manifest]:
+    """The authority, for the group of the pod's user to read; the pod's own certificate, in memory."""
+    secret = {"secretName": plan.authority, "defaultMode": 0o440}
+    return [
+        {"name": "authority", "secret": secret},
+        {"name": "tls", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
+    ]
 
 
 def leave(seconds: int) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
+from cryptography import x509
 
 from agileml.cli import main
 from agileml.config.job import load
@@ -20,8 +21,19 @@ from agileml.config.market import KubernetesMarketConfig
 from agileml.config.text import ConfigError
 from agileml.market.setup import set_up
 from bidbrain.history.prices import Market
+from bidbrain.kubernetes.certify import main as certify
 from bidbrain.kubernetes.kuberay import KubeRay, PodPlace
-from bidbrain.kubernetes.manifest import ClusterPlan, Manifest, PodSize, Provider, leave, manifests, text
+from bidbrain.kubernetes.manifest import (
+    AUTHORITY_FOLDER,
+    TLS_FOLDER,
+    ClusterPlan,
+    Manifest,
+    PodSize,
+    Provider,
+    leave,
+    manifests,
+    text,
+)
 from tests.kubernetes.api_server import served
 from tests.kubernetes.ground import PRICES, SPOT, STAYS, Ground, make_setting, order, soon
 from tests.kubernetes.kuberay_operator import operating
@@ -200,6 +212,75 @@ def _live(ground: Ground) -> None:
     soon(ground, lambda: len(cloud.ended((lost, nodeless))) == 2)
     cloud.release(tuple(each.instance_id for each in cloud.held()))
     cloud.close()
+
+
+def test_each_pod_gets_a_certificate_and_only_its_init_container_the_authority() -> None:
+    spec = the("RayCluster", manifests(PLAN))["spec"]
+    for item in (spec["headGroupSpec"], *spec["workerGroupSpecs"]):
+        pod = item["template"]["spec"]
+        (first,), (runs,) = pod["initContainers"], pod["containers"]
+        assert {mount["name"] for mount in first["volumeMounts"]} == {"authority", "tls"}
+        assert [(mount["name"], mount["readOnly"]) for mount in runs["volumeMounts"]] == [("tls", True)]
+        assert first["securityContext"] == runs["securityContext"]
+        secret = next(each["secret"] for each in pod["volumes"] if each["name"] == "authority")
+        assert secret == {"secretName": "ray-authority", "defaultMode": 0o440}, "for fsGroup to read"
+        names = [word for word in first["command"] if word.startswith("--name=")]
+        assert bool(names) == (item is spec["headGroupSpec"]), "workers go by their addresses"
+        assert "RAY_USE_TLS" in {each["name"] for each in runs["env"]}
+    head = spec["headGroupSpec"]["template"]["spec"]["initContainers"][0]["command"]
+    assert "--name=ray-head-svc.here.svc.cluster.local" in head, "what KubeRay has workers connect to"
+
+
+def test_the_init_container_s_command_makes_what_ray_s_variables_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The secret of `proteus k8s authority`, a pod's command and its variables, put together as the kubelet does."""
+    code, out, err = command(capsys, "authority", "--name", "ray", "--namespace", "here")
+    secret = yaml.safe_load(out)
+    assert (code, err, secret["metadata"]) == (0, "", {"name": "ray-authority", "namespace": "here"})
+    kubernetes_validate.validate(secret, VERSION, strict=True)
+    mounted, tls = tmp_path / "authority", tmp_path / "tls"
+    for folder in (mounted, tls):
+        folder.mkdir()
+    for name, content in secret["stringData"].items():
+        (mounted / name).write_text(content)
+    spec = the("RayCluster", manifests(PLAN))["spec"]["headGroupSpec"]["template"]["spec"]
+    words = spec["initContainers"][0]["command"][3:]
+    places = {AUTHORITY_FOLDER: str(mounted), TLS_FOLDER: str(tls)}
+    for inside, here in places.items():
+        words = [word.replace(inside, here) for word in words]
+    for _ in range(2):  # the kubelet may start it again
+        certify(words, {"POD_IP": "10.1.2.3"})
+    variables = {each["name"]: each["value"] for each in spec["containers"][0]["env"]}
+    files = {name: Path(value.replace(TLS_FOLDER, str(tls))) for name, value in variables.items()}
+    assert variables.pop("RAY_USE_TLS") == "1"
+    assert {files[name] for name in variables} == set(tls.iterdir())
+    pem = files["RAY_TLS_SERVER_CERT"].read_bytes()
+    own = x509.load_pem_x509_certificate(pem)
+    own.verify_directly_issued_by(x509.load_pem_x509_certificate(files["RAY_TLS_CA_CERT"].read_bytes()))
+    names = own.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert str(names.get_values_for_type(x509.IPAddress)[0]) == "10.1.2.3"
+    assert "ray-head-svc.here.svc.cluster.local" in names.get_values_for_type(x509.DNSName)
+    secret_line = next(iter(secret["stringData"].values())).split("PRIVATE KEY-----\n")[1].split("\n")[0]
+    assert not any(secret_line in path.read_text() for path in tls.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("ip", "content", "sentence"),
+    [
+        ("", "x", "POD_IP: found '', expected the address of this pod"),
+        ("10.0.0.1", "x", "the cluster's authority: found 1 characters, expected the PEM"),
+        ("10.0.0.1", None, "authority.pem: No such file or directory"),
+    ],
+)
+def test_a_pod_without_a_certificate_says_why(
+    tmp_path: Path, ip: str, content: str | None, sentence: str
+) -> None:
+    if content is not None:
+        (tmp_path / "authority.pem").write_text(content)
+    with pytest.raises(SystemExit) as ended:
+        certify([f"--authority={tmp_path}", f"--to={tmp_path}"], {"POD_IP": ip})
+    assert sentence in str(ended.value)
 
 
 def admitted(change: Callable[[Any], None], user: str = OWN) -> str | None:

@@ -7,6 +7,7 @@ address before it runs, so each instance gets its own certificate when it boots.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -72,10 +73,11 @@ class Authority:
         """Certificate and private key as one PEM text, for a place that keeps secrets."""
         return (self.certificate + self.key).decode()
 
-    def issued(self, ip: str, now_s: float) -> HostCertificate:
+    def issued(self, ip: str, now_s: float, names: Sequence[str] = ()) -> HostCertificate:
         """A certificate for the host at `ip`, as a client and as a server, valid until the authority ends.
 
-        It also names 127.0.0.1, where processes of one host find each other. now_s: Unix time.
+        It also names 127.0.0.1, where processes of one host find each other. now_s: Unix time. names: DNS names
+        by which others reach the host.
         """
         authority = x509.load_pem_x509_certificate(self.certificate)
         signer = serialization.load_pem_private_key(self.key, password=None)
@@ -85,10 +87,12 @@ class Authority:
         ends = authority.not_valid_after_utc
         builder = _builder(_name(ip), authority.subject, key.public_key(), start, ends)
         addresses = [x509.IPAddress(ip_address(each)) for each in dict.fromkeys((ip, LOOPBACK))]
-        names = x509.SubjectAlternativeName([*addresses, x509.DNSName("localhost")])
+        every = [*addresses, *(x509.DNSName(each) for each in ("localhost", *names))]
         both = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
         issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
-        builder = builder.add_extension(names, critical=False).add_extension(both, critical=False)
+        builder = builder.add_extension(x509.SubjectAlternativeName(every), critical=False).add_extension(
+            both, critical=False
+        )
         builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         builder = builder.add_extension(_usage(signs_certificates=False), critical=True)
         certificate = builder.add_extension(issuer, critical=False).sign(signer, hashes.SHA256())
