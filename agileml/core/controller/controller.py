@@ -170,13 +170,9 @@ class Controller:
         return f"change={control.change} cut={self._cuts.next} is_writing={control.is_writing}"
 
     def count_members(self) -> tuple[int, int]:
-        """(reliable, transient) members of the durable view that this process has heard of.
-
-        The record knows names and no tiers, so a controller that has just restarted counts them as they report.
-        """
-        members = self.view.members if self.view else ()
+        """(reliable, transient) members of the durable view that reported: after a restart only they have a tier."""
         nodes = self._control.members.nodes
-        tiers = [nodes[node].tier for node in members if node in nodes]
+        tiers = [nodes[node].tier for node in (self.view.members if self.view else ()) if node in nodes]
         return tiers.count(Tier.RELIABLE), tiers.count(Tier.TRANSIENT)
 
     # -- the entrance ---------------------------------------------------------------------------------------
