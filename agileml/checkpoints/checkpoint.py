@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -62,7 +63,8 @@ __all__ = [
 
 _PREFIX = "clock-"
 _OURS = re.compile(r"clock-(0|[1-9]\d*)-(0|[1-9]\d*)/(manifest\.json|part-(?:0|[1-9]\d*)\.safetensors)")
-_TRIES = 10  # to read a store that changes meanwhile
+_PATIENCE_S = 30.0  # with a store that changes while it is read
+_PAUSE_S = 0.02
 
 
 class Check(Enum):
@@ -186,9 +188,10 @@ def newest(
 ) -> Manifest | None:
     """The newest whole checkpoint. `report` gets a sentence for each newer one that is not whole.
 
-    Raises StoreError when the store cannot be read.
+    Raises StoreError when the store cannot be read, or changed for half a minute each time before it was.
     """
-    for _ in range(_TRIES):
+    until_s = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < until_s:
         files = _checkpoints(store)
         skipped: list[str] = []
         for name in sorted(files, reverse=True):
@@ -202,7 +205,8 @@ def newest(
             for problem in skipped:
                 report(problem)
             return None
-    raise StoreError(f"{store.where} changes faster than it can be read")
+        time.sleep(_PAUSE_S)
+    raise StoreError(f"{store.where} changes faster than it can be read: does another run write to it?")
 
 
 def find(store: CheckpointStore, name: CutId) -> Manifest | None:

@@ -57,7 +57,7 @@ class Trainer:
         callbacks: Sequence[Callback] = (),
         **settings: Any,
     ) -> None:
-        self.result: Result | None = None  # of the run, once it is over
+        self._result: Result | None = None
         self._machine = current()
         self._loop: Loop | StartingLoader | None = None
         self._options: dict[str, Any] = {
@@ -150,6 +150,16 @@ class Trainer:
             raise InputError("passes(): found no prepare() before it, expected the data that passes go over")
         return self._loop.passes(count)
 
+    @property
+    def result(self) -> Result | None:
+        """Of the run, once it is over. Raises InputError behind a loop that was left early on a machine."""
+        if self._machine is not None and self._machine.is_prepared:
+            raise InputError(
+                "trainer.result: the script left its loop before the run was over, expected a loop that ends when the "
+                "loader does"
+            )
+        return self._result
+
     def run(self, what: Callable[[], Any] | Training | type[Training]) -> Result:
         """Train by a function that makes a Trainer, prepares and loops, as a script does: for notebooks. Or by a class
         without a loop: an `agileml.Training`."""
@@ -162,8 +172,8 @@ class Trainer:
         return section.get(key) if isinstance(section, Mapping) else None
 
     def _run(self, application: Application, **more: Any) -> Result:
-        self.result = run({**self._values, **more}, application, name=self._name, **self._options)
-        return self.result
+        self._result = run({**self._values, **more}, application, name=self._name, **self._options)
+        return self._result
 
 
 class StartingLoader:

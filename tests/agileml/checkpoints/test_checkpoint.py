@@ -138,6 +138,32 @@ def test_the_newest_has_the_latest_epoch_then_clock(store: CheckpointStore) -> N
     assert names(store) == order
 
 
+class Busy(MemoryStore):
+    """A store whose writer replaces its only checkpoint after each of the first 30 times that it was listed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = 0
+        self._replace()
+
+    def _replace(self) -> None:
+        self.clock += 1
+        other = MemoryStore()
+        write(other, CutId(self.clock, 1))
+        self.files = other.files
+
+    def list(self, prefix: str) -> dict[str, int]:
+        found = super().list(prefix)
+        if self.clock < 30:
+            self._replace()
+        return found
+
+
+def test_a_store_that_changes_each_time_it_is_read_is_read_again() -> None:
+    found = newest(Busy(), lambda problem: None)
+    assert found is not None and found.name == CutId(30, 1)
+
+
 def test_a_checkpoint_without_manifest_does_not_exist(store: CheckpointStore) -> None:
     write(store, CutId(1, 1))
     write_part(store, CutId(2, 1), 0, cut_of(CutId(2, 1), 0))

@@ -42,6 +42,7 @@ LOOPS = {
         "found the learning rate 0.025, expected 0.05",
     ),
     "left": (BODY + "break", "left its loop before the run was over"),
+    "left for the result": (BODY + "print(trainer.result.metrics)", "left its loop before the run was over"),
     "raises": (BODY + "1 / 0", "ZeroDivisionError"),
     "exits": (BODY + "raise SystemExit(3)", r"called exit\(3\)"),
     "diverges": (

@@ -126,8 +126,9 @@ def test_every_item_counts_once_a_pass_through_twelve_random_faults(made: Made, 
     assert run_chaos(from_values(config), 1, 12, tmp_path / "chaos").is_good
     models = list((tmp_path / "chaos").rglob("model.safetensors"))  # the run's, and that of one process
     assert len(models) == 2
-    for model in models:
-        assert load_file(model)["left"].tolist() == [-PASSES] * ITEMS
+    for model in models:  # chaos trains for as many clocks as its faults take: whole passes and a part of one
+        counts = -load_file(model)["left"]
+        assert counts.min() >= PASSES and counts.max() - counts.min() <= 1 and counts.sum() % BATCH == 0
 
 
 def test_machines_get_the_list_of_files_with_the_application(tmp_path: Path) -> None:
