@@ -64,7 +64,7 @@ class Rig:
         """As `Clients`: EC2 is moto's with what moto leaves out."""
         return self.layer if service == "ec2" else plain_aws(self.url).client(service, attempts)
 
-    def limit(self, **changes: int) -> None:
+    def limit(self, **changes: Any) -> None:
         """What `up` writes."""
         limits = Limits(site=SITE, machines=8, job_micro_usd=20_000_000).model_copy(update=changes)
         s3 = plain_aws(self.url).client("s3")
@@ -263,6 +263,22 @@ def test_another_user_of_the_head_is_told_nothing(rig: Rig) -> None:
             BuyerCloud(rig.path, STACK, "job")
         with pytest.raises(SystemExit, match="may not ask the buyer of this stack"):
             print_credentials([str(rig.path)])
+
+
+def test_a_machine_that_the_limits_allow_no_more_is_paid_for_and_ended_all_the_same(rig: Rig) -> None:
+    """The operator takes its type away while a purchase of it is under way, and the driver does not come back."""
+    with rig.serving():
+        cloud = BuyerCloud(rig.path, STACK, "job")
+        rig.layer.lost = 1.0
+        with pytest.raises(UnknownOutcomeError):
+            cloud.acquire(order("a"))
+        cloud.close()
+        rig.wait_left()
+    fewer = SITE.model_copy(update={"types": ("m5.xlarge",)})
+    rig.limit(site=fewer)
+    with rig.serving():
+        rig.look(ORPHAN_AFTER_S + 1)
+        assert not rig.machines()
 
 
 @pytest.mark.parametrize(

@@ -216,9 +216,14 @@ class Buyer:
         instances = job.cloud.held()
         for each in instances:
             if each.instance_id not in self._expenses.held:
-                price = job.cloud.price(self._offered(job, each.market), self._clock.now_s())
-                self._expenses.found(job.name, (each,), price)
+                self._expenses.found(job.name, (each,), self._price(job, each.market))
         return instances
+
+    def _price(self, job: _Job, market: Market) -> int:
+        """Of a machine that is there; of a market that the limits have left since, the on-demand price of another."""
+        if market in job.catalog.by_market:
+            return job.cloud.price(market, self._clock.now_s())
+        return job.catalog.reliable.on_demand
 
     def _release(self, job: _Job, instance_ids: tuple[str, ...]) -> None:
         mine = {name for name, each in self._expenses.held.items() if each.job == job.name}
