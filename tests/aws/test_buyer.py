@@ -192,6 +192,7 @@ def test_limits_hold_whatever_the_driver_says(rig: Rig) -> None:
         assert rig.said[-1] == "ends 2 machines: job job has cost 0.480000 $, the stack's limit is 0.400000 $"
         rig.look(60)
         cloud.close()
+        rig.wait_left()
         another = BuyerCloud(rig.path, STACK, "job-2")
         with pytest.raises(RefusedError, match=r"the stack with all its jobs has cost 0.48"):
             another.acquire(order("e"))
@@ -241,7 +242,6 @@ def test_a_buyer_that_dies_buys_nothing_twice_and_forgets_nothing(rig: Rig) -> N
         with pytest.raises(UnknownOutcomeError):
             cloud.acquire(order("a", 2))
         rig.layer.lost = 0.0
-        rig.buyer.left(-1)
     cloud.close()  # the connection went with the buyer
     with rig.serving():
         (first, second) = cloud.acquire(order("a", 2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import socket
 import socketserver
@@ -27,6 +28,7 @@ from bidbrain.aws.buyer.messages import (
 from bidbrain.live.cloud import CloudError
 
 LOOK_S = 30.0
+STRANGER_S = 5.0  # for a process that may not ask to say what it wants
 _PEER = struct.Struct("3i")  # pid, uid, gid of SO_PEERCRED
 
 
@@ -66,7 +68,7 @@ class _Connection(socketserver.StreamRequestHandler):
         """Answer line by line."""
         uid = peer_uid(self.connection)
         if uid != self.server.uid:
-            self._say(Failed(Failure.CREDENTIALS, f"user {uid} may not ask the buyer of this stack"))
+            self._refuse(f"user {uid} may not ask the buyer of this stack")
             return
         driver = next(self.server.drivers)
         try:
@@ -77,6 +79,13 @@ class _Connection(socketserver.StreamRequestHandler):
         finally:
             with self.server.lock:
                 self.server.buyer.left(driver)
+
+    def _refuse(self, sentence: str) -> None:
+        """Answer one line and end: an end before that line could overtake the answer."""
+        self.connection.settimeout(STRANGER_S)
+        with contextlib.suppress(OSError):
+            self.rfile.readline(LINE_BYTES)
+            self._say(Failed(Failure.CREDENTIALS, sentence))
 
     def _answer(self, line: bytes, driver: int) -> Answer:
         try:
