@@ -135,7 +135,7 @@ def test_schedules_in_which_the_norm_of_gradients_is_limited(mode: str, seeds: i
 
 @pytest.mark.parametrize("mode", ["bsp" + SCALED, "allreduce" + SCALED, "dense" + LAMB])
 def test_schedules_in_which_units_overflow_or_layers_have_norms(mode: str) -> None:
-    assert_machines_came_and_went(assert_clean(range(6), mode))
+    assert_machines_came_and_went(assert_clean(range(14), mode))
 
 
 @pytest.mark.parametrize(("mode", "seeds"), [("bsp", 6), ("dense", 9), ("sum", 4), ("ssp", 8)])

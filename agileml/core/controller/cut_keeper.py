@@ -107,7 +107,7 @@ class CutKeeper:
         """Name a later clock: an owner was already past the named one."""
         if self._cut.is_open_at(message.clock):
             interval = self._interval(message.version)
-            self._cut.missed(message.version, interval, self._control.job.clocks)
+            self._cut.missed(message.version, interval, self._latest(message.version))
             self.send_cut()
 
     def commit(self) -> bool:
@@ -174,6 +174,12 @@ class CutKeeper:
             return interval
         left = self._next_held(version) - version
         return left if left <= 2 * interval else interval
+
+    def _latest(self, version: int) -> int:
+        """The latest clock for the next cut: one behind a clock that will be held would never be reached, because that
+        clock waits until a cut of its own is named."""
+        clocks = self._control.job.clocks
+        return clocks if self._control.job.holds_every is None else min(clocks, self._next_held(version))
 
     def _next_held(self, version: int) -> int:
         """The clock of the first cut from `version` on that will be held."""
