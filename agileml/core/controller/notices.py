@@ -167,10 +167,18 @@ class NoticeHandler:
         found = {}
         for node in view.members:
             owned = view.partitions_of(node)
-            shards = tuple((p, ShardState(control.version(p) or view.base, ())) for p in owned)
+            shards = tuple((p, ShardState(self._version(p), ())) for p in owned)
             backed_up = tuple((p, committed) for p, backup in enumerate(view.backup) if backup == node)
             found[node] = Promise(0, shards, tuple((p, committed) for p in owned), backed_up)
         return found
+
+    def _version(self, partition: int) -> int:
+        """The version that a partition is expected to have; of stages with clocks in flight, when they are empty."""
+        control, rules = self._control, self._control.job.pipeline
+        assert control.view is not None
+        if rules is not None and not rules.flushes:
+            return control.completed
+        return control.version(partition) or control.view.base
 
     def _note(self, verdict: NoticeDecision, pressed: tuple[Leaver, ...]) -> None:
         """Log the decision, once per attempted epoch."""
