@@ -133,7 +133,9 @@ def test_one_of_two_reliable_machines_dies(stage: int, tmp_path: Path) -> None:
     assert after.reliable == 1
     if stage == 1:  # what it served and backed up is nowhere: all over again
         assert after.rolled_back and after.base == 0
-        assert "lost with their owners and backups: back to the start" in after.reason
+        # A cut's partitions are lost, or the start's if it was faster than the first cut.
+        assert "are lost" in after.reason or "lost with" in after.reason
+        assert "back to the start" in after.reason
     else:  # the actives make its backups again
         assert not after.rolled_back and after.redone == 0
 

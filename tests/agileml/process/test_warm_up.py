@@ -12,7 +12,7 @@ from numba.core.dispatcher import Dispatcher
 
 from agileml.application import Application, Settings, Table, Unit, Update, Updates
 from agileml.apps import matrix_factorization
-from agileml.core.parameters import fold, optimizer
+from agileml.core.parameters import fold, kernels
 from agileml.process.spec import RunSpec
 from agileml.process.warm_up import load_kernels
 from tests.agileml.process.engine_rig import Rig
@@ -23,7 +23,7 @@ def specializations() -> dict[str, set[Any]]:
     """By compiled kernel: the types that it was compiled for."""
     found = {
         name: set(kernel.signatures)
-        for module in (fold, optimizer, matrix_factorization)
+        for module in (fold, kernels, matrix_factorization)
         for name, kernel in vars(module).items()
         if isinstance(kernel, Dispatcher)
     }
