@@ -19,6 +19,7 @@ from typing import Any
 
 from uneven_rig import UnevenRun
 
+from agileml.events.run import RemedyDecided
 from straggler.simulate.patterns import Cluster, parse_pattern
 from straggler.simulate.profile import ideal_time_s
 from straggler.simulate.schemes import Experiment, parse_scheme, run_scheme
@@ -28,7 +29,7 @@ DELAYS = (0, 100, 200, 400)
 TARGETS: Mapping[int, str] = {0: "1.01 of bsp, ssp", 100: "1.08", 200: "1.08", 400: "1.12"}
 SSP = {"consistency": {"kind": "ssp", "slack": 1}}
 SCHEMES: Mapping[str, Mapping[str, Any]] = {
-    "bsp": {},
+    "bsp": {"balance": "static"},
     "ssp:1": SSP,
     "bsp-rr": {"helping": True},
     "flexrr": {"helping": True, **SSP},
@@ -84,6 +85,23 @@ def show(delay: int, rounds: int, clock_s: float, clocks: int) -> None:
         print(f"{row}{statistics.median(moved[scheme]):9.1%}  {target}", flush=True)
 
 
+def show_choice(delay: int, clock_s: float, clocks: int) -> None:
+    """What `helping: auto` chooses, and what its clocks take before and after, beside static shares."""
+    cluster = Cluster(MACHINES, MACHINES, iteration_s=clock_s)
+    for name, keys in (("static", SCHEMES["bsp"]), ("auto", {"helping": "auto"})):
+        run = UnevenRun(
+            job(clock_s, clocks, keys), parse_pattern(f"slow-worker:{delay}").profiles(cluster, 0)
+        )
+        trial = run.train()
+        before_s, after_s = trial.took_s(1, 17) / 16, trial.took_s(20, clocks) / (clocks - 20)
+        print(f"{delay:5}% {name:8} clocks 1 to 17: {before_s:.3f} s each, from 20 on {after_s:.3f} s")
+        for each in trial.events:
+            if isinstance(each.event, RemedyDecided):
+                print(
+                    f"       clock {each.event.clock}: {each.event.remedy}; {each.event.reason}", flush=True
+                )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -92,6 +110,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--clock", type=float, default=2.0, help="seconds of an undisturbed clock")
     parser.add_argument("--clocks", type=int, default=20)
+    parser.add_argument(
+        "--auto", action="store_true", help="what helping: auto chooses, in at least 30 clocks"
+    )
     parser.add_argument("--delays", type=int, nargs="+", default=DELAYS)
     arguments = parser.parse_args()
     rounds, clock_s, clocks = arguments.rounds, arguments.clock, arguments.clocks
@@ -100,6 +121,10 @@ def main() -> None:
         rounds, clock_s, clocks, delays = 1, 0.5, 8, (200,)
     print(f"python {platform.python_version()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
     print(f"{MACHINES} machines, {UNITS} units each, {clocks} clocks of {clock_s:g} s, {rounds} rounds")
+    if arguments.auto:
+        for delay in delays:
+            show_choice(delay, clock_s, max(30, clocks))
+        return
     print("delay  scheme    over ideal  simulated     ratio   moved  target", flush=True)
     for delay in delays:
         show(delay, rounds, clock_s, clocks)

@@ -34,20 +34,41 @@ class HelpingConfig(Section):
 
 
 def _helping(value: Any) -> Any:
-    if isinstance(value, HelpingConfig):
+    if isinstance(value, HelpingConfig) or value == "auto":
         return value
     if isinstance(value, bool):
         return HelpingConfig() if value else False
     if not isinstance(value, dict):
-        raise ConfigError(f"found {show(value)}, expected true, false or a mapping of keys")
+        raise ConfigError(f"found {show(value)}, expected auto, true, false or a mapping of keys")
     return validate(HelpingConfig, value)
 
 
-Helping = Annotated[HelpingConfig | Literal[False], BeforeValidator(_helping)]
+Helping = Annotated[HelpingConfig | Literal[False, "auto"], BeforeValidator(_helping)]
 
 
-def check_helping(consistency: str, exchange: str, balance: str, overlaps: bool) -> None:
+def helping_settings(helping: HelpingConfig | Literal[False, "auto"]) -> HelpingConfig | None:
+    """The settings with which machines help each other, if they ever do."""
+    if helping == "auto":
+        return HelpingConfig()
+    return helping or None
+
+
+def may_help(consistency: str, exchange: str, overlap: bool | str, *, is_pipeline: bool) -> bool:
+    """True for a job in which `helping: auto` can turn help on."""
+    return (consistency, exchange, overlap) == ("bsp", "servers", False) and not is_pipeline
+
+
+def check_helping(
+    helping: HelpingConfig | Literal["auto"], consistency: str, exchange: str, balance: str, overlaps: bool
+) -> None:
     """Raises ConfigError for keys that do not go with `helping`."""
+    if helping == "auto":
+        if balance == "lbbsp":
+            raise ConfigError(
+                "found lbbsp with helping: auto, expected auto or static: lbbsp leaves nothing to choose",
+                key=("balance",),
+            )
+        return
     if consistency == "asp":
         raise ConfigError(
             "found helping with consistency asp, expected bsp or ssp: with asp no machine waits for another",

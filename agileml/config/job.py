@@ -19,7 +19,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from agileml.config.checkpoint_location import location
 from agileml.config.exchange import check_exchange, check_overlap
-from agileml.config.helping import Helping, check_helping
+from agileml.config.helping import Helping, HelpingConfig, check_helping
 from agileml.config.machines import MachinesConfig, PaceConfig
 from agileml.config.market import Market, check_with
 from agileml.config.optimizer import OptimizerConfig, SgdConfig, check_optimizer
@@ -203,7 +203,7 @@ class JobConfig(Section):
     exchange: Literal["servers", "allreduce"] = "servers"
     allreduce_backend: Literal["gloo", "nccl"] = "gloo"
     trusted_network: bool = False
-    balance: Literal["static", "lbbsp", "auto"] = "static"
+    balance: Literal["static", "lbbsp", "auto"] = "auto"
     overlap: Annotated[bool | Literal["auto"], BeforeValidator(_overlap)] = False
     helping: Helping = False
     pipeline: PipelineConfig | None = None
@@ -316,7 +316,9 @@ class JobConfig(Section):
             )
         if self.consistency.kind == "elastic":
             check_supersteps(
-                clip_norm=self.optimizer.clip_norm, helping=bool(self.helping), workers=self.machines.workers
+                clip_norm=self.optimizer.clip_norm,
+                helping=isinstance(self.helping, HelpingConfig),
+                workers=self.machines.workers,
             )
         if self.keep_best is not None and self.consistency.kind != "bsp":
             raise ConfigError(
@@ -325,7 +327,9 @@ class JobConfig(Section):
                 key=("keep_best",),
             )
         if self.helping:
-            check_helping(self.consistency.kind, self.exchange, self.balance, self.overlap is True)
+            check_helping(
+                self.helping, self.consistency.kind, self.exchange, self.balance, self.overlap is True
+            )
 
     @model_validator(mode="after")
     def _pipeline_agrees(self) -> Self:

@@ -338,6 +338,26 @@ class StagesArranged:
 
 
 @dataclass(frozen=True)
+class RemedyDecided:
+    """With `balance: auto` or `helping: auto`: from `clock` on work is shared out with `remedy`, or, told once in a
+    view, stays so: "static", "lbbsp" (shares by speed) or "helping". `reason`: what a clock takes with each."""
+
+    kind: ClassVar = "remedy"
+    clock: int
+    remedy: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class HelpRefused:
+    """With `helping: auto`: a machine helps no other from now on, because of `reason`. It may still be helped."""
+
+    kind: ClassVar = "help_refused"
+    machine: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class OverlapDecided:
     """With `overlap: auto`: from `clock` on a machine pulls parameters while it computes, or does not.
 
@@ -443,8 +463,9 @@ class HelpGiven:
 ControllerEvent = (
     StopAsked | Warned | MachineQuarantined | UserCodeFailed | MachinesJoined | MachineNoticed | ShortNoticeJudged
     | MachineReleased | MachineLost | WaitingForSilent | GaveUpWaiting | MembershipChanged | ClockDone | Evaluated
-    | CutCommitted | CheckpointSaved | CheckpointFailed | StageJudged | ExchangeFailed | UnitsPlanned | OverlapDecided
-    | SuperstepPlanned | StepsLogged | StagesArranged | LossScaleChanged | PlanFired | PlanFinished | FaultFired
+    | CutCommitted | CheckpointSaved | CheckpointFailed | StageJudged | ExchangeFailed | UnitsPlanned | RemedyDecided
+    | HelpRefused | OverlapDecided | SuperstepPlanned | StepsLogged | StagesArranged | LossScaleChanged | PlanFired
+    | PlanFinished | FaultFired
 )  # fmt: skip
 DriverEvent = (
     RunStarted

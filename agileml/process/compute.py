@@ -185,6 +185,24 @@ class ComputeJobs(ABC):
         return asked is not None
 
 
+def load_ahead(
+    ahead: ItemsAhead,
+    load: Callable[[], None],
+    job: LoadSlices,
+    report: Callable[[NodeEvent | Failure], None],
+) -> str | None:
+    """Load what a job asks for; why the slices that are to follow do not fit, where the run can do without them.
+    Where it cannot, that is reported as its failure."""
+    if job.ahead is None:
+        load()
+        return None
+    problem = ahead.measured(load, job.ahead)
+    if problem is None or not job.is_needed:
+        return problem
+    report(Failure(problem, ""))
+    return None
+
+
 class ComputeThread(ComputeJobs):
     """Carries out the jobs of a node in order and reports the results.
 
@@ -241,8 +259,8 @@ class ComputeThread(ComputeJobs):
     def _do(self, job: ComputeJob, delivery: Delivery | None) -> None:
         match job:
             case LoadSlices():
-                self._load(job)
-                self._report(Loaded(sum(1 << index for index in self._work.loaded)))
+                too_large = self._load(job)
+                self._report(Loaded(sum(1 << index for index in self._work.loaded), too_large))
             case Begin():
                 self._report(Begun(job, self._read(job.clock, job.bundles).by_partition))
             case Compute():
@@ -257,12 +275,8 @@ class ComputeThread(ComputeJobs):
                         self._compute(job, inputs, delivery, bundle)
                 self._over(job)
 
-    def _load(self, job: LoadSlices) -> None:
-        load = partial(self._work.load, members(job.slices))
-        if job.ahead is None:
-            load()
-        elif (problem := self._ahead.measured(load, job.ahead)) is not None:
-            self._report(Failure(problem, ""))
+    def _load(self, job: LoadSlices) -> str | None:
+        return load_ahead(self._ahead, partial(self._work.load, members(job.slices)), job, self._report)
 
     def _compute(self, job: Compute, inputs: Inputs, delivery: Delivery, bundle: Units) -> None:
         """Report each partition's contribution as soon as it is final.

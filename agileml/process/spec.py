@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from agileml.apps.files.places import is_address
 from agileml.apps.job_optimizer import completed, job_optimizer
 from agileml.checkpoints.opening import open_store
 from agileml.checkpoints.store import CheckpointStore, FolderStore
+from agileml.config.helping import HelpingConfig, helping_settings, may_help
 from agileml.config.job import JobConfig
 from agileml.config.plan import (
     DisconnectConfig,
@@ -45,14 +47,17 @@ from agileml.core.stage.placement import StageRule
 from agileml.events.terms import Fault, Tier
 from straggler.consistency import Consistency, Elastic, consistency
 from straggler.flexrr.protocol import FlexRrParameters
+from straggler.lbbsp.auto import AutoBalance
 from straggler.lbbsp.policy import LbBsp
+from straggler.lbbsp.remedy import Remedy
 from straggler.speed.predictors import RestartingEma
 
 PATHS = {"path", "test"}  # keys of `data` that name files
 MOST_PARTITIONS = 64  # of a job with a pipeline: each costs a message per clock
 
-# The share of a clock that another plan must be expected to save, beyond what may be noise.
-HOLD = {"lbbsp": 0.01, "auto": 0.05}
+# By `balance`: how many times as fast a machine must be as another for a change to share out work by speed.
+ALIKE = {"static": math.inf, "auto": 1.25, "lbbsp": 1.0}
+HOLD = 0.01  # the share of a clock that another plan must be expected to save, beyond what may be noise
 
 # Errors and timeouts then reach the thread that waits for a sum; otherwise a watchdog of torch ends the process.
 NCCL_VARIABLES = {"TORCH_NCCL_BLOCKING_WAIT": "1"}
@@ -167,6 +172,7 @@ class RunSpec:
             deterministic=config.deterministic,
             exchange=stage_exchange(PipelineMode(config.pipeline.mode)) if config.pipeline else chosen,
             balancer=balancer(config),
+            alike=ALIKE[config.balance],
             overlap=_overlap(config, application, tables),
             helping=helping(config),
             metrics=tuple(application.metrics()),
@@ -259,10 +265,18 @@ class RunSpec:
 
 def balancer(config: JobConfig) -> MakeBalancer | None:
     """The policy that plans the units of each clock; None where the shares of the view hold."""
-    if config.balance == "static" or config.consistency.kind != "bsp" or config.helping:
+    if config.consistency.kind != "bsp" or config.pipeline is not None:
         return None
-    hold = HOLD[config.balance]
-    return lambda units, home: LbBsp(units, RestartingEma, home=home, hold=hold)
+    if config.balance == "lbbsp":
+        return lambda units, home: LbBsp(units, RestartingEma, home=home, hold=HOLD)
+    options = [Remedy.STATIC]
+    if config.balance == "auto" and config.helping in (False, "auto"):
+        options.append(Remedy.SHARES)
+    if config.helping == "auto" and helping(config) is not None:
+        options.append(Remedy.HELP)
+    if len(options) == 1:
+        return None
+    return lambda units, home: AutoBalance(units, home, options)
 
 
 def _overlap(config: JobConfig, application: Application, tables: Sequence[Table]) -> Overlap:
@@ -272,7 +286,8 @@ def _overlap(config: JobConfig, application: Application, tables: Sequence[Table
     """
     sparse = [table.name for table in tables if table.sparse]
     if config.overlap == "auto":
-        fits = config.exchange == "servers" and config.consistency.kind == "bsp" and not config.helping
+        helps = isinstance(config.helping, HelpingConfig)
+        fits = config.exchange == "servers" and config.consistency.kind == "bsp" and not helps
         return Overlap.AUTO if fits and not sparse and application.waits_for_parameters else Overlap.OFF
     if config.overlap is False:
         return Overlap.OFF
@@ -300,10 +315,14 @@ def _consistency(config: JobConfig) -> Consistency:
 
 
 def helping(config: JobConfig) -> FlexRrParameters | None:
-    """How machines help each other; None where they do not."""
-    if not config.helping:
+    """How machines help each other; None where they never do."""
+    settings = helping_settings(config.helping)
+    can = may_help(
+        config.consistency.kind, config.exchange, config.overlap, is_pipeline=config.pipeline is not None
+    )
+    if settings is None or (config.helping == "auto" and not can):
         return None
-    return FlexRrParameters(**config.helping.model_dump())
+    return FlexRrParameters(**settings.model_dump())
 
 
 def _check_loss_scale(config: JobConfig, rule: LossScaleRule | None) -> None:

@@ -17,9 +17,11 @@ from agileml.core.parameters.gradient_norm import load_kernels as load_square_ke
 from agileml.core.parameters.groups import load_kernel
 from agileml.core.parameters.layout import ALIGNMENT, Block, Dense, Sparse
 from agileml.core.parameters.optimizer import PLAIN, Lamb
-from agileml.core.protocol.job import Job, MakeBalancer
+from agileml.core.protocol.job import Job
 from straggler.consistency import Elastic
 from straggler.elasticbsp import ElasticBsp
+from straggler.lbbsp.policy import LbBsp
+from straggler.speed.predictors import RestartingEma
 
 
 def load_kernels(job: Job) -> None:
@@ -28,7 +30,7 @@ def load_kernels(job: Job) -> None:
     Arrays from the network are read-only, local ones are writable, and numba compiles a kernel for each kind.
     """
     if job.balancer is not None:
-        _plan(job.balancer)
+        _plan()
     if job.elastic is not None:
         _plan_supersteps(job.elastic)
     for table in job.layout.tables:
@@ -54,9 +56,9 @@ def load_kernels(job: Job) -> None:
             )
 
 
-def _plan(make: MakeBalancer) -> None:
+def _plan() -> None:
     for other_s in (0.0, 0.1):  # without and with other time: each has its kernel
-        balancer = make(2, {"a": 1, "b": 1})
+        balancer: LbBsp[str] = LbBsp(2, RestartingEma)
         for worker in ("a", "b"):
             balancer.observe(worker, 1, 1.0, other_s=other_s)
         balancer.plan(("a", "b"))

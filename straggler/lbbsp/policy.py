@@ -14,6 +14,7 @@ from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
+from straggler.lbbsp.remedy import Choice, divided_s, duration_s
 from straggler.lbbsp.sizes import consecutive_ranges, cpu_batch_sizes, gpu_batch_sizes
 from straggler.speed.predictors import FREE, Resources, SpeedPredictor
 
@@ -28,12 +29,18 @@ AVERAGED = 16  # iterations, that a prediction is about the mean of once there a
 
 @dataclass(frozen=True)
 class UnitPlan(Generic[Worker]):
-    """The units of a clock by worker: `units[i]` for `workers[i]`, the expected duration, and why."""
+    """The units of a clock by worker: `units[i]` for `workers[i]`, the expected duration, and why.
+
+    `helps`: workers that are ahead take over units of those that are behind. `chosen`: how work is shared out from this
+    clock on, where that was decided now.
+    """
 
     workers: tuple[Worker, ...]
     units: tuple[int, ...]
     predicted_s: float
     reason: str
+    helps: bool = False
+    chosen: Choice | None = None
 
     @property
     def ranges(self) -> tuple[tuple[int, int], ...]:
@@ -54,6 +61,9 @@ class Balancer(Protocol[Worker]):
         other_s: float = 0.0,
     ) -> None:
         """The worker computed `units` units in `seconds` with these resources, and spent `other_s` on messages."""
+
+    def clock_took(self, seconds: float) -> None:
+        """The clock whose workers were observed last took so long, from its parameters to its last update."""
 
     def plan(
         self, workers: tuple[Worker, ...], resources: Mapping[Worker, Resources] | None = None
@@ -112,6 +122,9 @@ class LbBsp(Generic[Worker]):
             measured = self._measured[worker] = _Measured(self._make_predictor())
         measured.observe(units, seconds, resources, other_s)
 
+    def clock_took(self, seconds: float) -> None:
+        """Nothing to learn: the workers' own times say all."""
+
     def forget(self, worker: Worker) -> None:
         """Drop a worker that left."""
         self._measured.pop(worker, None)
@@ -129,19 +142,22 @@ class LbBsp(Generic[Worker]):
             return UnitPlan(workers, tuple(self._home[w] for w in workers), 0.0, "no worker is measured yet")
         speeds = self._speeds(workers, known)
         others_s = [each.other_s if (each := self._measured.get(worker)) else 0.0 for worker in workers]
-        best = self._best(speeds, others_s)
         why = (
             f"{len(known)} of {len(workers)} workers measured, {min(speeds):.4g} to {max(speeds):.4g} "
             "units/s expected"
         )
-        best_s = _duration_s(best, speeds, others_s)
-        if self.hold is not None and (last := self._last_for(workers)) is not None and last != best:
-            last_s = _duration_s(last, speeds, others_s)
+        last = self._last_for(workers) if self.hold is not None else None
+        last_s = least = 0.0
+        if last is not None and self.hold is not None:
+            last_s = duration_s(last, speeds, others_s)
             least = self.hold + TIMES * self._doubt(workers)
-            if best_s > (1.0 - least) * last_s:
-                gain = 1.0 - best_s / last_s
-                why += f"; as before: another deal would save {gain:.1%}, less than {least:.1%}"
-                return UnitPlan(workers, last, last_s, why)
+            gain = 1.0 - divided_s(self.units, speeds, others_s) / last_s
+            if gain < least:  # nothing to solve
+                return UnitPlan(workers, last, last_s, why + _held(gain, least, " at most"))
+        best = self._best(speeds, others_s)
+        best_s = duration_s(best, speeds, others_s)
+        if last is not None and (gain := 1.0 - best_s / last_s) < least:
+            return UnitPlan(workers, last, last_s, why + _held(gain, least))
         self._last = dict(zip(workers, best, strict=True))
         return UnitPlan(workers, best, best_s if known else 0.0, why)
 
@@ -179,6 +195,10 @@ class LbBsp(Generic[Worker]):
         return math.fsum(known + unknown) / len(workers)
 
 
+def _held(gain: float, least: float, at_most: str = "") -> str:
+    return f"; as before: another deal would save {gain:.1%}{at_most}, less than {least:.1%}"
+
+
 class _Measured:
     """One worker's predictor, and two medians that change with its measurements alone: a plan asks for those of all.
 
@@ -213,8 +233,3 @@ def _median(numbers: Iterable[float]) -> float:
     """The upper median: `statistics.median` takes five times as long, and a plan asks for it for every worker."""
     ordered = sorted(numbers)
     return ordered[len(ordered) // 2]
-
-
-def _duration_s(units: tuple[int, ...], speeds: list[float], others_s: list[float]) -> float:
-    """When the last worker ends (equation 3's objective)."""
-    return max(x / v + c for x, v, c in zip(units, speeds, others_s, strict=True))

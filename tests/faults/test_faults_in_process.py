@@ -105,6 +105,7 @@ def test_a_machine_keeps_its_pace_and_changes_it_at_the_planned_clock(tmp_path: 
         clocks=1000,
         stage=1,
         machines={"reliable": 1, "transient": 1, "max": 2},
+        balance="static",
         pace={"unit_s": 0.005, "speeds": {"transient": 0.5}},
         plan=[{"at_clock": 6, "speed": 0.25, "machine": "m1"}],
     )

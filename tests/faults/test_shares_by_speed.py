@@ -49,7 +49,7 @@ PLAN = [
 )
 def test_one_result_for_one_process_equal_shares_and_shares_by_speed(name: str, tmp_path: Path) -> None:
     speeds = {"unit_s": 0.001, "speeds": {"m0": 0.25, "m2": 0.5}}
-    values = job(JOBS[name], plan=PLAN, clocks=28, pace=speeds, units_per_slice=4)
+    values = job(JOBS[name], plan=PLAN, clocks=28, pace=speeds, units_per_slice=4, balance="static")
     static = FaultRig(values, tmp_path / "static").finish()
     by_speed = FaultRig(values | {"balance": "lbbsp"}, tmp_path / "by_speed").finish()
     assert static.sha256 == by_speed.sha256 == reference(values)

@@ -14,8 +14,8 @@ from tests.model.schedule import Schedule
 
 
 class RandomPlans:
-    """Any units for anybody, at least one each. `rng` None: drawn from what was observed and planned so far, which is
-    the same at all machines of an all-reduce."""
+    """Any units for anybody, at least one each, and help in every other clock or so. `rng` None: drawn from what was
+    observed and planned so far, which is the same at all machines of an all-reduce."""
 
     def __init__(
         self, units: int, home: Mapping[str, int], rng: random.Random | None, fired: Counter[str]
@@ -33,6 +33,9 @@ class RandomPlans:
         assert other_s >= 0
         self._heard.append((worker, units, seconds))
 
+    def clock_took(self, seconds: float) -> None:
+        assert seconds >= 0
+
     def plan(
         self, workers: tuple[str, ...], resources: Mapping[str, Resources] | None = None
     ) -> UnitPlan[str]:
@@ -41,7 +44,8 @@ class RandomPlans:
         units = tuple(b - a for a, b in zip([0, *ends], [*ends, self._units], strict=True))
         self._heard.append(units)
         self._fired["plan"] += 1
-        return UnitPlan(workers, units, 0.0, "drawn")
+        helps = random.Random(repr(units)).random() < 0.6  # other draws stay as they are
+        return UnitPlan(workers, units, 0.0, "drawn", helps=helps)
 
 
 def random_plans(schedule: Schedule, fired: Counter[str]) -> MakeBalancer | None:

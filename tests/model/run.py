@@ -40,6 +40,7 @@ MODES = (
     *(mode + SCALED for mode in ("bsp", "dense", "ssp", "allreduce")),
     *(mode + LAMB for mode in ("dense", "overlap", "allreduce")),
     *(mode + HELPED for mode in ("bsp", "dense", "sum", "ssp")),
+    *(mode + HELPED + PLANNED for mode in ("bsp", "dense", "sum")),
     "allreduce" + RESIDENT,
 )
 

@@ -59,7 +59,8 @@ class Schedule:
     """One run: the job's cut, the machines at the start, the network, the faults and the plan.
 
     `mode` is a mode of `toy_job`, or one with PLANNED at its end: then every clock has a plan, and no two the same;
-    with CLIPPED: then the norm of gradients is limited; with HELPED: then machines help each other at the least need;
+    with CLIPPED: then the norm of gradients is limited; with HELPED: then machines help each other at the least need,
+    or, with both HELPED and PLANNED, in clocks whose plan says so;
     with RESIDENT: then replicas have the tables; with SCALED: then some units overflow, and nobody steps those clocks;
     with LAMB: then it is the optimizer, and the norm of gradients is limited too.
     """
@@ -112,7 +113,7 @@ class Schedule:
 
     @property
     def is_helped(self) -> bool:
-        return self.mode.endswith(HELPED)
+        return HELPED in self.mode
 
 
 def make_schedule(seed: int, mode: str, faults: int | None = None) -> Schedule:
@@ -143,7 +144,7 @@ def make_schedule(seed: int, mode: str, faults: int | None = None) -> Schedule:
         mode=mode,
         algorithm="lamb" if mode.endswith(LAMB) else rng.choice(["sgd", "momentum", "adam"]),
         slices=rng.choice([8, 8, 16]),
-        parts=rng.choice([1, 1, 2]) * (4 if mode.endswith(HELPED) else 1),
+        parts=rng.choice([1, 1, 2]) * (4 if HELPED in mode else 1),
         partitions=rng.randint(1, 4),
         clocks=clocks,
         reliable=reliable,

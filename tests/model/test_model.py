@@ -146,6 +146,11 @@ def test_schedules_in_which_machines_help_each_other(mode: str, seeds: int) -> N
     assert_machines_came_and_went(tally)
 
 
+def test_schedules_in_which_the_plans_of_some_clocks_have_machines_help() -> None:
+    tally = assert_clean(range(6), "dense" + HELPED + PLANNED)
+    assert tally.fired["plan"] > 20 and tally.seen["HelpPush"] > 30, tally
+
+
 def test_schedules_of_a_pipeline() -> None:
     """Each machine computes its layers of every unit; the bits are those of one process all the same."""
     tally = assert_clean(range(15), FLUSH)

@@ -183,11 +183,14 @@ class Membership:
             if m.ready_since_s is None and m.name not in members and now_s - m.up_s > limit_s
         ]
 
-    def weighted(self, machines: Machines, *, by_speed: bool) -> Machines:
+    def weighted(self, machines: Machines, *, by_speed: bool, alike: float = 1.0) -> Machines:
         """The machines with their weights: capacities, or with `by_speed` measured speeds. One that is not measured yet
-        counts as fast, for its capacity, as the mean of the others."""
+        counts as fast, for its capacity, as the mean of the others. `alike`: capacities count where no machine is so
+        many times as fast, for its capacity, as another."""
         found = [self.nodes[name] for name in machines.reliable + machines.transient]
         ratios = [m.units_per_s / m.capacity for m in found if by_speed and m.units_per_s is not None]
+        if ratios and max(ratios) < alike * min(ratios):
+            ratios = []
         usual = sum(ratios) / len(ratios) if ratios else 1.0
         weights = {
             m.name: m.units_per_s if ratios and m.units_per_s is not None else m.capacity * usual

@@ -183,8 +183,10 @@ class Control:
         return self.members.nodes[node].tier
 
     def weighted(self, machines: Machines) -> Machines:
-        """The machines with the weights by which work is dealt: measured speeds where clocks are planned."""
-        return self.members.weighted(machines, by_speed=self.job.balancer is not None)
+        """The machines with the weights by which work is dealt: measured speeds where clocks are planned and the
+        machines are not alike."""
+        by_speed = self.job.balancer is not None
+        return self.members.weighted(machines, by_speed=by_speed, alike=self.job.alike)
 
     # -- updates --------------------------------------------------------------------------------------------
 

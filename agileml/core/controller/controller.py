@@ -27,6 +27,7 @@ from dataclasses import replace
 from agileml.core.change.membership import Member
 from agileml.core.change.triggers import slices_for
 from agileml.core.controller.changes import MembershipChanges
+from agileml.core.controller.choices import told
 from agileml.core.controller.control import Control, ControllerSettings
 from agileml.core.controller.cut_keeper import CutKeeper
 from agileml.core.controller.planned_events import PlannedEvents
@@ -59,6 +60,7 @@ from agileml.core.protocol.messages import (
     Failure,
     GroupFailed,
     Heard,
+    HelpDeclined,
     Installed,
     Limit,
     Load,
@@ -67,6 +69,7 @@ from agileml.core.protocol.messages import (
     OverlapChosen,
     Promise,
     Release,
+    RemedyChosen,
     Replanned,
     Saved,
     SaveFailed,
@@ -81,9 +84,7 @@ from agileml.events.run import (
     MachineLost,
     MachineNoticed,
     MachineReleased,
-    OverlapDecided,
     StopAsked,
-    UnitsPlanned,
 )
 from agileml.events.terms import Loss, Tier
 
@@ -263,11 +264,9 @@ class Controller:
                 self._changes.installed(sender, message)
             case GroupFailed() if control.is_current(message.epoch):
                 self._changes.gate.failed(sender, message)
-            case Replanned() if control.is_current(message.epoch):
-                units = dict(message.units)
-                control.note(UnitsPlanned(message.clock, units, message.predicted_s, message.reason))
-            case OverlapChosen() if control.is_current(message.epoch):
-                control.note(OverlapDecided(sender, message.clock, message.overlaps, message.reason))
+            case Replanned() | RemedyChosen() | HelpDeclined() | OverlapChosen():
+                if control.is_current(message.epoch):
+                    control.note(told(sender, message))
             case SuperstepChosen() if control.is_current(message.epoch):
                 control.note(control.steps.chosen(message))
             case StepsTaken() if control.is_current(message.epoch):

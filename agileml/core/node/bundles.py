@@ -13,7 +13,7 @@ from agileml.core.protocol.commands import Begin, Compute, Computed
 from agileml.core.protocol.deal import Deal
 from agileml.core.protocol.job import Job
 from agileml.core.protocol.view import ClockPlan, View
-from straggler.coverage import Units
+from straggler.coverage import Units, union
 
 Key = tuple[int, Units]  # a clock and a bundle of it
 
@@ -77,6 +77,14 @@ class WorkerBundles:
         """The bundles of a clock that the worker computes under the present view; None while they are not planned."""
         assert self._deal is not None
         return self._recut.get(clock) or self._deal.bundles(clock, self._me)
+
+    def helps(self, clock: int) -> bool:
+        """True for a clock of the present view in which workers help each other."""
+        return self._deal is not None and self._deal.helps(clock)
+
+    def dealt_to(self, worker: str, clock: int) -> Units:
+        """The units of a clock that any worker was dealt under the present view; none while they are not planned."""
+        return union(self._deal.bundles(clock, worker) or ()) if self._deal is not None else 0
 
     def missing(self, clock: int) -> Begin | None:
         """The bundles of a clock that are neither computed nor being computed; None while it has no plan."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from agileml.application import Array
 from agileml.core.protocol.deal import Deal
 from agileml.core.protocol.job import Job
-from agileml.core.protocol.messages import Params, PlannedParams, Pull, Replanned
+from agileml.core.protocol.messages import Params, PlannedParams, Pull, RemedyChosen, Replanned
 from agileml.core.protocol.view import ClockPlan, View
 from straggler.coverage import Units
 
@@ -31,9 +31,10 @@ class _Work:
 
 
 class ClockPlans:
-    """Fixes the plan of each clock of one view, and tells of plans that differ from the one told before."""
+    """Fixes the plan of each clock of one view, and tells of choices, and of plans that differ from the one told
+    before."""
 
-    def __init__(self, job: Job, view: View, tell: Callable[[Replanned], None]) -> None:
+    def __init__(self, job: Job, view: View, tell: Callable[[Replanned | RemedyChosen], None]) -> None:
         assert job.balancer is not None
         self.epoch = view.epoch
         self._job = job
@@ -67,10 +68,12 @@ class ClockPlans:
     def _fix(self, clock: int) -> None:
         found = self._balancer.plan(self._workers)
         assert sum(found.units) == self._job.units and min(found.units) > 0, found
-        self._fixed[clock] = ClockPlan(clock, found.units)
+        self._fixed[clock] = ClockPlan(clock, found.units, found.helps)
         self._newest = clock
         if len(self._fixed) > KEPT:
             del self._fixed[min(self._fixed)]
+        if (chosen := found.chosen) is not None:
+            self._tell(RemedyChosen(self.epoch, clock, chosen.remedy.value, chosen.reason))
         moved = sum(abs(now - told) for now, told in zip(found.units, self._told, strict=True)) / 2
         if moved > NOTABLE * self._job.units:
             self._told = found.units
@@ -101,6 +104,8 @@ class ClockPlans:
                 if (done := work.get(worker)) is not None:
                     elapsed_s = done.last_s - began_s if began_s is not None else done.compute_s
                     self._observe(worker, done.units, done.compute_s, elapsed_s)
+            if began_s is not None:
+                self._balancer.clock_took(now_s - began_s)
         self._began_s = {version: now_s}
 
     def measured(self, clock: int, compute_s: Mapping[str, float]) -> None:

@@ -132,7 +132,7 @@ class Node:
             case Loaded():
                 self.loaded = event.slices
                 if self.helping is not None:
-                    self.helping.loaded()
+                    self.helping.loaded(event.too_large)
                 self._status_due_s = now_s
             case PartSaved():
                 self.part_saves.saved(event.outcome)

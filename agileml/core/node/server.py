@@ -38,6 +38,7 @@ from agileml.core.protocol.messages import (
     Prepare,
     Pull,
     Push,
+    RemedyChosen,
     Replanned,
     Role,
     ShardCopy,
@@ -181,7 +182,7 @@ class Server:
             self._went_on(message.epoch, partition, shard, before, now_s)
         self._norms.answer(owner, message, shards)
 
-    def _tell_plan(self, plan: Replanned) -> None:
+    def _tell_plan(self, plan: Replanned | RemedyChosen) -> None:
         if self._parts.is_owner(0, plan.epoch):
             self._send(CONTROLLER, plan)
 

@@ -82,10 +82,12 @@ class LoadSlices:
     """Load this set of slices, and no others. Answered by `Loaded`.
 
     `ahead`: how many more are to follow, where one is added to help others; None: the machine needs them for its share.
+    `is_needed`: that they do not fit is a failure of the run; otherwise the answer says so.
     """
 
     slices: Units
     ahead: int | None = None
+    is_needed: bool = True
 
 
 @dataclass(frozen=True)
@@ -205,9 +207,10 @@ class Crossed:
 
 @dataclass(frozen=True)
 class Loaded:
-    """These slices are loaded."""
+    """These slices are loaded. `too_large`: why those that are to follow do not fit."""
 
     slices: Units
+    too_large: str | None = None
 
 
 @dataclass(frozen=True)

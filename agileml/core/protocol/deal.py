@@ -56,6 +56,14 @@ class Deal:
         if len(self._plans) > KEPT:
             del self._plans[min(self._plans)]
 
+    def helps(self, clock: int) -> bool:
+        """True for a clock in which workers help each other; of a planned clock its plan says so."""
+        if self.job.helping is None or clock in self.view.open_at:
+            return False
+        if self.job.balancer is None:
+            return True
+        return clock in self._plans and self._plans[clock].helps
+
     def bundles(self, clock: int, worker: str) -> tuple[Units, ...] | None:
         """The bundles of a clock that a worker computes; None while its plan is not known."""
         dealt = self.view.open_at.get(clock)

@@ -65,9 +65,11 @@ class Job:
     """`slices` of `parts` units each make a clock (both powers of two); the run ends after `clocks` clocks.
 
     `balancer` makes the policy that plans the units of each worker clock by clock, in a job with BSP; None: the view's
-    share holds for every clock. `helping`: machines that are ahead take over units of those that are behind, in a job
-    with servers and with BSP or SSP; None: they do not. `pipeline`: every worker computes all units with the partitions
-    that it owns; None: its share of the units with all partitions. `holds_every`: the cut at each clock that is a
+    share holds for every clock. `alike`: at a change machines count as equally fast where none was found to be so many
+    times as fast as another; 1: none do. `helping`: machines that are ahead take over units of those that are behind,
+    in a job with servers and with BSP or SSP, where there is a balancer in clocks whose plan says so; None: they do
+    not. `pipeline`: every worker computes all units with the partitions that it owns; None: its share of the units with
+    all partitions. `holds_every`: the cut at each clock that is a
     multiple of it is held until it was judged (`CutJudged`); None: no cut is. `loss_scale`: how losses are scaled, in a
     job with BSP or SSP; None: they are not.
     """
@@ -81,6 +83,7 @@ class Job:
     deterministic: bool
     exchange: Exchange
     balancer: MakeBalancer | None = None
+    alike: float = 1.0
     overlap: Overlap = Overlap.OFF
     helping: FlexRrParameters | None = None
     metrics: tuple[str, ...] = ()

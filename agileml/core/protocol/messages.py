@@ -266,6 +266,25 @@ class Replanned:
 
 
 @dataclass(frozen=True)
+class RemedyChosen:
+    """Owner of partition 0 to controller, for the log: from `clock` on work is shared out in another way, or it is
+    decided that it stays as it is. `remedy`: a value of `Remedy`."""
+
+    epoch: int
+    clock: int
+    remedy: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class HelpDeclined:
+    """Node to controller, for the log: this machine helps no other, because of `reason`."""
+
+    epoch: int
+    reason: str
+
+
+@dataclass(frozen=True)
 class OverlapChosen:
     """Node to controller, for the log: from `clock` on this machine pulls while it computes, or does not."""
 
@@ -598,6 +617,8 @@ Message = (
     | Pause
     | GroupFailed
     | Replanned
+    | RemedyChosen
+    | HelpDeclined
     | OverlapChosen
     | Part
     | PartAck

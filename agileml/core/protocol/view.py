@@ -17,10 +17,12 @@ Share = tuple[tuple[str, Units], ...]  # (worker, its units), each worker once
 
 @dataclass(frozen=True)
 class ClockPlan:
-    """How many units of a clock each worker computes: `units[i]` is for the i-th worker of the view's share."""
+    """How many units of a clock each worker computes: `units[i]` is for the i-th worker of the view's share. `helps`:
+    workers that are ahead take over units of those that are behind."""
 
     clock: int
     units: tuple[int, ...]
+    helps: bool = False
 
 
 @total_ordering

@@ -1,8 +1,8 @@
 """Which units of a clock each machine computes under a view: in proportion to its weight, with the fewest moves.
 
 A weight is the number of cores (or GPUs) that a machine computes with or, where clocks are planned, its measured
-speed. With equal weights and without plans whole slices are dealt (`placement`), because a share of whole slices is
-made of the fewest sums.
+speed. With equal weights whole slices are dealt (`placement`), because a share of whole slices is made of the fewest
+sums; not where clocks are planned and no machines count as alike.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ def share_and_previous(
     """
     workers = tuple(dict.fromkeys(placement.worker))
     filled = _filled(workers, weights)
-    if job.balancer is None and len(set(filled.values())) == 1:
+    deals_slices = job.balancer is None or job.alike > 1.0
+    if deals_slices and len(set(filled.values())) == 1:
         return share_of_slices(job, placement.worker), placement.previous
     home = _home(job, view, workers) if view is not None else share_of_slices(job, placement.worker)
     held = {worker: units.bit_count() for worker, units in home if worker in filled}

@@ -35,7 +35,7 @@ from agileml.core.protocol.commands import (
     NodeEvent,
 )
 from agileml.core.protocol.messages import Failure
-from agileml.process.compute import ComputeJobs, Delivery
+from agileml.process.compute import ComputeJobs, Delivery, load_ahead
 from agileml.process.compute_pool.memory import Results, SharedTables, anonymous_file, kept
 from agileml.process.compute_pool.orders import (
     Answer,
@@ -186,12 +186,8 @@ class ComputePool(ComputeJobs):
     def _do(self, job: ComputeJob, delivery: Delivery | None) -> None:
         match job:
             case LoadSlices():
-                load = partial(self._load, job.slices)
-                if job.ahead is None:
-                    load()
-                elif (problem := self._ahead.measured(load, job.ahead)) is not None:
-                    self._report(Failure(problem, ""))
-                self._report(Loaded(job.slices))
+                too_large = load_ahead(self._ahead, partial(self._load, job.slices), job, self._report)
+                self._report(Loaded(job.slices, too_large))
             case Begin():
                 self._report(Begun(job, self._rows(job.clock, job.bundles).by_partition))
             case Compute() if job.cursor.chunk:

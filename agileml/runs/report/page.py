@@ -17,6 +17,7 @@ from agileml.events.run import (
     ExchangeFailed,
     FaultFired,
     GaveUpWaiting,
+    HelpRefused,
     MachineLost,
     MachineNoticed,
     MachineQuarantined,
@@ -27,6 +28,7 @@ from agileml.events.run import (
     PlanFinished,
     PlanFired,
     ProcessDied,
+    RemedyDecided,
     RunFailed,
     RunFinished,
     RunRestarted,
@@ -100,6 +102,13 @@ def rebuild(folder: Path) -> Path:
     return folder / REPORT
 
 
+REMEDIES = {
+    "static": "the units stay with their machines",
+    "lbbsp": "units are shared out by speed",
+    "helping": "machines help each other",
+}
+
+
 def _tuning(event: UnitsPlanned | OverlapDecided | SuperstepPlanned) -> str:
     """The sentence for a choice that machines made from their own measurements."""
     if not isinstance(event, OverlapDecided):
@@ -149,6 +158,10 @@ def sentence(event: RunEvent) -> str | None:
             return reason
         case UnitsPlanned() | OverlapDecided() | SuperstepPlanned():
             return _tuning(event)
+        case RemedyDecided(clock, remedy, reason):
+            return f"from clock {clock} on {REMEDIES.get(remedy, remedy)}: {reason}"
+        case HelpRefused(machine, reason):
+            return f"{machine} helps no other machine: {reason}"
         case MachineQuarantined(machine, _, _, problem, _, count, most):
             return f"work failed on {machine}, which is sent away ({count} of {most}): {problem}"
         case UserCodeFailed(machine, problem):

@@ -82,7 +82,7 @@ MISTAKES = [
         "consistency: {kind: elastic}\noptimizer: {clip_norm: 1.0}",
         ":4: optimizer.clip_norm: found 1 with consistency elastic, expected bsp or ssp",
     ),
-    ("helping: yes", ":3: helping: found 'yes', expected true, false or a mapping of keys"),
+    ("helping: yes", ":3: helping: found 'yes', expected auto, true, false or a mapping of keys"),
     ("helping: {replication: 1.5}", ":3: helping.replication: found 1.5, expected at most 1"),
     ("helping: {initail: 0.1}", ":3: helping.initail: unknown key, did you mean initial?"),
     (
@@ -102,6 +102,10 @@ MISTAKES = [
     (
         "helping: true\nbalance: lbbsp",
         ":4: balance: found lbbsp with helping, expected static: both would move the same units",
+    ),
+    (
+        "helping: auto\nbalance: lbbsp",
+        ":4: balance: found lbbsp with helping: auto, expected auto or static: lbbsp leaves nothing to choose",
     ),
     (
         "balance: lbbsp\nconsistency: {kind: ssp, slack: 1}",

@@ -13,7 +13,14 @@ import pytest
 
 from agileml.application import Application, Settings, Table, Unit, Updates
 from agileml.core.protocol.commands import HaltKind
-from agileml.events.run import ClockDone, MembershipChanged, PlanFinished, PlanFired, UnitsPlanned
+from agileml.events.run import (
+    ClockDone,
+    MembershipChanged,
+    PlanFinished,
+    PlanFired,
+    RemedyDecided,
+    UnitsPlanned,
+)
 from agileml.process.head import HeadState
 from tests.agileml.process.engine_rig import Rig, reference
 from tests.faults.fault_rig import MF, MLR, FaultRig, reference_of
@@ -79,6 +86,22 @@ def test_shares_by_speed_do_not_change_a_bit(base: Mapping[str, Any], tmp_path: 
     assert ran.sha256 == reference_of(ran, values)
     assert fewest
     assert len(ran.of(MembershipChanged)) >= 4
+
+
+def test_shares_by_speed_are_chosen_where_machines_differ(tmp_path: Path) -> None:
+    """The default: nothing says `lbbsp`, and the log says why."""
+    values = job(MLR, stage=1, clocks=1000, **SPEEDS)
+    chosen: list[RemedyDecided] = []
+
+    def watch(rig: FaultRig, state: HeadState) -> None:
+        chosen.extend(each.event for each in state.events if isinstance(each.event, RemedyDecided))
+        if any(choice.remedy == "lbbsp" for choice in chosen):
+            rig.ask_to_stop()
+
+    ran = FaultRig(values, tmp_path, watch).finish()
+    assert ran.sha256 == reference_of(ran, values)
+    assert ran.clocks < 1000, chosen
+    assert " s with static shares and " in chosen[-1].reason
 
 
 @pytest.mark.parametrize("exchange", ["servers", "allreduce"])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from agileml.config.hardware import ItemsAhead, too_large
-from agileml.events.run import ClockDone, MembershipChanged
+from agileml.events.run import ClockDone, MembershipChanged, RemedyDecided
 from agileml.process.head import HeadState
 from tests.agileml.process.engine_rig import Rig, reference
 from tests.agileml.process.test_engine import MF, MLR, PLAN, job
@@ -43,6 +43,19 @@ def test_help_does_not_change_a_bit(base: Mapping[str, Any], tmp_path: Path) -> 
     assert ran.sha256 == reference_of(ran, values)
     assert units(rig)[1] > 50
     assert len(ran.of(MembershipChanged)) >= 4
+
+
+def test_machines_that_may_choose_help_each_other_where_units_may_not_move(tmp_path: Path) -> None:
+    """With `balance: static` speeds that last are a reason to help, and each choice gives its reason."""
+    values = job(MLR, balance="static", helping="auto", stage=1, clocks=1000, **PACE)
+    values["pace"] = {**PACE["pace"], "unit_s": 0.001}
+    rig = FaultRig(values, tmp_path, until_helped(20, 20))
+    ran = rig.finish()
+    assert ran.sha256 == reference_of(ran, values)
+    helped = [choice for choice in ran.of(RemedyDecided) if choice.remedy == "helping"]
+    assert helped, ran.of(RemedyDecided)
+    assert helped[0].reason.endswith("with help (the last 16 clocks)")
+    assert " s with static shares and " in helped[0].reason
 
 
 class TwoProcesses(Rig):

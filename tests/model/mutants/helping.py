@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from agileml.core.compute.cursor import Cursor
+from agileml.core.node.bundles import WorkerBundles
 from agileml.core.node.help.given_range import GivenRanges
 from agileml.core.node.help.helping import Helping
 from agileml.core.node.worker import Worker
@@ -40,6 +41,12 @@ def what_a_dead_helper_took_stays_given_away(original, self, view):
     recut = dict(self.bundles._recut)
     original(self, view)
     self.bundles._recut = {clock: kept for clock, kept in recut.items() if clock >= view.base}
+
+
+@replaces(WorkerBundles.dealt_to, mode="dense-helped-planned", caught_by=0)
+def a_helper_takes_units_of_the_share_where_a_clock_has_a_plan(original, self, worker, clock):
+    """It computes units that the plan has dealt to somebody else."""
+    return dict(self._deal.view.share).get(worker, 0)
 
 
 @replaces(HelpQueue.cancel, mode="sum-helped", caught_by=9)

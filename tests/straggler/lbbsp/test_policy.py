@@ -92,7 +92,7 @@ def test_a_hold_says_what_it_has_refused() -> None:
     policy.observe("b", 10, 1.2)
     plan = policy.plan(("a", "b"))
     assert plan.units == (10, 10)
-    assert "another deal would save 8.3%, less than 50.0%" in plan.reason
+    assert "another deal would save 9.1% at most, less than 50.0%" in plan.reason
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ class GivenRange:
     rows: Rows | None = None
     parts: dict[int, tuple[Array, ...]] = field(default_factory=dict)
     found: dict[Units, dict[int, Contribution]] = field(default_factory=dict)
+    compute_s: dict[Units, float] = field(default_factory=dict)
 
 
 class GivenRanges:
@@ -122,6 +123,7 @@ class GivenRanges:
         found = self.now
         assert found is not None
         found.found.setdefault(event.bundle, {}).update(event.contributions)
+        found.compute_s[event.bundle] = event.compute_s
         if len(found.found) < len(found.begin.bundles):
             return None
         if min(map(len, found.found.values())) < self._job.layout.partitions:

@@ -5,7 +5,7 @@ turns that into computations, pulls and pushes. A worker contributes what it was
 what it took over. Giver and helper would push a range in the same bundles, so each of its units counts once.
 
 Help lasts as long as a view. A membership change drops all that is under way and deals again what no partition has.
-Clocks that the view lists as open are not helped.
+Clocks that the view lists as open are not helped, nor, where clocks have plans, those whose plan does not say so.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from agileml.core.node.help.given_range import GivenRange, GivenRanges
 from agileml.core.node.server import Server
 from agileml.core.node.worker import Worker
 from agileml.core.protocol.commands import Begun, Compute, Computed, LoadSlices, MarkPassed, NodeCommand
-from agileml.core.protocol.deal import Deal, bundles_of
+from agileml.core.protocol.deal import bundles_of
 from agileml.core.protocol.help_messages import HelpMessage, HelpOver, HelpParams, HelpPull
 from agileml.core.protocol.job import Job
-from agileml.core.protocol.messages import Ack, HelpPush, Message
+from agileml.core.protocol.messages import CONTROLLER, Ack, HelpDeclined, HelpPush, Message
 from agileml.core.protocol.view import View
 from straggler.consistency import Read
 from straggler.coverage import Units, members, union
@@ -89,8 +89,8 @@ class Helping:
         self._loaded = loaded
         self._wanted: Units = 0  # slices whose units others may give away to this machine
         self._is_loading = False
+        self._declines = False  # the items of others do not fit
         self._view: View | None = None
-        self._deal: Deal | None = None
         self._names: tuple[str, ...] = ()
         self._flex: FlexRrWorker | None = None
         self._own: _Own | None = None
@@ -119,7 +119,7 @@ class Helping:
         self._results.clear()
         self._pushes.clear()
         self._heard.clear()
-        self._view, self._deal = view, Deal(self._job, view)
+        self._view = view
         self._names = tuple(view.workers())
         self._flex = self._new_flex(self._names.index(self._worker.me)) if self._can_help() else None
         self._wanted = self._slices_of_helpees()
@@ -130,7 +130,8 @@ class Helping:
     def _new_flex(self, me: int) -> FlexRrWorker:
         count = len(self._names)
         groups = helper_groups(count, count, min(self._parameters.group_size, count - 1))
-        return FlexRrWorker(me, groups.helpers[me], groups.helpees[me], self._parameters)
+        helpees = () if self._declines else groups.helpees[me]
+        return FlexRrWorker(me, groups.helpers[me], helpees, self._parameters)
 
     # -- the worker -----------------------------------------------------------------------------------------
 
@@ -149,7 +150,7 @@ class Helping:
 
     def _is_helped(self, order: Compute) -> bool:
         """True for a whole clock's work of this worker, in a clock that began under this view."""
-        if self._flex is None or self._view is None or order.clock in self._view.open_at:
+        if self._flex is None or not self._worker.bundles.helps(order.clock):
             return False
         return order.clock > self._flex.clock and order.bundles == self._worker.bundles.of(order.clock)
 
@@ -328,10 +329,14 @@ class Helping:
         """While there is nothing to compute, load the items of a slice that others may give away."""
         if self._is_loading or self._own is None or not self._own.is_finished:
             return
+        if self._own.order.clock < self._worker.clock:
+            return  # no help in this one
         missing = self._wanted & ~self._loaded()
         if missing:
             self._is_loading = True
-            self._ask(LoadSlices(self._loaded() | missing & -missing, ahead=missing.bit_count() - 1))
+            wanted = self._loaded() | missing & -missing
+            is_needed = self._job.balancer is None
+            self._ask(LoadSlices(wanted, ahead=missing.bit_count() - 1, is_needed=is_needed))
 
     def _slices_of_helpees(self) -> Units:
         assert self._view is not None
@@ -342,15 +347,18 @@ class Helping:
             found |= union(1 << unit // self._job.parts for unit in units[first:])
         return found
 
-    def loaded(self) -> None:
-        """Load the next slice after one is loaded, if there is still time."""
+    def loaded(self, too_large: str | None) -> None:
+        """Load the next slice after one is loaded, if there is still time. `too_large`: why no more fit; then no
+        machine hears of this one's progress any more, and so none asks it for help."""
         self._is_loading = False
+        if too_large is not None and self._flex is not None and self._view is not None:
+            self._declines, self._flex.helpees, self._wanted = True, (), 0
+            self._send(CONTROLLER, HelpDeclined(self._view.epoch, too_large))
         if self._flex is not None and self._flex.task is None:
             self._load_ahead()
 
     def _units_of(self, clock: int, worker: int) -> tuple[int, ...]:
-        assert self._deal is not None
-        return tuple(members(union(self._deal.bundles(clock, self._names[worker]) or ())))
+        return tuple(members(self._worker.bundles.dealt_to(self._names[worker], clock)))
 
     def _contribute(self, bundle: Bundle, found: GivenRange) -> None:
         """Push a range that is computed: as one's own, if one's own it is."""
@@ -358,7 +366,10 @@ class Helping:
         clock = bundle.clock
         if found.task.kind is TaskKind.RECLAIM:
             for units, parts in found.found.items():
-                self._worker.take_back(Computed(found.begin.timeline, clock, units, tuple(parts.items())))
+                took_s = found.compute_s[units]
+                self._worker.take_back(
+                    Computed(found.begin.timeline, clock, units, tuple(parts.items()), took_s)
+                )
             return
         self._helped(self._names[bundle.owner], clock, bundle.stop - bundle.start)
         for push in self._pushes_of(found):

@@ -63,6 +63,12 @@ def test_with_plans_even_equal_machines_share_units() -> None:
     assert sorted(counts(view_of("abc", {}, job)).values()) == [85, 85, 86]
 
 
+def test_where_machines_count_as_alike_plans_begin_with_whole_slices() -> None:
+    job = replace(JOB, balancer=lambda units, home: RandomPlans(units, home, None, None), alike=1.25)
+    assert view_of("abc", {}, job) == view_of("abc", {})
+    assert counts(view_of("ab", {"a": 1.0, "b": 3.0}, job)) == {"a": 64, "b": 192}
+
+
 @pytest.mark.parametrize("weights", [{}, dict(zip(NAMES, (1, 2, 3, 4, 4, 2, 8, 1), strict=True))])
 @pytest.mark.parametrize("name", NAMES[1:])
 def test_one_machine_of_eight_that_goes_or_comes_moves_its_own_units_alone(

@@ -1,0 +1,161 @@
+"""Chooses between static shares, shares by speed and help, from what the workers' speeds would have made of each.
+
+How fast every worker was in a clock says what that clock would have taken with either shares, and about what it would
+have taken with help. Another remedy is chosen when it has saved enough in the latest clocks, and more than the
+differences between them can explain. Help is then judged by what clocks really take: if that is no better, it is not
+tried again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Generic
+
+from straggler.lbbsp.policy import LbBsp, UnitPlan, Worker
+from straggler.lbbsp.remedy import WORDS, Choice, Remedy, duration_s, helped_s
+from straggler.speed.predictors import FREE, Resources, RestartingEma
+
+WINDOW = 16  # clocks, that a choice looks back at
+WORTH = 0.05  # of a clock, that another remedy must save in them
+QUICK, QUICK_WORTH = (
+    4,
+    0.2,
+)  # the same, where shares by speed save much; a few busy clocks of equal workers do not
+# Standard errors, that it must save as well: fewer for help, which clocks then prove right or wrong.
+TIMES, QUICK_TIMES, HELP_TIMES = 5.0, 10.0, 2.5
+HOLD = 0.01  # see `LbBsp`
+
+Costs = Mapping[Remedy, float]  # the seconds of a clock with each remedy
+
+
+class AutoBalance(Generic[Worker]):
+    """A `Balancer` that begins with the units at home and changes to what is found to be better.
+
+    `options`: the remedies to choose from; the units at home are always one.
+    """
+
+    def __init__(
+        self,
+        units: int,
+        home: Mapping[Worker, int],
+        options: Sequence[Remedy] = (Remedy.STATIC, Remedy.SHARES),
+    ) -> None:
+        assert Remedy.STATIC in options, options
+        self.remedy = Remedy.STATIC
+        self._units = units
+        self._home = dict(home)
+        self._options = list(options)
+        self._shares: LbBsp[Worker] = LbBsp(units, RestartingEma, home=home, hold=HOLD)
+        self._by_speed: UnitPlan[Worker] | None = None  # the last plan, whether it is used or not
+        self._speeds: dict[Worker, float] = {}  # of the clock under way
+        self._others_s: dict[Worker, float] = {}
+        self._took_s: float | None = None
+        self._costs: deque[Costs] = deque(maxlen=WINDOW)
+        self._has_told = False
+
+    def observe(
+        self,
+        worker: Worker,
+        units: int,
+        seconds: float,
+        resources: Resources = FREE,
+        *,
+        other_s: float = 0.0,
+    ) -> None:
+        """See `Balancer`. With help a worker's last push tells nothing of messages: it may have waited for a helper."""
+        if self.remedy is Remedy.HELP:
+            other_s = self._others_s.get(worker, 0.0)
+        self._shares.observe(worker, units, seconds, resources, other_s=other_s)
+        self._speeds[worker] = units / seconds
+        self._others_s[worker] = other_s
+
+    def clock_took(self, seconds: float) -> None:
+        """See `Balancer`."""
+        self._took_s = seconds
+
+    def forget(self, worker: Worker) -> None:
+        """Drop a worker that left."""
+        self._shares.forget(worker)
+        self._speeds.pop(worker, None)
+
+    def plan(
+        self, workers: tuple[Worker, ...], resources: Mapping[Worker, Resources] | None = None
+    ) -> UnitPlan[Worker]:
+        """The units of the next clock, and the choice if one was made."""
+        chosen = None
+        if self._speeds.keys() >= set(workers) and self._by_speed is not None:
+            self._costs.append(self._cost(workers))
+            chosen = self._choose()
+            self._speeds = {}
+        self._by_speed = by_speed = self._shares.plan(workers, resources)
+        if self.remedy is Remedy.SHARES:
+            return UnitPlan(workers, by_speed.units, by_speed.predicted_s, by_speed.reason, chosen=chosen)
+        home = tuple(self._home[worker] for worker in workers)
+        took_s = self._costs[-1][self.remedy] if self._costs else 0.0
+        helps = self.remedy is Remedy.HELP
+        return UnitPlan(workers, home, took_s, WORDS[self.remedy], helps=helps, chosen=chosen)
+
+    def _cost(self, workers: tuple[Worker, ...]) -> Costs:
+        """What the last clock takes with each remedy, its workers as fast as they were. The plan was made before it."""
+        assert self._by_speed is not None
+        speeds = [self._speeds[worker] for worker in workers]
+        others_s = [self._others_s[worker] for worker in workers]
+        planned = dict(zip(self._by_speed.workers, self._by_speed.units, strict=True))
+        helped = helped_s(self._units, speeds, others_s)
+        if self.remedy is Remedy.HELP and self._took_s is not None:
+            helped = self._took_s
+        return {
+            Remedy.STATIC: duration_s([self._home[worker] for worker in workers], speeds, others_s),
+            Remedy.SHARES: duration_s([planned.get(worker, 0) for worker in workers], speeds, others_s),
+            Remedy.HELP: helped,
+        }
+
+    def _choose(self) -> Choice | None:
+        """The remedy that saves most, if one saves enough; or, once, that none does."""
+        found = {option: saved for option in self._options if (saved := self._saved(option)) > 0}
+        if found:
+            best = max(found, key=found.__getitem__)
+            reason = self._reason()
+            if self.remedy is Remedy.HELP:  # what comes after it has to prove itself against static shares
+                best = Remedy.STATIC
+                self._options.remove(Remedy.HELP)
+            self.remedy, self._has_told = best, True
+            self._costs.clear()
+            return Choice(best, reason)
+        if self._has_told or len(self._costs) < WINDOW:
+            return None
+        self._has_told = True
+        return Choice(self.remedy, self._reason())
+
+    def _saved(self, option: Remedy) -> float:
+        """The seconds of a clock that an option saves; 0 where it is too little, or may be chance."""
+        if option is self.remedy:
+            return 0.0
+        if Remedy.HELP in (option, self.remedy):
+            return self._surely_saved(option, WINDOW, WORTH, HELP_TIMES)
+        saved = self._surely_saved(option, WINDOW, WORTH, TIMES)
+        if option is Remedy.SHARES:
+            saved = max(saved, self._surely_saved(option, QUICK, QUICK_WORTH, QUICK_TIMES))
+        return saved
+
+    def _surely_saved(self, option: Remedy, clocks: int, worth: float, times: float) -> float:
+        latest = list(self._costs)[-clocks:]
+        if len(latest) < clocks:
+            return 0.0
+        now_s = math.fsum(costs[self.remedy] for costs in latest) / clocks
+        gains = [costs[self.remedy] - costs[option] for costs in latest]
+        mean = math.fsum(gains) / clocks
+        error = math.sqrt(math.fsum((gain - mean) ** 2 for gain in gains) / (clocks - 1) / clocks)
+        return mean if mean >= worth * now_s and mean >= times * error else 0.0
+
+    def _mean_s(self, option: Remedy) -> float:
+        return math.fsum(costs[option] for costs in self._costs) / len(self._costs)
+
+    def _reason(self) -> str:
+        """What a clock took, or would have taken, with each remedy that is to choose from."""
+        count = len(self._costs)
+        told = [f"{self._mean_s(option):.3g} s with {WORDS[option]}" for option in self._options]
+        several = ", ".join(told[:-1])
+        return f"a clock takes {several} and {told[-1]} (the last {count} clocks)" if several else told[0]
