@@ -1,4 +1,5 @@
-"""The specification of a run that every process gets when it starts."""
+"""The specification of a run that every process gets when it starts. Long because it is the one place where keys of a
+config become rules of the engine."""
 
 from __future__ import annotations
 

@@ -109,8 +109,12 @@ REMEDIES = {
 }
 
 
-def _tuning(event: UnitsPlanned | OverlapDecided | SuperstepPlanned) -> str:
+def _tuning(event: UnitsPlanned | OverlapDecided | SuperstepPlanned | RemedyDecided | HelpRefused) -> str:
     """The sentence for a choice that machines made from their own measurements."""
+    if isinstance(event, RemedyDecided):
+        return f"from clock {event.clock} on {REMEDIES.get(event.remedy, event.remedy)}: {event.reason}"
+    if isinstance(event, HelpRefused):
+        return f"{event.machine} helps no other machine: {event.reason}"
     if not isinstance(event, OverlapDecided):
         shares = ", ".join(f"{machine} {count}" for machine, count in event.units.items())
         what = (
@@ -156,12 +160,8 @@ def sentence(event: RunEvent) -> str | None:
             | MarketLeftOpen(reason)
         ):
             return reason
-        case UnitsPlanned() | OverlapDecided() | SuperstepPlanned():
+        case UnitsPlanned() | OverlapDecided() | SuperstepPlanned() | RemedyDecided() | HelpRefused():
             return _tuning(event)
-        case RemedyDecided(clock, remedy, reason):
-            return f"from clock {clock} on {REMEDIES.get(remedy, remedy)}: {reason}"
-        case HelpRefused(machine, reason):
-            return f"{machine} helps no other machine: {reason}"
         case MachineQuarantined(machine, _, _, problem, _, count, most):
             return f"work failed on {machine}, which is sent away ({count} of {most}): {problem}"
         case UserCodeFailed(machine, problem):
