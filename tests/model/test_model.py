@@ -138,11 +138,11 @@ def test_schedules_in_which_units_overflow_or_layers_have_norms(mode: str) -> No
     assert_machines_came_and_went(assert_clean(range(14), mode))
 
 
-@pytest.mark.parametrize(("mode", "seeds"), [("bsp", 6), ("dense", 9), ("sum", 4), ("ssp", 8)])
+@pytest.mark.parametrize(("mode", "seeds"), [("bsp", 6), ("dense", 12), ("sum", 4), ("ssp", 8)])
 def test_schedules_in_which_machines_help_each_other(mode: str, seeds: int) -> None:
     tally = assert_clean(range(seeds), mode + HELPED)
     for message in ("BegunHelping", "HelpCompleted", "CancelHelp", "CancelAck", "HelpPush"):
-        assert tally.seen[message] > 5 * seeds, tally
+        assert tally.seen[message] > 3 * seeds, tally
     assert_machines_came_and_went(tally)
 
 
