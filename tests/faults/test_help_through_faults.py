@@ -38,7 +38,8 @@ def units_helped(rig: FaultRig) -> int:
 
 
 @pytest.mark.parametrize(
-    "name", ["mf-momentum", "mlr-sgd", pytest.param("torch-adam", marks=pytest.mark.slow)]
+    "name",
+    ["mf-momentum", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mlr-sgd", "torch-adam"))],
 )
 def test_one_result_with_helpers_that_die_and_machines_that_come_and_go(name: str, tmp_path: Path) -> None:
     values = job(JOBS[name], plan=PLAN, clocks=1000, pace=PACE, units_per_slice=4, helping=True)

@@ -45,7 +45,8 @@ PLAN = [
 
 
 @pytest.mark.parametrize(
-    "name", ["mf-momentum", "mlr-sgd", pytest.param("torch-adam", marks=pytest.mark.slow)]
+    "name",
+    ["mf-momentum", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mlr-sgd", "torch-adam"))],
 )
 def test_one_result_for_one_process_equal_shares_and_shares_by_speed(name: str, tmp_path: Path) -> None:
     speeds = {"unit_s": 0.001, "speeds": {"m0": 0.25, "m2": 0.5}}

@@ -69,7 +69,7 @@ def test_machines_that_come_and_go_do_not_change_a_bit(base: Mapping[str, Any], 
 SPEEDS = {"pace": {"unit_s": 0.001, "speeds": {"m0": 0.25, "m2": 0.5}}, "units_per_slice": 8}
 
 
-@pytest.mark.parametrize("base", [MF, MLR], ids=["mf", "mlr"])
+@pytest.mark.parametrize("base", [MF, pytest.param(MLR, marks=pytest.mark.slow)], ids=["mf", "mlr"])
 def test_shares_by_speed_do_not_change_a_bit(base: Mapping[str, Any], tmp_path: Path) -> None:
     values = job(base, balance="lbbsp", plan=PLAN, **SPEEDS) | {"clocks": 1000}
     fewest: list[int] = []  # units for m0, where the others get more
