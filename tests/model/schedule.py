@@ -11,6 +11,7 @@ PLANNED = "-planned"
 CLIPPED = "-clipped"
 SCALED = "-scaled"
 LAMB = "-lamb"
+HELD = "-held"
 HELPED = "-helped"
 RESIDENT = "-resident"
 FLUSH = "flush"
@@ -62,7 +63,7 @@ class Schedule:
     with CLIPPED: then the norm of gradients is limited; with HELPED: then machines help each other at the least need,
     or, with both HELPED and PLANNED, in clocks whose plan says so;
     with RESIDENT: then replicas have the tables; with SCALED: then some units overflow, and nobody steps those clocks;
-    with LAMB: then it is the optimizer, and the norm of gradients is limited too.
+    with LAMB: then it is the optimizer, and the norm of gradients is limited too; with HELD: then some cuts are held.
     """
 
     seed: int
@@ -93,6 +94,11 @@ class Schedule:
     def toy_mode(self) -> str:
         """The mode without what is at its end."""
         return self.mode.partition("-")[0]
+
+    @property
+    def holds_every(self) -> int | None:
+        """The cut at each clock that is a multiple of it is held until it was judged."""
+        return 2 + self.seed % 2 if self.mode.endswith(HELD) else None
 
     @property
     def is_scaled(self) -> bool:

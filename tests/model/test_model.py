@@ -18,6 +18,7 @@ from tests.model.schedule import (
     CLIPPED,
     FLUSH,
     GENTLE,
+    HELD,
     HELPED,
     LAMB,
     PIPELINES,
@@ -136,6 +137,14 @@ def test_schedules_in_which_the_norm_of_gradients_is_limited(mode: str, seeds: i
 @pytest.mark.parametrize("mode", ["bsp" + SCALED, "allreduce" + SCALED, "dense" + LAMB])
 def test_schedules_in_which_units_overflow_or_layers_have_norms(mode: str) -> None:
     assert_machines_came_and_went(assert_clean(range(14), mode))
+
+
+@pytest.mark.parametrize(("mode", "seeds"), [("bsp", 8), ("ssp", 4), ("allreduce", 18)])
+def test_schedules_in_which_cuts_are_held_until_they_were_judged(mode: str, seeds: int) -> None:
+    # In seed 60 an owner was past the clock of a cut, and the next one must not lie behind a clock that waits.
+    tally = assert_clean([*range(seeds), 60], mode + HELD)
+    assert tally.fired["judged"] > seeds, tally
+    assert_machines_came_and_went(tally)
 
 
 @pytest.mark.parametrize(("mode", "seeds"), [("bsp", 6), ("dense", 12), ("sum", 4), ("ssp", 8)])

@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from agileml.core.controller.cut_keeper import CutKeeper
 from agileml.core.cuts.rule import OpenCut
 from agileml.core.node.backup import Backup
 from agileml.core.node.shard.dirty_rows import RowLog, completed
 from agileml.core.node.shard.shard import Shard
+from agileml.core.protocol.inputs import CutJudged
 from agileml.core.protocol.view import CutId
 from tests.model.mutants.mutant import replaces
 
@@ -114,3 +116,30 @@ def asp_cuts_without_their_coverage(original, self, rows=None):
 def a_whole_cut_is_named_anew(original, self, clock):
     """Its parts are replaced while it is being committed."""
     return clock == self.next
+
+
+@replaces(CutKeeper.name_next, mode="bsp-held", caught_by=1)
+def a_held_cut_is_not_waited_for(original, self):
+    """The best parameters are overwritten while the driver reads them."""
+    judged, self._judged = self._judged, self._control.record.committed.clock
+    original(self)
+    self._judged = judged
+
+
+@replaces(CutKeeper.told, mode="bsp-held", caught_by=4)
+def an_old_judgement_counts_for_the_present_cut(original, self, event):
+    """It came a second time, when another cut was held that nobody has judged."""
+    held = self.held
+    original(self, CutJudged(held) if isinstance(event, CutJudged) and held is not None else event)
+
+
+@replaces(CutKeeper.limit, mode="bsp-held", caught_by=2, orderly=True)
+def clocks_do_not_wait_for_the_cut_that_is_to_be_held(original, self):
+    """An owner is past the clock when the cut at it is named, so it can never be the best one."""
+    return self._control.job.clocks
+
+
+@replaces(CutKeeper._latest, mode="bsp-held", caught_by=60)
+def a_cut_is_named_behind_a_clock_that_waits_for_its_own(original, self, version):
+    """The cut is never reached, and the clock never begins."""
+    return self._control.job.clocks
