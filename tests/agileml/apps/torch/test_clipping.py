@@ -79,7 +79,8 @@ def test_it_is_torchs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("partitions", "transient"), [(1, 0), pytest.param(3, 1, marks=pytest.mark.slow), (5, 2)]
+    ("partitions", "transient"),
+    [*(pytest.param(*some, marks=pytest.mark.slow) for some in ((1, 0), (3, 1))), (5, 2)],
 )
 def test_partitions_and_machines_do_not_change_a_bit(partitions: int, transient: int, tmp_path: Path) -> None:
     machines = {"reliable": 1, "transient": transient, "max": 3}
