@@ -117,6 +117,7 @@ class Controller:
         self._resend_due_s = 0.0
         self._quarantine = Quarantine(self._control)
         self._takeover = record.number > 0
+        self._has_told_end = False
 
     # -- queries --------------------------------------------------------------------------------------------
 
@@ -233,9 +234,8 @@ class Controller:
             control.note(MachineNoticed(node, deadline_s - control.now_s))
 
     def _stop(self, event: Stop) -> None:
-        control = self._control
-        if self._cuts.ending.stop(control.record.committed, event.deadline_s):
-            control.note(StopAsked(control.completed))
+        if self._cuts.ending.stop(self.record.committed, event.deadline_s):
+            self._control.note(StopAsked(self.completed))
 
     def _tick(self) -> None:
         control = self._control
@@ -326,7 +326,11 @@ class Controller:
     def _advance(self) -> None:
         """Begin the most urgent step that is possible now. At most one durable write is under way."""
         control = self._control
-        if control.is_halted or control.is_writing or control.record.finished:
+        if control.is_halted or control.is_writing:
+            return
+        if control.record.finished:
+            if not self._has_told_end:  # an earlier controller may have died before anybody heard of the end
+                self._finished()
             return
         if self._takeover:
             # The first write of a new controller makes the older one stop.
@@ -372,9 +376,9 @@ class Controller:
             control.note(MachineReleased(member.name))
 
     def _finished(self) -> None:
-        control = self._control
-        assert control.view is not None
-        control.ask(Finished(control.record.committed.clock, control.view.backup))
+        view, self._has_told_end = self.view, True
+        assert view is not None
+        self._control.ask(Finished(self.record.committed.clock, view.backup))
 
     def _resend(self) -> None:
         """Send every request again that a machine has not answered."""

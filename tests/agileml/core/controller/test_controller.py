@@ -291,6 +291,19 @@ def test_the_run_is_finished_when_the_last_cut_is_durable(scripts):
     assert script.record.finished
 
 
+def test_a_controller_that_restarts_after_the_end_says_it_again(scripts):
+    """The earlier one may have died with the end on record, but before anybody asked it."""
+    script = scripts(make_job(clocks=3))
+    script.up("r0", "t1")
+    while script.finished is None:
+        script.commit_cut()
+        script.heartbeats()
+    said, script.finished = script.finished, None
+    script.restart()
+    script.up("r0", "t1")
+    assert script.finished == said
+
+
 def test_clocks_are_noted_once_and_in_order(scripts):
     script = scripts()
     script.up("r0")
