@@ -34,7 +34,7 @@ def data_section(settings: Settings, kinds: Mapping[str, type[Section]], default
     return validate(kinds[kind], {"kind": kind, **settings.data}, ("data",))
 
 
-_held: list[HeldFile] = []  # files of the cache that this process reads, which must stay until it ends
+_held: dict[Path, HeldFile] = {}  # files of the cache that this process reads, which must stay until it ends
 
 
 def data_file(path: str) -> Path:
@@ -44,8 +44,10 @@ def data_file(path: str) -> Path:
     """
     path = path.removeprefix("file://")
     if is_address(path):
-        _held.append(fetched(path))
-        return _held[-1].path
+        held = fetched(path)
+        if _held.setdefault(held.path, held) is not held:
+            held.close()  # it is held already
+        return held.path
     check_file(Path(path), path)
     return Path(path)
 

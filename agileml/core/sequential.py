@@ -124,12 +124,14 @@ class _Partitions:
         self._rules = [partition_optimizers(optimizer, layout, p) for p in range(layout.partitions)]
         is_resident = any(table.resident for table in layout.tables)
         self._trees = LayerTrees(layout) if optimizer.is_layerwise else None
-        self._needs_norm = optimizer.clip_norm is not None or (rule is not None and not is_resident)
+        needs_norm = optimizer.clip_norm is not None or (rule is not None and not is_resident)
+        self._squares = SquareTree(layout) if needs_norm else None
 
     def step(self, clock: int, totals: Sequence[Contribution]) -> None:
         """Apply the sums of a clock, by partition."""
         tables, limit = self._layout.tables, self._optimizer.clip_norm
-        norm = _norm(self._layout, totals) if self._needs_norm else None
+        squares = self._squares
+        norm = norm_of(squares.sums(p, t) for p, t in enumerate(totals)) if squares is not None else None
         found = [
             clock_sum(total, tables, blocks, rule=self._rule, limit=limit, norm=norm)
             for total, blocks in zip(totals, self.blocks, strict=True)
@@ -181,12 +183,6 @@ def _leave_to(
         )
         for total in totals
     ]
-
-
-def _norm(layout: Layout, totals: Sequence[Contribution]) -> float:
-    """The norm of a clock's whole gradient."""
-    tree = SquareTree(layout)
-    return norm_of(tree.sums(partition, total) for partition, total in enumerate(totals))
 
 
 def _scale_block(replica: Replica | None, block: Array) -> Array:

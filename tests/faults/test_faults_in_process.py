@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -134,9 +135,9 @@ def test_one_of_two_reliable_machines_dies(stage: int, tmp_path: Path) -> None:
     assert after.reliable == 1
     if stage == 1:  # what it served and backed up is nowhere: all over again
         assert after.rolled_back and after.base == 0
-        # A cut's partitions are lost, or the start's if it was faster than the first cut.
-        assert "are lost" in after.reason or "lost with" in after.reason
-        assert "back to the start" in after.reason
+        # The cut at clock 4 may be committed by then or not: one of its two owners is gone with its backups.
+        what = "(of the committed cut are lost|are lost with their owners)"
+        assert re.search(rf"; partitions \[.+\] {what}: back to the start;", after.reason)
     else:  # the actives make its backups again
         assert not after.rolled_back and after.redone == 0
 

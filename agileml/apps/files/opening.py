@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -60,12 +60,13 @@ def data_files(paths: str | Sequence[str], suffix: str) -> tuple[DataFile, ...]:
 
 def named_files(urls: Sequence[str]) -> list[DataFile]:
     """The files of these names, in their order. Raises InputError."""
+    services = _services(url for url in urls if is_address(url))
     with ThreadPoolExecutor(AT_ONCE) as threads:
-        return list(threads.map(lambda url: _named(url), urls))
+        return list(threads.map(lambda url: _named(url, services.get(_scheme(url))), urls))
 
 
-def _named(url: str) -> DataFile:
-    return files_of(url).one(url) if is_address(url) else _local(Path(url))
+def _named(url: str, service: Files | None = None) -> DataFile:
+    return (service or files_of(url)).one(url) if is_address(url) else _local(Path(url))
 
 
 def _matching(pattern: str) -> list[DataFile]:
@@ -80,15 +81,10 @@ def _matching(pattern: str) -> list[DataFile]:
 def tails(files: Sequence[DataFile], count: int) -> list[bytes]:
     """The last bytes of each file, all if it has fewer. Raises InputError."""
     far = [file for file in files if file.is_far]
-    by_scheme = {file.url.partition(":")[0]: files_of(file.url) for file in far}
+    services = _services(file.url for file in far)
     with ThreadPoolExecutor(AT_ONCE) as threads:
-        of_far = dict(
-            zip(
-                far,
-                threads.map(lambda f: by_scheme[f.url.partition(":")[0]].tail(f, count), far),
-                strict=True,
-            )
-        )
+        found = threads.map(lambda file: services[_scheme(file.url)].tail(file, count), far)
+        of_far = dict(zip(far, found, strict=True))
     return [of_far[file] if file.is_far else _tail(Path(file.url), count) for file in files]
 
 
@@ -121,3 +117,16 @@ def check_file(file: Path, path: str) -> None:
 def files_of(url: str) -> Files:
     """The service of an address."""
     return S3Files() if url.lower().startswith("s3://") else FsspecFiles()
+
+
+def _services(urls: Iterable[str]) -> dict[str, Files]:
+    """One service for all addresses of a scheme: each has connections of its own."""
+    found: dict[str, Files] = {}
+    for url in urls:
+        if _scheme(url) not in found:
+            found[_scheme(url)] = files_of(url)
+    return found
+
+
+def _scheme(url: str) -> str:
+    return url.partition(":")[0].lower()

@@ -70,9 +70,9 @@ def apply_total(
 ) -> Applied:
     """Apply the sum of all updates of `clock` (0-based) to the blocks of a partition.
 
-    A table of gradients takes one step of the optimizer along the sum, a table of steps gets the sum
-    added, the table of the loss scale gets the new values. A table that no unit updated stays as it is, and so do, with
-    their optimizer state, the untouched rows of a sparse one.
+    A table of gradients takes one step of the optimizer along the sum, a table of steps gets the sum added, the table
+    of the loss scale gets the new values. A table that no unit updated stays as it is, and so do, with their optimizer
+    state, the untouched rows of a sparse one.
     optimizer: one for all tables, or one for each. `in_place` is for dense tables: their arrays are overwritten, else
     `blocks` stay readable, and `state` unless `state_in_place`. Sparse tables and their state are always overwritten.
     `into`: arrays for dense tables' new blocks.

@@ -69,9 +69,8 @@ class Job:
     times as fast as another; 1: none do. `helping`: machines that are ahead take over units of those that are behind,
     in a job with servers and with BSP or SSP, where there is a balancer in clocks whose plan says so; None: they do
     not. `pipeline`: every worker computes all units with the partitions that it owns; None: its share of the units with
-    all partitions. `holds_every`: the cut at each clock that is a
-    multiple of it is held until it was judged (`CutJudged`); None: no cut is. `loss_scale`: how losses are scaled, in a
-    job with BSP or SSP; None: they are not.
+    all partitions. `holds_every`: the cut at each clock that is a multiple of it is held until it was judged
+    (`CutJudged`); None: no cut is. `loss_scale`: how losses are scaled, in a job with BSP or SSP; None: they are not.
     """
 
     layout: Layout
