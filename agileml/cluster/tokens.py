@@ -33,9 +33,13 @@ def find_token() -> tuple[str | None, str]:
 
 
 def use_tokens() -> None:
-    """Switch this process and its children to token mode."""
+    """Switch this process and its children to token mode, with the token that the variables name now.
+
+    Ray's next call would read it else, whatever the variables name by then, and Ray aborts a process whose token the
+    cluster refuses.
+    """
     os.environ["RAY_AUTH_MODE"] = "token"
-    _read_again()
+    _read_again().has_token()
 
 
 @contextmanager
@@ -54,12 +58,14 @@ def authentication_as_before() -> Iterator[None]:
             _read_again()
 
 
-def _read_again() -> None:
-    """Ray reads mode and token only once."""
+def _read_again() -> Any:
+    """Make Ray, which reads mode and token only once, read them at its next call. Returns its reader of tokens."""
     from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
 
     Config.initialize("")
-    AuthenticationTokenLoader.instance().reset_cache()
+    loader = AuthenticationTokenLoader.instance()
+    loader.reset_cache()
+    return loader
 
 
 def uses_tls() -> bool:
