@@ -15,7 +15,7 @@ from collections import defaultdict, deque
 import numpy as np
 
 from agileml.application import Table
-from agileml.core.change.planning import plan_change
+from agileml.core.change.change_plan import plan_change
 from agileml.core.controller.controller import Controller, ControllerSettings
 from agileml.core.exchange import ServerExchange
 from agileml.core.parameters.layout import Layout

@@ -45,8 +45,8 @@ from agileml.events.terms import Loss, Tier
 from agileml.net.keys import KeyPair
 from agileml.process.head import Head
 from agileml.process.record_store import FileStore
+from agileml.process.run_transport import socket_folder
 from agileml.process.spec import RunSpec
-from agileml.process.wiring import socket_folder
 from agileml.runs.folder import params_sha256
 
 LIMIT_S = 0.020

@@ -26,8 +26,8 @@ from agileml.process.compute import ComputeThread
 from agileml.process.head import Head, HeadState
 from agileml.process.machine import Machine
 from agileml.process.record_store import FileStore
+from agileml.process.run_transport import socket_folder
 from agileml.process.spec import RunSpec
-from agileml.process.wiring import socket_folder
 from straggler.simulate.profile import SpeedProfile
 
 
@@ -137,9 +137,9 @@ class UnevenRun:
             name, self.spec, self.spec.build(), "127.0.0.1", self._keys, self._head.address, hardware
         )
         if self._profiles:
-            assert isinstance(machine.computing, ComputeThread)
+            assert isinstance(machine.compute, ComputeThread)
             profile = self._profiles[len(self._machines)]
-            machine.computing.pace = ProfilePace(self.spec.pace_s, profile, self.start)
+            machine.compute.pace = ProfilePace(self.spec.pace_s, profile, self.start)
         self._machines[name] = machine
         machine.start()
         self._head.register(machine.address, NodeUp(name, tier, "", admitted))

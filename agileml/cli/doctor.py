@@ -181,7 +181,7 @@ def check_ray_starts() -> Finding:
 
 def check_ray_answers(address: str) -> Finding:
     """Whether the cluster at `address` answers and has labelled machines."""
-    from agileml.cluster import existing as cluster
+    from agileml.cluster import ray_cluster as cluster
     from agileml.cluster.errors import ClusterError
 
     try:

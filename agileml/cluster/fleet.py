@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol, Self, runtime_checkable
 
-from agileml.cluster import existing
+from agileml.cluster import ray_cluster
 from agileml.cluster.errors import ClusterError
-from agileml.cluster.existing import TieredNode
 from agileml.cluster.local import LocalCluster
+from agileml.cluster.ray_cluster import TieredNode
 from agileml.cluster.travel import code_of
 from agileml.cluster.wanted import shortage
 from agileml.config.job import JobConfig
@@ -192,7 +192,7 @@ class LocalFleet:
         if time.monotonic() < self._look_due_s:
             return
         self._look_due_s = time.monotonic() + LOOK_S
-        alive = {node.node_id for node in existing.tiered_nodes()}
+        alive = {node.node_id for node in ray_cluster.tiered_nodes()}
         for node_id in sorted(self._present - alive):
             self._present.discard(node_id)
             yield Vanished(node_id, Loss.NODE_GONE)
@@ -238,9 +238,9 @@ class ExistingFleet:
         raise ClusterError(f"address: the cluster at {self._address} has no live head node")
 
     def __enter__(self) -> Self:
-        existing.connect(self._address, namespace="proteus", runtime_env=travelling(self._spec.config))
+        ray_cluster.connect(self._address, namespace="proteus", runtime_env=travelling(self._spec.config))
         gpus = self._spec.config.machines.gpus
-        most = existing.most_gpus() if gpus else None
+        most = ray_cluster.most_gpus() if gpus else None
         if most is not None and math.ceil(gpus) > most:
             self.__exit__(None, None, None)
             _check_gpus(gpus, most, "the best of the cluster's nodes with a tier")
@@ -260,7 +260,7 @@ class ExistingFleet:
         if time.monotonic() < self._due_s:
             return []
         self._due_s = time.monotonic() + LOOK_S
-        return list(self._changes(existing.tiered_nodes(), existing.draining()))
+        return list(self._changes(ray_cluster.tiered_nodes(), ray_cluster.draining()))
 
     def _changes(self, present: Sequence[TieredNode], draining: dict[str, float | None]) -> list[FleetEvent]:
         events: list[FleetEvent] = []
@@ -288,7 +288,7 @@ class ExistingFleet:
     def check_head(self) -> None:
         host, _, port = self._address.rpartition(":")
         try:
-            existing.check_alive(host, int(port), existing.REACH_TIMEOUT_S)
+            ray_cluster.check_alive(host, int(port), ray_cluster.REACH_TIMEOUT_S)
         except ClusterError as error:
             raise HeadLostError(
                 f"Ray's head at {self._address} has ended, and the run with it; start it again, with --resume if "
@@ -297,7 +297,7 @@ class ExistingFleet:
 
     def missing(self) -> str:
         machines = self._spec.config.machines
-        return shortage(self._wanted, machines.cpus, machines.gpus, existing.offers(), self._address)
+        return shortage(self._wanted, machines.cpus, machines.gpus, ray_cluster.offers(), self._address)
 
     def release(self, node_id: str) -> None:
         """Does nothing: its owner ends it, and a draining raylet exits once our actor is gone."""

@@ -17,7 +17,7 @@ import psutil
 
 from agileml.cluster import dashboard
 from agileml.cluster.errors import ClusterError
-from agileml.cluster.existing import REACH_TIMEOUT_S, check_alive, locate
+from agileml.cluster.ray_cluster import REACH_TIMEOUT_S, check_alive, locate
 
 OURS = "proteus"  # key in the metadata of our jobs; its value is the version that submitted the job
 CONFIG = "config"  # key in the metadata with the name of the config

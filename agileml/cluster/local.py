@@ -28,9 +28,9 @@ from typing import Any, Self
 import psutil
 
 from agileml.cluster import watchdog
-from agileml.cluster.existing import ALLOCATION_LABEL, TIER_LABEL, TieredNode, connect
 from agileml.cluster.owned_folder import new_folder, remove, sweep
 from agileml.cluster.processes import kill, processes_of, send_signal, tree, uses_folder
+from agileml.cluster.ray_cluster import ALLOCATION_LABEL, TIER_LABEL, TieredNode, connect
 from agileml.cluster.ray_startup import (
     HEAD_WITHOUT_HELPERS,
     environment,

@@ -8,7 +8,14 @@ from typing import Any
 
 from agileml.cluster.dashboard import gcs_behind, is_http
 from agileml.cluster.errors import ClusterError
-from agileml.cluster.existing import REACH_TIMEOUT_S, TieredNode, as_tiered_node, check_alive, drain, locate
+from agileml.cluster.ray_cluster import (
+    REACH_TIMEOUT_S,
+    TieredNode,
+    as_tiered_node,
+    check_alive,
+    drain,
+    locate,
+)
 
 RPC_TIMEOUT_S = 5.0
 MESSAGE = "proteus machines terminate"

@@ -13,8 +13,8 @@ from typing import Any
 import ray
 
 from agileml.application import Array
-from agileml.cluster.existing import TieredNode, tiered_nodes
 from agileml.cluster.fleet import Admitted, Appeared, FleetEvent, Leaving, Stopping, Vanished
+from agileml.cluster.ray_cluster import TieredNode, tiered_nodes
 from agileml.config.hardware import Hardware, split_of
 from agileml.core.compute.spans import Spans
 from agileml.core.protocol.commands import Finished

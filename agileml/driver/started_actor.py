@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from agileml.cluster.existing import TieredNode
+from agileml.cluster.ray_cluster import TieredNode
 from agileml.core.protocol.inputs import NodeUp
 from agileml.net.events import Address
 

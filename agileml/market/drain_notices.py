@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from agileml.cluster import existing
+from agileml.cluster import ray_cluster
 from agileml.market.nodes import Entry, labelled
 from bidbrain.live.cloud import Alert, InstanceNotice, NoticeSource, notice_of
 
@@ -23,7 +23,7 @@ class DrainNotices:
     def __init__(
         self,
         nodes: Callable[[], list[Mapping[str, Any]]] = _ray_nodes,
-        draining: Callable[[], dict[str, float | None]] = existing.draining,
+        draining: Callable[[], dict[str, float | None]] = ray_cluster.draining,
         name_of: Callable[[Entry], str | None] = labelled,
     ) -> None:
         """nodes: entries as of `ray.nodes()`. draining: node id -> Unix time. name_of: see `nodes.JoinedNodes`."""

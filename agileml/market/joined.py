@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
-from agileml.cluster import existing
+from agileml.cluster import ray_cluster
 from agileml.cluster.errors import ClusterError
 from agileml.cluster.fleet import ExistingFleet
 from agileml.cluster.watchdog import LIVENESS_PORT, LivenessEndpoint
@@ -27,7 +27,7 @@ class JoinedCluster:
 
     def __init__(self, spec: RunSpec) -> None:
         assert spec.config.address is not None
-        gcs_address = existing.reach(spec.config.address)
+        gcs_address = ray_cluster.reach(spec.config.address)
         self._cluster = ExistingFleet(spec, gcs_address)
         self.clock = UnixClock()
         self.host = gcs_address.rpartition(":")[0]

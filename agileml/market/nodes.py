@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from agileml.cluster.existing import TieredNode, as_tiered_node
 from agileml.cluster.local import LocalCluster
+from agileml.cluster.ray_cluster import TieredNode, as_tiered_node
 from agileml.events.terms import Tier
 from bidbrain.live.cloud import Instance
 from bidbrain.setting import ON_DEMAND_ZONE

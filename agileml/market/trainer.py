@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from agileml.cluster.existing import TieredNode
 from agileml.cluster.fleet import Admitted, Appeared, FleetEvent, Leaving, Stopping, Vanished
+from agileml.cluster.ray_cluster import TieredNode
 from agileml.core.protocol.commands import Happened
 from agileml.events.run import ClockDone, MachineNoticed, MembershipChanged
 from agileml.events.terms import Loss, Tier

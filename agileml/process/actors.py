@@ -92,7 +92,7 @@ class MachineActor:
 
     def change_speed(self, speed: float) -> None:
         """Stand for a machine of this speed, as a multiple of the usual, from the next computation on."""
-        self._machine.computing.change_speed(speed)
+        self._machine.compute.change_speed(speed)
 
     def meet(self, address: Address) -> None:
         """Connect to the new address of a process of the run."""

@@ -40,12 +40,21 @@ from agileml.net.keys import KeyPair
 from agileml.net.transport import Transport
 from agileml.process.allreduce_exchange import AllReduceExchange
 from agileml.process.checkpoint_io import MachineStores, PartWriter
-from agileml.process.computing import start_computing
+from agileml.process.compute_backend import start_compute
 from agileml.process.rendezvous import RendezvousBuffers
+from agileml.process.run_transport import (
+    KINDS,
+    Peers,
+    Usage,
+    Worked,
+    kind_of,
+    open_transport,
+    run_codec,
+    urgency_of,
+)
 from agileml.process.spec import RunSpec
 from agileml.process.steady_clock import wall_s
 from agileml.process.tracing import Ping, Pong, recorder
-from agileml.process.wiring import KINDS, Peers, Usage, Worked, kind_of, open_transport, run_codec, urgency_of
 
 TICK_S = 0.02
 USAGE_S = 0.5
@@ -97,11 +106,11 @@ class Machine:
             buffers=2 if self.job.may_overlap else 1,
         )
         self._inbox: queue.SimpleQueue[NodeEvent | Failure] = queue.SimpleQueue()
-        self.computing, rooms = start_computing(
+        self.compute, rooms = start_compute(
             name, spec, work, hardware or Hardware(), self._report, died or self._compute_process_died
         )
         self.rendezvous = RendezvousBuffers(
-            rooms, self._codec, self.computing.is_at_work, lambda: self._transport.keep_off()
+            rooms, self._codec, self.compute.is_at_work, lambda: self._transport.keep_off()
         )
         self._transport.place_arrays(self.rendezvous.room)
         self._part_writer = PartWriter(self._stores.own, self._report)
@@ -110,7 +119,7 @@ class Machine:
         self._got = [0] * len(KINDS)
         self._usage_due_s = 0.0
         self._was_idle = True
-        self._recorder = recorder(spec.config, self.node, self.computing, node_ip == head.node_ip)
+        self._recorder = recorder(spec.config, self.node, self.compute, node_ip == head.node_ip)
         self._stopping = threading.Event()
         self._failure: Failure | None = None
         self._cut_s = 0.0
@@ -126,7 +135,7 @@ class Machine:
         """End both threads and close the transport. A second call does nothing."""
         self._stopping.set()
         self._transport.wake()
-        self.computing.stop()
+        self.compute.stop()
         self.application.ended()
         self._part_writer.stop()
         self._exchange.stop()
@@ -156,9 +165,9 @@ class Machine:
                 self._cut_s = strike.seconds
                 self._transport.wake()
             case Fault.SLOW:
-                self.computing.slow_down(strike.factor, strike.seconds)
+                self.compute.slow_down(strike.factor, strike.seconds)
             case Fault.SPEED:
-                self.computing.change_speed(1 / strike.factor)
+                self.compute.change_speed(1 / strike.factor)
             case Fault.DISK_FULL:
                 self._part_writer.fill_disk(strike.seconds)
             case _:
@@ -341,7 +350,7 @@ class Machine:
                 if isinstance(command, Compute) and not command.is_help:
                     assert self.node.view is not None
                     self.rendezvous.close(command, self.node.view.epoch)
-                self.computing.ask(command)
+                self.compute.ask(command)
 
     def send(self, to: str, message: Message | Usage | Worked | Spans | Ping) -> None:
         """Encode a message and hand it to the transport. Only the server thread calls it."""

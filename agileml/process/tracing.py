@@ -31,7 +31,7 @@ from agileml.core.protocol.messages import (
     Pull,
     Push,
 )
-from agileml.process.computing import Computing
+from agileml.process.compute_backend import ComputeBackend
 from agileml.process.user_failures import ComputeJob
 
 _SERVING: dict[type, int] = {
@@ -81,13 +81,13 @@ class HeadClock:
             self.offset_s = pong.head_s - (pong.sent_s + now_s) / 2
 
 
-def recorder(config: JobConfig, node: Node, computing: Computing, is_same_host: bool) -> Recorder | None:
+def recorder(config: JobConfig, node: Node, compute: ComputeBackend, is_same_host: bool) -> Recorder | None:
     """Start to record this machine; None without a profile."""
     if not config.profile:
         return None
     found = Recorder(HeadClock(is_same_host=is_same_host))
     node.spent.on_span = found.worked
-    computing.on_done = found.did
+    compute.on_done = found.did
     return found
 
 

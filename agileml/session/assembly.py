@@ -33,8 +33,8 @@ def fleet_for(spec: RunSpec, setup: MarketSetup | None = None) -> Fleet:
         return MarketFleet(
             setup, _backend(spec, setup), clocks=config.clocks, reliable=config.machines.reliable
         )
-    from agileml.cluster.existing import reach
     from agileml.cluster.fleet import ExistingFleet, LocalFleet
+    from agileml.cluster.ray_cluster import reach
 
     if spec.config.address is None:
         return LocalFleet(spec)

@@ -87,7 +87,7 @@ def run(
         return run_beside(found, application, callbacks, name=name, **options)
     with authentication_as_before():
         if found.address is not None and fleet is None and not sequential:
-            from agileml.cluster.existing import reach
+            from agileml.cluster.ray_cluster import reach
 
             reach(found.address)  # before an application loads its data
         if replay is not None and not sequential:
@@ -340,7 +340,7 @@ class _Session:
         from agileml.driver.actor_group import ActorGroup
         from agileml.driver.run_loop import RunLoop
         from agileml.driver.startup import Startup
-        from agileml.process.wiring import socket_folder
+        from agileml.process.run_transport import socket_folder
 
         with owned(socket_folder(self.spec.run)), fleet:
             if isinstance(fleet, BoughtFleet):

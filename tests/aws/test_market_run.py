@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from agileml.cluster.existing import TieredNode
+from agileml.cluster.ray_cluster import TieredNode
 from agileml.config.job import from_values
 from agileml.config.market import Ec2MarketConfig
 from agileml.config.text import ConfigError

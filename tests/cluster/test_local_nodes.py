@@ -20,10 +20,10 @@ import psutil
 import pytest
 import ray
 
-from agileml.cluster import existing as ray_cluster
+from agileml.cluster import ray_cluster
 from agileml.cluster.errors import ClusterError
-from agileml.cluster.existing import reach
 from agileml.cluster.local import HEALTH_CHECK, LocalCluster
+from agileml.cluster.ray_cluster import reach
 from agileml.errors import RunError
 from agileml.events.terms import Tier
 from tests.cluster.started import best_s
@@ -312,7 +312,7 @@ def test_labels_make_a_machine(labels: dict[str, str], tier: Tier | None) -> Non
     assert ray_cluster.as_tiered_node(head) is None
 
 
-REACH = "import sys; from agileml.cluster.existing import reach; print(reach(sys.argv[1]))"
+REACH = "import sys; from agileml.cluster.ray_cluster import reach; print(reach(sys.argv[1]))"
 
 
 @pytest.mark.slow

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from agileml.cluster.errors import ClusterError
-from agileml.cluster.existing import reach
 from agileml.cluster.job_server import find_server
+from agileml.cluster.ray_cluster import reach
 from tests.cluster.started import Started, best_s, started_cluster
 
 pytestmark = pytest.mark.cluster

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from agileml.cluster import existing
+from agileml.cluster import ray_cluster
 from agileml.cluster.fleet import Appeared, FleetEvent, Vanished
 from agileml.cluster.local import LocalCluster
 from agileml.config.job import JobConfig
@@ -28,7 +28,7 @@ class KillableFleet(SharedFleet):
         for node_id in [node_id for node_id, at_s in self._thaw_at_s.items() if at_s <= time.monotonic()]:
             del self._thaw_at_s[node_id]
             self._cluster.thaw(node_id)
-        alive = {node.node_id for node in existing.tiered_nodes()}
+        alive = {node.node_id for node in ray_cluster.tiered_nodes()}
         for node_id in sorted(self._present - alive):
             self._present.discard(node_id)
             events.append(Vanished(node_id, Loss.NODE_GONE))

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
+from agileml.core.change.change_plan import Change
 from agileml.core.change.membership import Membership
-from agileml.core.change.planning import Change
 from agileml.core.protocol.messages import Fetch, Installed, Promise, Role
 from agileml.core.protocol.view import NOBODY
 from agileml.events.terms import Tier, Trigger

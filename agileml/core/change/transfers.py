@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from agileml.application import Update
-from agileml.core.change.planning import Change
+from agileml.core.change.change_plan import Change
 from agileml.core.protocol.deal import bundles_of
 from agileml.core.protocol.job import Job
 from agileml.core.protocol.messages import Fetch, Promise, Role, ShardState, SourceKind

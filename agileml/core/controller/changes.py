@@ -1,7 +1,7 @@
 """The steps of a membership change: claim an epoch, prepare, install, commit, announce.
 
-`change.planning` computes the next view and `change.run` tracks progress; this module sends the requests and writes the
-record.
+`change.change_plan` computes the next view and `change.run` tracks progress; this module sends the requests and
+writes the record.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from agileml.core.change.planning import Change, LostError, plan_change
+from agileml.core.change.change_plan import Change, LostError, plan_change
 from agileml.core.change.run import ChangePhase, ChangeRun
 from agileml.core.change.silence import awaited
 from agileml.core.change.triggers import why_change, why_start

@@ -8,8 +8,8 @@ from dataclasses import replace
 from agileml.core.change.transfers import Transfer, through
 from agileml.core.controller.control import Control
 from agileml.core.cuts.checkpoint import Checkpoint, OpenSave
-from agileml.core.cuts.ending import RunEnding
 from agileml.core.cuts.rule import OpenCut
+from agileml.core.cuts.run_end import RunEnding
 from agileml.core.protocol.commands import Finished, HaltKind, Seal
 from agileml.core.protocol.inputs import CutJudged, Sealed, SealFailed
 from agileml.core.protocol.messages import Limit, Missed, NameCut, Save, Saved, Stored

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from agileml.core.change.planning import Change, LostError
+from agileml.core.change.change_plan import Change, LostError
 from agileml.core.change.short_notice import Arriving, Leaver, NoticeDecision, RollBack, judge_notice, leavers
 from agileml.core.change.transfers import through, transfers
 from agileml.core.controller.control import Control

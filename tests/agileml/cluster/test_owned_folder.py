@@ -14,12 +14,12 @@ import pytest
 
 from agileml.cluster.owned_folder import owned, sweep
 from agileml.cluster.ray_startup import spare_children
-from agileml.process.wiring import socket_folder
+from agileml.process.run_transport import socket_folder
 
 OWNER = """
 import sys
 from agileml.cluster.owned_folder import owned
-from agileml.process.wiring import socket_folder
+from agileml.process.run_transport import socket_folder
 with owned(socket_folder("test-owned")) :
     print("made", flush=True)
     sys.stdin.read()

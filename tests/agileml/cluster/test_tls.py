@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agileml.cluster.errors import ClusterError
-from agileml.cluster.existing import check_alive
+from agileml.cluster.ray_cluster import check_alive
 from agileml.cluster.tokens import authentication_as_before
 from agileml.cluster.watchdog import WatchedHead
 from tests.cluster.certificates import tls_variables

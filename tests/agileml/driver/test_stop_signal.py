@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from agileml.core.cuts.ending import RunEnding
+from agileml.core.cuts.run_end import RunEnding
 from agileml.core.protocol.inputs import Stop
 from agileml.core.protocol.view import INITIAL, CutId
 from agileml.driver.stop_signal import COPY_S, LONGEST_S, StopSignal

@@ -13,8 +13,8 @@ from typing import Any, Self
 
 from agileml.application import Array, Unit, Updates
 from agileml.apps.logistic_regression import LabelledSlice, LogisticRegression
-from agileml.cluster.existing import TieredNode
 from agileml.cluster.fleet import Admitted, Appeared, FleetEvent, Leaving, Stopping, Vanished
+from agileml.cluster.ray_cluster import TieredNode
 from agileml.config.job import JobConfig, dump, from_values
 from agileml.core.protocol.inputs import Admit, NodeDown, NodeUp, Notice, Stop
 from agileml.core.sequential import run_sequential
@@ -355,7 +355,7 @@ class MarketRig:
                 self.fleet.started(node.node_id)
             case Admitted(node_id, speed):
                 name = self._names[node_id]
-                self._process(name).computing.change_speed(speed)
+                self._process(name).compute.change_speed(speed)
                 head.tell(Admit(name, speed))
             case Vanished(node_id, loss):
                 head.tell(NodeDown(self._names[node_id], loss))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agileml.cluster.existing import TieredNode
+from agileml.cluster.ray_cluster import TieredNode
 from agileml.config.text import ConfigError
 from agileml.core.protocol.inputs import Stop
 from agileml.errors import RunError

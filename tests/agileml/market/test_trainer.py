@@ -10,8 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from agileml.cluster.existing import TieredNode
 from agileml.cluster.fleet import Admitted, Appeared, Leaving, Stopping, Vanished
+from agileml.cluster.ray_cluster import TieredNode
 from agileml.events.terms import Loss, Tier
 from agileml.market.nodes import JoinedNodes, tier_of
 from agileml.market.trainer import MarketTime, RunTrainer

@@ -22,8 +22,8 @@ from agileml.net.keys import KeyPair
 from agileml.process.head import Head
 from agileml.process.machine import Machine
 from agileml.process.record_store import FileStore
+from agileml.process.run_transport import socket_folder
 from agileml.process.spec import RunSpec
-from agileml.process.wiring import socket_folder
 from agileml.runs.folder import params_sha256
 
 LIMIT_S = 240.0  # no run takes long: one that takes this hangs

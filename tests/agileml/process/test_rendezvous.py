@@ -20,7 +20,7 @@ from agileml.net.events import Event, MessageReceived
 from agileml.net.inbox import Inbox
 from agileml.net.tally import Tally
 from agileml.process.rendezvous import RendezvousBuffers
-from agileml.process.wiring import run_codec
+from agileml.process.run_transport import run_codec
 from agileml.runs.folder import params_sha256
 from tests.agileml.process.engine_rig import Rig
 

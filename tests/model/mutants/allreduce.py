@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from agileml.core.change import planning
+from agileml.core.change import change_plan
 from agileml.core.exchange import replicas
 from agileml.core.exchange.pause import AllReducePause
 from agileml.core.exchange.reducer import Reducer
@@ -47,7 +47,7 @@ def replicas_older_than_the_committed_cut_count(original, view, promises, commit
     return original(view, promises, INITIAL)
 
 
-@replaces(planning._with_backups, mode="allreduce", caught_by=44)
+@replaces(change_plan._with_backups, mode="allreduce", caught_by=44)
 def lost_backups_are_not_made_again(original, job, epoch, start, holders):
     """The last cut is committed, and a part of it is nowhere."""
     return start

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from agileml.core.async_stages.walk import AsyncStageWalker, version_of
 from agileml.core.async_stages.worker import AsyncStageWorker
-from agileml.core.change.planning import _is_torn, _stages
+from agileml.core.change.change_plan import _is_torn, _stages
 from agileml.core.controller.changes import MembershipChanges
 from agileml.core.exchange.pause import AsyncStagePause
 from agileml.core.exchange.stages import AsyncStageLinks

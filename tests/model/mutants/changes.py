@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from agileml.core.change.change_plan import _deal, plan_change
 from agileml.core.change.membership import Membership
-from agileml.core.change.planning import _deal, plan_change
 from agileml.core.change.run import ChangeRun
 from agileml.core.change.short_notice import leavers
 from agileml.core.controller.control import Control

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from agileml.core.change import planning
+from agileml.core.change import change_plan
 from agileml.core.exchange.reducer import Reducer
 from agileml.core.node.clock_plans import ClockPlans
 from agileml.core.node.reading import CarriedBlocks
@@ -60,7 +60,7 @@ def an_open_clock_follows_a_plan(original, self, clock, worker):
     return self._share.get(worker, ())
 
 
-@replaces(planning._deal, mode="sum-planned", caught_by=3)
+@replaces(change_plan._deal, mode="sum-planned", caught_by=3)
 def who_is_gone_keeps_what_the_plan_gave_him(original, job, had, clock, lacking, waiting, share, members):
     """Nobody computes the units that a dead machine had by the plan of an open clock."""
     planned = () if had is None or not had.is_planned(clock) else had.view.workers()

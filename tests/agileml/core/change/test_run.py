@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agileml.core.change.planning import plan_change
+from agileml.core.change.change_plan import plan_change
 from agileml.core.change.run import ChangePhase, ChangeRun
 from agileml.core.protocol.messages import Installed, Promise, Role
 from agileml.core.protocol.view import INITIAL

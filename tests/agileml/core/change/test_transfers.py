@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from agileml.core.change.planning import plan_change
+from agileml.core.change.change_plan import plan_change
 from agileml.core.change.transfers import Transfer, shard_size, transfers
 from agileml.core.compute.contract import initial_values
 from agileml.core.node.shard.shard import Shard, initial_cut

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from agileml.core.change.change_plan import plan_change
 from agileml.core.change.membership import Membership
-from agileml.core.change.planning import plan_change
 from agileml.core.change.triggers import slices_for, why_change, why_start
 from agileml.core.protocol.view import INITIAL
 from agileml.core.stage.placement import StageRule

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agileml.core.change.planning import plan_change
+from agileml.core.change.change_plan import plan_change
 from agileml.core.protocol.messages import Promise, ShardState
 from agileml.core.protocol.view import INITIAL, View
 from agileml.core.stage.placement import Machines, StageRule

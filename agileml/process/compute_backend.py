@@ -18,7 +18,7 @@ from agileml.process.rendezvous import NoRooms, Rooms
 from agileml.process.spec import RunSpec
 from agileml.process.warm_up import load_kernels
 
-Computing = ComputeThread | ComputePool
+ComputeBackend = ComputeThread | ComputePool
 
 
 def _stage_thread(
@@ -36,14 +36,14 @@ def _stage_thread(
     return StageThread(walker, work, report, kernels)
 
 
-def start_computing(
+def start_compute(
     me: str,
     spec: RunSpec,
     work: UnitComputer,
     hardware: Hardware,
     report: Callable[[NodeEvent | Failure], None],
     died: Callable[[str], None],
-) -> tuple[Computing, Rooms]:
+) -> tuple[ComputeBackend, Rooms]:
     """Start the compute thread or processes; returned with the memory of their parameters. Raises ConfigError."""
     split = split_of(spec.config, hardware.cores)
     kernels = partial(load_kernels, spec.job(work.application))

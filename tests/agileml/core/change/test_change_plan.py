@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agileml.core.change.planning import LostError, plan_change
+from agileml.core.change.change_plan import LostError, plan_change
 from agileml.core.protocol.messages import Promise, Role, ShardState, SourceKind
 from agileml.core.protocol.view import INITIAL, CutId, View
 from agileml.core.stage.placement import Machines, StageRule
