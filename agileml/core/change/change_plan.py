@@ -29,6 +29,7 @@ class Change:
     fetches: tuple[tuple[str, Fetch], ...]
     rolled_back: bool
     reason: str
+    lacking: tuple[int, ...] = ()  # partitions whose part of the committed cut is on no machine any more
 
     @property
     def committed(self) -> CutId:
@@ -61,7 +62,7 @@ def plan_change(
     placement = _place(job, rule, view, machines)
     holders = _holders(promises)
     start = _start(job, epoch, view, committed, promises, _nearest(holders, placement), checkpoint)
-    backups = _plan_backups(epoch, start, holders, placement)
+    backups, lacking = _plan_backups(epoch, start, holders, placement)
     states, sources, rolled_back = start.states, start.sources, start.rolled_back
     base = min(state.version for state in states.values())
     share, previous = share_and_previous(job, view, placement, machines.weights)
@@ -88,7 +89,7 @@ def plan_change(
     reason = f"{placement.reason}; {start.reason}"
     if view is not None:
         reason += f"; {moves(view.owner, placement.owner)} partitions move"
-    return Change(new_view, (*live, *backups), rolled_back, reason)
+    return Change(new_view, (*live, *backups), rolled_back, reason, lacking)
 
 
 def _stages(job: Job, view: View | None, base: int, placement: Placement) -> tuple[StagesFrom, ...]:
@@ -218,15 +219,16 @@ def _nearest(holders: Holders, placement: Placement) -> Holders:
 
 def _plan_backups(
     epoch: int, start: _Start, holders: Holders, placement: Placement
-) -> list[tuple[str, Fetch]]:
-    """Fetches for backups that do not have their part of the committed cut yet.
+) -> tuple[list[tuple[str, Fetch]], tuple[int, ...]]:
+    """Fetches for backups that do not have their part of the committed cut yet, and the parts that are left out.
 
     If no machine has a part any more, the shard is the source if it is at the cut's clock, as at the end of a run.
     Otherwise the part is left out until the next cut replaces it.
     """
     fetches: list[tuple[str, Fetch]] = []
+    lacking: list[int] = []
     if start.committed.clock == 0:
-        return fetches
+        return fetches, ()
     for partition, node in enumerate(placement.backup):
         if start.stored is not None:
             fetches.append((node, Fetch(epoch, partition, Role.BACKUP, start.committed, start.stored)))
@@ -243,7 +245,9 @@ def _plan_backups(
         elif not have and start.states[partition].version == start.committed.clock:
             source = start.sources[partition]
             fetches.append((node, Fetch(epoch, partition, Role.BACKUP, start.committed, source)))
-    return fetches
+        elif not have:
+            lacking.append(partition)
+    return fetches, tuple(lacking)
 
 
 def _deal_before(job: Job, view: View | None, promises: Mapping[str, Promise]) -> Deal | None:

@@ -251,7 +251,7 @@ class MembershipChanges:
         known = control.reached
         completed = min(control.version(p) or 0 for p in range(control.job.layout.partitions))
         control.end_change()
-        self._cuts.begin_epoch()
+        self._cuts.begin_epoch(is_torn=bool(running.change.lacking))
         if running.change.rolled_back:
             control.steps.roll_back()
         is_back = running.change.rolled_back or completed > view.base

@@ -31,6 +31,7 @@ class CutKeeper:
         self._save = OpenSave(control.settings.checkpoint_every_s, self._partitions, checkpoint)
         self.ending = RunEnding(control.job.clocks)
         self._judged = 0  # the clock of the newest cut that was judged
+        self._is_torn = False  # a part of the committed cut is on no machine any more
         control.limit_by(self.limit)
 
     @property
@@ -66,6 +67,8 @@ class CutKeeper:
         every, clock = self._control.job.holds_every, self._control.record.committed.clock
         if every is None or clock == 0 or clock % every or clock == self._judged or self._is_last:
             return None
+        if self._is_torn:  # nobody could read it, and the next cut is what mends it
+            return None
         return clock
 
     @property
@@ -86,9 +89,11 @@ class CutKeeper:
             case CutJudged() if event.clock == self.held:
                 self._judged = event.clock
 
-    def begin_epoch(self) -> None:
-        """Drop the cut that was open under the previous view: a new one is durable."""
+    def begin_epoch(self, *, is_torn: bool) -> None:
+        """Drop the cut that was open under the previous view: a new one is durable. is_torn: a part of the committed
+        cut is on no machine any more."""
         self._cut = OpenCut(self._partitions)
+        self._is_torn = is_torn
 
     # -- cuts -----------------------------------------------------------------------------------------------
 
@@ -144,6 +149,7 @@ class CutKeeper:
         """Report the cut, which is durable as the committed one now, and tell all members."""
         self._control.note(CutCommitted(self._control.record.committed.clock, self._travel_s))
         self._cut.next = None
+        self._is_torn = False
         self.send_cut()
 
     def name_next(self) -> None:

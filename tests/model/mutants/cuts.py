@@ -126,6 +126,12 @@ def a_held_cut_is_not_waited_for(original, self):
     self._judged = judged
 
 
+@replaces(CutKeeper.begin_epoch, mode="bsp-held", caught_by=573)
+def a_cut_with_a_lost_part_is_held(original, self, *, is_torn):
+    """Nobody can read it, so nobody judges it, and the next cut is never named."""
+    original(self, is_torn=False)
+
+
 @replaces(CutKeeper.told, mode="bsp-held", caught_by=4)
 def an_old_judgement_counts_for_the_present_cut(original, self, event):
     """It came a second time, when another cut was held that nobody has judged."""

@@ -181,6 +181,8 @@ def test_a_part_that_is_nowhere_is_the_shard_itself_at_the_clock_of_the_cut(vers
     assert not found.rolled_back and found.committed == CutId(6, 1)
     made = {0: (left[0], SourceKind.SHARD, view.owner[0])} if is_made else {}
     assert sources(found, Role.BACKUP) == made
+    lost_parts = tuple(p for p, node in enumerate(view.backup) if node == lost)
+    assert found.lacking == (() if is_made else lost_parts)
 
 
 def test_machines_that_are_finishing_keep_their_part_of_the_open_clock_and_nothing_else():
