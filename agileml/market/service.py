@@ -15,6 +15,7 @@ from agileml.events.market import MarketOpened
 from agileml.events.run import Warned
 from agileml.market.log import MarketLog
 from agileml.market.nodes import InstanceNodes
+from agileml.market.outage import Outage
 from agileml.market.setup import MarketSetup
 from agileml.market.trainer import RunTrainer
 from agileml.runs.folder import MARKET, RunFolder
@@ -92,6 +93,7 @@ class OpenMarket:
         self._journal = self.log.of(journal)
         self._plan, self._trainer = setup.plan, trainer
         self._failed_s: deque[float] = deque()
+        self._outage = Outage()
         self._problem: tuple[str, str] | None = None
         self._reason: str | None = None
         self._service = self._new_service()
@@ -130,7 +132,7 @@ class OpenMarket:
                 if not self._may_wait_for(error) and self._has_failed_too_often():
                     self._problem = f"market: {error}", ""
                     return
-                self._events.write(Warned(f"market: {error}; it is asked again in {AGAIN_S:g} s"))
+                self._warn(self._outage.failed(time.monotonic(), str(error), AGAIN_S))
                 pause(self._stopping, AGAIN_S)
                 self._service = self._new_service()
             except PolicyError as error:
@@ -142,6 +144,10 @@ class OpenMarket:
             except Exception as error:  # a bug of ours: the run must end with it
                 self._problem = f"market: {type(error).__name__}: {error}", traceback.format_exc()
                 return
+
+    def _warn(self, sentence: str | None) -> None:
+        if sentence is not None:
+            self._events.write(Warned(f"market: {sentence}"))
 
     def _may_wait_for(self, error: CloudError) -> bool:
         """True while credentials have expired: the user can renew them, and the instances train on meanwhile."""
@@ -156,6 +162,7 @@ class OpenMarket:
         return len(self._failed_s) > MOST_FAILURES
 
     def _tell(self) -> None:
+        self._warn(self._outage.worked(time.monotonic()))
         now_s = self.clock.now_s()
         self.log.stand(now_s, self.state, self._cloud, self._trainer.report(now_s).measured)
 

@@ -22,6 +22,7 @@ from agileml.events.market import (
 )
 from agileml.events.run import CheckpointSaved, MembershipChanged, Warned
 from agileml.events.schema import Log, events_of
+from agileml.market import outage
 from agileml.market import service as market_service
 from agileml.market.setup import first_decision, set_up
 from agileml.runs.folder import REPORT
@@ -210,6 +211,7 @@ def test_a_service_that_the_market_fails_goes_on_from_its_journal(
     monkeypatch.setattr(market_service, "MOST_FAILURES", 10_000)
     rig = MarketRig(job(30, {"application": HELD}, job_hours=0.5), tmp_path)
     rig.backend.fails_every = 41
+    monkeypatch.setattr(outage, "QUIET_S", 0.0)  # so each failure is an outage of its own
     rig.hold(25, lambda log: len(refusals(log)) >= 3)
     ran = rig.run()
     assert ran.sha256 == reference(rig.config)
@@ -227,6 +229,7 @@ def test_credentials_that_expire_pause_buying_until_they_are_renewed(
     """However often the market refuses meanwhile, the machines that are there train on."""
     monkeypatch.setattr(market_service, "AGAIN_S", 0.1)
     monkeypatch.setattr(market_service, "MOST_FAILURES", 3)
+    monkeypatch.setattr(outage, "QUIET_S", 0.5)
     # No bought hour ends while the service is away: it is played slowly.
     rig = MarketRig(job(30, {"application": HELD}, job_hours=0.02, speed=20), tmp_path)
     rig.backend.fails_every = NEVER
@@ -235,9 +238,9 @@ def test_credentials_that_expire_pause_buying_until_they_are_renewed(
 
     def refused(log: Log) -> bool:
         """More often than would end the run; then they are renewed."""
-        if len(refusals(log, "no credentials just now")) > 5:
+        if rig.backend.moody.failures > 8:
             renewed.set()
-        return renewed.is_set()
+        return renewed.is_set() and bool(refusals(log, "answers again"))
 
     def expire(clock: int) -> None:
         rig.backend.moody.every = 1 if clock >= 10 and not renewed.is_set() else NEVER
@@ -246,7 +249,10 @@ def test_credentials_that_expire_pause_buying_until_they_are_renewed(
     rig.hold(20, refused)
     ran = rig.run()
     assert ran.sha256 == reference(rig.config)
-    assert len(refusals(ran.events, "no credentials just now")) > 5
+    (said,) = refusals(ran.events, "no credentials just now")
+    assert said.reason == "market: no credentials just now; it is asked again every 0.1 s"
+    (over,) = refusals(ran.events, "answers again")
+    assert int(over.reason.split()[5]) > 3
     assert ran.settlement.bill.differences == ()
     assert rig.backend.market.held() == ()
 
