@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 RATE_WINDOW_S = 10.0  # over which clocks/s and the time left are measured
+STEADY_S = 1.0  # after a rollback, until clocks count again, and then until they tell a rate
 
 
 @dataclass(frozen=True)
@@ -39,26 +40,29 @@ class Snapshot:
 class Rate:
     """Clocks per second over the last `RATE_WINDOW_S` seconds in which clocks went by; a rollback starts it anew.
 
-    The time before the first clock, in which machines start, does not count.
+    The time before the first clock, in which machines start, does not count. Nor does the first second after a
+    rollback: the clocks that go by before the first reports of the new view come all at once.
     """
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int]] = deque()
+        self._steady_s = -math.inf  # when it begins to count again
 
     def add(self, now_s: float, clock: int) -> None:
         """Record that `clock` clocks are complete at `now_s`."""
         if self._seen and clock < self._seen[-1][1]:
             self._seen.clear()
-        if len(self._seen) == 1 and clock == self._seen[0][1]:
-            self._seen.clear()  # nothing has moved yet
+            self._steady_s = now_s + STEADY_S
+        if len(self._seen) == 1 and (clock == self._seen[0][1] or now_s < self._steady_s):
+            self._seen.clear()  # nothing has moved yet, or all at once
         self._seen.append((now_s, clock))
         while len(self._seen) > 2 and self._seen[1][0] <= now_s - RATE_WINDOW_S:
             self._seen.popleft()
 
     @property
     def clocks_per_s(self) -> float | None:
-        """None while nothing has moved."""
-        if not self._seen:
+        """None while nothing has moved, and for two seconds after a rollback."""
+        if not self._seen or self._seen[-1][0] < self._steady_s + STEADY_S:
             return None
         (first_s, first), (last_s, last) = self._seen[0], self._seen[-1]
         return (last - first) / (last_s - first_s) if last > first and last_s > first_s else None

@@ -307,6 +307,20 @@ def test_rate_forgets_what_is_old_and_starts_anew_after_a_rollback() -> None:
     assert line(Snapshot(0, 5, None, 0, 0, 0, "1 of 3 machines"), None) == "clock 0/5 (1 of 3 machines)"
 
 
+def test_clocks_that_a_rollback_reports_at_once_are_no_rate() -> None:
+    rate = Rate()
+    for tenth in range(100):
+        rate.add(tenth / 10, tenth)
+    assert rate.clocks_per_s == pytest.approx(10)
+    rate.add(10.0, 60)  # back to the cut; what was computed under the new view meanwhile comes in one report
+    told = []
+    for tenth in range(1, 60):
+        rate.add(10 + tenth / 10, 93 + tenth)
+        told.append(rate.clocks_per_s)
+    assert told[0] is None  # it was 340
+    assert [each for each in told if each is not None] == pytest.approx([10.0] * 40)  # from 2 s on
+
+
 def test_the_time_in_which_machines_start_is_no_part_of_the_rate() -> None:
     rate = Rate()
     for second in range(20):  # machines start
