@@ -62,6 +62,19 @@ def first_clock_unix_s(run: subprocess.Popen[bytes], out: Path, since_unix_s: fl
         time.sleep(0.05)
 
 
+def goes_on_unix_s(run: subprocess.Popen[bytes], out: Path, restarts: int) -> float:
+    """When the first clock after more than so many restarts was complete. (Clocks may go on a while without a head.)"""
+    while True:
+        log, seen = log_of(out), 0
+        for each in log:
+            seen += isinstance(each.event, RunRestarted)
+            if seen > restarts and isinstance(each.event, ClockDone):
+                return each.t_s + began_unix_s(log)
+        if run.poll() is not None:
+            raise SystemExit(f"the run ended with {run.returncode}")
+        time.sleep(0.05)
+
+
 def plain_start_s(folder: Path) -> float:
     """From the command to its first clock."""
     begun_unix_s = time.time()
@@ -86,17 +99,16 @@ def outages(run: subprocess.Popen[bytes], out: Path, count: int, start_s: float,
     """Seconds without a clock after each kill. Every fourth kill is followed by another one while the run starts."""
     chance = random.Random(seed)
     found: list[float] = []
-    since_unix_s = 0.0
+    first_clock_unix_s(run, out, 0.0)
     for number in range(count):
-        first_clock_unix_s(run, out, since_unix_s)
         time.sleep(chance.uniform(0, UP_S))
-        kind = KINDS[number % 2]
-        since_unix_s = kill(run, kind) or 0.0
-        assert since_unix_s, "the run is up, so its head is there"
+        kind, restarts = KINDS[number % 2], len(events_of(log_of(out), RunRestarted))
+        since_unix_s = kill(run, kind)
+        assert since_unix_s is not None, "the run is up, so its head is there"
         if number % 4 == 3:
             time.sleep(chance.uniform(0, start_s))
             kind += " and driver" if kill(run, "driver") else ""
-        found.append(first_clock_unix_s(run, out, since_unix_s) - since_unix_s)
+        found.append(goes_on_unix_s(run, out, restarts) - since_unix_s)
         print(f"  kill {number + 1}: {kind}, {found[-1]:.1f} s", flush=True)
     return found
 
