@@ -24,10 +24,10 @@ check: style
 	$(BIN)/pytest -q tests/house/test_imports.py
 
 # Types are checked while the first tests run: one process of mypy leaves the other cores idle. Tests with Ray nodes mostly
-# wait for Ray, so two files of them run at a time; only files with such tests are collected again.
+# wait for Ray, so three files of them run at a time; only files with such tests are collected again.
 test: style
 	@$(BIN)/mypy & types=$$!; $(BIN)/pytest -q -m "not slow and not cluster" -n auto --dist worksteal; tests=$$?; wait $$types && exit $$tests
-	$(BIN)/pytest -q -m "not slow and cluster" -n 2 --dist loadfile $$(grep -rl --include='test_*.py' "mark\.cluster" tests)
+	$(BIN)/pytest -q -m "not slow and cluster" -n 3 --dist loadfile $$(grep -rl --include='test_*.py' "mark\.cluster" tests)
 
 test-all: check
 	$(BIN)/pytest -q

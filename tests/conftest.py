@@ -1,5 +1,6 @@
 """One local cluster for all tests of a file: a cluster up and down takes seconds, a process has one at a time."""
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -21,6 +22,12 @@ settings.register_profile("proteus", settings.get_profile("new"), derandomize=Tr
 settings.load_profile("proteus")
 # nohup has a command ignore SIGHUP, and so do the processes that tests hang up.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector the modules and tests that stay till the end: it went through them time and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -31,6 +31,22 @@ from tests.model.schedule import (
     make_schedule,
 )
 
+# A mode of each kind; the others are for the slow tests.
+FEW = (
+    *PLAIN,
+    *(
+        "flush",
+        "stash",
+        "elastic",
+        "bsp-planned",
+        "dense-clipped",
+        "bsp-scaled",
+        "dense-held",
+        "overlap-lamb",
+    ),
+    *("bsp-helped", "ssp-helped", "allreduce-resident"),
+)
+FAST_MODES = [pytest.param(mode, marks=[] if mode in FEW else pytest.mark.slow) for mode in MODES]
 KINDS = {*GENTLE, *ROUGH, PRESSING, WAKING}
 SEEN = ("stage 1", "stage 2", "stage 3", "rollbacks", "clocks redone")
 WAYS = ("short notice: move", "short notice: roll back")
@@ -191,7 +207,7 @@ def test_schedules_of_30_faults(mode: str, seeds: int) -> None:
     assert sum(tally.fired.values()) > 15 * seeds, tally
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", FAST_MODES)
 def test_a_seed_repeats_exactly(mode: str) -> None:
     first, second = run_one(3, mode), run_one(3, mode)
     assert first.events == second.events
@@ -236,7 +252,7 @@ def test_help_that_comes_before_own_work(seed: int) -> None:
     assert run_one(seed, "ssp" + HELPED).finished is not None
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", FAST_MODES)
 def test_nobody_has_to_repeat_anything_where_nothing_is_lost(mode: str) -> None:
     """Whatever is only found again by a repeat stops everybody for as long as that is waited for."""
     seeds = 8 if mode in PLAIN else 3

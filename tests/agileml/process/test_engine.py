@@ -69,7 +69,8 @@ def test_machines_that_come_and_go_do_not_change_a_bit(base: Mapping[str, Any], 
 SPEEDS = {"pace": {"unit_s": 0.001, "speeds": {"m0": 0.25, "m2": 0.5}}, "units_per_slice": 8}
 
 
-@pytest.mark.parametrize("base", [MF, pytest.param(MLR, marks=pytest.mark.slow)], ids=["mf", "mlr"])
+@pytest.mark.slow  # tests/faults/test_shares_by_speed.py has two such runs with faults
+@pytest.mark.parametrize("base", [MF, MLR], ids=["mf", "mlr"])
 def test_shares_by_speed_do_not_change_a_bit(base: Mapping[str, Any], tmp_path: Path) -> None:
     values = job(base, balance="lbbsp", plan=PLAN, **SPEEDS) | {"clocks": 1000}
     fewest: list[int] = []  # units for m0, where the others get more
@@ -144,7 +145,11 @@ def test_every_stage_gives_the_same_bits(stage: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "consistency",
-    [{"kind": "bsp"}, {"kind": "ssp", "slack": 2}, {"kind": "asp"}],
+    [
+        pytest.param({"kind": "bsp"}, marks=pytest.mark.slow),
+        {"kind": "ssp", "slack": 2},
+        {"kind": "asp"},
+    ],
     ids=lambda c: str(c["kind"]),
 )
 def test_without_determinism_it_still_learns(consistency: Mapping[str, Any], tmp_path: Path) -> None:

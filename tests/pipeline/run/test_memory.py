@@ -36,7 +36,7 @@ def most_allocated(job: Job, shape: StageShape) -> int:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"mode": "flush"},
+        pytest.param({"mode": "flush"}, marks=pytest.mark.slow),
         pytest.param({"mode": "flush", "microbatches": 1}, marks=pytest.mark.slow),
         pytest.param({"mode": "flush", "optimizer": {"kind": "Adam", "lr": 0.01}}, marks=pytest.mark.slow),
         {"mode": "flush", "recompute": "always"},

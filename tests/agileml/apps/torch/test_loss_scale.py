@@ -68,6 +68,7 @@ def values(**changes: Any) -> dict[str, Any]:
     } | changes
 
 
+BY_ALLREDUCE = {"exchange": "allreduce", "deterministic": False}
 TORCH = {
     "exchange": "allreduce",
     "deterministic": False,
@@ -147,7 +148,7 @@ def test_machines_that_come_go_and_die_do_not_change_a_bit(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     "more",
-    [{}, {"exchange": "allreduce", "deterministic": False}, TORCH],
+    [{}, pytest.param(BY_ALLREDUCE, marks=pytest.mark.slow), pytest.param(TORCH, marks=pytest.mark.slow)],
     ids=["servers", "all-reduce", "torch"],
 )
 def test_the_overflow_of_one_machine_is_everybodys(more: dict[str, Any], tmp_path: Path) -> None:

@@ -73,6 +73,7 @@ def test_one_contribution_leaves_the_machine_and_a_dead_process_is_reported() ->
         alone.pool.stop()
 
 
+@pytest.mark.slow
 def test_user_code_that_fails_is_one_sentence_and_each_process_sees_one_gpu(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
