@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from agileml.cluster.owned_folder import OWNER, PREFIX, orphans, remove
-from agileml.cluster.processes import kill, processes_of
+from agileml.cluster.processes import is_running, kill, processes_of
 
 YOUNG_S = 600.0  # a folder without an owner's name may be in the making, or belong to a machine of another host's run
 
@@ -65,9 +65,7 @@ def _why(folder: Path, young_s: float) -> str | None:
         return f"no process has named itself its owner for {age_s / 60:.0f} min" if age_s > young_s else None
     try:
         pid, created = owner.read_text().split()
-        is_alive = psutil.Process(int(pid)).create_time() == float(created)
-    except psutil.NoSuchProcess:
-        is_alive = False
+        is_alive = is_running(int(pid), float(created))
     except (OSError, ValueError):
         return None
     return None if is_alive else f"its process {pid} has ended"

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-from agileml.cluster.processes import is_alive, kill, open_paths, processes_of
+from agileml.cluster.processes import is_alive, is_running, kill, open_paths, processes_of
 
 PREFIX = "proteus-"
 OWNER = "owner"
@@ -40,8 +40,7 @@ def new_folder() -> Path:
 
 def _sign(folder: Path) -> None:
     """Record this process as the owner of the folder, for `sweep`."""
-    me = psutil.Process()
-    (folder / OWNER).write_text(f"{me.pid} {me.create_time()}")
+    (folder / OWNER).write_text(f"{os.getpid()} {psutil.Process().create_time()}")
 
 
 @contextlib.contextmanager
@@ -64,8 +63,8 @@ def sweep() -> list[Path]:
             if folder.stat().st_uid != os.getuid():
                 continue
             pid, created = (folder / OWNER).read_text().split()
-            alive = psutil.pid_exists(int(pid)) and psutil.Process(int(pid)).create_time() == float(created)
-        except (OSError, ValueError, psutil.NoSuchProcess):
+            alive = is_running(int(pid), float(created))
+        except (OSError, ValueError):
             continue  # not our folder, or another process is making or removing it
         if not alive:
             kill(processes_of(folder))

@@ -10,6 +10,17 @@ from pathlib import Path
 
 import psutil
 
+from agileml.events.run import CLOCK_STEP_S
+
+
+def is_running(pid: int, created_s: float) -> bool:
+    """True while the process of that number and creation time (Unix time) runs, dead ones that wait for their parent
+    included."""
+    try:
+        return abs(psutil.Process(pid).create_time() - created_s) < CLOCK_STEP_S
+    except psutil.Error:
+        return False
+
 
 def processes_of(folder: Path) -> list[psutil.Process]:
     """Live processes that use the folder."""

@@ -17,6 +17,11 @@ from agileml.events.terms import Fault, Loss, Move, Task, Tier, Trigger, Way
 # -- the run ------------------------------------------------------------------------------------------------
 
 
+# A host knows when a process was created by when the host booted, which moves with every correction of its clock. No
+# host gives a process's number to another one within a minute: it would have to start hundreds of them a second.
+CLOCK_STEP_S = 60.0
+
+
 @dataclass(frozen=True)
 class Process:
     """A process of some host; a later one with the same number was created at another time (Unix time)."""
@@ -24,6 +29,10 @@ class Process:
     host: str
     pid: int
     created_s: float
+
+    def was_created(self, at_s: float) -> bool:
+        """True if a process of that number and creation time (Unix time) is this one."""
+        return abs(at_s - self.created_s) < CLOCK_STEP_S
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ def is_here(process: Process) -> bool:
 def is_alive(process: Process) -> bool:
     """True for a process of this host that runs."""
     try:
-        return is_here(process) and psutil.Process(process.pid).create_time() == process.created_s
+        return is_here(process) and process.was_created(psutil.Process(process.pid).create_time())
     except psutil.Error:
         return False
 

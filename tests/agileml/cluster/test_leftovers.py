@@ -34,6 +34,7 @@ def test_only_folders_that_nobody_needs_are_found_and_removed(tmp_path: Path) ->
     dead = folder(tmp_path, "dead", f"{over.pid} 1.0")
     reused = folder(tmp_path, "reused", f"{me.pid} 1.0")
     folder(tmp_path, "alive", f"{me.pid} {me.create_time()}")
+    folder(tmp_path, "clock-set", f"{me.pid} {me.create_time() - 3}")  # the host's clock was 3 s behind then
     old = folder(tmp_path, "old", age_s=YOUNG_S + 60)
     folder(tmp_path, "young")
     (tmp_path / "other").mkdir()
@@ -42,7 +43,12 @@ def test_only_folders_that_nobody_needs_are_found_and_removed(tmp_path: Path) ->
     assert all(each.bytes >= 4096 for each in found)
     for each in found:
         remove_leftover(each)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "proteus-alive", "proteus-young"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "other",
+        "proteus-alive",
+        "proteus-clock-set",
+        "proteus-young",
+    ]
 
 
 def test_a_folder_with_a_socket_that_someone_listens_at_stays(tmp_path: Path) -> None:
