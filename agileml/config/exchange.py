@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agileml.config.text import ConfigError
+from agileml.config.text import ConfigError, show
 
 
 def check_exchange(
@@ -42,16 +42,17 @@ def check_exchange(
         )
 
 
-def check_overlap(exchange: str, consistency: str) -> None:
+def check_overlap(overlap: bool | str, exchange: str, consistency: str) -> None:
     """Raises ConfigError where parameters cannot be pulled while others are computed with."""
     if exchange == "allreduce":
         raise ConfigError(
-            "found true with exchange: allreduce, expected false: each machine has all parameters there and pulls none",
+            f"found {show(overlap)} with exchange: allreduce, expected false: each machine has all parameters there "
+            "and pulls none",
             key=("overlap",),
         )
     if consistency != "bsp":
         raise ConfigError(
-            f"found true with consistency {consistency}, expected false: only in bsp does a clock wait for the "
-            "parameters that it has just updated",
+            f"found {show(overlap)} with consistency {consistency}, expected false: only in bsp does a clock wait for "
+            "the parameters that it has just updated",
             key=("overlap",),
         )

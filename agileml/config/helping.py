@@ -59,7 +59,11 @@ def may_help(consistency: str, exchange: str, overlap: bool | str, *, is_pipelin
 
 
 def check_helping(
-    helping: HelpingConfig | Literal["auto"], consistency: str, exchange: str, balance: str, overlaps: bool
+    helping: HelpingConfig | Literal["auto"],
+    consistency: str,
+    exchange: str,
+    balance: str,
+    overlap: bool | str,
 ) -> None:
     """Raises ConfigError for keys that do not go with `helping`."""
     if helping == "auto":
@@ -83,8 +87,9 @@ def check_helping(
         raise ConfigError(
             "found lbbsp with helping, expected static: both would move the same units", key=("balance",)
         )
-    if overlaps:
+    if overlap in (True, "batches"):
         raise ConfigError(
-            "found true with helping, expected false: what a clock gives away is decided once its parameters are there",
+            f"found {show(overlap)} with helping, expected false: what a clock gives away is decided once its "
+            "parameters are there",
             key=("overlap",),
         )

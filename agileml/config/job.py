@@ -66,9 +66,9 @@ def _stage(value: Any) -> Any:
 
 
 def _overlap(value: Any) -> Any:
-    if isinstance(value, bool) or value == "auto":
+    if isinstance(value, bool) or value in ("auto", "batches"):
         return value
-    raise ConfigError(f"found {show(value)}, expected auto, true or false")
+    raise ConfigError(f"found {show(value)}, expected auto, batches, true or false")
 
 
 Settings = Annotated[dict[str, Any], BeforeValidator(_settings)]
@@ -204,7 +204,7 @@ class JobConfig(Section):
     allreduce_backend: Literal["gloo", "nccl"] = "gloo"
     trusted_network: bool = False
     balance: Literal["static", "lbbsp", "auto"] = "auto"
-    overlap: Annotated[bool | Literal["auto"], BeforeValidator(_overlap)] = False
+    overlap: Annotated[bool | Literal["auto", "batches"], BeforeValidator(_overlap)] = False
     helping: Helping = False
     pipeline: PipelineConfig | None = None
 
@@ -277,8 +277,8 @@ class JobConfig(Section):
             is_trusted=self.trusted_network,
             gpus=self.machines.gpus,
         )
-        if self.overlap is True:
-            check_overlap(self.exchange, self.consistency.kind)
+        if self.overlap in (True, "batches"):
+            check_overlap(self.overlap, self.exchange, self.consistency.kind)
         self._check_shares()
         check_optimizer(
             self.optimizer, self.application, self.exchange, self.consistency.kind, self.machines.workers
@@ -327,9 +327,7 @@ class JobConfig(Section):
                 key=("keep_best",),
             )
         if self.helping:
-            check_helping(
-                self.helping, self.consistency.kind, self.exchange, self.balance, self.overlap is True
-            )
+            check_helping(self.helping, self.consistency.kind, self.exchange, self.balance, self.overlap)
 
     @model_validator(mode="after")
     def _pipeline_agrees(self) -> Self:

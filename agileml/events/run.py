@@ -368,7 +368,8 @@ class HelpRefused:
 
 @dataclass(frozen=True)
 class OverlapDecided:
-    """With `overlap: auto`: from `clock` on a machine pulls parameters while it computes, or does not.
+    """With `overlap: auto`: from `clock` on a machine pulls parameters while it computes, or does not. With `batches`:
+    from `clock` on it pulls in the batches that `reason` names.
 
     `reason`: what it measured.
     """

@@ -51,6 +51,9 @@ class Delivery:
         self._missing = sum(blocks is None for blocks in parts)
         self._changed = threading.Condition()
         self._waited_s = 0.0
+        # When each partition was first needed, and the seconds of waiting until then.
+        self._needed: dict[int, tuple[float, float]] = {}
+        self._all_waited_s = 0.0
         self.is_aborted = False
 
     @property
@@ -73,7 +76,11 @@ class Delivery:
             self._changed.notify()
 
     def take(self, partition: int) -> Blocks:
-        """The blocks of a partition, when they are here. Raises Aborted."""
+        """The blocks of a partition, which are needed now, when they are here. Raises Aborted."""
+        self._needed.setdefault(partition, (time.monotonic(), self._all_waited_s))
+        return self._wait_for(partition)
+
+    def _wait_for(self, partition: int) -> Blocks:
         blocks = self._parts[partition]
         if blocks is not None:
             return blocks
@@ -83,12 +90,25 @@ class Delivery:
                 if self.is_aborted:
                     raise Aborted
                 self._changed.wait()
-        self._waited_s += time.monotonic() - since_s
+        waited_s = time.monotonic() - since_s
+        self._waited_s += waited_s
+        self._all_waited_s += waited_s
         return blocks
 
     def all(self) -> list[Blocks]:
         """The blocks of every partition, when they are here. Raises Aborted."""
-        return [self.take(partition) for partition in range(len(self._parts))]
+        return [self._wait_for(partition) for partition in range(len(self._parts))]
+
+    def needed_s(self) -> tuple[float, ...]:
+        """The seconds of computing until each partition was first needed, once; nothing where none was waited for.
+        Partitions that were never needed count as needed last."""
+        if not self._needed:
+            return ()
+        began_s = next(iter(self._needed.values()))[0]
+        seconds = {p: at_s - waited_s - began_s for p, (at_s, waited_s) in self._needed.items()}
+        last_s = max(seconds.values())
+        self._needed = {}
+        return tuple(seconds.get(partition, last_s) for partition in range(len(self._parts)))
 
     def settled(self) -> float:
         """Wait for all blocks, because a push says that its worker has read the clock everywhere. Returns the seconds
@@ -303,7 +323,8 @@ class ComputeThread(ComputeJobs):
                 self._over_with(job, bundle)
             took_s = time.monotonic() - started_s
             found = ((partition, contribution),)
-            self._report(Computed(job.timeline, job.clock, bundle, found, took_s, waited_s))
+            needed_s = delivery.needed_s()
+            self._report(Computed(job.timeline, job.clock, bundle, found, took_s, waited_s, needed_s))
 
         self._work.stream(inputs, bundle, report)
 
@@ -334,7 +355,8 @@ class ComputeThread(ComputeJobs):
         took_s = time.monotonic() - started_s - waited_s
         for units, total in sums:
             contributions = tuple(enumerate(self._work.split(total)))
-            self._report(Computed(job.timeline, job.clock, units, contributions, took_s, waited_s))
+            needed_s = delivery.needed_s()
+            self._report(Computed(job.timeline, job.clock, units, contributions, took_s, waited_s, needed_s))
             took_s = waited_s = 0.0  # with the first: sums of one bundle add up
 
     def _over_with(self, job: Compute, bundle: Units) -> None:

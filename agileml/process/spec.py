@@ -33,7 +33,7 @@ from agileml.config.plan import (
     SlowConfig,
     SpeedConfig,
 )
-from agileml.config.text import ConfigError
+from agileml.config.text import ConfigError, show
 from agileml.core.compute.contract import checked_tables
 from agileml.core.controller.controller import ControllerSettings
 from agileml.core.cuts.rule import CutRule
@@ -292,19 +292,20 @@ def _overlap(config: JobConfig, application: Application, tables: Sequence[Table
         return Overlap.AUTO if fits and not sparse and application.waits_for_parameters else Overlap.OFF
     if config.overlap is False:
         return Overlap.OFF
+    shown = show(config.overlap)
     if sparse:
         raise ConfigError(
-            f"found true, expected false: {config.application} has sparse tables ({', '.join(sparse)}), whose rows are "
-            "chosen before anything can be pulled",
+            f"found {shown}, expected false: {config.application} has sparse tables ({', '.join(sparse)}), whose rows "
+            "are chosen before anything can be pulled",
             key=("overlap",),
         )
     if not application.waits_for_parameters:
         raise ConfigError(
-            f"found true, expected false: {config.application} reads all its parameters at once; a torch module reads "
-            "them layer by layer",
+            f"found {shown}, expected false: {config.application} reads all its parameters at once; a torch module "
+            "reads them layer by layer",
             key=("overlap",),
         )
-    return Overlap.ON
+    return Overlap.ON if config.overlap is True else Overlap(config.overlap)
 
 
 def _consistency(config: JobConfig) -> Consistency:

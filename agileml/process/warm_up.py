@@ -17,7 +17,8 @@ from agileml.core.parameters.gradient_norm import load_kernels as load_square_ke
 from agileml.core.parameters.groups import load_kernel
 from agileml.core.parameters.layout import ALIGNMENT, Block, Dense, Sparse
 from agileml.core.parameters.optimizer import PLAIN, Lamb
-from agileml.core.protocol.job import Job
+from agileml.core.protocol.job import Job, Overlap
+from pipeline.ibatch.batches import batches
 from straggler.consistency import Elastic
 from straggler.elasticbsp import ElasticBsp
 from straggler.lbbsp.policy import LbBsp
@@ -33,6 +34,8 @@ def load_kernels(job: Job) -> None:
         _plan()
     if job.elastic is not None:
         _plan_supersteps(job.elastic)
+    if job.overlap is Overlap.BATCHES:
+        batches(0.0, [0.0], [0.0])
     for table in job.layout.tables:
         if table.ranges:
             load_kernel(table.dtype)

@@ -31,12 +31,12 @@ from tests.model.simulator import Simulation
 from tests.model.toy import ELASTIC
 
 LONGEST_S = 60  # of CPU time: a loop in no time at all
-PLAIN = ("bsp", "dense", "sum", "ssp", "asp", "allreduce", "overlap")
+PLAIN = ("bsp", "dense", "sum", "ssp", "asp", "allreduce", "overlap", "batches")
 MODES = (
     *PLAIN,
     *PIPELINES,
     *ELASTIC,
-    *(mode + PLANNED for mode in ("bsp", "dense", "sum", "allreduce", "overlap")),
+    *(mode + PLANNED for mode in ("bsp", "dense", "sum", "allreduce", "overlap", "batches")),
     *(mode + CLIPPED for mode in ("bsp", "dense", "ssp", "allreduce", FLUSH)),
     *(mode + SCALED for mode in ("bsp", "dense", "ssp", "allreduce")),
     *(mode + HELD for mode in ("bsp", "dense", "ssp", "allreduce")),

@@ -18,10 +18,17 @@ from agileml.core.protocol.job import Job, MakeBalancer, Overlap, PipelineMode, 
 from straggler.consistency import Elastic, consistency
 from tests.model.staged_toy import StagedToy
 
-DENSE = ("allreduce", "dense", "denseelastic", "overlap")  # modes without sparse tables
+DENSE = ("allreduce", "dense", "denseelastic", "overlap", "batches")  # modes without sparse tables
 ELASTIC = ("elastic", "denseelastic")  # modes with supersteps
 ASYNC = ("stash", "none")  # pipelines without a flush
-SAME_BITS = ("bsp", "dense", "overlap", "flush")  # modes that end with the bits of the sequential run
+OVERLAPS = {"overlap": Overlap.ON, "batches": Overlap.BATCHES}
+SAME_BITS = (
+    "bsp",
+    "dense",
+    "overlap",
+    "batches",
+    "flush",
+)  # modes that end with the bits of the sequential run
 
 
 @cache
@@ -179,8 +186,8 @@ def toy_job(
     """A job in mode `bsp` (deterministic), `sum` (BSP, one sum per worker), `ssp` (slack 2), `asp`, or `allreduce`.
 
     `dense` is `bsp` with the tables of `allreduce`: nothing is chosen to be read, and a push asks for what is next.
-    `overlap` is `dense` in which a clock is computed while its parameters are on their way. `flush` is a pipeline,
-    `stash` and `none` are pipelines without a flush.
+    `overlap` is `dense` in which a clock is computed while its parameters are on their way, `batches` the same with
+    pulls in batches. `flush` is a pipeline, `stash` and `none` are pipelines without a flush.
     `elastic` and `denseelastic` have supersteps.
     """
     rule = optimizer(algorithm, **ALGORITHMS[algorithm], clip_norm=clip_norm)
@@ -209,7 +216,7 @@ def toy_job(
         if mode in ELASTIC
         else exchange_of("allreduce" if mode == "allreduce" else "servers"),
         balancer=balancer,
-        overlap=Overlap.ON if mode == "overlap" else Overlap.OFF,
+        overlap=OVERLAPS.get(mode, Overlap.OFF),
     )
     return toy, job
 

@@ -3,6 +3,7 @@
 `node` joins the three behind one epoch fence; `worker`, `server` with the room `shard`, and `backup` speak to each
 other by messages alone. `bundles` keeps the worker's contributions until all partitions have counted them, `cut_parts`
 sends the server's cuts to the backups, and `moves` copies shards between machines in a change. `piggyback` lets pulls
-ride on pushes (worker, server and node share it), `retry` says when to send again, and `time_spent` measures what a
-worker does. Begin with `worker` for the life of a clock, then `shard/shard.py` for how a push is counted.
+ride on pushes (worker, server and node share it), `overlap` chooses how pulls and computing overlap, `retry` says when
+to send again, and `time_spent` measures what a worker does. Begin with `worker` for the life of a clock, then
+`shard/shard.py` for how a push is counted.
 """

@@ -12,7 +12,7 @@ from agileml.application import Replica
 from agileml.core.node.backup import Backup, PartSaves
 from agileml.core.node.help.helping import Helping
 from agileml.core.node.moves import ShardMoves
-from agileml.core.node.overlap_choice import OverlapChoice
+from agileml.core.node.overlap.choice import Chosen, OverlapChoice
 from agileml.core.node.piggyback import can_piggyback, piggybacked
 from agileml.core.node.retry import RetryBackoff, Timers, subject_of
 from agileml.core.node.sources.stores import Stores
@@ -189,6 +189,8 @@ class Node:
     def _at(self, now_s: float) -> None:
         if self.helping is not None:
             self.helping.now_s = now_s
+        if self.worker.batches is not None:
+            self.worker.batches.now_s = now_s
 
     def _ask(self, command: NodeCommand) -> None:
         """Take a command of the worker for the shell."""
@@ -216,8 +218,8 @@ class Node:
             doing is Doing.COMPUTE and self.worker.clock != self.spent.clock
         ):
             self.spent.turn(doing, self.worker.clock, now_s)
-        if self._overlap is not None and self.view is not None:
-            self._choose_overlap(self._overlap, self.view.epoch, now_s)
+        if self.view is not None:
+            self._choose_overlap(self.view.epoch, now_s)
         if now_s >= self._status_due_s:
             self._status_due_s = now_s + self.timers.status_s
             reports = () if self.is_frozen else self.combiner.reports()
@@ -226,11 +228,14 @@ class Node:
         self._out.clear()
         return out
 
-    def _choose_overlap(self, choice: OverlapChoice, epoch: int, now_s: float) -> None:
-        if choice.clock == self.worker.clock:
-            return
-        chosen = choice.reached(self.worker.clock, now_s, self.spent.waited_s(now_s))
-        self.worker.overlaps = choice.overlaps
+    def _choose_overlap(self, epoch: int, now_s: float) -> None:
+        """Choose whether to overlap, or in which batches, where this machine does, at each clock that it comes to."""
+        chosen: Chosen | None = None
+        if (choice := self._overlap) is not None and choice.clock != self.worker.clock:
+            chosen = choice.reached(self.worker.clock, now_s, self.spent.waited_s(now_s))
+            self.worker.overlaps = choice.overlaps
+        elif (batches := self.worker.batches) is not None:
+            chosen = batches.reached(self.worker.clock)
         if chosen is not None:
             self._send(CONTROLLER, OverlapChosen(epoch, chosen.clock, chosen.overlaps, chosen.reason))
 

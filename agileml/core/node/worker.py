@@ -9,7 +9,8 @@ themselves may come only with the answer of partition 0 (`protocol.deal`).
 
 Where a worker overlaps, the pull of a partition follows the last push to it, and computing begins when partition 0 is
 here. Blocks that come later are delivered to the computation. A new view aborts a computation that still lacks some:
-those that came serve again if they are of the same timeline.
+those that came serve again if they are of the same timeline. With `batches` a clock's partitions are pulled batch by
+batch, once all of the clock before is computed.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterable
 
 from agileml.core.compute.cursor import Cursor
 from agileml.core.node.bundles import Kept, WorkerBundles
+from agileml.core.node.overlap.pull_batches import PullBatches
 from agileml.core.node.piggyback import can_piggyback
 from agileml.core.node.reading import CarriedBlocks, Reading, Rows
 from agileml.core.node.time_spent import Doing
@@ -37,7 +39,8 @@ class Worker:
         self.me = me
         self.job = job
         self.clock = 0
-        self.overlaps = job.overlap is Overlap.ON  # may change at any time
+        self.overlaps = job.overlap in (Overlap.ON, Overlap.BATCHES)  # may change at any time
+        self.batches = PullBatches(job.layout.partition_bytes) if job.overlap is Overlap.BATCHES else None
         self.bundles = WorkerBundles(me, job)
         self._mine: tuple[int, ...] = ()  # partitions that this worker reads and pushes
         self._reads_all = job.layout.whole_reads
@@ -74,6 +77,8 @@ class Worker:
         self._view = view
         self.bundles.adopt(view, is_new_timeline=is_new_timeline)
         self._mine = self.bundles.partitions
+        if self.batches is not None:
+            self.batches.begin_view({p for p in self._mine if self._server_of(p) != self.me})
         self.clock = view.base
         self._reading.clear()
         self._start()
@@ -117,7 +122,7 @@ class Worker:
                 assert begin is not None, f"the plan of clock {clock} should have come a clock ago"
                 self._ask(begin)
         elif len(reading.asked) < len(self._mine):
-            self._pull(reading, set(self._mine) - reading.asked)
+            self._pull_due(reading)
         return True
 
     def begun(self, event: Begun) -> None:
@@ -128,8 +133,15 @@ class Worker:
 
     def _read(self, reading: Reading, rows: Rows) -> None:
         reading.choose(rows, self._carried.take(reading.clock))
-        self._pull(reading, self._mine)
+        self._pull_due(reading)
         self._compute()
+
+    def _pull_due(self, reading: Reading) -> None:
+        """Pull what was not asked for; with batches, when its turn has come."""
+        if self.batches is None:
+            self._pull(reading, set(self._mine) - reading.asked)
+        elif due := self.batches.due(reading, self._mine):
+            self._pull(reading, due)
 
     def _pull(self, reading: Reading, partitions: Iterable[int]) -> None:
         assert self._view is not None
@@ -146,6 +158,8 @@ class Worker:
         reading.parts[message.partition] = message.blocks
         if (order := reading.order) is not None:
             self._ask(Deliver(order.timeline, order.clock, message.partition, message.blocks))
+        if self.batches is not None:
+            self._pull_due(reading)
         if reading.begin is None and message.partition == 0:
             reading.begin = self.bundles.missing(reading.clock)
             assert reading.begin is not None, f"clock {reading.clock} came without its plan"
@@ -205,6 +219,8 @@ class Worker:
 
     def computed(self, event: Computed) -> None:
         """Push the contributions of a bundle if the view still deals it to this worker."""
+        if self.batches is not None and event.needed_s:
+            self.batches.computed(event.needed_s)
         key = (event.clock, event.bundle)
         if self._view is None or event.timeline != self.job.line(self._view) or not self.bundles.awaits(key):
             return  # of another timeline, or aborted too late
@@ -239,7 +255,7 @@ class Worker:
     def _look_ahead_at(self, partition: int) -> None:
         """Where it overlaps, pull a partition for the next clock once all of this one is pushed to it."""
         following = self.clock + 1
-        if not self.overlaps or following >= self.job.clocks:
+        if not self.overlaps or self.batches is not None or following >= self.job.clocks:
             return
         if not self.bundles.has_computed_for(self.clock, partition):
             return

@@ -85,6 +85,16 @@ class Layout:
         """Bytes of all tables."""
         return _bytes_of(self.tables)
 
+    @cached_property
+    def partition_bytes(self) -> list[int]:
+        """Bytes of each partition's blocks."""
+        sizes = [0] * self.partitions
+        for index, table in enumerate(self.tables):
+            each = (table.columns if table.sparse else 1) * np.dtype(table.dtype).itemsize
+            for partition, (start, stop) in enumerate(pairwise(self.cuts(index))):
+                sizes[partition] += (stop - start) * each
+        return sizes
+
     def cuts(self, table: int) -> list[int]:
         """N + 1 ascending positions: elements of a dense table, rows of a sparse one."""
         return self._cuts[table]

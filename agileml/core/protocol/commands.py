@@ -178,7 +178,8 @@ class Computed:
     """Contributions of a bundle to some partitions. Each partition comes once, in any order.
 
     `compute_s`: seconds since the computation of the bundle began, without `waited_s`; 0: not known. `waited_s`:
-    seconds that it waited for blocks since the answer before.
+    seconds that it waited for blocks since the answer before. `needed_s`: in the first answer of a computation that
+    lacked blocks, the seconds that it had computed when it first needed each partition.
     """
 
     timeline: int
@@ -187,6 +188,7 @@ class Computed:
     contributions: tuple[tuple[int, Contribution], ...]
     compute_s: float = 0.0
     waited_s: float = 0.0
+    needed_s: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)

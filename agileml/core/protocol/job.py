@@ -31,6 +31,7 @@ class Overlap(Enum):
     OFF = "off"
     ON = "on"
     AUTO = "auto"  # every machine measures and chooses
+    BATCHES = "batches"  # they compute while others are on their way, but pull batches, after their last push (iBatch)
 
 
 class PipelineMode(Enum):

@@ -100,6 +100,27 @@ def test_machines_that_come_and_go_do_not_change_a_bit(tmp_path: Path) -> None:
     assert len(ran.of(MembershipChanged)) > 3
 
 
+def test_pulls_in_batches_have_the_same_bits_and_each_machine_says_which(tmp_path: Path) -> None:
+    config = values(overlap="batches", clocks=14, machines={"reliable": 2, "transient": 0, "max": 2})
+    app = TorchModule(build=narrow, dataset=numbers)
+    ran = Rig(config, tmp_path, app).finish()
+    assert ran.sha256 == reference(config, app)
+    chosen = ran.of(OverlapDecided)
+    assert {event.machine for event in chosen} == {"m0", "m1"}
+    assert all(event.reason.startswith("pulls in ") and event.overlaps for event in chosen)
+
+
+@pytest.mark.slow
+def test_batches_through_machines_that_come_and_go(tmp_path: Path) -> None:
+    config = values(
+        machines={"reliable": 1, "transient": 2, "max": 8}, plan=PLAN, clocks=40, overlap="batches"
+    )
+    app = TorchModule(build=wide, dataset=numbers)
+    ran = Rig(config, tmp_path, app).finish()
+    assert ran.sha256 == reference(config, app)
+    assert len(ran.of(MembershipChanged)) > 3
+
+
 def test_with_auto_every_machine_chooses_and_says_why(tmp_path: Path) -> None:
     config = values(overlap="auto", clocks=1000)
     app = TorchModule(build=wide, dataset=numbers)

@@ -1,10 +1,13 @@
-"""A clock is computed from parameters of two versions, or waits for parameters that never come..
+"""A clock is computed from parameters of two versions, or waits for parameters that never come.
 
 Long after a rollback the blocks of the abandoned timeline look like any others.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
+
+from agileml.core.node.overlap.pull_batches import PullBatches
 from agileml.core.node.worker import Worker
 from tests.model.mutants.mutant import replaces
 
@@ -50,3 +53,18 @@ def parameters_of_one_partition_acknowledge_all(original, self, message):
             if clock == self.clock and len(kept.contributions) == len(self._mine):
                 kept.acked |= set(self._mine)
     original(self, message)
+
+
+@replaces(PullBatches.due, mode="batches", caught_by=0)
+def only_the_first_batch_is_asked_for(original, self, reading, wanted):
+    """Nobody asks for the others."""
+    return [] if reading.asked else original(self, reading, wanted)
+
+
+@replaces(PullBatches.due, mode="batches", caught_by=0)
+def a_batch_of_which_something_is_here_counts_as_asked_for(original, self, reading, wanted):
+    """A new view kept some blocks of it, and the others never come."""
+    due = original(self, reading, wanted)
+    batches = pairwise((0, *self.ends))
+    whole = [p for start, stop in batches if due and start <= due[0] < stop for p in range(start, stop)]
+    return due if reading.parts.keys().isdisjoint(whole) else []

@@ -31,9 +31,9 @@ VIEW = View(
 
 
 class Rig:
-    def __init__(self) -> None:
+    def __init__(self, mode: str = "overlap") -> None:
         self.said: list[object] = []  # messages and commands, in their order
-        job = make_job("overlap", partitions=PARTITIONS)
+        job = make_job(mode, partitions=PARTITIONS)
         self.worker = Worker("w", job, lambda to, m: self.said.append(m), self.said.append)
         self.worker.adopt(VIEW)
 
@@ -177,3 +177,19 @@ def test_pushes_carry_on_after_the_last_clock(rig: Rig) -> None:
     rig.answer(last, *range(PARTITIONS))
     said = rig.computed(last, 2, 1, 0)
     assert [type(m) for m in said] == [Push] * PARTITIONS
+
+
+def test_batches_are_pulled_one_after_the_other_once_a_clock_is_computed() -> None:
+    rig = Rig("batches")
+    assert shown(rig.take()) == [("Pull", 0, 0)], "the first batch, while it measures"
+    assert shown(rig.answer(0, 0)[:1]) == [("Pull", 1, 0)]
+    assert [type(m).__name__ for m in rig.answer(0, 1, 2)] == ["Deliver", "Pull", "Deliver"]
+    assert shown(rig.computed(0, 2, 1)) == [("Push", 2, 0), ("Push", 1, 0)]
+    assert shown(rig.computed(0, 0)) == [("Push", 0, 0), ("Pull", 0, 1)]
+    said = rig.answer(1, 0)
+    assert shown(said[:1]) == [("Pull", 1, 1)]
+    assert isinstance(said[1], Compute) and said[1].parts == (blocks(1, 0), None, None)
+    rig.worker.resend()
+    assert shown([m for m in rig.take() if isinstance(m, Pull)]) == [("Pull", 1, 1)], (
+        "what is not due is not asked for"
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agileml.core.node.overlap_choice import SETTLE, WINDOW, Chosen, OverlapChoice
+from agileml.core.node.overlap.choice import SETTLE, WINDOW, Chosen, OverlapChoice
 
 ALL = frozenset("ab")
 
