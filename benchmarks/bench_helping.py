@@ -1,11 +1,13 @@
 """Machines that help each other (FlexRR) in the engine, beside BSP, SSP, the ideal and the simulator.
 
-    python benchmarks/bench_helping.py [--quick] [--rounds 3] [--clock 2.0] [--clocks 20]
+    python benchmarks/bench_helping.py [--quick] [--rounds 3] [--clock 2.0] [--clocks 20] [--patterns power-law:11]
 
 Eight machines with 128 units each. They stand for machines that are slow now and then (thesis 3.4.3): a unit ends
 when a speed profile, drawn beforehand and the same for every scheme, has done its work. So two cores are enough for
 eight, and what is compared is who waits for whom. The machines are threads of this process and talk by real sockets.
 The ideal divides all work perfectly at all times and costs nothing. The simulator runs the same profiles.
+`--patterns` are other slowness than that: of figures 3.8 to 3.10 of the thesis `power-law:11`, `disrupted-machine:100`
+(for 3.3 clocks at a time, the 20 s of its clocks of 6 s), `uneven:75`.
 """
 
 import argparse
@@ -15,18 +17,27 @@ import statistics
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from uneven_rig import UnevenRun
 
 from agileml.events.run import RemedyDecided
-from straggler.simulate.patterns import Cluster, parse_pattern
+from straggler.simulate.patterns import Cluster, DisruptedMachine, Pattern, parse_pattern
 from straggler.simulate.profile import ideal_time_s
 from straggler.simulate.schemes import Experiment, parse_scheme, run_scheme
 
 MACHINES, UNITS = 8, 128
 DELAYS = (0, 100, 200, 400)
-TARGETS: Mapping[int, str] = {0: "1.01 of bsp, ssp", 100: "1.08", 200: "1.08", 400: "1.12"}
+TARGETS: Mapping[tuple[str, str], str] = {
+    ("slow-worker:0", "flexrr"): "1.01 of bsp, ssp",
+    ("slow-worker:100", "flexrr"): "1.08",
+    ("slow-worker:200", "flexrr"): "1.08",
+    ("slow-worker:200", "bsp-rr"): "1.15",
+    ("slow-worker:400", "flexrr"): "1.12",
+}
+FIGURES = ("power-law:11", "power-law:4", "disrupted-machine:100", "disrupted-machine:400", "uneven:75")
+DISRUPTION = 20 / 6  # clocks
 SSP = {"consistency": {"kind": "ssp", "slack": 1}}
 SCHEMES: Mapping[str, Mapping[str, Any]] = {
     "bsp": {"balance": "static"},
@@ -48,29 +59,37 @@ def job(clock_s: float, clocks: int, keys: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def run_s(scheme: str, delay: int, seed: int, clock_s: float, clocks: int) -> tuple[float, float]:
+def pattern_of(text: str, clock_s: float) -> Pattern:
+    """The pattern of a text, with disruptions as long in clocks as the thesis'."""
+    pattern = parse_pattern(text)
+    if isinstance(pattern, DisruptedMachine):
+        return replace(pattern, period_s=DISRUPTION * clock_s)
+    return pattern
+
+
+def run_s(scheme: str, pattern: Pattern, seed: int, clock_s: float, clocks: int) -> tuple[float, float]:
     """Seconds from the first computation to the last clock, and the share of units that helpers computed."""
     cluster = Cluster(MACHINES, MACHINES, iteration_s=clock_s)
-    profiles = parse_pattern(f"slow-worker:{delay}").profiles(cluster, seed)
-    run = UnevenRun(job(clock_s, clocks, SCHEMES[scheme]), profiles)
+    values = job(clock_s, clocks, SCHEMES[scheme])
+    run = UnevenRun(values, pattern.profiles(cluster, seed), pattern.shares(cluster))
     trial = run.train()
     assert run.start.at_s is not None
     began_s = run.start.at_s + time.time() - time.monotonic()
     return trial.done_s[clocks] - began_s, trial.helped / (clocks * MACHINES * UNITS)
 
 
-def show(delay: int, rounds: int, clock_s: float, clocks: int) -> None:
+def show(text: str, rounds: int, clock_s: float, clocks: int) -> None:
     """One row for each scheme: medians of the rounds, each with profiles of its own."""
     cluster = Cluster(MACHINES, MACHINES, iteration_s=clock_s)
     experiment = Experiment(cluster, iterations=clocks, units=UNITS)
     over: dict[str, list[float]] = {scheme: [] for scheme in SCHEMES}
     simulated: dict[str, list[float]] = {scheme: [] for scheme in SCHEMES}
     moved: dict[str, list[float]] = {scheme: [] for scheme in SCHEMES}
-    pattern = parse_pattern(f"slow-worker:{delay}")
+    pattern = pattern_of(text, clock_s)
     for seed in range(rounds):
         ideal = ideal_time_s(pattern.profiles(cluster, seed), clocks * MACHINES * clock_s)
         for scheme in SCHEMES:
-            took_s, share = run_s(scheme, delay, seed, clock_s, clocks)
+            took_s, share = run_s(scheme, pattern, seed, clock_s, clocks)
             over[scheme].append(took_s / ideal)
             moved[scheme].append(share)
             simulated[scheme].append(
@@ -78,11 +97,9 @@ def show(delay: int, rounds: int, clock_s: float, clocks: int) -> None:
             )
     for scheme in SCHEMES:
         measured, said = statistics.median(over[scheme]), statistics.median(simulated[scheme])
-        target = (
-            TARGETS[delay] if scheme == "flexrr" else "1.15" if (scheme, delay) == ("bsp-rr", 200) else "-"
-        )
-        row = f"{delay:5}% {scheme:8}{measured:12.3f}{said:12.3f}{measured / said:10.3f}"
-        print(f"{row}{statistics.median(moved[scheme]):9.1%}  {target}", flush=True)
+        of_bsp = statistics.median(a / b for a, b in zip(over[scheme], over["bsp"], strict=True))
+        row = f"{text:22} {scheme:8}{measured:12.3f}{of_bsp:9.3f}{said:12.3f}{measured / said:10.3f}"
+        print(f"{row}{statistics.median(moved[scheme]):9.1%}  {TARGETS.get((text, scheme), '-')}", flush=True)
 
 
 def show_choice(delay: int, clock_s: float, clocks: int) -> None:
@@ -113,7 +130,8 @@ def main() -> None:
     parser.add_argument(
         "--auto", action="store_true", help="what helping: auto chooses, in at least 30 clocks"
     )
-    parser.add_argument("--delays", type=int, nargs="+", default=DELAYS)
+    parser.add_argument("--delays", type=int, nargs="+", default=DELAYS, help="of machines slow now and then")
+    parser.add_argument("--patterns", nargs="*", help=f"of slowness instead; without any {' '.join(FIGURES)}")
     arguments = parser.parse_args()
     rounds, clock_s, clocks = arguments.rounds, arguments.clock, arguments.clocks
     delays = arguments.delays
@@ -125,9 +143,14 @@ def main() -> None:
         for delay in delays:
             show_choice(delay, clock_s, max(30, clocks))
         return
-    print("delay  scheme    over ideal  simulated     ratio   moved  target", flush=True)
-    for delay in delays:
-        show(delay, rounds, clock_s, clocks)
+    slow = [f"slow-worker:{delay}" for delay in delays]
+    texts = slow if arguments.patterns is None else arguments.patterns or FIGURES
+    print(
+        "pattern                scheme    over ideal   of bsp   simulated     ratio   moved  target",
+        flush=True,
+    )
+    for text in texts:
+        show(text, rounds, clock_s, clocks)
 
 
 if __name__ == "__main__":

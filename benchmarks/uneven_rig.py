@@ -107,9 +107,16 @@ class Trial:
 class UnevenRun:
     """Machines as threads of this process, and the controller; planned faults are carried out."""
 
-    def __init__(self, values: Mapping[str, Any], profiles: Sequence[SpeedProfile] = ()) -> None:
-        """`profiles`: the speeds of the machines at the start over time; none for those of the config."""
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        profiles: Sequence[SpeedProfile] = (),
+        loads: Sequence[float] = (),
+    ) -> None:
+        """`profiles`: the speeds of the machines at the start over time; none for those of the config. `loads`: how
+        much work each gets, as a multiple of the even share, whatever its speed; none for even shares."""
         self._profiles = profiles
+        self._loads = loads
         self.start = ProfileStart()
         self.spec = RunSpec(
             secrets.token_hex(4), from_values({"application": "uneven_rig:Nothing", **values})
@@ -140,9 +147,10 @@ class UnevenRun:
             assert isinstance(machine.compute, ComputeThread)
             profile = self._profiles[len(self._machines)]
             machine.compute.pace = ProfilePace(self.spec.pace_s, profile, self.start)
+        capacity = self._loads[len(self._machines)] if self._loads else 1.0
         self._machines[name] = machine
         machine.start()
-        self._head.register(machine.address, NodeUp(name, tier, "", admitted))
+        self._head.register(machine.address, NodeUp(name, tier, "", admitted, capacity))
 
     def train(self) -> Trial:
         """Train to the end."""
