@@ -19,7 +19,8 @@ from agileml.core.parameters.apply import State, apply_total, initial_state, par
 from agileml.core.parameters.fold import Contribution
 from agileml.core.parameters.layout import Layout
 from agileml.core.parameters.minibatch_steps import per_minibatch
-from agileml.core.parameters.optimizer import Optimizer, StepTerms
+from agileml.core.parameters.optimizer import Optimizer
+from agileml.core.parameters.step_terms import StepTerms
 from agileml.core.protocol.superstep_messages import StepTaken
 from agileml.core.sequential import Trained
 from agileml.events.run import StepsLogged

@@ -16,7 +16,8 @@ from agileml.core.parameters.fold import Contribution, tree_sum
 from agileml.core.parameters.gradient_norm import load_kernels as load_square_kernels
 from agileml.core.parameters.groups import load_kernel
 from agileml.core.parameters.layout import ALIGNMENT, Block, Dense, Sparse
-from agileml.core.parameters.optimizer import PLAIN, Lamb
+from agileml.core.parameters.optimizer import Lamb
+from agileml.core.parameters.step_terms import PLAIN
 from agileml.core.protocol.job import Job, Overlap
 from pipeline.ibatch.batches import batches
 from straggler.consistency import Elastic

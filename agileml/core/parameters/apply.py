@@ -14,7 +14,8 @@ import numpy as np
 from agileml.application import Array, Table, Update
 from agileml.core.parameters.fold import Contribution
 from agileml.core.parameters.layout import Dense, Layout, Sparse
-from agileml.core.parameters.optimizer import PLAIN, Optimizer, StepTerms, take_step
+from agileml.core.parameters.optimizer import Optimizer, take_step
+from agileml.core.parameters.step_terms import PLAIN, StepTerms
 
 State = list[Array]  # an optimizer's arrays of one block, each of the block's shape; empty for STEP tables
 
@@ -87,7 +88,7 @@ def apply_total(
         before = None
         if isinstance(update, Sparse):
             assert table.sparse, table
-            before = _apply_rows(table, block, slots, update, clock, rule, terms)
+            before = _apply_rows(table, block, slots, update, clock, rule, terms.of_rows)
         elif isinstance(update, Dense):
             assert not table.sparse, table
             own_state = in_place or state_in_place

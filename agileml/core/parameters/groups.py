@@ -18,7 +18,8 @@ import numpy as np
 
 from agileml.application import Array, Table
 from agileml.core.parameters.layout import read_only
-from agileml.core.parameters.optimizer import PLAIN, Lamb, Optimizer, StepTerms, trust_ratio
+from agileml.core.parameters.optimizer import Lamb, Optimizer
+from agileml.core.parameters.step_terms import PLAIN, StepTerms, trust_ratio
 
 
 @dataclass(frozen=True)

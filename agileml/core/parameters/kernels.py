@@ -41,10 +41,10 @@ def nesterov(rate, mu, scale, decay, clip, p, g, m, p_new, m_new):  # type: igno
 
 
 @numba.njit(cache=True, nogil=True)
-def adagrad(rate, epsilon, scale, decay, clip, p, g, s, p_new, s_new):  # type: ignore[no-untyped-def]
+def adagrad(rate, epsilon, weight, scale, decay, clip, p, g, s, p_new, s_new):  # type: ignore[no-untyped-def]
     for i in range(p.size):
         shaped = _shaped(g[i], p[i], scale, decay, clip)
-        squares = s[i] + shaped * shaped
+        squares = s[i] + weight * (shaped * shaped)
         s_new[i] = squares
         p_new[i] = p[i] - rate * (shaped / (math.sqrt(squares) + epsilon))
 

@@ -23,7 +23,7 @@ from agileml.application import Array, LossScaleRule, Table, Update
 from agileml.core.parameters.fold import Contribution
 from agileml.core.parameters.gradient_norm import clip_scale
 from agileml.core.parameters.layout import ALIGNMENT, Dense
-from agileml.core.parameters.optimizer import StepTerms
+from agileml.core.parameters.step_terms import StepTerms
 
 LOSS_SCALE = "loss_scale"  # the table; each partition has its first numbers
 

@@ -8,8 +8,8 @@ with LAMB on the norms of its whole layer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -18,6 +18,7 @@ from agileml.application import Array, Table
 from agileml.core.parameters import kernels
 from agileml.core.parameters.layout import ALIGNMENT, read_only
 from agileml.core.parameters.learning_rate import Schedule, schedule
+from agileml.core.parameters.step_terms import PLAIN, StepTerms
 
 
 class Optimizer(Protocol):
@@ -52,29 +53,6 @@ class Optimizer(Protocol):
         terms: StepTerms = ...,
     ) -> None:
         """Take the step of `clock` (0-based). All arrays are flat and of one dtype; new_* may alias the old."""
-
-
-@dataclass(frozen=True)
-class StepTerms:
-    """What the step of a block takes from its clock.
-
-    scale: of the gradient. skipped: how many clocks before took no step. norms: of layers, by name, those of the
-    parameters and of the direction that they are to move in; trust: the ratio of the two of the layer that is stepped
-    (both for LAMB alone).
-    """
-
-    scale: float = 1.0
-    skipped: int = 0
-    norms: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    trust: float = 1.0
-
-
-PLAIN = StepTerms()
-
-
-def trust_ratio(of_parameters: float, of_direction: float) -> float:
-    """LAMB's ratio of a layer's two norms; 1 where one is 0."""
-    return of_parameters / of_direction if of_parameters > 0 and of_direction > 0 else 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +102,7 @@ class Sgd(Shaping):
     ) -> None:
         number = parameters.dtype.type
         kernels.sgd(
-            number(self.rate_at(clock)),
+            number(self.rate_at(clock) * terms.weight),
             number(terms.scale),
             number(self.weight_decay),
             number(self.clip or 0),
@@ -138,8 +116,9 @@ class Sgd(Shaping):
 class OneSlot(Shaping):
     """An optimizer with one array of state."""
 
-    def kernel(self) -> tuple[Callable[..., None], float]:
-        """The compiled pass over a block, and the number that it takes besides the learning rate."""
+    def kernel(self, weight: float) -> tuple[Callable[..., None], tuple[float, ...]]:
+        """The compiled pass over a block, and the numbers that it takes after the learning rate, for this share of a
+        clock."""
         raise NotImplementedError
 
     def step(
@@ -153,10 +132,10 @@ class OneSlot(Shaping):
         terms: StepTerms = PLAIN,
     ) -> None:
         number = parameters.dtype.type
-        kernel, setting = self.kernel()
+        kernel, numbers = self.kernel(terms.weight)
         kernel(
-            number(self.rate_at(clock)),
-            number(setting),
+            number(self.rate_at(clock) * terms.weight),
+            *map(number, numbers),
             number(terms.scale),
             number(self.weight_decay),
             number(self.clip or 0),
@@ -180,20 +159,23 @@ class Momentum(OneSlot):
     slots: int = 1
     nesterov: bool = False
 
-    def kernel(self) -> tuple[Callable[..., None], float]:
-        return kernels.nesterov if self.nesterov else kernels.momentum, self.momentum
+    def kernel(self, weight: float) -> tuple[Callable[..., None], tuple[float, ...]]:
+        return kernels.nesterov if self.nesterov else kernels.momentum, (self.momentum,)
 
 
 @dataclass(frozen=True)
 class Adagrad(OneSlot):
-    """s <- s + g^2; w <- w - rate g / (sqrt(s) + epsilon) (Duchi, Hazan and Singer, 2011, figure 1, diagonal)."""
+    """s <- s + g^2; w <- w - rate g / (sqrt(s) + epsilon) (Duchi, Hazan and Singer, 2011, figure 1, diagonal).
+
+    Of a share w' of a clock s <- s + w' g^2: a clock adds as much as in one step.
+    """
 
     learning_rate: float = 0.01
     epsilon: float = 1e-10
     slots: int = 1
 
-    def kernel(self) -> tuple[Callable[..., None], float]:
-        return kernels.adagrad, self.epsilon
+    def kernel(self, weight: float) -> tuple[Callable[..., None], tuple[float, ...]]:
+        return kernels.adagrad, (self.epsilon, weight)
 
 
 @dataclass(frozen=True)
@@ -217,8 +199,8 @@ class Adam(Shaping):
         terms: StepTerms = PLAIN,
     ) -> None:
         number = parameters.dtype.type
-        steps = clock + 1 - terms.skipped
-        rate = self.rate_at(clock)
+        steps = terms.steps(clock)
+        rate = self.rate_at(clock) * terms.weight
         keep, decay = self.decays(rate)
         kernels.adam(
             number(rate / (1.0 - self.beta1**steps)),

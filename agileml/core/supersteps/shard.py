@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Self
 
 from agileml.core.node.shard.shard import Shard
-from agileml.core.parameters.apply import Applied
+from agileml.core.parameters.fold import Contribution
 from agileml.core.parameters.loss_scale import ClockSum
-from agileml.core.parameters.optimizer import StepTerms
+from agileml.core.parameters.step_terms import StepTerms
 from agileml.core.protocol.job import Job
 from agileml.core.protocol.messages import Cut, MinibatchPush, ShardCopy
 from agileml.core.protocol.superstep_messages import StepTaken
@@ -30,7 +30,7 @@ class MinibatchShard(Shard):
     @property
     def steps(self) -> int:
         """The number of steps taken."""
-        return self.version * self.job.units + sum(len(bundles) for bundles in self.counted.values())
+        return self.units_counted
 
     @property
     def unheard(self) -> tuple[int, tuple[StepTaken, ...]]:
@@ -55,9 +55,9 @@ class MinibatchShard(Shard):
             self._taken.append(StepTaken(position, push.reads))
         return verdict
 
-    def _step(self, found: ClockSum, clock: int) -> Applied:
-        """One step along the minibatch's own mean: an update of a unit is its share of a clock's."""
-        return super()._step(replace(found, terms=StepTerms(scale=self.job.units)), self.steps)
+    def _step_along(self, contribution: Contribution, clock: int, bundle: Units) -> None:
+        """A whole step along the minibatch's own mean: an update of a unit is its share of a clock's."""
+        self._step(ClockSum(contribution, StepTerms(scale=self.job.units)), self.steps - 1)
 
     def copy(self, have: CutId | None = None) -> ShardCopy:
         """All state that another server needs to take over."""

@@ -24,6 +24,7 @@ from agileml.core.parameters.layer_norms import LayerTrees, direction_sums, with
 from agileml.core.parameters.layout import Sparse
 from agileml.core.parameters.loss_scale import ClockSum, LossScale, clock_sum, scale_index
 from agileml.core.parameters.optimizer import Optimizer
+from agileml.core.parameters.step_terms import own_mean
 from agileml.core.protocol.job import Job
 from agileml.core.protocol.messages import ClockReport, Cut, Previous, Rows, ShardCopy, ShardState, SumsOf
 from agileml.core.protocol.view import CutId
@@ -183,8 +184,8 @@ class Shard:
     ) -> Verdict:
         verdict = judge(union(self.counted.get(clock, ())), bundle)
         if verdict is Verdict.COUNT:
-            self._step(self._clock_sum(contribution, None), clock)
             self.counted.setdefault(clock, []).append(bundle)
+            self._step_along(contribution, clock, bundle)
             loss, examples, metrics = self._losses.get(clock, (0.0, 0, ()))
             self._losses[clock] = (
                 loss + contribution.loss,
@@ -195,6 +196,17 @@ class Shard:
                 del self.counted[self.version]
                 self._advance(*self._losses.pop(self.version, (0.0, 0, ())), now_s)
         return verdict
+
+    def _step_along(self, contribution: Contribution, clock: int, bundle: Units) -> None:
+        """Take the step of a contribution that is counted: along its own mean, for its share of a clock."""
+        terms = own_mean(bundle.bit_count(), self.job.units, self.units_counted)
+        self._step(ClockSum(contribution, terms), clock)
+
+    @property
+    def units_counted(self) -> int:
+        """All units that were counted, of the clocks before `version` and of those applied on arrival since."""
+        since = (bundle.bit_count() for bundles in self.counted.values() for bundle in bundles)
+        return self.version * self.job.units + sum(since)
 
     def _apply(self, total: Contribution, found: ClockSum, now_s: float) -> None:
         """Take the step of a complete clock, and keep the version before where slower workers may read it."""
