@@ -217,7 +217,7 @@ def steady(speeds: Speeds, unit_s: float, clocks: int) -> tuple[float, float, fl
     """A clock of static, DDP, ASP and LB-BSP in turn, and the waiting of the last."""
     even = UnevenRun(job(speeds, unit_s, clocks, balance="static")).train()
     ddp_s = ddp_clock_s(speeds, unit_s, clocks)
-    loose = UnevenRun(job(speeds, unit_s, clocks, consistency={"kind": "asp"})).train()
+    loose = UnevenRun(job(speeds, unit_s, clocks, balance="static", consistency={"kind": "asp"})).train()
     ours = UnevenRun(job(speeds, unit_s, clocks, balance="lbbsp")).train()
     late = SETTLES + 1
     return (

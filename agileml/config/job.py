@@ -25,6 +25,7 @@ from agileml.config.market import Market, check_with
 from agileml.config.optimizer import OptimizerConfig, SgdConfig, check_optimizer
 from agileml.config.pipeline import PipelineConfig, check_pipeline
 from agileml.config.plan import MachineCounts, Plan, check_speeds, machines_over_time
+from agileml.config.pool import check_pool
 from agileml.config.section import Positive, PositiveInt, Section, validate
 from agileml.config.supersteps import check_supersteps
 from agileml.config.text import ConfigError, Document, Key, apply_flags, dump_yaml, nearest, show
@@ -203,7 +204,8 @@ class JobConfig(Section):
     exchange: Literal["servers", "allreduce"] = "servers"
     allreduce_backend: Literal["gloo", "nccl"] = "gloo"
     trusted_network: bool = False
-    balance: Literal["static", "lbbsp", "auto"] = "auto"
+    balance: Literal["static", "lbbsp", "pool", "auto"] = "auto"
+    pool_units: PositiveInt | None = None  # the share of a machine
     overlap: Annotated[bool | Literal["auto", "batches"], BeforeValidator(_overlap)] = False
     helping: Helping = False
     pipeline: PipelineConfig | None = None
@@ -314,6 +316,7 @@ class JobConfig(Section):
                 "bsp wait for each other in every clock",
                 key=("balance",),
             )
+        check_pool(self)
         if self.consistency.kind == "elastic":
             check_supersteps(
                 clip_norm=self.optimizer.clip_norm,

@@ -33,11 +33,12 @@ from agileml.config.plan import (
     SlowConfig,
     SpeedConfig,
 )
+from agileml.config.pool import has_pool
 from agileml.config.text import ConfigError, show
 from agileml.core.compute.contract import checked_tables
 from agileml.core.controller.controller import ControllerSettings
 from agileml.core.cuts.rule import CutRule
-from agileml.core.exchange import SuperstepExchange, exchange_of, stage_exchange
+from agileml.core.exchange import Exchange, PoolExchange, SuperstepExchange, exchange_of, stage_exchange
 from agileml.core.node.retry import Timers
 from agileml.core.parameters.layout import Layout, partitions_for
 from agileml.core.parameters.loss_scale import with_loss_scale
@@ -57,7 +58,7 @@ PATHS = {"path", "test"}  # keys of `data` that name files
 MOST_PARTITIONS = 64  # of a job with a pipeline: each costs a message per clock
 
 # By `balance`: how many times as fast a machine must be as another for a change to share out work by speed.
-ALIKE = {"static": math.inf, "auto": 1.25, "lbbsp": 1.0}
+ALIKE = {"static": math.inf, "auto": 1.25, "pool": 1.25, "lbbsp": 1.0}
 HOLD = 0.01  # the share of a clock that another plan must be expected to save, beyond what may be noise
 
 # Errors and timeouts then reach the thread that waits for a sum; otherwise a watchdog of torch ends the process.
@@ -152,8 +153,7 @@ class RunSpec:
         """The rules of the run."""
         config = completed(self.config, application)
         tables = checked_tables(application)
-        is_elastic = config.consistency.kind == "elastic"
-        chosen = SuperstepExchange() if is_elastic else exchange_of(config.exchange)
+        chosen = _exchange(config)
         if chosen.has_replicas and (sparse := [table.name for table in tables if table.sparse]):
             raise ConfigError(
                 f"found allreduce, expected servers: {config.application} has sparse tables ({', '.join(sparse)}), "
@@ -180,6 +180,9 @@ class RunSpec:
             holds_every=application.evaluates_every() if config.keep_best else None,
             loss_scale=application.loss_scale(),
             pipeline=self._pipeline(),
+            draw_units=(config.pool_units or config.slices * config.units_per_slice)
+            if has_pool(config)
+            else None,
         )
 
     def _layout(self, tables: tuple[Table, ...], rule: LossScaleRule | None) -> Layout:
@@ -262,6 +265,12 @@ class RunSpec:
             max_failures=config.max_failures,
             ready_limit_s=config.machines.wait_s,
         )
+
+
+def _exchange(config: JobConfig) -> Exchange:
+    if config.consistency.kind == "elastic":
+        return SuperstepExchange()
+    return PoolExchange() if has_pool(config) else exchange_of(config.exchange)
 
 
 def balancer(config: JobConfig) -> MakeBalancer | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from agileml.core.protocol.help_messages import HelpMessage
 from agileml.core.protocol.inputs import Received
 from agileml.core.protocol.messages import CONTROLLER, Ack, Copy, HelpPush, Message, Params, Part, Push
+from agileml.core.protocol.pool_messages import DrawBundle
 
 if TYPE_CHECKING:
     from tests.model.simulator import Simulation
@@ -38,6 +39,9 @@ class SimulatedNetwork:
             self.help_messages[type(message.body).__name__] += 1
         elif isinstance(message, HelpPush):
             self.help_messages["HelpPush"] += 1
+        elif isinstance(message, DrawBundle):
+            self.sim.fired["draw"] += 1
+            self.sim.fired["draw again"] += bool(message.wants)  # what the view before had begun
         if isinstance(message, Ack | Params):
             acceptor = self._acceptors.setdefault((message.epoch, message.partition), sender)
             assert acceptor == sender, (

@@ -28,7 +28,7 @@ from tests.model.schedule import (
     make_sick,
 )
 from tests.model.simulator import Simulation
-from tests.model.toy import ELASTIC
+from tests.model.toy import ELASTIC, POOLED
 
 LONGEST_S = 60  # of CPU time: a loop in no time at all
 PLAIN = ("bsp", "dense", "sum", "ssp", "asp", "allreduce", "overlap", "batches")
@@ -36,6 +36,7 @@ MODES = (
     *PLAIN,
     *PIPELINES,
     *ELASTIC,
+    *POOLED,
     *(mode + PLANNED for mode in ("bsp", "dense", "sum", "allreduce", "overlap", "batches")),
     *(mode + CLIPPED for mode in ("bsp", "dense", "ssp", "allreduce", FLUSH)),
     *(mode + SCALED for mode in ("bsp", "dense", "ssp", "allreduce")),

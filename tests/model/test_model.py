@@ -121,6 +121,14 @@ def test_schedules_with_supersteps(mode: str, seeds: int) -> None:
     assert tally.seen["rollbacks"] > seeds / 8 and tally.fired["join"] > seeds / 4, tally
 
 
+@pytest.mark.parametrize(("mode", "seeds"), [("asppool", 6), ("ssppool", 6), ("denseasppool", 5)])
+def test_schedules_with_one_pool_of_bundles(mode: str, seeds: int) -> None:
+    """Whoever draws a bundle, each counts once."""
+    tally = assert_clean(range(seeds), mode)
+    assert tally.fired["draw"] > 50 * seeds and tally.fired["draw again"] > seeds / 2, tally
+    assert_machines_came_and_went(tally)
+
+
 def test_schedules_with_sums_by_all_reduce() -> None:
     """Gentle ones have to end with no clock done again and no sum given up half way: the simulator asserts it."""
     tally = assert_clean(range(30), "allreduce")

@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 
 from agileml.application import Application, Array, LossScaleRule, Settings, Table, Unit, Update, Updates
-from agileml.core.exchange import SuperstepExchange, exchange_of, stage_exchange
+from agileml.core.exchange import Exchange, PoolExchange, SuperstepExchange, exchange_of, stage_exchange
 from agileml.core.parameters.groups import GroupedOptimizer
 from agileml.core.parameters.layout import Layout
 from agileml.core.parameters.loss_scale import with_loss_scale
@@ -18,8 +18,16 @@ from agileml.core.protocol.job import Job, MakeBalancer, Overlap, PipelineMode, 
 from straggler.consistency import Elastic, consistency
 from tests.model.staged_toy import StagedToy
 
-DENSE = ("allreduce", "dense", "denseelastic", "overlap", "batches")  # modes without sparse tables
+DENSE = (
+    "allreduce",
+    "dense",
+    "denseelastic",
+    "overlap",
+    "batches",
+    "denseasppool",
+)  # modes without sparse tables
 ELASTIC = ("elastic", "denseelastic")  # modes with supersteps
+POOLED = ("asppool", "ssppool", "denseasppool")  # modes with one pool of bundles
 ASYNC = ("stash", "none")  # pipelines without a flush
 OVERLAPS = {"overlap": Overlap.ON, "batches": Overlap.BATCHES}
 SAME_BITS = (
@@ -188,7 +196,7 @@ def toy_job(
     `dense` is `bsp` with the tables of `allreduce`: nothing is chosen to be read, and a push asks for what is next.
     `overlap` is `dense` in which a clock is computed while its parameters are on their way, `batches` the same with
     pulls in batches. `flush` is a pipeline, `stash` and `none` are pipelines without a flush.
-    `elastic` and `denseelastic` have supersteps.
+    `elastic` and `denseelastic` have supersteps, `ssppool`, `asppool` and the like one pool of bundles.
     """
     rule = optimizer(algorithm, **ALGORITHMS[algorithm], clip_norm=clip_norm)
     if rule.is_layerwise:
@@ -199,7 +207,7 @@ def toy_job(
     made = DenseToy if mode in DENSE else Toy
     made = ResidentToy if is_resident else made
     toy = made(Settings(seed=3, slices=slices, clocks_per_pass=2), parts, RULE if is_scaled else None)
-    kind = mode if mode in ("ssp", "asp") else "bsp"
+    kind = next((kind for kind in ("ssp", "asp") if kind in mode), "bsp")
     if mode in ELASTIC:  # as many steps as units, each along a mean that is not of a clock but of one unit
         slower = ALGORITHMS[algorithm]["learning_rate"] / (slices * parts)
         rule = optimizer(algorithm, **{**ALGORITHMS[algorithm], "learning_rate": slower}, clip_norm=clip_norm)
@@ -212,13 +220,20 @@ def toy_job(
         parts=parts,
         clocks=clocks,
         deterministic=mode in (*SAME_BITS, *ELASTIC),
-        exchange=SuperstepExchange()
-        if mode in ELASTIC
-        else exchange_of("allreduce" if mode == "allreduce" else "servers"),
+        exchange=_exchange(mode),
+        draw_units=2 if mode in POOLED else None,
         balancer=balancer,
         overlap=OVERLAPS.get(mode, Overlap.OFF),
     )
     return toy, job
+
+
+def _exchange(mode: str) -> Exchange:
+    if mode in ELASTIC:
+        return SuperstepExchange()
+    if mode in POOLED:
+        return PoolExchange()
+    return exchange_of("allreduce" if mode == "allreduce" else "servers")
 
 
 def _staged(

@@ -87,7 +87,7 @@ def _sums(job: Job, state: ShardState) -> int:
         return 0
     waiting = 0
     for _, bundles in state.pending:
-        waiting += len(bundles_of(job, union(bundles)))
+        waiting += len(bundles_of(job, union(bundles))) if job.deterministic else 1
     has_previous = state.version > 0 and state.version not in dict(state.pending)
     return waiting + (has_previous and job.consistency.keeps_previous)
 

@@ -195,6 +195,8 @@ class MembershipChanges:
         clock_s = control.log.clock_s
         if control.view is None or clock_s is None or control.job.elastic is not None:
             return []  # a change ends the superstep, so a leaver has no part of it to finish
+        if control.job.draw_units is not None:
+            return []  # others draw what a leaver has not pushed
         if control.job.exchange.has_replicas:
             return []  # the change has already waited for the clock to end
         return [

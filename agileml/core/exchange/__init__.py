@@ -8,6 +8,7 @@ rest of the engine never asks which exchange it has.
 
 from agileml.core.exchange.allreduce import ReplicaExchange
 from agileml.core.exchange.parameter_servers import ServerExchange
+from agileml.core.exchange.pool import PoolExchange
 from agileml.core.exchange.stages import AsyncStageExchange, StageExchange
 from agileml.core.exchange.supersteps import SuperstepExchange
 from agileml.core.protocol.exchange import Exchange
@@ -15,6 +16,8 @@ from agileml.core.protocol.job import PipelineMode
 
 __all__ = [
     "AsyncStageExchange",
+    "Exchange",
+    "PoolExchange",
     "ReplicaExchange",
     "ServerExchange",
     "StageExchange",

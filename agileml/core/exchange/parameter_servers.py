@@ -25,6 +25,7 @@ from agileml.core.protocol.messages import (
     Role,
     Source,
 )
+from agileml.core.protocol.pool_messages import BundleDrawn, DrawBundle
 from agileml.core.protocol.superstep_messages import HeardSteps, NextSuperstep, SuperstepFixed
 from agileml.core.protocol.view import CutId, View
 from agileml.events.terms import Trigger
@@ -117,6 +118,8 @@ class DirectPushes:
     def superstep(
         self, sender: str, message: NextSuperstep | SuperstepFixed | HeardSteps, now_s: float
     ) -> None: ...
+
+    def drawn(self, sender: str, message: DrawBundle | BundleDrawn) -> None: ...
 
     def reports(self) -> Iterable[Message]:
         return ()

@@ -45,6 +45,7 @@ from agileml.core.protocol.messages import (
     Push,
     TimedPush,
 )
+from agileml.core.protocol.pool_messages import BundleDrawn, DrawBundle
 from agileml.core.protocol.superstep_messages import HeardSteps, NextSuperstep, SuperstepFixed
 from agileml.core.protocol.view import View
 from straggler.coverage import Units, Verdict, judge, union
@@ -139,6 +140,8 @@ class Reducer:
     def superstep(
         self, sender: str, message: NextSuperstep | SuperstepFixed | HeardSteps, now_s: float
     ) -> None: ...
+
+    def drawn(self, sender: str, message: DrawBundle | BundleDrawn) -> None: ...
 
     def reports(self) -> Iterable[Message]:
         """Nothing: a group's work is reported by clocks."""

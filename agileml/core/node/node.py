@@ -66,6 +66,7 @@ from agileml.core.protocol.messages import (
     Squares,
     Status,
 )
+from agileml.core.protocol.pool_messages import BundleDrawn, DrawBundle
 from agileml.core.protocol.superstep_messages import HeardSteps, NextSuperstep, SuperstepFixed
 from agileml.core.protocol.view import View
 
@@ -254,6 +255,7 @@ class Node:
         return Status(epoch, *reports, self.combiner.is_paused)
 
     def _dispatch(self, sender: str, message: Message, now_s: float) -> None:
+        """Hand a message on, if it is of the right epoch. Long because it has a case for each kind."""
         match message:
             # Between peers: only in the promised epoch.
             case Pull() if message.epoch == self.promised:
@@ -269,6 +271,8 @@ class Node:
                 self.combiner.crossing(sender, message)
             case NextSuperstep() | SuperstepFixed() | HeardSteps() if message.epoch == self.promised:
                 self.combiner.superstep(sender, message, now_s)
+            case DrawBundle() | BundleDrawn() if message.epoch == self.promised:
+                self.combiner.drawn(sender, message)
             case Meet() if message.epoch == self.promised:
                 self.combiner.meet(message)
             case Part() if message.epoch == self.promised:

@@ -132,7 +132,10 @@ class Server:
             if (plans := self._plans_of(message.partition, message.epoch)) is not None:
                 self._send(worker, plans.answer(message, version, blocks))
             else:
-                self._send(worker, Params(message.epoch, message.partition, message.clock, version, blocks))
+                self._send(worker, self._params(message, version, blocks))
+
+    def _params(self, message: Pull, version: int, blocks: tuple[Array, ...]) -> Params:
+        return Params(message.epoch, message.partition, message.clock, version, blocks)
 
     def _plans_of(self, partition: int, epoch: int) -> ClockPlans | None:
         plans = self._plans

@@ -13,10 +13,11 @@ plans of different epochs never meet, since a change deals all that is open anew
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 
 from agileml.core.protocol.job import Job
 from agileml.core.protocol.view import NOBODY, ClockPlan, Share, View
-from straggler.coverage import Units, aligned_subtrees, ranges
+from straggler.coverage import Units, aligned_subtrees, members, ranges, union
 from straggler.lbbsp.unit_sets import units_of_counts
 
 KEPT = 4  # plans; a worker is at most one clock behind partition 0
@@ -24,10 +25,20 @@ KEPT = 4  # plans; a worker is at most one clock behind partition 0
 
 def bundles_of(job: Job, units: Units) -> tuple[Units, ...]:
     """The bundles in which one worker contributes a set of units: aligned subtrees in a deterministic job, otherwise
-    one."""
+    one, or with a pool equal ones of no more than may be drawn at once."""
     if job.deterministic:
         return tuple(aligned_subtrees(units))
+    if job.draw_units is not None and units.bit_count() > job.draw_units:
+        return _in_pieces(units, job.draw_units)
     return (units,) if units else ()
+
+
+def _in_pieces(units: Units, most: int) -> tuple[Units, ...]:
+    """As few sets of at most `most` units as can be, whose sizes differ by at most one."""
+    numbers = list(members(units))
+    count = -(-len(numbers) // most)
+    edges = [len(numbers) * piece // count for piece in range(count + 1)]
+    return tuple(union(1 << number for number in numbers[a:b]) for a, b in pairwise(edges))
 
 
 class Deal:

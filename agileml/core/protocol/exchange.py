@@ -25,6 +25,7 @@ from agileml.core.protocol.messages import (
     Source,
     SourceKind,
 )
+from agileml.core.protocol.pool_messages import BundleDrawn, DrawBundle
 from agileml.core.protocol.superstep_messages import HeardSteps, NextSuperstep, SuperstepFixed
 from agileml.core.protocol.view import CutId, View
 from agileml.events.terms import Trigger
@@ -81,6 +82,9 @@ class Combiner(Protocol):
         self, sender: str, message: NextSuperstep | SuperstepFixed | HeardSteps, now_s: float
     ) -> None:
         """Take a message about supersteps, or about the log of their steps."""
+
+    def drawn(self, sender: str, message: DrawBundle | BundleDrawn) -> None:
+        """Take a message about the pool of bundles."""
 
     def reports(self) -> Iterable[Message]:
         """The messages to send to the controller with every heartbeat."""

@@ -72,6 +72,8 @@ class Job:
     not. `pipeline`: every worker computes all units with the partitions that it owns; None: its share of the units with
     all partitions. `holds_every`: the cut at each clock that is a multiple of it is held until it was judged
     (`CutJudged`); None: no cut is. `loss_scale`: how losses are scaled, in a job with BSP or SSP; None: they are not.
+    `draw_units`: workers draw bundles of at most so many units from one pool, in a job with SSP or ASP that is not
+    deterministic; None: each has its share.
     """
 
     layout: Layout
@@ -90,6 +92,7 @@ class Job:
     pipeline: PipelineRules | None = None
     holds_every: int | None = None
     loss_scale: LossScaleRule | None = None
+    draw_units: int | None = None
 
     @property
     def elastic(self) -> Elastic | None:

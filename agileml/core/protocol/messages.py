@@ -16,6 +16,7 @@ from agileml.core.parameters.fold import Contribution, FoldCopy
 from agileml.core.parameters.gradient_norm import SquareSums
 from agileml.core.parameters.loss_scale import LossScale
 from agileml.core.protocol.help_messages import HelpMessage, HelpOver, HelpParams, HelpPull
+from agileml.core.protocol.pool_messages import BundleDrawn, DrawBundle
 from agileml.core.protocol.superstep_messages import (
     HeardSteps,
     NextSuperstep,
@@ -146,14 +147,14 @@ class PlannedParams(Params):
 
 @dataclass(frozen=True)
 class MinibatchPull(Pull):
-    """A `Pull` for one unit, of the newest parameters."""
+    """A `Pull` for one unit, of the newest parameters; with a pool for the bundle that begins with it."""
 
     unit: int
 
 
 @dataclass(frozen=True)
 class MinibatchParams(Params):
-    """The answer to a `MinibatchPull`. `version` is the number of steps that the partition has taken."""
+    """The answer to a `MinibatchPull`. With supersteps `version` is how many steps the partition has taken."""
 
     unit: int
 
@@ -608,6 +609,8 @@ Message = (
     | MinibatchPush
     | NextSuperstep
     | SuperstepFixed
+    | DrawBundle
+    | BundleDrawn
     | SuperstepChosen
     | StepsTaken
     | HeardSteps

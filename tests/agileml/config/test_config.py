@@ -82,6 +82,25 @@ MISTAKES = [
         "consistency: {kind: elastic}\noptimizer: {clip_norm: 1.0}",
         ":4: optimizer.clip_norm: found 1 with consistency elastic, expected bsp or ssp",
     ),
+    ("balance: pool", ":3: balance: found pool with consistency bsp, expected static, lbbsp or auto: machines draw"),
+    (
+        "balance: pool\nconsistency: {kind: ssp}",
+        ":3: balance: found pool with a slack of 0, expected static, lbbsp or auto: without slack ssp is bsp",
+    ),
+    (
+        "balance: pool\nhelping: true\nconsistency: {kind: ssp, slack: 1}",
+        ":3: balance: found pool with helping, expected static or auto: both would move the same units",
+    ),
+    ("pool_units: 0", ":3: pool_units: found 0, expected at least 1"),
+    ("pool_units: 4", ":3: pool_units: found 4 with balance auto and consistency bsp, expected it with a pool only"),
+    (
+        "pool_units: 4\nhelping: true\nconsistency: {kind: ssp, slack: 1}",
+        ":3: pool_units: found 4 with balance auto and consistency ssp, expected it with a pool only",
+    ),
+    (
+        "pool_units: 99\nslices: 32\nconsistency: {kind: asp}",
+        ":3: pool_units: found 99, expected at most slices x units_per_slice = 32",
+    ),
     ("helping: yes", ":3: helping: found 'yes', expected auto, true, false or a mapping of keys"),
     ("helping: {replication: 1.5}", ":3: helping.replication: found 1.5, expected at most 1"),
     ("helping: {initail: 0.1}", ":3: helping.initail: unknown key, did you mean initial?"),

@@ -14,6 +14,7 @@ from tests.model.mutants import (
     overlap,
     pipelines,
     plans,
+    pools,
     repeats,
     resident,
     supersteps,
@@ -36,6 +37,7 @@ MUTANTS = tuple(
         pipelines,
         async_pipelines,
         supersteps,
+        pools,
         repeats,
     )
     for value in vars(module).values()

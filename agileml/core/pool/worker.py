@@ -1,0 +1,217 @@
+"""The worker of a machine with a pool: draws a bundle, pulls what it reads, computes, pushes, and draws the next.
+
+The next bundle is drawn as soon as one is computed, and at most one that is computed waits for acknowledgements while
+another is computed. After a change of view without a rollback the worker asks for what it was computing, or had
+computed. It drops what another has drawn meanwhile, and what is cut otherwise now.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from agileml.core.compute.cursor import Cursor
+from agileml.core.node.reading import Blocks, Rows
+from agileml.core.node.time_spent import Doing
+from agileml.core.node.worker import Worker
+from agileml.core.parameters.fold import Contribution
+from agileml.core.protocol.commands import Begin, Begun, Compute, Computed, NodeCommand
+from agileml.core.protocol.job import Job
+from agileml.core.protocol.messages import Ack, Behind, Message, MinibatchParams, MinibatchPull, Params, Push
+from agileml.core.protocol.pool_messages import BundleDrawn, DrawBundle
+from agileml.core.protocol.view import View
+from straggler.coverage import Units
+
+
+@dataclass
+class _Piece:
+    """A bundle that is this worker's, from the draw until all partitions have counted it."""
+
+    begin: Begin
+    rows: Rows | None = None
+    parts: dict[int, Blocks] = field(default_factory=dict)
+    order: Compute | None = None
+    contributions: dict[int, Contribution] = field(default_factory=dict)
+    acked: set[int] = field(default_factory=set)
+
+    @property
+    def key(self) -> tuple[int, Units]:
+        return self.begin.clock, self.begin.bundles[0]
+
+    @property
+    def unit(self) -> int:
+        """The first unit, which names the bundle in its epoch and clock."""
+        bundle = self.begin.bundles[0]
+        return (bundle & -bundle).bit_length() - 1
+
+
+class PoolWorker(Worker):
+    """Computes one bundle at a time. Its clock is that of the bundle."""
+
+    def __init__(
+        self, me: str, job: Job, send: Callable[[str, Message], None], ask: Callable[[NodeCommand], None]
+    ) -> None:
+        super().__init__(me, job, send, ask)
+        self._number = 0  # of the next draw
+        self._begun: deque[_Piece] = deque()  # of the view before, to be asked for
+        self._now: _Piece | None = None  # pulled or computed
+        self._pushed: dict[tuple[int, Units], _Piece] = {}  # computed, and not counted by all partitions
+
+    @property
+    def doing(self) -> Doing:
+        """The present activity of the worker."""
+        if self._now is not None:
+            return Doing.PULL if self._now.order is None else Doing.COMPUTE
+        return Doing.PUSH if self._pushed else Doing.PULL if self._is_drawing else Doing.IDLE
+
+    @property
+    def _is_drawing(self) -> bool:
+        view = self._view
+        return view is not None and self.me in view.workers() and self._now is None and len(self._pushed) < 2
+
+    def adopt(self, view: View) -> None:
+        """Go on under a new view: first with what was begun, if no rollback lies between."""
+        pieces = [*self._begun, *self._pushed.values(), *([self._now] if self._now is not None else [])]
+        before = self._view
+        is_same_line = before is not None and self.job.line(view) == self.job.line(before)
+        self._begun.clear()
+        for piece in pieces:
+            if is_same_line and self.me in view.workers() and piece.order is not None:
+                self._begun.append(piece)
+            else:
+                self._give_up(piece)
+        self._view, self._mine = view, tuple(range(self.job.layout.partitions))
+        self._number, self._now = 0, None
+        self._pushed.clear()
+        self.clock = view.base
+        self._go_on()
+
+    def _give_up(self, piece: _Piece) -> None:
+        if piece.order is not None and len(piece.contributions) < len(self._mine):
+            piece.order.cursor.abort()
+
+    def _go_on(self) -> None:
+        """Draw the next bundle once there is nothing to compute."""
+        if self._is_drawing:
+            assert self._view is not None
+            wants = tuple(piece.key for piece in list(self._begun)[:1])
+            self._send(self._server_of(0), DrawBundle(self._view.epoch, self._number, wants))
+
+    def drawn(self, message: BundleDrawn) -> None:
+        """Take a bundle."""
+        if message.number != self._number or self._now is not None:
+            return  # told again
+        assert self._view is not None
+        self._number += 1
+        self.clock = message.clock
+        key = message.clock, message.bundle
+        begun = self._begun.popleft() if self._begun else None
+        if begun is not None and begun.key == key:
+            self._now = begun
+            begun.acked.clear()
+            for partition in begun.contributions:
+                self._push_piece(begun, partition)
+            self._end_if_computed()
+            return
+        if begun is not None:
+            self._give_up(begun)
+        self._now = _Piece(Begin(self.job.line(self._view), message.clock, (message.bundle,)))
+        if self._reads_all is not None:
+            self._read_rows(self._now, self._reads_all)
+        else:
+            self._ask(self._now.begin)
+
+    def begun(self, event: Begun) -> None:
+        """Pull the rows that the bundle reads, which are known now."""
+        now = self._now
+        if now is not None and now.rows is None and now.begin == event.begin:
+            self._read_rows(now, event.rows)
+
+    def _read_rows(self, now: _Piece, rows: Rows) -> None:
+        now.rows = rows
+        self._pull_missing(now)
+
+    def _pull_missing(self, now: _Piece) -> None:
+        assert self._view is not None
+        if now.rows is None or now.order is not None:
+            return
+        for partition in self._mine:
+            if partition not in now.parts:
+                asked = self._view.epoch, partition, now.begin.clock, now.rows[partition], now.unit
+                self._send(self._server_of(partition), MinibatchPull(*asked))
+
+    def params(self, message: Params) -> None:
+        """Take the blocks of one partition. Computing starts when the last partition is here."""
+        assert isinstance(message, MinibatchParams), message
+        now = self._now
+        if now is None or now.rows is None or now.order is not None:
+            return
+        if (now.begin.clock, now.unit) != (message.clock, message.unit) or message.partition in now.parts:
+            return
+        now.parts[message.partition] = message.blocks
+        if len(now.parts) == len(self._mine):
+            parts = tuple(now.parts[partition] for partition in self._mine)
+            cursor = Cursor(now.begin.bundles[0].bit_count())
+            now.order = Compute(now.begin.timeline, now.begin.clock, now.begin.bundles, parts, cursor)
+            now.parts.clear()
+            self._ask(now.order)
+
+    def computed(self, event: Computed) -> None:
+        """Push the contributions of the bundle."""
+        key = event.clock, event.bundle
+        now = next((each for each in (self._now, *self._begun) if each is not None and each.key == key), None)
+        if now is None or now.order is None or event.timeline != now.begin.timeline:
+            return
+        for partition, contribution in event.contributions:
+            now.contributions[partition] = contribution
+            if now is self._now:
+                self._push_piece(now, partition)
+        if now is self._now:
+            self._end_if_computed()
+
+    def _end_if_computed(self) -> None:
+        now = self._now
+        if now is not None and len(now.contributions) == len(self._mine):
+            self._pushed[now.key], self._now = now, None
+            self._forget_if_counted(now)
+            self._go_on()
+
+    def _push_piece(self, piece: _Piece, partition: int) -> None:
+        assert self._view is not None
+        clock, bundle = piece.key
+        push = Push(self._view.epoch, partition, clock, bundle, piece.contributions[partition])
+        self._send(self._server_of(partition), push)
+
+    def ack(self, message: Ack) -> None:
+        """Record that a partition has counted a bundle."""
+        key = message.clock, message.bundle
+        now = self._now
+        made = now if now is not None and now.key == key else self._pushed.get(key)
+        if made is not None:
+            made.acked.add(message.partition)
+            if self._forget_if_counted(made) and self._now is None:
+                self._go_on()
+
+    def _forget_if_counted(self, piece: _Piece) -> bool:
+        is_counted = piece.key in self._pushed and len(piece.acked) == len(self._mine)
+        if is_counted:
+            del self._pushed[piece.key]
+        return is_counted
+
+    def behind(self, message: Behind) -> None:
+        """Nothing: it answers a pull that was repeated, of a bundle that is counted."""
+
+    def resend(self) -> None:
+        """Send unanswered messages again."""
+        now = self._now
+        if self._view is None:
+            return
+        if now is None:
+            self._go_on()
+        else:
+            self._pull_missing(now)
+        for made in (*self._pushed.values(), *([now] if now is not None else [])):
+            for partition in made.contributions:
+                if partition not in made.acked:
+                    self._push_piece(made, partition)
