@@ -121,10 +121,10 @@ def test_schedules_with_supersteps(mode: str, seeds: int) -> None:
     assert tally.seen["rollbacks"] > seeds / 8 and tally.fired["join"] > seeds / 4, tally
 
 
-@pytest.mark.parametrize(("mode", "seeds"), [("asppool", 6), ("ssppool", 6), ("denseasppool", 5)])
+@pytest.mark.parametrize(("mode", "seeds"), [("asppool", 4), ("ssppool", 5), ("denseasppool", 4)])
 def test_schedules_with_one_pool_of_bundles(mode: str, seeds: int) -> None:
-    """Whoever draws a bundle, each counts once."""
-    tally = assert_clean(range(seeds), mode)
+    """Whoever draws a bundle, each counts once. In seed 107 all go back to a cut before a clock that is whole."""
+    tally = assert_clean([*range(seeds), 107], mode)
     assert tally.fired["draw"] > 50 * seeds and tally.fired["draw again"] > seeds / 2, tally
     assert_machines_came_and_went(tally)
 

@@ -327,6 +327,11 @@ class Server:
         self._parts.adopt(view, self._shards(view.epoch))
         for squares in self._norms.told_all(view, self._shards(view.epoch)):
             self.hear(self.me, squares, now_s)
+        for partition, shard in self._shards(view.epoch).items():
+            before = shard.version
+            shard.pass_complete(now_s)
+            if shard.version != before:
+                self._went_on(view.epoch, partition, shard, before, now_s)
         # Workers that got the view earlier have already sent their only pull: answer them now.
         early, self._waiting = self._waiting, {}
         for pulls in early.values():

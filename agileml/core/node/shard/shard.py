@@ -192,10 +192,19 @@ class Shard:
                 examples + contribution.examples,
                 added_metrics(metrics, contribution.metrics),
             )
-            while union(self.counted.get(self.version, ())) == self.job.all_units:
-                del self.counted[self.version]
-                self._advance(*self._losses.pop(self.version, (0.0, 0, ())), now_s)
+            self.pass_complete(now_s)
         return verdict
+
+    def pass_complete(self, now_s: float) -> None:
+        """Go on past clocks of which every unit was applied on arrival. A shard may begin before such clocks: its cut
+        was taken on the way, when the clock before them was complete at last. Of these nobody knows the loss any more,
+        so they are not reported."""
+        while union(self.counted.get(self.version, ())) == self.job.all_units:
+            del self.counted[self.version]
+            if (losses := self._losses.pop(self.version, None)) is not None:
+                self._advance(*losses, now_s)
+            else:
+                self._begin_next()
 
     def _step_along(self, contribution: Contribution, clock: int, bundle: Units) -> None:
         """Take the step of a contribution that is counted: along its own mean, for its share of a clock."""
@@ -250,6 +259,9 @@ class Shard:
         index = scale_index(self.job.layout.tables)
         scale = None if index is None else LossScale.of(self.block_now(index))
         self.progress.append(ClockReport(self.version, loss, examples, now_s, metrics, scale))
+        self._begin_next()
+
+    def _begin_next(self) -> None:
         self.version += 1
         for kept in self.sums.values():
             kept.forget(self.version)

@@ -185,6 +185,28 @@ def test_asp_applies_on_arrival_each_unit_once_and_says_so_in_its_cuts():
     assert push(again, 3, 0) is Verdict.DUPLICATE
 
 
+def test_asp_goes_on_from_a_cut_past_the_clocks_that_are_complete_in_it():
+    shard = make_shard("asp")
+    for clock, unit in [
+        (0, 0),
+        (0, 1),
+        (0, 2),
+        *((clock, unit) for clock in (1, 2) for unit in range(4)),
+        (3, 1),
+    ]:
+        push(shard, clock, unit)
+    shard.cut_at = CutId(1, 1)
+    push(shard, 0, 3)
+    assert shard.version == 3
+    again = Shard(shard.job, shard.own_cut(CutId(1, 1)))
+    assert again.version == 1
+    again.pass_complete(0.0)
+    assert again.version == 3 and again.counted == {3: [2]} and again.units_counted == 13
+    assert [report.clock for report in again.progress] == [0], (
+        "the losses of clocks 1 and 2 are not in the cut"
+    )
+
+
 def test_bundles_that_overlap_in_part_are_refused():
     shard = make_shard("sum")
     shard.push(0, 0b0011, contribution(shard, 1), 0.0)
