@@ -9,6 +9,7 @@ import pytest
 
 from pipeline.schedule.actions import Kind
 from pipeline.schedule.policies import flush, gpipe, one_f_one_b
+from pipeline.schedule.rules import newest
 from pipeline.schedule.versions import Versions, VersionsError, trace
 from tests.pipeline.schedule.numpy_trainer import history, loss_gradient, stage_backward, stage_forward, train
 
@@ -168,3 +169,27 @@ def test_kept_versions_follow_the_stage() -> None:
     stashed = trace(schedule, Versions.STASHING)
     assert stashed.peak == (5, 4, 3, 2, 1)
     assert trace(schedule, Versions.NONE).peak == (1,) * 5
+
+
+@pytest.mark.parametrize("mode", [Versions.STASHING, Versions.VERTICAL_SYNC, Versions.NONE])
+@pytest.mark.parametrize("replicas", [(1, 1, 1, 1), (2, 1), (1, 3, 2)])
+def test_the_most_versions_at_a_time_are_those_that_are_there_and_still_needed(replicas, mode):
+    """By the definition, at every moment of every worker."""
+    schedule = one_f_one_b(replicas, 23, in_flight=5, drains=(7, 8))
+    traced = trace(schedule, mode)
+    for worker, uses in enumerate(traced.uses):
+        _, after = newest(schedule, worker)
+        most, there = 1, 0
+        for index in range(len(uses)):
+            for begin, now in ((index, there), (index + 1, max(there, after[index]))):
+                needed = {version for version in uses[begin:] if version <= now}
+                most = max(most, len(needed | {now}))
+            there = max(there, after[index])
+        assert traced.peak[worker] == most
+
+
+@pytest.mark.slow
+def test_a_long_run_is_traced_in_one_pass():
+    """With a look at all versions for each action this took half an hour."""
+    traced = trace(one_f_one_b((1, 1), 100_000), Versions.STASHING)
+    assert (traced.peak, len(traced.uses[0])) == ((2, 1), 200_000)
