@@ -19,6 +19,7 @@ import psutil
 
 from agileml.cluster.dashboard import gcs_behind, is_http
 from agileml.cluster.errors import ClusterError
+from agileml.cluster.held_sigterm import held_sigterm
 from agileml.cluster.tokens import HOW_TO_NAME_IT, channel, find_token, use_tokens, uses_tls
 from agileml.cluster.wanted import NodeOffer
 from agileml.events.terms import Tier
@@ -46,13 +47,14 @@ def connect(gcs_address: str, *, namespace: str, runtime_env: Mapping[str, Any] 
     """Make this process a driver of a cluster that answers (see `reach`), with Ray's own output off."""
     import ray
 
-    ray.init(
-        address=gcs_address,
-        namespace=namespace,
-        runtime_env=dict(runtime_env) if runtime_env else None,
-        log_to_driver=False,
-        logging_level="ERROR",
-    )
+    with held_sigterm():
+        ray.init(
+            address=gcs_address,
+            namespace=namespace,
+            runtime_env=dict(runtime_env) if runtime_env else None,
+            log_to_driver=False,
+            logging_level="ERROR",
+        )
     # Ray prints four lines for every dead node, from a thread that no option stops. We report dead nodes ourselves.
     ray._private.worker.print_to_stdstream = lambda data, ignore_prefix: None
 

@@ -74,6 +74,36 @@ def test_ctrl_c_leaves_model_report_and_hint(number: signal.Signals, tmp_path: P
     assert "told to stop: the run ends with its next cut" in err
 
 
+STOPPED_EARLY = """
+import os, signal, ray
+from agileml.cluster.local import LocalCluster
+
+connect = ray.init
+
+def stopped_at_once(**settings):
+    connect(**settings)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+ray.init = stopped_at_once
+
+def leave(number, frame):
+    raise SystemExit("told to stop")
+
+signal.signal(signal.SIGTERM, leave)
+with LocalCluster():
+    pass
+"""
+
+
+@pytest.mark.slow
+def test_a_job_that_is_stopped_while_it_connects_prints_no_trace_of_rays_core() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", STOPPED_EARLY], capture_output=True, text=True, check=False, timeout=LIMIT_S,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (1, "", "told to stop")
+
+
 @pytest.mark.slow
 def test_processes_that_end_at_their_start_are_shown_and_the_run_can_be_stopped(tmp_path: Path) -> None:
     # Python imports it before anything else, and only the machines' processes look into this folder so early.
