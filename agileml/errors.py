@@ -6,8 +6,9 @@ from typing import ClassVar
 
 HEAD_LOST_CODE = 5
 STATE_LOST_CODE = 6
+CONTROLLER_LOST_CODE = 7
 # The exit codes of ends that a restart from the newest checkpoint cures.
-RESTARTED_CODES = frozenset({HEAD_LOST_CODE, STATE_LOST_CODE})
+RESTARTED_CODES = frozenset({HEAD_LOST_CODE, STATE_LOST_CODE, CONTROLLER_LOST_CODE})
 
 
 class RunError(Exception):
@@ -30,3 +31,9 @@ class StateLostError(RunError):
     """No machine holds a part of the run's state any more: only a checkpoint does."""
 
     exit_code = STATE_LOST_CODE
+
+
+class ControllerLostError(RunError):
+    """The controller has died, and Ray does not bring up another: its host is starved, or kills each one."""
+
+    exit_code = CONTROLLER_LOST_CODE

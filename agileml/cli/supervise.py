@@ -121,7 +121,8 @@ def _newest_clock(places: Sequence[str | None], base: Path) -> int:
 def run_supervised(job: JobConfig, name: str, resume: str | None, *, change_optimizer: bool = False) -> int:
     """Train as `run_job` does, in a process that dies with its supervisor. Returns the exit code.
 
-    Its end is the end of the run, unless a restart cures it: the head has died, or all reliable machines have.
+    Its end is the end of the run, unless a restart cures it: the head has died, the controller for good, or all
+    reliable machines have.
     Raises what `run_job` raises.
     """
     from agileml.cluster.errors import ClusterError

@@ -24,7 +24,7 @@ from agileml.core.protocol.plan import Strike
 from agileml.driver.failures import Death, Failures, cause_of, last_line
 from agileml.driver.started_actor import StartedActor
 from agileml.driver.startup import Startup, logs_folder
-from agileml.errors import RunError
+from agileml.errors import ControllerLostError, RunError
 from agileml.events.terms import Loss, Task, Tier
 from agileml.net.events import Address
 from agileml.net.keys import KeyPair
@@ -275,7 +275,7 @@ class ActorGroup:
     def state(self) -> HeadState:
         """Get the events since the last call. If the controller has died, wait for the next and tell it all again.
 
-        Raises RunError where no controller comes back.
+        Raises ControllerLostError where no controller comes back, RunError where one cannot begin.
         """
         for _ in range(STARTS):
             try:
@@ -287,7 +287,7 @@ class ActorGroup:
                     self._meet_new_head()  # the one before died unobserved
                 if state is not None:
                     return state
-        raise RunError(f"the controller's process died {STARTS} times in a row")
+        raise ControllerLostError(f"the controller's process died {STARTS} times in a row")
 
     def _begin_head(self, public: bytes) -> Any:
         """The reference to the controller's address; to None, if its process is another than that of this key."""
@@ -302,9 +302,14 @@ class ActorGroup:
                     break
             except ray.exceptions.ActorUnavailableError as error:
                 if time.monotonic() > until_s:
-                    raise RunError(f"the controller does not come back: {error}") from error
+                    waited = f"for {RESTART_S:g} s"
+                    raise ControllerLostError(
+                        f"the controller does not come back {waited}: {error}"
+                    ) from error
                 time.sleep(0.05)
-            except (ray.exceptions.ActorDiedError, ray.exceptions.RayTaskError) as error:
+            except ray.exceptions.ActorDiedError as error:
+                raise ControllerLostError(f"Ray starts no other controller: {error}") from error
+            except ray.exceptions.RayTaskError as error:
                 raise RunError(f"the controller cannot start again: {error}") from error
         self._head_address = address
         for actor in self._actors.values():

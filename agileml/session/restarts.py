@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import takewhile
 
-from agileml.errors import HEAD_LOST_CODE, STATE_LOST_CODE
+from agileml.errors import CONTROLLER_LOST_CODE, HEAD_LOST_CODE, STATE_LOST_CODE
 from agileml.runs.supervision import Restart
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0
@@ -38,6 +38,8 @@ def cause_of(code: int) -> str:
         return "Ray's head has ended"
     if code == STATE_LOST_CODE:
         return "the machines that held its state have ended"
+    if code == CONTROLLER_LOST_CODE:
+        return "its controller did not come back"
     if code < 0:
         names = {each.value: each.name for each in signal.Signals}
         return f"its process was ended by {names.get(-code, f'signal {-code}')}"

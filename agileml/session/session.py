@@ -21,7 +21,7 @@ from agileml.core.sequential import Trained
 from agileml.driver.best_model import BestModel
 from agileml.driver.last_good import write_last_good
 from agileml.driver.stop_signal import StopSignal
-from agileml.errors import HeadLostError, RunError
+from agileml.errors import ControllerLostError, HeadLostError, RunError
 from agileml.events.run import RunFinished, RunStarted, RunStopped
 from agileml.events.schema import Log
 from agileml.market.protocol import BoughtFleet
@@ -366,6 +366,10 @@ class _Session:
                 group.stop()
                 return tables
             except HeadLostError:
+                raise
+            except ControllerLostError:  # it alone knows the last good cut
+                fleet.check_head()
+                group.stop(timeout_s=0.2)
                 raise
             except RunError as error:
                 fleet.check_head()

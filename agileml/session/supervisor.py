@@ -1,7 +1,7 @@
 """Keeps a run going: starts its process, and starts it again from the newest checkpoint when it has lost its state.
 
-It has when the process itself, Ray's head, or all reliable machines have ended. The run's process (the driver) is a
-child of the supervisor and dies with it. The same command then goes on with it.
+It has when the process itself, Ray's head, the controller for good, or all reliable machines have ended. The run's
+process (the driver) is a child of the supervisor and dies with it. The same command then goes on with it.
 `session/restarts.py` decides, `runs/supervision.py` is the record, which also says that the run is over.
 """
 

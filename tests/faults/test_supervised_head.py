@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -118,6 +119,30 @@ def test_every_ray_node_with_a_machine_dies_at_once(tmp_path: Path) -> None:
     assert "no reliable machine is left" in said
     (restart,) = events_of(events(out), RunRestarted)
     assert (restart.cause, restart.clock > 0) == ("the machines that held its state have ended", True)
+    wanted = agileml.run(CONFIG, sequential=True, clocks=3000, plan=[], out=str(tmp_path / "sequential"))
+    assert json.loads((out / "summary.json").read_text())["params_sha256"] == wanted.summary["params_sha256"]
+    assert not orphans()
+
+
+def test_a_controller_that_does_not_come_back(tmp_path: Path) -> None:
+    """Every one that Ray starts is killed, as on a host without memory; the run begins again when that is over."""
+    out = tmp_path / "run"
+    run = supervise(out)
+    until(lambda: has_saved_since(out, 0), run)
+
+    def is_restarted() -> bool:
+        for process in psutil.Process(run.pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                if "HeadActor" in " ".join(process.cmdline()):
+                    process.kill()
+        return bool(of_type(events(out), RunRestarted))
+
+    until(is_restarted, run)
+    said, _ = run.communicate(timeout=LIMIT_S)
+    assert run.returncode == 0, said
+    assert "the controller does not come back for 30 s" in said or "died 3 times in a row" in said
+    causes = {each.cause for each in events_of(events(out), RunRestarted)}
+    assert "its controller did not come back" in causes
     wanted = agileml.run(CONFIG, sequential=True, clocks=3000, plan=[], out=str(tmp_path / "sequential"))
     assert json.loads((out / "summary.json").read_text())["params_sha256"] == wanted.summary["params_sha256"]
     assert not orphans()

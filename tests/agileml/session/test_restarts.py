@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agileml.errors import HEAD_LOST_CODE, STATE_LOST_CODE
+from agileml.errors import CONTROLLER_LOST_CODE, HEAD_LOST_CODE, STATE_LOST_CODE
 from agileml.runs.supervision import Restart
 from agileml.session.restarts import LONGEST_WAIT_S, Next, judge
 
@@ -22,6 +22,7 @@ def restarts(*clocks: int) -> list[Restart]:
         (-signal.SIGKILL, "its process was ended by SIGKILL"),
         (HEAD_LOST_CODE, "Ray's head has ended"),
         (STATE_LOST_CODE, "the machines that held its state have ended"),
+        (CONTROLLER_LOST_CODE, "its controller did not come back"),
         (1, "its process ended without a result (exit code 1)"),
     ],
 )
