@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import time
@@ -16,6 +17,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+BARS = "▁▂▃▄▅▆▇█"
+MOST_BARS = 40
 RATE_WINDOW_S = 10.0  # over which clocks/s and the time left are measured
 STEADY_S = 1.0  # after a rollback, until clocks count again, and then until they tell a rate
 
@@ -66,6 +69,38 @@ class Rate:
             return None
         (first_s, first), (last_s, last) = self._seen[0], self._seen[-1]
         return (last - first) / (last_s - first_s) if last > first and last_s > first_s else None
+
+
+class Losses:
+    """The loss over a run in a few characters: the mean of each of at most `MOST_BARS` equal stretches of clocks."""
+
+    def __init__(self) -> None:
+        self._sums: list[list[float]] = []  # by stretch: sum, count
+        self._clocks = 1  # of a stretch
+
+    def add(self, clock: int, loss: float | None) -> None:
+        """Record the loss of a clock, if it is known and finite. After a rollback the line goes on from there."""
+        if loss is None or not math.isfinite(loss):
+            return
+        while clock // self._clocks >= MOST_BARS:
+            self._clocks *= 2
+            pairs = itertools.zip_longest(self._sums[::2], self._sums[1::2], fillvalue=[0.0, 0.0])
+            self._sums = [[one[0] + two[0], one[1] + two[1]] for one, two in pairs]
+        place = clock // self._clocks
+        del self._sums[place + 1 :]
+        self._sums += [[0.0, 0.0] for _ in range(place + 1 - len(self._sums))]
+        self._sums[place][0] += loss
+        self._sums[place][1] += 1.0
+
+    def bars(self) -> str:
+        """A bar for each stretch, from the least to the greatest loss; empty for fewer than two."""
+        means = [total / count if count else None for total, count in self._sums]
+        known = [mean for mean in means if mean is not None]
+        if len(known) < 2:
+            return ""
+        low, high = min(known), max(known)
+        steps = (len(BARS) - 1) / (high - low) if high > low else 0.0
+        return "".join(" " if mean is None else BARS[round((mean - low) * steps)] for mean in means)
 
 
 def duration(seconds: float) -> str:
@@ -132,6 +167,7 @@ class Progress:
         self._console = console or Console(stderr=True)
         self._clocks, self._every_s, self._clock_s = clocks, every_s, clock_s
         self._rate = Rate()
+        self._losses = Losses()
         self._live: Live | None = None
         self._said: Snapshot | None = None
         self._said_s = -math.inf
@@ -158,7 +194,8 @@ class Progress:
         ):  # before its first view, a run that resumes is not at clock 0 but nowhere
             self._rate.add(now_s, snapshot.clock)
         if self._live is not None:
-            self._live.update(panel(snapshot, self._rate.clocks_per_s))
+            self._losses.add(snapshot.clock, snapshot.loss)
+            self._live.update(panel(snapshot, self._rate.clocks_per_s, self._losses.bars()))
         elif self._is_news(snapshot) or now_s - self._said_s >= self._every_s:
             self._said, self._said_s = snapshot, now_s
             self._console.print(line(snapshot, self._rate.clocks_per_s), highlight=False, soft_wrap=True)
@@ -180,8 +217,8 @@ class Progress:
         )
 
 
-def panel(snapshot: Snapshot, clocks_per_s: float | None) -> Table:
-    """The snapshot as a bar with the figures below it."""
+def panel(snapshot: Snapshot, clocks_per_s: float | None, losses: str = "") -> Table:
+    """The snapshot as a bar with the figures below it. losses: the line that `Losses.bars` draws."""
     table = Table.grid(padding=(0, 2))
     bar = ProgressBar(total=snapshot.clocks, completed=snapshot.clock, width=40)
     table.add_row(bar, Text(f"clock {snapshot.clock}/{snapshot.clocks}", style="bold"))
@@ -195,6 +232,8 @@ def panel(snapshot: Snapshot, clocks_per_s: float | None) -> Table:
     left = "" if not clocks_per_s else f"{duration(left_s(snapshot, clocks_per_s))} left"
     spent = "" if snapshot.spent_usd is None else f"spent ${snapshot.spent_usd:.4f}"
     table.add_row(machines, Text(f"{stage}  loss {loss}  {speed}  {left}  {spent}".rstrip()))
+    if losses:
+        table.add_row(Text(losses, style="green"), Text("loss so far", style="dim"))
     if snapshot.note:
         table.add_row(Text(snapshot.note, style="dim"), "")
     return table

@@ -25,6 +25,7 @@ def _lines(view: Mapping[str, Any]) -> Iterator[str]:
         "proteus_loss": ("Mean loss of the newest clock", _last(view["loss"])),
         "proteus_clocks_per_second": ("Clocks per second", view["clocks_per_s"]),
         "proteus_items_per_second": ("Items per second", _last(view["items"])),
+        "proteus_waiting_ratio": ("Share of their time that machines wait", _last(view["waiting"])),
         "proteus_stage": ("Stage of the machines", now.get("stage")),
         "proteus_spent_usd": ("Dollars spent", now.get("spent_usd")),
         "proteus_run_age_seconds": ("Seconds since the start, by the newest event", view["t_s"]),

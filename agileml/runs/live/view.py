@@ -15,10 +15,12 @@ from agileml.events.run import (
     RunFinished,
     RunStarted,
     RunStopped,
+    WorkDone,
 )
 from agileml.events.schema import Logged, RunEvent
 from agileml.events.sums import ClocksDone, Standing
 from agileml.runs.lanes import MachineLanes
+from agileml.runs.live.shares import MarketPrices, WorkShares
 from agileml.runs.progress import Rate
 from agileml.runs.report.market import sentence as market_sentence
 from agileml.runs.report.page import sentence
@@ -26,6 +28,7 @@ from agileml.runs.report.page import sentence
 MOST_POINTS = 600
 MOST_LANES = 600
 MOST_NEWS = 40
+MOST_MARKETS = 40
 HOUR_S = 3600.0
 LINE_S = 5.0  # between two lines of progress
 
@@ -71,6 +74,7 @@ class PageView:
         self._stages: deque[tuple[float, int]] = deque(maxlen=MOST_POINTS)
         self._news: deque[tuple[float, str, str]] = deque(maxlen=MOST_NEWS)
         self._bytes: dict[str, int] = {}
+        self._shares, self._waiting, self._prices = WorkShares(), Series(), MarketPrices()
         self._market: tuple[float, MarketOpened] | None = None
 
     def add(self, logged: Logged[RunEvent]) -> None:
@@ -78,6 +82,8 @@ class PageView:
         t_s, event = logged.t_s, logged.event
         self.version += 1
         self.t_s = max(self.t_s, t_s)
+        self._shares.add(event)
+        self._prices.add(event)
         match event:
             case RunStarted(config_name):
                 self.name = config_name
@@ -90,6 +96,8 @@ class PageView:
                     self._stages.append((t_s, stage))
             case BytesSent(by_kind):
                 self._bytes = dict(by_kind)
+            case WorkDone() if self._shares.waiting is not None:
+                self._waiting.add(t_s, self._shares.waiting)
             case MarketOpened():
                 self._market = t_s, event
             case Billed(usd=usd):
@@ -168,5 +176,8 @@ class PageView:
                 for lane in self._lanes.all
             ],
             "bytes": self._bytes,
+            "waiting": self._waiting.points(),
+            "work": self._shares.by_machine(),
+            "market": self._prices.rows(MOST_MARKETS),
             "news": list(self._news)[::-1],
         }

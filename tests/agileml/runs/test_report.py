@@ -1,6 +1,7 @@
 """Report and summary from made logs: right figures, one whole file, whatever came to pass."""
 
 import json
+import math
 import re
 from html.parser import HTMLParser
 from io import StringIO
@@ -34,7 +35,17 @@ from agileml.events.schema import Log, Logged, RunEvent, events_of, of_type
 from agileml.events.terms import Cause, Loss, Tier, Trigger
 from agileml.runs.event_log import read_events
 from agileml.runs.folder import RunFolder
-from agileml.runs.progress import Progress, Rate, Snapshot, duration, line, parse_line
+from agileml.runs.progress import (
+    BARS,
+    MOST_BARS,
+    Losses,
+    Progress,
+    Rate,
+    Snapshot,
+    duration,
+    line,
+    parse_line,
+)
 from agileml.runs.report.page import ReportError, build_report, rebuild, summarize
 from agileml.runs.report.plots import moments, thinned
 from tests.agileml.events.samples import changed
@@ -305,6 +316,22 @@ def test_rate_forgets_what_is_old_and_starts_anew_after_a_rollback() -> None:
     assert rate.clocks_per_s is None
     assert [duration(s) for s in (0.2, 59.5, 185, 7385)] == ["1 s", "1:00", "3:05", "2:03:05"]
     assert line(Snapshot(0, 5, None, 0, 0, 0, "1 of 3 machines"), None) == "clock 0/5 (1 of 3 machines)"
+
+
+def test_the_loss_so_far_is_a_line_of_bars() -> None:
+    losses = Losses()
+    for clock in range(8):
+        losses.add(clock, 8.0 - clock)
+        losses.add(clock, None)
+    assert losses.bars() == BARS[::-1]
+    losses.add(4, 1.0)  # after a rollback
+    assert losses.bars() == "█▇▅▄▁"
+    for clock in range(5, 100_000):
+        losses.add(clock, 1.0 if clock < 50_000 else math.nan if clock % 2 else 3.0)
+    bars = losses.bars()
+    assert MOST_BARS / 2 <= len(bars) <= MOST_BARS
+    assert bars[1] == BARS[0] and bars[-1] == BARS[-1]
+    assert Losses().bars() == ""
 
 
 def test_clocks_that_a_rollback_reports_at_once_are_no_rate() -> None:

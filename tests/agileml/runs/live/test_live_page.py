@@ -12,16 +12,19 @@ from pathlib import Path
 import pytest
 
 from agileml.cli import main
-from agileml.events.market import Billed, MarketOpened
+from agileml.events.market import Billed, InstancesBought, MarketOpened, PricesChanged
 from agileml.events.run import (
     BytesSent,
     ClockDone,
+    HelpGiven,
     MachineLost,
     MachineNoticed,
     MachineReleased,
     MachinesJoined,
     RunFinished,
     RunStarted,
+    Work,
+    WorkDone,
 )
 from agileml.events.schema import Logged, RunEvent
 from agileml.events.sums import Standing
@@ -57,6 +60,29 @@ def test_machines_are_lanes_with_their_notices_and_reasons() -> None:
         ["m1", "transient", 1.0, 3.0, "left", [(2.0, "notice")]],
         ["m2", "transient", 1.0, 6.0, "evicted", [(5.0, "back")]],
     ]
+
+
+def test_shares_of_work_waiting_and_help_are_of_the_newest_clocks() -> None:
+    shown = view_of(
+        (1.0, WorkDone(1, 10, 10, {"m0": Work(99, 1.0, 0.0), "m1": Work(1, 1.0, 0.0)})),
+        (2.0, WorkDone(1, 20, 10, {"m0": Work(30, 3.0, 1.0)})),
+        (2.1, WorkDone(1, 20, 10, {"m1": Work(10, 1.0, 1.0), "m2": Work(60, 2.0, 0.0)})),
+        (2.2, HelpGiven(1, 20, 10, {"m2": {"m0": 4, "m1": 1}})),
+    )
+    data = shown.as_json()
+    assert data["work"] == {"m0": (0.3, 0.25, 0), "m1": (0.1, 0.5, 0), "m2": (0.6, 0.0, 5)}
+    assert data["waiting"] == [(1.0, 0.0), (2.0, 0.25), (2.1, 0.25)]
+    shown.add(Logged(3.0, MachineLost("m2", Loss.EVICTED, "")))
+    assert set(shown.as_json()["work"]) == {"m0", "m1"}
+
+
+def test_prices_stand_beside_what_was_bought_for_them() -> None:
+    shown = view_of(
+        (1.0, PricesChanged(0, {"a": 0.1, "b": 0.3, "c": 0.2})),
+        (2.0, InstancesBought(0, "b", ("i-1", "i-2"), (1, 2), 0.3, 0.5, reliable=False)),
+        (3.0, PricesChanged(9, {"b": 0.4})),
+    ).as_json()
+    assert shown["market"] == [("b", 0.4, 2, 0.3, 0.5), ("a", 0.1, 0, None, None), ("c", 0.2, 0, None, None)]
 
 
 def test_the_view_of_a_long_run_stays_small() -> None:
@@ -183,6 +209,15 @@ async def _watched(folder: Path) -> None:
             await page_.until(f"{rows}.includes('m0') && {tiles}.includes('$1.00')")
             log.write(MachinesJoined({"m1": Tier.TRANSIENT}))
             await page_.until(f"{rows}.includes('m1')")
+            log.write(WorkDone(1, 39, 9, {"m0": Work(48, 2.0, 0.1), "m1": Work(16, 1.0, 0.4)}))
+            log.write(
+                PricesChanged(0, {"c4.xlarge in us-east-1a": 0.0391, "c4.2xlarge in us-east-1a": 0.0811})
+            )
+            bought = ("i-1",), (1,), 0.0391, 0.21
+            log.write(InstancesBought(0, "c4.xlarge in us-east-1a", *bought, reliable=False))
+            await page_.until(f"{rows}.includes('25.0 %')")
+            market = "document.querySelector('#market').textContent"
+            await page_.until(f"{market}.includes('$0.0391') && {market}.includes('$0.2100')")
             log.write(MachineNoticed("m1", 120.0))
             await page_.until("document.querySelector('#news').textContent.includes('m1 will go')")
             log.write(MachineLost("m1", Loss.EVICTED, ""))
