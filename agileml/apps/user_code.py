@@ -1,4 +1,4 @@
-"""The user's own code, which a config names as `package.module:attribute`, found from the working folder."""
+"""The user's own code, which a config names as `package.module:attribute` or by its file, from the working folder."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from agileml.application import InputError
 
 
 def split_name(name: str) -> tuple[str, str] | None:
-    """`package.module` and `attribute`; None when the text is no such name."""
+    """`package.module` and `attribute`, also of `package/module.py:attribute`; None when the text is no such name."""
     module, colon, attribute = name.partition(":")
+    if module.endswith(".py") and not module.startswith(("/", "..")):
+        module = module.removesuffix(".py").removeprefix("./").replace("/", ".")
     return (module, attribute) if colon and module and attribute else None
 
 
@@ -48,7 +50,7 @@ def function_named(name: str, key: str) -> Callable[..., Any]:
     """
     parts = split_name(name)
     if parts is None:
-        raise InputError(f"{key}: found {name!r}, expected package.file:function")
+        raise InputError(f"{key}: found {name!r}, expected package.file:function or package/file.py:function")
     module_name, attribute = parts
     found = getattr(imported(name, module_name, key), attribute, None)
     if not callable(found):
