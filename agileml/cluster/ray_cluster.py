@@ -19,7 +19,7 @@ import psutil
 
 from agileml.cluster.dashboard import gcs_behind, is_http
 from agileml.cluster.errors import ClusterError
-from agileml.cluster.held_sigterm import held_sigterm
+from agileml.cluster.ray_startup import held_sigterm
 from agileml.cluster.tokens import HOW_TO_NAME_IT, channel, find_token, use_tokens, uses_tls
 from agileml.cluster.wanted import NodeOffer
 from agileml.events.terms import Tier

@@ -159,3 +159,24 @@ def _write_ports(command: Sequence[str], left_out: Sequence[str]) -> None:
     values = dict(word[2:].partition("=")[::2] for word in command)
     for port in (port for agent in left_out for port in ports[agent]):
         persist_port(values["session_dir"], values["node_id"], port, -1)
+
+
+@contextlib.contextmanager
+def held_sigterm() -> Iterator[None]:
+    """Keep SIGTERM away from Ray's core while this process becomes a driver: it waits, and then finds the handler that
+    was there before. Outside the main thread, which alone may set handlers, this does nothing.
+
+    The core installs a handler of its own, which prints a stack trace and aborts the process, until Python's is
+    installed again: a job that was stopped in this moment ended with that trace in its log.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.getsignal(signal.SIGTERM)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        yield
+    finally:
+        if handler is not None:  # else it was not set from Python, and cannot be
+            signal.signal(signal.SIGTERM, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -302,10 +302,7 @@ class ActorGroup:
                     break
             except ray.exceptions.ActorUnavailableError as error:
                 if time.monotonic() > until_s:
-                    waited = f"for {RESTART_S:g} s"
-                    raise ControllerLostError(
-                        f"the controller does not come back {waited}: {error}"
-                    ) from error
+                    raise ControllerLostError(f"the controller does not come back: {error}") from error
                 time.sleep(0.05)
             except ray.exceptions.ActorDiedError as error:
                 raise ControllerLostError(f"Ray starts no other controller: {error}") from error

@@ -140,7 +140,7 @@ def test_a_controller_that_does_not_come_back(tmp_path: Path) -> None:
     until(is_restarted, run)
     said, _ = run.communicate(timeout=LIMIT_S)
     assert run.returncode == 0, said
-    assert "the controller does not come back for 30 s" in said or "died 3 times in a row" in said
+    assert "the controller does not come back" in said or "died 3 times in a row" in said
     causes = {each.cause for each in events_of(events(out), RunRestarted)}
     assert "its controller did not come back" in causes
     wanted = agileml.run(CONFIG, sequential=True, clocks=3000, plan=[], out=str(tmp_path / "sequential"))
