@@ -137,11 +137,13 @@ def main() -> None:
     delays = arguments.delays
     if arguments.quick:
         rounds, clock_s, clocks, delays = 1, 0.5, 8, (200,)
+    if arguments.auto:
+        clocks = max(30, clocks)
     print(f"python {platform.python_version()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
     print(f"{MACHINES} machines, {UNITS} units each, {clocks} clocks of {clock_s:g} s, {rounds} rounds")
     if arguments.auto:
         for delay in delays:
-            show_choice(delay, clock_s, max(30, clocks))
+            show_choice(delay, clock_s, clocks)
         return
     slow = [f"slow-worker:{delay}" for delay in delays]
     texts = slow if arguments.patterns is None else arguments.patterns or FIGURES
