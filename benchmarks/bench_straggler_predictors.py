@@ -14,18 +14,21 @@ import multiprocessing
 import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numba
 import numpy as np
 import psutil
-from speed_traces import SpeedTrace, bursts, drift, regimes, rmse
 
+from straggler.lbbsp.auto import HOLD
+from straggler.lbbsp.policy import LbBsp
 from straggler.simulate.patterns import Cluster, parse_pattern
 from straggler.simulate.schemes import Experiment, parse_scheme, run_scheme
 from straggler.speed.narx import Narx
-from straggler.speed.predictors import Arima, Ema, Memoryless, SpeedPredictor
+from straggler.speed.predictors import Arima, Ema, Memoryless, Resources, RestartingEma, SpeedPredictor
+from straggler.speed.traces import SpeedTrace, bursts, drift, regimes, rmse
 
 RECORDED = Path(__file__).with_name("bench_straggler_recorded.csv")
 PREDICTORS: dict[str, Callable[[], SpeedPredictor]] = {
@@ -103,10 +106,71 @@ def recorded(path: Path) -> SpeedTrace:
     return SpeedTrace(np.median(table["seconds"]) / table["seconds"] * 100, table["cpu"], table["memory"])
 
 
+def changing_within(trace: SpeedTrace, rng: np.random.Generator) -> list[tuple[float, Resources, Resources]]:
+    """Of each clock the speed, the resources that the worker had, and those that it has at its end.
+
+    From one iteration of the trace to the next they change at a moment within the clock.
+    """
+    rows = list(trace)
+    found = []
+    for (speed, had), (later, has) in pairwise(rows):
+        part = float(rng.random())
+        mean = Resources(
+            part * had.cpu + (1 - part) * has.cpu,
+            part * had.memory + (1 - part) * has.memory,
+        )
+        found.append((part * speed + (1 - part) * later, mean, has))
+    return found
+
+
+def clocks_over_ideal(
+    workers: Sequence[Sequence[tuple[float, Resources, Resources]]], predicts: bool
+) -> float:
+    """The clocks of a job with `balance: lbbsp` on these workers, over the perfect division of their work; the workers
+    foresee their speeds themselves if `predicts`."""
+    units, names = 64 * len(workers), tuple(range(len(workers)))
+    policy = LbBsp(units, RestartingEma, home=dict.fromkeys(names, 64), hold=HOLD)
+    nets = [Narx() for _ in names]
+    took_s = ideal_s = 0.0
+    for clock, rows in enumerate(zip(*workers, strict=True)):
+        planned = policy.plan(names).units
+        seconds = [mine / speed for mine, (speed, _, _) in zip(planned, rows, strict=True)]
+        if clock >= 100:
+            took_s += max(seconds)
+            ideal_s += units / sum(speed for speed, _, _ in rows)
+        for name, (speed, had, has) in enumerate(rows):
+            expected = None
+            if predicts:
+                nets[name].observe(speed, had)
+                expected = nets[name].predict(has)
+            policy.observe(name, planned[name], seconds[name], expected=expected)
+    return took_s / ideal_s
+
+
+def show_jobs(rounds: int, iterations: int) -> None:
+    """The policy of running jobs with both predictors."""
+    print("\nbalance: lbbsp as in a job, 4 machines; clocks over the ideal (median of the rounds)")
+    print(f"{'trace':>28}{'ema':>10}{'narx':>10}")
+    for explained in (True, False):
+        for made in (regimes, bursts, drift):
+            over: dict[bool, list[float]] = {False: [], True: []}
+            for number in range(rounds):
+                rng = np.random.default_rng([number, 7])
+                workers = [
+                    changing_within(made(10 * number + worker, iterations, explained=explained), rng)
+                    for worker in range(4)
+                ]
+                for predicts, found in over.items():
+                    found.append(clocks_over_ideal(workers, predicts))
+            name = f"{made.__name__}, {'explained' if explained else 'not explained'}"
+            print(f"{name:>28}" + "".join(f"{np.median(found):>10.3f}" for found in over.values()))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--record", type=Path)
+    parser.add_argument("--jobs", action="store_true", help="not the last table")
     parser.add_argument("--seconds", type=float, default=60.0)
     arguments = parser.parse_args()
     if arguments.record:
@@ -140,6 +204,9 @@ def main() -> None:
         f"{'printed (ResNet-32, B)':>28}" + "".join(f"{PRINTED.get(who, 0) or '-':>14}" for who in PREDICTORS)
     )
 
+    show_jobs(1 if arguments.quick else 4, 600 if arguments.quick else 1500)
+    if arguments.jobs:
+        return
     print("\nLB-BSP, 32 workers, 128 samples each; waiting, per-update time over ASP")
     schemes = ("bsp", "lb-bsp:memoryless", "lb-bsp:ema", "lb-bsp:arima", "lb-bsp:narx")
     patterns = ["heterogeneous:0.3333"]

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from agileml.config.balance import Balance, BalanceConfig, check_balance
 from agileml.config.checkpoint_location import location
 from agileml.config.exchange import check_exchange, check_overlap
 from agileml.config.helping import Helping, HelpingConfig, check_helping
@@ -204,7 +205,7 @@ class JobConfig(Section):
     exchange: Literal["servers", "allreduce"] = "servers"
     allreduce_backend: Literal["gloo", "nccl"] = "gloo"
     trusted_network: bool = False
-    balance: Literal["static", "lbbsp", "pool", "auto"] = "auto"
+    balance: Balance = BalanceConfig()
     pool_units: PositiveInt | None = None  # the share of a machine
     overlap: Annotated[bool | Literal["auto", "batches"], BeforeValidator(_overlap)] = False
     helping: Helping = False
@@ -310,12 +311,12 @@ class JobConfig(Section):
 
     def _check_shares(self) -> None:
         """Raise ConfigError where consistency does not go together with how work is shared out and measured."""
-        if self.balance == "lbbsp" and self.consistency.kind != "bsp":
-            raise ConfigError(
-                f"found lbbsp with consistency {self.consistency.kind}, expected static or auto: only the workers of "
-                "bsp wait for each other in every clock",
-                key=("balance",),
-            )
+        check_balance(
+            self.balance,
+            self.consistency.kind,
+            is_pipeline=self.pipeline is not None,
+            helps=isinstance(self.helping, HelpingConfig),
+        )
         check_pool(self)
         if self.consistency.kind == "elastic":
             check_supersteps(
@@ -330,7 +331,7 @@ class JobConfig(Section):
                 key=("keep_best",),
             )
         if self.helping:
-            check_helping(self.helping, self.consistency.kind, self.exchange, self.balance, self.overlap)
+            check_helping(self.helping, self.consistency.kind, self.exchange, self.balance.kind, self.overlap)
 
     @model_validator(mode="after")
     def _pipeline_agrees(self) -> Self:

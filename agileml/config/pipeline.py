@@ -41,7 +41,7 @@ _DEMANDS: tuple[tuple[Key, Callable[[Any], bool], str], ...] = (
     (("deterministic",), lambda value: value, "true: its units are added along the fixed tree"),
     (("consistency", "kind"), lambda value: value == "bsp", "bsp: a clock goes through all stages"),
     (("exchange",), lambda value: value == "servers", "servers: a stage serves its own layers"),
-    (("balance",), lambda value: value != "lbbsp", "static: every stage computes all units"),
+    (("balance", "kind"), lambda value: value != "lbbsp", "static: every stage computes all units"),
     (("helping",), lambda value: value in (False, "auto"), "false: no machine has another one's layers"),
     (("overlap",), lambda value: not value, "false: a stage has its own layers already"),
     (

@@ -16,13 +16,13 @@ def has_pool(config: JobConfig) -> bool:
     section = config.consistency
     can = section.kind == "asp" or (section.kind == "ssp" and section.slack > 0)
     is_free = can and not isinstance(config.helping, HelpingConfig)
-    return config.balance == "pool" or (config.balance == "auto" and is_free)
+    return config.balance.kind == "pool" or (config.balance.kind == "auto" and is_free)
 
 
 def check_pool(config: JobConfig) -> None:
     """Raises ConfigError where the keys do not go together."""
     kind = config.consistency.kind
-    if config.balance == "pool":
+    if config.balance.kind == "pool":
         if kind not in ("ssp", "asp"):
             raise ConfigError(
                 f"found pool with consistency {kind}, expected static, lbbsp or auto: machines draw from one pool "
@@ -43,7 +43,7 @@ def check_pool(config: JobConfig) -> None:
         return
     if not has_pool(config):
         raise ConfigError(
-            f"found {config.pool_units} with balance {config.balance} and consistency {kind}, expected it with a pool "
+            f"found {config.pool_units} with balance {config.balance.kind} and consistency {kind}, expected it with a pool "
             "only (ssp or asp)",
             key=("pool_units",),
         )

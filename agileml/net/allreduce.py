@@ -246,13 +246,14 @@ class _Group:
         return found
 
     def _facts(self, command: Reduce) -> torch.Tensor:
-        """Numbers that the sum makes known to all. Every machine has a place of its own for its seconds, which the
-        sum leaves as they are, to the last bit."""
+        """Numbers that the sum makes known to all. Every machine has a place of its own for its seconds and for
+        its speed, which the sum leaves as they are, to the last bit."""
         facts = [command.loss, float(command.examples), float(command.pause), *command.metrics]
         if command.compute_s is not None:
-            compute_s = [0.0] * self.member.size
-            compute_s[self.member.rank] = command.compute_s
-            facts += compute_s
+            for number in (command.compute_s, command.expected):
+                of_each = [0.0] * self.member.size
+                of_each[self.member.rank] = number
+                facts += of_each
         return torch.tensor(facts, dtype=torch.float64)
 
     # -- the second thread ----------------------------------------------------------------------------------
@@ -276,6 +277,7 @@ class _Group:
 def _answer(found: _Sum) -> Reduced:
     asked = found.asked
     loss, examples, pauses, *others = (0.0, 0.0, 0.0) if found.facts is None else found.facts.tolist()
+    count = len(asked.metrics)
     return Reduced(
         asked.epoch,
         asked.clock,
@@ -284,6 +286,7 @@ def _answer(found: _Sum) -> Reduced:
         loss,
         round(examples),
         bool(pauses),
-        tuple(others[len(asked.metrics) :]),
-        tuple(others[: len(asked.metrics)]),
+        tuple(others[count : (count + len(others)) // 2]),
+        tuple(others[(count + len(others)) // 2 :]),
+        tuple(others[:count]),
     )

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
+from pathlib import Path
 
 from agileml.application import Array
 from agileml.config.hardware import ItemsAhead
@@ -260,6 +261,10 @@ class ComputeThread(ComputeJobs):
     def change_speed(self, speed: float) -> None:
         """A planned change: from now on this machine has `speed` times its own speed."""
         self.pace.speed = speed * self._own_speed
+
+    def schedstats(self) -> list[Path]:
+        """Where the kernel says how long the compute thread ran and waited for a core."""
+        return [Path(f"/proc/self/task/{self._thread.native_id}/schedstat")]
 
     def stop(self) -> None:
         """End the thread once it is idle, without waiting for the unit in progress."""

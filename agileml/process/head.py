@@ -45,11 +45,11 @@ from agileml.events.terms import Loss
 from agileml.net.events import Address, MessageReceived, PeerConnected, PeerLost
 from agileml.net.keys import KeyPair
 from agileml.process.checkpoint_io import ManifestWriter, highest_epoch, resumed, saved_before
+from agileml.process.measurement.tracing import Ping, Pong
 from agileml.process.record_store import RecordStore
 from agileml.process.run_transport import KINDS, Peers, Usage, Worked, measured, open_transport, run_codec
 from agileml.process.spec import RunSpec
 from agileml.process.steady_clock import wall_s
-from agileml.process.tracing import Ping, Pong
 
 TICK_S = 0.05
 GONE_TOLD = 256  # names of machines that went, repeated to those that stay: a message may be lost

@@ -41,6 +41,8 @@ from agileml.net.transport import Transport
 from agileml.process.allreduce_exchange import AllReduceExchange
 from agileml.process.checkpoint_io import MachineStores, PartWriter
 from agileml.process.compute_backend import start_compute
+from agileml.process.measurement.own_forecast import own_forecast
+from agileml.process.measurement.tracing import Ping, Pong, recorder
 from agileml.process.rendezvous import RendezvousBuffers
 from agileml.process.run_transport import (
     KINDS,
@@ -54,7 +56,6 @@ from agileml.process.run_transport import (
 )
 from agileml.process.spec import RunSpec
 from agileml.process.steady_clock import wall_s
-from agileml.process.tracing import Ping, Pong, recorder
 
 TICK_S = 0.02
 USAGE_S = 0.5
@@ -113,6 +114,8 @@ class Machine:
             rooms, self._codec, self.compute.is_at_work, lambda: self._transport.keep_off()
         )
         self._transport.place_arrays(self.rendezvous.room)
+        self._own_forecast = own_forecast(spec.config, self.compute.schedstats)
+        self.node.worker.forecast = self._own_forecast.forecast if self._own_forecast else None
         self._part_writer = PartWriter(self._stores.own, self._report)
         self._exchange = AllReduceExchange(name, node_ip, spec.config, self._report)
         self._sent = [0] * len(KINDS)
@@ -139,6 +142,8 @@ class Machine:
         self.application.ended()
         self._part_writer.stop()
         self._exchange.stop()
+        if self._own_forecast is not None:
+            self._own_forecast.stop()
         if self._thread.is_alive():
             self._thread.join(timeout=2.0)
 
@@ -252,6 +257,8 @@ class Machine:
 
     def turn(self) -> None:
         """One turn of the server thread: receive, answer, report. Only that thread calls it."""
+        if self._own_forecast is not None:
+            self._own_forecast.turn()
         while not self._asked.empty():
             self._asked.get()()
         for event in self._transport.receive(TICK_S):
@@ -312,6 +319,8 @@ class Machine:
         self._do(commands)
 
     def _happened(self, event: NodeEvent) -> None:
+        if self._own_forecast is not None and isinstance(event, Computed):
+            self._own_forecast.read()
         started_s = wall_s()
         commands = self.node.happened(event, started_s)
         if isinstance(event, Computed | Reduced):  # its own updates, or the group's sum, are folded at once

@@ -35,7 +35,7 @@ from agileml.net.keys import KeyPair
 from agileml.net.links import PIPE_MESSAGES
 from agileml.net.liveness import HeartbeatTimes
 from agileml.net.transport import Transport
-from agileml.process.tracing import Ping, Pong
+from agileml.process.measurement.tracing import Ping, Pong
 
 LAST = 1 << 30
 ORDERED_MESSAGES = 4  # in libzmq, where none overtakes another; enough to keep a link busy

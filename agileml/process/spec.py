@@ -173,7 +173,7 @@ class RunSpec:
             deterministic=config.deterministic,
             exchange=stage_exchange(PipelineMode(config.pipeline.mode)) if config.pipeline else chosen,
             balancer=balancer(config),
-            alike=ALIKE[config.balance],
+            alike=ALIKE[config.balance.kind],
             overlap=_overlap(config, application, tables),
             helping=helping(config),
             metrics=tuple(application.metrics()),
@@ -277,10 +277,10 @@ def balancer(config: JobConfig) -> MakeBalancer | None:
     """The policy that plans the units of each clock; None where the shares of the view hold."""
     if config.consistency.kind != "bsp" or config.pipeline is not None:
         return None
-    if config.balance == "lbbsp":
+    if config.balance.kind == "lbbsp":
         return lambda units, home: LbBsp(units, RestartingEma, home=home, hold=HOLD)
     options = [Remedy.STATIC]
-    if config.balance == "auto" and config.helping in (False, "auto"):
+    if config.balance.kind == "auto" and config.helping in (False, "auto"):
         options.append(Remedy.SHARES)
     if config.helping == "auto" and helping(config) is not None:
         options.append(Remedy.HELP)

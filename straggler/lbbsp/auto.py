@@ -63,11 +63,12 @@ class AutoBalance(Generic[Worker]):
         resources: Resources = FREE,
         *,
         other_s: float = 0.0,
+        expected: float | None = None,
     ) -> None:
         """See `Balancer`. With help a worker's last push tells nothing of messages: it may have waited for a helper."""
         if self.remedy is Remedy.HELP:
             other_s = self._others_s.get(worker, 0.0)
-        self._shares.observe(worker, units, seconds, resources, other_s=other_s)
+        self._shares.observe(worker, units, seconds, resources, other_s=other_s, expected=expected)
         self._speeds[worker] = units / seconds
         self._others_s[worker] = other_s
 

@@ -59,8 +59,12 @@ class Balancer(Protocol[Worker]):
         resources: Resources = FREE,
         *,
         other_s: float = 0.0,
+        expected: float | None = None,
     ) -> None:
-        """The worker computed `units` units in `seconds` with these resources, and spent `other_s` on messages."""
+        """The worker computed `units` units in `seconds` with these resources, and spent `other_s` on messages.
+
+        `expected`: the units per second that it expects of itself from now on, if it has a predictor of its own.
+        """
 
     def clock_took(self, seconds: float) -> None:
         """The clock whose workers were observed last took so long, from its parameters to its last update."""
@@ -111,16 +115,20 @@ class LbBsp(Generic[Worker]):
         resources: Resources = FREE,
         *,
         other_s: float = 0.0,
+        expected: float | None = None,
     ) -> None:
         """Record that the worker did `units` units in `seconds` with these resources (push of v^{k-1}), and spent
-        `other_s` between two clocks on anything else."""
+        `other_s` between two clocks on anything else. `expected` counts instead of what the predictor here says, until
+        the next measurement."""
         if units <= 0 or not 0 < seconds < math.inf:
             raise ValueError(f"worker {worker}: {units} units in {seconds} s; expected positive numbers")
         if not 0 <= other_s < math.inf:
             raise ValueError(f"worker {worker}: {other_s} s for messages; expected at least 0")
+        if expected is not None and not 0 < expected < math.inf:
+            raise ValueError(f"worker {worker}: {expected} units/s expected; a speed is positive and finite")
         if (measured := self._measured.get(worker)) is None:
             measured = self._measured[worker] = _Measured(self._make_predictor())
-        measured.observe(units, seconds, resources, other_s)
+        measured.observe(units, seconds, resources, other_s, expected)
 
     def clock_took(self, seconds: float) -> None:
         """Nothing to learn: the workers' own times say all."""
@@ -134,7 +142,7 @@ class LbBsp(Generic[Worker]):
     ) -> UnitPlan[Worker]:
         """The units of the next clock; `resources`: what each worker has now (c^k, m^k)."""
         known = {
-            worker: self._measured[worker].predictor.predict((resources or {}).get(worker, FREE))
+            worker: self._measured[worker].speed((resources or {}).get(worker, FREE))
             for worker in workers
             if worker in self._measured
         }
@@ -209,18 +217,26 @@ class _Measured:
     """
 
     def __init__(self, predictor: SpeedPredictor) -> None:
-        self.predictor = predictor
+        self._predictor = predictor
+        self._expected: float | None = None  # by the worker's own predictor
         self.other_s = 0.0
         self.doubt = UNKNOWN
         self._others_s: deque[float] = deque(maxlen=WINDOW)
         self._errors: deque[float] = deque(maxlen=WINDOW)
         self._count = 0
 
-    def observe(self, units: int, seconds: float, resources: Resources, other_s: float) -> None:
+    def speed(self, resources: Resources) -> float:
+        """The units per second of the worker's next iteration."""
+        return self._predictor.predict(resources) if self._expected is None else self._expected
+
+    def observe(
+        self, units: int, seconds: float, resources: Resources, other_s: float, expected: float | None
+    ) -> None:
         if self._count > 0:
-            expected_s = units / self.predictor.predict(resources) + self.other_s
+            expected_s = units / self.speed(resources) + self.other_s
             self._errors.append(abs(expected_s / (seconds + other_s) - 1.0))
-        self.predictor.observe(units / seconds, resources)
+        self._predictor.observe(units / seconds, resources)
+        self._expected = expected
         self._others_s.append(other_s)
         self._count += 1
         if len(self._others_s) >= ENOUGH:

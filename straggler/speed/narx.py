@@ -11,9 +11,12 @@ the background.
 
 from __future__ import annotations
 
+import json
+import math
 from collections import deque
 from concurrent.futures import Future
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -46,13 +49,8 @@ class Net:
         return (hidden @ outer + self.weights[-1]) * SCALE
 
 
-# Trained on `traces` of each kind, seeds 10^6 and 10^6 + 1, 12 starts: what CPU and memory do in general.
-# fmt: off
-GENERAL = Net(np.array([
-    -0.031, 0.0472, 0.0397, -0.0049, 0.1913, 0.2026, 0.3686, -0.6373, -0.058, -0.06, 0.3365, 0.004,
-    -1.0727, -1.2283, 2.8964, -2.6826, 0.0985,
-]))
-# fmt: on
+GENERAL_FILE = Path(__file__).with_name("general_net.json")  # `python -m straggler.speed.general` makes it
+GENERAL = Net(np.array(json.loads(GENERAL_FILE.read_text(encoding="utf-8"))["weights"]))
 
 
 def as_inputs(usual: float, v1: Floats, v2: Floats, c: Floats, c1: Floats, m: Floats, m1: Floats) -> Floats:
@@ -155,7 +153,7 @@ class Narx:
 
     def observe(self, speed: float, resources: Resources = FREE) -> None:
         self._ema.observe(check_speed(speed))
-        self._rows.append((float(np.log(speed)), _log(resources.cpu), _log(resources.memory)))
+        self._rows.append(log_row(speed, resources))
         self._seen += 1
         self._usual += (self._rows[-1][0] - self._usual) / min(self._seen, len(self._rows))
         self._collect()
@@ -176,15 +174,28 @@ class Narx:
         return float(np.exp(v1 + np.clip(change, -MOST_CHANGE, MOST_CHANGE)))
 
     def _collect(self) -> None:
-        if self._pending is not None and self._pending.done():
+        """Take the net that was trained, if it is there. Where its training broke off, the one before stays."""
+        if self._pending is None or not self._pending.done():
+            return
+        if self._pending.exception() is None:
             self.net = self._pending.result()
-            self._starts, self._pending = self.net.weights[None], None
+            self._starts = self.net.weights[None]
+        self._pending = None
 
     def _examples(self) -> tuple[Floats, Floats]:
-        rows = np.array(self._rows)
-        v, c, m = rows[:, 0], rows[:, 1], rows[:, 2]
-        return as_inputs(self._usual, v[1:-1], v[:-2], c[2:], c[1:-1], m[2:], m[1:-1]), np.diff(v)[1:]
+        return examples(np.array(self._rows), self._usual)
+
+
+def examples(rows: Floats, usual: float) -> tuple[Floats, Floats]:
+    """What `train` takes: inputs (N - 2, 6) and changes (N - 2,) from rows (N, 3) of log speed, CPU and memory."""
+    v, c, m = rows[:, 0], rows[:, 1], rows[:, 2]
+    return as_inputs(usual, v[1:-1], v[:-2], c[2:], c[1:-1], m[2:], m[1:-1]), np.diff(v)[1:]
+
+
+def log_row(speed: float, resources: Resources) -> tuple[float, float, float]:
+    """An iteration as a row of `examples`."""
+    return math.log(speed), _log(resources.cpu), _log(resources.memory)
 
 
 def _log(share: float) -> float:
-    return float(np.log(max(share, LEAST_SHARE)))
+    return math.log(max(share, LEAST_SHARE))

@@ -140,4 +140,5 @@ def _added_up(asked: list[tuple[Reduce, tuple[Array, ...]]]) -> Reduced:
         sum(c.examples for c, _ in asked),
         any(c.pause for c, _ in asked),
         tuple(c.compute_s for c, _ in asked if c.compute_s is not None),
+        tuple(c.expected for c, _ in asked if c.compute_s is not None),
     )

@@ -26,7 +26,14 @@ class RandomPlans:
         self._heard: list[object] = [tuple(home.items())]
 
     def observe(
-        self, worker: str, units: int, seconds: float, resources: Resources = FREE, *, other_s: float = 0.0
+        self,
+        worker: str,
+        units: int,
+        seconds: float,
+        resources: Resources = FREE,
+        *,
+        other_s: float = 0.0,
+        expected: float | None = None,
     ) -> None:
         assert 0 < units <= self._units
         assert seconds > 0

@@ -6,11 +6,11 @@ its replica, as one push of all units of the clock. So while clock t is added up
 or t + 1, and a machine with any partition at t + 1 knows that all machines have read all of t.
 
 The order is fixed: clock by clock, partitions N - 1 .. 0. All replicas begin a view at equal versions, so all machines
-leave out the same partitions: those that were at t + 1 already. Partition 0 carries the loss, the seconds that each
-machine computed where clocks are planned, and a flag; when any machine sets the flag, all of them pause after this
-clock, between two sums, while computing goes on. A membership change then finds equal replicas and no sum under way. A
-change that cannot wait, after a death, closes the group. Sums are made in place, so the machine recomputes the bundles
-whose sums did not come back.
+leave out the same partitions: those that were at t + 1 already. Partition 0 carries the loss, a flag and, where clocks
+are planned, the seconds that each machine computed and the speed that it expects. When any machine sets the flag, all
+of them pause after this clock, between two sums, while computing goes on. A membership change then finds equal replicas
+and no sum under way. A change that cannot wait, after a death, closes the group. Sums are made in place, so the machine
+recomputes the bundles whose sums did not come back.
 """
 
 from __future__ import annotations
@@ -78,6 +78,7 @@ class Reducer:
         self._held: list[Reduced] = []  # sums of this clock that wait for those of all partitions
         self._wants_pause = False
         self._compute_s = 0.0  # spent on this clock's bundles
+        self._expected = 0.0  # units per second in the next clock, as the worker said last
         self._met: dict[str, bytes] = {}
         self._has_summed = False  # True: a sum has come back, so the group is connected
         self._failure: GroupFailed | None = None
@@ -181,6 +182,7 @@ class Reducer:
             fold.add(message.bundle, message.contribution)
             if isinstance(message, TimedPush):
                 self._compute_s += message.compute_s
+                self._expected = message.expected
             self._go_on()
 
     def reduced(self, event: Reduced, now_s: float) -> None:
@@ -194,7 +196,8 @@ class Reducer:
         if event.compute_s:
             assert self._view is not None
             compute_s = dict(zip(self._view.group, event.compute_s, strict=True))
-            self._server.measured(event.epoch, event.clock, compute_s)
+            expected = dict(zip(self._view.group, event.expected, strict=True))
+            self._server.measured(event.epoch, event.clock, compute_s, expected)
         self._held.append(event)
         is_whole = self.job.needs_sums or self.job.is_resident  # the step needs the sums of all
         if not is_whole or event.partition == 0:  # the last one
@@ -247,12 +250,13 @@ class Reducer:
             self._away.add(self._next)
             self._next -= 1
             own = fold.total() if fold else Contribution((None,) * len(self.job.layout.tables))
-            pause, compute_s = self._wants_pause and at[1] == 0, self._spent_s(at[1])
+            pause = self._wants_pause and at[1] == 0
+            compute_s, expected = self._spent_s(at[1]), self._expected
             blocks = whole_blocks(self.job.layout, at[1], own)
             # As many numbers from every machine, whether it measured something or not.
             metrics = own.metrics or (0.0,) * (2 * len(self.job.metrics)) if at[1] == 0 else ()
             sums = own.loss, own.examples
-            self._ask(Reduce(self._view.epoch, *at, blocks, *sums, pause, compute_s, metrics))
+            self._ask(Reduce(self._view.epoch, *at, blocks, *sums, pause, compute_s, expected, metrics))
 
     def _spent_s(self, partition: int) -> float | None:
         """The seconds that this machine computed for the clock, which go with partition 0 where clocks are planned."""

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from agileml.application import Array
 from agileml.core.protocol.deal import Deal
 from agileml.core.protocol.job import Job
-from agileml.core.protocol.messages import Params, PlannedParams, Pull, RemedyChosen, Replanned
+from agileml.core.protocol.messages import Params, PlannedParams, Pull, RemedyChosen, Replanned, TimedPush
 from agileml.core.protocol.view import ClockPlan, View
-from straggler.coverage import Units
 
 KEPT = 4  # plans; a worker may ask again for the clock before the newest
 NOTABLE = 0.05  # the share of the units that must have moved before a plan is told again
@@ -28,6 +27,7 @@ class _Work:
     units: int = 0
     compute_s: float = 0.0
     last_s: float = 0.0  # when the last one arrived
+    expected: float = 0.0  # units per second in the next clock, as the worker said last
 
 
 class ClockPlans:
@@ -87,12 +87,13 @@ class ClockPlans:
 
     # -- measurements ---------------------------------------------------------------------------------------
 
-    def counted(self, worker: str, clock: int, bundle: Units, compute_s: float, now_s: float) -> None:
+    def counted(self, worker: str, push: TimedPush, now_s: float) -> None:
         """Record a worker's bundle that was counted."""
-        work = self._work.setdefault(clock, {}).setdefault(worker, _Work())
-        work.units += bundle.bit_count()
-        work.compute_s += compute_s
+        work = self._work.setdefault(push.clock, {}).setdefault(worker, _Work())
+        work.units += push.bundle.bit_count()
+        work.compute_s += push.compute_s
         work.last_s = now_s
+        work.expected = push.expected
 
     def advanced(self, version: int, now_s: float) -> None:
         """Learn the speeds from the clocks before `version`, which are complete."""
@@ -103,19 +104,21 @@ class ClockPlans:
             for worker in self._workers:
                 if (done := work.get(worker)) is not None:
                     elapsed_s = done.last_s - began_s if began_s is not None else done.compute_s
-                    self._observe(worker, done.units, done.compute_s, elapsed_s)
+                    self._observe(worker, done.units, done.compute_s, elapsed_s, done.expected)
             if began_s is not None:
                 self._balancer.clock_took(now_s - began_s)
         self._began_s = {version: now_s}
 
-    def measured(self, clock: int, compute_s: Mapping[str, float]) -> None:
-        """Take the seconds that each machine of the group computed for a clock, with an all-reduce."""
+    def measured(self, clock: int, compute_s: Mapping[str, float], expected: Mapping[str, float]) -> None:
+        """Take the seconds that each machine of the group computed for a clock, and the units per second that it
+        expects of the next one, with an all-reduce."""
         plan = self._fixed.get(clock)
         if clock in self._deal.view.open_at or (plan is None and self._deal.is_planned(clock)):
             return
         for worker, units in zip(self._workers, plan.units if plan else self._home, strict=True):
-            self._observe(worker, units, compute_s[worker], compute_s[worker])
+            self._observe(worker, units, compute_s[worker], compute_s[worker], expected[worker])
 
-    def _observe(self, worker: str, units: int, compute_s: float, elapsed_s: float) -> None:
+    def _observe(self, worker: str, units: int, compute_s: float, elapsed_s: float, expected: float) -> None:
         if compute_s > 0:
-            self._balancer.observe(worker, units, compute_s, other_s=max(0.0, elapsed_s - compute_s))
+            other_s = max(0.0, elapsed_s - compute_s)
+            self._balancer.observe(worker, units, compute_s, other_s=other_s, expected=expected or None)

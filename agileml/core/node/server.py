@@ -151,7 +151,7 @@ class Server:
         verdict = shard.push(message.clock, message.bundle, message.contribution, now_s, given=given)
         if (plans := self._plans_of(message.partition, message.epoch)) is not None:
             if verdict is Verdict.COUNT and isinstance(message, TimedPush):
-                plans.counted(worker, message.clock, message.bundle, message.compute_s, now_s)
+                plans.counted(worker, message, now_s)
             if shard.version != before:
                 plans.advanced(shard.version, now_s)
         ack = Ack(message.epoch, message.partition, message.clock, message.bundle)
@@ -189,10 +189,13 @@ class Server:
         if self._parts.is_owner(0, plan.epoch):
             self._send(CONTROLLER, plan)
 
-    def measured(self, epoch: int, clock: int, compute_s: Mapping[str, float]) -> None:
-        """Take the seconds that each machine of the group computed for a clock, with an all-reduce."""
+    def measured(
+        self, epoch: int, clock: int, compute_s: Mapping[str, float], expected: Mapping[str, float]
+    ) -> None:
+        """Take the seconds that each machine of the group computed for a clock, and the units per second that it
+        expects of the next one, with an all-reduce."""
         if (plans := self._plans_of(0, epoch)) is not None:
-            plans.measured(clock, compute_s)
+            plans.measured(clock, compute_s, expected)
 
     def acknowledge(self, now_s: float) -> None:
         """Send the acknowledgements that have waited long enough for parameters."""

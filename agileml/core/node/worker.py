@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from agileml.core.compute.cursor import Cursor
+from agileml.core.compute.speed_forecast import SpeedForecast
 from agileml.core.node.bundles import Kept, WorkerBundles
 from agileml.core.node.overlap.pull_batches import PullBatches
 from agileml.core.node.piggyback import can_piggyback
@@ -27,7 +28,7 @@ from agileml.core.protocol.commands import Abort, Begin, Begun, Compute, Compute
 from agileml.core.protocol.job import Job, Overlap
 from agileml.core.protocol.messages import Ack, Behind, Message, Params, PlannedParams, Push, TimedPush
 from agileml.core.protocol.view import View
-from straggler.coverage import Units
+from straggler.coverage import Units, union
 
 
 class Worker:
@@ -46,6 +47,7 @@ class Worker:
         self._reads_all = job.layout.whole_reads
         self._piggybacks = can_piggyback(job)
         self._is_timed = job.balancer is not None  # pushes tell partition 0 how long they took
+        self.forecast: SpeedForecast | None = None  # where this worker predicts its own speed
         self._send = send
         self._ask = ask
         self._view: View | None = None
@@ -235,6 +237,8 @@ class Worker:
             self._compute()
             return
         kept = self.bundles.keep(event)
+        if len(kept.contributions) + len(event.contributions) == len(self._mine):
+            self._foresee(event)
         for partition, contribution in event.contributions:
             kept.contributions[partition] = contribution
             if event.clock == self.clock:
@@ -246,6 +250,12 @@ class Worker:
             self.bundles.finish(key)
             self._look_ahead()
             self._compute()
+
+    def _foresee(self, event: Computed) -> None:
+        """A bundle is computed: its push is to tell what this worker expects of the next clock."""
+        if self.forecast is not None:
+            dealt = union(self.bundles.of(event.clock) or ()).bit_count()
+            self.forecast.computed(event.clock, event.bundle.bit_count(), event.compute_s, dealt)
 
     def _look_ahead(self) -> None:
         """Pull the parameters of the next clock once all of this one is computed."""
@@ -283,7 +293,8 @@ class Worker:
             if len(kept.contributions) < len(self._mine):
                 return  # partition 0 gets the seconds of the whole bundle
             at = epoch, partition, self.clock, bundle, contribution
-            push: Push = TimedPush(*at, compute_s=kept.compute_s)
+            expected = self.forecast.expected if self.forecast is not None else 0.0
+            push: Push = TimedPush(*at, compute_s=kept.compute_s, expected=expected)
         else:
             push = Push(epoch, partition, self.clock, bundle, contribution)
         self._send(self._server_of(partition), push)

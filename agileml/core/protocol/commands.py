@@ -122,7 +122,8 @@ class Reduce:
     `Reduced`.
 
     If one machine of the group sets `pause`, every machine's answer has it set. `compute_s`: the seconds that this
-    machine computed for the clock, which all machines are to know; None: they need not.
+    machine computed for the clock, which all machines are to know; None: they need not. `expected`: the units per
+    second that it expects of the next clock, which goes with them.
     """
 
     epoch: int
@@ -133,6 +134,7 @@ class Reduce:
     examples: int
     pause: bool
     compute_s: float | None = None
+    expected: float = 0.0
     metrics: tuple[float, ...] = ()
 
 
@@ -234,7 +236,7 @@ class Met:
 @dataclass(frozen=True)
 class Reduced:
     """The sum of a partition over the group. Answers come in the order of the commands. `compute_s`: of each machine of
-    the group, in its order; empty when they did not say."""
+    the group, in its order, and `expected` likewise; empty when they did not say."""
 
     epoch: int
     clock: int
@@ -244,6 +246,7 @@ class Reduced:
     examples: int
     pause: bool
     compute_s: tuple[float, ...] = ()
+    expected: tuple[float, ...] = ()
     metrics: tuple[float, ...] = ()
 
 

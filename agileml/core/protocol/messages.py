@@ -185,9 +185,13 @@ class Push:
 
 @dataclass(frozen=True)
 class TimedPush(Push):
-    """A `Push` to partition 0 with the seconds that the worker computed for the bundle; 0: not known."""
+    """A `Push` to partition 0 with the seconds that the worker computed for the bundle; 0: not known.
+
+    `expected`: the units per second that the worker expects of its next clock; 0: it does not predict.
+    """
 
     compute_s: float = 0.0
+    expected: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 
 from agileml.application import Array
 from agileml.config.hardware import ItemsAhead
@@ -106,6 +107,10 @@ class ComputePool(ComputeJobs):
     def change_speed(self, speed: float) -> None:
         """A planned change, from the next job on."""
         self._jobs.put(partial(self._send_all, SetPace(speed=speed)))
+
+    def schedstats(self) -> list[Path]:
+        """Where the kernel says how long each process ran and waited for a core."""
+        return [Path(f"/proc/{process.popen.pid}/schedstat") for process in list(self._processes)]
 
     def stop(self) -> None:
         """End the processes at once, and the thread."""

@@ -142,7 +142,22 @@ MISTAKES = [
     ("overlap: maybe", ":3: overlap: found 'maybe', expected auto, batches, true or false"),
     ("overlap: batches\nexchange: allreduce", ":3: overlap: found 'batches' with exchange: allreduce, expected false"),
     ("helping: true\noverlap: batches", ":4: overlap: found 'batches' with helping, expected false"),
-    ("balance: fair", ":3: balance: found 'fair', expected"),
+    ("balance: fair", ":3: balance: found 'fair', expected static, lbbsp, pool or auto"),
+    ("balance: 3", ":3: balance: found 3, expected static, lbbsp, pool, auto or a mapping of keys"),
+    ("balance: {kind: lbbsp, predictor: lstm}", ":3: balance.predictor: found 'lstm', expected ema or narx"),
+    ("balance: {predictors: narx}", ":3: balance.predictors: unknown key, did you mean predictor?"),
+    (
+        "balance: {kind: static, predictor: narx}",
+        ":3: balance.predictor: found narx with kind static, expected ema: static shares need no speeds",
+    ),
+    (
+        "balance: {predictor: narx}\nconsistency: {kind: asp}",
+        ":3: balance.predictor: found narx with consistency asp, expected ema: only the clocks of bsp are planned",
+    ),
+    (
+        "balance: {predictor: narx}\nhelping: true",
+        ":3: balance.predictor: found narx with helping, expected ema: units change hands while a clock lasts",
+    ),
     ("consistency: {kind: asp, slack: 2}", ":3: consistency.slack: found 2 with kind asp"),
     ("consistency: {kind: ssp}\ndeterministic: true", ":4: deterministic: found true with consistency ssp"),
     ("exchange: allreduce\ndeterministic: true", ":4: deterministic: found true with exchange: allreduce"),

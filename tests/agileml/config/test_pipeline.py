@@ -34,7 +34,7 @@ JOB: dict[str, Any] = {"application": "torch", "clocks": 3, "pipeline": {"mode":
         (["pipeline.replicas=2"], "pipeline.replicas: unknown key"),
         (["application=mf"], "application: found 'mf' with a pipeline, expected torch"),
         (["deterministic=false"], "deterministic: found false with a pipeline, expected true"),
-        (["balance=lbbsp"], "balance: found 'lbbsp' with a pipeline, expected static"),
+        (["balance=lbbsp"], "balance.kind: found 'lbbsp' with a pipeline, expected static"),
         (["exchange=allreduce", "deterministic=true"], "deterministic: found true with exchange: allreduce"),
         (["overlap=true"], "overlap: found true with a pipeline, expected false"),
         (["stage=2"], "stage: found 2 with a pipeline, expected auto"),

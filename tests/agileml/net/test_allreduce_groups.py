@@ -54,9 +54,9 @@ class Machines:
         blocks = (np.full(1000, value, np.float32), np.empty(0, np.float64))
         self.ends[name].ask(Reduce(epoch, 3, partition, blocks, value, 2, pause))
 
-    def give_seconds(self, name: str, epoch: int, compute_s: float) -> None:
+    def give_seconds(self, name: str, epoch: int, compute_s: float, expected: float) -> None:
         blocks = (np.ones(10, np.float32),)
-        self.ends[name].ask(Reduce(epoch, 3, 0, blocks, 1.0, 2, False, compute_s))
+        self.ends[name].ask(Reduce(epoch, 3, 0, blocks, 1.0, 2, False, compute_s, expected, (7.0, 1.0)))
 
     def next(self, name: str) -> Any:
         return self.reports[name].get(timeout=LIMIT_S)
@@ -70,12 +70,16 @@ def machines() -> Iterator[Machines]:
         end.stop()
 
 
-def test_everybody_hears_what_each_machine_has_spent_to_the_bit(machines: Machines) -> None:
+def test_everybody_hears_what_each_machine_has_spent_and_expects_to_the_bit(machines: Machines) -> None:
     machines.form(1, "a", "b", "c")
     spent_s = {"a": 0.1, "b": 1e-9, "c": 3.0000000000000004}
+    expected = {"a": 0.3, "b": 0.0, "c": 1e9 / 3}
     for name, compute_s in spent_s.items():
-        machines.give_seconds(name, 1, compute_s)
-    assert [machines.next(name).compute_s for name in "abc"] == [tuple(spent_s.values())] * 3
+        machines.give_seconds(name, 1, compute_s, expected[name])
+    for found in [machines.next(name) for name in "abc"]:
+        assert found.compute_s == tuple(spent_s.values())
+        assert found.expected == tuple(expected.values())
+        assert found.metrics == (21.0, 3.0)
 
 
 def test_what_everybody_gives_is_added_up_in_order(machines: Machines) -> None:

@@ -21,8 +21,8 @@ from agileml.driver.last_spans import complete
 from agileml.events.run import ClockDone, CutCommitted, MachineNoticed
 from agileml.events.schema import Logged
 from agileml.events.terms import Cause, Trigger
+from agileml.process.measurement.tracing import HeadClock, Pong
 from agileml.process.steady_clock import wall_s
-from agileml.process.tracing import HeadClock, Pong
 from agileml.runs.folder import TRACE
 from agileml.runs.trace import Trace, controller_events, machine_events
 from agileml.session import run

@@ -1,6 +1,6 @@
 """Speed predictors: each against what it should do well, NARX against the rest where CPU and memory explain."""
 
-import contextlib
+from concurrent.futures import Future
 
 import numpy as np
 import psutil
@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.speed_traces import bursts, drift, regimes, rmse
 from straggler.speed.background import Background
-from straggler.speed.narx import WEIGHTS, Inline, Narx, fresh_weights, train
+from straggler.speed.general import general_net
+from straggler.speed.narx import GENERAL, WEIGHTS, Inline, Narx, Net, fresh_weights, train
 from straggler.speed.predictors import Arima, Ema, Memoryless, Resources, RestartingEma
+from straggler.speed.traces import bursts, drift, regimes, rmse
 
 PREDICTORS = (Memoryless, Ema, Arima, Narx)
 
@@ -117,16 +118,48 @@ def test_background_training_gives_the_same_net_at_low_priority() -> None:
     rng = np.random.default_rng(2)
     inputs, changes = rng.normal(size=(200, 6)), rng.normal(size=200)
     starts = fresh_weights(0)
-    with Background(processes=1) as background:
+    with Background() as background:
         # Beside busy processes it gets next to no time at its priority, and its imports alone take seconds of it.
         net = background.submit(starts, inputs, changes, 1e-3).result(timeout=900)
-        priorities = []
-        for child in psutil.Process().children():
-            with contextlib.suppress(psutil.NoSuchProcess):  # another test's
-                priorities.append(child.nice())
-    assert 19 in priorities
+        assert background.pid is not None
+        assert psutil.Process(background.pid).nice() == 19
+    assert not psutil.pid_exists(background.pid)
     here = Inline().submit(starts, inputs, changes, 1e-3).result()
     np.testing.assert_allclose(net.weights, here.weights, rtol=1e-6, atol=1e-9)
+
+
+def test_a_training_process_that_dies_is_replaced_and_leaves_the_net_as_it_was() -> None:
+    rng = np.random.default_rng(3)
+    asked = fresh_weights(0, 1), rng.normal(size=(50, 6)), rng.normal(size=50), 1e-3
+    with Background() as background:
+        before = background.submit(*asked).result(timeout=900)
+        assert background.pid is not None
+        first = psutil.Process(background.pid)
+        first.kill()
+        first.wait()
+        with pytest.raises((EOFError, OSError)):
+            background.submit(*asked).result(timeout=900)
+        np.testing.assert_array_equal(background.submit(*asked).result(timeout=900).weights, before.weights)
+
+
+def test_narx_keeps_its_net_where_a_training_breaks_off() -> None:
+    class Broken(Inline):
+        def submit(self, *asked: object) -> Future[Net]:
+            future: Future[Net] = Future()
+            future.set_exception(EOFError())
+            return future
+
+    narx = Narx(Broken(), warm_up=5, retrain=1)
+    for _ in range(8):
+        narx.observe(100.0)
+    assert narx.net is GENERAL
+    assert narx.predict() == pytest.approx(100, rel=0.1)
+
+
+@pytest.mark.slow
+def test_the_general_net_in_the_package_is_what_the_command_makes() -> None:
+    inputs = np.random.default_rng(4).normal(size=(100, 6))
+    np.testing.assert_allclose(general_net()(inputs), GENERAL(inputs), atol=0.01)
 
 
 def test_an_average_that_starts_again_knows_a_new_speed_after_two_iterations() -> None:

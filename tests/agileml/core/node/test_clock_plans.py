@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from agileml.core.node.clock_plans import ClockPlans
-from agileml.core.protocol.messages import Params, PlannedParams, Pull
+from agileml.core.parameters.fold import Contribution
+from agileml.core.protocol.messages import Params, PlannedParams, Pull, TimedPush
 from agileml.core.protocol.view import INITIAL, View
 from straggler.lbbsp.policy import LbBsp
 from straggler.speed.predictors import Memoryless
@@ -39,12 +40,16 @@ def pull(clock):
     return Pull(7, 0, clock, ())
 
 
+def count(plans, worker, clock, bundle, compute_s, now_s, expected=0.0):
+    plans.counted(worker, TimedPush(7, 0, clock, bundle, Contribution(()), False, compute_s, expected), now_s)
+
+
 def one_clock(plans, clock, **seconds):
     """Every worker pushes what it had, after so many seconds of computing; the messages take a tenth."""
     plan = plans.for_answer(clock)
     units = dict(zip("ab", plan.units if plan else (8, 8), strict=True))
     for worker, compute_s in seconds.items():
-        plans.counted(worker, clock, (1 << units[worker]) - 1, compute_s, clock + compute_s + 0.1)
+        count(plans, worker, clock, (1 << units[worker]) - 1, compute_s, clock + compute_s + 0.1)
     plans.advanced(clock + 1, clock + 1.0)
 
 
@@ -53,8 +58,8 @@ def test_a_plan_is_fixed_by_the_first_answer_and_repeated_by_the_others():
     first = plans.answer(pull(4), 4, ())
     assert isinstance(first, PlannedParams)
     assert (first.plan.clock, first.plan.units) == (4, (8, 8))
-    plans.counted("a", 4, 0xFF, 1.0, 5.0)
-    plans.counted("b", 4, 0xFF00, 3.0, 5.0)
+    count(plans, "a", 4, 0xFF, 1.0, 5.0)
+    count(plans, "b", 4, 0xFF00, 3.0, 5.0)
     plans.advanced(5, 5.0)
     assert plans.answer(pull(4), 4, ()) == first
     assert plans.for_answer(5).units == (12, 4)
@@ -86,21 +91,39 @@ def test_the_time_of_messages_is_what_the_push_took_beyond_computing():
         plan = plans.for_answer(clock)
         for worker, units, late_s in zip("ab", plan.units, (0.0, 0.8), strict=True):
             compute_s = 0.1 * units
-            plans.counted(worker, clock, (1 << units) - 1, compute_s, 10.0 * clock + compute_s + late_s)
+            count(plans, worker, clock, (1 << units) - 1, compute_s, 10.0 * clock + compute_s + late_s)
         plans.advanced(clock + 1, 10.0 * (clock + 1))
     assert plans.for_answer(8).units == (12, 4)  # .1 s each: 1.2 s, and .4 s + .8 s
+
+
+def test_what_a_worker_expects_of_itself_counts_more_than_what_it_did():
+    plans, _ = make()
+    plans.for_answer(4)
+    for worker, units, expected in (("a", 0xFF, 24.0), ("b", 0xFF00, 8.0)):
+        count(plans, worker, 4, units, 1.0, 5.0, expected)  # both did 8 units/s
+    plans.advanced(5, 5.0)
+    assert plans.for_answer(5).units == (12, 4)
+    one_clock(plans, 5, a=1.5, b=0.5)  # 8 units/s, and nothing is expected any more
+    assert plans.for_answer(6).units == (8, 8)
+
+
+def test_with_an_all_reduce_everybody_hears_what_each_expects():
+    plans, _ = make()
+    plans.for_answer(4)
+    plans.measured(4, {"a": 1.0, "b": 1.0, "server": 0.0}, {"a": 2.0, "b": 6.0, "server": 0.0})
+    assert plans.for_answer(5).units == (4, 12)
 
 
 def test_with_an_all_reduce_every_machine_hears_what_each_spent():
     plans, _ = make()
     plans.for_answer(4)
-    plans.measured(4, {"a": 1.0, "b": 3.0, "server": 0.0})
+    plans.measured(4, {"a": 1.0, "b": 3.0, "server": 0.0}, dict.fromkeys(("a", "b", "server"), 0.0))
     assert plans.for_answer(5).units == (12, 4)
 
 
 def test_a_machine_without_a_worker_of_its_own_plans_nothing():
     plans, _ = make()
-    plans.measured(4, {"a": 1.0, "b": 3.0})  # it asked for no plan of clock 4
+    plans.measured(4, {"a": 1.0, "b": 3.0}, {"a": 0.0, "b": 0.0})  # it asked for no plan of clock 4
     assert plans.fixed == ()
 
 
